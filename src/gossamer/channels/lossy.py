@@ -1,0 +1,25 @@
+"""The simplest channel that loses messages: each one alike, by a seeded draw."""
+
+from dataclasses import dataclass
+
+from gossamer.channels.base import Receipt
+from gossamer.errors import require
+from gossamer.random import Key, uniform
+from gossamer.types import Clock
+
+
+@dataclass(frozen=True)
+class Lossy:
+    """Loses each message with the same probability.
+
+    loss: the probability that a message never arrives
+    """
+
+    loss: float
+
+    def __post_init__(self) -> None:
+        require((0 <= self.loss <= 1, f"Lossy.loss must be in [0, 1], got {self.loss}"))
+
+    def send(self, nbytes: int, clock: Clock, key: Key) -> Receipt:
+        """Delivered with probability ``1 - loss``."""
+        return Receipt(delivered=uniform(key, 1).item() >= self.loss)

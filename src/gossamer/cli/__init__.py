@@ -1,0 +1,48 @@
+"""The command line: ``gossamer run``, ``resume``, ``runs``, ``show``, ``compare``, ``methods``, ``data``.
+
+Exit status: 0 done, 1 the run could not go on (nothing finished is lost), 2 something asked for is wrong (nothing was
+written), 130 stopped from the keyboard.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+from gossamer.cli.parsers import dispatch
+from gossamer.errors import ConfigError, GossamerError
+
+__all__ = ["main"]
+
+PACKAGES = {"sklearn": "scikit-learn"}
+"""What to install, where that has another name than what is imported."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; the return value is the exit status."""
+    try:
+        return dispatch(list(sys.argv[1:] if argv is None else argv))
+    except ConfigError as error:
+        return _refuse(error.mistakes, 2)
+    except GossamerError as error:
+        return _refuse([str(error)], 1)
+    except ModuleNotFoundError as error:
+        missing = str(error.name).partition(".")[0]
+        package = PACKAGES.get(missing, missing)
+        return _refuse([f"this needs {missing}, which is not installed: pip install {package}"], 1)
+    except KeyboardInterrupt:
+        return _refuse(["stopped"], 130)
+    except BrokenPipeError:  # somebody reads our output through head, and has read enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    except OSError as error:
+        return _refuse([str(error)], 1)
+
+
+def _refuse(mistakes: Sequence[str], status: int) -> int:
+    sys.stdout.flush()
+    if len(mistakes) == 1:
+        print(f"gossamer: {mistakes[0]}", file=sys.stderr)
+    else:
+        print(f"gossamer: {len(mistakes)} mistakes:", file=sys.stderr)
+        print("\n".join(f"  - {mistake}" for mistake in mistakes), file=sys.stderr)
+    return status

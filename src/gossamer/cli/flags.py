@@ -1,0 +1,165 @@
+"""A recipe's parameters as flags, read off its signature.
+
+``lambda_`` becomes ``--lambda``, ``own_init`` becomes ``--own-init``; a boolean ``x`` is ``--x/--no-x``. What a flag
+means is told by a line ``name: meaning`` in the recipe's docstring, or in that of the part with a field of that name.
+"""
+
+import dataclasses
+import inspect
+import re
+import types
+import typing
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, NamedTuple, Union
+
+from gossamer.channels import CHANNELS, Channel
+from gossamer.cli.mistakes import Mistakes
+from gossamer.errors import ConfigError
+from gossamer.method import Method
+from gossamer.solvers import SCHEDULES, Schedule
+from gossamer.specs import parse, read
+
+Recipe = Callable[..., Method]
+
+REGISTRIES: dict[Any, tuple[dict[str, type], str]] = {
+    Schedule: (SCHEDULES, "schedule"),
+    Channel: (CHANNELS, "channel"),
+}
+"""Kinds of values that are written as specs."""
+
+REQUIRED = inspect.Parameter.empty
+
+
+class Flag(NamedTuple):
+    """One thing that can be typed, and what becomes of it."""
+
+    name: str
+    kind: Any
+    default: Any
+    meaning: str
+    takes: str
+
+    @property
+    def word(self) -> str:
+        """What is typed: ``--own-init``."""
+        return "--" + self.name.rstrip("_").replace("_", "-")
+
+    @property
+    def words(self) -> dict[str, bool | None]:
+        """Every way to type it, and the value that goes without saying, where there is one."""
+        return {self.word: True, f"--no-{self.word[2:]}": False} if self.kind is bool else {self.word: None}
+
+    @property
+    def usage(self) -> str:
+        """How it is typed, as help shows it."""
+        return f"{'/'.join(self.words)} {self.takes}".strip()
+
+    @property
+    def about(self) -> str:
+        """Meaning and default, as help shows them."""
+        default = shown(self.default)
+        return f"{self.meaning} ({default})".strip() if default else self.meaning
+
+
+def flags(recipe: Recipe, name: str) -> list[Flag]:
+    """The flags of a recipe, in the order of its parameters."""
+    told = meanings(recipe)
+    return [_flag(parameter, told) for parameter in _parameters(recipe, name)]
+
+
+def _parameters(recipe: Recipe, name: str) -> list[inspect.Parameter]:
+    try:
+        found = inspect.signature(recipe, eval_str=True).parameters.values()
+    except Exception as error:  # an annotation may be any expression, and fail in any way
+        raise ConfigError(f"{name}: its parameters cannot be read: {type(error).__name__}: {error}") from error
+    if any(parameter.kind is parameter.POSITIONAL_ONLY for parameter in found):
+        raise ConfigError(f"{name}: its parameters must be such that they can be given by name")
+    return [p for p in found if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+
+
+def _flag(parameter: inspect.Parameter, told: dict[str, str]) -> Flag:
+    name, default, kind = parameter.name, parameter.default, parameter.annotation
+    if kind is REQUIRED:  # nothing is said of the type: the default tells it
+        kind = type(default) if type(default) in (bool, int, float, str) else Any
+    meaning = told.get(name) or told.get(name.rstrip("_"), "")
+    return Flag(name, kind, default, meaning, "" if kind is bool else takes(kind))
+
+
+def takes(kind: Any) -> str:
+    """How a value of a type is shown in help.
+
+    >>> takes(float), takes(int | None), takes(Literal["a", "b"])
+    ('X', 'N|none', 'a|b')
+    """
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        return "|".join(map(str, args))
+    if origin in (Union, types.UnionType):
+        return "|".join(map(takes, args))
+    if origin is tuple:
+        return f"{takes(args[0])}+{takes(args[0])}+..."
+    if kind in REGISTRIES:
+        return "SPEC"
+    return {int: "N", float: "X", bool: "true|false", types.NoneType: "none"}.get(kind, "VALUE")
+
+
+def meanings(recipe: Recipe) -> dict[str, str]:
+    """What each parameter means: the recipe's own words first, then those of its parts."""
+    method = defaults(recipe)
+    parts = [getattr(method, field.name) for field in dataclasses.fields(Method)] if method else []
+    told: dict[str, str] = {}
+    for source in (recipe, *map(type, parts)):
+        for name, meaning in _lines(source):
+            told.setdefault(name, meaning)
+    return told
+
+
+def _lines(source: Any) -> Iterator[tuple[str, str]]:
+    for line in (inspect.getdoc(source) or "").splitlines():
+        match = re.fullmatch(r"(\w+): (.+)", line)
+        if match:
+            yield match[1], match[2]
+
+
+def defaults(recipe: Recipe) -> Method | None:
+    """The method with every parameter left at its default, where there is one."""
+    try:
+        method = recipe()
+    except Exception:  # a parameter without default, or a recipe that fails: who runs it is told
+        return None
+    return method if isinstance(method, Method) else None
+
+
+def arguments(known: Sequence[Flag], given: dict[str, Any], mistakes: Mistakes) -> dict[str, Any]:
+    """What was given for the flags, read as the parameters' types; what is wrong is noted and left out."""
+    values = {}
+    for flag in known:
+        if flag.name in given:
+            try:
+                values[flag.name] = value(flag.word, given[flag.name], flag.kind)
+            except ConfigError as error:
+                mistakes.note(*error.mistakes)
+        elif flag.default is REQUIRED:
+            mistakes.note(f"{' or '.join(flag.words)} must be given")
+    if "epochs" in given and "steps" in given:
+        mistakes.note("--epochs and --steps were both given: choose one")
+    return values
+
+
+def value(word: str, text: Any, kind: Any) -> Any:
+    """Read what was typed after a flag by its type, or as a spec where that type has one."""
+    if not isinstance(text, str):  # a boolean flag, or a value that a run recorded
+        return text
+    if kind in REGISTRIES:
+        return parse(text, *REGISTRIES[kind])
+    try:
+        return read(text, kind)
+    except ValueError as error:
+        raise ConfigError(f"{word} must be {error}, got {text!r}") from None
+
+
+def shown(default: Any) -> str:
+    """A default as help shows it."""
+    if default is REQUIRED:
+        return "required"
+    return "none" if default is None else str(default)

@@ -1,0 +1,76 @@
+"""What can be typed. The flags of ``run`` depend on its method, so it has a file of its own: ``words.py``."""
+
+import argparse
+from typing import NoReturn
+
+from gossamer import __version__
+from gossamer.cli import looking, running
+from gossamer.errors import ConfigError
+from gossamer.specs import unknown
+
+COMMANDS = ("run", "resume", "runs", "show", "compare", "methods", "data")
+
+
+def dispatch(words: list[str]) -> int:
+    """Find the command and do it."""
+    if words[:1] == ["run"]:
+        return running.run(words[1:])
+    if words and not words[0].startswith("-") and words[0] not in COMMANDS:
+        raise ConfigError(unknown("command", words[0], COMMANDS))
+    parser = commands_parser()
+    arguments = parser.parse_args(words)
+    if not hasattr(arguments, "do"):
+        parser.print_help()
+        return 0
+    done: int = arguments.do(arguments)
+    return done
+
+
+def commands_parser() -> "Parser":
+    """All commands; ``run`` is there for its line in the help."""
+    top = Parser(prog="gossamer", description="Federated learning for thin devices and thin links.", allow_abbrev=False)
+    top.add_argument("--version", action="version", version=f"gossamer {__version__}")
+    names = top.add_subparsers(title="commands", metavar="COMMAND")
+    names.add_parser("run", help="run a method: gossamer run fedavg")
+    resume = names.add_parser("resume", help="go on with a run that was interrupted")
+    resume.add_argument("run", metavar="RUN", help="the run's folder")
+    resume.set_defaults(do=running.resume)
+    runs = names.add_parser("runs", help="the runs in a folder")
+    runs.add_argument("dir", metavar="DIR", nargs="?", default="runs", help="where to look (runs)")
+    runs.set_defaults(do=looking.runs)
+    show = names.add_parser("show", help="one run in full")
+    show.add_argument("run", metavar="RUN", help="the run's folder")
+    how = show.add_mutually_exclusive_group()
+    how.add_argument("--json", action="store_true", help="one JSON object, for programs")
+    how.add_argument("--html", action="store_true", help="write the run's report.html anew")
+    show.set_defaults(do=looking.show)
+    compare = names.add_parser("compare", help="runs side by side, as a table and as curves")
+    compare.add_argument("run", metavar="RUN", nargs="+", help="the runs' folders")
+    compare.add_argument("--out", metavar="FILE.png", default="compare.png", help="the picture (compare.png)")
+    compare.set_defaults(do=looking.compare)
+    methods = names.add_parser("methods", help="the methods, or one of them with its flags")
+    methods.add_argument("name", metavar="NAME", nargs="?", help="a method, or my_file.py:my_recipe (all methods)")
+    methods.set_defaults(do=looking.methods)
+    _data_parser(names.add_parser("data", help="data sets, splits and models"))
+    return top
+
+
+def _data_parser(parser: argparse.ArgumentParser) -> None:
+    names = parser.add_subparsers(metavar="list|show", required=True)
+    names.add_parser("list", help="data sets, splits and models").set_defaults(do=looking.data_list)
+    show = names.add_parser("show", help="who holds what, as a picture")
+    show.add_argument("--data", metavar="NAME", help="data set (digits)")
+    show.add_argument("--data-dir", metavar="DIR", help="where the files of data sets are")
+    show.add_argument("--split", metavar="SPEC", help="how samples are dealt (what suits the data)")
+    show.add_argument("--clients", metavar="N", help="number of clients (50)")
+    show.add_argument("--seed", metavar="S", default="0", help="seed of the run (0)")
+    show.add_argument("--out", metavar="FILE.png", default="split.png", help="the picture (split.png)")
+    show.set_defaults(do=looking.data_show)
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line, like every other mistake."""
+
+    def error(self, message: str) -> NoReturn:
+        """Refuse."""
+        raise ConfigError(f"{message}: see {self.prog} --help")

@@ -1,0 +1,234 @@
+"""From what was typed to what is run: a request is checked as a whole, and every mistake in it is listed at once.
+
+A request is plain data, kept in ``run.json``; resuming a run reads it back and assembles the same objects again.
+"""
+
+import typing
+from dataclasses import asdict, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from gossamer.cli import sources
+from gossamer.cli.flags import REQUIRED, Recipe, arguments, defaults, flags, value
+from gossamer.cli.mistakes import Mistakes
+from gossamer.cli.settings import assign
+from gossamer.data import DATASETS, SPLITS, Data, Split, load
+from gossamer.engines.options import Options
+from gossamer.engines.simulate import Simulation
+from gossamer.errors import ConfigError, require
+from gossamer.method import Method
+from gossamer.methods import METHODS
+from gossamer.nets import NETS, build
+from gossamer.random import key
+from gossamer.specs import parse, unknown
+from gossamer.tasks import Task, deal
+
+DATA = "digits"
+CLIENTS = 50
+ROUNDS = 30
+
+TASK = ("data", "data_dir", "model", "split", "clients")
+"""What ``--task`` replaces."""
+
+OPTIONS = tuple(option.name for option in fields(Options))
+
+
+@dataclass(frozen=True)
+class Request:
+    """What was asked for, as typed."""
+
+    method: str
+    given: dict[str, Any] = field(default_factory=dict)
+    sets: tuple[str, ...] = ()
+    data: str | None = None
+    data_dir: str | None = None
+    model: str | None = None
+    split: str | None = None
+    clients: str | None = None
+    task: str | None = None
+
+    def plain(self) -> dict[str, Any]:
+        """For ``run.json``: files by their full path, and what is in them by digest."""
+        full = {name: sources.full(spec) for name, spec in self.files().items()}
+        data_dir = str(Path(self.data_dir).resolve()) if self.data_dir else None
+        digests = {spec: sources.digest(spec) for spec in full.values()}
+        return {**asdict(self), **full, "data_dir": data_dir, "sets": list(self.sets), "digests": digests}
+
+    @classmethod
+    def read(cls, plain: dict[str, Any]) -> "Request":
+        """The request that :meth:`plain` wrote."""
+        asked = {name: said for name, said in plain.items() if name != "digests"}
+        return cls(**{**asked, "sets": tuple(asked["sets"])})
+
+    def files(self) -> dict[str, str]:
+        """Which of method and task is in a file of the user's."""
+        method = {"method": self.method} if sources.is_file(self.method) else {}
+        return method | ({"task": self.task} if self.task else {})
+
+
+def assemble(request: Request, options: dict[str, Any], split: Split | None = None) -> Simulation:
+    """Everything a run needs, checked: nothing is written before this returns."""
+    mistakes = Mistakes()
+    method = mistakes.attempt(make_method, request)
+    checked = mistakes.attempt(make_options, options)
+    task = mistakes.attempt(make_task, request, checked.seed if checked else 0, split)
+    clients = task.clients if task else None if request.task else Mistakes().attempt(make_clients, request)
+    if clients is not None:
+        mistakes.attempt(check_cohort, options, clients)
+    mistakes.settle()
+    assert method is not None  # or there were mistakes
+    assert task is not None
+    assert checked is not None
+    if not request.files():
+        return Simulation(method, task, checked, request.plain())
+    label = " with ".join(request.files().values())
+    return sources.called(label, Simulation, method, task, checked, request.plain())
+
+
+def make_method(request: Request) -> Method:
+    """The recipe called with what was given for it, and the settings applied.
+
+    Where the recipe cannot be called as asked, the settings are still checked, on its defaults.
+    """
+    recipe = find_recipe(request.method)
+    mistakes = Mistakes()
+    known = flags(recipe, request.method)
+    values = arguments(known, request.given, mistakes)
+    method = defaults(recipe)
+    if all(flag.name in values for flag in known if flag.default is REQUIRED):
+        method = mistakes.attempt(call, recipe, request.method, values) or method
+    if method is not None:
+        for setting in request.sets:
+            method = mistakes.attempt(assign, method, setting) or method
+    mistakes.settle()
+    assert method is not None  # or there were mistakes
+    return method
+
+
+def call(recipe: Recipe, name: str, values: dict[str, Any]) -> Method:
+    """The method that a recipe makes of its parameters' values."""
+    method = sources.called(f"method {name}", recipe, **values)
+    if not isinstance(method, Method):
+        raise ConfigError(f"method {name}: must return a Method, got {type(method).__name__}")
+    return method
+
+
+def find_recipe(name: str) -> Recipe:
+    """A recipe by name, or ``file.py:name``."""
+    if sources.is_file(name):
+        recipe = sources.load(name, f"method {name}")
+        if not callable(recipe):
+            raise ConfigError(f"method {name}: must be a function that returns a Method")
+        return recipe
+    if name not in METHODS:
+        raise ConfigError(unknown("method", name, METHODS) + ", or file.py:recipe")
+    return METHODS[name]
+
+
+def make_options(given: dict[str, Any]) -> Options:
+    """Options from text or from what a run recorded; mistakes name the flags."""
+    hints, mistakes = typing.get_type_hints(Options), Mistakes()
+    values: dict[str, Any] = {"rounds": ROUNDS}
+    for name, text in given.items():
+        try:
+            values[name] = value(_word(name), text, hints[name])
+        except ConfigError as error:
+            mistakes.note(*error.mistakes)
+    try:
+        options = Options(**values)
+    except ConfigError as error:
+        mistakes.note(*map(_as_typed, error.mistakes))
+    mistakes.settle()
+    return options
+
+
+def check_cohort(given: dict[str, Any], clients: int) -> None:
+    """A round cannot have more clients than there are."""
+    options = make_options({name: given[name] for name in ("per_round",) if name in given})
+    try:
+        options.cohort(clients)
+    except ConfigError as error:
+        raise ConfigError(*map(_as_typed, error.mistakes)) from None
+
+
+def _word(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def _as_typed(mistake: str) -> str:
+    """A mistake about an option begins with its name; on the command line that is a flag."""
+    name, _, rest = mistake.partition(" ")
+    return f"{_word(name)} {rest}" if name in OPTIONS else mistake
+
+
+def make_task(request: Request, seed: int, split: Split | None) -> Task:
+    """The task a request names; ``split`` is the one of the run that is resumed."""
+    if request.task:
+        task = task_from_file(request, request.task)
+        return task.with_split(split) if split else task
+    mistakes = Mistakes()
+    clients = mistakes.attempt(make_clients, request)
+    data = mistakes.attempt(make_data, request, clients or CLIENTS, seed)
+    if data is not None:
+        mistakes.attempt(build, request.model or data.model, data.shape, data.classes)
+    elif request.model and request.model not in NETS:
+        mistakes.note(unknown("model", request.model, NETS))
+    if data is not None and clients is not None:
+        split = split or mistakes.attempt(deal, data, request.split or data.split, clients, seed)
+    elif request.split:
+        mistakes.attempt(parse, request.split, SPLITS, "split")
+    mistakes.settle()
+    assert data is not None  # or there were mistakes
+    assert split is not None
+    net, shape, classes = request.model or data.model, data.shape, data.classes
+    names = (data.name, net, request.split or data.split)
+    return Task(lambda: build(net, shape, classes), data, split, names=names)
+
+
+def make_data(request: Request, clients: int, seed: int) -> Data:
+    """The data set a request names."""
+    name, folder = request.data or DATA, Path(request.data_dir) if request.data_dir else None
+    require(
+        (name in DATASETS, unknown("data set", name, DATASETS)),
+        (folder is None or folder.is_dir(), f"--data-dir: there is no folder {folder}"),
+    )
+    return load(name, data_dir=folder, clients=clients, key=key(seed))
+
+
+def make_clients(request: Request) -> int:
+    """How many clients a request asks for."""
+    clients: int = CLIENTS if request.clients is None else value("--clients", request.clients, int)
+    if clients < 1:
+        raise ConfigError(f"--clients must be at least 1, got {clients}")
+    return clients
+
+
+def task_from_file(request: Request, spec: str) -> Task:
+    """``file.py:name``: a Task, or a function without arguments that returns one."""
+    mistakes = Mistakes()
+    replaced = [_word(name) for name in TASK if getattr(request, name)]
+    if replaced:
+        mistakes.note(f"--task brings its own data, model and split: leave out {', '.join(replaced)}")
+    task = mistakes.attempt(_task, spec, f"--task {spec}")
+    mistakes.settle()
+    assert task is not None  # or there were mistakes
+    return task
+
+
+def _task(spec: str, label: str) -> Task:
+    found = sources.load(spec, label)
+    if callable(found):
+        found = sources.called(label, found)
+    if not isinstance(found, Task):
+        raise ConfigError(f"{label}: must be a gossamer.Task or a function that returns one")
+    return found
+
+
+def recorded_data(about: dict[str, Any]) -> Data | None:
+    """The data of a run, for its pictures: ``None`` where it cannot be had, or is not what it was."""
+    if not about["request"]:
+        return None
+    request, seed = Request.read(about["request"]), about["options"]["seed"]
+    task = request.task
+    data = _task(task, task).data if task else make_data(request, make_clients(request), seed)
+    return data if data.digest() == about["task"]["data_digest"] else None

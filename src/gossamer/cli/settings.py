@@ -1,0 +1,41 @@
+"""``--set part.field=value``: any field of any part of a method, beyond what its recipe has flags for."""
+
+import dataclasses
+import typing
+from typing import Any
+
+from gossamer.cli.flags import value
+from gossamer.errors import ConfigError, listed
+from gossamer.method import Method
+from gossamer.specs import unknown
+
+
+def assign(method: Method, setting: str) -> Method:
+    """``solver.momentum=0.9`` applied to a method."""
+    try:
+        return _assigned(method, setting)
+    except ConfigError as error:
+        raise ConfigError(*(f"--set {setting}: {mistake}" for mistake in error.mistakes)) from error
+
+
+def settable(method: Method) -> dict[str, Any]:
+    """The parts of a method that have fields, by name."""
+    parts = {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}
+    return {name: part for name, part in parts.items() if dataclasses.is_dataclass(part)}
+
+
+def _assigned(method: Method, setting: str) -> Method:
+    path, equals, text = setting.partition("=")
+    name, dot, field = path.partition(".")
+    if not equals or not dot:
+        raise ConfigError("write it as part.field=value, such as solver.momentum=0.9")
+    parts = settable(method)
+    if name not in parts:
+        raise ConfigError(unknown("part", name, parts))
+    part = parts[name]
+    fields = [f.name for f in dataclasses.fields(part) if f.init]
+    if field not in fields:
+        known = f"it has {listed(fields)}" if fields else "it has none"
+        raise ConfigError(f"{type(part).__name__} has no field {field!r}: {known}")
+    kind = typing.get_type_hints(type(part))[field]
+    return method.with_parts(**{name: dataclasses.replace(part, **{field: value(field, text, kind)})})

@@ -1,0 +1,118 @@
+"""The words after ``gossamer run METHOD``: flags of every run, and flags of that method.
+
+Not argparse, because it stops at the first mistake, and takes ``-1e-3`` for a flag.
+"""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from gossamer.cli.flags import Flag, Recipe, flags
+from gossamer.cli.request import CLIENTS, DATA, ROUNDS
+from gossamer.errors import ConfigError
+from gossamer.report.text import pairs
+from gossamer.specs import nearest
+
+SUITS = "what suits the data"
+
+RUN = [
+    Flag("data", str, DATA, "data set: gossamer data list", "NAME"),
+    Flag("data_dir", str, "", "where the files of data sets are", "DIR"),
+    Flag("model", str, SUITS, "network: gossamer data list", "NAME"),
+    Flag("split", str, SUITS, "how samples are dealt, such as dirichlet:0.3", "SPEC"),
+    Flag("clients", int, CLIENTS, "number of clients", "N"),
+    Flag("task", str, "", "your own task, instead of data, model and split", "FILE.py:NAME"),
+    Flag("per_round", int, "all", "clients in a round", "K"),
+    Flag("rounds", int, ROUNDS, "rounds", "R"),
+    Flag("seed", int, 0, "where all randomness comes from", "S"),
+    Flag("device", str, "cpu", "where to compute", "cpu|cuda"),
+    Flag("executor", str, "one-by-one", "how the clients of a round are trained", "NAME"),
+    Flag("channel", str, "perfect", "what messages meet on their way: perfect, or lossy:0.1", "SPEC"),
+    Flag("failure_rate", float, 0, "share of clients that fail in a round, to rehearse it", "P"),
+    Flag("eval_every", int, 1, "evaluate every so many rounds", "K"),
+    Flag("out", str, "a new one under runs/", "the run's folder", "DIR"),
+]
+SET = Flag("set", str, "", "any field of any part; may be given many times", "part.field=value")
+
+USAGE = "usage: gossamer run METHOD [flags]"
+HELP = f"""{USAGE}
+
+METHOD is a name that `gossamer methods` lists, or my_file.py:my_recipe.
+`gossamer run METHOD --help` shows the flags of a method along with those of every run:
+"""
+
+
+class Typed(NamedTuple):
+    """Values by the name of their flag, settings in order, flags that nobody knows, and what else is wrong."""
+
+    given: dict[str, Any]
+    sets: list[str]
+    strange: list[str]
+    mistakes: list[str]
+
+
+def own_flags(recipe: Recipe, name: str) -> list[Flag]:
+    """The flags of a method; one that means something else already is refused."""
+    own = flags(recipe, name)
+    taken = {"--help", *(flag.word for flag in (*RUN, SET))}
+    for flag in own:
+        if clash := taken & flag.words.keys():
+            raise ConfigError(f"{name}: its parameter {flag.name!r} clashes with {clash.pop()}: rename it")
+        taken |= flag.words.keys()
+    return own
+
+
+def scan(words: Sequence[str], own: Sequence[Flag]) -> Typed:
+    """Sort words by the flag they belong to; their values stay text."""
+    known = {word: (flag, implied) for flag in (*RUN, SET, *own) for word, implied in flag.words.items()}
+    typed = Typed({}, [], [], [])
+    rest = list(words)
+    while rest:
+        word, equals, text = rest.pop(0).partition("=")
+        follows = bool(rest) and not rest[0].startswith("--")
+        if not word.startswith("-"):
+            typed.mistakes.append(f"{word + equals + text!r} does not belong here: flags begin with --")
+        elif word not in known:
+            typed.strange.append(word)
+            rest = rest[1:] if follows and not equals else rest  # most likely its value
+        elif known[word][1] is not None:
+            _imply(typed, word, *known[word], text if equals else None)
+        elif equals or follows:
+            _give(typed, known[word][0], text if equals else rest.pop(0))
+        else:
+            typed.mistakes.append(f"{word} needs a value: {known[word][0].usage}")
+    return typed
+
+
+def _imply(typed: Typed, word: str, flag: Flag, implied: bool | None, text: str | None) -> None:
+    if text is not None:
+        typed.mistakes.append(f"{word} takes no value, got {text!r}: write {' or '.join(flag.words)}")
+    typed.given[flag.name] = implied
+
+
+def _give(typed: Typed, flag: Flag, text: str) -> None:
+    if flag is SET:
+        typed.sets.append(text)
+    else:
+        typed.given[flag.name] = text
+
+
+def unknown_flag(word: str, method: str, own: Sequence[Flag]) -> str:
+    """What to say of a flag that a method does not have."""
+    near = nearest(word, [known for flag in (*RUN, SET, *own) for known in flag.words])
+    hint = f"did you mean {near}?" if near else f"{method} has {', '.join(flag.word for flag in own) or 'none'};"
+    return f"unknown flag {word}: {hint} gossamer run {method} --help lists all"
+
+
+def run_help(width: int | None) -> str:
+    """Help on ``run``, whatever the method."""
+    return f"{HELP}\n{_listed([*RUN, SET], width)}"
+
+
+def method_help(method: str, sentence: str, own: Sequence[Flag], width: int | None) -> str:
+    """Help on ``run`` with a method."""
+    head = f"{USAGE.replace('METHOD', method)}\n\n{sentence}".rstrip()
+    return f"{head}\n\nflags of {method}:\n{_listed(own, width)}\n\nflags of every run:\n{_listed([*RUN, SET], width)}"
+
+
+def _listed(known: Sequence[Flag], width: int | None) -> str:
+    return pairs([(f"  {flag.usage}", flag.about) for flag in known], width) if known else "  none"

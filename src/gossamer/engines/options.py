@@ -1,0 +1,67 @@
+"""How a run is carried out, as opposed to what it computes: rounds, cohort, seed, device, executor, channel."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from gossamer.channels import CHANNELS, Channel, Perfect
+from gossamer.engines.executors import EXECUTORS
+from gossamer.errors import require
+from gossamer.specs import parse, spec, unknown
+
+
+@dataclass(frozen=True)
+class Options:
+    """What a run is told besides its method and task.
+
+    rounds: how many rounds
+    per_round: clients in a round; none means all of them
+    seed: where all randomness comes from
+    device: cpu or cuda
+    executor: how the clients of a round are trained
+    channel: what messages meet on their way to the server
+    failure_rate: share of clients that fail in a round, to rehearse it
+    eval_every: evaluate every so many rounds, and after the last
+    """
+
+    rounds: int = 30
+    per_round: int | None = None
+    seed: int = 0
+    device: str = "cpu"
+    executor: str = "one-by-one"
+    channel: Channel = Perfect()
+    failure_rate: float = 0.0
+    eval_every: int = 1
+
+    def __post_init__(self) -> None:
+        require(
+            (self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}"),
+            (self.per_round is None or self.per_round >= 1, f"per_round must be at least 1, got {self.per_round}"),
+            (self.seed >= 0, f"seed must not be negative, got {self.seed}"),
+            (self.executor in EXECUTORS, unknown("executor", self.executor, EXECUTORS)),
+            (0 <= self.failure_rate <= 1, f"failure_rate must be in [0, 1], got {self.failure_rate}"),
+            (self.eval_every >= 1, f"eval_every must be at least 1, got {self.eval_every}"),
+            _device(self.device),
+        )
+
+    def cohort(self, clients: int) -> int:
+        """How many of ``clients`` take part in a round."""
+        size = clients if self.per_round is None else self.per_round
+        require((size <= clients, f"per_round is {size}, but there are only {clients} clients"))
+        return size
+
+    def describe(self) -> dict[str, Any]:
+        """What a run folder records; :meth:`read` reads it back."""
+        return {**vars(self), "channel": spec(self.channel, CHANNELS)}
+
+    @classmethod
+    def read(cls, described: dict[str, Any]) -> "Options":
+        """The options that :meth:`describe` described."""
+        return cls(**{**described, "channel": parse(described["channel"], CHANNELS, "channel")})
+
+
+def _device(name: str) -> tuple[bool, str]:
+    if name not in ("cpu", "cuda"):
+        return False, f"unknown device {name!r}: known: cpu, cuda"
+    return name == "cpu" or torch.cuda.is_available(), "device cuda asked for, but torch sees no GPU here: use cpu"

@@ -1,0 +1,55 @@
+"""Networks by name. Adding one is a function from (shape of an input, classes) to a module, and a line in ``NETS``.
+
+Initial weights come from PyTorch's own generator, as in any module; whoever wants them repeatable seeds it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from gossamer import specs
+from gossamer.errors import ConfigError, require
+from gossamer.nets.conv import cnn2, cnn4, cnn8
+from gossamer.nets.dense import logistic, mlp
+
+__all__ = ["NETS", "Net", "build"]
+
+
+@dataclass(frozen=True)
+class Net:
+    """How to build a network, and the smallest image side it takes; 1 stands for inputs of any shape."""
+
+    build: Callable[[torch.Size, int], nn.Module]
+    summary: str
+    least: int = 1
+
+
+NETS: dict[str, Net] = {
+    "cnn2": Net(cnn2, "two 5 x 5 convolutions and 512 hidden units (PERM)", least=16),
+    "cnn4": Net(cnn4, "four 3 x 3 convolutions with batch norm (FedMRN)", least=16),
+    "cnn8": Net(cnn8, "eight 3 x 3 convolutions with batch norm (FedMRN)", least=16),
+    "logistic": Net(logistic, "logistic regression with a bias"),
+    "mlp": Net(mlp, "two hidden layers of 200 (PERM)"),
+}
+
+
+def build(name: str, shape: Sequence[int], classes: int) -> nn.Module:
+    """The network called ``name`` for inputs of ``shape``; what does not fit is refused before anything is made."""
+    if name not in NETS:
+        raise ConfigError(specs.unknown("model", name, NETS))
+    require((classes >= 1, f"model {name}: classes must be >= 1, got {classes}"))
+    if NETS[name].least > 1:
+        _check_images(name, shape)
+    return NETS[name].build(torch.Size(shape), classes)
+
+
+def _check_images(name: str, shape: Sequence[int]) -> None:
+    least = NETS[name].least
+    if len(shape) != 3:
+        got = " x ".join(map(str, shape)) or "single numbers"
+        raise ConfigError(f"{name} needs images (channels x height x width), got {got}: use mlp or logistic")
+    _, height, width = shape
+    small = f"{name} needs images of at least {least} x {least}, got {height} x {width}: use mlp or logistic"
+    require((min(height, width) >= least, small))

@@ -1,0 +1,65 @@
+"""Convolutional networks of the papers: ``cnn2`` (PERM, from FedTorch), ``cnn4`` and ``cnn8`` (FedMRN).
+
+FedMRN's networks have no biases: every parameter is a convolution's or linear layer's weight, which is masked, or
+belongs to a batch norm, which is sent as it is. Their weights start very small, N(0, 0.01^2), which batch norm makes up
+for.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import nn
+
+INIT_STD = 0.01
+
+
+def cnn2(shape: torch.Size, classes: int) -> nn.Module:
+    """Two 5 x 5 convolutions without padding, each with ReLU and pooling, then 512 hidden units."""
+    channels, height, width = shape
+    features = 50 * _twice_shrunk(height) * _twice_shrunk(width)
+    return nn.Sequential(
+        nn.Conv2d(channels, 20, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(20, 50, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(features, 512),
+        nn.ReLU(),
+        nn.Linear(512, classes),
+    )
+
+
+def _twice_shrunk(side: int) -> int:
+    return ((side - 4) // 2 - 4) // 2
+
+
+def cnn4(shape: torch.Size, classes: int) -> nn.Module:
+    """Four convolutions of 32, 64, 128 and 256 channels with a pooling after each: FedMRN on Fashion-MNIST and SVHN."""
+    return _normed(shape, classes, [[32], [64], [128], [256]])
+
+
+def cnn8(shape: torch.Size, classes: int) -> nn.Module:
+    """Eight convolutions in four pairs of 32, 64, 128 and 256 channels: FedMRN on CIFAR."""
+    return _normed(shape, classes, [[32, 32], [64, 64], [128, 128], [256, 256]])
+
+
+def _normed(shape: torch.Size, classes: int, stages: Sequence[Sequence[int]]) -> nn.Module:
+    """Stages of 3 x 3 convolution, batch norm and ReLU, a pooling after each stage, and one linear layer."""
+    wide, height, width = shape
+    layers: list[nn.Module] = []
+    for stage in stages:
+        for channels in stage:
+            layers += [nn.Conv2d(wide, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels), nn.ReLU()]
+            wide = channels
+        layers.append(nn.MaxPool2d(2))
+    shrink = 2 ** len(stages)
+    features = wide * (height // shrink) * (width // shrink)
+    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, classes, bias=False))
+    return model.apply(_start_small)
+
+
+def _start_small(module: nn.Module) -> None:
+    if isinstance(module, nn.Conv2d | nn.Linear):
+        nn.init.normal_(module.weight, std=INIT_STD)

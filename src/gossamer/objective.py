@@ -1,0 +1,141 @@
+"""The model and its loss as functions of the model's tensors.
+
+What travels between server and clients, and is averaged, is every trainable parameter and every floating-point
+buffer (BatchNorm's running statistics). Frozen parameters and integer buffers stay where they are: they are the same
+everywhere, because every place builds the model from the same seed.
+
+BatchNorm uses batch statistics in training. A batch of one has no variance to speak of, so BatchNorm layers that
+track running statistics use those for it, and leave them as they are.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.flop_counter import FlopCounterMode
+
+from gossamer.errors import ConfigError
+from gossamer.random import Key, fold, torch_seed
+from gossamer.tasks import Task
+from gossamer.types import Layout, Params
+
+
+class Objective:
+    """One network on one device, called with whatever tensors a client holds."""
+
+    def __init__(self, task: Task, device: str, key: Key) -> None:
+        self.task, self.key = task, key
+        self.device = torch.device(device)
+        self._module = self.build()
+        parameters, buffers = dict(self._module.named_parameters()), dict(self._module.named_buffers())
+        self.trained = [name for name, p in parameters.items() if p.requires_grad]
+        self.averaged = [name for name, b in buffers.items() if b.is_floating_point()]
+        self.counters = [name for name, b in buffers.items() if not b.is_floating_point()]
+        if not self.trained:
+            raise ConfigError("the model has no trainable parameters: nothing to learn")
+        self._built = {name: tensor.detach().clone() for name, tensor in {**parameters, **buffers}.items()}
+        self._places = _places(self._module)
+        self._norms = [m for m in self._module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+        self._alone = False
+        self._flops: dict[tuple[torch.Size, ...], int] = {}
+        self.layout = Layout.of(self.initial())
+
+    def build(self, params: Params | None = None) -> nn.Module:
+        """The network as it was first built, or with other tensors in it."""
+        with seeded(fold(self.key, "model")):
+            module = self.task.model()
+        if not isinstance(module, nn.Module):
+            raise ConfigError(f"Task.model must build an nn.Module, got a {type(module).__name__}")
+        module.load_state_dict(params or {}, strict=False)
+        return module.to(self.device)
+
+    def initial(self) -> Params:
+        """The tensors that travel, as the model was built."""
+        return {name: self._built[name].clone() for name in (*self.trained, *self.averaged)}
+
+    def local(self) -> Params:
+        """The tensors that a client counts up by itself within a round (how many batches a BatchNorm saw)."""
+        return {name: self._built[name].clone() for name in self.counters}
+
+    def _output(self, tensors: Params, x: Tensor) -> Tensor:
+        """The network's output with these tensors in it: ``torch.func.functional_call`` without its bookkeeping."""
+        for name, tensor in tensors.items():
+            for registry, attribute in self._places[name]:
+                registry[attribute] = tensor
+        output: Tensor = self._module(x)
+        return output
+
+    def gradient(self, params: Params, x: Tensor, y: Tensor) -> tuple[Tensor, Params, Params]:
+        """Loss, gradients and the buffers that the forward pass changed, on one batch in training mode."""
+        leaves = {name: params[name].detach().requires_grad_() for name in self.trained}
+        buffers = {name: params[name].clone() for name in (*self.averaged, *self.counters)}
+        self._train_mode(alone=len(x) == 1)
+        loss = self.task.loss(self._output({**leaves, **buffers}, x), y)
+        grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        filled = (torch.zeros_like(leaf) if g is None else g for g, leaf in zip(grads, leaves.values(), strict=True))
+        return loss.detach(), dict(zip(leaves, filled, strict=True)), buffers
+
+    def _train_mode(self, alone: bool) -> None:
+        """Training mode, but for BatchNorm layers that see a sample alone."""
+        if not self._module.training or alone != self._alone:
+            self._module.train()
+            self._alone = alone
+            for norm in self._norms:
+                norm.train(not alone)
+
+    @torch.no_grad()
+    def evaluate(self, params: Params, x: Tensor, y: Tensor, chunk: int = 1000) -> tuple[float, Tensor]:
+        """Mean loss, and for each sample whether the answer was right."""
+        self._module.eval()
+        total, right = 0.0, []
+        for start in range(0, len(x), chunk):
+            xs, ys = x[start : start + chunk], y[start : start + chunk]
+            output = self._output(params, xs)
+            total += float(self.task.loss(output, ys)) * len(xs)
+            right.append(self.task.correct(output, ys))
+        return total / len(x), torch.cat(right)
+
+    def flops(self, params: Params, x: Tensor, y: Tensor) -> int:
+        """Floating-point operations of one forward and backward pass, by torch's own counter; once for each shape."""
+        shapes = (x.shape, *(params[name].shape for name in self.trained))
+        if shapes not in self._flops:
+            with seeded(Key(0, 0)), FlopCounterMode(display=False) as counter:
+                self.gradient(params, x, y)
+            self._flops[shapes] = counter.get_total_flops()
+        return self._flops[shapes]
+
+    def check(self, params: Params) -> None:
+        """Try one forward and backward pass on a few samples, so that a wrong model is found before any work."""
+        x, y = (t[:2].to(self.device) for t in (self.task.data.train.x, self.task.data.train.y))
+        with seeded(Key(0, 0)):
+            try:
+                loss, _, _ = self.gradient({**params, **self.local()}, x, y)
+            except (RuntimeError, ValueError, TypeError, IndexError) as error:
+                shape = "x".join(map(str, x.shape[1:]))
+                raise ConfigError(f"the model fails on a batch of samples of shape {shape}: {error}") from error
+        if loss.dim() != 0 or not torch.isfinite(loss):
+            raise ConfigError(f"the loss of a batch must be one finite number, got {loss}: check model, loss and data")
+
+
+def _places(module: nn.Module) -> dict[str, list[tuple[dict[str, Any], str]]]:
+    """Where in the module each tensor is registered; one that is tied stands in several places."""
+    names = {id(tensor): name for name, tensor in (*module.named_parameters(), *module.named_buffers())}
+    found: dict[str, list[tuple[dict[str, Any], str]]] = {name: [] for name in names.values()}
+    registries = [registry for part in module.modules() for registry in (part._parameters, part._buffers)]
+    for registry in registries:
+        for attribute, tensor in registry.items():
+            if tensor is not None:
+                found[names[id(tensor)]].append((registry, attribute))
+    return found
+
+
+@contextmanager
+def seeded(key: Key) -> Iterator[None]:
+    """Torch's own generators seeded from a key (initialisation, dropout), and put back afterwards."""
+    devices = range(torch.cuda.device_count())
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(torch_seed(key))
+        yield

@@ -1,0 +1,155 @@
+"""A run as one page: ``report.html``, which stands on its own and can be mailed to anybody.
+
+Whatever a user may have typed (names, reasons of failures, fields of parts) is escaped where it is written.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from html import escape
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+from gossamer import files
+from gossamer.data import Data, Split
+from gossamer.report import tables
+from gossamer.report.holdings import holdings
+from gossamer.report.skin import PAGE, STYLE
+from gossamer.report.svg import Series, chart
+from gossamer.report.text import count, duration, number, percent, size
+from gossamer.runs import read_about, read_metrics, read_split
+from gossamer.summary import reasons, summarise, totals
+
+Record = dict[str, Any]
+
+NAMED = 8
+"""So many clients are named beside a reason for failures."""
+
+
+def write(path: Path, data: Data | None = None) -> Path:
+    """Write the page of the run in ``path``; with its data, the split is drawn by class."""
+    about, metrics = read_about(path), read_metrics(path)
+    split = Split.from_tensors(read_split(path))
+    report = path / "report.html"
+    with files.told(f"{report} was not written"):
+        files.write(report, render(path.resolve().name, about, metrics, split, data).encode())
+    return report
+
+
+def render(name: str, about: dict[str, Any], metrics: Sequence[Record], split: Split, data: Data | None) -> str:
+    """The page as text."""
+    summary = summarise(about, metrics)
+    parts = [
+        _header(name, summary),
+        _cards(summary),
+        _section("Learning", "three", _curves(metrics)),
+        _section("Costs", "three", _costs(metrics)),
+        _section("Failures", "", [_failures(metrics, summary)]),
+        _section("Who holds what", "", [_holdings(split, data)]),
+        _section("Settings", "two", _settings(about)),
+        f"<footer>Written by gossamer {escape(str(about['machine']['gossamer']))}.</footer>",
+    ]
+    return PAGE.format(title=escape(name), style=STYLE, body="\n".join(parts))
+
+
+def _header(name: str, summary: dict[str, Any]) -> str:
+    facts = dict(tables.facts(summary))
+    line = f"{facts['task']} · clients: {facts['clients']} · rounds: {facts['rounds']}"
+    title = f"{escape(tables.method(summary))} <small>{escape(name)}</small>"
+    return f"<header><h1>{title}</h1><p>{escape(line)}</p></header>"
+
+
+def _section(title: str, layout: str, cards: Iterable[str]) -> str:
+    content = "".join(card for card in cards if card) or '<div class="card">Nothing yet.</div>'
+    return f'<h2>{title}</h2><div class="grid {layout}">{content}</div>'
+
+
+def _cards(summary: dict[str, Any]) -> str:
+    """The numbers that people ask for first."""
+    at = f"test set, round {summary['evaluated_round']}" if summary["evaluated_round"] else "not evaluated yet"
+    shown = [
+        ("accuracy", percent(summary["accuracy"]), at),
+        ("personal accuracy", percent(summary["personal_accuracy"]), "mean over clients"),
+        ("worst tenth", percent(summary["worst_tenth_accuracy"]), "of clients, personal"),
+        ("loss", number(summary["loss"]), at),
+        ("sent up", size(summary["bytes_up"]), "by clients"),
+        ("sent down", size(summary["bytes_down"]), "to clients"),
+        ("operations", tables.operations(summary), "training"),
+        ("time", duration(summary["seconds"]), f"{size(summary['memory_bytes'])} of memory at most"),
+    ]
+    if summary["joules"]:
+        shown.append(("energy", f"{number(summary['joules'])} J", "spent on sending"))
+    cards = (f'<div class="card"><span>{n}</span><b>{value}</b><small>{note}</small></div>' for n, value, note in shown)
+    return f'<div class="grid cards">{"".join(cards)}</div>'
+
+
+def _curves(metrics: Sequence[Record]) -> list[str]:
+    by_round = [record["round"] for record in metrics]
+    sent = list(accumulate(sum(record["bytes_up"].values()) for record in metrics))
+    unit, scale = next(((u, s) for u, s in (("GB", 1e9), ("MB", 1e6)) if sent and sent[-1] >= s), ("kB", 1e3))
+    accuracies = (("test set", "accuracy"), ("personal", "personal_accuracy"), ("worst tenth", "worst_tenth_accuracy"))
+    curves = [chart("Accuracy (%)", "round", [_series(metrics, by_round, *both, 100) for both in accuracies])]
+    if sent and sent[-1]:
+        across = [total / scale for total in sent]
+        lines = [_series(metrics, across, *both, 100) for both in accuracies]
+        curves.append(chart("Accuracy (%) by what it cost", f"sent by clients so far ({unit})", lines))
+    losses = (("test set", "loss"), ("in training", "train_loss"))
+    return [*curves, chart("Loss", "round", [_series(metrics, by_round, *both) for both in losses])]
+
+
+def _series(metrics: Sequence[Record], across: Sequence[float], name: str, field: str, times: float = 1) -> Series:
+    found = [(x, record.get(field)) for x, record in zip(across, metrics, strict=True)]
+    return Series(name, [(x, times * y) for x, y in found if y is not None])
+
+
+def _costs(metrics: Sequence[Record]) -> list[str]:
+    return [
+        _bars("Seconds by phase", totals(metrics, "seconds"), duration),
+        _bars("Sent up, by kind", totals(metrics, "bytes_up"), size),
+        _bars("Sent down, by kind", totals(metrics, "bytes_down"), size),
+    ]
+
+
+def _bars(title: str, total: Counter[str], write: Callable[[float], str]) -> str:
+    most = max(total.values(), default=0)
+    rows = "".join(
+        f'<tr><th>{escape(kind)}</th><td class="bar"><div style="width:{100 * n / most:.1f}%"></div></td>'
+        f'<td class="n">{write(n)}</td></tr>'
+        for kind, n in total.most_common()
+        if n
+    )
+    return f'<div class="card"><h3>{title}</h3>{f"<table>{rows}</table>" if rows else "Nothing."}</div>'
+
+
+def _failures(metrics: Sequence[Record], summary: dict[str, Any]) -> str:
+    lost = f"{count(summary['lost'], 'message')} lost on the way." if summary["lost"] else "No message was lost."
+    rows = "".join(_reason(reason, who) for reason, who in reasons(metrics))
+    table = f"<table>{rows}</table>" if rows else "No client failed."
+    return f'<div class="card">{table}<div>{lost}</div></div>'
+
+
+def _reason(reason: str, who: Sequence[tuple[int, int]]) -> str:
+    clients = sorted({client for _, client in who})
+    named = ", ".join(map(str, clients[:NAMED])) + (" and others" if len(clients) > NAMED else "")
+    rounds = sorted({round_ for round_, _ in who})
+    when = f"round {rounds[0]}" if len(rounds) == 1 else f"rounds {rounds[0]} to {rounds[-1]}"
+    said = f"{escape(reason)}<br/><small>clients {named}; {when}</small>"
+    return f"<tr><th>{count(len(who), 'time')}</th><td>{said}</td></tr>"
+
+
+def _holdings(split: Split, data: Data | None) -> str:
+    said = "Samples by client" + (" and class, and by client above" if data else "")
+    return f"<figure><figcaption>{said}</figcaption>{holdings(split, data)}</figure>"
+
+
+def _settings(about: dict[str, Any]) -> list[str]:
+    titles = (("Method", "method"), ("Task", "task"), ("Options", "options"), ("Machine", "machine"))
+    return [_facts(title, about[name]) for title, name in titles]
+
+
+def _facts(title: str, facts: dict[str, Any]) -> str:
+    rows = "".join(
+        f"<tr><th>{escape(name.replace('_', ' '))}</th><td>{escape('none' if value is None else str(value))}</td></tr>"
+        for name, value in facts.items()
+    )
+    return f'<div class="card"><h3>{title}</h3><table>{rows}</table></div>'

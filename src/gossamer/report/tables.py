@@ -1,0 +1,143 @@
+"""Runs as tables: one run in full, or several side by side."""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from gossamer.report.text import amount, count, duration, number, pairs, percent, size, table
+from gossamer.summary import reasons, summarise, totals
+
+Record = dict[str, Any]
+Summary = dict[str, Any]
+
+LISTED = ("run", "method", "data", "split", "clients", "rounds", "seed", "accuracy", "sent up", "state")
+"""The columns of ``gossamer runs``."""
+
+
+def closing(summary: Summary) -> str:
+    """What a run ends with."""
+    return pairs(facts(summary))
+
+
+def facts(summary: Summary) -> list[tuple[str, str]]:
+    """A run in a dozen lines."""
+    return [
+        ("method", method(summary)),
+        ("task", f"{summary['data']}, {summary['model']} ({summary['parameters']:,} entries), {summary['split']}"),
+        ("clients", f"{summary['clients']:,}, {summary['per_round']:,} a round"),
+        ("rounds", f"{summary['rounds']:,} of {summary['rounds_asked']:,}, seed {summary['seed']}"),
+        ("accuracy", percent(summary["accuracy"])),
+        ("loss", number(summary["loss"])),
+        ("personal accuracy", f"{percent(summary['personal_accuracy'])} (mean over clients)"),
+        ("worst tenth", f"{percent(summary['worst_tenth_accuracy'])} (of clients)"),
+        ("sent up", size(summary["bytes_up"])),
+        ("sent down", size(summary["bytes_down"])),
+        ("operations", operations(summary)),
+        ("seconds", f"{summary['seconds']:.1f}"),
+        ("joules", number(summary["joules"])),
+        ("peak memory", size(summary["memory_bytes"])),
+        ("failures", f"{summary['failures']:,}, messages lost {summary['lost']:,}"),
+    ]
+
+
+def method(summary: Summary) -> str:
+    """The method's name, without the folders of a file of the user's."""
+    return str(summary["method"]).rpartition("/")[2]
+
+
+def operations(summary: Summary) -> str:
+    """Floating-point operations of all training."""
+    return f"{amount(summary['flops'])}FLOP"
+
+
+def full(path: Path, about: dict[str, Any], metrics: Sequence[Record], state: str) -> str:
+    """Everything about one run."""
+    said = [pairs([("run", f"{path} ({state})"), *facts(summarise(about, metrics))])]
+    said.append(pairs(list(about["method"].items())))
+    said += [details(metrics)] if metrics else []
+    return "\n\n".join(said)
+
+
+def details(metrics: Sequence[Record], last: int = 10) -> str:
+    """The last rounds, bytes by kind, seconds by phase, and why clients failed."""
+    lines = [rounds(metrics[-last:]), ""]
+    for title, name, write in (
+        ("sent up", "bytes_up", size),
+        ("sent down", "bytes_down", size),
+        ("seconds", "seconds", duration),
+    ):
+        lines.append(f"{title}: {by_kind(totals(metrics, name), write)}")
+    lines += [f"failed {count(len(who), 'time')}: {reason}" for reason, who in reasons(metrics)[:5]]
+    return "\n".join(lines)
+
+
+def by_kind(total: Counter[str], write: Callable[[float], str]) -> str:
+    """What a total is made of, the most first."""
+    return ", ".join(f"{kind} {write(n)}" for kind, n in total.most_common()) or "nothing"
+
+
+def rounds(metrics: Sequence[Record]) -> str:
+    """A row a round."""
+    head = ("round", "accuracy", "loss", "personal", "worst tenth", "train loss", "up", "down", "seconds", "failed")
+    return table(head, [_round(record) for record in metrics])
+
+
+def _round(record: Record) -> tuple[str, ...]:
+    return (
+        str(record["round"]),
+        percent(record.get("accuracy")),
+        number(record.get("loss")),
+        percent(record.get("personal_accuracy")),
+        percent(record.get("worst_tenth_accuracy")),
+        number(record["train_loss"]),
+        size(sum(record["bytes_up"].values())),
+        size(sum(record["bytes_down"].values())),
+        f"{sum(record['seconds'].values()):.2f}",
+        str(len(record["failures"])),
+    )
+
+
+def listed(summary: Summary) -> tuple[str, ...]:
+    """A run's row in ``gossamer runs``, between its name and its state."""
+    return (
+        method(summary),
+        summary["data"],
+        summary["split"],
+        str(summary["clients"]),
+        f"{summary['rounds']}/{summary['rounds_asked']}",
+        str(summary["seed"]),
+        percent(summary["accuracy"]),
+        size(summary["bytes_up"]),
+    )
+
+
+def side_by_side(names: Sequence[str], summaries: Sequence[Summary]) -> str:
+    """A row a run; a column for joules where a channel counted any."""
+    head = ["run", "method", "rounds", "accuracy", "personal", "worst tenth", "loss", "up", "down", "operations"]
+    rows = [[name, *_compared(summary)] for name, summary in zip(names, summaries, strict=True)]
+    for title, write in (("seconds", "{:.1f}".format), ("joules", number)):
+        if any(summary[title] for summary in summaries):
+            head.append(title)
+            rows = [[*row, write(summary[title])] for row, summary in zip(rows, summaries, strict=True)]
+    return table(head, rows)
+
+
+def _compared(summary: Summary) -> tuple[str, ...]:
+    return (
+        method(summary),
+        str(summary["rounds"]),
+        percent(summary["accuracy"]),
+        percent(summary["personal_accuracy"]),
+        percent(summary["worst_tenth_accuracy"]),
+        number(summary["loss"]),
+        size(summary["bytes_up"]),
+        size(summary["bytes_down"]),
+        operations(summary),
+    )
+
+
+def differences(summaries: Sequence[Summary]) -> list[str]:
+    """What else than the method differs between runs, so that nobody compares apples with pears unawares."""
+    names = ("data", "model", "split", "clients", "per_round", "rounds", "seed", "executor")
+    return [name.replace("_", " ") for name in names if len({summary[name] for summary in summaries}) > 1]

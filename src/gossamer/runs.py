@@ -1,0 +1,261 @@
+"""A run is a folder.
+
+    run.json               what was asked for: method, task, seed, options, versions, machine
+    split.safetensors      which client holds which samples
+    metrics.jsonl          one line a round, only ever appended to
+    clients/N.safetensors  what the clients of round N remember
+    checkpoints/N/         the server's state after N rounds, and a manifest with the digest of every file it needs
+    report.html            the run as a page, written when it ends
+    run.lock               held while a process works here
+
+Nothing that was finished is ever lost. Files are written aside, synced and renamed; a checkpoint counts once its folder
+has its name. It records how long ``metrics.jsonl`` was, so a line that a killed process left behind is cut away and
+its round done again, to the same bytes. The last two checkpoints are kept: if the newer one is damaged, the older one
+is used, and the run says so.
+"""
+
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from gossamer import files, tree
+from gossamer.errors import RunError
+from gossamer.types import State
+
+KEEP = 2
+"""How many checkpoints are kept."""
+
+
+@dataclass
+class Clients:
+    """What each client remembers, and who changed since the last checkpoint."""
+
+    states: dict[int, State] = field(default_factory=dict)
+    changed: set[int] = field(default_factory=set)
+
+    def get(self, client: int) -> State:
+        """A client's memory; empty before its first round."""
+        return self.states.get(client, {})
+
+    def put(self, client: int, state: State) -> None:
+        """Remember; a state without a single tensor is nothing to remember."""
+        if tree.flatten(state) or client in self.states:
+            self.states[client] = state
+            self.changed.add(client)
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Where a run stands: how many rounds are done, and everything needed to go on."""
+
+    rounds: int
+    server: State
+    clients: Clients
+
+
+class RunFolder:
+    """One run's folder, locked by the process that works in it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.warnings: list[str] = []
+        self._lock = files.take_lock(path / "run.lock")
+        self._homes: dict[int, int] = {}
+        self._digests: dict[int, str] = {}
+
+    @classmethod
+    def create(cls, path: Path, about: dict[str, Any], split: dict[str, Tensor]) -> "RunFolder":
+        """A new run; the folder appears only once it is whole."""
+        check_vacant(path)
+        aside = path.with_name(f".{path.name}.{os.getpid()}")
+        try:
+            with files.told(f"no run was started in {path}"):
+                for name in ("checkpoints", "clients"):
+                    (aside / name).mkdir(parents=True)
+                files.write(aside / "run.json", files.to_json(about))
+                files.write(aside / "split.safetensors", files.to_tensors(split))
+                files.write(aside / "metrics.jsonl", b"")
+                if path.is_dir():
+                    path.rmdir()
+                files.rename(aside, path)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+        return cls(path)
+
+    @classmethod
+    def open(cls, path: Path) -> "RunFolder":
+        """An existing run, to go on with it."""
+        read_about(path)
+        folder = cls(path)
+        for leftover in (path / "checkpoints").glob(".*"):
+            shutil.rmtree(leftover)
+        return folder
+
+    def close(self) -> None:
+        """Let others in."""
+        os.close(self._lock)
+
+    def append(self, record: dict[str, Any]) -> None:
+        """Add a round's line to the metrics."""
+        with self._saving(record["round"]):
+            files.append(self.path / "metrics.jsonl", json.dumps(record).encode() + b"\n")
+
+    def save(self, rounds: int, server: State, clients: Clients) -> None:
+        """Make a checkpoint of everything after ``rounds`` rounds; only what changed is written anew."""
+        with self._saving(rounds):
+            if clients.changed:
+                self._write_clients(rounds, clients)
+            self._write_checkpoint(rounds, server)
+        clients.changed.clear()
+        self._tidy()
+
+    def _write_clients(self, rounds: int, clients: Clients) -> None:
+        home = self.path / f"clients/{rounds}.safetensors"
+        changed = {str(client): clients.states[client] for client in clients.changed}
+        files.write(home, files.to_tensors(tree.flatten(changed)))
+        files.sync_folder(home.parent)
+        self._homes |= dict.fromkeys(clients.changed, rounds)
+        self._digests[rounds] = files.digest(home)
+
+    def _write_checkpoint(self, rounds: int, server: State) -> None:
+        aside, final = self.path / f"checkpoints/.{rounds}", self.path / f"checkpoints/{rounds}"
+        shutil.rmtree(aside, ignore_errors=True)
+        aside.mkdir()
+        files.write(aside / "server.safetensors", files.to_tensors(tree.flatten(server)))
+        needed = {f"checkpoints/{rounds}/server.safetensors": files.digest(aside / "server.safetensors")}
+        needed |= {f"clients/{home}.safetensors": self._digests[home] for home in sorted(set(self._homes.values()))}
+        manifest = {
+            "rounds": rounds,
+            "metrics_bytes": (self.path / "metrics.jsonl").stat().st_size,
+            "clients": {str(client): home for client, home in sorted(self._homes.items())},
+            "files": needed,
+        }
+        files.write(aside / "manifest.json", files.to_json(manifest))
+        files.rename(aside, final)
+
+    def _tidy(self) -> None:
+        rounds = checkpoints(self.path)
+        needed = {name for kept in rounds[:KEEP] for name in self._manifest(kept)["files"]}
+        for old in rounds[KEEP:]:
+            shutil.rmtree(self.path / f"checkpoints/{old}")
+        for file in (self.path / "clients").iterdir():
+            if f"clients/{file.name}" not in needed:
+                file.unlink()
+
+    def restore(self) -> Checkpoint | None:
+        """The newest checkpoint that is whole, or ``None`` before the first; the metrics are cut back to it."""
+        damaged: dict[int, str] = {}
+        found = None
+        for rounds in checkpoints(self.path):
+            try:
+                found = found or self._load(rounds)
+            except RunError as error:
+                damaged[rounds] = str(error)
+        if damaged and found is None:
+            raise RunError(f"no checkpoint of {self.path} can be used: " + "; ".join(damaged.values()))
+        for rounds, problem in damaged.items():
+            self.warnings.append(f"{problem}; going on from round {found.rounds if found else 0}")
+            shutil.rmtree(self.path / f"checkpoints/{rounds}")
+        self._cut(self._manifest(found.rounds)["metrics_bytes"] if found else 0)
+        self._tidy()  # a process killed at its own tidying leaves the rest to the next
+        return found
+
+    def _load(self, rounds: int) -> Checkpoint:
+        manifest = self._manifest(rounds)
+        for name, wanted in manifest["files"].items():
+            if not (self.path / name).exists() or files.digest(self.path / name) != wanted:
+                raise RunError(f"checkpoint {rounds} is damaged: {name} is missing or not what was written")
+        self._homes = {int(client): home for client, home in manifest["clients"].items()}
+        self._digests = {h: manifest["files"][f"clients/{h}.safetensors"] for h in set(self._homes.values())}
+        server = tree.unflatten(files.from_tensors(self.path / f"checkpoints/{rounds}/server.safetensors"))
+        return Checkpoint(rounds, server, self._load_clients())
+
+    def _load_clients(self) -> Clients:
+        clients = Clients()
+        for home in self._digests:
+            states = tree.unflatten(files.from_tensors(self.path / f"clients/{home}.safetensors"))
+            clients.states |= {int(c): states[c] for c in states if self._homes[int(c)] == home}
+        return clients
+
+    def _manifest(self, rounds: int) -> dict[str, Any]:
+        try:
+            return files.from_json(self.path / f"checkpoints/{rounds}/manifest.json")
+        except (OSError, ValueError) as error:
+            raise RunError(f"checkpoint {rounds} is damaged: its manifest cannot be used ({error})") from error
+
+    def _cut(self, length: int) -> None:
+        metrics = self.path / "metrics.jsonl"
+        if metrics.stat().st_size < length:
+            raise RunError(f"{metrics} is shorter than its checkpoint says ({length} bytes): lines were removed")
+        os.truncate(metrics, length)
+
+    @contextmanager
+    def _saving(self, rounds: int) -> Iterator[None]:
+        safe = f"round {rounds} of {self.path} was not saved, the rounds before it are safe: mend that, then resume"
+        with files.told(safe):
+            yield
+
+
+def check_vacant(path: Path) -> None:
+    """Refuse a place for a new run that already holds something."""
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise RunError(f"{path} is not empty: choose another place, or resume the run that is there")
+
+
+def checkpoints(path: Path) -> list[int]:
+    """The rounds at which there are checkpoints, newest first."""
+    names = [p.name for p in (path / "checkpoints").iterdir() if p.name.isdigit()]
+    return sorted(map(int, names), reverse=True)
+
+
+def read_about(path: Path) -> dict[str, Any]:
+    """What ``run.json`` says."""
+    try:
+        return files.from_json(path / "run.json")
+    except FileNotFoundError:
+        raise RunError(f"{path} is not a run: there is no run.json in it") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}/run.json cannot be used: {error}") from error
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Every whole line of the metrics, one a round; a line that is still being written is left out."""
+    try:
+        text = (path / "metrics.jsonl").read_text()
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}/metrics.jsonl cannot be used: {error}") from error
+
+
+def read_split(path: Path) -> dict[str, Tensor]:
+    """The tensors of the run's split."""
+    try:
+        return files.from_tensors(path / "split.safetensors")
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}/split.safetensors cannot be read: {error}") from error
+
+
+def read_server(path: Path) -> State:
+    """The server's state at the newest checkpoint."""
+    done = checkpoints(path)
+    if not done:
+        raise RunError(f"{path} has no finished round yet")
+    return tree.unflatten(files.from_tensors(path / f"checkpoints/{done[0]}/server.safetensors"))
+
+
+def is_busy(path: Path) -> bool:
+    """Whether a process is working in the folder right now; asking leaves no trace in it."""
+    if not os.access(path / "run.lock", os.R_OK | os.W_OK):
+        return False
+    try:
+        os.close(files.take_lock(path / "run.lock", wait=0))
+    except RunError:
+        return True
+    return False

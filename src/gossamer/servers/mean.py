@@ -1,0 +1,89 @@
+"""The weighted mean of the clients' changes, over the cohort or over the holders of each entry.
+
+Both are the same sum with another denominator. With ``over="cohort"`` an entry that a client does not hold counts as
+unchanged by it: ``w + sum_k p_k m_k D_k / sum_k p_k`` (federated averaging, FedSpa, sub-model training). With
+``over="holders"`` each entry is averaged over those who hold it: ``w + sum_k p_k m_k D_k / sum_k p_k m_k`` (HeteroFL,
+FedRolex, Sub-FedAvg). An entry that nobody holds keeps its value; where everybody holds everything the two agree.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+
+from gossamer.errors import require
+from gossamer.servers.base import Arrival
+from gossamer.types import Clock, Params, State
+
+Weights = Literal["samples", "batches", "uniform"]
+
+
+@dataclass
+class Sum:
+    """A running weighted sum of changes, laid out over the whole model."""
+
+    like: Params
+    total: Params
+    cover: Params | None
+    weight: float = 0.0
+
+
+@dataclass(frozen=True)
+class Mean:
+    """Averages what arrives.
+
+    weights: what a client counts for: its samples, its batches, or one each (uniform)
+    over: cohort divides by all who arrived, holders divides each entry by those who hold it
+    """
+
+    weights: Weights = "samples"
+    over: Literal["cohort", "holders"] = "cohort"
+
+    def __post_init__(self) -> None:
+        require(
+            (
+                self.weights in ("samples", "batches", "uniform"),
+                f"Mean.weights must be samples, batches or uniform, got {self.weights!r}",
+            ),
+            (self.over in ("cohort", "holders"), f"Mean.over must be cohort or holders, got {self.over!r}"),
+        )
+
+    def init(self, params: Params) -> State:
+        """The model, and nothing else."""
+        return {"params": params}
+
+    def model(self, state: State) -> Params:
+        """The model."""
+        params: Params = state["params"]
+        return params
+
+    def weigh(self, samples: int, batches: int) -> float:
+        """Samples, batches or one."""
+        return float({"samples": samples, "batches": batches, "uniform": 1}[self.weights])
+
+    def empty(self, state: State) -> Sum:
+        """Zero, in the shape of the model."""
+        like = self.model(state)
+        zeros = {name: torch.zeros_like(tensor) for name, tensor in like.items()}
+        cover = {name: torch.zeros_like(tensor) for name, tensor in like.items()} if self.over == "holders" else None
+        return Sum(like, zeros, cover)
+
+    def fold(self, acc: Sum, arrival: Arrival) -> Sum:
+        """Add one client's change, times its weight."""
+        for name, values in arrival.part.spread(arrival.change, acc.like).items():
+            acc.total[name].add_(values, alpha=arrival.weight)
+        if acc.cover is not None:
+            for name, held in arrival.part.coverage(acc.like).items():
+                acc.cover[name].add_(held, alpha=arrival.weight)
+        acc.weight += arrival.weight
+        return acc
+
+    def finish(self, state: State, acc: Sum, clock: Clock) -> State:
+        """Divide once, and move the model."""
+        if acc.weight == 0:
+            return state
+        params = self.model(state)
+        if acc.cover is None:
+            return {"params": {name: params[name] + total / acc.weight for name, total in acc.total.items()}}
+        held = {name: torch.where(cover > 0, cover, 1) for name, cover in acc.cover.items()}
+        return {"params": {name: params[name] + total / held[name] for name, total in acc.total.items()}}

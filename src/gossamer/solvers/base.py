@@ -1,0 +1,44 @@
+"""What a solver is.
+
+A solver never loops. It plans which samples make up each step, and says what one step does; an executor drives the
+steps, of one client at a time or of many stacked into one computation. So a solver is written once, for one client.
+"""
+
+from typing import Protocol
+
+import numpy as np
+
+from gossamer.random import Key
+from gossamer.types import Clock, Params, State
+
+
+class Gradient(Protocol):
+    """The gradient of the client's loss on the batch at hand."""
+
+    def __call__(self, params: Params) -> tuple[Params, Params]:
+        """Gradients of the trained tensors, and the new values of the tensors that the forward pass itself changes."""
+        ...
+
+
+class Solver(Protocol):
+    """How a client trains: a plan of batches, and one step."""
+
+    def plan(self, samples: int, key: Key) -> list[np.ndarray]:
+        """For each step the positions, in the client's own samples, that make up its batch."""
+        ...
+
+    def batches(self, samples: int) -> int:
+        """How many batches one pass over the samples has: what ``weights="batches"`` weighs a client by."""
+        ...
+
+    def begin(self, start: Params, state: State) -> State:
+        """What is carried from step to step: ``params``, and whatever else the solver needs."""
+        ...
+
+    def step(self, gradient: Gradient, start: Params, carry: State, clock: Clock) -> State:
+        """One step from ``carry``; ``start`` is where the client began this round."""
+        ...
+
+    def end(self, carry: State) -> State:
+        """What the solver remembers until the client's next round."""
+        ...

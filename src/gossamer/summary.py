@@ -1,0 +1,61 @@
+"""A run in one object: what ``gossamer show --json`` prints and every table is made of."""
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+Record = dict[str, Any]
+
+EVALUATED = ("accuracy", "loss", "personal_accuracy", "worst_tenth_accuracy")
+
+
+def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any]:
+    """Accuracies of the last evaluated round, costs summed over all rounds; what is no finite number is ``None``."""
+    task, options, request = about["task"], about["options"], about["request"] or {}
+    last: Record = next((record for record in reversed(metrics) if "accuracy" in record), {})
+    summary = {
+        "method": request.get("method", "custom"),
+        "data": task["data"],
+        "model": task["model"],
+        "split": task["split"],
+        "clients": task["clients"],
+        "per_round": len(metrics[-1]["clients"]) if metrics else options["per_round"] or task["clients"],
+        "parameters": about["parameters"],
+        "rounds": len(metrics),
+        "rounds_asked": options["rounds"],
+        "seed": options["seed"],
+        "executor": options["executor"],
+        **{name: last.get(name) for name in EVALUATED},
+        "evaluated_round": last.get("round"),
+        "bytes_up": totals(metrics, "bytes_up").total(),
+        "bytes_down": totals(metrics, "bytes_down").total(),
+        "flops": sum(record["flops"] for record in metrics),
+        "seconds": float(totals(metrics, "seconds").total()),
+        "joules": float(sum(record["joules"] for record in metrics)),
+        "memory_bytes": max((record["memory_bytes"] for record in metrics), default=0),
+        "failures": sum(len(record["failures"]) for record in metrics),
+        "lost": sum(len(record["lost"]) for record in metrics),
+    }
+    return {name: _finite(value) for name, value in summary.items()}
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def totals(metrics: Sequence[Record], name: str) -> Counter[str]:
+    """What each kind (of bytes, or each phase of seconds) comes to over all rounds."""
+    total: Counter[str] = Counter()
+    for record in metrics:
+        total.update(record[name])
+    return total
+
+
+def reasons(metrics: Sequence[Record]) -> list[tuple[str, list[tuple[int, int]]]]:
+    """Why clients failed, the most frequent first, with the rounds and clients it happened to."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for record in metrics:
+        for failure in record["failures"]:
+            found.setdefault(failure["reason"], []).append((record["round"], failure["client"]))
+    return sorted(found.items(), key=lambda item: -len(item[1]))

@@ -1,0 +1,285 @@
+"""The contract that each kind of part keeps, as functions to call from a test.
+
+    def test_my_codec():
+        check_codec(MyCodec(bits=2))
+
+Each raises ``AssertionError`` with what was expected. A part that passes works with every other part, over every
+channel, in every engine.
+"""
+
+import contextlib
+import pickle
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gossamer import tree, wire
+from gossamer.channels import Channel
+from gossamer.codecs import Codec
+from gossamer.engines import Result, simulate
+from gossamer.errors import PayloadError
+from gossamer.method import Method
+from gossamer.random import Key, fold, key, uniform
+from gossamer.servers import Arrival, Server
+from gossamer.solvers import Solver
+from gossamer.tasks import Task
+from gossamer.types import Clock, Layout, Params, Part, Payload, State
+from gossamer.views import View
+
+KEY = key(20)
+CLOCK = Clock(round=1, rounds=4, client=2)
+
+
+def check_value(part: Any) -> None:
+    """A part is a value: it prints its fields, compares, hashes and pickles."""
+    twin = pickle.loads(pickle.dumps(part))
+    assert twin == part, f"{part!r} is not equal to its own copy: make it a frozen dataclass"
+    assert hash(twin) == hash(part), f"{part!r} does not hash by value"
+    assert repr(twin) == repr(part), f"{part!r} does not print its fields"
+    assert " at 0x" not in repr(part), f"{part!r} prints an address: make it a dataclass"
+
+
+# Codecs.
+
+
+def check_codec(codec: Codec, *, dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64)) -> None:
+    """Encoding is pure and repeatable, crosses the wire unharmed, and nothing but a payload of its own is decoded."""
+    check_value(codec)
+    for dtype in dtypes:
+        for x in awkward_vectors(dtype):
+            _check_round_trip(codec, x)
+        _check_refusals(codec, dtype)
+        _check_memory(codec, dtype)
+
+
+def awkward_vectors(dtype: torch.dtype = torch.float32) -> Iterator[Tensor]:
+    """Vectors that break careless codecs: tiny, huge, constant, empty-ish and ordinary ones."""
+    for n in (1, 2, 7, 64, 1000):
+        noise = uniform(fold(KEY, n), n, dtype=torch.float64) * 2 - 1
+        yield from (vector.to(dtype) for vector in (noise, torch.zeros(n), torch.ones(n), noise * 1e-30, noise * 1e15))
+
+
+def _layout(x: Tensor) -> Layout:
+    """A layout of several tensors, when there is room for them."""
+    first = len(x) // 3
+    pieces = {"a": x[:first], "b": x[first:].view(-1, 1)} if first else {"a": x}
+    return Layout.of(pieces)
+
+
+def _check_round_trip(codec: Codec, x: Tensor) -> None:
+    layout, before = _layout(x), x.clone()
+    payload = codec.encode(x, layout, KEY)
+    assert torch.equal(x, before), f"{codec!r}.encode changed its input"
+    again = codec.encode(x, layout, KEY)
+    sent = _over_the_wire(payload)
+    assert _same(sent, payload), f"{codec!r}: the payload came back from the wire changed"
+    assert _same(again, payload), f"{codec!r}.encode gives another payload for the same key"
+    decoded = codec.decode(sent, layout, KEY)
+    assert decoded.shape == x.shape, f"{codec!r} decoded {tuple(decoded.shape)}, expected {tuple(x.shape)}"
+    assert torch.isfinite(decoded).all(), f"{codec!r} decoded values that are not finite from {x}"
+    assert torch.equal(decoded, codec.decode(sent, layout, KEY)), f"{codec!r}.decode gives another vector each time"
+
+
+def _over_the_wire(payload: Payload) -> Payload:
+    return wire.unpack(wire.pack(wire.Message("up", 0, 0, 0, 1.0, payload))).payload
+
+
+def _same(a: Payload, b: Payload) -> bool:
+    return a.keys() == b.keys() and all(a[n].dtype == b[n].dtype and torch.equal(a[n], b[n]) for n in a)
+
+
+def _check_refusals(codec: Codec, dtype: torch.dtype) -> None:
+    """A payload with an array missing is refused; one that was altered is refused or decodes, but never crashes."""
+    x = (uniform(KEY, 100, dtype=torch.float64) - 0.5).to(dtype)
+    layout = _layout(x)
+    payload = codec.encode(x, layout, KEY)
+    for name in payload:
+        assert not _decodes(codec, {n: t for n, t in payload.items() if n != name}, layout), (
+            f"{codec!r}.decode accepts a payload without {name!r}: read it with gossamer.wire.expect"
+        )
+    for altered in _altered(payload):
+        _decodes(codec, altered, layout)
+    poisoned = x.clone()
+    poisoned[3] = torch.nan
+    with contextlib.suppress(PayloadError):
+        _decodes(codec, codec.encode(poisoned, layout, KEY), layout)
+
+
+def _decodes(codec: Codec, payload: Payload, layout: Layout) -> bool:
+    try:
+        decoded = codec.decode(payload, layout, KEY)
+    except PayloadError:
+        return False
+    assert decoded.shape == (layout.size,), f"{codec!r} decoded {tuple(decoded.shape)}, expected {layout.size} entries"
+    return True
+
+
+def _altered(payload: Payload) -> Iterator[Payload]:
+    for name, tensor in payload.items():
+        yield {**payload, name: tensor[:-1]}
+        yield {**payload, name: torch.cat([tensor, tensor])}
+        yield {**payload, name: tensor.to(torch.int64)}
+        if len(tensor):
+            raw = tensor.clone().view(torch.uint8)
+            for place in range(0, len(raw), max(1, len(raw) // 16)):
+                flipped = raw.clone()
+                flipped[place] ^= 0xFF
+                yield {**payload, name: flipped.view(tensor.dtype)}
+
+
+def _check_memory(codec: Codec, dtype: torch.dtype) -> None:
+    """What a codec remembers is a nest of tensors, and survives being stored between rounds."""
+    x = (uniform(KEY, 100, dtype=torch.float64) - 0.5).to(dtype)
+    layout = _layout(x)
+    state = codec.init(layout)
+    for number, delivered in enumerate((True, False, True)):
+        at = fold(KEY, number)
+        payload, kept = codec.encode_with(x, layout, state, at)
+        again, _ = codec.encode_with(x, layout, tree.unflatten(tree.flatten(state)) or state, at)
+        assert _same(payload, again), f"{codec!r} encodes otherwise once its memory was stored and read back"
+        assert codec.decode(_over_the_wire(payload), layout, at).shape == x.shape
+        state = codec.settle(kept, delivered)
+        assert all(isinstance(leaf, Tensor) for leaf in tree.flatten(state).values()), f"{codec!r} must keep tensors"
+
+
+# Views, solvers, servers, channels.
+
+
+def check_view(view: View, like: Params) -> None:
+    """Server and client see the same part; what is taken and put back covers exactly what it says."""
+    check_value(view)
+    part, twin = view.part(like, CLOCK, KEY), view.part(like, CLOCK, KEY)
+    held = part.take(like)
+    assert _same(_flat(held), _flat(twin.take(like))), f"{view!r} gives another part for the same clock and key"
+    assert held.keys() == like.keys(), f"{view!r} must take something of every tensor"
+    ones = {name: torch.ones_like(tensor) for name, tensor in held.items()}
+    cover = part.coverage(like)
+    for name, tensor in part.spread(ones, like).items():
+        assert tensor.shape == like[name].shape, f"{view!r} spreads {name} to {tuple(tensor.shape)}"
+        assert torch.equal(tensor, cover[name]), (
+            f"{view!r} spreads {name} where it does not cover it, or not where it does"
+        )
+        assert ((cover[name] == 0) | (cover[name] == 1)).all(), f"{view!r} covers entries of {name} in part"
+
+
+def _flat(params: Params) -> Payload:
+    return {name: tensor.reshape(-1) for name, tensor in params.items()}
+
+
+def check_solver(solver: Solver) -> None:
+    """The plan holds real samples, and a step is pure."""
+    check_value(solver)
+    for samples in (1, 2, 17, 64):
+        plan = solver.plan(samples, KEY)
+        assert plan, f"{solver!r} plans no step for {samples} samples"
+        assert all(0 < len(set(b.tolist())) == len(b) and 0 <= b.min() <= b.max() < samples for b in plan), (
+            f"{solver!r} plans an empty batch, a sample twice in a batch, or one that is not there"
+        )
+    start = {"w": torch.tensor([1.0, -2.0])}
+    once, twice = (_two_steps(solver, start) for _ in range(2))
+    assert torch.equal(once["w"], twice["w"]), f"{solver!r} steps elsewhere the second time"
+    assert torch.equal(start["w"], torch.tensor([1.0, -2.0])), f"{solver!r} changed the model it started from"
+
+
+def _two_steps(solver: Solver, start: Params) -> Params:
+    def gradient(params: Params) -> tuple[Params, Params]:
+        return {"w": params["w"] * 3}, {}
+
+    carry = solver.begin(start, {})
+    for _ in range(2):
+        carry = solver.step(gradient, start, carry, CLOCK)
+    assert all(isinstance(leaf, Tensor) for leaf in tree.flatten(solver.end(carry)).values())
+    params: Params = carry["params"]
+    return params
+
+
+def check_server(server: Server, params: Params) -> None:
+    """Nobody's arrival changes nothing, folding leaves the state alone, and the state is a nest of tensors."""
+    check_value(server)
+    before = {name: tensor.clone() for name, tensor in params.items()}
+    state = server.init(params)
+    still = server.finish(state, server.empty(state), CLOCK)
+    assert _same(_flat(server.model(still)), _flat(before)), f"{server!r} moves the model though nothing arrived"
+    change = {name: torch.ones_like(tensor) for name, tensor in params.items()}
+    acc = server.empty(state)
+    for client in range(3):
+        acc = server.fold(acc, Arrival(client, Part(), change, 1.0))
+    assert _same(_flat(server.model(state)), _flat(before)), f"{server!r}.fold changed the state it must only read"
+    stored = tree.unflatten(tree.flatten(server.finish(state, acc, CLOCK)))
+    assert server.model(stored).keys() == params.keys(), f"{server!r}: the state must be a nest of tensors"
+    assert server.weigh(10, 3) > 0, f"{server!r} weighs a client with nothing"
+
+
+def check_channel(channel: Channel) -> None:
+    """The same message meets the same fate, and costs are not negative."""
+    check_value(channel)
+    for number in range(20):
+        at = fold(KEY, number)
+        receipt = channel.send(1000, CLOCK, at)
+        assert receipt == channel.send(1000, CLOCK, at), f"{channel!r} decides otherwise the second time"
+        assert receipt.seconds >= 0, f"{channel!r} takes negative time"
+        assert receipt.joules >= 0, f"{channel!r} takes negative energy"
+
+
+# Methods.
+
+
+def tiny_task(clients: int = 5, dtype: torch.dtype = torch.float32) -> Task:
+    """Three noisy classes in six dimensions over a few clients of unequal size: trains in milliseconds."""
+
+    def samples(n: int, at: Key) -> tuple[Tensor, Tensor]:
+        y = (uniform(fold(at, "y"), n) * 3).long()
+        noise = uniform(fold(at, "x"), n * 6, dtype=torch.float64).view(n, 6) - 0.5
+        return (noise + nn.functional.one_hot(y, 6)).to(dtype), y
+
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).to(dtype)
+
+    train, test = samples(30 * clients, fold(KEY, "train")), samples(60, fold(KEY, "test"))
+    return Task.of(model, train, test, clients=clients, split="dirichlet:1")
+
+
+def check_method(method: Method, folder: Path, task: Task | None = None, rounds: int = 3) -> None:
+    """A method is a value; the same seed gives the same bits, also across an interruption; another seed others."""
+    check_value(method)
+    task = task or tiny_task()
+    whole = _run(method, task, rounds, 1, out=folder / "whole")
+    twin = _run(method, task, rounds, 1)
+    assert _final(whole) == _final(twin), f"{method!r} ends elsewhere with the same seed"
+    assert _final(whole) != _final(_run(method, task, rounds, 2)), (
+        f"{method!r} ends in the same place with another seed"
+    )
+    broken = folder / "broken"
+    with contextlib.suppress(KeyboardInterrupt):
+        _run(method, task, rounds, 1, out=broken, watch=_stop_after(rounds - 1))
+    resumed = _run(method, task, rounds, 1, out=broken, resume=True)
+    assert _final(resumed) == _final(whole), f"{method!r} ends elsewhere after an interruption"
+    assert _newest(broken) == _newest(folder / "whole"), f"{method!r} leaves another checkpoint after an interruption"
+
+
+def _run(method: Method, task: Task, rounds: int, seed: int, **more: Any) -> Result:
+    return simulate(method, task, rounds=rounds, per_round=3, seed=seed, **more)
+
+
+def _stop_after(rounds: int) -> Callable[[dict[str, Any]], None]:
+    def watch(record: dict[str, Any]) -> None:
+        if record["round"] == rounds:
+            raise KeyboardInterrupt
+
+    return watch
+
+
+def _final(result: Result) -> tuple[Any, ...]:
+    """Everything a run says but for how long it took and how much memory it had."""
+    rounds = [{k: v for k, v in r.items() if k not in ("seconds", "memory_bytes")} for r in result.metrics]
+    state: State = dict(result.module.state_dict())
+    return rounds, {name: tensor.tolist() for name, tensor in state.items()}
+
+
+def _newest(folder: Path) -> dict[str, bytes]:
+    newest = max((path for path in (folder / "checkpoints").iterdir()), key=lambda path: int(path.name))
+    clients = sorted((folder / "clients").iterdir())
+    return {path.name: path.read_bytes() for path in (newest / "server.safetensors", *clients)}

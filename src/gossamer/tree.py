@@ -1,0 +1,57 @@
+"""Arithmetic on dictionaries of tensors, and nests of them as flat files hold them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gossamer.types import Params, State
+
+
+def add(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Params:
+    """``a + b`` for the names of ``b``; what only ``a`` has stays as it is."""
+    return {name: tensor + b[name] if name in b else tensor for name, tensor in a.items()}
+
+
+def subtract(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Params:
+    """``a - b`` for the names of ``b``."""
+    return {name: a[name] - tensor for name, tensor in b.items()}
+
+
+def norm(a: Mapping[str, Tensor]) -> Tensor:
+    """The Euclidean norm of all entries taken together, added up in name order."""
+    squares = [a[name].square().sum() for name in sorted(a)]
+    return torch.stack(squares).sum().sqrt() if squares else torch.zeros(())
+
+
+def move(nest: Mapping[str, Any], device: str | torch.device) -> State:
+    """The same nest on another device."""
+    return {n: move(v, device) if isinstance(v, Mapping) else v.to(device) for n, v in nest.items()}
+
+
+def flatten(nest: State, prefix: str = "") -> dict[str, Tensor]:
+    """A nest as one level, names joined by ``/``, so that it can be stored; empty branches leave no trace.
+
+    >>> list(flatten({"a": {"b": torch.zeros(1)}, "c": torch.zeros(1)}))
+    ['a/b', 'c']
+    """
+    flat: dict[str, Tensor] = {}
+    for name, value in nest.items():
+        if isinstance(value, Mapping):
+            flat |= flatten(dict(value), f"{prefix}{name}/")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def unflatten(flat: Mapping[str, Tensor]) -> State:
+    """The nest that :func:`flatten` flattened."""
+    nest: State = {}
+    for path, tensor in flat.items():
+        *branches, leaf = path.split("/")
+        here = nest
+        for branch in branches:
+            here = here.setdefault(branch, {})
+        here[leaf] = tensor
+    return nest

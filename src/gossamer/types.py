@@ -1,0 +1,136 @@
+"""The vocabulary: the handful of types that every other file speaks in.
+
+A model is ``Params``, every tensor of it by name. What a client holds of it in one round is a ``Part``. What a codec
+makes of a client's change is a ``Payload``, which the wire turns into bytes. Whatever must be remembered from one
+round to the next, on either side, is a ``State``: a nest of dictionaries of tensors, so that it can be stored without
+pickling. A ``Clock`` tells a part of a method when and where it is being called.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gossamer.errors import listed, require
+
+Params = dict[str, Tensor]
+"""Every tensor of a model, by name: parameters and buffers."""
+
+Payload = dict[str, Tensor]
+"""What a codec sends: flat tensors of tight types, by name."""
+
+State = dict[str, Any]
+"""A nest of dictionaries with tensors at its leaves; ``{}`` when there is nothing to remember."""
+
+
+class Clock(NamedTuple):
+    """When and where: the round (from 0), how many rounds the run has, and which client."""
+
+    round: int
+    rounds: int
+    client: int
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Names and shapes of the tensors behind one flat vector, in name order.
+
+    Codecs work on vectors; the layout tells those that care where one tensor ends and the next begins.
+    """
+
+    shapes: tuple[tuple[str, torch.Size], ...]
+    dtype: torch.dtype = torch.float32
+
+    @classmethod
+    def of(cls, params: Mapping[str, Tensor]) -> "Layout":
+        """The layout of ``params``, whose tensors are all of one floating-point type."""
+        dtypes = {tensor.dtype for tensor in params.values()} or {torch.float32}
+        require(
+            (
+                len(dtypes) == 1,
+                f"a model that travels must be of one floating-point type, got {listed(map(str, dtypes))}",
+            )
+        )
+        return cls(tuple((name, params[name].shape) for name in sorted(params)), dtypes.pop())
+
+    @property
+    def size(self) -> int:
+        """How many entries the vector has."""
+        return sum(shape.numel() for _, shape in self.shapes)
+
+    def flatten(self, params: Mapping[str, Tensor]) -> Tensor:
+        """The tensors of this layout as one new vector."""
+        return torch.cat([params[name].reshape(-1) for name, _ in self.shapes])
+
+    def cut(self, vector: Tensor) -> Iterator[tuple[str, Tensor]]:
+        """Each tensor's name and its piece of the vector, in its shape."""
+        start = 0
+        for name, shape in self.shapes:
+            yield name, vector[start : start + shape.numel()].view(shape)
+            start += shape.numel()
+
+    def unflatten(self, vector: Tensor) -> Params:
+        """The tensors behind a vector, as views of it."""
+        return dict(self.cut(vector))
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """The entries of the model that one client holds in one round; ``Part()`` is all of them.
+
+    index: positions kept along each leading dimension of a tensor, ``None`` for a whole dimension
+    keep: 0/1 inside the slice, what is trained; entries with 0 are zero for the client
+    count: 0/1 inside the slice, what counts in aggregation, where that differs from ``keep``
+    """
+
+    index: Mapping[str, tuple[Tensor | None, ...]] = field(default_factory=dict)
+    keep: Mapping[str, Tensor] = field(default_factory=dict)
+    count: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def whole(self) -> bool:
+        """Whether this is the whole model."""
+        return not (self.index or self.keep or self.count)
+
+    def take(self, params: Mapping[str, Tensor]) -> Params:
+        """What the client gets: the slices, zero where ``keep`` is zero."""
+        held = {name: _slice(tensor, self.index.get(name, ())) for name, tensor in params.items()}
+        return {name: tensor * self.keep[name] if name in self.keep else tensor for name, tensor in held.items()}
+
+    def spread(self, change: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> Params:
+        """A client's change laid out over the whole model: zero wherever it does not count."""
+        if self.whole:
+            return dict(change)
+        return {
+            name: self._place(name, tensor * self._counts(name, tensor), like[name]) for name, tensor in change.items()
+        }
+
+    def coverage(self, like: Mapping[str, Tensor]) -> Params:
+        """1 where this part counts in aggregation, 0 elsewhere, over the whole model."""
+        held = {name: torch.ones_like(tensor) for name, tensor in self.take(like).items()}
+        return self.spread(held, like)
+
+    def _counts(self, name: str, tensor: Tensor) -> Tensor:
+        return self.count.get(name, self.keep.get(name, tensor.new_ones(()))).to(tensor)
+
+    def _place(self, name: str, tensor: Tensor, like: Tensor) -> Tensor:
+        if name not in self.index:
+            return tensor
+        full = torch.zeros_like(like)
+        full[_mesh(self.index[name], like.shape, like.device)] = tensor
+        return full
+
+
+def _slice(tensor: Tensor, index: tuple[Tensor | None, ...]) -> Tensor:
+    for dim, positions in enumerate(index):
+        if positions is not None:
+            tensor = tensor.index_select(dim, positions)
+    return tensor
+
+
+def _mesh(index: tuple[Tensor | None, ...], shape: torch.Size, device: torch.device) -> tuple[Tensor, ...]:
+    """The positions of a slice as broadcastable index tensors, one for each dimension named."""
+    ends = [torch.arange(n, device=device) if i is None else i for i, n in zip(index, shape, strict=False)]
+    return tuple(i.view([-1] + [1] * (len(ends) - 1 - dim)) for dim, i in enumerate(ends))

@@ -1,0 +1,17 @@
+"""Views: which entries of the model a client holds in a round."""
+
+from typing import Protocol
+
+from gossamer.random import Key
+from gossamer.types import Clock, Params, Part
+from gossamer.views.full import Full
+
+__all__ = ["Full", "View"]
+
+
+class View(Protocol):
+    """Says which part of the model a client holds: a pure function of the model's shapes, the clock and the key."""
+
+    def part(self, like: Params, clock: Clock, key: Key) -> Part:
+        """The part that ``clock.client`` holds in ``clock.round``; server and client both work it out."""
+        ...

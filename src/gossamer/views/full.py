@@ -1,0 +1,15 @@
+"""The view of ordinary federated averaging: every client holds the whole model."""
+
+from dataclasses import dataclass
+
+from gossamer.random import Key
+from gossamer.types import Clock, Params, Part
+
+
+@dataclass(frozen=True)
+class Full:
+    """All of the model, always."""
+
+    def part(self, like: Params, clock: Clock, key: Key) -> Part:
+        """The whole model."""
+        return Part()

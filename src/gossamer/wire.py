@@ -1,0 +1,261 @@
+"""Payload to bytes and back: one buffer a message, and a message is refused unless every byte of it makes sense.
+
+    header    40 bytes, little endian: magic, version, kind, how many arrays, round, client, codec id, weight,
+              body length, checksum
+    table     for each array in name order: name length, name, type code, count as a LEB128 varint
+    arrays    their little-endian bytes in the same order, with no padding
+
+Table and arrays are the body. The checksum is the CRC-32 of the whole message with the checksum's own bytes zero. It
+catches damage, not malice: a message may carry a right checksum and still lie, so lengths are compared with the bytes
+at hand before anything is allocated, and nothing is ever unpickled. A message has one form only: what ``unpack``
+accepts, ``pack`` gives back byte for byte. ``docs/wire.md`` shows one such message byte by byte.
+"""
+
+import math
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gossamer.errors import PayloadError
+from gossamer.types import Payload
+
+MAGIC = b"GSMR"
+VERSION = 1
+HEADER = struct.Struct("<4sBBHIIIdQI")
+CHECKED = HEADER.size - 4  # the checksum is the header's last field
+OVERHEAD = "overhead"  # the name under which `sizes` reports header and table, so no array may have it
+NAMES = f"1 to 255 printable ASCII characters and not {OVERHEAD!r}"
+
+Kind = Literal["down", "up"]
+KINDS: tuple[Kind, ...] = ("down", "up")
+
+# Codes are for ever: a new type takes a new number. NumPy has no bfloat16, so its bits travel as int16.
+CODES: dict[torch.dtype, tuple[int, str]] = {
+    torch.uint8: (1, "<u1"),
+    torch.int8: (2, "<i1"),
+    torch.int16: (3, "<i2"),
+    torch.int32: (4, "<i4"),
+    torch.int64: (5, "<i8"),
+    torch.float16: (6, "<f2"),
+    torch.bfloat16: (7, "<i2"),
+    torch.float32: (8, "<f4"),
+    torch.float64: (9, "<f8"),
+}
+TYPES = {code: dtype for dtype, (code, _) in CODES.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Message:
+    """What crosses a link: to the client ("down") or to the server ("up").
+
+    ``weight`` is what the payload counts for in aggregation. Messages compare by identity, as tensors have no plain
+    equality; compare what :func:`pack` makes of them.
+    """
+
+    kind: Kind
+    round: int
+    client: int
+    codec: int
+    weight: float
+    payload: Payload
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One line of the table."""
+
+    name: str
+    dtype: torch.dtype
+    count: int
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the array takes."""
+        return self.count * self.dtype.itemsize
+
+
+def codec_id(description: str) -> int:
+    """The number that stands for a codec in a header: the CRC-32 of its description."""
+    return zlib.crc32(description.encode())
+
+
+def pack(message: Message) -> bytes:
+    """The message as bytes; tensors may live on any device."""
+    entries = _entries(message.payload)
+    body: list[bytes | memoryview] = [_table(entries), *(_array(message.payload[entry.name]) for entry in entries)]
+    header = _header(message, sum(len(piece) for piece in body))
+    return b"".join([header, struct.pack("<I", _checksum(header, *body)), *body])
+
+
+def sizes(message: Message) -> dict[str, int]:
+    """Bytes by array name, and of header and table as ``overhead``; they sum to the length of the packed message."""
+    entries = _entries(message.payload)
+    return {entry.name: entry.nbytes for entry in entries} | {OVERHEAD: HEADER.size + len(_table(entries))}
+
+
+def _entries(payload: Payload) -> list[Entry]:
+    _refuse_unless(len(payload) <= 0xFFFF, f"a message holds at most 65,535 arrays, got {len(payload):,}")
+    for name, tensor in payload.items():
+        _refuse_unless(_named_well(name), f"array name {name!r} must be {NAMES}")
+        _refuse_unless(tensor.dim() == 1, f"{name!r} must have 1 dimension, got {tensor.dim()}")
+        _refuse_unless(tensor.dtype in CODES, f"{name!r} is {_short(tensor.dtype)}, which has no form on the wire")
+    return [Entry(name, payload[name].dtype, payload[name].numel()) for name in sorted(payload)]
+
+
+def _named_well(name: str) -> bool:
+    return 1 <= len(name) <= 255 and name.isascii() and name.isprintable() and name != OVERHEAD
+
+
+def _header(message: Message, length: int) -> bytes:
+    """The header without its checksum."""
+    for field in ("round", "client", "codec"):
+        value = getattr(message, field)
+        _refuse_unless(0 <= value < 2**32, f"{field} must be from 0 to {2**32 - 1:,}, got {value}")
+    _refuse_unless(message.kind in KINDS, f"kind must be 'down' or 'up', got {message.kind!r}")
+    _check_weight(message.weight)
+    numbers = (len(message.payload), message.round, message.client, message.codec, message.weight, length)
+    return HEADER.pack(MAGIC, VERSION, KINDS.index(message.kind), *numbers, 0)[:CHECKED]
+
+
+def _check_weight(weight: float) -> None:
+    _refuse_unless(math.isfinite(weight) and weight >= 0, f"weight must be finite and at least 0, got {weight}")
+
+
+def _table(entries: list[Entry]) -> bytes:
+    return b"".join(
+        bytes([len(entry.name)]) + entry.name.encode() + bytes([CODES[entry.dtype][0]]) + _varint(entry.count)
+        for entry in entries
+    )
+
+
+def _varint(number: int) -> bytes:
+    groups = bytearray()
+    while number > 0x7F:
+        groups.append(number & 0x7F | 0x80)
+        number >>= 7
+    groups.append(number)
+    return bytes(groups)
+
+
+def _array(tensor: Tensor) -> memoryview:
+    array: npt.NDArray[Any] = _plain(tensor.detach().cpu().contiguous()).numpy()
+    return array.astype(CODES[tensor.dtype][1], copy=False).view(np.uint8).data
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    return tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
+
+
+def _checksum(header: bytes | memoryview, *pieces: bytes | memoryview) -> int:
+    checksum = zlib.crc32(bytes(4), zlib.crc32(header))
+    for piece in pieces:
+        checksum = zlib.crc32(piece, checksum)
+    return checksum
+
+
+def unpack(data: bytes) -> Message:
+    """The message that the bytes hold, or :class:`~gossamer.errors.PayloadError` with the reason why they hold none."""
+    view = memoryview(data)
+    kind, arrays, round, client, codec, weight = _read_header(view)
+    entries, at = _read_table(view, arrays)
+    nbytes = sum(entry.nbytes for entry in entries)
+    _refuse_unless(nbytes == len(view) - at, f"arrays hold {len(view) - at:,} bytes, the table says {nbytes:,}")
+    return Message(kind, round, client, codec, weight, dict(_read_arrays(view, entries, at)))
+
+
+def _read_header(view: memoryview) -> tuple[Kind, int, int, int, int, float]:
+    _refuse_unless(len(view) >= HEADER.size, f"message holds {len(view)} bytes, a header alone has {HEADER.size}")
+    magic, version, kind, arrays, round, client, codec, weight, length, checksum = HEADER.unpack_from(view)
+    _refuse_unless(magic == MAGIC, f"message begins with {magic!r}, not {MAGIC!r}")
+    _refuse_unless(version == VERSION, f"message has version {version}, this release reads version {VERSION}")
+    _refuse_unless(
+        len(view) == HEADER.size + length, f"message holds {len(view)} bytes, its header says {HEADER.size + length}"
+    )
+    found = _checksum(view[:CHECKED], view[HEADER.size :])
+    _refuse_unless(found == checksum, f"message has checksum {found:08x}, its header says {checksum:08x}")
+    _refuse_unless(kind < len(KINDS), f"message has kind {kind}, known are 0 (down) and 1 (up)")
+    _check_weight(weight)
+    return KINDS[kind], arrays, round, client, codec, weight
+
+
+def _read_table(view: memoryview, arrays: int) -> tuple[list[Entry], int]:
+    entries: list[Entry] = []
+    at = HEADER.size
+    for _ in range(arrays):
+        entry, at = _read_entry(view, at)
+        before = entries[-1].name if entries else ""
+        _refuse_unless(before < entry.name, f"array {entry.name!r} comes after {before!r}: names must ascend")
+        entries.append(entry)
+    return entries, at
+
+
+def _read_entry(view: memoryview, at: int) -> tuple[Entry, int]:
+    length, at = _read_byte(view, at)
+    name = bytes(view[at : at + length]).decode("latin-1")  # any byte decodes, so the check below can show the name
+    _refuse_unless(len(name) == length, f"table ends inside a name of {length} bytes")
+    _refuse_unless(_named_well(name), f"array name {name!r} must be {NAMES}")
+    code, at = _read_byte(view, at + length)
+    _refuse_unless(code in TYPES, f"{name!r} has type code {code}, known are {min(TYPES)} to {max(TYPES)}")
+    count, at = _read_varint(view, at)
+    return Entry(name, TYPES[code], count), at
+
+
+def _read_byte(view: memoryview, at: int) -> tuple[int, int]:
+    _refuse_unless(at < len(view), f"table runs past the message's {len(view)} bytes")
+    return view[at], at + 1
+
+
+def _read_varint(view: memoryview, at: int) -> tuple[int, int]:
+    number = 0
+    for shift in range(0, 63, 7):
+        group, at = _read_byte(view, at)
+        number |= (group & 0x7F) << shift
+        if group < 0x80:
+            _refuse_unless(group > 0 or shift == 0, f"count {number} is written longer than it need be")
+            return number, at
+    raise PayloadError("a count has more than 63 bits")
+
+
+def _read_arrays(view: memoryview, entries: list[Entry], at: int) -> Iterator[tuple[str, Tensor]]:
+    for entry in entries:
+        tensor = torch.empty(entry.count, dtype=entry.dtype)
+        # Copied, so that the tensor is writable, aligned, and in the machine's own byte order.
+        _plain(tensor).numpy()[:] = np.frombuffer(view, CODES[entry.dtype][1], entry.count, at)
+        yield entry.name, tensor
+        at += entry.nbytes
+
+
+def expect(payload: Payload, name: str, dtype: torch.dtype, count: int) -> Tensor:
+    """The tensor of that name, if it is there with that type and count; for codecs to read a payload with."""
+    tensor = payload.get(name)
+    wanted = f"expected {count:,} {_short(dtype)} values named {name!r}"
+    if tensor is None:
+        raise PayloadError(f"{wanted}, got {', '.join(map(repr, sorted(payload))) or 'an empty payload'}")
+    fits = tensor.dtype == dtype and tensor.shape == (count,)
+    shape = "" if tensor.dim() == 1 else f" in {tensor.dim()} dimensions"
+    _refuse_unless(fits, f"{wanted}, got {tensor.numel():,} {_short(tensor.dtype)} values{shape}")
+    return tensor
+
+
+def finite(tensor: Tensor, name: str) -> Tensor:
+    """The tensor itself, if it holds neither an infinity nor a NaN."""
+    if not bool(torch.isfinite(tensor).all()):
+        bad = int((~torch.isfinite(tensor)).sum())
+        raise PayloadError(f"{name!r} holds {bad:,} of {tensor.numel():,} values that are not finite")
+    return tensor
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
+
+
+def _refuse_unless(holds: bool, reason: str) -> None:
+    if not holds:
+        raise PayloadError(reason)

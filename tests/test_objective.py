@@ -1,0 +1,179 @@
+"""The model as a function of its tensors: gradients, BatchNorm, what travels, operations counted."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gossamer import ConfigError, Task, fedavg, simulate
+from gossamer.nets import build
+from gossamer.objective import Objective
+from gossamer.random import key
+
+KEY = key(3)
+
+
+def images(n: int, side: int = 16) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(n)
+    return torch.randn(n, 1, side, side), torch.arange(n) % 3
+
+
+def objective(model: object, x: Tensor, y: Tensor) -> Objective:
+    return Objective(Task.of(model, (x, y), (x, y), clients=2), "cpu", KEY)  # type: ignore[arg-type]
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.Flatten(), nn.Linear(256, 4), nn.BatchNorm1d(4), nn.Dropout(0.5), nn.Linear(4, 3))
+
+
+def test_gradients_equal_backward_on_the_module_itself() -> None:
+    x, y = images(8)
+    ours = objective(lambda: build("cnn4", (1, 16, 16), 3), x, y)
+    params = {**ours.initial(), **ours.local()}
+    loss, grads, buffers = ours.gradient(params, x, y)
+    module = ours.build().train()
+    theirs = nn.functional.cross_entropy(module(x), y)
+    theirs.backward()  # type: ignore[no-untyped-call]
+    assert loss.item() == theirs.item()
+    for name, parameter in module.named_parameters():
+        assert parameter.grad is not None
+        assert torch.equal(grads[name], parameter.grad)
+    for name, buffer in module.named_buffers():
+        assert torch.equal(buffers[name], buffer), f"{name} was updated otherwise than by the module"
+
+
+class Tied(nn.Module):
+    """Two layers that share one weight, behind an LSTM, which keeps a list of its weights of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(16, 5, batch_first=True)
+        self.first, self.second, self.last = nn.Linear(5, 5), nn.Linear(5, 5), nn.Linear(5, 3)
+        self.second.weight = self.first.weight
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden: Tensor = self.lstm(x[:, 0])[0][:, -1]
+        out: Tensor = self.last(self.second(torch.relu(self.first(hidden))))
+        return out
+
+
+def test_tied_weights_and_recurrent_layers_follow_the_tensors_given() -> None:
+    x, y = images(6)
+    ours = objective(Tied, x, y)
+    assert "second.weight" not in ours.initial()
+    ours.gradient(ours.initial(), x, y)
+    moved = {name: tensor + 0.1 for name, tensor in ours.initial().items()}
+    _, grads, _ = ours.gradient(moved, x, y)
+    module = ours.build(moved)
+    nn.functional.cross_entropy(module(x), y).backward()  # type: ignore[no-untyped-call]
+    for name, parameter in module.named_parameters():
+        assert parameter.grad is not None
+        torch.testing.assert_close(grads[name], parameter.grad, rtol=0, atol=0)
+
+
+def test_a_gradient_leaves_its_input_as_it_was() -> None:
+    x, y = images(8)
+    ours = objective(normed, x, y)
+    params = {**ours.initial(), **ours.local()}
+    before = {name: tensor.clone() for name, tensor in params.items()}
+    ours.gradient(params, x, y)
+    assert all(torch.equal(params[name], before[name]) for name in params)
+
+
+def test_what_travels_is_what_is_trained_and_running_statistics() -> None:
+    x, y = images(8)
+
+    def half_frozen() -> nn.Module:
+        module = normed()
+        module[1].weight.requires_grad_(False)  # type: ignore[index,union-attr]
+        return module
+
+    ours = objective(half_frozen, x, y)
+    assert set(ours.initial()) == {
+        "1.bias", "2.weight", "2.bias", "2.running_mean", "2.running_var", "4.weight", "4.bias",
+    }  # fmt: skip
+    assert set(ours.local()) == {"2.num_batches_tracked"}
+
+
+def test_a_batch_of_one_uses_running_statistics_and_leaves_them() -> None:
+    x, y = images(8)
+
+    def plain() -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(256, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+
+    ours = objective(plain, x, y)
+    params = {**ours.initial(), **ours.local()}
+    params["2.running_mean"] = torch.tensor([0.1, 0.2, 0.3, 0.4])
+    loss, _, buffers = ours.gradient(params, x[:1], y[:1])
+    still, _ = ours.evaluate(params, x[:1], y[:1])
+    assert loss.item() == pytest.approx(still)
+    assert torch.equal(buffers["2.running_mean"], params["2.running_mean"])
+    by_itself = ours.gradient(params, x, y)[2]["2.running_mean"]
+    assert not torch.equal(by_itself, params["2.running_mean"]), "the next batch is normalised by itself again"
+
+
+def test_without_running_statistics_a_batch_of_one_needs_more_than_one_value_a_channel() -> None:
+    x, y = images(4)
+    untracked = nn.BatchNorm2d(1, track_running_stats=False)
+    ours = objective(lambda: nn.Sequential(untracked, nn.Flatten(), nn.Linear(256, 3)), x, y)
+    loss, _, _ = ours.gradient(ours.initial(), x[:1], y[:1])
+    assert torch.isfinite(loss)
+
+
+def test_the_same_seed_builds_the_same_model_and_leaves_torch_alone() -> None:
+    x, y = images(4)
+    torch.manual_seed(1)
+    expected = torch.rand(1)
+    torch.manual_seed(1)
+    first, second = (objective(normed, x, y).initial() for _ in range(2))
+    assert torch.equal(torch.rand(1), expected)
+    assert all(torch.equal(first[name], second[name]) for name in first)
+
+
+def test_operations_of_an_mlp_are_counted_as_the_formula_says() -> None:
+    """Forward 2 b in out a layer; backward the same for the weights, and again for all inputs but the first."""
+    x, y = images(5, side=28)
+    ours = objective(lambda: build("mlp", (1, 28, 28), 10), x, y)
+    layers = [(784, 200), (200, 200), (200, 10)]
+    forward = sum(2 * 5 * a * b for a, b in layers)
+    assert ours.flops(ours.initial(), x, y) == 3 * forward - 2 * 5 * 784 * 200
+
+
+def test_counting_operations_draws_no_randomness() -> None:
+    x, y = images(4)
+    ours = objective(normed, x, y)
+    torch.manual_seed(5)
+    expected = torch.rand(1)
+    torch.manual_seed(5)
+    ours.flops({**ours.initial(), **ours.local()}, x, y)
+    assert torch.equal(torch.rand(1), expected)
+
+
+def test_evaluation_in_chunks_equals_evaluation_at_once() -> None:
+    x, y = images(10)
+    ours = objective(normed, x, y)
+    whole, chunked = (ours.evaluate(ours.initial(), x, y, chunk=c) for c in (10, 3))
+    assert whole[0] == pytest.approx(chunked[0])
+    assert torch.equal(whole[1], chunked[1])
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (lambda: nn.Linear(5, 3), "fails on a batch of samples of shape 1x16x16"),
+        (lambda: nn.Flatten(), "no trainable parameters"),
+        (lambda: "no module", "must build an nn.Module"),
+    ],
+)
+def test_a_wrong_model_is_found_before_any_work(model: object, said: str) -> None:
+    x, y = images(4)
+    with pytest.raises(ConfigError, match=said):
+        simulate(fedavg(), Task.of(model, (x, y), (x, y), clients=2), rounds=1)  # type: ignore[arg-type]
+
+
+def test_a_loss_that_is_not_one_number_is_refused() -> None:
+    x, y = images(4)
+    task = Task.of(lambda: nn.Sequential(nn.Flatten(), nn.Linear(256, 3)), (x, y), (x, y), clients=2,
+                   loss=lambda out, y: out.sum() * torch.nan)  # fmt: skip
+    ours = Objective(task, "cpu", KEY)
+    with pytest.raises(ConfigError, match="one finite number"):
+        ours.check(ours.initial())

@@ -1,0 +1,85 @@
+"""What users may rely on: the public names, the version, the type marker, and how little an import needs."""
+
+import importlib
+import inspect
+import os
+import subprocess
+import sys
+import tomllib
+from importlib import resources
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+import gossamer
+from gossamer import errors
+
+ROOT = Path(__file__).parents[1]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PACKAGES = ("channels", "codecs", "data", "engines", "nets", "servers", "solvers", "views")
+
+BARE = """
+import sys
+
+for name in ("rich", "matplotlib", "sklearn", "scipy", "safetensors"):
+    sys.modules[name] = None  # importing it now raises ImportError
+
+import gossamer
+from gossamer.testing import tiny_task
+
+result = gossamer.simulate(gossamer.fedavg(), tiny_task(), rounds=2)
+print(len(result.metrics), result.summary()["failures"])
+"""
+
+
+def by_kind(name: str) -> tuple[int, str]:
+    """Constants first, then classes, then functions."""
+    return (0 if name.isupper() else 1 if name[0].isupper() else 2), name
+
+
+@pytest.mark.parametrize("module", [gossamer, *(importlib.import_module(f"gossamer.{name}") for name in PACKAGES)])
+def test_all_is_sorted_and_every_name_in_it_resolves(module: ModuleType) -> None:
+    names = module.__all__
+    assert list(names) == sorted(set(names), key=by_kind)
+    assert [name for name in names if not hasattr(module, name)] == []
+
+
+def test_all_is_complete() -> None:
+    public = {n for n, value in vars(gossamer).items() if not n.startswith("_") and not isinstance(value, ModuleType)}
+    assert public == set(gossamer.__all__)
+    assert set(gossamer.METHODS) <= public, "every recipe can be imported by its name"
+    tree = {name for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, Exception)}
+    assert tree <= public, "every error can be caught by its name"
+
+
+@pytest.mark.parametrize("name", gossamer.__all__)
+def test_every_public_class_and_function_says_what_it_is(name: str) -> None:
+    value = getattr(gossamer, name)
+    for what, where in ((value, name), *_own_methods(value, name)):
+        if inspect.isclass(what) or inspect.isfunction(what):
+            assert (inspect.getdoc(what) or "").strip(), f"{where} has no docstring"
+
+
+def _own_methods(value: Any, name: str) -> list[tuple[Any, str]]:
+    if not inspect.isclass(value):
+        return []
+    return [(method, f"{name}.{n}") for n, method in vars(value).items() if not n.startswith("_")]
+
+
+def test_import_and_simulation_need_torch_and_numpy_alone() -> None:
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", BARE], capture_output=True, text=True, env=env, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["2", "0"]
+
+
+def test_the_version_is_that_of_the_project() -> None:
+    assert gossamer.__version__ == PROJECT["project"]["version"]
+    assert f"## [{gossamer.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
+
+
+def test_the_type_marker_ships() -> None:
+    assert resources.files("gossamer").joinpath("py.typed").is_file()
+    assert "py.typed" in PROJECT["tool"]["setuptools"]["package-data"]["gossamer"]

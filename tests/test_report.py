@@ -1,0 +1,347 @@
+"""What people look at: summaries, tables, curves, the page and the progress of a run."""
+
+import io
+import json
+import math
+import re
+import sys
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+
+from gossamer import fedavg, simulate
+from gossamer.data import Data, Samples, Split
+from gossamer.data.partition import offsets
+from gossamer.report import curves, page, tables, text
+from gossamer.report.holdings import COLUMNS, holdings
+from gossamer.report.progress import Progress
+from gossamer.report.svg import Series, chart, ticks
+from gossamer.summary import reasons, summarise
+from gossamer.tasks import Task
+
+Record = dict[str, Any]
+
+
+def record(number: int, **changes: Any) -> Record:
+    return {
+        "round": number,
+        "accuracy": 0.1 * number,
+        "loss": 1 / number,
+        "personal_accuracy": 0.09 * number,
+        "worst_tenth_accuracy": 0.05 * number,
+        "train_loss": 0.8 / number,
+        "bytes_up": {"values": 1_000_000, "overhead": 30},
+        "bytes_down": {"values": 2_000_000},
+        "flops": 5_000_000,
+        "joules": 0.0,
+        "airtime": 0.0,
+        "seconds": {"train": 1.5, "evaluate": 0.5},
+        "memory_bytes": 400_000_000,
+        "clients": [0, 2],
+        "failures": [],
+        "lost": [],
+        **changes,
+    }
+
+
+ABOUT: dict[str, Any] = {
+    "method": {"view": "Full()", "solver": "SGD(lr=0.1)", "codec": "Dense()"},
+    "task": {"data": "digits", "model": "mlp", "split": "iid", "clients": 4},
+    "parameters": 12345,
+    "options": {"rounds": 5, "per_round": 2, "seed": 7, "executor": "one-by-one"},
+    "request": {"method": "fedavg"},
+    "machine": {"gossamer": "0.1.0"},
+}
+RUN = [record(number) for number in range(1, 6)]
+
+
+def split_of(clients: int, each: int = 3) -> Split:
+    index, start = np.arange(clients * each), offsets(np.full(clients, each))
+    return Split(index, start, index, start)
+
+
+def data_of(split: Split, classes: int = 3) -> Data:
+    y = torch.arange(len(split.train_index)) % classes
+    samples = Samples(torch.zeros(len(y), 2), y)
+    return Data("made", samples, samples, classes, "iid", "mlp")
+
+
+# Summaries.
+
+
+def test_a_summary_takes_the_last_accuracies_and_sums_the_costs() -> None:
+    last = record(5, failures=[{"client": 1, "reason": "x"}], lost=[2])
+    del last["accuracy"]
+    summary = summarise(ABOUT, [*RUN[:4], last])
+    assert (summary["accuracy"], summary["evaluated_round"], summary["rounds"]) == (0.4, 4, 5)
+    assert (summary["bytes_up"], summary["bytes_down"]) == (5_000_150, 10_000_000)
+    assert (summary["flops"], summary["seconds"]) == (25_000_000, 10.0)
+    assert (summary["failures"], summary["lost"], summary["per_round"]) == (1, 1, 2)
+
+
+def test_a_summary_before_the_first_round_knows_what_it_can_know() -> None:
+    summary = summarise(ABOUT, [])
+    assert (summary["accuracy"], summary["rounds"], summary["bytes_up"], summary["per_round"]) == (None, 0, 0, 2)
+    assert "–" in tables.closing(summary)
+
+
+def test_a_summary_holds_finite_numbers_only() -> None:
+    summary = summarise(ABOUT, [record(1, joules=math.inf, loss=None)])
+    assert summary["joules"] is None
+    assert summary["loss"] is None
+    json.dumps(summary, allow_nan=False)
+    assert "–" in tables.closing(summary)
+
+
+def test_reasons_come_most_frequent_first_with_round_and_client() -> None:
+    fail = [{"client": 1, "reason": "a"}, {"client": 2, "reason": "b"}]
+    metrics = [record(1, failures=fail), record(2, failures=fail[1:])]
+    assert reasons(metrics) == [("b", [(1, 2), (2, 2)]), ("a", [(1, 1)])]
+
+
+# Text and tables.
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (999_400, "999 kB"), (999_600, "1.00 MB"), (5e12, "5.00 TB")],
+)
+def test_sizes_have_three_figures(count: float, said: str) -> None:
+    assert text.size(count) == said
+
+
+def test_small_amounts_have_no_unit() -> None:
+    assert (text.amount(0), text.amount(12), text.amount(8.45e9)) == ("0 ", "12 ", "8.45 G")
+
+
+def test_numbers_stand_to_the_right_and_flags_to_the_left() -> None:
+    drawn = text.table(("flag", "n"), [("--mu", "-1"), ("--lambda", "10")]).splitlines()
+    assert drawn[2:] == ["--mu      -1", "--lambda  10"]
+
+
+def test_the_last_column_is_broken_to_the_width_of_the_terminal() -> None:
+    drawn = text.table(("name", "meaning"), [("a", "word " * 20)], width=40)
+    assert max(map(len, drawn.splitlines())) <= 40
+    assert drawn.count("word") == 20
+    assert max(map(len, text.pairs([("a", "word " * 20)], width=40).splitlines())) <= 40
+
+
+def test_a_run_in_full_names_its_parts_its_bytes_and_why_clients_failed() -> None:
+    metrics = [*RUN, record(6, failures=[{"client": 3, "reason": "sensor broken"}])]
+    said = tables.full(Path("runs/x"), ABOUT, metrics, "interrupted")
+    for wanted in ("runs/x (interrupted)", "SGD(lr=0.1)", "values 6.00 MB, overhead 180 B", "train 9.0 s"):
+        assert wanted in said
+    assert "failed 1 time: sensor broken" in said
+
+
+def test_runs_side_by_side_show_joules_where_there_are_any() -> None:
+    plain, costly = summarise(ABOUT, RUN), summarise(ABOUT, [record(1, joules=2.5)])
+    assert "joules" not in tables.side_by_side(["a"], [plain])
+    assert "2.5" in tables.side_by_side(["a", "b"], [plain, costly])
+    assert tables.differences([plain, costly]) == ["rounds"]
+
+
+# Curves.
+
+
+def test_curves_show_accuracy_against_rounds_and_against_bytes() -> None:
+    left, right = curves.figure(["a", "b"], [RUN, RUN[:3]]).axes
+    assert [list(line.get_xdata()) for line in left.lines] == [[1, 2, 3, 4, 5], [1, 2, 3]]
+    np.testing.assert_allclose(right.lines[0].get_xdata(), np.arange(1, 6) * 1.00003)
+    np.testing.assert_allclose(right.lines[0].get_ydata(), [10, 20, 30, 40, 50])
+    assert right.get_xscale() == "linear"
+
+
+def test_runs_that_send_far_less_are_seen_on_a_logarithmic_scale() -> None:
+    thin = [record(number, bytes_up={"bits": 31_000}) for number in range(1, 6)]
+    assert curves.figure(["a", "b"], [RUN, thin]).axes[1].get_xscale() == "log"
+
+
+def test_a_run_that_sends_nothing_is_a_level() -> None:
+    silent = [record(number, bytes_up={}) for number in range(1, 4)]
+    right = curves.figure(["alone"], [silent]).axes[1]
+    assert list(right.lines[0].get_ydata()) == pytest.approx([30, 30])
+    assert "nothing is sent" in right.get_xlabel()
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+def test_curves_are_drawn_whatever_runs_are_called(tmp_path: Path, ending: str) -> None:
+    names = ["_hidden", "$x^2", "a<b>&"]
+    picture = curves.figure(names, [RUN, [], [record(1)]])
+    assert [label.get_text() for label in picture.legends[0].get_texts()] == ["_hidden", r"\$x^2", "a<b>&"]
+    curves.draw(names, [RUN, [], [record(1)]], tmp_path / f"picture.{ending}")
+    assert [file.name for file in tmp_path.iterdir()] == [f"picture.{ending}"]
+
+
+# The page.
+
+
+def rendered(about: dict[str, Any], metrics: list[Record], clients: int = 4, data: bool = True) -> ElementTree.Element:
+    """A page, read back as XML: a page that is not well formed fails here."""
+    split = split_of(clients)
+    return ElementTree.fromstring(page.render("my-run", about, metrics, split, data_of(split) if data else None))
+
+
+def words(element: ElementTree.Element) -> str:
+    return " ".join(" ".join(element.itertext()).split())
+
+
+def test_a_page_shows_numbers_curves_costs_split_and_every_part() -> None:
+    tree = rendered(ABOUT, RUN)
+    said = words(tree)
+    for wanted in ("50.00 %", "45.00 %", "25.00 %", "5.00 MB", "10.0 MB", "25.0 MFLOP", "seed 7", "my-run"):
+        assert wanted in said
+    for wanted in ("train", "evaluate", "overhead", "No client failed.", *ABOUT["method"].values()):
+        assert wanted in said
+    titles = [svg.get("aria-label") for svg in tree.iter("svg")]
+    assert titles == ["Accuracy (%)", "Accuracy (%) by what it cost", "Loss", "samples by client and class"]
+
+
+def test_a_page_needs_nothing_from_anywhere() -> None:
+    tree = rendered(ABOUT, RUN)
+    assert not {"script", "link", "img", "iframe", "object", "use"} & {element.tag for element in tree.iter()}
+    assert not any({"src", "href"} & set(element.keys()) for element in tree.iter())
+    assert not re.search(r"url\(|@import|https?:", page.STYLE)
+
+
+def test_whatever_a_user_typed_is_escaped() -> None:
+    nasty = "<script>alert('x')</script> & \"co\""
+    about = {
+        **ABOUT,
+        "method": {"codec": nasty},
+        "request": {"method": nasty},
+        "options": {**ABOUT["options"], nasty: 1},
+    }
+    metrics = [record(1, failures=[{"client": 1, "reason": nasty}], bytes_up={nasty: 10}, seconds={nasty: 1.0})]
+    tree = rendered(about, metrics)
+    assert not list(tree.iter("script"))
+    assert words(tree).count(nasty) >= 5
+
+
+def test_a_page_says_why_and_where_clients_failed() -> None:
+    broken = [{"client": client, "reason": "sensor broken"} for client in range(12)]
+    tree = rendered(ABOUT, [record(1, failures=broken), record(2, failures=broken[:1], lost=[3, 4])])
+    said = words(tree)
+    assert "13 times sensor broken clients 0, 1, 2, 3, 4, 5, 6, 7 and others; rounds 1 to 2" in said
+    assert "2 messages lost on the way." in said
+
+
+@pytest.mark.parametrize("metrics", [[], [record(1)], [record(1, accuracy=None, loss=None, train_loss=None)]])
+def test_a_page_can_be_made_at_any_time(metrics: list[Record]) -> None:
+    assert "my-run" in words(rendered(ABOUT, metrics))
+
+
+def test_energy_is_shown_where_a_channel_counts_it() -> None:
+    assert "2.5 J" in words(rendered(ABOUT, [record(1, joules=2.5)]))
+
+
+def test_a_run_from_python_gets_its_page_too(tmp_path: Path) -> None:
+    x, y = torch.randn(40, 3), torch.arange(40) % 2
+    task = Task.of(lambda: torch.nn.Linear(3, 2), (x, y), (x, y), clients=4)
+    simulate(fedavg(epochs=1), task, rounds=2, out=tmp_path / "run")
+    report = page.write(tmp_path / "run")
+    assert ElementTree.fromstring(report.read_text()).tag == "html"
+    assert page.write(tmp_path / "run", task.data).read_text() != "", "it can be written again"
+
+
+@pytest.mark.parametrize("clients", [1, 7, COLUMNS, COLUMNS + 1, 1234])
+def test_a_split_is_drawn_in_two_hundred_columns_at_most(clients: int) -> None:
+    split = split_of(clients)
+    drawn = ElementTree.fromstring(holdings(split, data_of(split)))
+    paths = {path.get("class"): str(path.get("d")) for path in drawn.iter("path")}
+    columns = paths["bar"].count("M")
+    assert columns == -(-clients // -(-clients // COLUMNS))
+    cells = sum(str(path.get("d")).count("M") for path in drawn.iter("path")) - columns
+    assert cells == 3 * columns
+
+
+def test_without_the_data_a_split_shows_sizes_alone() -> None:
+    drawn = ElementTree.fromstring(holdings(split_of(5), None))
+    assert [path.get("class") for path in drawn.iter("path")] == ["bar"]
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (0.3, 0.31), (2.0, 2.0), (0, 0), (0, 12345), (-3, 4), (1e-9, 2e-9)])
+def test_ticks_are_few_and_hold_what_is_shown(low: float, high: float) -> None:
+    found = ticks(low, high)
+    assert found[0] <= low
+    assert found[-1] >= high
+    assert 2 <= len(found) <= 9
+    assert found == sorted(set(found))
+
+
+def test_a_chart_without_points_is_left_out_and_one_point_is_enough() -> None:
+    assert chart("title", "round", [Series("a", [])]) == ""
+    assert "<circle" in chart("title", "round", [Series("a", [(0, 0)])])
+
+
+# Progress.
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_elsewhere_than_in_a_terminal_progress_is_a_line_a_round(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(5) as progress:
+        for one in RUN:
+            progress({**one, "failures": [{"client": 0, "reason": "x"}]} if one["round"] == 2 else one)
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = err.splitlines()
+    assert len(lines) == 5
+    assert re.fullmatch(r"round 1/5  accuracy 10.00 %  loss 1  sent 3.00 MB  [\d.]+ s  left [\d.]+ s", lines[0])
+    assert "failed 1" in lines[1]
+
+
+def test_many_rounds_make_few_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(1000) as progress:
+        for number in range(1, 1001):
+            progress(record(number))
+    assert len(capsys.readouterr().err.splitlines()) == 50
+
+
+def test_rounds_between_evaluations_show_what_was_seen_last(capsys: pytest.CaptureFixture[str]) -> None:
+    unseen = {name: value for name, value in record(1).items() if name not in ("accuracy", "loss")}
+    with Progress(3) as progress:
+        progress(unseen)
+        progress(record(2))
+        progress({**unseen, "round": 3})
+    lines = capsys.readouterr().err.splitlines()
+    assert "accuracy –  loss –" in lines[0]
+    assert "accuracy 20.00 %" in lines[1]
+    assert "accuracy 20.00 %" in lines[2]
+
+
+def test_a_resumed_run_counts_what_was_sent_before(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(5, RUN[:4]) as progress:
+        progress(RUN[4])
+    assert "sent 15.0 MB" in capsys.readouterr().err
+
+
+def test_in_a_terminal_progress_is_one_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    with Progress(5) as progress:
+        for one in RUN:
+            progress(one)
+    plain = re.sub(r"\x1b\[[\d;?]*\w", "", screen.getvalue())
+    last = plain.rstrip("\n").rpartition("\r")[2]
+    assert plain.count("\n") == 1
+    assert re.fullmatch(r"round 5/5 ━+ accuracy 50.00 %  loss 0.2  sent 15.0 MB \d:\d\d:\d\d left 0.0 s", last)
+
+
+def test_without_rich_a_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    with Progress(2) as progress:
+        progress(record(1))
+        progress(record(2))
+    assert screen.getvalue().startswith("round 1/2  accuracy 10.00 %")

@@ -1,0 +1,439 @@
+"""Payload to bytes and back: the format is pinned by hand, and nothing that is not a message gets through."""
+
+import doctest
+import re
+import struct
+import zlib
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossamer.errors import PayloadError
+from gossamer.wire import Message, codec_id, expect, finite, pack, sizes, unpack
+
+ROOT = Path(__file__).parent.parent
+GOLDEN = ROOT / "tests" / "golden"
+CODES = {
+    torch.uint8: 1,
+    torch.int8: 2,
+    torch.int16: 3,
+    torch.int32: 4,
+    torch.int64: 5,
+    torch.float16: 6,
+    torch.bfloat16: 7,
+    torch.float32: 8,
+    torch.float64: 9,
+}
+steady = settings(deadline=None, derandomize=True)
+
+
+def up(**payload: torch.Tensor) -> Message:
+    return Message("up", round=3, client=17, codec=codec_id("sign"), weight=600.0, payload=payload)
+
+
+def example() -> Message:
+    return up(bits=torch.tensor([177, 5], dtype=torch.uint8), scale=torch.tensor([0.25]))
+
+
+def same(one: Message, other: Message) -> bool:
+    def fields(m: Message) -> tuple[object, ...]:
+        return m.kind, m.round, m.client, m.codec, struct.pack("<d", m.weight), sorted(m.payload)
+
+    def raw(tensor: torch.Tensor) -> tuple[torch.dtype, list[int]]:
+        return tensor.dtype, tensor.clone().view(torch.uint8).tolist()
+
+    return fields(one) == fields(other) and all(raw(one.payload[n]) == raw(other.payload[n]) for n in one.payload)
+
+
+def resealed(data: bytes, length: int | None = None) -> bytes:
+    """The same bytes with a right checksum and, unless one is given, a right length."""
+    body = data[40:]
+    head = data[:28] + struct.pack("<Q", len(body) if length is None else length)
+    return head + struct.pack("<I", zlib.crc32(head + bytes(4) + body)) + body
+
+
+def by_hand(table: bytes, arrays: bytes = b"", count: int = 1, kind: int = 1, weight: float = 1.0) -> bytes:
+    """A sealed message with any table at all."""
+    head = struct.pack("<4sBBHIIIdQI", b"GSMR", 1, kind, count, 0, 0, 0, weight, 0, 0)
+    return resealed(head + table + arrays)
+
+
+def varint(number: int) -> bytes:
+    """LEB128, slow and obvious: cut the binary digits into sevens."""
+    digits = f"{number:b}"
+    digits = digits.zfill(-(-len(digits) // 7) * 7)
+    groups = [int(digits[i : i + 7], 2) for i in range(0, len(digits), 7)][::-1]
+    return bytes([group + 128 for group in groups[:-1]] + [groups[-1]])
+
+
+def slow_pack(m: Message) -> bytes:
+    """The format from its description, one value at a time."""
+    letters = dict(zip(CODES, "Bbhiqehfd", strict=True))
+    table, arrays = b"", b""
+    for name, tensor in sorted(m.payload.items()):
+        table += bytes([len(name)]) + name.encode("ascii") + bytes([CODES[tensor.dtype]]) + varint(len(tensor))
+        plain = tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
+        arrays += b"".join(struct.pack("<" + letters[tensor.dtype], value) for value in plain.tolist())
+    kind = {"down": 0, "up": 1}[m.kind]
+    head = struct.pack("<4sBBHIII", b"GSMR", 1, kind, len(m.payload), m.round, m.client, m.codec)
+    return resealed(head + struct.pack("<d", m.weight) + bytes(12) + table + arrays)
+
+
+def tensors(special: bool) -> st.SearchStrategy[torch.Tensor]:
+    """Tensors of any type on the wire; with arbitrary bits if ``special``, else without NaN."""
+
+    def build(dtype: torch.dtype, raw: bytes) -> torch.Tensor:
+        whole = bytearray(raw[: len(raw) // dtype.itemsize * dtype.itemsize])
+        tensor = torch.frombuffer(whole, dtype=dtype).clone() if whole else torch.empty(0, dtype=dtype)
+        return tensor if special or not dtype.is_floating_point else torch.nan_to_num(tensor)
+
+    return st.builds(build, st.sampled_from(list(CODES)), st.binary(max_size=64))
+
+
+names = st.text(st.characters(min_codepoint=32, max_codepoint=126), min_size=1, max_size=12).filter("overhead".__ne__)
+u32 = st.integers(0, 2**32 - 1)
+weights = st.floats(min_value=0, allow_infinity=False)
+
+
+def messages(special: bool = True) -> st.SearchStrategy[Message]:
+    payloads = st.dictionaries(names, tensors(special), max_size=5)
+    return st.builds(Message, st.sampled_from(["down", "up"]), u32, u32, u32, weights, payloads)
+
+
+# The format
+
+
+def test_the_header_is_as_written_down() -> None:
+    data = pack(example())
+    assert data[:36].hex(" ") == (
+        "47 53 4d 52 01 01 02 00 "  # magic, version 1, up, 2 arrays
+        "03 00 00 00 11 00 00 00 fe 91 7e 9f "  # round 3, client 17, the CRC-32 of "sign"
+        "00 00 00 00 00 c0 82 40 15 00 00 00 00 00 00 00"  # weight 600.0, 21 bytes follow
+    )
+    assert data[36:40] == struct.pack("<I", zlib.crc32(data[:36] + bytes(4) + data[40:]))
+
+
+def test_the_body_is_as_written_down() -> None:
+    assert pack(example())[40:] == b"\x04bits\x01\x02" + b"\x05scale\x08\x01" + bytes([177, 5]) + b"\0\0\x80\x3e"
+
+
+def test_the_documented_message_is_the_packed_one() -> None:
+    block = re.search(r"```hex\n(.*?)```", (ROOT / "docs" / "wire.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert block is not None
+    lines = [re.match(r"((?:[0-9a-f]{2} )+)", line) for line in block[1].splitlines()]
+    assert bytes.fromhex("".join(line[1] for line in lines if line)) == pack(example())
+
+
+def test_examples_in_the_documentation_hold() -> None:
+    result = doctest.testfile(str(ROOT / "docs" / "wire.md"), module_relative=False)
+    assert result.attempted > 5
+    assert result.failed == 0
+
+
+def test_a_codec_is_known_by_the_crc_of_its_description() -> None:
+    assert codec_id("sign") == 0x9F7E91FE
+    assert codec_id("") == 0
+
+
+def golden_messages() -> dict[str, Message]:
+    def t(values: list[float], dtype: torch.dtype) -> torch.Tensor:
+        return torch.tensor(values, dtype=dtype)
+
+    every = {
+        "u8": t([0, 255], torch.uint8),
+        "i8": t([-128, 127], torch.int8),
+        "i16": t([-(2**15), 2**15 - 1], torch.int16),
+        "i32": t([-(2**31), 2**31 - 1], torch.int32),
+        "i64": t([-(2**63), 2**63 - 1], torch.int64),
+        "f16": t([1.5, -65504.0], torch.float16),
+        "bf16": t([1.5, -3.0], torch.bfloat16),
+        "f32": t([1.5, float("inf")], torch.float32),
+        "f64": t([0.1, -1e300], torch.float64),
+        "none": t([], torch.int32),
+    }
+    dense = t([0.0, -0.0, 1.0, -2.5, 3.4028234663852886e38], torch.float32)
+    long = (torch.arange(200) % 251).to(torch.uint8)  # a count of two bytes
+    return {
+        "empty": Message("down", 0, 0, 0, 0.0, {}),
+        "dense": Message("up", 41, 7, codec_id("dense"), 600.0, {"values": dense}),
+        "sign": example(),
+        "every-type": Message("down", 2**32 - 1, 2**32 - 1, 2**32 - 1, 0.125, every),
+        "long": Message("up", 1, 2, codec_id("masked-noise"), 1.0, {"bits": long}),
+    }
+
+
+@pytest.mark.parametrize("name", golden_messages())
+def test_golden_messages_are_read_and_written_for_ever(name: str) -> None:
+    data = (GOLDEN / f"{name}.bin").read_bytes()
+    message = golden_messages()[name]
+    assert same(unpack(data), message)
+    assert pack(message) == data
+
+
+def test_every_golden_file_is_checked() -> None:
+    assert {path.stem for path in GOLDEN.glob("*.bin")} == set(golden_messages())
+
+
+@steady
+@given(messages(special=False))
+def test_pack_follows_the_description(message: Message) -> None:
+    assert pack(message) == slow_pack(message)
+
+
+# Round trips and cost
+
+
+@steady
+@given(messages())
+def test_what_was_packed_comes_back_bit_for_bit(message: Message) -> None:
+    data = pack(message)
+    back = unpack(data)
+    assert same(back, message)
+    assert pack(back) == data
+
+
+@steady
+@given(messages())
+def test_sizes_sum_to_the_length(message: Message) -> None:
+    found = sizes(message)
+    assert set(found) == {*message.payload, "overhead"}
+    assert sum(found.values()) == len(pack(message))
+    assert all(found[name] == tensor.numel() * tensor.element_size() for name, tensor in message.payload.items())
+
+
+@pytest.mark.parametrize("n", [0, 1, 127, 128, 200_000])
+def test_a_dense_vector_costs_little_more_than_its_values(n: int) -> None:
+    assert 4 * n < len(pack(up(values=torch.zeros(n)))) <= 4 * n + 64
+
+
+@pytest.mark.parametrize("count", [0, 1, 127, 128, 16_383, 16_384, 70_000])
+def test_counts_are_leb128(count: int) -> None:
+    data = pack(up(x=torch.zeros(count, dtype=torch.uint8)))
+    assert data[43 : len(data) - count] == varint(count)
+
+
+def test_order_of_insertion_does_not_matter() -> None:
+    one, two = torch.ones(1), torch.zeros(2)
+    assert pack(up(a=one, b=two)) == pack(up(b=two, a=one))
+    assert list(unpack(pack(up(b=two, a=one))).payload) == ["a", "b"]
+
+
+def test_tensors_come_back_writable_and_ready_to_view() -> None:
+    data = pack(up(a=torch.zeros(3, dtype=torch.uint8), b=torch.arange(5.0), c=torch.zeros(0)))
+    payload = unpack(data).payload
+    payload["b"].mul_(2)
+    assert payload["b"].tolist() == [0, 2, 4, 6, 8]
+    assert payload["b"].data_ptr() % 4 == 0
+    assert payload["c"].view(torch.uint8).numel() == 0
+    assert unpack(data).payload["b"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_pack_takes_tensors_as_they_are() -> None:
+    strided = torch.arange(6.0)[::2]
+    learned = torch.ones(2, requires_grad=True)
+    payload = unpack(pack(up(strided=strided, learned=learned))).payload
+    assert payload["strided"].tolist() == [0, 2, 4]
+    assert payload["learned"].tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_any_buffer_can_be_unpacked(kind: type) -> None:
+    assert same(unpack(kind(pack(example()))), example())
+
+
+# Refusals of what is packed
+
+
+@pytest.mark.parametrize(
+    ("payload", "reason"),
+    [
+        ({"x": torch.zeros(2, 2)}, "'x' must have 1 dimension, got 2"),
+        ({"x": torch.tensor(1.0)}, "'x' must have 1 dimension, got 0"),
+        ({"x": torch.zeros(2, dtype=torch.bool)}, "'x' is bool, which has no form on the wire"),
+        ({"x": torch.zeros(2, dtype=torch.complex64)}, "'x' is complex64"),
+        ({"": torch.zeros(1)}, "array name '' must be 1 to 255 printable ASCII"),
+        ({"x" * 256: torch.zeros(1)}, "must be 1 to 255 printable ASCII"),
+        ({"naïve": torch.zeros(1)}, "array name 'naïve'"),
+        ({"a\n": torch.zeros(1)}, r"array name 'a\\n'"),
+        ({"overhead": torch.zeros(1)}, "not 'overhead'"),
+        ({str(i): torch.zeros(0) for i in range(65_536)}, "at most 65,535 arrays, got 65,536"),
+    ],
+)
+def test_pack_refuses_what_has_no_form(payload: dict[str, torch.Tensor], reason: str) -> None:
+    for make in (pack, sizes):
+        with pytest.raises(PayloadError, match=reason):
+            make(up(**payload))
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "reason"),
+    [
+        ("round", -1, "round must be from 0 to 4,294,967,295, got -1"),
+        ("client", 2**32, "client must be from 0"),
+        ("codec", 2**32, "codec must be from 0"),
+        ("weight", -1.0, "weight must be finite and at least 0, got -1.0"),
+        ("weight", float("nan"), "got nan"),
+        ("weight", float("inf"), "got inf"),
+        ("kind", "sideways", "kind must be 'down' or 'up', got 'sideways'"),
+    ],
+)
+def test_pack_refuses_a_header_out_of_range(field: str, value: object, reason: str) -> None:
+    with pytest.raises(PayloadError, match=reason):
+        pack(Message(**{"kind": "up", "round": 0, "client": 0, "codec": 0, "weight": 1.0, "payload": {}, field: value}))
+
+
+# Refusals of what arrives
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (b"", "message holds 0 bytes, a header alone has 40"),
+        (pack(example())[:39], "message holds 39 bytes, a header alone has 40"),
+        (pack(example())[:60], "message holds 60 bytes, its header says 61"),
+        (pack(example()) + b"\0", "message holds 62 bytes, its header says 61"),
+        (b"ELF!" + pack(example())[4:], "message begins with b'ELF!', not b'GSMR'"),
+        (b"GSMR\x02" + pack(example())[5:], "message has version 2, this release reads version 1"),
+        (pack(example())[:-1] + b"\0", "message has checksum [0-9a-f]{8}, its header says 369b0ff4"),
+        (resealed(pack(example()), length=2**64 - 1), "its header says 18446744073709551655"),
+        (by_hand(b"", count=0, kind=2), "message has kind 2"),
+        (by_hand(b"", count=0, weight=-1.0), "weight must be finite and at least 0, got -1.0"),
+        (by_hand(b"", count=0, weight=float("nan")), "weight must be finite"),
+        (by_hand(b"", count=0, weight=float("inf")), "weight must be finite"),
+        (by_hand(b"", b"abc", count=0), "arrays hold 3 bytes, the table says 0"),
+        (by_hand(b"", count=1), "table runs past the message's 40 bytes"),
+        (by_hand(b"\x01a\x08\x00", count=65_535), "table runs past"),
+        (by_hand(b"\x09abc"), "table ends inside a name of 9 bytes"),
+        (by_hand(b"\x01a"), "table runs past"),
+        (by_hand(b"\x01a\x08"), "table runs past"),
+        (by_hand(b"\x01a\x08\x80"), "table runs past"),
+        (by_hand(b"\x00\x08\x00"), "array name ''"),
+        (by_hand(b"\x01\xe9\x08\x00"), "array name 'é' must be 1 to 255 printable ASCII"),
+        (by_hand(b"\x01\x07\x08\x00"), r"array name '\\x07'"),
+        (by_hand(b"\x08overhead\x08\x00"), "not 'overhead'"),
+        (by_hand(b"\x01a\x00\x00"), "'a' has type code 0, known are 1 to 9"),
+        (by_hand(b"\x01a\x0a\x00"), "'a' has type code 10"),
+        (by_hand(b"\x01a\x08\x02", bytes(7)), "arrays hold 7 bytes, the table says 8"),
+        (by_hand(b"\x01a\x08\x02", bytes(9)), "arrays hold 9 bytes, the table says 8"),
+        (by_hand(b"\x01a\x09" + varint(2**63 - 1), bytes(8)), "the table says 73,786,976,294,838,206,456"),
+        (by_hand(b"\x01a\x09" + varint(2**63), bytes(8)), "a count has more than 63 bits"),
+        (by_hand(b"\x01a\x09" + b"\xff" * 50), "a count has more than 63 bits"),
+        (by_hand(b"\x01a\x01\x81\x00", b"x"), "count 1 is written longer than it need be"),
+        (by_hand(b"\x01a\x01\x00\x01a\x01\x00", count=2), "array 'a' comes after 'a': names must ascend"),
+        (by_hand(b"\x01b\x01\x00\x01a\x01\x00", count=2), "array 'a' comes after 'b'"),
+    ],
+)
+def test_unpack_says_why_it_refuses(data: bytes, reason: str) -> None:
+    with pytest.raises(PayloadError, match=reason):
+        unpack(data)
+
+
+def test_hand_made_messages_are_otherwise_good() -> None:
+    assert unpack(by_hand(b"\x01a\x08\x02", bytes(8))).payload["a"].tolist() == [0, 0]
+
+
+@steady
+@given(messages(), st.data())
+def test_no_part_of_a_message_is_a_message(message: Message, data: st.DataObject) -> None:
+    whole = pack(message)
+    with pytest.raises(PayloadError):
+        unpack(whole[: data.draw(st.integers(0, len(whole) - 1))])
+
+
+@steady
+@given(messages(), st.binary(min_size=1, max_size=9))
+def test_nothing_may_follow_a_message(message: Message, more: bytes) -> None:
+    with pytest.raises(PayloadError):
+        unpack(pack(message) + more)
+
+
+@steady
+@given(messages(), st.data())
+def test_flipped_bits_are_found(message: Message, data: st.DataObject) -> None:
+    altered = bytearray(pack(message))
+    # The CRC-32 finds any three flipped bits in messages of this length, not merely most.
+    places = data.draw(st.sets(st.integers(0, 8 * len(altered) - 1), min_size=1, max_size=3))
+    for place in places:
+        altered[place // 8] ^= 1 << place % 8
+    with pytest.raises(PayloadError):
+        unpack(bytes(altered))
+
+
+def refused_or_faithful(data: bytes) -> None:
+    """Whatever is not refused must be a message in its only form."""
+    try:
+        message = unpack(data)
+    except PayloadError:
+        return
+    assert pack(message) == data
+
+
+@settings(steady, max_examples=300)
+@given(messages(), st.data())
+def test_altered_and_resealed_messages_do_no_harm(message: Message, data: st.DataObject) -> None:
+    altered = bytearray(pack(message))
+    for place in data.draw(st.lists(st.integers(0, len(altered) - 1), min_size=1, max_size=4)):
+        altered[place] = data.draw(st.integers(0, 255))
+    cut = data.draw(st.integers(40, len(altered)))
+    refused_or_faithful(resealed(bytes(altered[:cut])))
+
+
+@settings(steady, max_examples=300)
+@given(st.integers(0, 4), st.binary(max_size=60))
+def test_random_tables_do_no_harm(count: int, body: bytes) -> None:
+    refused_or_faithful(by_hand(body, count=count))
+
+
+@steady
+@given(st.binary(max_size=100))
+def test_random_bytes_are_refused(data: bytes) -> None:
+    with pytest.raises(PayloadError):
+        unpack(data)
+
+
+@steady
+@given(st.lists(st.integers(0, 255), max_size=12).map(bytes))
+def test_varints_have_one_form(groups: bytes) -> None:
+    try:
+        count = unpack(by_hand(b"\x01a\x01" + groups)).payload["a"].numel()
+    except PayloadError:
+        return
+    assert groups[: len(varint(count))] == varint(count)
+
+
+# What codecs ask of a payload
+
+
+def test_expect_gives_the_tensor() -> None:
+    values = torch.zeros(3)
+    assert expect({"values": values}, "values", torch.float32, 3) is values
+
+
+@pytest.mark.parametrize(
+    ("payload", "got"),
+    [
+        ({}, "got an empty payload"),
+        ({"scale": torch.zeros(1), "bits": torch.zeros(1)}, "got 'bits', 'scale'"),
+        ({"values": torch.zeros(412)}, "got 412 float32 values"),
+        ({"values": torch.zeros(389_920, dtype=torch.int8)}, "got 389,920 int8 values"),
+        ({"values": torch.zeros(389_920, 1)}, "got 389,920 float32 values in 2 dimensions"),
+    ],
+)
+def test_expect_says_what_it_wanted(payload: dict[str, torch.Tensor], got: str) -> None:
+    with pytest.raises(PayloadError, match=f"^expected 389,920 float32 values named 'values', {got}$"):
+        expect(payload, "values", torch.float32, 389_920)
+
+
+def test_finite_gives_the_tensor() -> None:
+    for values in (torch.zeros(3), torch.zeros(0), torch.ones(2, dtype=torch.int8)):
+        assert finite(values, "values") is values
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_finite_counts_what_is_not(dtype: torch.dtype) -> None:
+    values = torch.tensor([1.0, float("nan"), float("inf"), float("-inf")], dtype=dtype)
+    with pytest.raises(PayloadError, match=r"^'scale' holds 3 of 4 values that are not finite$"):
+        finite(values, "scale")
