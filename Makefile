@@ -25,12 +25,14 @@ check: $(READY)
 test: check
 	@$(BIN)/pytest -n 2
 
+# BENCH="--full --docs --data-dir DIR ..." for the whole comparison: see docs/speed.md
 bench: $(READY)
-	@$(BIN)/python bench/one_by_one.py
+	@$(BIN)/python bench/speed/run.py $(BENCH)
 
+# WHAT=fashion needs Fashion-MNIST: REPRODUCE="--data-dir DIR"
 WHAT ?= two-populations
 reproduce: $(READY)
-	@$(BIN)/python reproduce/$(subst -,_,$(WHAT)).py
+	@$(BIN)/python reproduce/$(subst -,_,$(WHAT)).py $(REPRODUCE)
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis

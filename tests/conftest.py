@@ -1,8 +1,17 @@
-"""Property tests draw the same examples every time, and no test watches the clock."""
+"""Property tests draw the same examples every time; no test watches the clock or asks the internet for anything."""
 
+import pytest
 import torch
 from hypothesis import settings
+
+from gossamer.data import places
 
 settings.register_profile("gossamer", deadline=None, derandomize=True)
 settings.load_profile("gossamer")
 torch.set_num_threads(1)  # tests run side by side, one core each
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(places, "fetch", lambda folder, remotes: "not downloaded")
+    monkeypatch.delenv(places.VARIABLE, raising=False)

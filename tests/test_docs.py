@@ -97,6 +97,7 @@ def test_the_quickstart_has_fewer_than_twenty_lines_of_code() -> None:
 
 def shape(line: str) -> str:
     """A line of output without what may differ from one machine or moment to the next."""
+    line = re.sub(r"^executor +(one-by-one|side-by-side) ", "executor # ", line)
     return re.sub(r"\s+", " ", re.sub(r"[\d,:]*\d(\.\d+)?( [kMGT]?B)?", "#", line)).strip()
 
 

@@ -29,6 +29,8 @@ def seeded(seed, *args):
         ("mlp", (1, 8, 8), 10, 55_210),
         ("cnn2", CIFAR, 10, 672_212),
         ("cnn2", MNIST, 10, 520 + 25_050 + (800 * 512 + 512) + 5_130),
+        ("cnn-gn", MNIST, 10, (320 + 9_248 + 18_496 + 36_928) + 2 * (32 + 32 + 64 + 64) + 31_370),
+        ("cnn-gn", (1, 8, 8), 10, 64_992 + 384 + 2_570),
     ],
 )
 def test_parameter_counts(name, shape, classes, parameters):
@@ -64,6 +66,19 @@ def test_cnn8_pools_after_every_second_convolution():
     kinds = [type(m).__name__ for m in nets.build("cnn8", CIFAR, 10).children()]
     block = ["Conv2d", "BatchNorm2d", "ReLU"]
     assert kinds == [*block, *block, "MaxPool2d"] * 4 + ["Flatten", "Linear"]
+
+
+def test_cnn_gn_pools_after_every_second_convolution_and_has_eight_groups():
+    model = nets.build("cnn-gn", MNIST, 10)
+    block = ["Conv2d", "GroupNorm", "ReLU"]
+    assert [type(m).__name__ for m in model.children()] == [*block, *block, "MaxPool2d"] * 2 + ["Flatten", "Linear"]
+    assert {m.num_groups for m in model.modules() if isinstance(m, nn.GroupNorm)} == {8}
+
+
+def test_in_cnn_gn_a_sample_does_not_feel_the_rest_of_its_batch():
+    model = seeded(1, "cnn-gn", MNIST, 10).train()
+    x = torch.randn(5, *MNIST)
+    assert torch.allclose(model(x)[:1], model(x[:1]), atol=1e-5)
 
 
 @pytest.mark.parametrize("name", sorted(nets.NETS))

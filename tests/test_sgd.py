@@ -38,7 +38,7 @@ def ours(solver: SGD, round_: int = 0) -> Params:
             loss(leaves["w"], leaves["b"], x).backward()
             return {name: leaf.grad for name, leaf in leaves.items() if leaf.grad is not None}, {}
 
-        carry = solver.step(gradient, begin, carry, Clock(round_, 10, 0))
+        carry = solver.step(gradient, begin, carry, solver.now(Clock(round_, 10, 0)))
     params: Params = carry["params"]
     return params
 
@@ -84,7 +84,7 @@ def test_a_term_that_is_on_matters() -> None:
 
 def test_momentum_starts_afresh_in_every_round() -> None:
     solver = SGD(momentum=0.9)
-    carry = solver.step(lambda params: (params, {}), start(), solver.begin(start(), {}), Clock(0, 1, 0))
+    carry = solver.step(lambda params: (params, {}), start(), solver.begin(start(), {}), {"rate": 0.1})
     assert "velocity" in carry
     assert solver.end(carry) == {}
 

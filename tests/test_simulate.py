@@ -25,12 +25,12 @@ from gossamer import (
     simulate,
 )
 from gossamer.engines import executors
-from gossamer.engines.executors import Done, Work, one_by_one
+from gossamer.engines.client import Done, Order
+from gossamer.engines.executors import OneByOne
 from gossamer.engines.inbox import Inbox
 from gossamer.engines.simulate import Simulation
 from gossamer.objective import Objective
 from gossamer.random import key
-from gossamer.solvers import Solver
 from gossamer.testing import tiny_task
 
 
@@ -84,11 +84,12 @@ def test_fedprox_without_pull_is_fedavg_and_with_pull_stays_closer() -> None:
 def in_order(places: list[int]) -> Any:
     """An executor that trains the cohort in another order than it was asked to."""
 
-    def execute(solver: Solver, objective: Objective, works: Iterable[Work]) -> Iterator[Done]:
-        waiting = list(works)
-        yield from one_by_one(solver, objective, [waiting[place] for place in places])
+    class InOrder(OneByOne):
+        def run(self, orders: Iterable[Order]) -> Iterator[Done]:
+            waiting = list(orders)
+            return super().run(waiting[place] for place in places)
 
-    return execute
+    return InOrder
 
 
 @pytest.mark.parametrize("places", [[4, 3, 2, 1, 0], [2, 0, 4, 1, 3], [0, 1, 2, 3, 4]])
@@ -344,5 +345,5 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
 
 def test_every_second_of_a_round_belongs_to_one_phase() -> None:
     record = simulate(fedavg(), tiny_task(), rounds=1).metrics[0]
-    assert set(record["seconds"]) == {"other", "train", "brief", "reply", "evaluate"}
+    assert set(record["seconds"]) == {"other", "prepare", "train", "brief", "receive", "evaluate"}
     assert record["memory_bytes"] > 10_000_000

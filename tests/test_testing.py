@@ -12,7 +12,7 @@ from torch import Tensor
 from gossamer import SGD, Clock, Codec, Dense, Full, Layout, Mean, Params, Part, Payload, Receipt, fedavg
 from gossamer.random import Key
 from gossamer.servers import Arrival, Sum
-from gossamer.solvers import Gradient
+from gossamer.solvers import Gradient, Now
 from gossamer.testing import (
     check_channel,
     check_codec,
@@ -126,7 +126,7 @@ def test_a_view_that_breaks_the_contract_is_told_how(view: Any, said: str) -> No
 class InPlace(SGD):
     """Steps in place, on the model that others hold too."""
 
-    def step(self, gradient: Gradient, start: Params, carry: State, clock: Clock) -> State:
+    def step(self, gradient: Gradient, start: Params, carry: State, now: Now) -> State:
         for name, g in gradient(carry["params"])[0].items():
             carry["params"][name] -= 0.1 * g
         return carry

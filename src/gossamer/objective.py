@@ -14,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -21,6 +22,8 @@ from gossamer.errors import ConfigError
 from gossamer.random import Key, fold, torch_seed
 from gossamer.tasks import Task
 from gossamer.types import Layout, Params
+
+LossAndBuffers = tuple[Tensor, Params]  # named, because the compiler reads annotations too, and trips over brackets
 
 
 class Objective:
@@ -40,8 +43,9 @@ class Objective:
         self._places = _places(self._module)
         self._norms = [m for m in self._module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
         self._alone = False
-        self._flops: dict[tuple[torch.Size, ...], int] = {}
+        self._flops: dict[tuple[Any, ...], int] = {}
         self.layout = Layout.of(self.initial())
+        self.x, self.y = (t.to(device) for t in (task.data.train.x, task.data.train.y))
 
     def build(self, params: Params | None = None) -> nn.Module:
         """The network as it was first built, or with other tensors in it."""
@@ -60,6 +64,16 @@ class Objective:
         """The tensors that a client counts up by itself within a round (how many batches a BatchNorm saw)."""
         return {name: self._built[name].clone() for name in self.counters}
 
+    @property
+    def random(self) -> bool:
+        """Whether the network draws random numbers in training, which clients stacked together cannot do alike."""
+        return any(isinstance(module, nn.modules.dropout._DropoutNd) for module in self._module.modules())
+
+    def batch(self, rows: Tensor, draws: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Training samples by their numbers, augmented from ``draws`` where the data asks for that."""
+        x, y, augment = self.x[rows], self.y[rows], self.task.data.augment
+        return (x if augment is None or draws is None else augment(x, draws)), y
+
     def _output(self, tensors: Params, x: Tensor) -> Tensor:
         """The network's output with these tensors in it: ``torch.func.functional_call`` without its bookkeeping."""
         for name, tensor in tensors.items():
@@ -72,13 +86,25 @@ class Objective:
         """Loss, gradients and the buffers that the forward pass changed, on one batch in training mode."""
         leaves = {name: params[name].detach().requires_grad_() for name in self.trained}
         buffers = {name: params[name].clone() for name in (*self.averaged, *self.counters)}
-        self._train_mode(alone=len(x) == 1)
+        self.train_mode(alone=len(x) == 1)
         loss = self.task.loss(self._output({**leaves, **buffers}, x), y)
         grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
         filled = (torch.zeros_like(leaf) if g is None else g for g, leaf in zip(grads, leaves.values(), strict=True))
         return loss.detach(), dict(zip(leaves, filled, strict=True)), buffers
 
-    def _train_mode(self, alone: bool) -> None:
+    def pure_gradient(self, params: Params, x: Tensor, y: Tensor) -> tuple[Tensor, Params, Params]:
+        """The same as :meth:`gradient`, for ``torch.vmap`` and ``torch.compile``; the mode must have been set."""
+
+        def loss(leaves: Params, others: Params) -> LossAndBuffers:
+            changed = {name: tensor.clone() for name, tensor in others.items()}
+            return self.task.loss(functional_call(self._module, {**leaves, **changed}, (x,)), y), changed
+
+        leaves = {name: params[name] for name in self.trained}
+        others = {name: params[name] for name in (*self.averaged, *self.counters)}
+        grads, (value, changed) = grad_and_value(loss, has_aux=True)(leaves, others)
+        return value, grads, changed
+
+    def train_mode(self, alone: bool) -> None:
         """Training mode, but for BatchNorm layers that see a sample alone."""
         if not self._module.training or alone != self._alone:
             self._module.train()
@@ -98,12 +124,12 @@ class Objective:
             right.append(self.task.correct(output, ys))
         return total / len(x), torch.cat(right)
 
-    def flops(self, params: Params, x: Tensor, y: Tensor) -> int:
+    def flops(self, params: Params, rows: Tensor) -> int:
         """Floating-point operations of one forward and backward pass, by torch's own counter; once for each shape."""
-        shapes = (x.shape, *(params[name].shape for name in self.trained))
+        shapes = (len(rows), *(params[name].shape for name in self.trained))
         if shapes not in self._flops:
-            with seeded(Key(0, 0)), FlopCounterMode(display=False) as counter:
-                self.gradient(params, x, y)
+            with seeded(Key(0, 0)), torch.enable_grad(), FlopCounterMode(display=False) as counter:
+                self.gradient({**self.local(), **params}, self.x[rows], self.y[rows])
             self._flops[shapes] = counter.get_total_flops()
         return self._flops[shapes]
 

@@ -2,6 +2,7 @@
 
     run.json               what was asked for: method, task, seed, options, versions, machine
     split.safetensors      which client holds which samples
+    executor.json          which executor the run uses, and what was measured if it was chosen
     metrics.jsonl          one line a round, only ever appended to
     clients/N.safetensors  what the clients of round N remember
     checkpoints/N/         the server's state after N rounds, and a manifest with the digest of every file it needs
@@ -31,6 +32,8 @@ from gossamer.types import State
 
 KEEP = 2
 """How many checkpoints are kept."""
+
+CHOICE = "executor.json"
 
 
 @dataclass
@@ -101,6 +104,12 @@ class RunFolder:
     def close(self) -> None:
         """Let others in."""
         os.close(self._lock)
+
+    def keep_choice(self, choice: dict[str, Any]) -> None:
+        """Keep what was chosen for the run (its executor), once: a resumed run stays with it."""
+        if not (self.path / CHOICE).exists():
+            with self._saving(1):
+                files.write(self.path / CHOICE, files.to_json(choice))
 
     def append(self, record: dict[str, Any]) -> None:
         """Add a round's line to the metrics."""
@@ -216,9 +225,10 @@ def checkpoints(path: Path) -> list[int]:
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """What ``run.json`` says."""
+    """What ``run.json`` says, and which executor was chosen."""
     try:
-        return files.from_json(path / "run.json")
+        choice = files.from_json(path / CHOICE) if (path / CHOICE).exists() else {}
+        return files.from_json(path / "run.json") | choice
     except FileNotFoundError:
         raise RunError(f"{path} is not a run: there is no run.json in it") from None
     except (OSError, ValueError) as error:

@@ -190,7 +190,7 @@ def _two_steps(solver: Solver, start: Params) -> Params:
 
     carry = solver.begin(start, {})
     for _ in range(2):
-        carry = solver.step(gradient, start, carry, CLOCK)
+        carry = solver.step(gradient, start, carry, solver.now(CLOCK))
     assert all(isinstance(leaf, Tensor) for leaf in tree.flatten(solver.end(carry)).values())
     params: Params = carry["params"]
     return params

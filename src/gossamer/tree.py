@@ -1,6 +1,6 @@
 """Arithmetic on dictionaries of tensors, and nests of them as flat files hold them."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -55,3 +55,51 @@ def unflatten(flat: Mapping[str, Tensor]) -> State:
             here = here.setdefault(branch, {})
         here[leaf] = tensor
     return nest
+
+
+def stack(nests: Sequence[Mapping[str, Any]]) -> State:
+    """Nests of one shape as one nest, stacked along a new first dimension."""
+    stacked: State = {}
+    for name, value in nests[0].items():
+        column = [nest[name] for nest in nests]
+        stacked[name] = stack(column) if isinstance(value, Mapping) else torch.stack(column)
+    return stacked
+
+
+def take(nest: Mapping[str, Any], rows: Any) -> State:
+    """Some rows of a stacked nest; for one row, a nest that is not stacked."""
+    return {name: take(value, rows) if isinstance(value, Mapping) else value[rows] for name, value in nest.items()}
+
+
+def put(nest: Mapping[str, Any], rows: Any, new: Mapping[str, Any]) -> None:
+    """Write rows of a stacked nest in place."""
+    for name, value in nest.items():
+        if isinstance(value, Mapping):
+            put(value, rows, new[name])
+        else:
+            value[rows] = new[name]
+
+
+def put_where(nest: Mapping[str, Any], active: Tensor, new: Mapping[str, Any]) -> None:
+    """Write the active rows of a stacked nest in place, without asking which they are."""
+    for name, value in nest.items():
+        if isinstance(value, Mapping):
+            put_where(value, active, new[name])
+        else:
+            value.copy_(torch.where(active.view([-1] + [1] * (value.dim() - 1)), new[name], value))
+
+
+def grown(nest: Mapping[str, Any], rows: int) -> State:
+    """A copy of a stacked nest with ``rows`` rows, the new ones like its first."""
+    more: State = {}
+    for name, value in nest.items():
+        if isinstance(value, Mapping):
+            more[name] = grown(value, rows)
+        else:
+            more[name] = torch.cat([value, value[:1].expand(rows - len(value), *value.shape[1:])])
+    return more
+
+
+def shape(nest: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What two nests must share to be stacked: names, shapes and types."""
+    return tuple((name, tensor.shape, tensor.dtype) for name, tensor in sorted(flatten(dict(nest)).items()))

@@ -145,7 +145,7 @@ def sentence(source: object) -> str:
 
 def data_list(arguments: argparse.Namespace) -> int:
     """Data sets, splits and models."""
-    sets = [(name, source.summary) for name, source in DATASETS.items()]
+    sets = [(usage(name, source), sentence(source)) for name, source in DATASETS.items()]
     splits = [(usage(name, rule), sentence(rule)) for name, rule in SPLITS.items()]
     nets = [(name, net.summary) for name, net in NETS.items()]
     titles = (("data set", "what it is"), ("split", "what it does"), ("model", "what it is"))

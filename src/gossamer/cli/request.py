@@ -13,9 +13,9 @@ from gossamer.cli.flags import REQUIRED, Recipe, arguments, defaults, flags, val
 from gossamer.cli.mistakes import Mistakes
 from gossamer.cli.settings import assign
 from gossamer.data import DATASETS, SPLITS, Data, Split, load
-from gossamer.engines.options import Options
+from gossamer.engines.options import AUTO, Options
 from gossamer.engines.simulate import Simulation
-from gossamer.errors import ConfigError, require
+from gossamer.errors import ConfigError
 from gossamer.method import Method
 from gossamer.methods import METHODS
 from gossamer.nets import NETS, build
@@ -128,7 +128,7 @@ def find_recipe(name: str) -> Recipe:
 def make_options(given: dict[str, Any]) -> Options:
     """Options from text or from what a run recorded; mistakes name the flags."""
     hints, mistakes = typing.get_type_hints(Options), Mistakes()
-    values: dict[str, Any] = {"rounds": ROUNDS}
+    values: dict[str, Any] = {"rounds": ROUNDS, "executor": AUTO}
     for name, text in given.items():
         try:
             values[name] = value(_word(name), text, hints[name])
@@ -188,10 +188,11 @@ def make_task(request: Request, seed: int, split: Split | None) -> Task:
 def make_data(request: Request, clients: int, seed: int) -> Data:
     """The data set a request names."""
     name, folder = request.data or DATA, Path(request.data_dir) if request.data_dir else None
-    require(
-        (name in DATASETS, unknown("data set", name, DATASETS)),
-        (folder is None or folder.is_dir(), f"--data-dir: there is no folder {folder}"),
-    )
+    mistakes = Mistakes()
+    mistakes.attempt(parse, name, DATASETS, "data set")
+    if folder is not None and not folder.is_dir():
+        mistakes.note(f"--data-dir: there is no folder {folder}")
+    mistakes.settle()
     return load(name, data_dir=folder, clients=clients, key=key(seed))
 
 

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from gossamer.cli.flags import Flag, Recipe, flags
 from gossamer.cli.request import CLIENTS, DATA, ROUNDS
+from gossamer.engines.options import AUTO
 from gossamer.errors import ConfigError
 from gossamer.report.text import pairs
 from gossamer.specs import nearest
@@ -25,7 +26,7 @@ RUN = [
     Flag("rounds", int, ROUNDS, "rounds", "R"),
     Flag("seed", int, 0, "where all randomness comes from", "S"),
     Flag("device", str, "cpu", "where to compute", "cpu|cuda"),
-    Flag("executor", str, "one-by-one", "how the clients of a round are trained", "NAME"),
+    Flag("executor", str, AUTO, "how the clients of a round are trained; auto measures and chooses", "NAME"),
     Flag("channel", str, "perfect", "what messages meet on their way: perfect, or lossy:0.1", "SPEC"),
     Flag("failure_rate", float, 0, "share of clients that fail in a round, to rehearse it", "P"),
     Flag("eval_every", int, 1, "evaluate every so many rounds", "K"),

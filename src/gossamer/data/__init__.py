@@ -1,6 +1,7 @@
 """Data sets, and how their samples are split over clients."""
 
-from gossamer.data.datasets import DATASETS, Data, Samples, Source, load
+from gossamer.data.augment import Augment, CropFlip
+from gossamer.data.datasets import DATASETS, Source, load
 from gossamer.data.partition import Split
 from gossamer.data.picture import draw, table
 from gossamer.data.rules import (
@@ -14,11 +15,14 @@ from gossamer.data.rules import (
     Shards,
     Slices,
 )
+from gossamer.data.samples import Data, Samples
 from gossamer.data.splits import split
 
 __all__ = [
     "DATASETS",
     "SPLITS",
+    "Augment",
+    "CropFlip",
     "Data",
     "Dirichlet",
     "DirichletClient",

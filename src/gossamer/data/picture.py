@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from gossamer.data.datasets import Data
 from gossamer.data.partition import Split
+from gossamer.data.samples import Data
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

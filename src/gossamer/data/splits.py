@@ -7,9 +7,9 @@ sample of the test set with the client's own label shares. Training order is no 
 
 import numpy as np
 
-from gossamer.data.datasets import Data
 from gossamer.data.partition import NOBODY, Index, Split, grouped, offsets, order_of, ranges
 from gossamer.data.rules import Natural, Rule, shuffled_by_class
+from gossamer.data.samples import Data
 from gossamer.errors import require
 from gossamer.random import Key, fold, generator, permutation
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from gossamer.channels import Receipt
 from gossamer.machine import peak_memory
-from gossamer.method import Trained
 
 
 class Ledger:
@@ -41,10 +40,10 @@ class Ledger:
         self.seconds[self._phase] += now - self._since  # type: ignore[assignment]  # Counter adds floats as well
         self._phase, self._since = phase, now
 
-    def train(self, trained: Trained) -> None:
+    def train(self, loss: float, flops: int) -> None:
         """Note one client's training."""
-        self.losses.append(trained.loss)
-        self.flops += trained.flops
+        self.losses.append(loss)
+        self.flops += flops
 
     def send(self, client: int, kinds: dict[str, int], receipt: Receipt) -> None:
         """Note one upload: its bytes count, whether it arrived or not."""

@@ -10,6 +10,9 @@ from gossamer.engines.executors import EXECUTORS
 from gossamer.errors import require
 from gossamer.specs import parse, spec, unknown
 
+AUTO = "auto"
+"""Instead of an executor's name: measure, and choose."""
+
 
 @dataclass(frozen=True)
 class Options:
@@ -19,7 +22,7 @@ class Options:
     per_round: clients in a round; none means all of them
     seed: where all randomness comes from
     device: cpu or cuda
-    executor: how the clients of a round are trained
+    executor: how the clients of a round are trained; auto measures and chooses
     channel: what messages meet on their way to the server
     failure_rate: share of clients that fail in a round, to rehearse it
     eval_every: evaluate every so many rounds, and after the last
@@ -39,7 +42,7 @@ class Options:
             (self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}"),
             (self.per_round is None or self.per_round >= 1, f"per_round must be at least 1, got {self.per_round}"),
             (self.seed >= 0, f"seed must not be negative, got {self.seed}"),
-            (self.executor in EXECUTORS, unknown("executor", self.executor, EXECUTORS)),
+            (self.executor in (AUTO, *EXECUTORS), unknown("executor", self.executor, (AUTO, *EXECUTORS))),
             (0 <= self.failure_rate <= 1, f"failure_rate must be in [0, 1], got {self.failure_rate}"),
             (self.eval_every >= 1, f"eval_every must be at least 1, got {self.eval_every}"),
             _device(self.device),

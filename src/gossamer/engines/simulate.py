@@ -11,18 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from gossamer import tree
+from gossamer.engines.client import Answer, Client, Order, reason
 from gossamer.engines.evaluate import Evaluator
-from gossamer.engines.executors import EXECUTORS, Work, one_thread
+from gossamer.engines.executors import EXECUTORS, Executor, OneByOne, choose, threads
 from gossamer.engines.inbox import Inbox
 from gossamer.engines.ledger import Ledger
-from gossamer.engines.options import Options
-from gossamer.errors import GossamerError, RunError
+from gossamer.engines.options import AUTO, Options
+from gossamer.errors import RunError
 from gossamer.machine import machine
-from gossamer.method import Job, Method, Sent, Trained
+from gossamer.method import Method
 from gossamer.objective import Objective
 from gossamer.random import Key, choice, fold, uniform
 from gossamer.random import key as make_key
@@ -93,9 +93,12 @@ class Simulation:
         self.like = self.objective.initial()
         self.objective.check(self.like)
         self.split = task.split.pooled(len(task.data.test)) if method.pooled else task.split
-        self.x, self.y = (t.to(options.device) for t in (task.data.train.x, task.data.train.y))
         self.evaluate = Evaluator(self.objective)
-        self.execute = EXECUTORS[options.executor]
+        self.client = Client(method, self.objective)
+        auto = options.executor == AUTO
+        self.executor: Executor | None = None if auto else EXECUTORS[options.executor](self.client)
+        self.choice: dict[str, Any] = {"executor": options.executor}
+        self.ready = False
         self.server: State = method.server.init(self.like)
         self.clients = Clients()
         self.metrics: list[Record] = []
@@ -130,6 +133,10 @@ class Simulation:
             states = {client: tree.move(state, self.options.device) for client, state in found.clients.states.items()}
             self.clients = Clients(states)
         self.metrics = read_metrics(path)
+        recorded = read_about(path)
+        if "executor" in recorded:  # what was chosen stays chosen
+            self.choice = {name: recorded[name] for name in ("executor", "rates") if name in recorded}
+            self.executor = EXECUTORS[recorded["executor"]](self.client)
         return folder
 
     def _check_same(self, recorded: dict[str, Any], path: Path) -> None:
@@ -144,6 +151,20 @@ class Simulation:
 
     def run(self, folder: RunFolder | None, watch: Callable[[Record], None]) -> Result:
         """All rounds that are left."""
+        try:
+            self.rounds(folder, watch)
+        finally:
+            self.close()
+        module = self.objective.build(self.personal(0) if self.method.pooled else self.model())
+        return Result(self.about, self.metrics, module.eval(), folder.path if folder else None)
+
+    def close(self) -> None:
+        """Let go of the executor's processes and memory."""
+        if self.executor is not None:
+            self.executor.close()
+
+    def rounds(self, folder: RunFolder | None, watch: Callable[[Record], None]) -> None:
+        """Round after round, until all are done or everybody keeps failing."""
         streak = 0
         for number in range(len(self.metrics), self.options.rounds):
             record = self.round(number, folder)
@@ -153,15 +174,13 @@ class Simulation:
                 raise RunError(
                     f"every client failed in {PATIENCE} rounds in a row; the last said: {_last_reason(record)}"
                 )
-        module = self.objective.build(self.personal(0) if self.method.pooled else self.model())
-        return Result(self.about, self.metrics, module.eval(), folder.path if folder else None)
 
     def round(self, number: int, folder: RunFolder | None) -> Record:
         """One round, from the cohort to the checkpoint."""
         ledger = Ledger()
         cohort = self.cohort(number)
-        with one_thread():
-            self.train(number, cohort, ledger)
+        self.equip(number, cohort, ledger)
+        self.train(number, cohort, ledger)
         with ledger.time("evaluate"):
             due = (number + 1) % self.options.eval_every == 0 or number + 1 == self.options.rounds
             evaluated = self.evaluate(self.model(), self.method.shared, self.personal) if due else {}
@@ -170,11 +189,30 @@ class Simulation:
             # A round's line is written ahead of its checkpoint, so it tells how long the one before took.
             record["seconds"]["save"] = self.saving
             begin = time.perf_counter()
+            folder.keep_choice(self.choice)
             folder.append(record)
             folder.save(number + 1, self.server, self.clients)
             self.saving = round(time.perf_counter() - begin, 6)
         self.metrics.append(record)
         return record
+
+    def equip(self, number: int, cohort: Sequence[int], ledger: Ledger) -> None:
+        """Have an executor ready for work: choosing one and compiling are counted by themselves."""
+        if self.ready:
+            return
+        with ledger.time("prepare"):
+            clock, key = self.at(number, cohort[0])
+            data = self.method.brief(self.server, clock, key).data
+            order = Order(clock, key, data, self.clients.get(cohort[0]), self.split.train(cohort[0]))
+            if self.executor is None:
+                left = self.options.rounds - number
+                name, self.executor, rates = choose(self.client, order, len(cohort), left)
+                self.choice = {"executor": name, "rates": rates}
+            else:
+                with threads(self.executor.threads):
+                    self.executor.prepare(order, len(cohort))
+        self.about |= self.choice
+        self.ready = True
 
     def cohort(self, number: int) -> list[int]:
         """Who takes part in a round, in client order."""
@@ -184,6 +222,7 @@ class Simulation:
 
     def train(self, number: int, cohort: Sequence[int], ledger: Ledger) -> None:
         """Brief, train, send, fold, finish."""
+        executor = self.executor or OneByOne(self.client)
         acc = self.method.server.empty(self.server)
 
         def deliver(client: int, data: bytes) -> None:
@@ -191,52 +230,42 @@ class Simulation:
             try:
                 acc = self.method.receive(acc, data, self.server, *self.at(number, client))
             except Exception as error:  # whatever a message does to its decoder, it ends as a refusal with a reason
-                ledger.fail(client, f"refused: {_said(error)}")
+                ledger.fail(client, f"refused: {reason(error)}")
 
         inbox = Inbox(cohort, deliver)
-        with ledger.time("train"):
-            for job, result in self.execute(
-                self.method.solver, self.objective, self.work(number, cohort, ledger, inbox)
-            ):
-                with ledger.time("reply"):
-                    inbox.put(job.clock.client, self.send(job, result, ledger))
+        with ledger.time("train"), threads(executor.threads):
+            for order, result in executor.run(self.orders(number, cohort, ledger, inbox)):
+                with ledger.time("receive"):
+                    inbox.put(order.clock.client, self.carry(order, result, ledger))
         self.server = self.method.server.finish(self.server, acc, Clock(number, self.options.rounds, -1))
 
-    def work(self, number: int, cohort: Sequence[int], ledger: Ledger, inbox: Inbox) -> Iterator[Work]:
+    def orders(self, number: int, cohort: Sequence[int], ledger: Ledger, inbox: Inbox) -> Iterator[Order]:
         """What each client of the cohort is to do, made as it is asked for."""
         for client in cohort:
             clock, key = self.at(number, client)
             with ledger.time("brief"):
                 sent = self.method.brief(self.server, clock, key)
                 ledger.down.update(sent.kinds)
-                job = self.method.open(sent.data, self.like, self.clients.get(client), clock, key)
-                index = torch.from_numpy(self.split.train(client)).to(self.x.device)
             if uniform(fold(key, "failure"), 1).item() < self.options.failure_rate:
                 ledger.fail(client, INJECTED)
                 inbox.put(client, None)
             else:
-                yield Work(job, self.x[index], self.y[index])
+                yield Order(clock, key, sent.data, self.clients.get(client), self.split.train(client))
 
-    def send(self, job: Job, result: Trained | Exception, ledger: Ledger) -> bytes | None:
-        """What arrives of a client's reply; the client learns whether it did."""
-        client = job.clock.client
-        try:
-            if isinstance(result, Exception):
-                raise result
-            sent, state = self.method.reply(job, result)
-        except Exception as error:  # a client's failure is reported; the round goes on
-            ledger.fail(client, _said(error))
+    def carry(self, order: Order, result: Answer | str, ledger: Ledger) -> bytes | None:
+        """What arrives of a client's answer; the client learns whether it did."""
+        clock, key = order.clock, order.key
+        if isinstance(result, str):
+            ledger.fail(clock.client, result)
             return None
-        ledger.train(result)
-        delivered = self.carry(job, sent, ledger) if sent.data else False
-        self.clients.put(client, self.method.settle(state, delivered))
-        return sent.data if delivered else None
-
-    def carry(self, job: Job, sent: Sent, ledger: Ledger) -> bool:
-        """Put a message on the channel: whether it arrives."""
-        receipt = self.options.channel.send(len(sent.data), job.clock, fold(job.key, "channel"))
-        ledger.send(job.clock.client, sent.kinds, receipt)
-        return receipt.delivered
+        ledger.train(result.loss, result.flops)
+        delivered = False
+        if result.sent.data:
+            receipt = self.options.channel.send(len(result.sent.data), clock, fold(key, "channel"))
+            ledger.send(clock.client, result.sent.kinds, receipt)
+            delivered = receipt.delivered
+        self.clients.put(clock.client, self.method.settle(result.state, delivered))
+        return result.sent.data if delivered else None
 
     def at(self, number: int, client: int) -> tuple[Clock, Key]:
         """When and where, and the randomness that belongs there."""
@@ -254,10 +283,6 @@ class Simulation:
 def _all_failed(record: Record) -> bool:
     failed = {f["client"] for f in record["failures"] if f["reason"] != INJECTED}
     return failed == set(record["clients"])
-
-
-def _said(error: Exception) -> str:
-    return str(error) if isinstance(error, GossamerError) else f"{type(error).__name__}: {error}"
 
 
 def _last_reason(record: Record) -> str:

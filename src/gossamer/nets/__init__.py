@@ -11,7 +11,7 @@ from torch import nn
 
 from gossamer import specs
 from gossamer.errors import ConfigError, require
-from gossamer.nets.conv import cnn2, cnn4, cnn8
+from gossamer.nets.conv import cnn2, cnn4, cnn8, cnn_gn
 from gossamer.nets.dense import logistic, mlp
 
 __all__ = ["NETS", "Net", "build"]
@@ -30,13 +30,19 @@ NETS: dict[str, Net] = {
     "cnn2": Net(cnn2, "two 5 x 5 convolutions and 512 hidden units (PERM)", least=16),
     "cnn4": Net(cnn4, "four 3 x 3 convolutions with batch norm (FedMRN)", least=16),
     "cnn8": Net(cnn8, "eight 3 x 3 convolutions with batch norm (FedMRN)", least=16),
+    "cnn-gn": Net(cnn_gn, "four 3 x 3 convolutions with group norm (the benchmarks)", least=4),
     "logistic": Net(logistic, "logistic regression with a bias"),
     "mlp": Net(mlp, "two hidden layers of 200 (PERM)"),
 }
 
+NONE = "none"
+"""The model of data that no network here takes."""
+
 
 def build(name: str, shape: Sequence[int], classes: int) -> nn.Module:
     """The network called ``name`` for inputs of ``shape``; what does not fit is refused before anything is made."""
+    if name == NONE:
+        raise ConfigError("no network here takes this data (it is no image): bring your own model with --task")
     if name not in NETS:
         raise ConfigError(specs.unknown("model", name, NETS))
     require((classes >= 1, f"model {name}: classes must be >= 1, got {classes}"))

@@ -1,16 +1,18 @@
-"""Convolutional networks of the papers: ``cnn2`` (PERM, from FedTorch), ``cnn4`` and ``cnn8`` (FedMRN).
+"""Convolutional networks of the papers: ``cnn2`` (PERM, from FedTorch), ``cnn4`` and ``cnn8`` (FedMRN); and ``cnn-gn``.
 
 FedMRN's networks have no biases: every parameter is a convolution's or linear layer's weight, which is masked, or
 belongs to a batch norm, which is sent as it is. Their weights start very small, N(0, 0.01^2), which batch norm makes up
-for.
+for. ``cnn-gn`` has group norm, so that a sample's output does not depend on the batch it came in, nor a client's model
+on statistics that other clients gathered.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import nn
 
 INIT_STD = 0.01
+GROUPS = 8
 
 
 def cnn2(shape: torch.Size, classes: int) -> nn.Module:
@@ -37,27 +39,38 @@ def _twice_shrunk(side: int) -> int:
 
 def cnn4(shape: torch.Size, classes: int) -> nn.Module:
     """Four convolutions of 32, 64, 128 and 256 channels with a pooling after each: FedMRN on Fashion-MNIST and SVHN."""
-    return _normed(shape, classes, [[32], [64], [128], [256]])
+    return _staged(shape, classes, [[32], [64], [128], [256]], nn.BatchNorm2d, bias=False).apply(_start_small)
 
 
 def cnn8(shape: torch.Size, classes: int) -> nn.Module:
     """Eight convolutions in four pairs of 32, 64, 128 and 256 channels: FedMRN on CIFAR."""
-    return _normed(shape, classes, [[32, 32], [64, 64], [128, 128], [256, 256]])
+    stages = [[32, 32], [64, 64], [128, 128], [256, 256]]
+    return _staged(shape, classes, stages, nn.BatchNorm2d, bias=False).apply(_start_small)
 
 
-def _normed(shape: torch.Size, classes: int, stages: Sequence[Sequence[int]]) -> nn.Module:
-    """Stages of 3 x 3 convolution, batch norm and ReLU, a pooling after each stage, and one linear layer."""
+def cnn_gn(shape: torch.Size, classes: int) -> nn.Module:
+    """Four convolutions in two pairs of 32 and 64 channels, with biases and group norm: the benchmarks' network."""
+    return _staged(shape, classes, [[32, 32], [64, 64]], _group_norm, bias=True)
+
+
+def _group_norm(channels: int) -> nn.Module:
+    return nn.GroupNorm(GROUPS, channels)
+
+
+def _staged(
+    shape: torch.Size, classes: int, stages: Sequence[Sequence[int]], norm: Callable[[int], nn.Module], bias: bool
+) -> nn.Module:
+    """Stages of 3 x 3 convolution, norm and ReLU, a pooling after each stage, and one linear layer."""
     wide, height, width = shape
     layers: list[nn.Module] = []
     for stage in stages:
         for channels in stage:
-            layers += [nn.Conv2d(wide, channels, 3, padding=1, bias=False), nn.BatchNorm2d(channels), nn.ReLU()]
+            layers += [nn.Conv2d(wide, channels, 3, padding=1, bias=bias), norm(channels), nn.ReLU()]
             wide = channels
         layers.append(nn.MaxPool2d(2))
     shrink = 2 ** len(stages)
     features = wide * (height // shrink) * (width // shrink)
-    model = nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, classes, bias=False))
-    return model.apply(_start_small)
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(features, classes, bias=bias))
 
 
 def _start_small(module: nn.Module) -> None:

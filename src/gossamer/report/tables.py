@@ -27,6 +27,7 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
         ("task", f"{summary['data']}, {summary['model']} ({summary['parameters']:,} entries), {summary['split']}"),
         ("clients", f"{summary['clients']:,}, {summary['per_round']:,} a round"),
         ("rounds", f"{summary['rounds']:,} of {summary['rounds_asked']:,}, seed {summary['seed']}"),
+        ("executor", executor(summary)),
         ("accuracy", percent(summary["accuracy"])),
         ("loss", number(summary["loss"])),
         ("personal accuracy", f"{percent(summary['personal_accuracy'])} (mean over clients)"),
@@ -44,6 +45,12 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
 def method(summary: Summary) -> str:
     """The method's name, without the folders of a file of the user's."""
     return str(summary["method"]).rpartition("/")[2]
+
+
+def executor(summary: Summary) -> str:
+    """How clients were trained and, where that was chosen, by which figures."""
+    rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in (summary["rates"] or {}).items())
+    return str(summary["executor"]) + (f" (client steps a second: {rates})" if rates else "")
 
 
 def operations(summary: Summary) -> str:

@@ -4,12 +4,17 @@ A solver never loops. It plans which samples make up each step, and says what on
 steps, of one client at a time or of many stacked into one computation. So a solver is written once, for one client.
 """
 
+from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
+from torch import Tensor
 
 from gossamer.random import Key
 from gossamer.types import Clock, Params, State
+
+Now = Mapping[str, float | Tensor]
+"""What :meth:`Solver.now` gives, as plain numbers or as tensors."""
 
 
 class Gradient(Protocol):
@@ -35,8 +40,12 @@ class Solver(Protocol):
         """What is carried from step to step: ``params``, and whatever else the solver needs."""
         ...
 
-    def step(self, gradient: Gradient, start: Params, carry: State, clock: Clock) -> State:
-        """One step from ``carry``; ``start`` is where the client began this round."""
+    def now(self, clock: Clock) -> dict[str, float]:
+        """The numbers that change from round to round (learning rates): a compiled step takes them as arguments."""
+        ...
+
+    def step(self, gradient: Gradient, start: Params, carry: State, now: Now) -> State:
+        """One step from ``carry``, of the same shape; ``start`` is where the client began this round."""
         ...
 
     def end(self, carry: State) -> State:

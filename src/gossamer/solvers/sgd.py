@@ -5,7 +5,7 @@ One step from weights ``w`` with the loss gradient ``g``, in this order:
     g <- g + proximal (w - w_start)          FedProx's term: part of the loss
     g <- g min(1, clip / (|g| + 1e-6))       over all trained tensors together
     g <- g + weight_decay w
-    v <- momentum v + g                      v starts at g in every round
+    v <- momentum v + g                      v starts at 0 in every round
     w <- w - lr factor(round) v
 """
 
@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gossamer import tree
 from gossamer.errors import require
 from gossamer.random import Key, fold, permutation
-from gossamer.solvers.base import Gradient
+from gossamer.solvers.base import Gradient, Now
 from gossamer.solvers.schedules import Constant, Schedule
 from gossamer.types import Clock, Params, State
 
@@ -74,10 +75,15 @@ class SGD:
         return plan[:steps]
 
     def begin(self, start: Params, state: State) -> State:
-        """From where the round starts, with no velocity yet."""
-        return {"params": start}
+        """From where the round starts, at rest."""
+        rest = {"velocity": {name: torch.zeros_like(tensor) for name, tensor in start.items()}} if self.momentum else {}
+        return {"params": start, **rest}
 
-    def step(self, gradient: Gradient, start: Params, carry: State, clock: Clock) -> State:
+    def now(self, clock: Clock) -> dict[str, float]:
+        """This round's learning rate."""
+        return {"rate": self.lr * self.schedule.factor(clock.round, clock.rounds)}
+
+    def step(self, gradient: Gradient, start: Params, carry: State, now: Now) -> State:
         """One step of the rule above."""
         params: Params = carry["params"]
         grads, forward = gradient(params)
@@ -88,12 +94,17 @@ class SGD:
             grads = {name: g * shrink for name, g in grads.items()}
         if self.weight_decay:
             grads = {name: g + self.weight_decay * params[name] for name, g in grads.items()}
-        if self.momentum and "velocity" in carry:
+        if self.momentum:
             grads = {name: self.momentum * carry["velocity"][name] + g for name, g in grads.items()}
-        rate = self.lr * self.schedule.factor(clock.round, clock.rounds)
-        moved = {name: torch.sub(params[name], g, alpha=rate) for name, g in grads.items()}
-        return {"params": {**params, **forward, **moved}} | ({"velocity": grads} if self.momentum else {})
+        moved = {name: _descend(params[name], g, now["rate"]) for name, g in grads.items()}
+        still = {"velocity": {**carry["velocity"], **grads}} if self.momentum else {}
+        return {"params": {**params, **forward, **moved}, **still}
 
     def end(self, carry: State) -> State:
         """SGD starts afresh in every round."""
         return {}
+
+
+def _descend(tensor: Tensor, gradient: Tensor, rate: float | Tensor) -> Tensor:
+    """One pass over memory where the rate is a plain number; a compiler makes one of the other as well."""
+    return tensor - rate * gradient if isinstance(rate, Tensor) else torch.sub(tensor, gradient, alpha=rate)

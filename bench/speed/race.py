@@ -1,0 +1,131 @@
+"""Systems take turns, round by round, and each is measured while the others are stopped.
+
+A machine that gets slower for a minute so slows all of them. The first round of each is not timed: there caches are
+filled and programs are compiled; what that takes is told separately. A round in which other processes took more than
+a sixth of a core is unclean; a median is of clean rounds where there are three or more.
+"""
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import meter
+from lanes import OFTEN, SELDOM, Lane, LaneError, System
+
+CLEAN = 0.15
+ENOUGH = 3
+
+Say = Callable[[str], None]
+
+
+@dataclass
+class Outcome:
+    """What a system did on one workload, or why it did not."""
+
+    name: str
+    family: str
+    version: str = ""
+    note: str = ""
+    first_seconds: float = 0.0
+    prepare_seconds: float = 0.0
+    seconds: list[float] = field(default_factory=list)
+    others: list[float] = field(default_factory=list)
+    memory_first: int = 0
+    memory: int = 0
+    accuracy: float = 0.0
+    skipped: str = ""
+
+    @property
+    def clean(self) -> list[float]:
+        """The rounds that nobody disturbed."""
+        return [seconds for seconds, others in zip(self.seconds, self.others, strict=True) if others < CLEAN]
+
+    @property
+    def median(self) -> float:
+        """Seconds a round."""
+        return statistics.median(self.clean if len(self.clean) >= ENOUGH else self.seconds)
+
+    @property
+    def peak(self) -> int:
+        """Bytes of memory at most, in any round."""
+        return max(self.memory_first, self.memory)
+
+    def store(self) -> dict[str, Any]:
+        """For a file; :meth:`read` reads it back."""
+        return {
+            **asdict(self),
+            "seconds": [round(s, 4) for s in self.seconds],
+            "others": [round(o, 3) for o in self.others],
+            "first_seconds": round(self.first_seconds, 3),
+            "prepare_seconds": round(self.prepare_seconds, 3),
+        }
+
+    @classmethod
+    def read(cls, stored: dict[str, Any]) -> "Outcome":
+        """What :meth:`store` stored."""
+        return cls(**stored)
+
+
+@dataclass
+class Runner:
+    """A lane and what has come of it so far."""
+
+    lane: Lane
+    outcome: Outcome
+
+    def attempt(self, work: Callable[[], None], say: Say) -> None:
+        """Do something with the lane; a failure takes the system out of the race."""
+        if self.outcome.skipped:
+            return
+        try:
+            self.lane.wake()
+            work()
+            self.lane.stop()
+        except LaneError as error:
+            self.outcome.skipped = str(error)
+            say(f"{self.outcome.name}: left out: {error}")
+            self.lane.close()
+
+    def start(self) -> None:
+        """Load everything, and train the first round."""
+        self.outcome.version = self.lane.ready()
+        first = self.lane.round(OFTEN)
+        self.outcome.first_seconds, self.outcome.prepare_seconds = first.seconds, first.prepare
+        self.outcome.note, self.outcome.memory_first = first.note, first.memory
+
+    def turn(self, patience: float) -> None:
+        """One timed round."""
+        meter.wait_for_quiet(patience, CLEAN)
+        took = self.lane.round(SELDOM)
+        self.outcome.seconds.append(took.seconds)
+        self.outcome.others.append(took.others)
+        self.outcome.memory = max(self.outcome.memory, took.memory)
+
+    def finish(self) -> None:
+        """Ask how well it has learned."""
+        self.outcome.accuracy = self.lane.accuracy()
+
+
+def race(
+    systems: Sequence[System], workload: str, data: str, rounds: int, patience: float, limit: float, say: Say
+) -> list[Outcome]:
+    """All systems on one workload, ``rounds`` timed rounds each."""
+    runners: list[Runner] = []
+    try:
+        for system in systems:
+            say(f"{workload}: starting {system.name}")
+            told = {"workload": workload, "data": data, "rounds": rounds + 1}
+            runners.append(Runner(Lane(system, told, limit), Outcome(system.name, system.family)))
+            runners[-1].attempt(runners[-1].start, say)
+        for number in range(rounds):
+            say(f"{workload}: round {number + 1} of {rounds}")
+            for runner in runners:
+                runner.attempt(lambda runner=runner: runner.turn(patience), say)  # type: ignore[misc]
+        for runner in runners:
+            runner.attempt(runner.finish, say)
+    finally:
+        for runner in runners:
+            if not runner.outcome.skipped:
+                runner.lane.close()
+    return [runner.outcome for runner in runners]

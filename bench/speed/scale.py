@@ -1,0 +1,114 @@
+"""Many clients: seconds and memory of rounds with a thousand of them, and of getting ready for a hundred thousand.
+
+    python bench/speed/scale.py
+
+Rounds: 10,000 clients of 60 images (60,000 dealt ten times), 1,000 of them a round, W1's MLP and training, the run kept
+in a folder, the global model evaluated on the test set and on every client's own 10 test images. Start: 100,000
+clients, from starting Python to a run that is ready to train. Each measurement is a process of its own. Images are
+made up, which matters to neither.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from typing import Any
+
+import meter
+import numpy as np
+import torch
+from workloads import CLASSES, TEST, TRAIN, WORKLOADS, made_up
+
+from gossamer import Options, Task, fedavg, simulate
+from gossamer.data import Data, Samples, Split
+from gossamer.engines.simulate import Simulation
+from gossamer.nets import build
+
+GIB = 2**30
+ROUNDS, MOST_MEMORY = 3, 4 * GIB
+REGISTERED, MOST_SECONDS = 100_000, 10.0
+EXECUTORS = ("one-by-one", "side-by-side", "stacked")
+SPLITS = ("iid", "dirichlet:0.3", "by hand")
+OWN_TESTS = 10
+
+
+def samples(n: int, seed: int) -> Samples:
+    x, y = made_up(n, seed)
+    return Samples(torch.from_numpy(x)[:, None], torch.from_numpy(y))
+
+
+def dealt(clients: int, shard: int) -> Task:
+    """The images dealt again and again until everybody has a shard, which no rule of splitting would do."""
+    data = Data("bench", samples(TRAIN, 1), samples(TEST, 2), CLASSES, split="iid", model="mlp")
+    start, rng = np.arange(clients + 1), np.random.default_rng(0)
+    index = np.concatenate([rng.permutation(TRAIN) for _ in range(-(-clients * shard // TRAIN))])[: clients * shard]
+    tests = np.arange(clients * OWN_TESTS) % TEST
+    split = Split(index, start * shard, tests, start * OWN_TESTS)
+    return Task(lambda: build("mlp", data.shape, CLASSES), data, split)
+
+
+def rounds(executor: str) -> dict[str, Any]:
+    """Seconds by phase of each round after the first."""
+    work = WORKLOADS["w3-1000"]
+    method, task = fedavg(work.lr, work.epochs, batch=work.batch), dealt(work.clients, work.shard)
+    with tempfile.TemporaryDirectory() as folder:
+        run = simulate(method, task, out=f"{folder}/run", rounds=ROUNDS, per_round=work.cohort, executor=executor)
+    return {"seconds": [record["seconds"] for record in run.metrics[1:]], "accuracy": run.accuracy}
+
+
+def start(split: str) -> dict[str, Any]:
+    """Make a run of many clients ready to train."""
+    if split == "by hand":
+        task = dealt(REGISTERED, 6)
+    else:
+        x, y = torch.randn(2 * REGISTERED, 1, 8, 8), torch.randint(CLASSES, (2 * REGISTERED,))
+        held = (x, y), (x[:TEST], y[:TEST])
+        task = Task.of(lambda: build("mlp", x.shape[1:], CLASSES), *held, clients=REGISTERED, split=split)
+    simulation = Simulation(fedavg(), task, Options(per_round=10))
+    return {"clients": simulation.task.clients}
+
+
+def measured(*command: str) -> tuple[dict[str, Any], float, int]:
+    """What a command of this script says, after how many seconds, and the most memory it took with its children."""
+    begin, peak = time.perf_counter(), 0
+    process = subprocess.Popen([sys.executable, __file__, *command], stdout=subprocess.PIPE, text=True)
+    while process.poll() is None:
+        members = meter.family(process.pid)
+        peak = max(peak, meter.own(members) + meter.mapped(members))
+        time.sleep(0.1)
+    seconds = time.perf_counter() - begin
+    assert process.stdout is not None
+    said: dict[str, Any] = json.loads(process.stdout.read())
+    return said, seconds, peak
+
+
+def phases(seconds: list[dict[str, float]]) -> dict[str, float]:
+    """The mean of each phase."""
+    return {name: sum(one.get(name, 0.0) for one in seconds) / len(seconds) for name in seconds[-1]}
+
+
+def verdict(good: bool) -> str:
+    return "" if good else "   TOO MUCH"
+
+
+def main() -> None:
+    print(f"{len(os.sched_getaffinity(0))} cores; 10,000 clients, 1,000 a round: at most {MOST_MEMORY / GIB:.0f} GiB")
+    for executor in EXECUTORS:
+        said, _, peak = measured("rounds", executor)
+        spent = phases(said["seconds"])
+        told = ", ".join(f"{name} {seconds:.2f}" for name, seconds in sorted(spent.items(), key=lambda item: -item[1]))
+        total = f"{sum(spent.values()):6.1f} s a round, {peak / GIB:.2f} GiB{verdict(peak < MOST_MEMORY)}"
+        print(f"  {executor:13}{total}   ({told}; accuracy {said['accuracy']:.3f})", flush=True)
+    print(f"{REGISTERED:,} clients, from nothing to ready: at most {MOST_SECONDS:.0f} s")
+    for split in SPLITS:
+        _, seconds, peak = measured("start", split)
+        print(f"  {split:13}{seconds:6.1f} s, {peak / GIB:.2f} GiB{verdict(seconds < MOST_SECONDS)}", flush=True)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        print(json.dumps({"rounds": rounds, "start": start}[sys.argv[1]](sys.argv[2])))
+    else:
+        main()

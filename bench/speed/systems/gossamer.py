@@ -1,0 +1,79 @@
+"""Gossamer's simulator: a round is everything it does in one, but for evaluation.
+
+That includes making, checking and decoding a message to and from every client, which the plain loop has none of.
+Options ``executor``: its name; ``rounds``: how long the run says it will be, which ``auto`` goes by.
+"""
+
+from typing import Any
+
+import numpy as np
+import torch
+from workloads import CLASSES, Images, Workload
+
+import gossamer
+from gossamer import Options, Task, fedavg
+from gossamer.data import Data, Samples, Split
+from gossamer.engines.simulate import Simulation
+from gossamer.errors import ConfigError
+from gossamer.nets import build
+from systems.line import Line, Setting
+
+
+def samples(images: Images) -> Samples:
+    return Samples(torch.from_numpy(images.x)[:, None], torch.from_numpy(images.y))
+
+
+def task(setting: Setting) -> Task:
+    work = setting.workload
+    train, test = setting.images()
+    data = Data("bench", samples(train), samples(test), CLASSES, split="iid", model=work.net)
+    return Task(lambda: build(work.net, data.shape, CLASSES), data, split(work))
+
+
+def split(work: Workload) -> Split:
+    """The shards; nobody has a personal test set."""
+    start = np.arange(work.clients + 1)
+    return Split(work.shards().reshape(-1), start * work.shard, np.arange(0), start * 0)
+
+
+class Simulated:
+    def __init__(self, setting: Setting) -> None:
+        work, rounds = setting.workload, setting.options["rounds"]
+        method = fedavg(work.lr, work.epochs, batch=work.batch)
+        options = Options(rounds, work.cohort, executor=setting.options["executor"], eval_every=rounds)
+        self.simulation = Simulation(method, task(setting), options)
+        self.number = 0
+
+    def round(self) -> dict[str, Any]:
+        record = self.simulation.round(self.number, None)
+        if record["failures"]:
+            raise SystemExit(f"clients failed: {record['failures'][:3]}")
+        self.number += 1
+        return record
+
+    def accuracy(self) -> float:
+        test = self.simulation.task.data.test
+        _, right = self.simulation.objective.evaluate(self.simulation.model(), test.x, test.y)
+        return float(right.float().mean())
+
+    def close(self) -> None:
+        if self.simulation.executor is not None:
+            self.simulation.executor.close()
+
+
+def main() -> None:
+    line = Line()
+    try:
+        simulated = Simulated(Setting.read())
+    except ConfigError as error:
+        line.skip(str(error))
+        return
+    line.ready(f"gossamer {gossamer.__version__}, torch {torch.__version__}")
+    while line.go(simulated.accuracy):
+        record = simulated.round()
+        line.done(record["seconds"].get("prepare", 0.0), record["executor"])
+    simulated.close()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,99 @@
+"""What every system is given: workloads, data, and who holds which samples. NumPy alone: each has its own libraries.
+
+| | W1 | W2 | W3 |
+|---|---|---|---|
+| data | 100 clients of 600 images, IID | the same | 10,000 clients of 60 (the images dealt ten times) |
+| network | MLP 784-200-200-10 | four convolutions with group norm (`cnn-gn`) | W1's |
+| a round | 10 clients, 5 epochs, batch 20 | 10 clients, 2 epochs, batch 64 | 10, 100 or 1,000 clients, as W1 |
+
+Plain SGD with learning rate 0.05 throughout. ``w2-2`` is W2 with 2 clients a round, for a quick look.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+FILE = "fashion_mnist.npz"
+MEAN, SPREAD = 0.2860, 0.3530
+TRAIN, TEST, SIDE, CLASSES = 60_000, 10_000, 28, 10
+
+Array = npt.NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One federated training job."""
+
+    net: str
+    clients: int
+    cohort: int
+    shard: int
+    epochs: int
+    batch: int
+    lr: float = 0.05
+
+    def describe(self) -> str:
+        """The job in one line."""
+        return (
+            f"{self.net}, {self.clients:,} clients of {self.shard}, {self.cohort:,} a round, "
+            f"{self.epochs} epochs of batches of {self.batch}"
+        )
+
+    def shards(self) -> Array:
+        """Sample numbers, [clients, shard]: IID, the images dealt again and again until everybody has a shard."""
+        rng = np.random.default_rng(0)
+        need = self.clients * self.shard
+        dealt = np.concatenate([rng.permutation(TRAIN) for _ in range(-(-need // TRAIN))])
+        return dealt[:need].reshape(self.clients, self.shard)
+
+
+WORKLOADS = {
+    "w1": Workload("mlp", clients=100, cohort=10, shard=600, epochs=5, batch=20),
+    "w2": Workload("cnn-gn", clients=100, cohort=10, shard=600, epochs=2, batch=64),
+    "w2-2": Workload("cnn-gn", clients=100, cohort=2, shard=600, epochs=2, batch=64),
+    "w3-10": Workload("mlp", clients=10_000, cohort=10, shard=60, epochs=5, batch=20),
+    "w3-100": Workload("mlp", clients=10_000, cohort=100, shard=60, epochs=5, batch=20),
+    "w3-1000": Workload("mlp", clients=10_000, cohort=1_000, shard=60, epochs=5, batch=20),
+}
+
+
+class Images(NamedTuple):
+    """Inputs of [samples, 28, 28] and their labels."""
+
+    x: Array
+    y: Array
+
+
+def load(folder: str) -> tuple[Images, Images]:
+    """Training and test images, standardised: Fashion-MNIST from ``folder``, or made up where it is not there."""
+    path = Path(folder) / FILE
+    if not path.is_file():
+        return made_up(TRAIN, 1), made_up(TEST, 2)
+    with np.load(path) as stored:
+        return _images(stored["x_train"], stored["y_train"]), _images(stored["x_test"], stored["y_test"])
+
+
+def origin(folder: str) -> str:
+    """What :func:`load` gives, in words."""
+    return "Fashion-MNIST" if (Path(folder) / FILE).is_file() else "made-up images of Fashion-MNIST's shape"
+
+
+def made_up(n: int, seed: int) -> Images:
+    """Ten random patterns under noise: as large as the real images, and something to learn."""
+    patterns = np.random.default_rng(0).standard_normal((CLASSES, SIDE, SIDE), dtype=np.float32)
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(CLASSES, size=n)
+    x = rng.standard_normal((n, SIDE, SIDE), dtype=np.float32)
+    x += 0.1 * patterns[labels]
+    return Images(x, labels)
+
+
+def _images(pixels: Array, labels: Array) -> Images:
+    x = pixels.astype(np.float32)
+    x /= 255  # in place, so that reading the data is not what takes most memory
+    x -= MEAN
+    x /= SPREAD
+    return Images(x, labels.astype(np.int64))

@@ -1,0 +1,22 @@
+"""Executors: how the clients of a round are trained. All compute the same function; they differ in how fast."""
+
+from collections.abc import Callable
+
+from gossamer.engines.client import Client
+from gossamer.engines.executors.auto import choose
+from gossamer.engines.executors.base import Executor, OneByOne, threads
+from gossamer.engines.executors.captured import Captured
+from gossamer.engines.executors.compiled import compiled
+from gossamer.engines.executors.side_by_side import SideBySide
+from gossamer.engines.executors.stacked import Stacked
+
+__all__ = ["EXECUTORS", "Captured", "Executor", "OneByOne", "SideBySide", "Stacked", "choose", "compiled", "threads"]
+
+EXECUTORS: dict[str, Callable[[Client], Executor]] = {
+    "one-by-one": OneByOne,
+    "side-by-side": SideBySide,
+    "stacked": Stacked,
+    "compiled": compiled,
+    "captured": Captured,
+}
+"""Executors by the name that the command line uses."""

@@ -1,0 +1,99 @@
+"""Choosing an executor by measuring: a few steps with each, on the first client of the run.
+
+On a CPU a run that takes no longer than a coffee is done one by one or side by side, whichever is faster: these two
+give the same bits, so a run does not depend on how the measuring went. A longer one may also be stacked or compiled,
+if that is clearly faster: the result then differs in rounding. A compiler is waited for only where it is repaid. On a
+GPU short runs are done one by one or stacked, longer ones captured. What was chosen is kept with the run.
+"""
+
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+from gossamer.engines.client import Client, Order
+from gossamer.engines.executors.base import Executor, OneByOne, threads
+from gossamer.engines.executors.captured import Captured
+from gossamer.engines.executors.compiled import compiled
+from gossamer.engines.executors.side_by_side import SideBySide
+from gossamer.engines.executors.stacked import Stacked
+from gossamer.errors import ConfigError
+
+STEPS = 10
+"""Steps a client takes to be measured."""
+LONG = 120.0
+"""From so many seconds on, a run may change its rounding to be faster, and wait for a compiler."""
+LONG_ON_GPU = 60.0
+CLEARLY = 1.2
+"""So many times faster is worth other rounding."""
+
+
+class Choice(NamedTuple):
+    """An executor, ready, with the client steps a second that each candidate made."""
+
+    name: str
+    executor: Executor
+    rates: dict[str, float]
+
+
+def choose(client: Client, order: Order, orders: int, rounds: int) -> Choice:
+    """The fastest executor for ``rounds`` rounds of ``orders`` orders like this one."""
+    gpu, several = client.objective.device.type == "cuda", orders > 1
+    stackable = several and not client.objective.random
+    race = Race(client, order, orders)
+    race.enter("one-by-one", OneByOne)
+    if several and not gpu:
+        race.enter("side-by-side", SideBySide, clearly=1.0)
+    if stackable and gpu:
+        race.enter("stacked", Stacked)
+    if race.seconds(rounds) > (LONG_ON_GPU if gpu else LONG):
+        if stackable and not gpu:
+            race.enter("stacked", Stacked)
+        if stackable or not gpu:
+            race.enter(*(("captured", Captured) if gpu else ("compiled", compiled)))
+    return race.won()
+
+
+class Race:
+    """Candidates, one after the other; the winner so far stays ready."""
+
+    def __init__(self, client: Client, order: Order, orders: int) -> None:
+        self.client, self.order, self.orders = client, order, orders
+        self.steps = len(client.method.solver.plan(len(order.samples), order.key))
+        self.rates: dict[str, float] = {}
+        self.best: tuple[str, Executor] | None = None
+
+    def enter(self, name: str, make: Callable[[Client], Executor], clearly: float = CLEARLY) -> None:
+        """Measure one more; it wins if it is so many times faster than the best so far."""
+        executor = make(self.client)
+        try:
+            with threads(executor.threads):
+                executor.prepare(self.order, self.orders)
+            self.rates[name] = _rate(executor, self.order, self.orders, self.steps)
+        except ConfigError:  # the compiler cannot do this network: then this is no candidate
+            self.rates[name] = 0.0
+        loser: Executor | None = executor
+        if self.best is None or self.rates[name] > clearly * self.rates[self.best[0]]:
+            loser, self.best = self.best[1] if self.best else None, (name, executor)
+        if loser is not None:
+            loser.close()
+
+    def seconds(self, rounds: int) -> float:
+        """How long the run would take with the best so far."""
+        assert self.best is not None
+        return rounds * self.orders * self.steps / (self.rates[self.best[0]] or 1.0)
+
+    def won(self) -> Choice:
+        """The winner, ready."""
+        assert self.best is not None
+        return Choice(*self.best, self.rates)
+
+
+def _rate(executor: Executor, order: Order, orders: int, steps: int) -> float:
+    """Client steps a second; 0 where the client fails."""
+    many, few = min(orders, 16), min(STEPS, steps)
+    with threads(executor.threads):
+        list(executor.run([order._replace(limit=2)] * many))
+        begin = time.perf_counter()
+        done = list(executor.run([order._replace(limit=few)] * many))
+        spent = time.perf_counter() - begin
+    return 0.0 if any(isinstance(d.result, str) for d in done) else many * few / spent

@@ -1,0 +1,180 @@
+"""Many clients in one computation: their tensors stacked along a new first dimension, one step for all of them.
+
+Clients whose tensors have the same shapes form a bucket, and a bucket is cut into chunks. In a chunk every client has
+its own place in its own plan of batches. Clients whose next batch is of the most common size step together; one that
+stands before a batch of another size (the last of its epoch, say) takes that step first and then catches up. No
+batch is ever padded, which would shift BatchNorm, and no client's steps change their order.
+"""
+
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gossamer import tree
+from gossamer.engines.client import Client, Done, Lesson, Order, reason
+from gossamer.engines.executors.steps import Step, pure_step, tensors
+from gossamer.errors import ConfigError
+from gossamer.method import Job, Trained
+from gossamer.types import State
+
+CHUNK = 16
+"""How many clients are stacked at most: more of them go no faster, but hold more memory."""
+
+Pair = tuple[Order, Job]
+
+
+class Stacked:
+    """Chunks of clients, each as one batched computation."""
+
+    threads: int | None = None
+
+    def __init__(self, client: Client, chunk: int = CHUNK) -> None:
+        if client.objective.random:
+            raise ConfigError("a network with dropout cannot be stacked: use one-by-one or side-by-side")
+        self.client, self.size = client, chunk
+        step = pure_step(client.method.solver, client.objective)
+        self.step: Step = torch.vmap(step, in_dims=(0, 0, 0, 0, 0, None), randomness="error")
+
+    def prepare(self, order: Order, orders: int) -> None:
+        """Nothing to get ready."""
+
+    def run(self, orders: Iterable[Order]) -> Iterator[Done]:
+        """Chunk by chunk."""
+        waiting = iter(orders)
+        while chunk := list(islice(waiting, self.size)):
+            yield from self._do(chunk)
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+    def _do(self, orders: Sequence[Order]) -> Iterator[Done]:
+        buckets: dict[Any, list[Pair]] = {}
+        for order in orders:
+            try:
+                job = self.client.open(order)
+                buckets.setdefault(kind(job), []).append((order, job))
+            except Exception as error:
+                yield Done(order, reason(error))
+        for bucket in buckets.values():
+            yield from self._train(bucket)
+
+    def _train(self, bucket: Sequence[Pair]) -> Iterator[Done]:
+        """A bucket that fails is done again client by client, so that only the culprit is named."""
+        try:
+            with torch.no_grad():  # gradients are taken inside the step; outside of it there is nothing to record
+                trained = self.chunk(bucket).train()
+        except Exception as error:
+            alone = [self.client.do(order) for order, _ in bucket]
+            if not any(isinstance(done.result, str) for done in alone):
+                warnings.warn(
+                    f"clients could not be trained together, so they were alone: {reason(error)}", stacklevel=2
+                )
+            yield from alone
+            return
+        for (order, job), result in zip(bucket, trained, strict=True):
+            try:
+                yield Done(order, self.client.reply(job, result))
+            except Exception as error:
+                yield Done(order, reason(error))
+
+    def chunk(self, bucket: Sequence[Pair]) -> "Chunk":
+        """The clients of a bucket, ready to step."""
+        return Chunk(self.client, self.step, bucket)
+
+
+class Chunk:
+    """Clients that step together, each at its own place in its own lesson."""
+
+    def __init__(self, client: Client, step: Step, bucket: Sequence[Pair]) -> None:
+        self.client, self.step, self.bucket = client, step, bucket
+        solver, objective, jobs = client.method.solver, client.objective, [job for _, job in bucket]
+        self.lessons = [Lesson(client, order, job) for order, job in bucket]
+        starts = [{**job.start, **objective.local()} for job in jobs]
+        self.start = tree.stack(starts)
+        self.keep = tree.stack([dict(job.part.keep) for job in jobs])
+        states = [job.state.get("solver", {}) for job in jobs]
+        self.carry = tree.stack([solver.begin(start, state) for start, state in zip(starts, states, strict=True)])
+        self.now = tensors(solver.now(jobs[0].clock), objective)
+        self.losses = torch.zeros(len(jobs), dtype=objective.layout.dtype, device=objective.device)
+        self.at = [0] * len(jobs)
+
+    def train(self) -> list[Trained]:
+        """All steps of all clients."""
+        for size, clients in schedule([lesson.sizes for lesson in self.lessons]):
+            self.client.objective.train_mode(alone=size == 1)
+            self.advance(clients)
+            for c in clients:
+                self.at[c] += 1
+        return self.results()
+
+    def advance(self, clients: list[int]) -> None:
+        """One step of the clients named, whose next batches are all of one size."""
+        x, y = self.batch(clients)
+        if len(clients) == 1:
+            self.alone(clients[0], x[0], y[0])
+        elif len(clients) == len(self.bucket):
+            self.carry, losses = self.step(self.start, self.carry, self.keep, x, y, self.now)
+            self.losses += losses
+        else:
+            rows = torch.tensor(clients, device=self.losses.device)
+            start, carry, keep = (tree.take(nest, rows) for nest in (self.start, self.carry, self.keep))
+            new, losses = self.step(start, carry, keep, x, y, self.now)
+            tree.put(self.carry, rows, new)
+            self.losses[rows] += losses
+
+    def alone(self, c: int, x: Tensor, y: Tensor) -> None:
+        """One client's step by itself, which stacking would only make dearer."""
+        start, carry, keep = (tree.take(nest, c) for nest in (self.start, self.carry, self.keep))
+        with torch.enable_grad():
+            new, loss = self.client.step(start, carry, keep, x, y, self.now)
+        tree.put(self.carry, c, new)
+        self.losses[c] += loss
+
+    def batch(self, clients: list[int]) -> tuple[Tensor, Tensor]:
+        """Their next batches, [clients, batch, ...]."""
+        objective = self.client.objective
+        rows = torch.stack([torch.from_numpy(self.lessons[c].rows[self.at[c]]) for c in clients]).to(objective.device)
+        draws = [lesson.draws[self.at[c]] for c in clients if (lesson := self.lessons[c]).draws is not None]
+        x, y = objective.batch(rows.view(-1), torch.cat(draws) if draws else None)
+        return x.view(*rows.shape, *x.shape[1:]), y.view(*rows.shape, *y.shape[1:])
+
+    def results(self) -> list[Trained]:
+        """What came of each client."""
+        losses = (self.losses / torch.tensor([len(lesson) for lesson in self.lessons]).to(self.losses)).tolist()
+        return [self._result(place, losses[place]) for place in range(len(self.bucket))]
+
+    def _result(self, place: int, loss: float) -> Trained:
+        order, job = self.bucket[place]
+        carry: State = tree.take(self.carry, place)
+        change = tree.subtract(carry["params"], job.start)
+        flops = self.lessons[place].flops(job.start)
+        return Trained(change, self.client.method.solver.end(carry), loss, flops, len(order.samples))
+
+
+def schedule(sizes: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:
+    """Who steps together on batches of which size, step after step, given the sizes of everybody's batches.
+
+    Clients before a batch of an uncommon size go first, so that they are in line again when the others step.
+
+    >>> schedule([[4, 4, 1], [4, 4, 2]])
+    [(4, [0, 1]), (4, [0, 1]), (2, [1]), (1, [0])]
+    """
+    at, steps = [0] * len(sizes), []
+    while left := [c for c, own in enumerate(sizes) if at[c] < len(own)]:
+        next_ = {c: sizes[c][at[c]] for c in left}
+        common = Counter(next_.values()).most_common(1)[0][0]
+        size = min((s for s in next_.values() if s != common), default=common)
+        steps.append((size, [c for c in left if next_[c] == size]))
+        for c in steps[-1][1]:
+            at[c] += 1
+    return steps
+
+
+def kind(job: Job) -> Any:
+    """Jobs of one kind can be stacked."""
+    return tree.shape(job.start), tree.shape(job.part.keep), tree.shape(job.state.get("solver", {}))
