@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gossamer import METHODS, SGD, ConfigError, Method, Options, Task, fedavg, fedprox, local, simulate
+from gossamer import METHODS, SGD, ConfigError, Exponential, Method, Options, Task, fedavg, fedprox, local, simulate
 from gossamer.data.augment import CropFlip
 from gossamer.engines.client import Client, Order
 from gossamer.engines.executors import SideBySide, Stacked
@@ -270,3 +270,10 @@ def test_a_schedule_takes_everybody_through_all_steps_in_order() -> None:
             at[c] += 1
     assert at == [len(own) for own in sizes]
     assert max(len(clients) for _, clients in schedule(sizes)) == 3
+
+
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch's compiler uses what torch deprecates
+def test_compiled_equals_one_by_one() -> None:
+    """One test for the compiler, because it takes its time: momentum, decay, ragged batches and a schedule at once."""
+    solver = SGD(epochs=2, batch=4, momentum=0.9, weight_decay=0.01, schedule=Exponential(0.5))
+    close(fedavg().with_parts(solver=solver), tiny_task(clients=6, dtype=torch.float64), "compiled")

@@ -81,4 +81,5 @@ class CompiledStacked(Stacked):
 def check(done: Done) -> None:
     """Say so when the compiler could not do it."""
     if isinstance(done.result, str):
-        raise ConfigError(f"the step cannot be compiled, use another executor: {done.result.splitlines()[0]}")
+        said = " ".join(done.result.splitlines()[:2])
+        raise ConfigError(f"the step cannot be compiled, use another executor: {said}")
