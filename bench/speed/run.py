@@ -79,8 +79,8 @@ def store(path: Path, workload: str, facts: dict[str, Any], outcomes: list[Outco
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Gossamer beside a plain PyTorch loop and other simulators.")
-    parser.add_argument("--full", action="store_true", help="all workloads at full length (an hour)")
-    parser.add_argument("--workloads", metavar="NAMES", help=f"some of {', '.join(workloads.WORKLOADS)}")
+    parser.add_argument("--full", action="store_true", help="all workloads at full length (more than an hour)")
+    parser.add_argument("--workloads", metavar="NAMES", type=_known, help=f"some of {', '.join(workloads.WORKLOADS)}")
     parser.add_argument("--rounds", type=int, help="timed rounds, instead of each workload's own number")
     parser.add_argument("--only", metavar="WORDS", help="systems whose name has one of these words, and the plain loop")
     folder = os.environ.get("GOSSAMER_DATA", "data")
@@ -95,11 +95,18 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def _known(names: str) -> list[str]:
+    found = names.split(",")
+    if wrong := [name for name in found if name not in workloads.WORKLOADS]:
+        raise argparse.ArgumentTypeError(f"no workload is called {', '.join(wrong)}")
+    return found
+
+
 def planned(asked: argparse.Namespace) -> dict[str, int]:
     """Workloads, and how many timed rounds each has."""
     plan = FULL if asked.full else QUICK
     if asked.workloads:
-        plan = {name: (QUICK | FULL)[name] for name in asked.workloads.split(",")}
+        plan = {name: (QUICK | FULL)[name] for name in asked.workloads}
     return {name: asked.rounds or rounds for name, rounds in plan.items()}
 
 

@@ -43,7 +43,7 @@ def cells(row: Row) -> tuple[str, ...]:
         f"{found.peak / MB:,.0f}",
         f"{row.memory:.2f}x",
         f"{found.first_seconds:.1f}",
-        f"{found.prepare_seconds:.1f}" if found.prepare_seconds else "",
+        f"{found.prepare_seconds:.1f}" if found.prepare_seconds >= 0.1 else "",
         f"{100 * found.accuracy:.1f} %",
         f"{len(found.clean)} of {len(found.seconds)}",
     )

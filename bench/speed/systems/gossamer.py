@@ -56,10 +56,6 @@ class Simulated:
         _, right = self.simulation.objective.evaluate(self.simulation.model(), test.x, test.y)
         return float(right.float().mean())
 
-    def close(self) -> None:
-        if self.simulation.executor is not None:
-            self.simulation.executor.close()
-
 
 def main() -> None:
     line = Line()
@@ -71,8 +67,8 @@ def main() -> None:
     line.ready(f"gossamer {gossamer.__version__}, torch {torch.__version__}")
     while line.go(simulated.accuracy):
         record = simulated.round()
-        line.done(record["seconds"].get("prepare", 0.0), record["executor"])
-    simulated.close()
+        line.done(record["seconds"].get("prepare", 0.0), simulated.simulation.about["executor"])
+    simulated.simulation.close()
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ if that is clearly faster: the result then differs in rounding. A compiler is wa
 GPU short runs are done one by one or stacked, longer ones captured. What was chosen is kept with the run.
 """
 
+import math
 import time
 from collections.abc import Callable
 from typing import NamedTuple
@@ -18,8 +19,10 @@ from gossamer.engines.executors.side_by_side import SideBySide
 from gossamer.engines.executors.stacked import Stacked
 from gossamer.errors import ConfigError
 
-STEPS = 10
-"""Steps a client takes to be measured."""
+AT_ONCE = 8
+"""Clients that are measured together."""
+ENOUGH = 0.4
+"""Seconds that an executor is measured for, about."""
 LONG = 120.0
 """From so many seconds on, a run may change its rounding to be faster, and wait for a compiler."""
 LONG_ON_GPU = 60.0
@@ -89,11 +92,19 @@ class Race:
 
 
 def _rate(executor: Executor, order: Order, orders: int, steps: int) -> float:
-    """Client steps a second; 0 where the client fails."""
-    many, few = min(orders, 16), min(STEPS, steps)
+    """Client steps a second; 0 where the client fails. A few steps tell how many can be afforded."""
+    many = min(orders, AT_ONCE)
     with threads(executor.threads):
-        list(executor.run([order._replace(limit=2)] * many))
-        begin = time.perf_counter()
-        done = list(executor.run([order._replace(limit=few)] * many))
-        spent = time.perf_counter() - begin
-    return 0.0 if any(isinstance(d.result, str) for d in done) else many * few / spent
+        _seconds(executor, order, many, 1)  # the first time, workers are made and caches filled
+        taken = _seconds(executor, order, many, 2) / 2
+        few = int(min(steps, max(4, ENOUGH / taken)))
+        seconds = _seconds(executor, order, many, few)
+    return many * few / seconds
+
+
+def _seconds(executor: Executor, order: Order, many: int, steps: int) -> float:
+    """How long so many orders of so many steps take; for ever, where the client fails."""
+    begin = time.perf_counter()
+    done = list(executor.run([order._replace(limit=steps)] * many))
+    failed = any(isinstance(d.result, str) for d in done)
+    return math.inf if failed else time.perf_counter() - begin
