@@ -200,6 +200,13 @@ REFUSED = [
     ("run fedavg --set solver.momentum=2", "--set solver.momentum=2: SGD.momentum must be in [0, 1), got 2.0"),
     ("run fedavg --set solver.momentum=x", "--set solver.momentum=x: momentum must be a number, got 'x'"),
     ("run fedavg --set solver.schedule=x", "--set solver.schedule=x: unknown schedule 'x': known: constant"),
+    ("run fedavg --set solver.lr.x=1", "--set solver.lr.x=1: SGD.lr has no fields of its own"),
+    ("run eden --set codec.codec.bits=9", "--set codec.codec.bits=9: Eden.bits must be a whole number from 1 to 8"),
+    ("run fedavg --codec edan", "unknown codec 'edan': did you mean eden?"),
+    ("run fedavg --codec eden:x", "codec 'eden:x': bits must be a whole number, got 'x'"),
+    ("run fedavg --down masked-noise", "--down: masked noise can stand for a small change, not for a model"),
+    ("run local --codec eden", "--codec: local sends nothing"),
+    ("run fedpm --codec eden", "--codec: fedpm sends masks, and has a codec of its own"),
     ("run fedavg --out full", "--out full is not empty"),
     ("run fedavg --out .", "--out .: the run gets a folder of its own"),
     ("run fedavg --out ''", "--out .: the run gets a folder of its own"),
@@ -459,6 +466,27 @@ def test_a_run_that_was_interrupted_ends_like_one_that_was_not(
     assert resumed.err.splitlines()[0] == "../parts: 2 rounds to go"
     assert lasting(Path("parts")) == lasting(Path("whole"))
     assert gossamer("show parts").out.splitlines()[0].endswith("parts (finished)")
+
+
+def test_any_codec_goes_into_any_method_and_stays_on_resume(
+    gossamer: Gossamer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    line = f"run fedprox --rounds 2 {SMALL} --executor one-by-one --codec eden:2 --down dense:float16"
+    with monkeypatch.context() as patch:
+        stop_after(1, patch)
+        assert gossamer(f"{line} --out some").status == 130
+    assert gossamer("resume some").status == 0
+    assert gossamer(f"{line} --out whole").status == 0
+    assert lasting(Path("some")) == lasting(Path("whole"))
+    assert gossamer(f"run fedprox --rounds 2 {SMALL} --executor one-by-one --out plain").status == 0
+    few, many = (json.loads(gossamer(f"show {run} --json").out) for run in ("whole", "plain"))
+    assert few["bytes_up"] < many["bytes_up"] / 5
+    assert few["bytes_down"] == pytest.approx(many["bytes_down"] / 2, rel=0.05)
+
+
+def test_what_is_inside_a_part_can_be_set(gossamer: Gossamer) -> None:
+    assert gossamer(f"run eden --rounds 1 {SMALL} --set codec.codec.bits=3 --out r").status == 0
+    assert "Eden(bits=3)" in json.loads(Path("r/run.json").read_text())["method"]["codec"]
 
 
 def test_resuming_a_finished_run_says_so(gossamer: Gossamer, finished: Path) -> None:

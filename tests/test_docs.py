@@ -258,7 +258,11 @@ def test_every_method_is_described_with_its_defaults(name: str) -> None:
 
 def defaults(method: str) -> set[str]:
     parameters = inspect.signature(METHODS[method]).parameters.values()
-    return {f"{p.name}={'none' if p.default is None else p.default}" for p in parameters}
+    return {f"{p.name}={'none' if p.default is None else _written(p.default)}" for p in parameters}
+
+
+def _written(default: object) -> str:
+    return str(default).lower() if isinstance(default, bool) else str(default)
 
 
 def test_every_option_is_described_with_its_default() -> None:

@@ -10,7 +10,20 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gossamer import METHODS, SGD, ConfigError, Exponential, Method, Options, Task, fedavg, fedprox, local, simulate
+from gossamer import (
+    METHODS,
+    SGD,
+    ConfigError,
+    Exponential,
+    Method,
+    Options,
+    Task,
+    fedavg,
+    fedmrn,
+    fedprox,
+    local,
+    simulate,
+)
 from gossamer.data.augment import CropFlip
 from gossamer.engines.client import Client, Order
 from gossamer.engines.executors import SideBySide, Stacked
@@ -196,7 +209,7 @@ def test_orders_are_made_as_they_are_asked_for() -> None:
             yield order(c, simulation)
 
     for executor in (SideBySide(Client(simulation.method, simulation.objective), 2),
-                     Stacked(Client(simulation.method, simulation.objective), chunk=4)):  # fmt: skip
+                     Stacked(Client(simulation.method, simulation.objective), size=4)):  # fmt: skip
         made, most, done = 0, 0, 0
         for _ in executor.run(orders()):
             done += 1
@@ -274,6 +287,30 @@ def test_a_schedule_takes_everybody_through_all_steps_in_order() -> None:
 
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch's compiler uses what torch deprecates
 def test_compiled_equals_one_by_one() -> None:
-    """One test for the compiler, because it takes its time: momentum, decay, ragged batches and a schedule at once."""
+    """One test for the compiler, as it takes its time: momentum, decay, ragged batches, a schedule and masks."""
     solver = SGD(epochs=2, batch=4, momentum=0.9, weight_decay=0.01, schedule=Exponential(0.5))
-    close(fedavg().with_parts(solver=solver), tiny_task(clients=6, dtype=torch.float64), "compiled")
+    close(fedmrn(alpha=0.05).with_parts(solver=solver), tiny_task(clients=6, dtype=torch.float64), "compiled")
+
+
+def test_what_draws_random_numbers_is_not_compiled() -> None:
+    x, y = torch.randn(40, 4), torch.arange(40) % 2
+    task = Task.of(lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 2)), (x, y), (x, y), clients=4)
+    with pytest.raises(ConfigError, match="dropout cannot be stacked or compiled"):
+        simulate(fedavg(), task, rounds=1, executor="compiled")
+
+
+def test_clients_of_a_round_share_what_the_server_sent() -> None:
+    """It is encoded once, decoded once, and never written to."""
+    simulation = Simulation(fedavg(), tiny_task(clients=4), Options(rounds=1))
+    client = simulation.client
+    orders = [order(c, simulation) for c in range(2)]
+    body = simulation.method.load(simulation.server, *simulation.at(0, 0))
+    shared = [o._replace(data=simulation.method.brief(simulation.server, o.clock, o.key, body).data) for o in orders]
+    assert shared[0].data.body is shared[1].data.body
+    jobs = [client.open(o) for o in shared]
+    assert jobs[0].start is jobs[1].start
+    before = {name: tensor.clone() for name, tensor in jobs[0].start.items()}
+    assert all(not isinstance(client.do(o).result, str) for o in shared)
+    assert all(torch.equal(jobs[0].start[name], tensor) for name, tensor in before.items())
+    late = shared[1]._replace(clock=shared[1].clock._replace(round=1))
+    assert "another round" in str(client.do(late).result)

@@ -3,11 +3,14 @@
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call, grad, stack_module_state, vmap
 
 from gossamer import nets
 from gossamer.errors import ConfigError
+from gossamer.nets.lstm import LSTM
 
-MNIST, SVHN, CIFAR = (1, 28, 28), (3, 32, 32), (3, 32, 32)
+MNIST, SVHN, CIFAR, TEXT = (1, 28, 28), (3, 32, 32), (3, 32, 32), (80,)
+IMAGE_NETS = sorted(name for name, net in nets.NETS.items() if net.least)
 
 
 def size(modules, *kinds):
@@ -31,6 +34,7 @@ def seeded(seed, *args):
         ("cnn2", MNIST, 10, 520 + 25_050 + (800 * 512 + 512) + 5_130),
         ("cnn-gn", MNIST, 10, (320 + 9_248 + 18_496 + 36_928) + 2 * (32 + 32 + 64 + 64) + 31_370),
         ("cnn-gn", (1, 8, 8), 10, 64_992 + 384 + 2_570),
+        ("lstm", TEXT, 80, 80 * 8 + 4 * 256 * (8 + 256) + 256 * 80),
     ],
 )
 def test_parameter_counts(name, shape, classes, parameters):
@@ -81,12 +85,93 @@ def test_in_cnn_gn_a_sample_does_not_feel_the_rest_of_its_batch():
     assert torch.allclose(model(x)[:1], model(x[:1]), atol=1e-5)
 
 
-@pytest.mark.parametrize("name", sorted(nets.NETS))
+@pytest.mark.parametrize("name", IMAGE_NETS)
 @pytest.mark.parametrize("side", [16, 17, 28, 32])
 def test_networks_answer_for_every_side_they_take(name, side):
     model = nets.build(name, (3, side, side + 3), 7)
     assert model(torch.zeros(2, 3, side, side + 3)).shape == (2, 7)
     assert nets.NETS[name].summary
+
+
+# The LSTM.
+
+
+def sentences(rows=5, length=80):
+    with torch.random.fork_rng():
+        torch.manual_seed(3)
+        return torch.randint(80, (rows, length))
+
+
+def test_lstm_is_pytorchs_with_the_same_weights():
+    model = LSTM(80, dropout=0).double()
+    theirs = nn.LSTM(8, 256, bias=False, batch_first=True).double()
+    with torch.no_grad():
+        theirs.weight_ih_l0.copy_(model.input.weight.normal_(std=0.3))
+        theirs.weight_hh_l0.copy_(model.hidden.weight.normal_(std=0.1))
+        x = model.embedding(sentences())
+        assert torch.allclose(model.states(x), theirs(x)[0][:, -1], rtol=0, atol=1e-6)
+        single, x = model.float(), x.float()
+        assert torch.allclose(single.states(x), theirs.float()(x)[0][:, -1], rtol=0, atol=1e-6)
+
+
+def test_lstm_starts_small_and_has_no_biases():
+    model = seeded(1, "lstm", TEXT, 80)
+    for linear in (model.input, model.hidden, model.output):
+        assert linear.bias is None
+        assert linear.weight.std().item() == pytest.approx(0.01, rel=0.1)
+    assert model.embedding.weight.std().item() == pytest.approx(1, rel=0.1)
+    assert size(model, nn.Linear, nn.Embedding) == sum(p.numel() for p in model.parameters())
+
+
+def test_lstm_answers_for_text_of_any_length():
+    for length in (1, 3, 80):
+        assert nets.build("lstm", (length,), 80)(sentences(2, length)).shape == (2, 80)
+
+
+def test_lstm_drops_out_half_of_its_last_state_in_training_alone():
+    model, x = seeded(1, "lstm", TEXT, 80), sentences()
+    assert model.drop.p == 0.5
+    assert not torch.equal(model(x), model(x))
+    model.eval()
+    assert torch.equal(model(x), model(x))
+
+
+def test_lstm_without_dropout_can_be_stacked():
+    models = [LSTM(80, dropout=0) for _ in range(3)]
+    x, (stacked, _) = sentences(4, 10), stack_module_state(models)
+
+    def loss(params):
+        return functional_call(models[0], params, (x,)).square().mean()
+
+    grads = vmap(grad(loss))(stacked)
+    for number, model in enumerate(models):
+        model(x).square().mean().backward()
+        for name, param in model.named_parameters():
+            assert torch.allclose(grads[name][number], param.grad, atol=1e-7)
+
+
+def test_lstm_learns_a_rhyme():
+    """The character that follows is the last of the text: a few hundred samples are enough to find out."""
+    with torch.random.fork_rng():
+        torch.manual_seed(5)
+        model = LSTM(80, dropout=0)
+        for _ in range(120):
+            x = torch.randint(10, (64, 6))
+            grads = torch.autograd.grad(nn.functional.cross_entropy(model(x), x[:, -1]), list(model.parameters()))
+            with torch.no_grad():
+                for param, g in zip(model.parameters(), grads, strict=True):
+                    param -= 3.0 * g
+        x = torch.randint(10, (200, 6))
+        assert (model(x).argmax(1) == x[:, -1]).float().mean() > 0.9
+
+
+@pytest.mark.parametrize("dropout", [-0.1, 1.0])
+def test_lstm_refuses_dropout_out_of_range(dropout):
+    with pytest.raises(ConfigError, match=f"LSTM: dropout must be from 0 to below 1, got {dropout}"):
+        LSTM(80, dropout=dropout)
+
+
+# Starting and refusing.
 
 
 def test_the_same_seed_starts_the_same_network():
@@ -106,6 +191,7 @@ def test_the_same_seed_starts_the_same_network():
         ("cnn8", (60,), 2, r"cnn8 needs images \(channels x height x width\), got 60: use mlp or logistic"),
         ("cnn8", (), 2, r"got single numbers"),
         ("mlp", MNIST, 0, r"classes must be >= 1, got 0"),
+        ("lstm", MNIST, 80, r"lstm needs text \(one row of characters\), got 1 x 28 x 28"),
     ],
 )
 def test_what_does_not_fit_is_refused(name, shape, classes, message):

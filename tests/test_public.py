@@ -18,7 +18,7 @@ from gossamer import errors
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-PACKAGES = ("channels", "codecs", "data", "engines", "nets", "servers", "solvers", "views")
+PACKAGES = ("channels", "codecs", "data", "engines", "forms", "nets", "servers", "solvers", "views")
 
 BARE = """
 import sys

@@ -126,6 +126,9 @@ def test_a_view_that_breaks_the_contract_is_told_how(view: Any, said: str) -> No
 class InPlace(SGD):
     """Steps in place, on the model that others hold too."""
 
+    def begin(self, start: Params, state: State, steps: int) -> State:
+        return {"params": start}
+
     def step(self, gradient: Gradient, start: Params, carry: State, now: Now) -> State:
         for name, g in gradient(carry["params"])[0].items():
             carry["params"][name] -= 0.1 * g

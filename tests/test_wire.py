@@ -52,12 +52,12 @@ def resealed(data: bytes, length: int | None = None) -> bytes:
     """The same bytes with a right checksum and, unless one is given, a right length."""
     body = data[40:]
     head = data[:28] + struct.pack("<Q", len(body) if length is None else length)
-    return head + struct.pack("<I", zlib.crc32(head + bytes(4) + body)) + body
+    return head + struct.pack("<I", zlib.crc32(body + head)) + body
 
 
 def by_hand(table: bytes, arrays: bytes = b"", count: int = 1, kind: int = 1, weight: float = 1.0) -> bytes:
     """A sealed message with any table at all."""
-    head = struct.pack("<4sBBHIIIdQI", b"GSMR", 1, kind, count, 0, 0, 0, weight, 0, 0)
+    head = struct.pack("<4sBBHIIIdQI", b"GSMR", 2, kind, count, 0, 0, 0, weight, 0, 0)
     return resealed(head + table + arrays)
 
 
@@ -78,7 +78,7 @@ def slow_pack(m: Message) -> bytes:
         plain = tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
         arrays += b"".join(struct.pack("<" + letters[tensor.dtype], value) for value in plain.tolist())
     kind = {"down": 0, "up": 1}[m.kind]
-    head = struct.pack("<4sBBHIII", b"GSMR", 1, kind, len(m.payload), m.round, m.client, m.codec)
+    head = struct.pack("<4sBBHIII", b"GSMR", 2, kind, len(m.payload), m.round, m.client, m.codec)
     return resealed(head + struct.pack("<d", m.weight) + bytes(12) + table + arrays)
 
 
@@ -109,11 +109,11 @@ def messages(special: bool = True) -> st.SearchStrategy[Message]:
 def test_the_header_is_as_written_down() -> None:
     data = pack(example())
     assert data[:36].hex(" ") == (
-        "47 53 4d 52 01 01 02 00 "  # magic, version 1, up, 2 arrays
+        "47 53 4d 52 02 01 02 00 "  # magic, version 2, up, 2 arrays
         "03 00 00 00 11 00 00 00 fe 91 7e 9f "  # round 3, client 17, the CRC-32 of "sign"
         "00 00 00 00 00 c0 82 40 15 00 00 00 00 00 00 00"  # weight 600.0, 21 bytes follow
     )
-    assert data[36:40] == struct.pack("<I", zlib.crc32(data[:36] + bytes(4) + data[40:]))
+    assert data[36:40] == struct.pack("<I", zlib.crc32(data[40:] + data[:36]))
 
 
 def test_the_body_is_as_written_down() -> None:
@@ -296,15 +296,15 @@ def test_pack_refuses_a_header_out_of_range(field: str, value: object, reason: s
         (pack(example())[:60], "message holds 60 bytes, its header says 61"),
         (pack(example()) + b"\0", "message holds 62 bytes, its header says 61"),
         (b"ELF!" + pack(example())[4:], "message begins with b'ELF!', not b'GSMR'"),
-        (b"GSMR\x02" + pack(example())[5:], "message has version 2, this release reads version 1"),
-        (pack(example())[:-1] + b"\0", "message has checksum [0-9a-f]{8}, its header says 369b0ff4"),
+        (b"GSMR\x01" + pack(example())[5:], "message has version 1, this release reads version 2"),
+        (pack(example())[:-1] + b"\0", "message has checksum [0-9a-f]{8}, its header says d6c91115"),
         (resealed(pack(example()), length=2**64 - 1), "its header says 18446744073709551655"),
         (by_hand(b"", count=0, kind=2), "message has kind 2"),
         (by_hand(b"", count=0, weight=-1.0), "weight must be finite and at least 0, got -1.0"),
         (by_hand(b"", count=0, weight=float("nan")), "weight must be finite"),
         (by_hand(b"", count=0, weight=float("inf")), "weight must be finite"),
         (by_hand(b"", b"abc", count=0), "arrays hold 3 bytes, the table says 0"),
-        (by_hand(b"", count=1), "table runs past the message's 40 bytes"),
+        (by_hand(b"", count=1), "table runs past the body's 0 bytes"),
         (by_hand(b"\x01a\x08\x00", count=65_535), "table runs past"),
         (by_hand(b"\x09abc"), "table ends inside a name of 9 bytes"),
         (by_hand(b"\x01a"), "table runs past"),

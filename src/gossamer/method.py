@@ -7,7 +7,8 @@
     server.finish                    ── delivered or not ──▶ settle
 
 A method is a value: it prints, compares and pickles. It knows nothing of engines: the simulator and a deployment call
-the same six functions, with the same bytes between them.
+the same functions, with the same bytes between them. The clock says who and when; the key is the round's, and each
+client's own is folded from it.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -18,30 +19,47 @@ from torch import Tensor
 
 from gossamer import wire
 from gossamer.codecs import Codec, Dense
+from gossamer.codecs.base import checked
 from gossamer.errors import PayloadError
+from gossamer.forms import Form, Weights
 from gossamer.random import Key, fold
 from gossamer.servers import Arrival, Mean, Server
 from gossamer.solvers import Solver
 from gossamer.tree import add
-from gossamer.types import Clock, Layout, Params, Part, State
+from gossamer.types import Clock, Layout, Params, Part, Payload, State
 from gossamer.views import View
+from gossamer.wire import Body, Letter
 
 
 class Sent(NamedTuple):
     """A message on its way, and its bytes by kind."""
 
-    data: bytes
+    data: Letter
     kinds: dict[str, int]
 
 
+class Broadcast(NamedTuple):
+    """A body that was opened before: whoever gets it again need not check and decode it again."""
+
+    key: Key
+    body: bytes
+    checksum: int
+    start: Params
+
+    def fits(self, letter: Letter, key: Key) -> bool:
+        """Whether a letter of the round with this key has the same body."""
+        return self.key == key and self.body == letter.body
+
+
 class Job(NamedTuple):
-    """What one client is to do in one round."""
+    """What one client is to do in one round; ``key`` is its own."""
 
     clock: Clock
     key: Key
     part: Part
     start: Params
     state: State
+    broadcast: Broadcast | None = None
 
 
 class Trained(NamedTuple):
@@ -54,7 +72,7 @@ class Trained(NamedTuple):
     samples: int
 
 
-SILENT = Sent(b"", {})
+SILENT = Sent(Letter(b"", b""), {})
 
 
 @dataclass(frozen=True)
@@ -66,7 +84,8 @@ class Method:
     codec: what crosses the uplink
     server: what happens to arrivals
     down: what crosses the downlink
-    send: what a client sends: its change, or nothing (each client then goes on from its own model)
+    send: what a client sends: its change, what it holds (its model), or nothing (it then goes on from its own model)
+    form: what is held: the network's tensors, or something that they follow from
     pooled: all samples at one client, as if there were no federation: the upper reference
     """
 
@@ -75,13 +94,19 @@ class Method:
     codec: Codec = Dense()
     server: Server = Mean()
     down: Codec = Dense()
-    send: Literal["change", "nothing"] = "change"
+    send: Literal["change", "model", "nothing"] = "change"
+    form: Form = Weights()
     pooled: bool = False
 
     @property
     def shared(self) -> bool:
         """Whether there is one global model, or only each client's own."""
         return self.send != "nothing"
+
+    @property
+    def broadcasts(self) -> bool:
+        """Whether all clients of a round get the same body, each with a header of its own."""
+        return self.shared and self.view.common
 
     def describe(self) -> dict[str, str]:
         """Each part as text: what a run folder records."""
@@ -93,38 +118,69 @@ class Method:
 
     # The server's half.
 
-    def brief(self, state: State, clock: Clock, key: Key) -> Sent:
-        """The message that tells a client what to train on."""
+    def load(self, state: State, clock: Clock, key: Key) -> Body:
+        """What the message to a client holds; where the method broadcasts, that is the same for all of a round."""
+        model = self.server.model(state)
+        held = self.view.part(model, clock, fold(own(key, clock), "view")).take(model)
+        layout = Layout.of(held)
+        return Body.of(self.down.encode(layout.flatten(held), layout, self._down_key(clock, key)))
+
+    def brief(self, state: State, clock: Clock, key: Key, body: Body | None = None) -> Sent:
+        """The message that tells a client what to train on, of a body that was loaded before or a new one."""
         if not self.shared:
             return SILENT
-        model = self.server.model(state)
-        held = self.view.part(model, clock, fold(key, "view")).take(model)
-        layout = Layout.of(held)
-        payload = self.down.encode(layout.flatten(held), layout, fold(key, "down"))
-        return _pack("down", clock, self.down, 0.0, payload)
+        return _address("down", clock, self.down, 0.0, body or self.load(state, clock, key))
 
-    def receive(self, acc: Any, data: bytes, state: State, clock: Clock, key: Key) -> Any:
+    def receive(self, acc: Any, data: Letter | bytes, state: State, clock: Clock, key: Key) -> Any:
         """Check a client's message, decode it and fold it in; ``PayloadError`` says why one is refused."""
-        model = self.server.model(state)
-        part = self.view.part(model, clock, fold(key, "view"))
+        model, mine = self.server.model(state), own(key, clock)
+        part = self.view.part(model, clock, fold(mine, "view"))
         layout = Layout.of(part.take(model))
-        message = _unpack("up", data, clock, self.codec)
+        message = wire.unpack(data)
+        _check_head(message.head, "up", clock, self.codec)
         if not message.weight > 0:
             raise PayloadError(f"weight must be positive, got {message.weight}")
-        vector = _decode(self.codec, message, layout, fold(key, "codec"), _device(model))
-        return self.server.fold(acc, Arrival(clock.client, part, layout.unflatten(vector), message.weight))
+        payload = _moved(message.payload, _device(model))
+
+        def add(vector: Tensor, weight: float) -> None:
+            self.codec.fold(vector, payload, layout, fold(mine, "codec"), weight)
+
+        return self.server.fold(acc, Arrival(clock.client, part, layout, message.weight, add))
 
     # The client's half.
 
-    def open(self, data: bytes, like: Params, state: State, clock: Clock, key: Key) -> Job:
-        """Read the server's message; ``like`` gives names, shapes and device of the model's tensors."""
+    def open(
+        self,
+        data: Letter | bytes,
+        like: Params,
+        state: State,
+        clock: Clock,
+        key: Key,
+        before: Broadcast | None = None,
+    ) -> Job:
+        """Read the server's message; ``like`` gives names, shapes and device of the model's tensors.
+
+        ``before`` is the broadcast of an earlier job, if it fits this message.
+        """
+        mine = own(key, clock)
         if not self.shared:
-            return Job(clock, key, Part(), state.get("own", like), state)
-        part = self.view.part(like, clock, fold(key, "view"))
+            return Job(clock, mine, Part(), state.get("own", like), state)
+        part = self.view.part(like, clock, fold(mine, "view"))
+        letter = Letter.of(data)
+        checksum = before.checksum if before else wire.checksum(letter.body)
+        head, arrays = wire.read_head(letter, checksum)
+        _check_head(head, "down", clock, self.down)
+        if before:
+            return Job(clock, mine, part, before.start, state, before)
         layout = Layout.of(part.take(like))
-        message = _unpack("down", data, clock, self.down)
-        vector = _decode(self.down, message, layout, fold(key, "down"), _device(like))
-        return Job(clock, key, part, layout.unflatten(vector), state)
+        payload = wire.read_body(letter.body, arrays)
+        vector = self.down.decode(_moved(payload, _device(like)), layout, self._down_key(clock, key))
+        start = layout.unflatten(checked(vector, layout))
+        broadcast = Broadcast(key, letter.body, checksum, start) if self.broadcasts else None
+        return Job(clock, mine, part, start, state, broadcast)
+
+    def _down_key(self, clock: Clock, key: Key) -> Key:
+        return fold(key if self.broadcasts else own(key, clock), "down")
 
     def reply(self, job: Job, trained: Trained) -> tuple[Sent, State]:
         """The client's message, and what it remembers once it knows whether that arrived."""
@@ -133,10 +189,11 @@ class Method:
             return SILENT, {**state, "own": add(job.start, trained.change)}
         layout = Layout.of(trained.change)
         memory = job.state.get("codec") or self.codec.init(layout)
-        vector = layout.flatten(trained.change)
+        vector = layout.flatten(add(job.start, trained.change) if self.send == "model" else trained.change)
         payload, memory = self.codec.encode_with(vector, layout, memory, fold(job.key, "codec"))
         weight = self.server.weigh(trained.samples, self.solver.batches(trained.samples))
-        return _pack("up", job.clock, self.codec, weight, payload), {**state, "codec": memory}
+        sent = _address("up", job.clock, self.codec, weight, Body.of(payload))
+        return sent, {**state, "codec": memory}
 
     def settle(self, state: State, delivered: bool) -> State:
         """What the client remembers, now that it knows whether its message arrived."""
@@ -148,30 +205,29 @@ class Method:
         return own
 
 
-def _pack(kind: Literal["down", "up"], clock: Clock, codec: Codec, weight: float, payload: dict[str, Tensor]) -> Sent:
-    message = wire.Message(kind, clock.round, clock.client, wire.codec_id(repr(codec)), weight, payload)
-    return Sent(wire.pack(message), wire.sizes(message))
+def own(key: Key, clock: Clock) -> Key:
+    """A client's own key, of the round's."""
+    return fold(key, "client", clock.client)
 
 
-def _unpack(kind: str, data: bytes, clock: Clock, codec: Codec) -> wire.Message:
-    message = wire.unpack(data)
+def _address(kind: wire.Kind, clock: Clock, codec: Codec, weight: float, body: Body) -> Sent:
+    head = wire.Head(kind, clock.round, clock.client, wire.codec_id(repr(codec)), weight)
+    return Sent(wire.address(body, head), body.sizes)
+
+
+def _check_head(head: wire.Head, kind: wire.Kind, clock: Clock, codec: Codec) -> None:
     for what, got, wanted in (
-        ("direction", message.kind, kind),
-        ("round", message.round, clock.round),
-        ("client", message.client, clock.client),
-        ("codec", message.codec, wire.codec_id(repr(codec))),
+        ("direction", head.kind, kind),
+        ("round", head.round, clock.round),
+        ("client", head.client, clock.client),
+        ("codec", head.codec, wire.codec_id(repr(codec))),
     ):
         if got != wanted:
             raise PayloadError(f"message is for another {what}: expected {wanted}, got {got}")
-    return message
 
 
-def _decode(codec: Codec, message: wire.Message, layout: Layout, key: Key, device: torch.device) -> Tensor:
-    payload = {name: tensor.to(device) for name, tensor in message.payload.items()}
-    vector = codec.decode(payload, layout, key)
-    if vector.shape != (layout.size,):
-        raise PayloadError(f"codec {codec!r} decoded shape {tuple(vector.shape)}, expected {layout.size} entries")
-    return wire.finite(vector.to(layout.dtype), "change")
+def _moved(payload: Payload, device: torch.device) -> Payload:
+    return {name: tensor.to(device) for name, tensor in payload.items()}
 
 
 def _device(params: Params) -> torch.device:

@@ -4,12 +4,30 @@ A recipe is a function with typed, defaulted parameters that returns a :class:`~
 parameters are flags of ``gossamer run``; what they mean is told by its docstring, or by that of the part they go to.
 """
 
+import math
 from collections.abc import Callable
+from typing import Literal
 
-from gossamer.codecs import Dense
+from gossamer.codecs import (
+    Codec,
+    Dense,
+    Drive,
+    Eden,
+    Feedback,
+    Lift,
+    MaskedNoise,
+    SampledMask,
+    Sparse,
+    StochasticSign,
+    Subsample,
+    Ternary,
+    TopK,
+)
+from gossamer.codecs.noise import Kind
+from gossamer.forms import Supermask
 from gossamer.method import Method
-from gossamer.servers import Mean, Weights
-from gossamer.solvers import SGD
+from gossamer.servers import Average, MaskAverage, Mean, Weights
+from gossamer.solvers import SGD, Adam, PruningSGD
 from gossamer.views import Full
 
 
@@ -50,11 +68,165 @@ def centralised(lr: float = 0.1, epochs: int = 5, steps: int | None = None, batc
     return Method(Full(), SGD(lr, epochs, steps, batch), send="nothing", pooled=True)
 
 
+# One bit a parameter, learned while training, and what it is compared with. Weight matrices are compressed; norms,
+# biases and running statistics go dense in the same message.
+
+
+def fedmrn(
+    lr: float = 0.1,
+    epochs: int = 5,
+    steps: int | None = None,
+    batch: int | None = 16,
+    weights: Weights = "samples",
+    noise: Kind = "uniform",
+    alpha: float = 0.01,
+    stochastic: bool = True,
+    progressive: bool = True,
+    rehearsed: bool = True,
+    coded: bool = False,
+) -> Method:
+    """Masks over random noise, learned while training: one bit a parameter (Li et al., 2024)."""
+    codec = MaskedNoise(False, noise, alpha, stochastic, progressive, rehearsed, coded)
+    return fedavg(lr, epochs, steps, batch, weights).with_parts(codec=Lift(codec))
+
+
+def fedmrns(
+    lr: float = 0.1,
+    epochs: int = 5,
+    steps: int | None = None,
+    batch: int | None = 16,
+    weights: Weights = "samples",
+    noise: Kind = "uniform",
+    alpha: float = 0.005,
+    stochastic: bool = True,
+    progressive: bool = True,
+    rehearsed: bool = True,
+    coded: bool = False,
+) -> Method:
+    """FedMRN with signed masks: the noise is kept or turned round."""
+    codec = MaskedNoise(True, noise, alpha, stochastic, progressive, rehearsed, coded)
+    return fedavg(lr, epochs, steps, batch, weights).with_parts(codec=Lift(codec))
+
+
+def fedpm(
+    lr: float = 0.1, epochs: int = 5, steps: int | None = None, batch: int | None = 16, scale: float = math.e
+) -> Method:
+    """Masks over frozen weights, drawn from trained scores: one bit a parameter (Isik et al., 2023)."""
+    solver = Adam(lr, epochs, steps, batch)
+    server = MaskAverage("uniform")
+    return Method(Full(), solver, Lift(SampledMask()), server, send="model", form=Supermask(scale))
+
+
+def fedsparsify(
+    lr: float = 0.1,
+    epochs: int = 5,
+    steps: int | None = None,
+    batch: int | None = 16,
+    weights: Weights = "samples",
+    sparsity: float = 0.97,
+) -> Method:
+    """Weights are pruned by magnitude while training, and the pruned model is sent (Stripelis et al., 2022)."""
+    solver = PruningSGD(lr, epochs, steps, batch, sparsity=sparsity)
+    return Method(Full(), solver, Lift(Sparse()), Average(weights), send="model")
+
+
+def signsgd(
+    lr: float = 0.1,
+    epochs: int = 5,
+    steps: int | None = None,
+    batch: int | None = 16,
+    weights: Weights = "samples",
+    scale: Literal["max", "norm"] | float = "max",
+    feedback: bool = False,
+) -> Method:
+    """The sign of each change, drawn at random so that it is right on average (Safaryan and Richtarik, 2021)."""
+    return _compressed(fedavg(lr, epochs, steps, batch, weights), StochasticSign(scale), feedback)
+
+
+def topk(
+    lr: float = 0.1,
+    epochs: int = 5,
+    steps: int | None = None,
+    batch: int | None = 16,
+    weights: Weights = "samples",
+    share: float = 0.03,
+    feedback: bool = False,
+) -> Method:
+    """The largest changes alone, with their places."""
+    return _compressed(fedavg(lr, epochs, steps, batch, weights), TopK(share), feedback, each=False)
+
+
+def subsample(
+    lr: float = 0.1,
+    epochs: int = 5,
+    steps: int | None = None,
+    batch: int | None = 16,
+    weights: Weights = "samples",
+    share: float = 0.03125,
+    rescale: bool = True,
+) -> Method:
+    """Changes chosen at random by a key that both ends have: no places are sent."""
+    return _compressed(fedavg(lr, epochs, steps, batch, weights), Subsample(share, rescale), each=False)
+
+
+def terngrad(
+    lr: float = 0.1,
+    epochs: int = 5,
+    steps: int | None = None,
+    batch: int | None = 16,
+    weights: Weights = "samples",
+    feedback: bool = False,
+) -> Method:
+    """Each change as -1, 0 or 1 times the largest of its tensor (Wen et al., 2017)."""
+    return _compressed(fedavg(lr, epochs, steps, batch, weights), Ternary(), feedback)
+
+
+def drive(
+    lr: float = 0.1,
+    epochs: int = 5,
+    steps: int | None = None,
+    batch: int | None = 16,
+    weights: Weights = "samples",
+    scale: Literal["unbiased", "least-squares"] = "unbiased",
+    feedback: bool = False,
+) -> Method:
+    """Signs after a random rotation, and a scale (Vargaftik et al., 2021)."""
+    return _compressed(fedavg(lr, epochs, steps, batch, weights), Drive(scale), feedback, each=False)
+
+
+def eden(
+    lr: float = 0.1,
+    epochs: int = 5,
+    steps: int | None = None,
+    batch: int | None = 16,
+    weights: Weights = "samples",
+    bits: int = 1,
+    feedback: bool = False,
+) -> Method:
+    """A few bits an entry after a random rotation, right on average (Vargaftik et al., 2022)."""
+    return _compressed(fedavg(lr, epochs, steps, batch, weights), Eden(bits), feedback, each=False)
+
+
+def _compressed(method: Method, codec: Codec, feedback: bool = False, each: bool = True) -> Method:
+    """A method with another codec for its weight matrices; ``each`` of them by itself, or all as one."""
+    return method.with_parts(codec=Lift(Feedback(codec) if feedback else codec, each))
+
+
 METHODS: dict[str, Callable[..., Method]] = {
     "fedavg": fedavg,
     "fedsgd": fedsgd,
     "fedprox": fedprox,
     "local": local,
     "centralised": centralised,
+    "fedmrn": fedmrn,
+    "fedmrns": fedmrns,
+    "fedpm": fedpm,
+    "fedsparsify": fedsparsify,
+    "signsgd": signsgd,
+    "topk": topk,
+    "subsample": subsample,
+    "terngrad": terngrad,
+    "drive": drive,
+    "eden": eden,
 }
 """Recipes by the name that the command line uses."""

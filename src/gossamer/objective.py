@@ -160,8 +160,17 @@ def _places(module: nn.Module) -> dict[str, list[tuple[dict[str, Any], str]]]:
 
 @contextmanager
 def seeded(key: Key) -> Iterator[None]:
-    """Torch's own generators seeded from a key (initialisation, dropout), and put back afterwards."""
-    devices = range(torch.cuda.device_count())
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(torch_seed(key))
+    """Torch's own generators seeded from a key (initialisation, dropout), and put back afterwards.
+
+    Not with ``torch.manual_seed``, which takes note of who called it for every kind of device there might be.
+    """
+    on_gpus = torch.cuda.default_generators if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
+    generators = [torch.default_generator, *on_gpus]
+    states = [generator.get_state() for generator in generators]
+    try:
+        for generator in generators:
+            generator.manual_seed(torch_seed(key))
         yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            generator.set_state(state)

@@ -108,9 +108,10 @@ def words_by_tensor_ops(key: Key, n: int, *, start: int = 0, device: torch.devic
     return _philox(counter, key).reshape(-1)[start % 4 :][:n]
 
 
-def _philox(counter: Tensor, key: Key) -> Tensor:
-    """Four words for each counter, in the last dimension."""
+def _philox(counter: Tensor, key: Key, second: Tensor | int = 0) -> Tensor:
+    """Four words for each counter, in the last dimension; ``second`` is the counter's second word."""
     c0, c1, c2, c3 = counter, *(torch.zeros_like(counter) for _ in range(3))
+    c1 = c1 + second
     k0, k1 = key
     for _ in range(ROUNDS):
         high0, low0 = _multiply(c0, MULTIPLIERS[0])
@@ -189,6 +190,46 @@ def uniform(
 
 def _fractions(integers: Tensor, bits: int, dtype: torch.dtype) -> Tensor:
     return (integers & ((1 << bits) - 1)).to(dtype).mul_(0.5**bits)
+
+
+def tensor(key: Key, device: torch.device | str = "cpu") -> Tensor:
+    """A key as a tensor, for :func:`draws`: its two words as int64 with the same bits."""
+    return torch.tensor([_signed(key.a), _signed(key.b)], dtype=torch.int64, device=device)
+
+
+@torch.library.custom_op("gossamer::draws", mutates_args=())
+def draws(key: Tensor, step: Tensor, n: int) -> Tensor:
+    """Uniform float32 noise for one of many steps, from tensors alone, so that a step can be stacked and captured.
+
+    ``key`` is from :func:`tensor`, ``step`` a whole number, one element. The counter's second word is the step: at step
+    0 these are the values of :func:`uniform`.
+    """
+    if key.is_cuda and _triton_installed():
+        from gossamer import philox_triton
+
+        return _fractions(_pairs(philox_triton.words_at(key, step, -(-n // 2)))[:n] >> 8, 24, torch.float32)
+    if key.device.type == "cpu":
+        at = np.array([0, int(step), 0, 0], dtype=np.uint64)
+        bits = np.random.Philox(key=key.numpy().view(np.uint64), counter=at)
+        raw = torch.from_numpy(bits.random_raw(max(1, -(-n // 2))).view(np.int64))
+    else:
+        counter = torch.arange(-(-n // 8), dtype=torch.int64, device=key.device) + 1
+        raw = _philox(counter, Key(*(int(word) % 2**64 for word in key)), step).reshape(-1)
+    return _fractions(_pairs(raw)[:n] >> 8, 24, torch.float32)
+
+
+@draws.register_fake
+def _(key: Tensor, step: Tensor, n: int) -> Tensor:
+    return key.new_empty(n, dtype=torch.float32)
+
+
+@draws.register_vmap
+def _(info: object, in_dims: tuple[int | None, ...], key: Tensor, step: Tensor, n: int) -> tuple[Tensor, int]:
+    """One client after the other."""
+    many = key.shape[in_dims[0]] if in_dims[0] is not None else step.shape[in_dims[1] or 0]
+    keys = key.movedim(in_dims[0], 0) if in_dims[0] is not None else key.expand(many, *key.shape)
+    steps = step.movedim(in_dims[1], 0) if in_dims[1] is not None else step.expand(many, *step.shape)
+    return torch.stack([draws(k, s, n) for k, s in zip(keys, steps, strict=True)]), 0
 
 
 def permutation(key: Key, n: int) -> npt.NDArray[np.int64]:

@@ -45,21 +45,35 @@ def check_value(part: Any) -> None:
 # Codecs.
 
 
-def check_codec(codec: Codec, *, dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64)) -> None:
-    """Encoding is pure and repeatable, crosses the wire unharmed, and nothing but a payload of its own is decoded."""
+def check_codec(
+    codec: Codec,
+    *,
+    dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64),
+    largest: float = 1e30,
+) -> None:
+    """A codec is pure, keeps what it promises, crosses the wire unharmed, and decodes no payload but its own.
+
+    A vector with an entry above ``largest`` may be refused, with the reason; any other must be encoded.
+    """
     check_value(codec)
     for dtype in dtypes:
         for x in awkward_vectors(dtype):
-            _check_round_trip(codec, x)
+            _check_round_trip(codec, x, largest)
         _check_refusals(codec, dtype)
         _check_memory(codec, dtype)
+        _check_fold(codec, dtype)
+    if codec.unbiased:
+        _check_mean(codec, dtypes[-1])
 
 
 def awkward_vectors(dtype: torch.dtype = torch.float32) -> Iterator[Tensor]:
-    """Vectors that break careless codecs: tiny, huge, constant, empty-ish and ordinary ones."""
+    """Vectors that break careless codecs: tiny, huge, constant, mostly zero, lopsided and ordinary ones."""
     for n in (1, 2, 7, 64, 1000):
         noise = uniform(fold(KEY, n), n, dtype=torch.float64) * 2 - 1
         yield from (vector.to(dtype) for vector in (noise, torch.zeros(n), torch.ones(n), noise * 1e-30, noise * 1e15))
+        yield torch.where(noise > 0.8, noise, 0).to(dtype)
+        yield torch.cat([noise[:1] * 1e15, noise[1:] * 1e-15]).to(dtype)
+        yield (noise * torch.finfo(dtype).max).to(dtype)
 
 
 def _layout(x: Tensor) -> Layout:
@@ -69,18 +83,38 @@ def _layout(x: Tensor) -> Layout:
     return Layout.of(pieces)
 
 
-def _check_round_trip(codec: Codec, x: Tensor) -> None:
+def _ordinary(dtype: torch.dtype) -> Tensor:
+    return (uniform(KEY, 100, dtype=torch.float64) - 0.5).to(dtype)
+
+
+def _check_round_trip(codec: Codec, x: Tensor, largest: float) -> None:
     layout, before = _layout(x), x.clone()
-    payload = codec.encode(x, layout, KEY)
+    try:
+        payload = codec.encode(x, layout, KEY)
+    except PayloadError as error:
+        if x.abs().max() > largest:
+            return
+        raise AssertionError(f"{codec!r} refuses a vector that it must take: {error}") from error
     assert torch.equal(x, before), f"{codec!r}.encode changed its input"
     again = codec.encode(x, layout, KEY)
     sent = _over_the_wire(payload)
     assert _same(sent, payload), f"{codec!r}: the payload came back from the wire changed"
     assert _same(again, payload), f"{codec!r}.encode gives another payload for the same key"
-    decoded = codec.decode(sent, layout, KEY)
+    strided = torch.stack([x, x + 1], 1)[:, 0]
+    assert _same(codec.encode(strided, layout, KEY), payload), f"{codec!r} encodes a strided vector otherwise"
+    decoded = _own(codec, sent, layout)
     assert decoded.shape == x.shape, f"{codec!r} decoded {tuple(decoded.shape)}, expected {tuple(x.shape)}"
     assert torch.isfinite(decoded).all(), f"{codec!r} decoded values that are not finite from {x}"
     assert torch.equal(decoded, codec.decode(sent, layout, KEY)), f"{codec!r}.decode gives another vector each time"
+    if codec.exact and torch.cuda.is_available():
+        _check_gpu(codec, x, payload, decoded)
+
+
+def _own(codec: Codec, payload: Payload, layout: Layout) -> Tensor:
+    try:
+        return codec.decode(payload, layout, KEY)
+    except PayloadError as error:
+        raise AssertionError(f"{codec!r}.decode refuses what encode made: {error}") from error
 
 
 def _over_the_wire(payload: Payload) -> Payload:
@@ -91,9 +125,35 @@ def _same(a: Payload, b: Payload) -> bool:
     return a.keys() == b.keys() and all(a[n].dtype == b[n].dtype and torch.equal(a[n], b[n]) for n in a)
 
 
+def _check_gpu(codec: Codec, x: Tensor, payload: Payload, decoded: Tensor) -> None:
+    """Bytes and decoded values do not depend on the device."""
+    layout = _layout(x)
+    there = codec.encode(x.cuda(), layout, KEY)
+    assert _same(_over_the_wire(there), payload), f"{codec!r} encodes otherwise on a GPU: if it must, exact = False"
+    back = codec.decode({name: tensor.cuda() for name, tensor in payload.items()}, layout, KEY)
+    assert torch.equal(back.cpu(), decoded), f"{codec!r} decodes otherwise on a GPU: if it must, exact = False"
+
+
+def _check_mean(codec: Codec, dtype: torch.dtype) -> None:
+    """Over many keys the decoded vector comes to the encoded one, as near as its own scatter lets it.
+
+    Twice: in the root mean square over all entries, and along the vector, where a wrong scale shows best.
+    """
+    x = uniform(fold(KEY, "mean"), 48, dtype=torch.float64).to(dtype) * 2 - 1
+    layout = _layout(x)
+    keys = [fold(KEY, draw) for draw in range(300)]
+    decoded = torch.stack([codec.decode(codec.encode(x, layout, k), layout, k) for k in keys]).double()
+    for errors in (decoded - x.double(), (decoded - x.double()) @ x.double().view(-1, 1) / x.double().square().sum()):
+        off = errors.mean(0).square().mean().sqrt()
+        scatter = (errors.var(0).mean() / len(keys)).sqrt()
+        assert off <= 4 * scatter + 1e-6, (
+            f"{codec!r} says that it is unbiased: it is off by {off:.2g} on average, give or take {scatter:.2g}"
+        )
+
+
 def _check_refusals(codec: Codec, dtype: torch.dtype) -> None:
-    """A payload with an array missing is refused; one that was altered is refused or decodes, but never crashes."""
-    x = (uniform(KEY, 100, dtype=torch.float64) - 0.5).to(dtype)
+    """A payload with an array missing is refused; one that was altered is refused or decodes to finite values."""
+    x = _ordinary(dtype)
     layout = _layout(x)
     payload = codec.encode(x, layout, KEY)
     for name in payload:
@@ -101,11 +161,12 @@ def _check_refusals(codec: Codec, dtype: torch.dtype) -> None:
             f"{codec!r}.decode accepts a payload without {name!r}: read it with gossamer.wire.expect"
         )
     for altered in _altered(payload):
-        _decodes(codec, altered, layout)
-    poisoned = x.clone()
-    poisoned[3] = torch.nan
-    with contextlib.suppress(PayloadError):
-        _decodes(codec, codec.encode(poisoned, layout, KEY), layout)
+        _decodes(codec, _over_the_wire(altered), layout)
+    for bad in (torch.nan, torch.inf, -torch.inf):
+        poisoned = x.clone()
+        poisoned[3] = bad
+        with contextlib.suppress(PayloadError):
+            _decodes(codec, codec.encode(poisoned, layout, KEY), layout)
 
 
 def _decodes(codec: Codec, payload: Payload, layout: Layout) -> bool:
@@ -114,25 +175,39 @@ def _decodes(codec: Codec, payload: Payload, layout: Layout) -> bool:
     except PayloadError:
         return False
     assert decoded.shape == (layout.size,), f"{codec!r} decoded {tuple(decoded.shape)}, expected {layout.size} entries"
+    assert torch.isfinite(decoded).all(), (
+        f"{codec!r} decoded values that are not finite from a payload not its own: check it with gossamer.wire.finite"
+    )
     return True
 
 
 def _altered(payload: Payload) -> Iterator[Payload]:
+    """The payload with one array cut, grown, of another type, with bits flipped, or with other bytes throughout."""
     for name, tensor in payload.items():
-        yield {**payload, name: tensor[:-1]}
-        yield {**payload, name: torch.cat([tensor, tensor])}
-        yield {**payload, name: tensor.to(torch.int64)}
-        if len(tensor):
-            raw = tensor.clone().view(torch.uint8)
-            for place in range(0, len(raw), max(1, len(raw) // 16)):
-                flipped = raw.clone()
-                flipped[place] ^= 0xFF
-                yield {**payload, name: flipped.view(tensor.dtype)}
+        for other in (tensor[:-1], tensor[:1], tensor[:0], torch.cat([tensor, tensor]), tensor.to(torch.int64)):
+            yield {**payload, name: other}
+        raw = tensor.contiguous().view(torch.uint8)
+        for other in (*_flipped(raw), torch.zeros_like(raw), torch.full_like(raw, 0xFF), *_garbage(raw)):
+            yield {**payload, name: other.view(tensor.dtype)}
+
+
+def _flipped(raw: Tensor) -> Iterator[Tensor]:
+    """All bits of some bytes, and one bit of each of these."""
+    for number, place in enumerate(range(0, len(raw), max(1, len(raw) // 16))):
+        for bits in (0xFF, 1 << number % 8, 0x80 >> number % 8):
+            flipped = raw.clone()
+            flipped[place] ^= bits
+            yield flipped
+
+
+def _garbage(raw: Tensor) -> Iterator[Tensor]:
+    for draw in range(16):
+        yield (uniform(fold(KEY, "garbage", draw), len(raw)) * 256).to(torch.uint8)
 
 
 def _check_memory(codec: Codec, dtype: torch.dtype) -> None:
     """What a codec remembers is a nest of tensors, and survives being stored between rounds."""
-    x = (uniform(KEY, 100, dtype=torch.float64) - 0.5).to(dtype)
+    x = _ordinary(dtype)
     layout = _layout(x)
     state = codec.init(layout)
     for number, delivered in enumerate((True, False, True)):
@@ -143,6 +218,19 @@ def _check_memory(codec: Codec, dtype: torch.dtype) -> None:
         assert codec.decode(_over_the_wire(payload), layout, at).shape == x.shape
         state = codec.settle(kept, delivered)
         assert all(isinstance(leaf, Tensor) for leaf in tree.flatten(state).values()), f"{codec!r} must keep tensors"
+
+
+def _check_fold(codec: Codec, dtype: torch.dtype) -> None:
+    """To fold a payload into a sum is to decode it, weigh it and add it."""
+    x = _ordinary(dtype)
+    layout = _layout(x)
+    payload = codec.encode(x, layout, KEY)
+    acc = torch.ones_like(x)
+    codec.fold(acc, payload, layout, KEY, 0.5)
+    wanted = 1 + codec.decode(payload, layout, KEY) * 0.5
+    assert torch.allclose(acc, wanted, rtol=1e-5, atol=1e-5), (
+        f"{codec!r}.fold adds something else than half of what it decodes"
+    )
 
 
 # Views, solvers, servers, channels.
@@ -188,7 +276,7 @@ def _two_steps(solver: Solver, start: Params) -> Params:
     def gradient(params: Params) -> tuple[Params, Params]:
         return {"w": params["w"] * 3}, {}
 
-    carry = solver.begin(start, {})
+    carry = solver.begin(start, {}, 2)
     for _ in range(2):
         carry = solver.step(gradient, start, carry, solver.now(CLOCK))
     assert all(isinstance(leaf, Tensor) for leaf in tree.flatten(solver.end(carry)).values())
@@ -206,7 +294,7 @@ def check_server(server: Server, params: Params) -> None:
     change = {name: torch.ones_like(tensor) for name, tensor in params.items()}
     acc = server.empty(state)
     for client in range(3):
-        acc = server.fold(acc, Arrival(client, Part(), change, 1.0))
+        acc = server.fold(acc, Arrival.of(client, Part(), change, 1.0))
     assert _same(_flat(server.model(state)), _flat(before)), f"{server!r}.fold changed the state it must only read"
     stored = tree.unflatten(tree.flatten(server.finish(state, acc, CLOCK)))
     assert server.model(stored).keys() == params.keys(), f"{server!r}: the state must be a nest of tensors"

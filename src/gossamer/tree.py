@@ -80,24 +80,9 @@ def put(nest: Mapping[str, Any], rows: Any, new: Mapping[str, Any]) -> None:
             value[rows] = new[name]
 
 
-def put_where(nest: Mapping[str, Any], active: Tensor, new: Mapping[str, Any]) -> None:
-    """Write the active rows of a stacked nest in place, without asking which they are."""
-    for name, value in nest.items():
-        if isinstance(value, Mapping):
-            put_where(value, active, new[name])
-        else:
-            value.copy_(torch.where(active.view([-1] + [1] * (value.dim() - 1)), new[name], value))
-
-
-def grown(nest: Mapping[str, Any], rows: int) -> State:
-    """A copy of a stacked nest with ``rows`` rows, the new ones like its first."""
-    more: State = {}
-    for name, value in nest.items():
-        if isinstance(value, Mapping):
-            more[name] = grown(value, rows)
-        else:
-            more[name] = torch.cat([value, value[:1].expand(rows - len(value), *value.shape[1:])])
-    return more
+def clone(nest: Mapping[str, Any]) -> State:
+    """The same nest in memory of its own."""
+    return {name: clone(value) if isinstance(value, Mapping) else value.clone() for name, value in nest.items()}
 
 
 def shape(nest: Mapping[str, Any]) -> tuple[Any, ...]:

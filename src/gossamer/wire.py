@@ -5,10 +5,11 @@
     table     for each array in name order: name length, name, type code, count as a LEB128 varint
     arrays    their little-endian bytes in the same order, with no padding
 
-Table and arrays are the body. The checksum is the CRC-32 of the whole message with the checksum's own bytes zero. It
-catches damage, not malice: a message may carry a right checksum and still lie, so lengths are compared with the bytes
-at hand before anything is allocated, and nothing is ever unpickled. A message has one form only: what ``unpack``
-accepts, ``pack`` gives back byte for byte. ``docs/wire.md`` shows one such message byte by byte.
+Table and arrays are the body. The checksum is the CRC-32 of the body followed by the header's other 36 bytes: in this
+order, what goes to many clients at once is checked once and only addressed to each. It catches damage, not malice: a
+message may carry a right checksum and still lie, so lengths are compared with the bytes at hand before anything is
+allocated, and nothing is ever unpickled. A message has one form only: what ``unpack`` accepts, ``pack`` gives back byte
+for byte. ``docs/wire.md`` shows one such message byte by byte.
 """
 
 import math
@@ -16,7 +17,7 @@ import struct
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,7 @@ from gossamer.errors import PayloadError
 from gossamer.types import Payload
 
 MAGIC = b"GSMR"
-VERSION = 1
+VERSION = 2
 HEADER = struct.Struct("<4sBBHIIIdQI")
 CHECKED = HEADER.size - 4  # the checksum is the header's last field
 OVERHEAD = "overhead"  # the name under which `sizes` reports header and table, so no array may have it
@@ -66,6 +67,11 @@ class Message:
     weight: float
     payload: Payload
 
+    @property
+    def head(self) -> "Head":
+        """All but the payload."""
+        return Head(self.kind, self.round, self.client, self.codec, self.weight)
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -81,23 +87,84 @@ class Entry:
         return self.count * self.dtype.itemsize
 
 
+@dataclass(frozen=True, eq=False)
+class Body:
+    """A payload as bytes, with its checksum and its bytes by array name."""
+
+    data: bytes
+    arrays: int
+    checksum: int
+    sizes: dict[str, int]
+
+    @classmethod
+    def of(cls, payload: Payload) -> "Body":
+        """Table and arrays; tensors may live on any device."""
+        entries = _entries(payload)
+        table = _table(entries)
+        data = b"".join([table, *(_array(payload[entry.name]) for entry in entries)])
+        sizes = {entry.name: entry.nbytes for entry in entries} | {OVERHEAD: HEADER.size + len(table)}
+        return cls(data, len(entries), checksum(data), sizes)
+
+
+@dataclass(frozen=True, eq=False)
+class Letter:
+    """A message's bytes in two pieces, so that many letters can share one body; ``bytes`` of it is the message."""
+
+    head: bytes
+    body: bytes
+
+    @classmethod
+    def of(cls, data: "bytes | Letter") -> "Letter":
+        """A message's bytes, cut."""
+        return data if isinstance(data, Letter) else cls(data[: HEADER.size], data[HEADER.size :])
+
+    def __len__(self) -> int:
+        return len(self.head) + len(self.body)
+
+    def __bytes__(self) -> bytes:
+        return self.head + self.body
+
+
+class Head(NamedTuple):
+    """What a header says, besides what it says about the body."""
+
+    kind: Kind
+    round: int
+    client: int
+    codec: int
+    weight: float
+
+
 def codec_id(description: str) -> int:
     """The number that stands for a codec in a header: the CRC-32 of its description."""
     return zlib.crc32(description.encode())
 
 
+def checksum(body: bytes) -> int:
+    """The part of a message's checksum that its body makes up."""
+    return zlib.crc32(body)
+
+
 def pack(message: Message) -> bytes:
     """The message as bytes; tensors may live on any device."""
-    entries = _entries(message.payload)
-    body: list[bytes | memoryview] = [_table(entries), *(_array(message.payload[entry.name]) for entry in entries)]
-    header = _header(message, sum(len(piece) for piece in body))
-    return b"".join([header, struct.pack("<I", _checksum(header, *body)), *body])
+    return bytes(address(Body.of(message.payload), message.head))
+
+
+def address(body: Body, head: Head) -> Letter:
+    """A body with its header."""
+    for field in ("round", "client", "codec"):
+        value = getattr(head, field)
+        _refuse_unless(0 <= value < 2**32, f"{field} must be from 0 to {2**32 - 1:,}, got {value}")
+    _refuse_unless(head.kind in KINDS, f"kind must be 'down' or 'up', got {head.kind!r}")
+    _check_weight(head.weight)
+    numbers = (body.arrays, head.round, head.client, head.codec, head.weight, len(body.data))
+    checked = HEADER.pack(MAGIC, VERSION, KINDS.index(head.kind), *numbers, 0)[:CHECKED]
+    return Letter(checked + struct.pack("<I", zlib.crc32(checked, body.checksum)), body.data)
 
 
 def sizes(message: Message) -> dict[str, int]:
     """Bytes by array name, and of header and table as ``overhead``; they sum to the length of the packed message."""
-    entries = _entries(message.payload)
-    return {entry.name: entry.nbytes for entry in entries} | {OVERHEAD: HEADER.size + len(_table(entries))}
+    return Body.of(message.payload).sizes
 
 
 def _entries(payload: Payload) -> list[Entry]:
@@ -111,17 +178,6 @@ def _entries(payload: Payload) -> list[Entry]:
 
 def _named_well(name: str) -> bool:
     return 1 <= len(name) <= 255 and name.isascii() and name.isprintable() and name != OVERHEAD
-
-
-def _header(message: Message, length: int) -> bytes:
-    """The header without its checksum."""
-    for field in ("round", "client", "codec"):
-        value = getattr(message, field)
-        _refuse_unless(0 <= value < 2**32, f"{field} must be from 0 to {2**32 - 1:,}, got {value}")
-    _refuse_unless(message.kind in KINDS, f"kind must be 'down' or 'up', got {message.kind!r}")
-    _check_weight(message.weight)
-    numbers = (len(message.payload), message.round, message.client, message.codec, message.weight, length)
-    return HEADER.pack(MAGIC, VERSION, KINDS.index(message.kind), *numbers, 0)[:CHECKED]
 
 
 def _check_weight(weight: float) -> None:
@@ -153,41 +209,41 @@ def _plain(tensor: Tensor) -> Tensor:
     return tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
 
 
-def _checksum(header: bytes | memoryview, *pieces: bytes | memoryview) -> int:
-    checksum = zlib.crc32(bytes(4), zlib.crc32(header))
-    for piece in pieces:
-        checksum = zlib.crc32(piece, checksum)
-    return checksum
-
-
-def unpack(data: bytes) -> Message:
+def unpack(data: bytes | Letter) -> Message:
     """The message that the bytes hold, or :class:`~gossamer.errors.PayloadError` with the reason why they hold none."""
-    view = memoryview(data)
-    kind, arrays, round, client, codec, weight = _read_header(view)
-    entries, at = _read_table(view, arrays)
-    nbytes = sum(entry.nbytes for entry in entries)
-    _refuse_unless(nbytes == len(view) - at, f"arrays hold {len(view) - at:,} bytes, the table says {nbytes:,}")
-    return Message(kind, round, client, codec, weight, dict(_read_arrays(view, entries, at)))
+    letter = Letter.of(data)
+    head, arrays = read_head(letter, checksum(letter.body))
+    return Message(*head, read_body(letter.body, arrays))
 
 
-def _read_header(view: memoryview) -> tuple[Kind, int, int, int, int, float]:
-    _refuse_unless(len(view) >= HEADER.size, f"message holds {len(view)} bytes, a header alone has {HEADER.size}")
-    magic, version, kind, arrays, round, client, codec, weight, length, checksum = HEADER.unpack_from(view)
+def read_head(letter: Letter, checksum: int) -> tuple[Head, int]:
+    """What the header says, and of how many arrays, given the body's checksum."""
+    _refuse_unless(len(letter) >= HEADER.size, f"message holds {len(letter)} bytes, a header alone has {HEADER.size}")
+    magic, version, kind, arrays, round, client, codec, weight, length, wanted = HEADER.unpack(letter.head)
     _refuse_unless(magic == MAGIC, f"message begins with {magic!r}, not {MAGIC!r}")
     _refuse_unless(version == VERSION, f"message has version {version}, this release reads version {VERSION}")
     _refuse_unless(
-        len(view) == HEADER.size + length, f"message holds {len(view)} bytes, its header says {HEADER.size + length}"
+        len(letter.body) == length, f"message holds {len(letter)} bytes, its header says {HEADER.size + length}"
     )
-    found = _checksum(view[:CHECKED], view[HEADER.size :])
-    _refuse_unless(found == checksum, f"message has checksum {found:08x}, its header says {checksum:08x}")
+    found = zlib.crc32(letter.head[:CHECKED], checksum)
+    _refuse_unless(found == wanted, f"message has checksum {found:08x}, its header says {wanted:08x}")
     _refuse_unless(kind < len(KINDS), f"message has kind {kind}, known are 0 (down) and 1 (up)")
     _check_weight(weight)
-    return KINDS[kind], arrays, round, client, codec, weight
+    return Head(KINDS[kind], round, client, codec, weight), arrays
+
+
+def read_body(body: bytes, arrays: int) -> Payload:
+    """The arrays of a body, copied."""
+    view = memoryview(body)
+    entries, at = _read_table(view, arrays)
+    nbytes = sum(entry.nbytes for entry in entries)
+    _refuse_unless(nbytes == len(view) - at, f"arrays hold {len(view) - at:,} bytes, the table says {nbytes:,}")
+    return dict(_read_arrays(view, entries, at))
 
 
 def _read_table(view: memoryview, arrays: int) -> tuple[list[Entry], int]:
     entries: list[Entry] = []
-    at = HEADER.size
+    at = 0
     for _ in range(arrays):
         entry, at = _read_entry(view, at)
         before = entries[-1].name if entries else ""
@@ -208,7 +264,7 @@ def _read_entry(view: memoryview, at: int) -> tuple[Entry, int]:
 
 
 def _read_byte(view: memoryview, at: int) -> tuple[int, int]:
-    _refuse_unless(at < len(view), f"table runs past the message's {len(view)} bytes")
+    _refuse_unless(at < len(view), f"table runs past the body's {len(view)} bytes")
     return view[at], at + 1
 
 
@@ -245,8 +301,12 @@ def expect(payload: Payload, name: str, dtype: torch.dtype, count: int) -> Tenso
 
 
 def finite(tensor: Tensor, name: str) -> Tensor:
-    """The tensor itself, if it holds neither an infinity nor a NaN."""
-    if not bool(torch.isfinite(tensor).all()):
+    """The tensor itself, if it holds neither an infinity nor a NaN.
+
+    A sum is finite only if all its terms are, and is had sooner than a look at each; that one is needed only where it
+    is not, as large values may add up to infinity too.
+    """
+    if not math.isfinite(tensor.sum().item()) and not bool(torch.isfinite(tensor).all()):
         bad = int((~torch.isfinite(tensor)).sum())
         raise PayloadError(f"{name!r} holds {bad:,} of {tensor.numel():,} values that are not finite")
     return tensor

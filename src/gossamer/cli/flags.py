@@ -14,6 +14,7 @@ from typing import Any, Literal, NamedTuple, Union
 
 from gossamer.channels import CHANNELS, Channel
 from gossamer.cli.mistakes import Mistakes
+from gossamer.codecs import CODECS, Codec
 from gossamer.errors import ConfigError
 from gossamer.method import Method
 from gossamer.solvers import SCHEDULES, Schedule
@@ -22,6 +23,7 @@ from gossamer.specs import parse, read
 Recipe = Callable[..., Method]
 
 REGISTRIES: dict[Any, tuple[dict[str, type], str]] = {
+    Codec: (CODECS, "codec"),
     Schedule: (SCHEDULES, "schedule"),
     Channel: (CHANNELS, "channel"),
 }
@@ -106,12 +108,19 @@ def takes(kind: Any) -> str:
 def meanings(recipe: Recipe) -> dict[str, str]:
     """What each parameter means: the recipe's own words first, then those of its parts."""
     method = defaults(recipe)
-    parts = [getattr(method, field.name) for field in dataclasses.fields(Method)] if method else []
     told: dict[str, str] = {}
-    for source in (recipe, *map(type, parts)):
+    for source in (recipe, *map(type, parts(method))):
         for name, meaning in _lines(source):
             told.setdefault(name, meaning)
     return told
+
+
+def parts(whole: Any) -> Iterator[Any]:
+    """The parts of a method, and theirs."""
+    for field in dataclasses.fields(whole) if dataclasses.is_dataclass(whole) else ():
+        part = getattr(whole, field.name)
+        yield part
+        yield from parts(part)
 
 
 def _lines(source: Any) -> Iterator[tuple[str, str]]:

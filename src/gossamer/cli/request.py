@@ -12,10 +12,12 @@ from gossamer.cli import sources
 from gossamer.cli.flags import REQUIRED, Recipe, arguments, defaults, flags, value
 from gossamer.cli.mistakes import Mistakes
 from gossamer.cli.settings import assign
+from gossamer.codecs import CODECS, Dense, Lift, MaskedNoise
 from gossamer.data import DATASETS, SPLITS, Data, Split, load
 from gossamer.engines.options import AUTO, Options
 from gossamer.engines.simulate import Simulation
 from gossamer.errors import ConfigError
+from gossamer.forms import Weights
 from gossamer.method import Method
 from gossamer.methods import METHODS
 from gossamer.nets import NETS, build
@@ -46,6 +48,8 @@ class Request:
     split: str | None = None
     clients: str | None = None
     task: str | None = None
+    codec: str | None = None
+    down: str | None = None
 
     def plain(self) -> dict[str, Any]:
         """For ``run.json``: files by their full path, and what is in them by digest."""
@@ -98,11 +102,28 @@ def make_method(request: Request) -> Method:
     if all(flag.name in values for flag in known if flag.default is REQUIRED):
         method = mistakes.attempt(call, recipe, request.method, values) or method
     if method is not None:
+        method = mistakes.attempt(with_codecs, method, request) or method
         for setting in request.sets:
             method = mistakes.attempt(assign, method, setting) or method
     mistakes.settle()
     assert method is not None  # or there were mistakes
     return method
+
+
+def with_codecs(method: Method, request: Request) -> Method:
+    """The method with other codecs, where they were asked for."""
+    mistakes = Mistakes()
+    asked = {"codec": request.codec, "down": request.down}
+    found = {name: mistakes.attempt(parse, spec, CODECS, "codec") for name, spec in asked.items() if spec}
+    if found and not method.shared:
+        mistakes.note(f"{' and '.join(map(_word, found))}: {request.method} sends nothing")
+    if found.get("codec") and method.form != Weights():
+        mistakes.note(f"--codec: {request.method} sends masks, and has a codec of its own")
+    if isinstance(found.get("down"), MaskedNoise):
+        mistakes.note("--down: masked noise can stand for a small change, not for a model")
+    mistakes.settle()
+    lifted = {name: codec if isinstance(codec, Dense) else Lift(codec) for name, codec in found.items() if codec}
+    return method.with_parts(**lifted)
 
 
 def call(recipe: Recipe, name: str, values: dict[str, Any]) -> Method:

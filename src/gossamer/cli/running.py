@@ -47,7 +47,7 @@ def run(words: list[str]) -> int:
 
 def _start(method: str, given: dict[str, Any], sets: tuple[str, ...], mistakes: Mistakes) -> int:
     """Check everything, then run."""
-    task = {name: given.pop(name) for name in (*TASK, "task") if name in given}
+    task = {name: given.pop(name) for name in (*TASK, "task", "codec", "down") if name in given}
     options = {name: given.pop(name) for name in OPTIONS if name in given}
     out = given.pop("out", None)
     request = Request(method, given, sets, **task)

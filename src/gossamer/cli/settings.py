@@ -32,10 +32,19 @@ def _assigned(method: Method, setting: str) -> Method:
     parts = settable(method)
     if name not in parts:
         raise ConfigError(unknown("part", name, parts))
-    part = parts[name]
+    return method.with_parts(**{name: _changed(parts[name], field, text)})
+
+
+def _changed(part: Any, path: str, text: str) -> Any:
+    """A part with one field set; the field may itself be a part: ``codec.codec.bits``."""
+    field, dot, inner = path.partition(".")
     fields = [f.name for f in dataclasses.fields(part) if f.init]
     if field not in fields:
         known = f"it has {listed(fields)}" if fields else "it has none"
         raise ConfigError(f"{type(part).__name__} has no field {field!r}: {known}")
-    kind = typing.get_type_hints(type(part))[field]
-    return method.with_parts(**{name: dataclasses.replace(part, **{field: value(field, text, kind)})})
+    if not dot:
+        kind = typing.get_type_hints(type(part))[field]
+        return dataclasses.replace(part, **{field: value(field, text, kind)})
+    if not dataclasses.is_dataclass(getattr(part, field)):
+        raise ConfigError(f"{type(part).__name__}.{field} has no fields of its own")
+    return dataclasses.replace(part, **{field: _changed(getattr(part, field), inner, text)})

@@ -22,6 +22,8 @@ RUN = [
     Flag("split", str, SUITS, "how samples are dealt, such as dirichlet:0.3", "SPEC"),
     Flag("clients", int, CLIENTS, "number of clients", "N"),
     Flag("task", str, "", "your own task, instead of data, model and split", "FILE.py:NAME"),
+    Flag("codec", str, "the method's own", "what weights go through on their way up, such as eden:2", "SPEC"),
+    Flag("down", str, "dense", "what weights go through on their way down, such as dense:float16", "SPEC"),
     Flag("per_round", int, "all", "clients in a round", "K"),
     Flag("rounds", int, ROUNDS, "rounds", "R"),
     Flag("seed", int, 0, "where all randomness comes from", "S"),

@@ -7,5 +7,44 @@ say) also overrides ``init``, ``encode_with`` and ``settle``.
 
 from gossamer.codecs.base import Codec
 from gossamer.codecs.dense import Dense
+from gossamer.codecs.drive import Drive
+from gossamer.codecs.eden import Eden
+from gossamer.codecs.feedback import Feedback
+from gossamer.codecs.lift import Lift
+from gossamer.codecs.masked_noise import MaskedNoise
+from gossamer.codecs.sampled_mask import SampledMask
+from gossamer.codecs.sign import StochasticSign
+from gossamer.codecs.sparse import Sparse
+from gossamer.codecs.subsample import Subsample
+from gossamer.codecs.ternary import Ternary
+from gossamer.codecs.topk import TopK
 
-__all__ = ["Codec", "Dense"]
+CODECS: dict[str, type[Codec]] = {
+    "dense": Dense,
+    "sparse": Sparse,
+    "topk": TopK,
+    "subsample": Subsample,
+    "sign": StochasticSign,
+    "ternary": Ternary,
+    "drive": Drive,
+    "eden": Eden,
+    "masked-noise": MaskedNoise,
+}
+"""Codecs by the name that the command line uses."""
+
+__all__ = [
+    "CODECS",
+    "Codec",
+    "Dense",
+    "Drive",
+    "Eden",
+    "Feedback",
+    "Lift",
+    "MaskedNoise",
+    "SampledMask",
+    "Sparse",
+    "StochasticSign",
+    "Subsample",
+    "Ternary",
+    "TopK",
+]

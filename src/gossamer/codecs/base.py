@@ -2,14 +2,27 @@
 
 from abc import ABC, abstractmethod
 
+import torch
 from torch import Tensor
 
+from gossamer.errors import PayloadError
 from gossamer.random import Key
-from gossamer.types import Layout, Payload, State
+from gossamer.types import Layout, Params, Payload, State
+from gossamer.wire import finite
 
 
 class Codec(ABC):
     """Turns a vector into a payload and back; see :func:`gossamer.testing.check_codec` for the contract."""
+
+    @property
+    def exact(self) -> bool:
+        """Whether equal inputs give equal bytes on every device."""
+        return True
+
+    @property
+    def unbiased(self) -> bool:
+        """Whether what is decoded is, on average over keys, what was encoded."""
+        return False
 
     @abstractmethod
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
@@ -30,3 +43,29 @@ class Codec(ABC):
     def settle(self, state: State, delivered: bool) -> State:
         """What to remember, now that it is known whether the payload arrived."""
         return state
+
+    def fold(self, acc: Tensor, payload: Payload, layout: Layout, key: Key, weight: float) -> None:
+        """Add ``weight`` times what a payload stands for to ``acc``; overridden where one pass over it does it all."""
+        acc.add_(checked(self.decode(payload, layout, key), layout).to(acc.dtype) * weight)
+
+    def rehearsal(self, layout: Layout, steps: int, key: Key, device: torch.device) -> State:
+        """What training that feels this codec's loss needs in a round of so many steps; nothing: it does not feel it.
+
+        ``layout`` and ``key`` are those that the change will be encoded with.
+        """
+        return {}
+
+    def rehearse(self, change: Params, aid: State, taken: Tensor) -> Params:
+        """The change that a step's forward pass uses in place of the true one, for the tensors where they differ.
+
+        ``aid`` is what :meth:`rehearsal` gave, ``taken`` counts the steps of the round before this one. The gradient
+        there is taken for the gradient at the true change (straight through). Pure, so that it can be compiled.
+        """
+        return {}
+
+
+def checked(vector: Tensor, layout: Layout) -> Tensor:
+    """What a codec decoded, if it is of the right size and finite."""
+    if vector.shape != (layout.size,):
+        raise PayloadError(f"decoded shape {tuple(vector.shape)}, expected {layout.size} entries")
+    return finite(vector.to(layout.dtype), "change")

@@ -17,7 +17,6 @@ from gossamer.data.readers import leaf
 from gossamer.data.readers.leaf import Owned
 from gossamer.data.samples import Data, Samples
 from gossamer.errors import require
-from gossamer.nets import NONE
 from gossamer.random import Key
 
 Reader = Callable[[Sequence[Path]], tuple[Owned, Owned]]
@@ -82,4 +81,4 @@ class Shakespeare:
             partial(text.read_roles, stride=self.stride),
         )
         forms = [_leaf("shakespeare", text.from_leaf), roles]
-        return _load("shakespeare", data_dir, forms, len(text.ALPHABET), model=NONE)
+        return _load("shakespeare", data_dir, forms, len(text.ALPHABET), model="lstm")

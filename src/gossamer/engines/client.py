@@ -5,34 +5,37 @@ Whoever runs a client, one of thousands in a simulation or the only one on a mac
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gossamer.codecs import Codec
 from gossamer.errors import GossamerError
-from gossamer.method import Job, Method, Sent, Trained
+from gossamer.method import Broadcast, Job, Method, Sent, Trained
 from gossamer.objective import Objective, seeded
 from gossamer.random import Key, fold, uniform
 from gossamer.solvers import Now
 from gossamer.tree import subtract
-from gossamer.types import Clock, Params, State
+from gossamer.types import Clock, Layout, Params, State
+from gossamer.wire import Letter
 
-Mask = Mapping[str, Tensor]
-"""0/1 for each entry that a client may or may not train, where that is not all of them."""
+Gradients = tuple[Params, Params]  # named, because the compiler reads annotations too, and trips over brackets
+Evaluate = Callable[[Params], tuple[Tensor, Params, Params]]
+"""From the model's tensors to loss, gradients and changed buffers, on the batch at hand."""
 
 
 class Order(NamedTuple):
     """What a client is given: the server's message, its own memory, and which samples are its own.
 
-    With a ``limit`` it takes so many steps at most: enough to measure how fast an executor is.
+    ``key`` is the round's. With a ``limit`` it takes so many steps at most: enough to measure how fast an executor is.
     """
 
     clock: Clock
     key: Key
-    data: bytes
+    data: Letter
     state: State
     samples: np.ndarray
     limit: int | None = None
@@ -60,6 +63,7 @@ class Client:
     def __init__(self, method: Method, objective: Objective) -> None:
         self.method, self.objective = method, objective
         self.like = objective.initial()
+        self._broadcast: Broadcast | None = None
 
     def do(self, order: Order) -> Done:
         """Carry out an order; a failure is told, never raised: the round goes on without this client."""
@@ -71,7 +75,10 @@ class Client:
 
     def open(self, order: Order) -> Job:
         """Read the server's message."""
-        return self.method.open(order.data, self.like, order.state, order.clock, order.key)
+        before = self._broadcast if self._broadcast and self._broadcast.fits(order.data, order.key) else None
+        job = self.method.open(order.data, self.like, order.state, order.clock, order.key, before)
+        self._broadcast = job.broadcast
+        return job
 
     def reply(self, job: Job, trained: Trained) -> Answer:
         """Make the client's message of what training came to."""
@@ -81,31 +88,66 @@ class Client:
     def train(self, order: Order, job: Job) -> Trained:
         """The plain loop."""
         solver, objective = self.method.solver, self.objective
-        start, losses, lesson = {**job.start, **objective.local()}, [], Lesson(self, order, job)
-        carry, now = solver.begin(start, job.state.get("solver", {})), solver.now(job.clock)
+        lesson, losses = Lesson(self, order, job), []
+        start, carry, aid = self.begin(job, len(lesson))
+        now = solver.now(job.clock)
         with seeded(fold(job.key, "torch")):
             for rows, draws in lesson:
                 x, y = objective.batch(rows, draws)
-                carry, loss = self.step(start, carry, job.part.keep, x, y, now)
+                carry, loss = self.step(start, carry, aid, x, y, now)
                 losses.append(loss)
         change, mean = subtract(carry["params"], job.start), float(torch.stack(losses).mean())
         return Trained(change, solver.end(carry), mean, lesson.flops(job.start), len(order.samples))
 
-    def step(self, start: Params, carry: State, keep: Mask, x: Tensor, y: Tensor, now: Now) -> tuple[State, Tensor]:
+    def begin(self, job: Job, steps: int) -> tuple[Params, State, State]:
+        """For a round of so many steps: where it starts, what is carried from step to step, and what stays the same."""
+        start = {**job.start, **self.objective.local()}
+        carry = self.method.solver.begin(start, job.state.get("solver", {}), steps)
+        layout, device = Layout.of(job.start), self.objective.device
+        codec = self.method.codec.rehearsal(layout, steps, fold(job.key, "codec"), device)
+        form = self.method.form.aid(job.part.take(self.like), fold(job.key, "form"))
+        taken = {"taken": torch.zeros((), dtype=torch.int64, device=device)} if codec or form else {}
+        return start, {**carry, **taken}, {"keep": dict(job.part.keep), "codec": codec, "form": form}
+
+    def step(self, start: Params, carry: State, aid: State, x: Tensor, y: Tensor, now: Now) -> tuple[State, Tensor]:
         """One step, operation by operation: the next carry, and the loss."""
-        losses: list[Tensor] = []
-
-        def gradient(params: Params) -> tuple[Params, Params]:
-            loss, grads, changed = self.objective.gradient(params, x, y)
-            losses.append(loss)
-            return masked(grads, keep), changed
-
-        return self.method.solver.step(gradient, start, carry, now), losses[-1]
+        trained = self.objective.trained
+        return step(self.method, trained, lambda at: self.objective.gradient(at, x, y), start, carry, aid, now)
 
 
-def masked(grads: Params, keep: Mask) -> Params:
-    """Gradients, zero where the client does not train an entry."""
-    return {name: g * keep[name] if name in keep else g for name, g in grads.items()} if keep else grads
+def step(
+    method: Method, trained: Sequence[str], evaluate: Evaluate, start: Params, carry: State, aid: State, now: Now
+) -> tuple[State, Tensor]:
+    """One step of a method's solver: the next carry, and the loss. Whoever trains, and however, comes through here.
+
+    ``aid`` holds which entries are trained, where that is not all (``keep``), what the codec needs where training feels
+    its loss (``codec``), and what the network's tensors follow from, where these are not what is held (``form``).
+    """
+    losses: list[Tensor] = []
+
+    def gradient(params: Params) -> Gradients:
+        at = felt(method.codec, trained, start, params, aid, carry["taken"]) if aid["codec"] else params
+        loss, grads, changed = evaluate(method.form.network(at, aid["form"], carry["taken"]) if aid["form"] else at)
+        losses.append(loss)
+        grads = method.form.pull(grads, at, aid["form"]) if aid["form"] else grads
+        return masked(grads, aid["keep"]), changed
+
+    new = method.solver.step(gradient, start, carry, now)
+    if "taken" in carry:
+        new = {**new, "taken": carry["taken"] + 1}
+    return new, losses[-1]
+
+
+def felt(codec: Codec, trained: Sequence[str], start: Params, params: Params, aid: State, taken: Tensor) -> Params:
+    """The tensors as the forward pass sees them, when training feels what the codec will do to the change."""
+    change = subtract(params, {name: start[name] for name in trained})
+    sent = masked(codec.rehearse(change, aid["codec"], taken), aid["keep"])
+    return {**params, **{name: start[name] + value for name, value in sent.items()}}
+
+
+def masked(values: Params, keep: Params) -> Params:
+    """Values, zero where the client does not train an entry."""
+    return {name: value * keep[name] if name in keep else value for name, value in values.items()} if keep else values
 
 
 class Lesson:
@@ -129,6 +171,11 @@ class Lesson:
     def sizes(self) -> list[int]:
         """How large each batch is."""
         return [len(rows) for rows in self.rows]
+
+    @property
+    def numbers(self) -> Tensor:
+        """The numbers of all samples, batch after batch."""
+        return torch.from_numpy(np.concatenate(self.rows))
 
     def flops(self, params: Params) -> int:
         """What all steps cost, counted on one client alone, once for each size of batch."""

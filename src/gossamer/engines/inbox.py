@@ -7,16 +7,18 @@ early waits as its own small bytes; nobody waits for a client that is known not 
 from collections import deque
 from collections.abc import Callable, Iterable
 
+from gossamer.wire import Letter
+
 
 class Inbox:
     """Hands messages on in client order."""
 
-    def __init__(self, cohort: Iterable[int], deliver: Callable[[int, bytes], None]) -> None:
+    def __init__(self, cohort: Iterable[int], deliver: Callable[[int, Letter], None]) -> None:
         self._awaited = deque(cohort)
-        self._early: dict[int, bytes | None] = {}
+        self._early: dict[int, Letter | None] = {}
         self._deliver = deliver
 
-    def put(self, client: int, data: bytes | None) -> None:
+    def put(self, client: int, data: Letter | None) -> None:
         """A client's message has come, or (``None``) will never come."""
         self._early[client] = data
         while self._awaited and self._awaited[0] in self._early:

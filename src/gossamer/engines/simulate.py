@@ -22,7 +22,7 @@ from gossamer.engines.ledger import Ledger
 from gossamer.engines.options import AUTO, Options
 from gossamer.errors import RunError
 from gossamer.machine import machine
-from gossamer.method import Method
+from gossamer.method import Method, own
 from gossamer.objective import Objective
 from gossamer.random import Key, choice, fold, uniform
 from gossamer.random import key as make_key
@@ -30,6 +30,7 @@ from gossamer.runs import Clients, RunFolder, read_about, read_metrics
 from gossamer.summary import summarise
 from gossamer.tasks import Task
 from gossamer.types import Clock, Params, State
+from gossamer.wire import Letter
 
 Record = dict[str, Any]
 
@@ -99,10 +100,11 @@ class Simulation:
         self.executor: Executor | None = None if auto else EXECUTORS[options.executor](self.client)
         self.choice: dict[str, Any] = {"executor": options.executor}
         self.ready = False
-        self.server: State = method.server.init(self.like)
+        self.server: State = method.server.init(method.form.hold(self.like, fold(self.key, "form")))
         self.clients = Clients()
         self.metrics: list[Record] = []
         self.saving = 0.0
+        self._last: tuple[Params, Params] | None = None
         self.request = request or {}
         self.about: dict[str, Any] = {
             "method": method.describe(),
@@ -155,7 +157,7 @@ class Simulation:
             self.rounds(folder, watch)
         finally:
             self.close()
-        module = self.objective.build(self.personal(0) if self.method.pooled else self.model())
+        module = self.objective.build(self.personal(0) if self.method.pooled else self.deployed())
         return Result(self.about, self.metrics, module.eval(), folder.path if folder else None)
 
     def close(self) -> None:
@@ -183,7 +185,7 @@ class Simulation:
         self.train(number, cohort, ledger)
         with ledger.time("evaluate"):
             due = (number + 1) % self.options.eval_every == 0 or number + 1 == self.options.rounds
-            evaluated = self.evaluate(self.model(), self.method.shared, self.personal) if due else {}
+            evaluated = self.evaluate(self.deployed(), self.method.shared, self.personal) if due else {}
         record = ledger.record(number + 1, cohort, evaluated)
         if folder is not None:
             # A round's line is written ahead of its checkpoint, so it tells how long the one before took.
@@ -201,9 +203,10 @@ class Simulation:
         if self.ready:
             return
         with ledger.time("prepare"):
-            clock, key = self.at(number, cohort[0])
+            client = max(cohort, key=lambda c: len(self.split.train(c)))  # whoever has a full batch, if anybody has
+            clock, key = self.at(number, client)
             data = self.method.brief(self.server, clock, key).data
-            order = Order(clock, key, data, self.clients.get(cohort[0]), self.split.train(cohort[0]))
+            order = Order(clock, key, data, self.clients.get(client), self.split.train(client))
             if self.executor is None:
                 left = self.options.rounds - number
                 name, self.executor, rates = choose(self.client, order, len(cohort), left)
@@ -225,7 +228,7 @@ class Simulation:
         executor = self.executor or OneByOne(self.client)
         acc = self.method.server.empty(self.server)
 
-        def deliver(client: int, data: bytes) -> None:
+        def deliver(client: int, data: Letter) -> None:
             nonlocal acc
             try:
                 acc = self.method.receive(acc, data, self.server, *self.at(number, client))
@@ -241,18 +244,21 @@ class Simulation:
 
     def orders(self, number: int, cohort: Sequence[int], ledger: Ledger, inbox: Inbox) -> Iterator[Order]:
         """What each client of the cohort is to do, made as it is asked for."""
+        body = None
         for client in cohort:
             clock, key = self.at(number, client)
             with ledger.time("brief"):
-                sent = self.method.brief(self.server, clock, key)
+                if self.method.broadcasts:
+                    body = body or self.method.load(self.server, clock, key)
+                sent = self.method.brief(self.server, clock, key, body)
                 ledger.down.update(sent.kinds)
-            if uniform(fold(key, "failure"), 1).item() < self.options.failure_rate:
+            if uniform(fold(own(key, clock), "failure"), 1).item() < self.options.failure_rate:
                 ledger.fail(client, INJECTED)
                 inbox.put(client, None)
             else:
                 yield Order(clock, key, sent.data, self.clients.get(client), self.split.train(client))
 
-    def carry(self, order: Order, result: Answer | str, ledger: Ledger) -> bytes | None:
+    def carry(self, order: Order, result: Answer | str, ledger: Ledger) -> Letter | None:
         """What arrives of a client's answer; the client learns whether it did."""
         clock, key = order.clock, order.key
         if isinstance(result, str):
@@ -261,23 +267,33 @@ class Simulation:
         ledger.train(result.loss, result.flops)
         delivered = False
         if result.sent.data:
-            receipt = self.options.channel.send(len(result.sent.data), clock, fold(key, "channel"))
+            receipt = self.options.channel.send(len(result.sent.data), clock, fold(own(key, clock), "channel"))
             ledger.send(clock.client, result.sent.kinds, receipt)
             delivered = receipt.delivered
         self.clients.put(clock.client, self.method.settle(result.state, delivered))
         return result.sent.data if delivered else None
 
     def at(self, number: int, client: int) -> tuple[Clock, Key]:
-        """When and where, and the randomness that belongs there."""
-        return Clock(number, self.options.rounds, client), fold(self.key, "round", number, "client", client)
+        """When and where, and the round's randomness."""
+        return Clock(number, self.options.rounds, client), fold(self.key, "round", number)
 
     def model(self) -> Params:
-        """The server's model."""
+        """What the server holds."""
         return self.method.server.model(self.server)
 
+    def deployed(self) -> Params:
+        """The network's tensors that follow from what the server holds."""
+        return self._deploy(self.model())
+
     def personal(self, client: int) -> Params:
-        """What a client would deploy."""
-        return self.method.personal(self.model(), self.clients.get(0 if self.method.pooled else client))
+        """The network's tensors that a client would deploy; the same object for all that share the server's."""
+        own = self.method.personal(self.model(), self.clients.get(0 if self.method.pooled else client))
+        return self._deploy(own)
+
+    def _deploy(self, held: Params) -> Params:
+        if self._last is None or self._last[0] is not held:
+            self._last = held, self.method.form.deploy(held, self.like)
+        return self._last[1]
 
 
 def _all_failed(record: Record) -> bool:

@@ -13,13 +13,14 @@ from gossamer import specs
 from gossamer.errors import ConfigError, require
 from gossamer.nets.conv import cnn2, cnn4, cnn8, cnn_gn
 from gossamer.nets.dense import logistic, mlp
+from gossamer.nets.lstm import lstm
 
 __all__ = ["NETS", "Net", "build"]
 
 
 @dataclass(frozen=True)
 class Net:
-    """How to build a network, and the smallest image side it takes; 1 stands for inputs of any shape."""
+    """How to build a network, and the smallest image side it takes; 1 stands for inputs of any shape, 0 for text."""
 
     build: Callable[[torch.Size, int], nn.Module]
     summary: str
@@ -32,30 +33,31 @@ NETS: dict[str, Net] = {
     "cnn8": Net(cnn8, "eight 3 x 3 convolutions with batch norm (FedMRN)", least=16),
     "cnn-gn": Net(cnn_gn, "four 3 x 3 convolutions with group norm (the benchmarks)", least=4),
     "logistic": Net(logistic, "logistic regression with a bias"),
+    "lstm": Net(lstm, "characters through 256 LSTM units to the next one (FedMRN)", least=0),
     "mlp": Net(mlp, "two hidden layers of 200 (PERM)"),
 }
-
-NONE = "none"
-"""The model of data that no network here takes."""
 
 
 def build(name: str, shape: Sequence[int], classes: int) -> nn.Module:
     """The network called ``name`` for inputs of ``shape``; what does not fit is refused before anything is made."""
-    if name == NONE:
-        raise ConfigError("no network here takes this data (it is no image): bring your own model with --task")
     if name not in NETS:
         raise ConfigError(specs.unknown("model", name, NETS))
     require((classes >= 1, f"model {name}: classes must be >= 1, got {classes}"))
     if NETS[name].least > 1:
         _check_images(name, shape)
+    if NETS[name].least == 0:
+        require((len(shape) == 1, f"{name} needs text (one row of characters), got {_shown(shape)}"))
     return NETS[name].build(torch.Size(shape), classes)
 
 
 def _check_images(name: str, shape: Sequence[int]) -> None:
     least = NETS[name].least
     if len(shape) != 3:
-        got = " x ".join(map(str, shape)) or "single numbers"
-        raise ConfigError(f"{name} needs images (channels x height x width), got {got}: use mlp or logistic")
+        raise ConfigError(f"{name} needs images (channels x height x width), got {_shown(shape)}: use mlp or logistic")
     _, height, width = shape
     small = f"{name} needs images of at least {least} x {least}, got {height} x {width}: use mlp or logistic"
     require((min(height, width) >= least, small))
+
+
+def _shown(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape)) or "single numbers"

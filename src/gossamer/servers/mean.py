@@ -10,19 +10,21 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+from torch import Tensor
 
 from gossamer.errors import require
 from gossamer.servers.base import Arrival
-from gossamer.types import Clock, Params, State
+from gossamer.types import Clock, Layout, Params, State
 
 Weights = Literal["samples", "batches", "uniform"]
 
 
 @dataclass
 class Sum:
-    """A running weighted sum of changes, laid out over the whole model."""
+    """A running weighted sum of changes, laid out over the whole model; ``total`` is ``vector`` in its shapes."""
 
     like: Params
+    vector: Tensor
     total: Params
     cover: Params | None
     weight: float = 0.0
@@ -64,14 +66,19 @@ class Mean:
     def empty(self, state: State) -> Sum:
         """Zero, in the shape of the model."""
         like = self.model(state)
-        zeros = {name: torch.zeros_like(tensor) for name, tensor in like.items()}
+        layout = Layout.of(like)
+        vector = torch.zeros(layout.size, dtype=layout.dtype, device=next(iter(like.values())).device)
         cover = {name: torch.zeros_like(tensor) for name, tensor in like.items()} if self.over == "holders" else None
-        return Sum(like, zeros, cover)
+        return Sum(like, vector, layout.unflatten(vector), cover)
 
     def fold(self, acc: Sum, arrival: Arrival) -> Sum:
         """Add one client's change, times its weight."""
-        for name, values in arrival.part.spread(arrival.change, acc.like).items():
-            acc.total[name].add_(values, alpha=arrival.weight)
+        if arrival.part.whole:
+            arrival.add(acc.vector, arrival.weight)
+        else:
+            change = arrival.change(acc.vector.device)
+            for name, values in arrival.part.spread(change, acc.like).items():
+                acc.total[name].add_(values, alpha=arrival.weight)
         if acc.cover is not None:
             for name, held in arrival.part.coverage(acc.like).items():
                 acc.cover[name].add_(held, alpha=arrival.weight)

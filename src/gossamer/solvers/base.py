@@ -36,8 +36,8 @@ class Solver(Protocol):
         """How many batches one pass over the samples has: what ``weights="batches"`` weighs a client by."""
         ...
 
-    def begin(self, start: Params, state: State) -> State:
-        """What is carried from step to step: ``params``, and whatever else the solver needs."""
+    def begin(self, start: Params, state: State, steps: int) -> State:
+        """What is carried from step to step of a round of so many: ``params``, and whatever else the solver needs."""
         ...
 
     def now(self, clock: Clock) -> dict[str, float]:
@@ -45,7 +45,10 @@ class Solver(Protocol):
         ...
 
     def step(self, gradient: Gradient, start: Params, carry: State, now: Now) -> State:
-        """One step from ``carry``, of the same shape; ``start`` is where the client began this round."""
+        """One step from ``carry``, of the same shape; ``start`` is where the client began this round.
+
+        The tensors of ``carry`` may be overwritten where ``now`` holds plain numbers: nobody else has them.
+        """
         ...
 
     def end(self, carry: State) -> State:

@@ -12,20 +12,19 @@ One step from weights ``w`` with the loss gradient ``g``, in this order:
 import math
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from gossamer import tree
 from gossamer.errors import require
-from gossamer.random import Key, fold, permutation
 from gossamer.solvers.base import Gradient, Now
+from gossamer.solvers.batches import InBatches
 from gossamer.solvers.schedules import Constant, Schedule
 from gossamer.types import Clock, Params, State
 
 
 @dataclass(frozen=True)
-class SGD:
+class SGD(InBatches):
     """Mini-batch SGD for a number of epochs or of steps.
 
     lr: learning rate
@@ -52,32 +51,17 @@ class SGD:
     def __post_init__(self) -> None:
         require(
             (0 < self.lr < math.inf, f"SGD.lr must be a positive number, got {self.lr}"),
-            (self.epochs >= 1, f"SGD.epochs must be at least 1, got {self.epochs}"),
-            (self.steps is None or self.steps >= 1, f"SGD.steps must be at least 1, got {self.steps}"),
-            (self.batch is None or self.batch >= 1, f"SGD.batch must be at least 1, got {self.batch}"),
+            *self.batch_rules(),
             (0 <= self.momentum < 1, f"SGD.momentum must be in [0, 1), got {self.momentum}"),
             (0 <= self.weight_decay < math.inf, f"SGD.weight_decay must not be negative, got {self.weight_decay}"),
             (self.clip is None or self.clip > 0, f"SGD.clip must be positive, got {self.clip}"),
             (0 <= self.proximal < math.inf, f"SGD.proximal must not be negative, got {self.proximal}"),
         )
 
-    def batches(self, samples: int) -> int:
-        """How many batches one pass over the samples has."""
-        return -(-samples // (self.batch or samples))
-
-    def plan(self, samples: int, key: Key) -> list[np.ndarray]:
-        """Each epoch a fresh order, cut into batches: no sample is dropped, none comes twice in an epoch."""
-        steps = self.steps or self.epochs * self.batches(samples)
-        plan: list[np.ndarray] = []
-        for epoch in range(-(-steps // self.batches(samples))):
-            order = permutation(fold(key, "epoch", epoch), samples)
-            plan += [order[i : i + (self.batch or samples)] for i in range(0, samples, self.batch or samples)]
-        return plan[:steps]
-
-    def begin(self, start: Params, state: State) -> State:
-        """From where the round starts, at rest."""
+    def begin(self, start: Params, state: State, steps: int) -> State:
+        """From where the round starts, at rest; in memory of its own, which steps may write to."""
         rest = {"velocity": {name: torch.zeros_like(tensor) for name, tensor in start.items()}} if self.momentum else {}
-        return {"params": start, **rest}
+        return {"params": tree.clone(start), **rest}
 
     def now(self, clock: Clock) -> dict[str, float]:
         """This round's learning rate."""
@@ -106,5 +90,5 @@ class SGD:
 
 
 def _descend(tensor: Tensor, gradient: Tensor, rate: float | Tensor) -> Tensor:
-    """One pass over memory where the rate is a plain number; a compiler makes one of the other as well."""
-    return tensor - rate * gradient if isinstance(rate, Tensor) else torch.sub(tensor, gradient, alpha=rate)
+    """In place where the rate is a plain number; a compiler, which is given tensors, finds that out by itself."""
+    return tensor - rate * gradient if isinstance(rate, Tensor) else tensor.sub_(gradient, alpha=rate)

@@ -1,6 +1,6 @@
 """Views: which entries of the model a client holds in a round."""
 
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from gossamer.random import Key
 from gossamer.types import Clock, Params, Part
@@ -10,7 +10,12 @@ __all__ = ["Full", "View"]
 
 
 class View(Protocol):
-    """Says which part of the model a client holds: a pure function of the model's shapes, the clock and the key."""
+    """Says which part of the model a client holds: a pure function of the model's shapes, the clock and the key.
+
+    common: whether it is the same for all clients of a round, whose messages then share one body
+    """
+
+    common: ClassVar[bool]
 
     def part(self, like: Params, clock: Clock, key: Key) -> Part:
         """The part that ``clock.client`` holds in ``clock.round``; server and client both work it out."""

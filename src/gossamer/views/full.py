@@ -1,6 +1,7 @@
 """The view of ordinary federated averaging: every client holds the whole model."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from gossamer.random import Key
 from gossamer.types import Clock, Params, Part
@@ -9,6 +10,8 @@ from gossamer.types import Clock, Params, Part
 @dataclass(frozen=True)
 class Full:
     """All of the model, always."""
+
+    common: ClassVar[bool] = True
 
     def part(self, like: Params, clock: Clock, key: Key) -> Part:
         """The whole model."""

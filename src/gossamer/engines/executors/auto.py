@@ -2,10 +2,13 @@
 
 On a CPU a run that takes no longer than a coffee is done one by one or side by side, whichever is faster: these two
 give the same bits, so a run does not depend on how the measuring went. A longer one may also be stacked or compiled,
-if that is clearly faster: the result then differs in rounding. A compiler is waited for only where it is repaid. On a
-GPU short runs are done one by one or stacked, longer ones captured. What was chosen is kept with the run.
+if that is clearly faster: the result then differs in rounding. A compiler is waited for only where it is repaid, and
+stacking, which takes more memory, is tried only where compiling does not pay. On a GPU short runs are done one by one
+or stacked, longer ones captured. What was chosen is kept with the run.
 """
 
+import ctypes
+import gc
 import math
 import time
 from collections.abc import Callable
@@ -21,8 +24,10 @@ from gossamer.errors import ConfigError
 
 AT_ONCE = 8
 """Clients that are measured together."""
-ENOUGH = 0.4
+ENOUGH = 0.6
 """Seconds that an executor is measured for, about."""
+TIMES = 4
+"""So many times, of which the fastest counts."""
 LONG = 120.0
 """From so many seconds on, a run may change its rounding to be faster, and wait for a compiler."""
 LONG_ON_GPU = 60.0
@@ -41,7 +46,8 @@ class Choice(NamedTuple):
 def choose(client: Client, order: Order, orders: int, rounds: int) -> Choice:
     """The fastest executor for ``rounds`` rounds of ``orders`` orders like this one."""
     gpu, several = client.objective.device.type == "cuda", orders > 1
-    stackable = several and not client.objective.random
+    compilable = not client.objective.random
+    stackable = several and compilable
     race = Race(client, order, orders)
     race.enter("one-by-one", OneByOne)
     if several and not gpu:
@@ -49,10 +55,11 @@ def choose(client: Client, order: Order, orders: int, rounds: int) -> Choice:
     if stackable and gpu:
         race.enter("stacked", Stacked)
     if race.seconds(rounds) > (LONG_ON_GPU if gpu else LONG):
-        if stackable and not gpu:
-            race.enter("stacked", Stacked)
-        if stackable or not gpu:
+        if stackable or (compilable and not gpu):
             race.enter(*(("captured", Captured) if gpu else ("compiled", compiled)))
+        if stackable and not gpu and race.leader != "compiled":
+            race.enter("stacked", Stacked)
+    release()
     return race.won()
 
 
@@ -66,7 +73,9 @@ class Race:
         self.best: tuple[str, Executor] | None = None
 
     def enter(self, name: str, make: Callable[[Client], Executor], clearly: float = CLEARLY) -> None:
-        """Measure one more; it wins if it is so many times faster than the best so far."""
+        """Measure one more; it wins if it is so many times faster than the best so far, which rests meanwhile."""
+        if self.best is not None:
+            self.best[1].close()  # its workers would only take memory: they are made again when there is work
         executor = make(self.client)
         try:
             with threads(executor.threads):
@@ -80,10 +89,15 @@ class Race:
         if loser is not None:
             loser.close()
 
+    @property
+    def leader(self) -> str:
+        """The best so far."""
+        assert self.best is not None
+        return self.best[0]
+
     def seconds(self, rounds: int) -> float:
         """How long the run would take with the best so far."""
-        assert self.best is not None
-        return rounds * self.orders * self.steps / (self.rates[self.best[0]] or 1.0)
+        return rounds * self.orders * self.steps / (self.rates[self.leader] or 1.0)
 
     def won(self) -> Choice:
         """The winner, ready."""
@@ -91,15 +105,26 @@ class Race:
         return Choice(*self.best, self.rates)
 
 
+def release() -> None:
+    """Give memory that the losers took back to the system, where its C library can."""
+    gc.collect()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
 def _rate(executor: Executor, order: Order, orders: int, steps: int) -> float:
-    """Client steps a second; 0 where the client fails. A few steps tell how many can be afforded."""
+    """Client steps a second; 0 where the client fails. A few steps tell how many can be afforded.
+
+    Of several short measurements the fastest counts: what else the machine does can only make them slower.
+    """
     many = min(orders, AT_ONCE)
     with threads(executor.threads):
         _seconds(executor, order, many, 1)  # the first time, workers are made and caches filled
         taken = _seconds(executor, order, many, 2) / 2
-        few = int(min(steps, max(4, ENOUGH / taken)))
-        seconds = _seconds(executor, order, many, few)
-    return many * few / seconds
+        few = int(min(steps, max(4, ENOUGH / TIMES / taken)))
+        fastest = min(_seconds(executor, order, many, few) for _ in range(TIMES))
+    return many * few / fastest
 
 
 def _seconds(executor: Executor, order: Order, many: int, steps: int) -> float:

@@ -1,182 +1,212 @@
-"""A chunk's whole step as one compiled program on the GPU, captured as a graph and replayed.
+"""Many clients at once on a GPU, each with a stream and captured graphs of its own.
 
-On a GPU a step of a small network is hundreds of kernels that each take less time than starting them does. Stacking
-makes them few and large, the compiler fuses them, and a captured graph starts them all at once. A graph has fixed
-shapes and places in memory: a chunk is filled up with idle rows, whoever does not step is masked out, and batches are
-gathered from the data inside the graph, by numbers that lie on the device for the whole round. Steps on batches of an
-uncommon size are taken outside of the graph, client by client.
+On a GPU small operations cost more to start than to do. A captured graph starts a whole step at once (gathering the
+batch, forward, backward, update), and the graphs of several clients run side by side. A graph has fixed shapes and
+places in memory, so a client's tensors and the numbers of its samples are brought to a place, where they stay for the
+round. Clients need not keep step with each other: each follows its own plan of batches.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from gossamer import tree
-from gossamer.engines.client import Client
-from gossamer.engines.executors.compiled import CompiledStacked
-from gossamer.engines.executors.stacked import Chunk, Pair, kind, schedule
-from gossamer.engines.executors.steps import Step
+from gossamer.engines.client import Client, Lesson, Order
+from gossamer.engines.executors.compiled import check
+from gossamer.engines.executors.stacked import Group, InChunks, Pair, kind
+from gossamer.engines.executors.steps import in_place, tensors
 from gossamer.errors import ConfigError
 from gossamer.method import Trained
+from gossamer.types import State
 
-CHUNK = 32
+CHUNK = 16
+"""How many clients run at once at most; more of them go no faster."""
+SHARE = 0.5
+"""How much of the memory that is free the places may take."""
 WORTH_CAPTURING = 4
-"""A size of batch that fewer steps of a chunk have gets no graph of its own."""
+"""A size of batch that fewer steps of a lesson have gets no graph of its own."""
+PER_SAMPLE = {"samples", "draws"}
 
 
-class Captured(CompiledStacked):
-    """Chunks of clients on a GPU, each step one replay of a captured graph."""
+class Captured(InChunks):
+    """Chunks of clients on a GPU, each client's step one replay of a captured graph."""
 
-    def __init__(self, client: Client, chunk: int = CHUNK) -> None:
+    def __init__(self, client: Client, size: int = CHUNK) -> None:
         if client.objective.device.type != "cuda":
             raise ConfigError("executor captured needs a GPU: use --device cuda, or another executor")
-        super().__init__(client, chunk)
-        self.places: dict[Any, Places] = {}
+        super().__init__(client, size)
+        torch.compiler.reset()
+        self.plain = stepping(client)
+        self.compiled = torch.compile(self.plain, fullgraph=True, dynamic=False)
+        self.full: int | None = None
+        self.room = 0
+        self.places: dict[Any, list[Place]] = {}
 
-    def chunk(self, bucket: Sequence[Pair]) -> Chunk:
-        """The clients of a bucket, in the places that the graphs know."""
-        chunk = Chunk(self.client, self.plain, bucket)
-        shapes = kind(bucket[0][1])
-        if shapes not in self.places or self.places[shapes].rows < len(bucket):
-            self.places[shapes] = Places(chunk, max(self.size, len(bucket)), self.step)
-        return CapturedChunk(chunk, self.places[shapes])
+    def prepare(self, order: Order, orders: int) -> None:
+        """Compile and capture; how much memory one place took tells how many there may be."""
+        plan = self.client.method.solver.plan(len(order.samples), order.key)
+        self.full, self.room = len(plan[0]), 2 * sum(map(len, plan))
+        before, _ = torch.cuda.mem_get_info()
+        self._try(order, 1)
+        free, _ = torch.cuda.mem_get_info()
+        self.size = max(1, min(self.size, orders, int(SHARE * free / max(before - free, 1))))
+        self._try(order, self.size)
+
+    def _try(self, order: Order, many: int) -> None:
+        for done in self.run([order._replace(limit=WORTH_CAPTURING)] * many):
+            check(done)
+
+    def group(self, bucket: Sequence[Pair]) -> Group:
+        """The clients of a bucket, each in a place."""
+        places = self.places.setdefault(kind(bucket[0][1]), [])
+        lessons = [Lesson(self.client, order, job) for order, job in bucket]
+        for number, (pair, lesson) in enumerate(zip(bucket, lessons, strict=True)):
+            if number == len(places):
+                places.append(Place(self.client, pair, lesson, self.room))
+            elif not places[number].holds(lesson):
+                places[number] = Place(self.client, pair, lesson, 2 * sum(lesson.sizes))
+            places[number].capture(lesson, self.plain, self.compiled, self.full)
+        return Crew(self.client, bucket, lessons, places[: len(bucket)], self.plain)
 
 
-class Places:
-    """Where the tensors of a chunk lie, for good, and the graphs that work on them there."""
+Stepping = Callable[[State, int], None]
+"""Takes one step, on the next so many samples, of the client whose tensors these are."""
 
-    def __init__(self, chunk: Chunk, rows: int, compiled: Step) -> None:
-        self.rows, self.compiled, self.plain = rows, compiled, chunk.step
-        self.start, self.carry, self.keep = (tree.grown(n, rows) for n in (chunk.start, chunk.carry, chunk.keep))
-        self.now = {name: value.clone() for name, value in chunk.now.items()}
-        self.losses = torch.zeros(rows, dtype=chunk.losses.dtype, device=chunk.losses.device)
-        self.graphs: dict[int, Graph] = {}
 
-    def settle(self, chunk: Chunk) -> None:
-        """Bring a chunk's tensors here."""
-        for mine, theirs in ((self.start, chunk.start), (self.carry, chunk.carry), (self.keep, chunk.keep)):
-            tree.put(mine, slice(0, len(chunk.bucket)), theirs)
-        tree.put(self.now, ..., chunk.now)
-        self.losses.zero_()
+def stepping(client: Client) -> Stepping:
+    """A client's step on tensors that stay where they are, from the numbers of its samples on."""
+    step = in_place(client.method, client.objective)
 
-    def graph(self, size: int, client: Client, full: bool) -> "Graph":
-        """The graph for batches of one size; capturing takes a few steps, which leave no trace.
+    def take(place: State, size: int) -> None:
+        rows = place["at"] + torch.arange(size, device=place["at"].device)
+        draws = place["draws"][rows] if "draws" in place else None
+        samples = place["samples"][rows]
+        place["loss"].add_(step(place["start"], place["carry"], place["aid"], samples, draws, place["now"]))
+        place["at"].add_(size)
 
-        Only the step on full batches is compiled: for the few others a compilation is not worth the wait.
+    return take
+
+
+class Place:
+    """Where one client's tensors lie, its stream, and the graphs of its steps there."""
+
+    def __init__(self, client: Client, pair: Pair, lesson: Lesson, room: int) -> None:
+        self.client = client
+        self.tensors = tree.clone(brought(client, pair, lesson))
+        for name in PER_SAMPLE & self.tensors.keys():
+            given = self.tensors[name]
+            self.tensors[name] = given.new_zeros(max(room, len(given)), *given.shape[1:])
+        self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self.pool = torch.cuda.graph_pool_handle()
+        self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self.met: Counter[int] = Counter()
+
+    def holds(self, lesson: Lesson) -> bool:
+        """Whether there is room for the numbers of so many samples."""
+        return sum(lesson.sizes) <= len(self.tensors["samples"])
+
+    def settle(self, new: State) -> None:
+        """Bring a client here."""
+        for name, value in new.items():
+            if name in PER_SAMPLE:
+                self.tensors[name][: len(value)] = value
+            elif isinstance(value, Tensor):
+                self.tensors[name].copy_(value)
+            else:
+                tree.put(self.tensors[name], ..., value)
+
+    def capture(self, lesson: Lesson, plain: Stepping, compiled: Stepping, full: int | None) -> None:
+        """The graphs that a lesson needs. Only the step on full batches is compiled: others are not worth the wait.
+
+        A size that is not the full one gets a graph when it is met again, and is stepped plainly until then.
         """
-        if size not in self.graphs:
-            carry, losses = tree.grown(self.carry, self.rows), self.losses.clone()
-            self.graphs[size] = Graph(self, size, client, self.compiled if full else self.plain)
-            tree.put(self.carry, ..., carry)
-            self.losses.copy_(losses)
-        return self.graphs[size]
+        for size, many in Counter(lesson.sizes).items():
+            if size not in self.graphs and many >= WORTH_CAPTURING and (size == full or self.met[size]):
+                self.graphs[size] = self._captured(size, compiled if size == full else plain, benchmark=size == full)
+            self.met[size] += 1
 
+    def _captured(self, size: int, step: Stepping, benchmark: bool) -> torch.cuda.CUDAGraph:
+        """Steps before it compile programs and choose algorithms; what lies here now is not yet anybody's."""
+        graph, tf32 = torch.cuda.CUDAGraph(), torch.backends.cudnn.allow_tf32
+        self.client.objective.train_mode(alone=size == 1)
+        self.stream.wait_stream(torch.cuda.current_stream())
+        with torch.backends.cudnn.flags(enabled=True, benchmark=benchmark, allow_tf32=tf32):
+            with torch.cuda.stream(self.stream):
+                for _ in range(2):
+                    self.tensors["at"].zero_()
+                    step(self.tensors, size)
+                self.tensors["at"].zero_()
+            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
+                step(self.tensors, size)
+        torch.cuda.current_stream().wait_stream(self.stream)
+        return graph
 
-class Graph:
-    """One step of a whole chunk on batches of one size, captured."""
-
-    def __init__(self, places: Places, size: int, client: Client, step: Step) -> None:
-        self.places, self.client, self.step = places, client, step
-        device, augment = client.objective.device, client.objective.task.data.augment
-        self.rows = torch.zeros(places.rows, size, dtype=torch.int64, device=device)
-        self.active = torch.zeros(places.rows, dtype=torch.bool, device=device)
-        self.draws = None if augment is None else torch.zeros(places.rows * size, augment.draws, device=device)
-        self.graph = torch.cuda.CUDAGraph()
-        client.objective.train_mode(alone=size == 1)
-        self._capture()
-
-    def _capture(self) -> None:
-        """Shapes are fixed from here on, so it pays to let the library try out which of its algorithms is fastest."""
-        tf32 = torch.backends.cudnn.allow_tf32
-        with torch.backends.cudnn.flags(enabled=True, benchmark=True, allow_tf32=tf32):
-            self._warm_up_and_capture()
-
-    def _warm_up_and_capture(self) -> None:
-        aside = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        aside.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(aside):
-            for _ in range(3):  # the compiler runs, and memory is found, before anything is captured
-                self._take_step()
-        torch.cuda.current_stream().wait_stream(aside)
-        with torch.cuda.graph(self.graph):
-            self._take_step()
-
-    def _take_step(self) -> None:
-        places = self.places
-        x, y = self.client.objective.batch(self.rows.view(-1), self.draws)
-        x, y = x.view(*self.rows.shape, *x.shape[1:]), y.view(*self.rows.shape, *y.shape[1:])
-        new, losses = self.step(places.start, places.carry, places.keep, x, y, places.now)
-        tree.put_where(places.carry, self.active, new)
-        places.losses.add_(torch.where(self.active, losses, 0))
-
-    def replay(self, rows: Tensor, active: Tensor, draws: Tensor | None) -> None:
-        """One step of the active clients on the samples named."""
-        self.rows.copy_(rows)
-        self.active.copy_(active)
-        if self.draws is not None and draws is not None:
-            self.draws.copy_(draws)
-        self.graph.replay()
-
-
-class CapturedChunk(Chunk):
-    """A chunk in its places, whose common steps are replays."""
-
-    def __init__(self, chunk: Chunk, places: Places) -> None:
-        self.__dict__.update(vars(chunk))
-        places.settle(chunk)
-        self.places = places
-        self.start, self.carry, self.keep, self.now = places.start, places.carry, places.keep, places.now
-        self.losses = places.losses
-
-    def train(self) -> list[Trained]:
-        """All steps of all clients."""
-        steps = schedule([lesson.sizes for lesson in self.lessons])
-        many = Counter(size for size, clients in steps if self._together(clients))
-        replays = {size: self._plan(size, steps) for size in many if many[size] >= WORTH_CAPTURING}
-        for size, clients in steps:
-            if size in replays and self._together(clients):
-                rows, active, draws = next(replays[size])
-                self.places.graph(size, self.client, full=size == max(replays)).replay(rows, active, draws)
+    def step(self, size: int, plain: Stepping) -> None:
+        """One step on the next ``size`` samples."""
+        with torch.cuda.stream(self.stream):
+            if size in self.graphs:
+                self.graphs[size].replay()
             else:
                 self.client.objective.train_mode(alone=size == 1)
-                for c in clients:
-                    x, y = self.batch([c])
-                    self.alone(c, x[0], y[0])
-            for c in clients:
-                self.at[c] += 1
+                plain(self.tensors, size)
+
+
+def brought(client: Client, pair: Pair, lesson: Lesson) -> State:
+    """All that a step needs of a client, as tensors."""
+    (_, job), solver, objective = pair, client.method.solver, client.objective
+    start, carry, aid = client.begin(job, len(lesson))
+    device, dtype = objective.device, objective.layout.dtype
+    found: State = {
+        "start": start,
+        "carry": carry,
+        "aid": aid,
+        "now": tensors(solver.now(job.clock), objective),
+        "samples": lesson.numbers.to(device),
+        "at": torch.zeros((), dtype=torch.int64, device=device),
+        "loss": torch.zeros((), dtype=dtype, device=device),
+    }
+    return found | ({"draws": torch.cat(lesson.draws)} if lesson.draws else {})
+
+
+class Crew:
+    """Clients in their places, for one round."""
+
+    def __init__(
+        self,
+        client: Client,
+        bucket: Sequence[Pair],
+        lessons: Sequence[Lesson],
+        places: Sequence[Place],
+        plain: Stepping,
+    ) -> None:
+        self.client, self.bucket, self.lessons, self.places, self.plain = client, bucket, lessons, places, plain
+
+    def train(self) -> list[Trained]:
+        """All steps of all clients, a step of each in turn so that all streams have work."""
+        main = torch.cuda.current_stream()
+        for pair, lesson, place in zip(self.bucket, self.lessons, self.places, strict=True):
+            place.settle(brought(self.client, pair, lesson))
+        for place in self.places:
+            place.stream.wait_stream(main)
+        sizes = [lesson.sizes for lesson in self.lessons]
+        for number in range(max(map(len, sizes))):
+            for place, own in zip(self.places, sizes, strict=True):
+                if number < len(own):
+                    place.step(own[number], self.plain)
+        for place in self.places:
+            main.wait_stream(place.stream)
         return self.results()
 
-    def _together(self, clients: Sequence[int]) -> bool:
-        """A replay does the work of all rows, so at least half of the clients should have something to do in it."""
-        return len(clients) > 1 and 2 * len(clients) >= len(self.bucket)
-
-    def _plan(self, size: int, steps: Sequence[tuple[int, list[int]]]) -> Any:
-        """For each replay on batches of one size: sample numbers, who steps, draws; brought to the device at once."""
-        at, wanted = [0] * len(self.lessons), [c for s, c in steps if s == size and self._together(c)]
-        rows = np.zeros((len(wanted), self.places.rows, size), dtype=np.int64)
-        active = np.zeros((len(wanted), self.places.rows), dtype=bool)
-        first = np.zeros_like(rows)
-        starts = [np.cumsum([0, *lesson.sizes]) for lesson in self.lessons]
-        offsets = np.cumsum([0, *(start[-1] for start in starts)])
-        number = 0
-        for s, clients in steps:
-            if s == size and self._together(clients):
-                for c in clients:
-                    rows[number, c], active[number, c] = self.lessons[c].rows[at[c]], True
-                    first[number, c] = offsets[c] + starts[c][at[c]] + np.arange(size)
-                number += 1
-            for c in clients:
-                at[c] += 1
-        device = self.losses.device
-        draws = [torch.cat(lesson.draws) for lesson in self.lessons if lesson.draws]
-        noise = torch.cat(draws)[torch.from_numpy(first).to(device).view(len(wanted), -1)] if draws else [None] * number
-        return zip(torch.from_numpy(rows).to(device), torch.from_numpy(active).to(device), noise, strict=True)
-
     def results(self) -> list[Trained]:
-        """What came of each client; the idle rows are left out."""
-        self.losses = self.losses[: len(self.bucket)]
-        return super().results()
+        """What came of each client, in memory of its own."""
+        losses = torch.stack([place.tensors["loss"] for place in self.places]).tolist()
+        return [self._result(number, losses[number]) for number in range(len(self.bucket))]
+
+    def _result(self, number: int, loss: float) -> Trained:
+        (order, job), lesson, carry = self.bucket[number], self.lessons[number], self.places[number].tensors["carry"]
+        change = tree.subtract(carry["params"], job.start)
+        state = tree.clone(self.client.method.solver.end(carry))
+        return Trained(change, state, loss / len(lesson), lesson.flops(job.start), len(order.samples))

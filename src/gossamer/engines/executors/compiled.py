@@ -8,18 +8,17 @@ is compiled is the step on a full batch; the last, smaller batch of an epoch goe
 import torch
 from torch import Tensor
 
-from gossamer.engines.client import Client, Done, Mask, Order
+from gossamer import tree
+from gossamer.engines.client import Client, Done, Lesson, Order
+from gossamer.engines.executors.program import Program
 from gossamer.engines.executors.side_by_side import SideBySide
-from gossamer.engines.executors.stacked import CHUNK, Stacked
-from gossamer.engines.executors.steps import Step, pure_step, tensors
+from gossamer.engines.executors.stacked import CHUNK, Stacked, kind, refuse_random
+from gossamer.engines.executors.steps import in_place, tensors
 from gossamer.errors import ConfigError
-from gossamer.method import Method
+from gossamer.method import Job, Method, Trained
 from gossamer.objective import Objective
 from gossamer.solvers import Now
 from gossamer.types import Params, State
-
-STEPS = 5
-"""So many steps of an order get a chunk ready: enough for a graph to be captured."""
 
 
 def compiled(client: Client) -> "CompiledSideBySide | CompiledStacked":
@@ -28,26 +27,47 @@ def compiled(client: Client) -> "CompiledSideBySide | CompiledStacked":
 
 
 class CompiledClient(Client):
-    """A client whose step on a full batch is compiled."""
+    """A client whose step on a full batch is compiled, from gathering the batch to the update in place."""
 
     def __init__(self, method: Method, objective: Objective) -> None:
         super().__init__(method, objective)
+        refuse_random(objective)
         self.size: int | None = None
         torch.compiler.reset()  # or the programs of earlier runs in this process would count against this one's
-        self.program: Step = torch.compile(pure_step(method.solver, objective), fullgraph=True, dynamic=False)
+        step = in_place(method, objective)
+
+        def take(nest: State) -> Tensor:
+            return step(nest["start"], nest["carry"], nest["aid"], nest["rows"], nest.get("draws"), nest["now"])
+
+        self.program = Program(take)
 
     def prepare(self, order: Order) -> None:
         """Compile for batches as large as the first of this order."""
         self.size = len(self.method.solver.plan(len(order.samples), order.key)[0])
-        check(self.do(order._replace(limit=2)))  # twice, because what comes out of a step goes into the next
+        check(self.do(order._replace(limit=1)))
 
-    def step(self, start: Params, carry: State, keep: Mask, x: Tensor, y: Tensor, now: Now) -> tuple[State, Tensor]:
-        """One step, by the program where it fits."""
-        if len(x) != self.size:
-            return super().step(start, carry, keep, x, y, now)
-        self.objective.train_mode(alone=len(x) == 1)
+    def train(self, order: Order, job: Job) -> Trained:
+        """The plain loop, by the program where it fits."""
+        solver, objective, lesson = self.method.solver, self.objective, Lesson(self, order, job)
+        start, carry, aid = self.begin(job, len(lesson))
+        carry, now, losses, shapes = tree.clone(carry), tensors(solver.now(job.clock), objective), [], kind(job)
+        nest = {"start": start, "carry": carry, "aid": aid, "now": now}
         with torch.no_grad():
-            return self.program(start, carry, dict(keep), x, y, tensors(now, self.objective))
+            for rows, draws in lesson:
+                if len(rows) == self.size:
+                    objective.train_mode(alone=len(rows) == 1)
+                    batch = {"rows": rows} if draws is None else {"rows": rows, "draws": draws}
+                    losses.append(self.program(shapes, {**nest, **batch}))
+                else:
+                    losses.append(self._odd_step(start, carry, aid, *objective.batch(rows, draws), now))
+        change, mean = tree.subtract(carry["params"], job.start), float(torch.stack(losses).mean())
+        return Trained(change, solver.end(carry), mean, lesson.flops(job.start), len(order.samples))
+
+    def _odd_step(self, start: Params, carry: State, aid: State, x: Tensor, y: Tensor, now: Now) -> Tensor:
+        with torch.enable_grad():
+            new, loss = self.step(start, carry, aid, x, y, now)
+        tree.put(carry, ..., new)
+        return loss
 
 
 class CompiledSideBySide(SideBySide):
@@ -65,16 +85,15 @@ class CompiledSideBySide(SideBySide):
 class CompiledStacked(Stacked):
     """Chunks of clients, each step one compiled program."""
 
-    def __init__(self, client: Client, chunk: int = CHUNK) -> None:
-        super().__init__(client, chunk)
+    def __init__(self, client: Client, size: int = CHUNK) -> None:
+        super().__init__(client, size)
         torch.compiler.reset()
-        self.plain = self.step
         self.step = torch.compile(self.step, fullgraph=True, dynamic=False)
 
     def prepare(self, order: Order, orders: int) -> None:
         """Compile for chunks of orders like this one."""
         self.size = min(self.size, orders)
-        for done in self.run([order._replace(limit=STEPS)] * self.size):
+        for done in self.run([order._replace(limit=2)] * self.size):
             check(done)
 
 

@@ -10,6 +10,7 @@ reason is told, and another worker takes its place.
 
 import ctypes
 import io
+import mmap
 import multiprocessing
 import os
 import pickle
@@ -20,8 +21,10 @@ from typing import Any
 
 import torch
 
+from gossamer import tree
 from gossamer.engines.client import Client, Done, Order
 from gossamer.types import State
+from gossamer.wire import Letter
 
 FORK = multiprocessing.get_context("fork")
 DIE_WITH_PARENT = 1  # Linux's PR_SET_PDEATHSIG
@@ -35,84 +38,119 @@ class SideBySide:
     def __init__(self, client: Client, workers: int | None = None) -> None:
         self.client = client
         self.size = workers or len(os.sched_getaffinity(0))
-        self._workers: dict[Connection, Any] = {}
+        self._workers: dict[Connection, tuple[Any, mmap.mmap]] = {}
+        self._known: dict[Connection, bytes] = {}
 
     def prepare(self, order: Order, orders: int) -> None:
         """Nothing to get ready: workers are made when they are first needed."""
 
     def run(self, orders: Iterable[Order]) -> Iterator[Done]:
         """Hand an order to whoever is free, and yield what comes back as it comes."""
-        while len(self._workers) < self.size:
-            self._hire()
-        waiting, busy, free = iter(orders), {}, list(self._workers)
-        while True:
-            while free and (order := next(waiting, None)) is not None:
-                busy[free[-1]] = order
-                free[-1].send_bytes(pickle.dumps((order._replace(state={}), _store(order.state)), 5))
-                free.pop()
-            if not busy:
-                return
+        waiting, busy = iter(orders), {}
+        following = next(waiting, None)
+        while following is not None and len(self._workers) < self.size:
+            self._hire(len(following.data.body))
+        for worker in list(self._workers):
+            if following is not None:
+                busy[worker] = self._tell(worker, following)
+                following = next(waiting, None)  # made while nobody waits for it
+        while busy:
             for ready in wait(list(busy)):
                 assert isinstance(ready, Connection)
                 worker, done = self._collect(ready, busy.pop(ready))
-                free.append(worker)
+                if following is not None:
+                    busy[worker] = self._tell(worker, following)
+                    following = next(waiting, None)
                 yield done
+
+    def _tell(self, worker: Connection, order: Order) -> Order:
+        """Send an order, and give it back; a body that the worker was sent last is not sent again."""
+        head, body = order.data.head, order.data.body
+        known = self._known.get(worker) is body
+        self._known[worker] = body
+        bare = order._replace(state={}, data=Letter(head, b"" if known else body))
+        worker.send_bytes(pickle.dumps((bare, known, _store(order.state)), 5))
+        return order
 
     def _collect(self, worker: Connection, order: Order) -> tuple[Connection, Done]:
         """What a worker says of its order; in place of one that died, another."""
+        process, room = self._workers[worker]
         try:
-            result, state = pickle.loads(worker.recv_bytes())
+            result, state, length = pickle.loads(worker.recv_bytes())
         except EOFError:
-            process = self._workers.pop(worker)
+            del self._workers[worker], self._known[worker]
             process.join()
-            return self._hire(), Done(order, f"its process died (exit code {process.exitcode}): out of memory?")
-        return worker, Done(order, result if isinstance(result, str) else result._replace(state=_restore(state)))
+            reason = f"its process died (exit code {process.exitcode}): out of memory?"
+            return self._hire(len(room)), Done(order, reason)
+        if isinstance(result, str):
+            return worker, Done(order, result)
+        if length is not None:
+            sent = result.sent._replace(data=Letter(result.sent.data.head, room[:length]))
+            result = result._replace(sent=sent)
+        return worker, Done(order, result._replace(state=_restore(state)))
 
-    def _hire(self) -> Connection:
+    def _hire(self, room: int) -> Connection:
+        """One more worker, with so much memory between the two processes for the bodies of its messages."""
         here, there = FORK.Pipe()
-        process = FORK.Process(target=_work, args=(self.client, there, here), daemon=True)
-        process.start()
+        between = mmap.mmap(-1, room + mmap.PAGESIZE)
+        process = FORK.Process(target=_work, args=(self.client, there, here, between), daemon=True)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Ctrl-C is for this process alone
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         there.close()
-        self._workers[here] = process
+        self._workers[here] = process, between
         return here
 
     def close(self) -> None:
         """Send the workers home."""
-        for worker, process in self._workers.items():
+        for worker, (process, _) in self._workers.items():
             worker.close()
             process.join(timeout=1)
             if process.is_alive():
                 process.kill()
                 process.join()
         self._workers.clear()
+        self._known.clear()
 
 
-def _work(client: Client, orders: Connection, other_end: Connection) -> None:
-    """A worker's life: orders in, answers out, until nobody sends any more."""
+def _work(client: Client, orders: Connection, other_end: Connection, room: mmap.mmap) -> None:
+    """A worker's life: orders in, answers out, until nobody sends any more.
+
+    The body of a message is left in the room between the processes, where it fits, and only the rest is sent: whoever
+    reads it does so before giving the next order.
+    """
     other_end.close()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that made this one
     ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
     torch.set_num_threads(1)
+    body = b""
     while True:
         try:
-            order, state = pickle.loads(orders.recv_bytes())
+            order, known, state = pickle.loads(orders.recv_bytes())
         except EOFError:
             return
-        _, result = client.do(order._replace(state=_restore(state)))
+        body = body if known else order.data.body
+        _, result = client.do(order._replace(state=_restore(state), data=Letter(order.data.head, body)))
         if isinstance(result, str):
-            orders.send_bytes(pickle.dumps((result, b""), 5))
-        else:
-            orders.send_bytes(pickle.dumps((result._replace(state={}), _store(result.state)), 5))
+            orders.send_bytes(pickle.dumps((result, {}, None), 5))
+            continue
+        sent, length = result.sent, None
+        if len(sent.data.body) <= len(room):
+            length = len(sent.data.body)
+            room[:length] = sent.data.body
+            sent = sent._replace(data=Letter(sent.data.head, b""))
+        orders.send_bytes(pickle.dumps((result._replace(sent=sent, state={}), _store(result.state), length), 5))
 
 
-def _store(state: State) -> bytes:
-    """A client's memory as bytes, quickly where there is none."""
-    if not state:
-        return b""
+def _store(state: State) -> State | bytes:
+    """A client's memory, so that it can be sent: as it is where it holds no tensors, else as bytes."""
+    if not tree.flatten(state):
+        return state
     buffer = io.BytesIO()
     torch.save(state, buffer)
     return buffer.getvalue()
 
 
-def _restore(data: bytes) -> State:
-    return torch.load(io.BytesIO(data), weights_only=True) if data else {}
+def _restore(stored: State | bytes) -> State:
+    return torch.load(io.BytesIO(stored), weights_only=True) if isinstance(stored, bytes) else stored

@@ -10,7 +10,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -20,6 +20,7 @@ from gossamer.engines.client import Client, Done, Lesson, Order, reason
 from gossamer.engines.executors.steps import Step, pure_step, tensors
 from gossamer.errors import ConfigError
 from gossamer.method import Job, Trained
+from gossamer.objective import Objective
 from gossamer.types import State
 
 CHUNK = 16
@@ -28,17 +29,26 @@ CHUNK = 16
 Pair = tuple[Order, Job]
 
 
-class Stacked:
-    """Chunks of clients, each as one batched computation."""
+class Group(Protocol):
+    """Clients that train together."""
+
+    def train(self) -> list[Trained]:
+        """All steps of all clients."""
+        ...
+
+
+class InChunks:
+    """Clients of equal shapes in groups of at most so many."""
 
     threads: int | None = None
 
-    def __init__(self, client: Client, chunk: int = CHUNK) -> None:
-        if client.objective.random:
-            raise ConfigError("a network with dropout cannot be stacked: use one-by-one or side-by-side")
-        self.client, self.size = client, chunk
-        step = pure_step(client.method.solver, client.objective)
-        self.step: Step = torch.vmap(step, in_dims=(0, 0, 0, 0, 0, None), randomness="error")
+    def __init__(self, client: Client, size: int) -> None:
+        refuse_random(client.objective)
+        self.client, self.size = client, size
+
+    def group(self, bucket: Sequence[Pair]) -> Group:
+        """The clients of a bucket, ready to step."""
+        raise NotImplementedError
 
     def prepare(self, order: Order, orders: int) -> None:
         """Nothing to get ready."""
@@ -67,7 +77,7 @@ class Stacked:
         """A bucket that fails is done again client by client, so that only the culprit is named."""
         try:
             with torch.no_grad():  # gradients are taken inside the step; outside of it there is nothing to record
-                trained = self.chunk(bucket).train()
+                trained = self.group(bucket).train()
         except Exception as error:
             alone = [self.client.do(order) for order, _ in bucket]
             if not any(isinstance(done.result, str) for done in alone):
@@ -82,8 +92,17 @@ class Stacked:
             except Exception as error:
                 yield Done(order, reason(error))
 
-    def chunk(self, bucket: Sequence[Pair]) -> "Chunk":
-        """The clients of a bucket, ready to step."""
+
+class Stacked(InChunks):
+    """Chunks of clients, each as one batched computation."""
+
+    def __init__(self, client: Client, size: int = CHUNK) -> None:
+        super().__init__(client, size)
+        step = pure_step(client.method, client.objective)
+        self.step: Step = torch.vmap(step, in_dims=(0, 0, 0, 0, 0, None), randomness="error")
+
+    def group(self, bucket: Sequence[Pair]) -> Group:
+        """The clients of a bucket, stacked."""
         return Chunk(self.client, self.step, bucket)
 
 
@@ -94,11 +113,8 @@ class Chunk:
         self.client, self.step, self.bucket = client, step, bucket
         solver, objective, jobs = client.method.solver, client.objective, [job for _, job in bucket]
         self.lessons = [Lesson(client, order, job) for order, job in bucket]
-        starts = [{**job.start, **objective.local()} for job in jobs]
-        self.start = tree.stack(starts)
-        self.keep = tree.stack([dict(job.part.keep) for job in jobs])
-        states = [job.state.get("solver", {}) for job in jobs]
-        self.carry = tree.stack([solver.begin(start, state) for start, state in zip(starts, states, strict=True)])
+        begun = [client.begin(job, len(lesson)) for job, lesson in zip(jobs, self.lessons, strict=True)]
+        self.start, self.carry, self.aid = (tree.stack(column) for column in zip(*begun, strict=True))
         self.now = tensors(solver.now(jobs[0].clock), objective)
         self.losses = torch.zeros(len(jobs), dtype=objective.layout.dtype, device=objective.device)
         self.at = [0] * len(jobs)
@@ -118,20 +134,20 @@ class Chunk:
         if len(clients) == 1:
             self.alone(clients[0], x[0], y[0])
         elif len(clients) == len(self.bucket):
-            self.carry, losses = self.step(self.start, self.carry, self.keep, x, y, self.now)
+            self.carry, losses = self.step(self.start, self.carry, self.aid, x, y, self.now)
             self.losses += losses
         else:
             rows = torch.tensor(clients, device=self.losses.device)
-            start, carry, keep = (tree.take(nest, rows) for nest in (self.start, self.carry, self.keep))
-            new, losses = self.step(start, carry, keep, x, y, self.now)
+            start, carry, aid = (tree.take(nest, rows) for nest in (self.start, self.carry, self.aid))
+            new, losses = self.step(start, carry, aid, x, y, self.now)
             tree.put(self.carry, rows, new)
             self.losses[rows] += losses
 
     def alone(self, c: int, x: Tensor, y: Tensor) -> None:
         """One client's step by itself, which stacking would only make dearer."""
-        start, carry, keep = (tree.take(nest, c) for nest in (self.start, self.carry, self.keep))
+        start, carry, aid = (tree.take(nest, c) for nest in (self.start, self.carry, self.aid))
         with torch.enable_grad():
-            new, loss = self.client.step(start, carry, keep, x, y, self.now)
+            new, loss = self.client.step(start, carry, aid, x, y, self.now)
         tree.put(self.carry, c, new)
         self.losses[c] += loss
 
@@ -173,6 +189,12 @@ def schedule(sizes: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:
         for c in steps[-1][1]:
             at[c] += 1
     return steps
+
+
+def refuse_random(objective: Objective) -> None:
+    """Stacked or compiled, a network that draws random numbers would draw others than it does alone."""
+    if objective.random:
+        raise ConfigError("a network with dropout cannot be stacked or compiled: use one-by-one or side-by-side")
 
 
 def kind(job: Job) -> Any:

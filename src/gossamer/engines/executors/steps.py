@@ -1,36 +1,45 @@
-"""One step of a solver as a pure function, for ``torch.vmap``, ``torch.compile`` and captured graphs."""
+"""One step of a method as a pure function, for ``torch.vmap``, ``torch.compile`` and captured graphs."""
 
 from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
-from gossamer.engines.client import masked
+from gossamer import tree
+from gossamer.engines import client
+from gossamer.method import Method
 from gossamer.objective import Objective
-from gossamer.solvers import Now, Solver
+from gossamer.solvers import Now
 from gossamer.types import Params, State
 
-Gradients = tuple[Params, Params]  # named, because the compiler reads annotations too, and trips over brackets
-Step = Callable[[Params, State, Params, Tensor, Tensor, dict[str, Tensor]], tuple[State, Tensor]]
-"""From start, carry, keep, inputs, labels and the round's numbers to the next carry and the loss."""
+Step = Callable[[Params, State, State, Tensor, Tensor, dict[str, Tensor]], tuple[State, Tensor]]
+"""From start, carry, aid, inputs, labels and the round's numbers to the next carry and the loss."""
 
 
-def pure_step(solver: Solver, objective: Objective) -> Step:
+def pure_step(method: Method, objective: Objective) -> Step:
     """A client's step with nothing hidden in it."""
 
     def step(
-        start: Params, carry: State, keep: Params, x: Tensor, y: Tensor, now: dict[str, Tensor]
+        start: Params, carry: State, aid: State, x: Tensor, y: Tensor, now: dict[str, Tensor]
     ) -> tuple[State, Tensor]:
-        losses: list[Tensor] = []
-
-        def gradient(params: Params) -> Gradients:
-            loss, grads, changed = objective.pure_gradient(params, x, y)
-            losses.append(loss)
-            return masked(grads, keep), changed
-
-        return solver.step(gradient, start, carry, now), losses[-1]
+        trained = objective.trained
+        return client.step(method, trained, lambda at: objective.pure_gradient(at, x, y), start, carry, aid, now)
 
     return step
+
+
+def in_place(method: Method, objective: Objective) -> Callable[..., Tensor]:
+    """A client's step from the numbers of its samples on, which changes ``carry`` where it lies and gives the loss."""
+    step = pure_step(method, objective)
+
+    def take(
+        start: Params, carry: State, aid: State, rows: Tensor, draws: Tensor | None, now: dict[str, Tensor]
+    ) -> Tensor:
+        new, loss = step(start, carry, aid, *objective.batch(rows, draws), now)
+        tree.put(carry, ..., new)
+        return loss
+
+    return take
 
 
 def tensors(now: Now, objective: Objective) -> dict[str, Tensor]:

@@ -1,6 +1,6 @@
 """On a GPU: every executor computes what the CPU computes, and how fast each is beside a plain PyTorch loop.
 
-    python bench/cuda.py [--data-dir DIR] [--rounds 5]
+    python bench/gpu.py [--data-dir DIR] [--rounds 5]
 
 First each method with each executor for three rounds in double precision: the largest difference of any parameter from
 the CPU's. Then FedAvg with CNN4 on images of Fashion-MNIST's size (the real ones where DIR has them), 100 clients, 10 a
@@ -67,9 +67,13 @@ def timed(simulation: Simulation, number: int, cohort: list[int]) -> tuple[float
     begin = time.perf_counter()
     simulation.equip(number, cohort, Ledger())
     ready = time.perf_counter()
-    simulation.train(number, cohort, Ledger())
+    ledger = Ledger()
+    simulation.train(number, cohort, ledger)
     torch.cuda.synchronize()
-    return time.perf_counter() - ready, ready - begin
+    spent = time.perf_counter() - ready
+    if number == 2:
+        print(f"a round of it: {ledger.seconds}", flush=True)
+    return spent, ready - begin
 
 
 def race(task: Task, rounds: int) -> None:

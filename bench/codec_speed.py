@@ -1,0 +1,89 @@
+"""How long every codec takes to encode and decode a long vector, and what it sends.
+
+    python bench/codec_speed.py [--device cpu|cuda] [--size 11000000] [--repeats 10] [--only Drive Eden]
+
+Median milliseconds, of events on a GPU; bytes of the payload, and bits for each entry. A codec that wraps another one
+wraps the dense one, and all other fields have their defaults.
+"""
+
+import argparse
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from gossamer import codecs
+from gossamer.codecs import Codec, Dense
+from gossamer.random import fold, key, uniform
+from gossamer.types import Layout
+
+KEY = key(1)
+
+
+def found(only: list[str] | None) -> Iterator[Codec]:
+    """One of each codec that Gossamer exports."""
+    for name in only or codecs.__all__:
+        kind: Any = getattr(codecs, name)
+        if isinstance(kind, type) and issubclass(kind, Codec) and kind is not Codec:
+            yield made(kind)
+
+
+def made(kind: Any) -> Codec:
+    try:
+        codec: Codec = kind()
+    except TypeError:
+        codec = kind(Dense())
+    return codec
+
+
+def milliseconds(work: Callable[[], object], device: str, repeats: int) -> float:
+    clock = on_gpu if device == "cuda" else on_cpu
+    clock(work)
+    return statistics.median(clock(work) for _ in range(repeats))
+
+
+def on_gpu(work: Callable[[], object]) -> float:
+    event: Any = torch.cuda.Event  # torch leaves its constructor untyped
+    before, after = (event(enable_timing=True) for _ in range(2))
+    torch.cuda.synchronize()
+    before.record()
+    work()
+    after.record()
+    after.synchronize()
+    return float(before.elapsed_time(after))
+
+
+def on_cpu(work: Callable[[], object]) -> float:
+    before = time.perf_counter()
+    work()
+    return 1e3 * (time.perf_counter() - before)
+
+
+def row(codec: Codec, x: torch.Tensor, device: str, repeats: int) -> str:
+    layout = Layout((("x", x.shape),))
+    payload, _ = codec.encode_with(x, layout, codec.init(layout), KEY)
+    encode = milliseconds(lambda: codec.encode_with(x, layout, codec.init(layout), KEY), device, repeats)
+    decode = milliseconds(lambda: codec.decode(payload, layout, KEY), device, repeats)
+    nbytes = sum(tensor.numel() * tensor.element_size() for tensor in payload.values())
+    return f"{encode:10.3f} {decode:10.3f} {nbytes:12,} {8 * nbytes / len(x):8.4f}  {codec!r}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Milliseconds and bytes of every codec.")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--size", type=int, default=11_000_000)
+    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--only", nargs="*", help="names of codecs")
+    given = parser.parse_args()
+    machine = torch.cuda.get_device_name() if given.device == "cuda" else f"{torch.get_num_threads()} CPU threads"
+    print(f"torch {torch.__version__}, {machine}, {given.size:,} float32 entries")
+    print(f"{'encode ms':>10} {'decode ms':>10} {'bytes':>12} {'bits':>8}  codec")
+    x = uniform(fold(KEY, "x"), given.size, device=given.device) - 0.5
+    for codec in found(given.only):
+        print(row(codec, x, given.device, given.repeats), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,91 @@
+"""Cells of a table: one run each, kept as a small JSON file, done side by side, and never done twice."""
+
+import json
+import multiprocessing
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+
+from gossamer import METHODS, Task, simulate
+from gossamer.data import load
+from gossamer.nets import build
+from gossamer.random import key
+from gossamer.tasks import deal
+
+PAGES = Path(__file__).parent.parent / "docs/reproduction"
+CELLS = PAGES / "cells"
+
+
+class Cell(NamedTuple):
+    """One run: everything that decides it."""
+
+    name: str
+    method: str
+    given: dict[str, Any]
+    data: str
+    model: str
+    split: str
+    seed: int
+    rounds: int
+
+    @property
+    def path(self) -> Path:
+        """Where its result is kept."""
+        return CELLS / f"{self.name}.json"
+
+
+def outcome(cell: Cell, data_dir: Path) -> dict[str, Any]:
+    """Run a cell: accuracy by round in per cent, seconds by round, bytes."""
+    data = load(cell.data, data_dir=data_dir, clients=100, key=key(cell.seed))
+    task = Task(lambda: build(cell.model, data.shape, data.classes), data, deal(data, cell.split, 100, cell.seed))
+    gpu = torch.cuda.is_available()
+    how: dict[str, Any] = {"device": "cuda", "executor": "captured"} if gpu else {"device": "cpu", "executor": "auto"}
+    method = METHODS[cell.method](**cell.given)
+    result = simulate(method, task, rounds=cell.rounds, per_round=10, seed=cell.seed, **how)
+    curve = [round(100 * record["accuracy"], 2) for record in result.metrics]
+    last = result.metrics[-1]
+    return {
+        **cell._asdict(),
+        "last": curve[-1],
+        "best": max(curve),
+        "accuracy": curve,
+        "seconds": [round(sum(record["seconds"].values()), 3) for record in result.metrics],
+        "bytes_up": last["bytes_up"],
+        "failures": sum(len(record["failures"]) for record in result.metrics),
+    }
+
+
+def keep(cell: Cell, data_dir: Path, until: float) -> str:
+    """Run a cell unless it is there already or time is up, keep it, and say what came of it."""
+    if not cell.path.exists():
+        if time.time() > until:
+            return f"{cell.name}: not begun"
+        cell.path.write_text(json.dumps(outcome(cell, data_dir)) + "\n")
+    found = read(cell)
+    return f"{cell.name}: best {found['best']:.2f}, last {found['last']:.2f}"
+
+
+def read(cell: Cell) -> dict[str, Any]:
+    """What is kept of a cell."""
+    kept: dict[str, Any] = json.loads(cell.path.read_text())
+    return kept
+
+
+def run(cells: Sequence[Cell], data_dir: Path, jobs: int, seconds: float) -> None:
+    """Run the cells that are missing, several at once; none is begun after so many seconds."""
+    CELLS.mkdir(parents=True, exist_ok=True)
+    until = time.time() + seconds
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        for job in [pool.submit(keep, cell, data_dir, until) for cell in cells]:
+            print(job.result(), flush=True)
+
+
+def write(page: Path, table: str) -> None:
+    """Put a table, made of all cells there are, behind its mark on a page."""
+    before, mark, _ = page.read_text().partition("<!-- table -->")
+    page.write_text(f"{before}{mark or '<!-- table -->'}\n{table}\n")
+    print(table)

@@ -1,0 +1,54 @@
+"""Error feedback: what a codec lost, or the channel did, is added to what is sent next."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gossamer.codecs.base import Codec
+from gossamer.random import Key
+from gossamer.types import Layout, Payload, State
+
+
+@dataclass(frozen=True)
+class Feedback(Codec):
+    """Remembers what the server has not got, and sends it with the next change.
+
+    If a message arrives, what its codec lost is kept; if it does not, everything is. Nothing is lost for good, only
+    delayed, so biased codecs (top-k, signs) still get there. Training does not rehearse the codec inside.
+
+    codec: what the change goes through, with what is owed added
+    """
+
+    codec: Codec
+
+    @property
+    def exact(self) -> bool:
+        """Where the codec inside is."""
+        return self.codec.exact
+
+    def init(self, layout: Layout) -> State:
+        """Nothing is owed yet."""
+        return {"owed": torch.zeros(layout.size, dtype=layout.dtype)}
+
+    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+        """The payload when nothing is owed."""
+        return self.codec.encode(x, layout, key)
+
+    def encode_with(self, x: Tensor, layout: Layout, state: State, key: Key) -> tuple[Payload, State]:
+        """The payload for the change with what is owed, and what will be owed after it."""
+        whole = x + state["owed"].to(x.device)
+        payload = self.codec.encode(whole, layout, key)
+        return payload, {"owed": whole - self.codec.decode(payload, layout, key), "whole": whole}
+
+    def settle(self, state: State, delivered: bool) -> State:
+        """What the codec lost, or all of it."""
+        return {"owed": state["owed" if delivered else "whole"]}
+
+    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+        """As the codec inside."""
+        return self.codec.decode(payload, layout, key)
+
+    def fold(self, acc: Tensor, payload: Payload, layout: Layout, key: Key, weight: float) -> None:
+        """As the codec inside."""
+        self.codec.fold(acc, payload, layout, key, weight)

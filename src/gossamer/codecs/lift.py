@@ -1,0 +1,145 @@
+"""A codec over some of a model's tensors, all together or one by one; the rest goes dense in the same message.
+
+Norms, biases and running statistics are few and touchy, so most methods compress the weight matrices alone. Whether a
+codec sees these as one long vector or each by itself matters to those that send a scale.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gossamer.codecs.base import Codec
+from gossamer.codecs.dense import Dense
+from gossamer.errors import PayloadError, require
+from gossamer.random import Key, fold
+from gossamer.types import Layout, Params, Payload, State
+
+
+class Piece(NamedTuple):
+    """Some tensors of the model that go through one codec: what their arrays' names begin with, and where they lie."""
+
+    prefix: str
+    codec: Codec
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Lift(Codec):
+    """Takes a codec to a whole model.
+
+    codec: what the chosen tensors go through
+    each: one tensor at a time, with a scale and a key of its own, rather than all as one vector
+    least: how many dimensions a tensor must have to be chosen: 2 leaves out norms and biases, 0 nothing
+    leave: names of further tensors that are not chosen; * stands for anything
+    rest: what the others go through
+    """
+
+    codec: Codec
+    each: bool = False
+    least: int = 2
+    leave: tuple[str, ...] = ()
+    rest: Codec = Dense()
+
+    def __post_init__(self) -> None:
+        require((self.least >= 0, f"Lift.least must be at least 0, got {self.least}"))
+
+    @property
+    def exact(self) -> bool:
+        """Where both codecs are."""
+        return self.codec.exact and self.rest.exact
+
+    @property
+    def unbiased(self) -> bool:
+        """Where both codecs are."""
+        return self.codec.unbiased and self.rest.unbiased
+
+    def chosen(self, name: str, dimensions: int) -> bool:
+        """Whether a tensor goes through the codec."""
+        return dimensions >= self.least and not any(fnmatchcase(name, pattern) for pattern in self.leave)
+
+    def pieces(self, layout: Layout) -> list[Piece]:
+        """The tensors by the codec they go through."""
+        inside = [(name, shape) for name, shape in layout.shapes if self.chosen(name, len(shape))]
+        outside = [entry for entry in layout.shapes if entry not in inside]
+        groups = [(entry,) for entry in inside] if self.each else [tuple(inside)] if inside else []
+        lifted = [
+            Piece(f"{number}." if self.each else "", self.codec, Layout(group, layout.dtype))
+            for number, group in enumerate(groups)
+        ]
+        return lifted + ([Piece("rest.", self.rest, Layout(tuple(outside), layout.dtype))] if outside else [])
+
+    def init(self, layout: Layout) -> State:
+        """What each codec remembers of its own tensors."""
+        kept = {f"of {piece.prefix}": piece.codec.init(piece.layout) for piece in self.pieces(layout)}
+        return {name: state for name, state in kept.items() if state}
+
+    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+        """All payloads as one."""
+        payload, _ = self.encode_with(x, layout, self.init(layout), key)
+        return payload
+
+    def encode_with(self, x: Tensor, layout: Layout, state: State, key: Key) -> tuple[Payload, State]:
+        """All payloads as one, and what each codec remembers."""
+        payload: Payload = {}
+        kept: State = {}
+        tensors = layout.unflatten(x)
+        for prefix, codec, own in self.pieces(layout):
+            before = state.get(f"of {prefix}", {})
+            part, after = codec.encode_with(own.flatten(tensors), own, before, fold(key, "piece", prefix))
+            payload |= {prefix + name: array for name, array in part.items()}
+            kept |= {f"of {prefix}": after} if after else {}
+        return payload, kept
+
+    def settle(self, state: State, delivered: bool) -> State:
+        """Each codec learns whether the message arrived."""
+        codecs = {name: self.rest if name == "of rest." else self.codec for name in state}
+        return {name: codec.settle(state[name], delivered) for name, codec in codecs.items()}
+
+    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+        """Every tensor from its own payload."""
+        tensors: Params = {}
+        for piece, part, own in self._parts(payload, layout, key):
+            tensors |= piece.layout.unflatten(piece.codec.decode(part, piece.layout, own))
+        return layout.flatten(tensors)
+
+    def fold(self, acc: Tensor, payload: Payload, layout: Layout, key: Key, weight: float) -> None:
+        """Each codec folds its own tensors; nothing is added before all of them have."""
+        folded: Params = {}
+        for piece, part, own in self._parts(payload, layout, key):
+            total = torch.zeros(piece.layout.size, dtype=acc.dtype, device=acc.device)
+            piece.codec.fold(total, part, piece.layout, own, weight)
+            folded |= piece.layout.unflatten(total)
+        for name, tensor in layout.cut(acc):
+            tensor.add_(folded[name])
+
+    def _parts(self, payload: Payload, layout: Layout, key: Key) -> Iterator[tuple[Piece, Payload, Key]]:
+        """Each piece with its share of a payload and its key; an array that is nobody's is refused."""
+        left = dict(payload)
+        for piece in reversed(self.pieces(layout)):  # the rest first: without each, the codec's arrays have no prefix
+            mine = {name: left.pop(name) for name in list(left) if name.startswith(piece.prefix)}
+            named = {name.removeprefix(piece.prefix): array for name, array in mine.items()}
+            yield piece, named, fold(key, "piece", piece.prefix)
+        if left:
+            raise PayloadError(f"nothing is known of an array named {min(left)!r}")
+
+    def rehearsal(self, layout: Layout, steps: int, key: Key, device: torch.device) -> State:
+        """What the codec needs for the tensors it takes."""
+        found: State = {}
+        for prefix, codec, own in self.pieces(layout):
+            if prefix != "rest." and (aid := codec.rehearsal(own, steps, fold(key, "piece", prefix), device)):
+                found[own.shapes[0][0] if self.each else "all"] = aid
+        return found
+
+    def rehearse(self, change: Params, aid: State, taken: Tensor) -> Params:
+        """The codec's rehearsal of the tensors it takes."""
+        inside = {name: tensor for name, tensor in change.items() if self.chosen(name, tensor.dim())}
+        if not self.each:
+            return self.codec.rehearse(inside, aid["all"], taken)
+        felt: Params = {}
+        for name, tensor in inside.items():
+            felt |= self.codec.rehearse({name: tensor}, aid[name], taken)
+        return felt

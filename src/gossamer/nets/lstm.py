@@ -1,0 +1,63 @@
+"""The recurrent network of FedMRN for Shakespeare: 80 characters in, scores of the one that follows out.
+
+Eight numbers for each character, one layer of 256 LSTM units, and scores from its last state; no biases, and dropout
+before the scores. The LSTM is written out from two linear layers and a loop over time: unlike PyTorch's own, whose
+kernels are closed boxes, it can be stacked over clients and compiled, and what FedMRN masks, the weights of linear
+layers, is all there is of it besides the characters' numbers.
+
+Linear weights start as N(0, 0.01^2), the characters' numbers as N(0, 1): with these as small as the weights, nothing
+is learned for hundreds of steps.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from gossamer.errors import require
+
+EMBEDDING = 8
+UNITS = 256
+DROPOUT = 0.5
+INIT_STD = 0.01
+
+
+class LSTM(nn.Module):
+    """Rows of character numbers to scores of the next; gates are in PyTorch's order, so that weights can be shared.
+
+    With dropout the network draws random numbers in training, and clients cannot be trained stacked: 0 leaves it out.
+    """
+
+    def __init__(self, classes: int, *, dropout: float = DROPOUT) -> None:
+        require((0 <= dropout < 1, f"LSTM: dropout must be from 0 to below 1, got {dropout}"))
+        super().__init__()
+        self.embedding = nn.Embedding(classes, EMBEDDING)
+        self.input = nn.Linear(EMBEDDING, 4 * UNITS, bias=False)
+        self.hidden = nn.Linear(UNITS, 4 * UNITS, bias=False)
+        self.output = nn.Linear(UNITS, classes, bias=False)
+        # Left out where there is none: a dropout of 0 would still count as a network that draws.
+        self.drop = nn.Dropout(dropout) if dropout else nn.Identity()
+        for linear in (self.input, self.hidden, self.output):
+            nn.init.normal_(linear.weight, std=INIT_STD)
+
+    def forward(self, characters: Tensor) -> Tensor:
+        """Scores, a row for each row of characters."""
+        scores: Tensor = self.output(self.drop(self.states(self.embedding(characters))))
+        return scores
+
+    def states(self, x: Tensor) -> Tensor:
+        """The state after the last of the vectors ``x`` (batch x time x embedding)."""
+        hidden = cell = x.new_zeros(x.shape[0], UNITS)
+        for pushed in self.input(x).unbind(1):
+            hidden, cell = step(pushed + self.hidden(hidden), cell)
+        return hidden
+
+
+def step(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+    """One step in time: the next state and the next cell."""
+    into, keep, new, out = gates.chunk(4, dim=-1)
+    cell = keep.sigmoid() * cell + into.sigmoid() * new.tanh()
+    return out.sigmoid() * cell.tanh(), cell
+
+
+def lstm(shape: torch.Size, classes: int, *, dropout: float = DROPOUT) -> nn.Module:
+    """The LSTM for rows of characters; as many characters as classes."""
+    return LSTM(classes, dropout=dropout)

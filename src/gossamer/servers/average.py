@@ -1,0 +1,50 @@
+"""Servers for clients that send what they hold rather than how it changed."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gossamer.errors import require
+from gossamer.servers.mean import Mean, Sum
+from gossamer.types import Clock, Params, State
+
+
+@dataclass(frozen=True)
+class Average(Mean):
+    """What is held next is the weighted mean of what arrives."""
+
+    def finish(self, state: State, acc: Sum, clock: Clock) -> State:
+        """Divide once; an entry that nobody sent stays."""
+        if acc.weight == 0:
+            return state
+        if acc.cover is None:
+            return {"params": {name: total / acc.weight for name, total in acc.total.items()}}
+        held, params = acc.cover, self.model(state)
+        mean = {name: total / torch.where(held[name] > 0, held[name], 1) for name, total in acc.total.items()}
+        return {"params": {name: torch.where(held[name] > 0, mean[name], params[name]) for name in mean}}
+
+
+@dataclass(frozen=True)
+class MaskAverage(Average):
+    """Scores from the mean of masks: its logit, for tensors of two or more dimensions (FedPM).
+
+    least: a mask's 0 and 1 count as this much and as 1 less this much, so that no score is infinite
+    """
+
+    least: float = 0.01
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require((0 < self.least < 0.5, f"MaskAverage.least must be between 0 and 0.5, got {self.least}"))
+
+    def finish(self, state: State, acc: Sum, clock: Clock) -> State:
+        """The mean, as scores where it is one of masks."""
+        new = super().finish(state, acc, clock)
+        if new is state:
+            return state
+        mean: Params = new["params"]
+        return {"params": {name: self._scores(t) if t.dim() >= 2 else t for name, t in mean.items()}}
+
+    def _scores(self, mean: Tensor) -> Tensor:
+        return torch.logit(self.least + (1 - 2 * self.least) * mean.clamp(0, 1))

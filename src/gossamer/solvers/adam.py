@@ -1,0 +1,84 @@
+"""Adam (Kingma and Ba, 2015), fresh in every round.
+
+One step from weights ``w`` with the loss gradient ``g``, the t-th of the round:
+
+    m <- beta m + (1 - beta) g              m and v start at 0
+    v <- beta2 v + (1 - beta2) g**2
+    w <- w - lr (m / (1 - beta**t)) / (sqrt(v / (1 - beta2**t)) + epsilon)
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from gossamer.errors import require
+from gossamer.solvers.base import Gradient, Now
+from gossamer.solvers.batches import InBatches
+from gossamer.types import Clock, Params, State
+
+
+@dataclass(frozen=True)
+class Adam(InBatches):
+    """Mini-batch Adam for a number of epochs or of steps.
+
+    lr: learning rate
+    epochs: passes over the client's samples in each round (ignored when steps are given)
+    steps: steps in each round, however many samples the client has; none means epochs count
+    batch: samples in a batch, the last of an epoch may be smaller; none means all samples at once
+    beta: how much of the mean gradient is kept from step to step
+    beta2: how much of the mean square is kept from step to step
+    epsilon: added to the root of the mean square
+    """
+
+    lr: float = 0.001
+    epochs: int = 5
+    steps: int | None = None
+    batch: int | None = 16
+    beta: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+
+    def __post_init__(self) -> None:
+        require(
+            (0 < self.lr < math.inf, f"Adam.lr must be a positive number, got {self.lr}"),
+            *self.batch_rules(),
+            (0 <= self.beta < 1, f"Adam.beta must be in [0, 1), got {self.beta}"),
+            (0 <= self.beta2 < 1, f"Adam.beta2 must be in [0, 1), got {self.beta2}"),
+            (self.epsilon > 0, f"Adam.epsilon must be positive, got {self.epsilon}"),
+        )
+
+    def begin(self, start: Params, state: State, steps: int) -> State:
+        """From where the round starts, with nothing averaged yet."""
+        some = next(iter(start.values()))
+        zeros = {name: torch.zeros_like(tensor) for name, tensor in start.items() if tensor.is_floating_point()}
+        step = torch.zeros((), dtype=torch.float64, device=some.device)
+        return {"params": start, "mean": zeros, "square": dict(zeros), "step": step}
+
+    def now(self, clock: Clock) -> dict[str, float]:
+        """The learning rate."""
+        return {"rate": self.lr}
+
+    def step(self, gradient: Gradient, start: Params, carry: State, now: Now) -> State:
+        """One step of the rule above."""
+        params: Params = carry["params"]
+        grads, forward = gradient(params)
+        step = carry["step"] + 1
+        shrink, shrink2 = 1 - self.beta**step, 1 - self.beta2**step
+        mean = {name: self.beta * carry["mean"][name] + (1 - self.beta) * g for name, g in grads.items()}
+        square = {name: self.beta2 * carry["square"][name] + (1 - self.beta2) * g * g for name, g in grads.items()}
+        moved = {
+            name: params[name]
+            - now["rate"] * (m / shrink.to(m)) / ((square[name] / shrink2.to(m)).sqrt() + self.epsilon)
+            for name, m in mean.items()
+        }
+        return {
+            "params": {**params, **forward, **moved},
+            "mean": {**carry["mean"], **mean},
+            "square": {**carry["square"], **square},
+            "step": step,
+        }
+
+    def end(self, carry: State) -> State:
+        """Adam starts afresh in every round."""
+        return {}

@@ -1,0 +1,113 @@
+"""Codecs over whole models, and what they owe."""
+
+import pytest
+import torch
+
+from gossamer import Dense, Eden, Feedback, Lift, MaskedNoise, PayloadError, StochasticSign, Ternary, TopK
+from gossamer.codecs import Codec
+from gossamer.nets import build
+from gossamer.random import fold, key, uniform
+from gossamer.testing import check_codec
+from gossamer.types import Layout, Params
+from gossamer.wire import Message, pack, sizes
+
+KEY = key(5)
+CHANGE = {
+    "conv.weight": torch.tensor([[0.4, -0.2], [0.1, 0.8], [-0.9, 0.3]]),
+    "embedding.weight": torch.tensor([[3.0, 4.0]]),
+    "norm.bias": torch.tensor([0.5, -1.0]),
+}
+LAYOUT = Layout.of(CHANGE)
+
+
+@pytest.mark.parametrize(
+    "codec",
+    [
+        Lift(MaskedNoise()),
+        Lift(Ternary(), each=True),
+        Lift(Feedback(TopK(0.1)), each=True, least=0),
+        Lift(Eden(2), rest=Dense("bfloat16")),
+        Feedback(StochasticSign()),
+        Feedback(Lift(TopK(0.2))),
+    ],
+    ids=repr,
+)
+def test_they_keep_the_contract_of_codecs(codec: Codec) -> None:
+    check_codec(codec)
+
+
+def decoded(codec: Codec) -> Params:
+    return LAYOUT.unflatten(codec.decode(codec.encode(LAYOUT.flatten(CHANGE), LAYOUT, KEY), LAYOUT, KEY))
+
+
+def test_small_tensors_and_those_left_out_go_dense() -> None:
+    found = decoded(Lift(StochasticSign(1.0), leave=("embedding.*",)))
+    assert torch.equal(found["norm.bias"], CHANGE["norm.bias"])
+    assert torch.equal(found["embedding.weight"], CHANGE["embedding.weight"])
+    assert set(found["conv.weight"].abs().flatten().tolist()) == {1.0}
+
+
+def test_each_tensor_has_a_scale_of_its_own() -> None:
+    together, apart = decoded(Lift(StochasticSign())), decoded(Lift(StochasticSign(), each=True))
+    assert together["conv.weight"].abs().unique().tolist() == [4.0]
+    assert apart["conv.weight"].abs().unique().tolist() == pytest.approx([0.9])
+    assert apart["embedding.weight"].abs().unique().tolist() == [4.0]
+
+
+def test_each_tensor_has_draws_of_its_own() -> None:
+    same = {"a": torch.full((20, 20), 0.1), "b": torch.full((20, 20), 0.1), "c": torch.ones(1)}
+    layout, codec = Layout.of(same), Lift(StochasticSign(1.0), each=True)
+    found = layout.unflatten(codec.decode(codec.encode(layout.flatten(same), layout, KEY), layout, KEY))
+    assert not torch.equal(found["a"], found["b"])
+
+
+def test_an_array_that_is_nobodys_is_refused() -> None:
+    codec = Lift(Ternary(), each=True)
+    payload = codec.encode(LAYOUT.flatten(CHANGE), LAYOUT, KEY)
+    with pytest.raises(PayloadError, match=r"named 'x'"):
+        codec.decode({**payload, "x": torch.zeros(1)}, LAYOUT, KEY)
+
+
+def test_a_refused_piece_leaves_the_sum_as_it_was() -> None:
+    codec = Lift(Ternary(), each=True)
+    payload = codec.encode(LAYOUT.flatten(CHANGE), LAYOUT, KEY)
+    acc = torch.zeros(LAYOUT.size)
+    with pytest.raises(PayloadError):
+        codec.fold(acc, {**payload, "0.scale": torch.tensor([torch.nan])}, LAYOUT, KEY, 1.0)
+    assert not acc.any()
+
+
+def test_feedback_owes_what_did_not_arrive() -> None:
+    """What arrived plus what is owed is all that was ever changed, whatever was lost."""
+    codec, layout = Feedback(TopK(0.25)), Layout.of({"x": torch.zeros(16)})
+    state, arrived, changed = codec.init(layout), torch.zeros(16), torch.zeros(16)
+    for number in range(12):
+        x = uniform(fold(KEY, number), 16) - 0.5
+        payload, state = codec.encode_with(x, layout, state, KEY)
+        delivered = number % 3 > 0
+        arrived += codec.decode(payload, layout, KEY) if delivered else 0
+        state, changed = codec.settle(state, delivered), changed + x
+    assert torch.allclose(arrived + state["owed"], changed, atol=1e-6)
+    assert state["owed"].any()
+
+
+def test_the_uplink_of_cnn8_is_one_bit_a_weight() -> None:
+    """1,181,536 masked weights: 147,692 bytes of masks, the norms, and 64 bytes."""
+    module = build("cnn8", (3, 32, 32), 10)
+    params = {n: t.detach() for n, t in module.state_dict().items() if t.is_floating_point()}
+    layout, codec = Layout.of(params), Lift(MaskedNoise())
+    payload = codec.encode(torch.zeros(layout.size), layout, KEY)
+    message = Message("up", 1, 2, 3, 600.0, payload)
+    told = sizes(message)
+    assert told["mask"] == 1_181_536 // 8 == 147_692
+    assert told["rest.values"] == 4 * (1_920 + 1_920)
+    assert told["overhead"] <= 64
+    assert len(pack(message)) == sum(told.values())
+
+
+def test_the_uplink_of_cnn4_is_at_most_1_01_bits_a_weight() -> None:
+    weights = {n: t for n, t in build("cnn4", (1, 28, 28), 10).named_parameters() if t.dim() > 1}
+    layout = Layout.of(weights)
+    assert layout.size == 389_920
+    message = pack(Message("up", 1, 2, 3, 600.0, MaskedNoise().encode(torch.zeros(layout.size), layout, KEY)))
+    assert 8 * len(message) / layout.size <= 1.01
