@@ -191,7 +191,7 @@ def test_workers_go_when_the_run_is_over() -> None:
     simulation = Simulation(fedavg(), tiny_task(), Options(rounds=1, executor="side-by-side"))
     simulation.round(0, None)
     assert isinstance(simulation.executor, SideBySide)
-    processes = list(simulation.executor._workers.values())
+    processes = [process for process, _ in simulation.executor._workers.values()]
     assert all(p.is_alive() for p in processes)
     simulation.executor.close()
     assert not any(p.is_alive() for p in processes)
