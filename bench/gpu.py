@@ -4,7 +4,8 @@
 
 First each method with each executor for three rounds in double precision: the largest difference of any parameter from
 the CPU's. Then FedAvg with CNN4 on images of Fashion-MNIST's size (the real ones where DIR has them), 100 clients, 10 a
-round, 10 epochs of batches of 64: seconds a round of a plain loop and of each executor, medians, in turns.
+round, 10 epochs of batches of 64: seconds a round of a plain loop and of each executor, medians, in turns. Then FedMRN,
+captured.
 """
 
 import argparse
@@ -17,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gossamer import METHODS, Method, Options, Task, fedavg, simulate
+from gossamer import METHODS, Method, Options, Task, fedavg, fedmrn, simulate
 from gossamer.data import load
 from gossamer.engines.ledger import Ledger
 from gossamer.engines.simulate import Simulation
@@ -103,6 +104,19 @@ def race(task: Task, rounds: int) -> None:
         print(f"{name:12} {median:.3f} s a round, {base / median:.1f}x the plain loop")
 
 
+def rehearsal(task: Task, rounds: int) -> None:
+    """What it costs that training feels its codec: FedMRN beside FedAvg, captured, in turns."""
+    options = {"rounds": rounds, "per_round": 10, "device": "cuda", "executor": "captured"}
+    methods = {"fedavg": fedavg(LR, EPOCHS, batch=BATCH), "fedmrn": fedmrn(0.1, EPOCHS, batch=BATCH)}
+    runs = {name: Simulation(method, task, Options(**options)) for name, method in methods.items()}  # type: ignore[arg-type]
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for number in range(rounds):
+        for name, simulation in runs.items():
+            times[name].append(timed(simulation, number, simulation.cohort(number))[0])
+    medians = {name: statistics.median(taken[1:]) for name, taken in times.items()}
+    print(f"fedmrn       {medians['fedmrn']:.3f} s a round, {medians['fedmrn'] / medians['fedavg']:.2f}x fedavg")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description="Executors on a GPU: agreement and speed.")
     parser.add_argument("--data-dir")
@@ -114,6 +128,7 @@ def main() -> None:
             print(f"{executor:12} {name:12} {difference(recipe(), executor):.1e}", flush=True)
     if given.only != "agreement":
         race(fashion(given.data_dir), given.rounds)
+        rehearsal(fashion(given.data_dir), given.rounds)
 
 
 if __name__ == "__main__":
