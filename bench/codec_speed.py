@@ -7,12 +7,11 @@ wraps the dense one, and all other fields have their defaults.
 """
 
 import argparse
-import statistics
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
+from stopwatch import milliseconds
 
 from gossamer import codecs
 from gossamer.codecs import Codec, Dense
@@ -36,29 +35,6 @@ def made(kind: Any) -> Codec:
     except TypeError:
         codec = kind(Dense())
     return codec
-
-
-def milliseconds(work: Callable[[], object], device: str, repeats: int) -> float:
-    clock = on_gpu if device == "cuda" else on_cpu
-    clock(work)
-    return statistics.median(clock(work) for _ in range(repeats))
-
-
-def on_gpu(work: Callable[[], object]) -> float:
-    event: Any = torch.cuda.Event  # torch leaves its constructor untyped
-    before, after = (event(enable_timing=True) for _ in range(2))
-    torch.cuda.synchronize()
-    before.record()
-    work()
-    after.record()
-    after.synchronize()
-    return float(before.elapsed_time(after))
-
-
-def on_cpu(work: Callable[[], object]) -> float:
-    before = time.perf_counter()
-    work()
-    return 1e3 * (time.perf_counter() - before)
 
 
 def row(codec: Codec, x: torch.Tensor, device: str, repeats: int) -> str:

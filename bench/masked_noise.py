@@ -9,12 +9,11 @@ both in turns; at most 3 is asked for. On a GPU: milliseconds to fold 10 message
 
 import argparse
 import statistics
-import time
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
+import stopwatch
 import torch
+from stopwatch import milliseconds
 from torch import Tensor
 
 from gossamer.codecs.masked_noise import MaskedNoise
@@ -51,38 +50,17 @@ def plain(codec: MaskedNoise, acc: Tensor, sent: Messages) -> Tensor:
     return acc
 
 
-def seconds(work: Callable[[], Any]) -> float:
-    before = time.perf_counter()
-    work()
-    return time.perf_counter() - before
-
-
-def milliseconds(work: Callable[[], Any], repeats: int = 20) -> float:
-    for _ in range(3):
-        work()
-    event: Any = torch.cuda.Event  # torch leaves its constructor untyped
-    times: list[float] = []
-    for _ in range(repeats):
-        before, after = (event(enable_timing=True) for _ in range(2))
-        before.record()
-        work()
-        after.record()
-        after.synchronize()
-        times.append(before.elapsed_time(after))
-    return statistics.median(times)
-
-
 def on_cpu(codec: MaskedNoise, layout: Layout, repeats: int = 15) -> None:
     torch.set_num_threads(1)
     acc, (at, payload, weight) = torch.zeros(layout.size), messages(codec, layout, "cpu")[0]
     draw, fold_one = [], []
     for _ in range(repeats):
         source = np.random.Generator(np.random.Philox(key=1))
-        draw.append(seconds(lambda: source.random(layout.size, dtype=np.float32)))  # noqa: B023
-        fold_one.append(seconds(lambda: codec.fold(acc, payload, layout, at, weight)))
+        draw.append(stopwatch.on_cpu(lambda: source.random(layout.size, dtype=np.float32)))  # noqa: B023
+        fold_one.append(stopwatch.on_cpu(lambda: codec.fold(acc, payload, layout, at, weight)))
     ratios = sorted(f / d for f, d in zip(fold_one, draw, strict=True))
     print(
-        f"{codec}: draw {min(draw) * 1e3:.1f} ms, fold {min(fold_one) * 1e3:.1f} ms at best; "
+        f"{codec}: draw {min(draw):.1f} ms, fold {min(fold_one):.1f} ms at best; "
         f"ratio {statistics.median(ratios):.2f} (from {ratios[0]:.2f} to {ratios[-1]:.2f})"
     )
 
@@ -94,8 +72,9 @@ def on_gpu(codec: MaskedNoise, layout: Layout) -> None:
     found, wanted = folded(codec, acc, layout, sent).cpu(), folded(codec, torch.zeros(layout.size), layout, here)
     if not torch.equal(found, wanted):
         raise SystemExit(f"{codec}: {int((found != wanted).sum()):,} sums differ from the CPU's")
-    fused = milliseconds(lambda: folded(codec, acc, layout, sent))
-    print(f"{codec}: {CLIENTS} folds {fused:.3f} ms, plainly {milliseconds(lambda: plain(codec, acc, sent)):.3f} ms")
+    fused = milliseconds(lambda: folded(codec, acc, layout, sent), "cuda")
+    plainly = milliseconds(lambda: plain(codec, acc, sent), "cuda")
+    print(f"{codec}: {CLIENTS} folds {fused:.3f} ms, plainly {plainly:.3f} ms")
 
 
 def main() -> None:

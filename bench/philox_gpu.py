@@ -3,12 +3,8 @@
 PYTHONPATH=src python3 bench/philox_gpu.py
 """
 
-import statistics
-import time
-from collections.abc import Callable
-from typing import Any
-
 import torch
+from stopwatch import milliseconds
 from torch import Tensor
 
 from gossamer.random import Key, fold, key, uniform, words, words_by_tensor_ops
@@ -40,39 +36,16 @@ def check_bits() -> int:
     return checked
 
 
-def milliseconds(work: Callable[[], Tensor], repeats: int = 20) -> float:
-    for _ in range(3):
-        work()
-    event: Any = torch.cuda.Event  # torch leaves its constructor untyped
-    times: list[float] = []
-    for _ in range(repeats):
-        before, after = (event(enable_timing=True) for _ in range(2))
-        before.record()
-        work()
-        after.record()
-        after.synchronize()
-        times.append(before.elapsed_time(after))
-    return statistics.median(times)
-
-
-def milliseconds_on_cpu(work: Callable[[], Tensor], repeats: int = 5) -> float:
-    times = []
-    for _ in range(repeats):
-        before = time.perf_counter()
-        work()
-        times.append(1e3 * (time.perf_counter() - before))
-    return statistics.median(times)
-
-
 def main() -> None:
     print(f"torch {torch.__version__}, {torch.cuda.get_device_name()}")
     print(f"bits agree in {check_bits()} cases")
     k, n = key(1), MILLIONS * 1_000_000
     print(f"median ms for {MILLIONS} million words")
-    print(f"  words, cuda         {milliseconds(lambda: words(k, n, device='cuda')):9.3f}")
-    print(f"  uniform, cuda       {milliseconds(lambda: uniform(k, 2 * n, device='cuda')):9.3f}   (2 float32 a word)")
-    print(f"  tensor ops, cuda    {milliseconds(lambda: words_by_tensor_ops(k, n, device='cuda')):9.3f}")
-    print(f"  numpy, cpu          {milliseconds_on_cpu(lambda: words(k, n)):9.3f}")
+    print(f"  words, cuda         {milliseconds(lambda: words(k, n, device='cuda'), 'cuda'):9.3f}")
+    floats = milliseconds(lambda: uniform(k, 2 * n, device="cuda"), "cuda")
+    print(f"  uniform, cuda       {floats:9.3f}   (2 float32 a word)")
+    print(f"  tensor ops, cuda    {milliseconds(lambda: words_by_tensor_ops(k, n, device='cuda'), 'cuda'):9.3f}")
+    print(f"  numpy, cpu          {milliseconds(lambda: words(k, n), 'cpu', 5):9.3f}")
 
 
 if __name__ == "__main__":

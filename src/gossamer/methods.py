@@ -87,7 +87,7 @@ def fedmrn(
 ) -> Method:
     """Masks over random noise, learned while training: one bit a parameter (Li et al., 2024)."""
     codec = MaskedNoise(False, noise, alpha, stochastic, progressive, rehearsed, coded)
-    return fedavg(lr, epochs, steps, batch, weights).with_parts(codec=Lift(codec))
+    return _compressed(fedavg(lr, epochs, steps, batch, weights), codec, each=False)
 
 
 def fedmrns(
@@ -105,7 +105,7 @@ def fedmrns(
 ) -> Method:
     """FedMRN with signed masks: the noise is kept or turned round."""
     codec = MaskedNoise(True, noise, alpha, stochastic, progressive, rehearsed, coded)
-    return fedavg(lr, epochs, steps, batch, weights).with_parts(codec=Lift(codec))
+    return _compressed(fedavg(lr, epochs, steps, batch, weights), codec, each=False)
 
 
 def fedpm(

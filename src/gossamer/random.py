@@ -29,6 +29,7 @@ import importlib.util
 import operator
 import struct
 import sys
+from collections.abc import Mapping
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -97,7 +98,7 @@ def _words_by_triton(key: Key, n: int, start: int, device: torch.device) -> Tens
     from gossamer import philox_triton  # imported here: Triton comes with CUDA builds of torch alone
 
     _check(n, start)
-    return philox_triton.words(_signed(key.a), _signed(key.b), 1 + start // 4, start % 4, n, device)
+    return philox_triton.words(signed(key.a), signed(key.b), 1 + start // 4, start % 4, n, device)
 
 
 def words_by_tensor_ops(key: Key, n: int, *, start: int = 0, device: torch.device | str = "cpu") -> Tensor:
@@ -116,7 +117,7 @@ def _philox(counter: Tensor, key: Key, second: Tensor | int = 0) -> Tensor:
     for _ in range(ROUNDS):
         high0, low0 = _multiply(c0, MULTIPLIERS[0])
         high1, low1 = _multiply(c2, MULTIPLIERS[1])
-        c0, c1, c2, c3 = high1 ^ c1 ^ _signed(k0), low1, high0 ^ c3 ^ _signed(k1), low0
+        c0, c1, c2, c3 = high1 ^ c1 ^ signed(k0), low1, high0 ^ c3 ^ signed(k1), low0
         k0, k1 = k0 + WEYL[0], k1 + WEYL[1]
     return torch.stack((c0, c1, c2, c3), dim=-1)
 
@@ -131,14 +132,14 @@ def _multiply(x: Tensor, constant: int) -> tuple[Tensor, Tensor]:
     x_low, x_high = x & LOW, _shifted(x)
     middle = x_high * low + _shifted(x_low * low)
     other = x_low * high + (middle & LOW)
-    return x_high * high + _shifted(middle) + _shifted(other), x * _signed(constant)
+    return x_high * high + _shifted(middle) + _shifted(other), x * signed(constant)
 
 
 def _shifted(x: Tensor) -> Tensor:
     return (x >> 32) & LOW
 
 
-def _signed(word: int) -> int:
+def signed(word: int) -> int:
     """The int64 with the low 64 bits of ``word``."""
     return (word + 2**63) % 2**64 - 2**63
 
@@ -194,7 +195,7 @@ def _fractions(integers: Tensor, bits: int, dtype: torch.dtype) -> Tensor:
 
 def tensor(key: Key, device: torch.device | str = "cpu") -> Tensor:
     """A key as a tensor, for :func:`draws`: its two words as int64 with the same bits."""
-    return torch.tensor([_signed(key.a), _signed(key.b)], dtype=torch.int64, device=device)
+    return torch.tensor([signed(key.a), signed(key.b)], dtype=torch.int64, device=device)
 
 
 @torch.library.custom_op("gossamer::draws", mutates_args=())
@@ -207,15 +208,19 @@ def draws(key: Tensor, step: Tensor, n: int) -> Tensor:
     if key.is_cuda and _triton_installed():
         from gossamer import philox_triton
 
-        return _fractions(_pairs(philox_triton.words_at(key, step, -(-n // 2)))[:n] >> 8, 24, torch.float32)
-    if key.device.type == "cpu":
-        at = np.array([0, int(step), 0, 0], dtype=np.uint64)
-        bits = np.random.Philox(key=key.numpy().view(np.uint64), counter=at)
+        raw = philox_triton.words_at(key, step, -(-n // 2))
+    elif key.device.type == "cpu":
+        bits = _bits(_read(key), int(step) << 64)  # the whole counter as one number
         raw = torch.from_numpy(bits.random_raw(max(1, -(-n // 2))).view(np.int64))
     else:
         counter = torch.arange(-(-n // 8), dtype=torch.int64, device=key.device) + 1
-        raw = _philox(counter, Key(*(int(word) % 2**64 for word in key)), step).reshape(-1)
+        raw = _philox(counter, _read(key), step).reshape(-1)
     return _fractions(_pairs(raw)[:n] >> 8, 24, torch.float32)
+
+
+def _read(key: Tensor) -> Key:
+    """The key behind :func:`tensor`."""
+    return Key(*(int(word) % 2**64 for word in key))
 
 
 @draws.register_fake
@@ -230,6 +235,16 @@ def _(info: object, in_dims: tuple[int | None, ...], key: Tensor, step: Tensor, 
     keys = key.movedim(in_dims[0], 0) if in_dims[0] is not None else key.expand(many, *key.shape)
     steps = step.movedim(in_dims[1], 0) if in_dims[1] is not None else step.expand(many, *step.shape)
     return torch.stack([draws(k, s, n) for k, s in zip(keys, steps, strict=True)]), 0
+
+
+def draws_like(key: Tensor, step: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """The :func:`draws` of a step for all entries of some tensors, in name order, in their shapes and types."""
+    drawn, found, start = draws(key, step, sum(tensor.numel() for tensor in like.values())), {}, 0
+    for name in sorted(like):
+        shape = like[name].shape
+        found[name] = drawn[start : start + shape.numel()].view(shape).to(like[name].dtype)
+        start += shape.numel()
+    return found
 
 
 def permutation(key: Key, n: int) -> npt.NDArray[np.int64]:

@@ -147,15 +147,8 @@ class MaskedNoise(Codec):
         """Masked noise where the draws say so, elsewhere the change clipped to what the noise spans."""
         share = (taken + 1) / aid["steps"] if self.progressive else torch.ones_like(aid["steps"])
         noise: Params = aid["noise"]
-        draws = random.draws(aid["key"], taken, sum(n.numel() for n in noise.values()))
-        felt, start = {}, 0
-        for name in sorted(noise):
-            n = noise[name]
-            if name in change:
-                drawn = draws[start : start + n.numel()].view(n.shape).to(n.dtype)
-                felt[name] = self._felt(change[name], n, drawn, share)
-            start += n.numel()
-        return felt
+        drawn = random.draws_like(aid["key"], taken, noise)
+        return {name: self._felt(change[name], n, drawn[name], share) for name, n in noise.items() if name in change}
 
     def _felt(self, u: Tensor, n: Tensor, drawn: Tensor, share: Tensor) -> Tensor:
         one = drawn < share * probability(u, n, self.signed) if self.stochastic else u / n > 0

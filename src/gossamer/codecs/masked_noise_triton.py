@@ -16,6 +16,7 @@ import triton
 import triton.language as tl
 from torch import Tensor
 
+from gossamer import random
 from gossamer.random import Key
 
 ROUNDS = tl.constexpr(10)
@@ -76,13 +77,8 @@ def fold(acc: Tensor, packed: Tensor, key: Key, alpha: float, least: float, weig
     n = acc.numel()
     if n:
         programs = triton.cdiv(n, EIGHT * BLOCK)
-        words = (_signed(key.a), _signed(key.b))
+        words = (random.signed(key.a), random.signed(key.b))
         with torch.cuda.device(acc.device):
             _kernel[(programs,)](
                 acc, packed, n, *words, alpha, least, weight, signed=signed, block=BLOCK, enable_fp_fusion=False
             )
-
-
-def _signed(word: int) -> int:
-    """The int64 with the same bits."""
-    return word - (word >> 63 << 64)

@@ -96,8 +96,12 @@ class Client:
                 x, y = objective.batch(rows, draws)
                 carry, loss = self.step(start, carry, aid, x, y, now)
                 losses.append(loss)
-        change, mean = subtract(carry["params"], job.start), float(torch.stack(losses).mean())
-        return Trained(change, solver.end(carry), mean, lesson.flops(job.start), len(order.samples))
+        return self.finish(order, job, lesson, carry, float(torch.stack(losses).mean()))
+
+    def finish(self, order: Order, job: Job, lesson: "Lesson", carry: State, loss: float) -> Trained:
+        """What a round came to, from what its last step carried and the mean loss."""
+        change, state = subtract(carry["params"], job.start), self.method.solver.end(carry)
+        return Trained(change, state, loss, lesson.flops(job.start), len(order.samples))
 
     def begin(self, job: Job, steps: int) -> tuple[Params, State, State]:
         """For a round of so many steps: where it starts, what is carried from step to step, and what stays the same."""

@@ -51,14 +51,9 @@ class Supermask:
     def network(self, held: Params, aid: State, taken: Tensor) -> Params:
         """Frozen weights under masks drawn afresh."""
         frozen: Params = aid["frozen"]
-        draws = random.draws(aid["key"], taken, sum(tensor.numel() for tensor in frozen.values()))
-        found, start = dict(held), 0
-        for name in sorted(frozen):
-            weights = frozen[name]
-            drawn = draws[start : start + weights.numel()].view(weights.shape).to(weights.dtype)
-            found[name] = torch.where(drawn < torch.sigmoid(held[name]), weights, 0)
-            start += weights.numel()
-        return found
+        drawn = random.draws_like(aid["key"], taken, frozen)
+        kept = {name: torch.where(drawn[name] < torch.sigmoid(held[name]), w, 0) for name, w in frozen.items()}
+        return held | kept
 
     def pull(self, grads: Params, held: Params, aid: State) -> Params:
         """Straight through the draw."""

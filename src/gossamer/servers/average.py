@@ -15,14 +15,14 @@ class Average(Mean):
     """What is held next is the weighted mean of what arrives."""
 
     def finish(self, state: State, acc: Sum, clock: Clock) -> State:
-        """Divide once; an entry that nobody sent stays."""
+        """The mean; an entry that nobody sent stays."""
         if acc.weight == 0:
             return state
+        mean = acc.mean()
         if acc.cover is None:
-            return {"params": {name: total / acc.weight for name, total in acc.total.items()}}
-        held, params = acc.cover, self.model(state)
-        mean = {name: total / torch.where(held[name] > 0, held[name], 1) for name, total in acc.total.items()}
-        return {"params": {name: torch.where(held[name] > 0, mean[name], params[name]) for name in mean}}
+            return {"params": mean}
+        params = self.model(state)
+        return {"params": {name: torch.where(cover > 0, mean[name], params[name]) for name, cover in acc.cover.items()}}
 
 
 @dataclass(frozen=True)

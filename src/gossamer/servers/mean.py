@@ -29,6 +29,13 @@ class Sum:
     cover: Params | None
     weight: float = 0.0
 
+    def mean(self) -> Params:
+        """The sum, divided once: by all weight, or each entry by that of its holders; 0 where there are none."""
+        if self.cover is None:
+            return {name: total / self.weight for name, total in self.total.items()}
+        held = {name: torch.where(cover > 0, cover, 1) for name, cover in self.cover.items()}
+        return {name: total / held[name] for name, total in self.total.items()}
+
 
 @dataclass(frozen=True)
 class Mean:
@@ -90,7 +97,4 @@ class Mean:
         if acc.weight == 0:
             return state
         params = self.model(state)
-        if acc.cover is None:
-            return {"params": {name: params[name] + total / acc.weight for name, total in acc.total.items()}}
-        held = {name: torch.where(cover > 0, cover, 1) for name, cover in acc.cover.items()}
-        return {"params": {name: params[name] + total / held[name] for name, total in acc.total.items()}}
+        return {"params": {name: params[name] + mean for name, mean in acc.mean().items()}}

@@ -1,4 +1,4 @@
-"""Choosing an executor by measuring: a few steps with each, on the first client of the run.
+"""Choosing an executor by measuring: a few steps with each, on one client of the first round.
 
 On a CPU a run that takes no longer than a coffee is done one by one or side by side, whichever is faster: these two
 give the same bits, so a run does not depend on how the measuring went. A longer one may also be stacked or compiled,

@@ -30,7 +30,17 @@ class Executor(Protocol):
         ...
 
 
-class OneByOne:
+class AlwaysReady:
+    """An executor with nothing to get ready, and nothing to let go of."""
+
+    def prepare(self, order: Order, orders: int) -> None:
+        """Nothing to get ready."""
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+class OneByOne(AlwaysReady):
     """One client after the other, on one thread: the same bits everywhere, and the reference for the others."""
 
     threads: int | None = 1
@@ -38,15 +48,9 @@ class OneByOne:
     def __init__(self, client: Client) -> None:
         self.client = client
 
-    def prepare(self, order: Order, orders: int) -> None:
-        """Nothing to get ready."""
-
     def run(self, orders: Iterable[Order]) -> Iterator[Done]:
         """Each order as it comes."""
         return map(self.client.do, orders)
-
-    def close(self) -> None:
-        """Nothing to let go of."""
 
 
 @contextmanager

@@ -206,7 +206,6 @@ class Crew:
         return [self._result(number, losses[number]) for number in range(len(self.bucket))]
 
     def _result(self, number: int, loss: float) -> Trained:
-        (order, job), lesson, carry = self.bucket[number], self.lessons[number], self.places[number].tensors["carry"]
-        change = tree.subtract(carry["params"], job.start)
-        state = tree.clone(self.client.method.solver.end(carry))
-        return Trained(change, state, loss / len(lesson), lesson.flops(job.start), len(order.samples))
+        lesson, carry = self.lessons[number], self.places[number].tensors["carry"]
+        trained = self.client.finish(*self.bucket[number], lesson, carry, loss / len(lesson))
+        return trained._replace(solver=tree.clone(trained.solver))

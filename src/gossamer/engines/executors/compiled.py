@@ -48,9 +48,10 @@ class CompiledClient(Client):
 
     def train(self, order: Order, job: Job) -> Trained:
         """The plain loop, by the program where it fits."""
-        solver, objective, lesson = self.method.solver, self.objective, Lesson(self, order, job)
+        objective, lesson = self.objective, Lesson(self, order, job)
         start, carry, aid = self.begin(job, len(lesson))
-        carry, now, losses, shapes = tree.clone(carry), tensors(solver.now(job.clock), objective), [], kind(job)
+        carry, losses, shapes = tree.clone(carry), [], kind(job)
+        now = tensors(self.method.solver.now(job.clock), objective)
         nest = {"start": start, "carry": carry, "aid": aid, "now": now}
         with torch.no_grad():
             for rows, draws in lesson:
@@ -60,8 +61,7 @@ class CompiledClient(Client):
                     losses.append(self.program(shapes, {**nest, **batch}))
                 else:
                     losses.append(self._odd_step(start, carry, aid, *objective.batch(rows, draws), now))
-        change, mean = tree.subtract(carry["params"], job.start), float(torch.stack(losses).mean())
-        return Trained(change, solver.end(carry), mean, lesson.flops(job.start), len(order.samples))
+        return self.finish(order, job, lesson, carry, float(torch.stack(losses).mean()))
 
     def _odd_step(self, start: Params, carry: State, aid: State, x: Tensor, y: Tensor, now: Now) -> Tensor:
         with torch.enable_grad():

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gossamer import tree
 from gossamer.types import State
 
 Path = tuple[str, ...]
@@ -53,20 +54,14 @@ class Program:
         """
         self._called = None
         result = self._compiled(nest)
-        places = {id(tensor): path for path, tensor in _leaves(nest)}
-        if self._called is not None and len(places) == len(list(_leaves(nest))):
+        leaves = tree.flatten(nest)
+        places = {id(tensor): tuple(path.split("/")) for path, tensor in leaves.items()}
+        if self._called is not None and len(places) == len(leaves):
             graph, args, outputs = self._called
             if len(outputs) == 1 and outputs[0] is result and all(isinstance(arg, Tensor) for arg in args):
                 self._direct[kind] = graph, [places.get(id(arg), arg) for arg in args]
         self._called = None
         return result
-
-
-def _leaves(nest: State, path: Path = ()) -> list[tuple[Path, Tensor]]:
-    found: list[tuple[Path, Tensor]] = []
-    for name, value in nest.items():
-        found += _leaves(value, (*path, name)) if isinstance(value, dict) else [((*path, name), value)]
-    return found
 
 
 def _picked(nest: State, path: Path) -> Any:

@@ -23,6 +23,7 @@ import torch
 
 from gossamer import tree
 from gossamer.engines.client import Client, Done, Order
+from gossamer.engines.executors.base import AlwaysReady
 from gossamer.types import State
 from gossamer.wire import Letter
 
@@ -30,7 +31,7 @@ FORK = multiprocessing.get_context("fork")
 DIE_WITH_PARENT = 1  # Linux's PR_SET_PDEATHSIG
 
 
-class SideBySide:
+class SideBySide(AlwaysReady):
     """As many clients at once as there are cores, or ``workers``."""
 
     threads: int | None = 1
@@ -41,11 +42,8 @@ class SideBySide:
         self._workers: dict[Connection, tuple[Any, mmap.mmap]] = {}
         self._known: dict[Connection, bytes] = {}
 
-    def prepare(self, order: Order, orders: int) -> None:
-        """Nothing to get ready: workers are made when they are first needed."""
-
     def run(self, orders: Iterable[Order]) -> Iterator[Done]:
-        """Hand an order to whoever is free, and yield what comes back as it comes."""
+        """Hand an order to whoever is free, and yield what comes back as it comes; workers are made when needed."""
         waiting, busy = iter(orders), {}
         following = next(waiting, None)
         while following is not None and len(self._workers) < self.size:

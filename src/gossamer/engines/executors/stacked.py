@@ -7,6 +7,7 @@ batch is ever padded, which would shift BatchNorm, and no client's steps change 
 """
 
 import warnings
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
@@ -17,11 +18,11 @@ from torch import Tensor
 
 from gossamer import tree
 from gossamer.engines.client import Client, Done, Lesson, Order, reason
+from gossamer.engines.executors.base import AlwaysReady
 from gossamer.engines.executors.steps import Step, pure_step, tensors
 from gossamer.errors import ConfigError
 from gossamer.method import Job, Trained
 from gossamer.objective import Objective
-from gossamer.types import State
 
 CHUNK = 16
 """How many clients are stacked at most: more of them go no faster, but hold more memory."""
@@ -37,7 +38,7 @@ class Group(Protocol):
         ...
 
 
-class InChunks:
+class InChunks(AlwaysReady, ABC):
     """Clients of equal shapes in groups of at most so many."""
 
     threads: int | None = None
@@ -46,21 +47,15 @@ class InChunks:
         refuse_random(client.objective)
         self.client, self.size = client, size
 
+    @abstractmethod
     def group(self, bucket: Sequence[Pair]) -> Group:
         """The clients of a bucket, ready to step."""
-        raise NotImplementedError
-
-    def prepare(self, order: Order, orders: int) -> None:
-        """Nothing to get ready."""
 
     def run(self, orders: Iterable[Order]) -> Iterator[Done]:
         """Chunk by chunk."""
         waiting = iter(orders)
         while chunk := list(islice(waiting, self.size)):
             yield from self._do(chunk)
-
-    def close(self) -> None:
-        """Nothing to let go of."""
 
     def _do(self, orders: Sequence[Order]) -> Iterator[Done]:
         buckets: dict[Any, list[Pair]] = {}
@@ -165,11 +160,7 @@ class Chunk:
         return [self._result(place, losses[place]) for place in range(len(self.bucket))]
 
     def _result(self, place: int, loss: float) -> Trained:
-        order, job = self.bucket[place]
-        carry: State = tree.take(self.carry, place)
-        change = tree.subtract(carry["params"], job.start)
-        flops = self.lessons[place].flops(job.start)
-        return Trained(change, self.client.method.solver.end(carry), loss, flops, len(order.samples))
+        return self.client.finish(*self.bucket[place], self.lessons[place], tree.take(self.carry, place), loss)
 
 
 def schedule(sizes: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:
