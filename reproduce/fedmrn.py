@@ -29,10 +29,10 @@ SEARCHED_ON = 100  # a seed that no table uses
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "fedavg": {"lr": 0.03, "weights": "batches"},
-    "fedpm": {"lr": 0.1},
-    "fedsparsify": {"lr": 0.1, "weights": "batches"},
+    "fedpm": {"lr": 0.03},
+    "fedsparsify": {"lr": 0.03, "weights": "batches"},
     "signsgd": {"lr": 0.03, "scale": 0.005, "weights": "batches"},
-    "topk": {"lr": 0.1, "weights": "batches"},
+    "topk": {"lr": 0.03, "weights": "batches"},
     "terngrad": {"lr": 0.03, "weights": "batches"},
     "drive": {"lr": 0.03, "scale": "least-squares", "weights": "batches"},
     "eden": {"lr": 0.03, "weights": "batches"},

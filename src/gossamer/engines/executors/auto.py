@@ -3,8 +3,9 @@
 On a CPU a run that takes no longer than a coffee is done one by one or side by side, whichever is faster: these two
 give the same bits, so a run does not depend on how the measuring went. A longer one may also be stacked or compiled,
 if that is clearly faster: the result then differs in rounding. A compiler is waited for only where it is repaid, and
-stacking, which takes more memory, is tried only where compiling does not pay. On a GPU short runs are done one by one
-or stacked, longer ones captured. What was chosen is kept with the run.
+stacking, which takes more memory, is tried only where compiling does not pay and steps are short: it spares what each
+operation costs to begin. On a GPU short runs are done one by one or stacked, longer ones captured. What was chosen is
+kept with the run.
 """
 
 import ctypes
@@ -31,6 +32,8 @@ TIMES = 4
 LONG = 120.0
 """From so many seconds on, a run may change its rounding to be faster, and wait for a compiler."""
 LONG_ON_GPU = 60.0
+SHORT_STEP = 0.02
+"""Seconds; nothing is gained by stacking clients whose steps take longer."""
 CLEARLY = 1.2
 """So many times faster is worth other rounding."""
 
@@ -57,7 +60,7 @@ def choose(client: Client, order: Order, orders: int, rounds: int) -> Choice:
     if race.seconds(rounds) > (LONG_ON_GPU if gpu else LONG):
         if stackable or (compilable and not gpu):
             race.enter(*(("captured", Captured) if gpu else ("compiled", compiled)))
-        if stackable and not gpu and race.leader != "compiled":
+        if stackable and not gpu and race.leader != "compiled" and race.rates["one-by-one"] * SHORT_STEP > 1:
             race.enter("stacked", Stacked)
     release()
     return race.won()
@@ -114,14 +117,17 @@ def release() -> None:
 
 
 def _rate(executor: Executor, order: Order, orders: int, steps: int) -> float:
-    """Client steps a second; 0 where the client fails. A few steps tell how many can be afforded.
+    """Client steps a second; 0 where the client fails. Two steps tell how many can be afforded, or are enough.
 
     Of several short measurements the fastest counts: what else the machine does can only make them slower.
     """
     many = min(orders, AT_ONCE)
     with threads(executor.threads):
         _seconds(executor, order, many, 1)  # the first time, workers are made and caches filled
-        taken = _seconds(executor, order, many, 2) / 2
+        two = min(steps, 2)
+        taken = _seconds(executor, order, many, two) / two
+        if two * taken > ENOUGH:
+            return many / taken
         few = int(min(steps, max(4, ENOUGH / TIMES / taken)))
         fastest = min(_seconds(executor, order, many, few) for _ in range(TIMES))
     return many * few / fastest
