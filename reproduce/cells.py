@@ -5,14 +5,18 @@ import multiprocessing
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
-from gossamer import METHODS, Task, simulate
+from gossamer import METHODS, Method, Task, simulate
+from gossamer.codecs import Lift
 from gossamer.data import load
 from gossamer.nets import build
+from gossamer.nets.lstm import lstm
 from gossamer.random import key
 from gossamer.tasks import deal
 
@@ -21,7 +25,7 @@ CELLS = PAGES / "cells"
 
 
 class Cell(NamedTuple):
-    """One run: everything that decides it."""
+    """One run: everything that decides it. ``leave`` names tensors that are not compressed; * stands for anything."""
 
     name: str
     method: str
@@ -31,6 +35,9 @@ class Cell(NamedTuple):
     split: str
     seed: int
     rounds: int
+    clients: int = 100
+    per_round: int = 10
+    leave: tuple[str, ...] = ()
 
     @property
     def path(self) -> Path:
@@ -40,12 +47,11 @@ class Cell(NamedTuple):
 
 def outcome(cell: Cell, data_dir: Path) -> dict[str, Any]:
     """Run a cell: accuracy by round in per cent, seconds by round, bytes."""
-    data = load(cell.data, data_dir=data_dir, clients=100, key=key(cell.seed))
-    task = Task(lambda: build(cell.model, data.shape, data.classes), data, deal(data, cell.split, 100, cell.seed))
-    gpu = torch.cuda.is_available()
-    how: dict[str, Any] = {"device": "cuda", "executor": "captured"} if gpu else {"device": "cpu", "executor": "auto"}
-    method = METHODS[cell.method](**cell.given)
-    result = simulate(method, task, rounds=cell.rounds, per_round=10, seed=cell.seed, **how)
+    data = load(cell.data, data_dir=data_dir, clients=cell.clients, key=key(cell.seed))
+    split = deal(data, cell.split, cell.clients, cell.seed)
+    task = Task(lambda: network(cell.model, data.shape, data.classes), data, split)
+    options = {"rounds": cell.rounds, "per_round": cell.per_round, "seed": cell.seed, **how(task.model())}
+    result = simulate(method(cell), task, **options)
     curve = [round(100 * record["accuracy"], 2) for record in result.metrics]
     last = result.metrics[-1]
     return {
@@ -57,6 +63,26 @@ def outcome(cell: Cell, data_dir: Path) -> dict[str, Any]:
         "bytes_up": last["bytes_up"],
         "failures": sum(len(record["failures"]) for record in result.metrics),
     }
+
+
+def method(cell: Cell) -> Method:
+    """A cell's method; if it compresses, then not the tensors that are to be left."""
+    made = METHODS[cell.method](**cell.given)
+    codec = made.codec
+    return made.with_parts(codec=replace(codec, leave=cell.leave)) if isinstance(codec, Lift) else made
+
+
+def network(name: str, shape: torch.Size, classes: int) -> nn.Module:
+    """The network of a name; ``lstm-plain`` is the LSTM without dropout."""
+    return lstm(shape, classes, dropout=0) if name == "lstm-plain" else build(name, shape, classes)
+
+
+def how(model: nn.Module) -> dict[str, Any]:
+    """Device and executor: captured where there is a GPU, but not where the network draws random numbers."""
+    if not torch.cuda.is_available():
+        return {"device": "cpu", "executor": "auto"}
+    draws = any(isinstance(part, nn.Dropout) for part in model.modules())
+    return {"device": "cuda", "executor": "one-by-one" if draws else "captured"}
 
 
 def keep(cell: Cell, data_dir: Path, until: float) -> str:

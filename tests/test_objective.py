@@ -94,7 +94,25 @@ def test_what_travels_is_what_is_trained_and_running_statistics() -> None:
     assert set(ours.local()) == {"2.num_batches_tracked"}
 
 
-def test_a_batch_of_one_uses_running_statistics_and_leaves_them() -> None:
+def test_one_image_is_normalised_by_its_own_pixels_as_torch_does() -> None:
+    x, y = images(8)
+
+    def network() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(3 * 14 * 14, 3))
+
+    ours = objective(network, x, y)
+    params = {**ours.initial(), **ours.local()}
+    module = ours.build(ours.initial()).train()
+    loss, grads, buffers = ours.gradient(params, x[:1], y[:1])
+    wanted = nn.functional.cross_entropy(module(x[:1]), y[:1])
+    assert torch.equal(loss, wanted.detach())
+    wanted.backward()
+    for name, parameter in module.named_parameters():
+        torch.testing.assert_close(grads[name], parameter.grad)
+    assert torch.equal(buffers["1.running_var"], module[1].running_var)
+
+
+def test_a_single_value_a_channel_uses_running_statistics_and_leaves_them() -> None:
     x, y = images(8)
 
     def plain() -> nn.Module:

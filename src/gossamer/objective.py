@@ -4,12 +4,14 @@ What travels between server and clients, and is averaged, is every trainable par
 buffer (BatchNorm's running statistics). Frozen parameters and integer buffers stay where they are: they are the same
 everywhere, because every place builds the model from the same seed.
 
-BatchNorm uses batch statistics in training. A batch of one has no variance to speak of, so BatchNorm layers that
-track running statistics use those for it, and leave them as they are.
+BatchNorm uses batch statistics in training, also those of one image, which has many values a channel. Where a batch of
+one sample leaves a single value a channel, there is no variance: such layers, if they track running statistics, use
+those for it, and leave them as they are.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -41,7 +43,6 @@ class Objective:
             raise ConfigError("the model has no trainable parameters: nothing to learn")
         self._built = {name: tensor.detach().clone() for name, tensor in {**parameters, **buffers}.items()}
         self._places = _places(self._module)
-        self._norms = [m for m in self._module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
         self._alone = False
         self._flops: dict[tuple[Any, ...], int] = {}
         self.layout = Layout.of(self.initial())
@@ -105,12 +106,30 @@ class Objective:
         return value, grads, changed
 
     def train_mode(self, alone: bool) -> None:
-        """Training mode, but for BatchNorm layers that see a sample alone."""
+        """Training mode; with a sample alone, but for BatchNorm layers that would see a single value a channel."""
         if not self._module.training or alone != self._alone:
+            lonely = self._lonely if alone else []
             self._module.train()
             self._alone = alone
-            for norm in self._norms:
-                norm.train(not alone)
+            for norm in lonely:
+                norm.eval()
+
+    @cached_property
+    def _lonely(self) -> list[nn.Module]:
+        """The BatchNorm layers that see a single value a channel of a sample that is alone."""
+        norms = [m for m in self._module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+        found: list[nn.Module] = []
+
+        def look(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            if inputs[0].numel() == inputs[0].shape[1]:
+                found.append(norm)
+
+        with ExitStack() as stack, torch.no_grad():
+            for norm in norms:
+                stack.callback(norm.register_forward_pre_hook(look).remove)
+            self._module.eval()
+            self._output(self._built, self.x[:1])
+        return found
 
     @torch.no_grad()
     def evaluate(self, params: Params, x: Tensor, y: Tensor, chunk: int = 1000) -> tuple[float, Tensor]:
