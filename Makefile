@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup run test check bench reproduce clean
+.PHONY: setup run test check deploy-test bench reproduce clean
 
 setup: $(READY)
 
@@ -24,6 +24,10 @@ check: $(READY)
 
 test: check
 	@$(BIN)/pytest -n 2
+
+# Real Flower processes that are killed, come back and send garbage; some minutes
+deploy-test: $(READY)
+	@$(BIN)/pytest -m network
 
 # BENCH="--full --docs --data-dir DIR ..." for the whole comparison: see docs/speed.md
 bench: $(READY)

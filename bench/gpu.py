@@ -66,7 +66,7 @@ def timed(simulation: Simulation, number: int, cohort: list[int]) -> tuple[float
     """Seconds of a round, and of getting ready for the first."""
     torch.cuda.synchronize()
     begin = time.perf_counter()
-    simulation.equip(number, cohort, Ledger())
+    simulation.prepare(number, cohort, Ledger())
     ready = time.perf_counter()
     ledger = Ledger()
     simulation.train(number, cohort, ledger)

@@ -217,7 +217,10 @@ REFUSED = [
     ("run fedavg --task tasks.py", "--task tasks.py: write it as file.py:name"),
     ("run fedavg --task tasks.py:tusk", "--task tasks.py:tusk: unknown name 'tusk': did you mean task?"),
     ("run fedavg --task tasks.py:number", "--task tasks.py:number: must be a gossamer.Task or a function that"),
-    ("run fedavg --task tasks.py:arrays", "--task tasks.py:arrays fails: TypeError: arrays() missing 2 required"),
+    (
+        "run fedavg --task tasks.py:arrays",
+        "--task tasks.py:arrays: it takes arguments, which only a deployment has for it",
+    ),
     ("run fedavg --task tasks.py:broken", "the model fails on a batch of samples of shape 4"),
     ("run fedavg --task tasks.py:unbuilt", "has no attribute 'Nothing' (tasks.py, line 18)"),
     ("run nope.py:mine", "method nope.py:mine: there is no file nope.py"),

@@ -86,14 +86,32 @@ def to_tensors(flat: Mapping[str, Tensor]) -> bytes:
 
 def from_tensors(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file; a ``ValueError`` if it is none."""
+    return tensors_of(path.read_bytes())
+
+
+def tensors_of(data: bytes) -> dict[str, Tensor]:
+    """What :func:`to_tensors` made bytes of; a ``ValueError`` if it is not that."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
     try:
-        tensors: dict[str, Tensor] = load(path.read_bytes())
+        tensors: dict[str, Tensor] = load(data)
     except SafetensorError as error:
         raise ValueError(str(error)) from error
     return tensors
+
+
+def sealed(data: bytes) -> bytes:
+    """Bytes behind their own digest, so that :func:`unsealed` notices when they were altered."""
+    return hashlib.sha256(data).digest() + data
+
+
+def unsealed(data: bytes) -> bytes:
+    """What :func:`sealed` sealed; a ``ValueError`` if it is not that any more."""
+    size = hashlib.sha256().digest_size
+    if hashlib.sha256(data[size:]).digest() != data[:size]:
+        raise ValueError("it was altered since it was written")
+    return data[size:]
 
 
 def take_lock(path: Path, wait: float = 0.5) -> int:

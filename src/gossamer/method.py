@@ -197,7 +197,7 @@ class Method:
 
     def settle(self, state: State, delivered: bool) -> State:
         """What the client remembers, now that it knows whether its message arrived."""
-        return {**state, "codec": self.codec.settle(state["codec"], delivered)} if self.shared else state
+        return {**state, "codec": self.codec.settle(state.get("codec", {}), delivered)} if self.shared else state
 
     def personal(self, model: Params, state: State) -> Params:
         """What a client deploys and is evaluated on."""

@@ -15,7 +15,7 @@ def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any
     task, options, request = about["task"], about["options"], about["request"] or {}
     last: Record = next((record for record in reversed(metrics) if "accuracy" in record), {})
     summary = {
-        "method": request.get("method", "custom"),
+        "method": request.get("method") or about.get("name", "custom"),
         "data": task["data"],
         "model": task["model"],
         "split": task["split"],
@@ -49,7 +49,7 @@ def totals(metrics: Sequence[Record], name: str) -> Counter[str]:
     """What each kind (of bytes, or each phase of seconds) comes to over all rounds."""
     total: Counter[str] = Counter()
     for record in metrics:
-        total.update(record[name])
+        total.update(record.get(name, {}))
     return total
 
 

@@ -1,18 +1,24 @@
 """What a run trains on: a model, data, who holds which samples, and the loss."""
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Union
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gossamer.data import SPLITS, Data, Samples, Split, split
+from gossamer.data import SPLITS, Data, Samples, Split, load, split
 from gossamer.errors import ConfigError, require
+from gossamer.nets import build
 from gossamer.random import key as make_key
 from gossamer.specs import parse
 
 Arrays = tuple[Tensor, Tensor]
+AnyTask = Union["Task", Callable[..., "Task"]]
+"""A task, or a function that makes one: of nothing, of a client's number, or of that and a machine's settings."""
 
 
 def correct(output: Tensor, y: Tensor) -> Tensor:
@@ -56,10 +62,61 @@ class Task:
         ``model`` is a function without arguments that builds an ``nn.Module`` (its class, say); ``train`` and
         ``test`` are ``(x, y)`` tensors with one sample a row; ``split`` is a spec such as ``"dirichlet:0.3"``.
         """
-        _check_arrays(train, test)
+        _check_arrays(train=train, test=test)
         classes = int(max(train[1].max(), test[1].max())) + 1
         data = Data("custom", Samples(*train), Samples(*test), classes=classes, split=split, model="custom")
         return cls(model, data, deal(data, split, clients, seed), loss, correct, ("custom", "custom", split))
+
+    @classmethod
+    def named(
+        cls,
+        data: str,
+        *,
+        data_dir: str | Path | None = None,
+        model: str | None = None,
+        split: str | None = None,
+        clients: int = 50,
+        seed: int = 0,
+    ) -> "Task":
+        """A task from a data set and a network that come with Gossamer, as ``gossamer run`` names them."""
+        found = load(data, data_dir=Path(data_dir) if data_dir else None, clients=clients, key=make_key(seed))
+        return cls.of_data(found, model, split or found.split, deal(found, split or found.split, clients, seed))
+
+    @classmethod
+    def of_data(cls, data: Data, model: str | None, rule: str, split: Split) -> "Task":
+        """A task from data that is there, a network by name (the data's own, if none is given), and a split."""
+        net, shape, classes = model or data.model, data.shape, data.classes
+        return cls(lambda: build(net, shape, classes), data, split, names=(data.name, net, rule))
+
+    @classmethod
+    def own(
+        cls,
+        model: Callable[[], nn.Module],
+        train: Arrays | None = None,
+        test: Arrays | None = None,
+        *,
+        client: int | None,
+        clients: int,
+        loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
+        correct: Callable[[Tensor, Tensor], Tensor] = correct,
+    ) -> "Task":
+        """What one machine of a deployment has: the samples of one client and no others.
+
+        The server is no client (``client=None``): it needs no samples, but may have some to test the model on.
+        """
+        require(
+            (clients >= 1, f"clients must be at least 1, got {clients}"),
+            (client is None or 0 <= client < clients, f"client must be from 0 to {clients - 1}, got {client}"),
+            (client is None or train is not None, f"client {client} needs training samples"),
+        )
+        given = {name: arrays for name, arrays in (("train", train), ("test", test)) if arrays is not None}
+        _check_arrays(**given)
+        x, y = next(iter(given.values()), (torch.empty(0), torch.empty(0, dtype=torch.int64)))
+        none = (x[:0], y[:0])
+        classes = max((int(arrays[1].max()) + 1 for arrays in given.values()), default=0)
+        data = Data("own", Samples(*train or none), Samples(*test or none), classes, split="own", model="custom")
+        split = Split.alone(client, clients, len(data.train), len(data.test))
+        return cls(model, data, split, loss, correct, ("own", "custom", "own"))
 
     def with_split(self, kept: Split) -> "Task":
         """The same task with another split: one read back from a run, say."""
@@ -83,15 +140,30 @@ class Task:
         }
 
 
+def task_at(task: AnyTask, client: int | None, settings: Mapping[str, Any]) -> Task:
+    """The task as a client's machine has it, or (``None``) the server, or a simulation, which has everything."""
+    if not callable(task):
+        return task
+    takes = len(inspect.signature(task).parameters)
+    if takes > 2:
+        raise ConfigError(
+            f"a task takes a client's number and a machine's settings at most, this one takes {takes} things"
+        )
+    made = task(*(client, dict(settings))[:takes])
+    if not isinstance(made, Task):
+        raise ConfigError(f"a task must be a gossamer.Task or a function that returns one, got {type(made).__name__}")
+    return made
+
+
 def deal(data: Data, spec: str, clients: int, seed: int) -> Split:
     """The split that a spec names, drawn from the run's seed."""
     require((clients >= 1, f"clients must be at least 1, got {clients}"))
     return split(parse(spec, SPLITS, "split"), data, clients, make_key(seed))
 
 
-def _check_arrays(train: Arrays, test: Arrays) -> None:
+def _check_arrays(**given: Arrays) -> None:
     mistakes = []
-    for name, (x, y) in (("train", train), ("test", test)):
+    for name, (x, y) in given.items():
         if len(x) != len(y) or len(x) == 0:
             mistakes.append(f"{name}: x holds {len(x)} samples and y {len(y)}: they must agree and not be empty")
         elif not torch.isfinite(x).all():

@@ -232,13 +232,26 @@ def read_head(letter: Letter, checksum: int) -> tuple[Head, int]:
     return Head(KINDS[kind], round, client, codec, weight), arrays
 
 
+def kinds(letter: Letter) -> dict[str, int]:
+    """A message's bytes by array name, as :func:`sizes` gives them, read off its table."""
+    _, arrays = read_head(letter, checksum(letter.body))
+    view = memoryview(letter.body)
+    entries, table = _read_table(view, arrays)
+    _check_room(view, entries, table)
+    return {entry.name: entry.nbytes for entry in entries} | {OVERHEAD: HEADER.size + table}
+
+
 def read_body(body: bytes, arrays: int) -> Payload:
     """The arrays of a body, copied."""
     view = memoryview(body)
     entries, at = _read_table(view, arrays)
+    _check_room(view, entries, at)
+    return dict(_read_arrays(view, entries, at))
+
+
+def _check_room(view: memoryview, entries: list[Entry], at: int) -> None:
     nbytes = sum(entry.nbytes for entry in entries)
     _refuse_unless(nbytes == len(view) - at, f"arrays hold {len(view) - at:,} bytes, the table says {nbytes:,}")
-    return dict(_read_arrays(view, entries, at))
 
 
 def _read_table(view: memoryview, arrays: int) -> tuple[list[Entry], int]:

@@ -44,10 +44,10 @@ def train(message: Message, context: Context) -> Message:
     x, y, shards = held()
     shard = shards[int(context.node_config["partition-id"])]
     model = network(WORK.net)
-    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    model.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     train_client(model, x[shard], y[shard])
-    reply = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord({"num-examples": len(shard)})}
-    return Message(content=RecordDict(reply), reply_to=message)
+    count = MetricRecord({"num-examples": len(shard)})
+    return Message(RecordDict({"arrays": ArrayRecord(model.state_dict()), "metrics": count}), reply_to=message)
 
 
 def train_client(model: nn.Module, x: Tensor, y: Tensor) -> None:
@@ -74,7 +74,7 @@ class Told(FedAvg):
         return super().configure_train(*args, **options)
 
     def aggregate_train(self, server_round: int, replies: Any) -> Any:
-        out = super().aggregate_train(server_round, replies)
+        out: Any = super().aggregate_train(server_round, replies)
         self.line.done()
         self.model.load_state_dict(out[0].to_torch_state_dict())
         return out

@@ -1,4 +1,5 @@
-"""The command line: ``gossamer run``, ``resume``, ``runs``, ``show``, ``compare``, ``methods``, ``data``.
+"""The command line: ``gossamer run``, ``resume``, ``runs``, ``show``, ``compare``, ``methods``, ``data``,
+``deploy``.
 
 Exit status: 0 done, 1 the run could not go on (nothing finished is lost), 2 something asked for is wrong (nothing was
 written), 130 stopped from the keyboard.
@@ -13,7 +14,7 @@ from gossamer.errors import ConfigError, GossamerError
 
 __all__ = ["main"]
 
-PACKAGES = {"sklearn": "scikit-learn"}
+PACKAGES = {"sklearn": "scikit-learn", "flwr": "'gossamer[flower]'"}
 """What to install, where that has another name than what is imported."""
 
 

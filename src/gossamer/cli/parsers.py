@@ -4,17 +4,19 @@ import argparse
 from typing import NoReturn
 
 from gossamer import __version__
-from gossamer.cli import looking, running
+from gossamer.cli import deploying, looking, running
 from gossamer.errors import ConfigError
 from gossamer.specs import unknown
 
-COMMANDS = ("run", "resume", "runs", "show", "compare", "methods", "data")
+COMMANDS = ("run", "resume", "runs", "show", "compare", "methods", "data", "deploy")
 
 
 def dispatch(words: list[str]) -> int:
     """Find the command and do it."""
     if words[:1] == ["run"]:
         return running.run(words[1:])
+    if words[:1] == ["deploy"]:
+        return deploying.deploy(words[1:])
     if words and not words[0].startswith("-") and words[0] not in COMMANDS:
         raise ConfigError(unknown("command", words[0], COMMANDS))
     parser = commands_parser()
@@ -51,6 +53,7 @@ def commands_parser() -> "Parser":
     methods = names.add_parser("methods", help="the methods, or one of them with its flags")
     methods.add_argument("name", metavar="NAME", nargs="?", help="a method, or my_file.py:my_recipe (all methods)")
     methods.set_defaults(do=looking.methods)
+    names.add_parser("deploy", help="the same methods across real machines, on Flower: gossamer deploy --help")
     _data_parser(names.add_parser("data", help="data sets, splits and models"))
     return top
 

@@ -3,7 +3,9 @@
 A request is plain data, kept in ``run.json``; resuming a run reads it back and assembles the same objects again.
 """
 
+import inspect
 import typing
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -23,7 +25,7 @@ from gossamer.methods import METHODS
 from gossamer.nets import NETS, build
 from gossamer.random import key
 from gossamer.specs import parse, unknown
-from gossamer.tasks import Task, deal
+from gossamer.tasks import Task, deal, task_at
 
 DATA = "digits"
 CLIENTS = 50
@@ -182,10 +184,10 @@ def _as_typed(mistake: str) -> str:
     return f"{_word(name)} {rest}" if name in OPTIONS else mistake
 
 
-def make_task(request: Request, seed: int, split: Split | None) -> Task:
-    """The task a request names; ``split`` is the one of the run that is resumed."""
+def make_task(request: Request, seed: int, split: Split | None, read: Callable[[str], Task] | None = None) -> Task:
+    """The task a request names; ``split`` is the one of the run that is resumed, ``read`` finds a task in a file."""
     if request.task:
-        task = task_from_file(request, request.task)
+        task = task_from_file(request, request.task, read or whole_task)
         return task.with_split(split) if split else task
     mistakes = Mistakes()
     clients = mistakes.attempt(make_clients, request)
@@ -201,9 +203,7 @@ def make_task(request: Request, seed: int, split: Split | None) -> Task:
     mistakes.settle()
     assert data is not None  # or there were mistakes
     assert split is not None
-    net, shape, classes = request.model or data.model, data.shape, data.classes
-    names = (data.name, net, request.split or data.split)
-    return Task(lambda: build(net, shape, classes), data, split, names=names)
+    return Task.of_data(data, request.model, request.split or data.split, split)
 
 
 def make_data(request: Request, clients: int, seed: int) -> Data:
@@ -225,22 +225,37 @@ def make_clients(request: Request) -> int:
     return clients
 
 
-def task_from_file(request: Request, spec: str) -> Task:
-    """``file.py:name``: a Task, or a function without arguments that returns one."""
+def task_from_file(request: Request, spec: str, read: Callable[[str], Task]) -> Task:
+    """``file.py:name``: a Task, or a function that returns one."""
     mistakes = Mistakes()
     replaced = [_word(name) for name in TASK if getattr(request, name)]
     if replaced:
         mistakes.note(f"--task brings its own data, model and split: leave out {', '.join(replaced)}")
-    task = mistakes.attempt(_task, spec, f"--task {spec}")
+    task = mistakes.attempt(read, spec)
     mistakes.settle()
     assert task is not None  # or there were mistakes
     return task
 
 
-def _task(spec: str, label: str) -> Task:
+def whole_task(spec: str) -> Task:
+    """``file.py:name`` as a simulation has it, whole."""
+    label = f"--task {spec}"
     found = sources.load(spec, label)
+    if callable(found) and any(p.default is p.empty for p in inspect.signature(found).parameters.values()):
+        raise ConfigError(f"{label}: it takes arguments, which only a deployment has for it")
     if callable(found):
         found = sources.called(label, found)
+    return _checked(found, label)
+
+
+def server_task(spec: str) -> Task:
+    """``file.py:name`` as the server of a deployment has it."""
+    label = f"--task {spec}"
+    found: Any = sources.load(spec, label)
+    return _checked(sources.called(label, task_at, found, None, {}), label)
+
+
+def _checked(found: object, label: str) -> Task:
     if not isinstance(found, Task):
         raise ConfigError(f"{label}: must be a gossamer.Task or a function that returns one")
     return found
@@ -252,5 +267,5 @@ def recorded_data(about: dict[str, Any]) -> Data | None:
         return None
     request, seed = Request.read(about["request"]), about["options"]["seed"]
     task = request.task
-    data = _task(task, task).data if task else make_data(request, make_clients(request), seed)
+    data = whole_task(task).data if task else make_data(request, make_clients(request), seed)
     return data if data.digest() == about["task"]["data_digest"] else None

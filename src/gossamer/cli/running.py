@@ -4,16 +4,16 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from gossamer.cli import sources
 from gossamer.cli.looking import open_run, sentence, write_report
 from gossamer.cli.mistakes import Mistakes
 from gossamer.cli.request import DATA, OPTIONS, TASK, Request, assemble, find_recipe
-from gossamer.cli.words import method_help, own_flags, run_help, scan, unknown_flag
-from gossamer.data import Split
+from gossamer.cli.words import RUN_VERB, Verb, method_help, own_flags, scan, unknown_flag, verb_help
+from gossamer.data import Data, Split
 from gossamer.engines.simulate import Simulation
 from gossamer.errors import ConfigError, RunError
 from gossamer.report import tables
@@ -21,39 +21,59 @@ from gossamer.report.progress import Progress
 from gossamer.report.text import count, screen
 from gossamer.runs import RunFolder, check_vacant, checkpoints, read_split
 
-NO_METHOD = "name a method first: gossamer run METHOD [flags]; gossamer methods lists them"
-
 
 def run(words: list[str]) -> int:
     """``gossamer run METHOD [flags]``."""
+    asked = read(words, RUN_VERB)
+    return _start(asked) if asked else 0
+
+
+class Asked(NamedTuple):
+    """What was typed: a method, values by flag, settings, and what was wrong with that."""
+
+    method: str
+    given: dict[str, Any]
+    sets: tuple[str, ...]
+    mistakes: Mistakes
+
+    def request(self, **more: Any) -> Request:
+        """The part that says what is run, taken out of what was given; flags that are left are the method's."""
+        task = {name: self.given.pop(name) for name in (*TASK, "task", "codec", "down") if name in self.given}
+        return Request(self.method, self.given, self.sets, **{**task, **more})
+
+    def take(self, names: Iterable[str]) -> dict[str, Any]:
+        """Some of what was given."""
+        return {name: self.given.pop(name) for name in names if name in self.given}
+
+
+def read(words: list[str], verb: Verb) -> Asked | None:
+    """What was typed after a command that runs a method; ``None``, where that was a question for help."""
     if words[:1] in (["-h"], ["--help"]):
-        print(run_help(screen()))
-        return 0
+        print(verb_help(screen(), verb))
+        return None
     if not words or words[0].startswith("-"):
-        raise ConfigError(NO_METHOD)
+        raise ConfigError(f"name a method first: {verb.command} [flags]; gossamer methods lists them")
     name, *rest = words
     mistakes = Mistakes()
     recipe = mistakes.attempt(find_recipe, name)
-    own = mistakes.attempt(own_flags, recipe, name) if recipe else None
+    own = mistakes.attempt(own_flags, recipe, name, verb) if recipe else None
     if recipe and own is not None and {"-h", "--help"} & set(rest):
-        print(method_help(name, sentence(recipe), own, screen()))
-        return 0
-    typed = scan(rest, own or [])
+        print(method_help(name, sentence(recipe), own, screen(), verb))
+        return None
+    typed = scan(rest, own or [], verb)
     mistakes.note(*typed.mistakes)
     if own is not None:  # else a strange flag may well be one of the method's
-        mistakes.note(*(unknown_flag(word, name, own) for word in typed.strange))
-    return _start(name, typed.given, tuple(typed.sets), mistakes)
+        mistakes.note(*(unknown_flag(word, name, own, verb) for word in typed.strange))
+    return Asked(name, typed.given, tuple(typed.sets), mistakes)
 
 
-def _start(method: str, given: dict[str, Any], sets: tuple[str, ...], mistakes: Mistakes) -> int:
+def _start(asked: Asked) -> int:
     """Check everything, then run."""
-    task = {name: given.pop(name) for name in (*TASK, "task", "codec", "down") if name in given}
-    options = {name: given.pop(name) for name in OPTIONS if name in given}
-    out = given.pop("out", None)
-    request = Request(method, given, sets, **task)
-    mistakes.attempt(check_place, Path(out) if out is not None else next(_places(request)))
-    simulation = mistakes.attempt(assemble, request, options)
-    mistakes.settle()
+    options, out = asked.take(OPTIONS), asked.given.pop("out", None)
+    request = asked.request()
+    asked.mistakes.attempt(check_place, Path(out) if out is not None else next(places(request)))
+    simulation = asked.mistakes.attempt(assemble, request, options)
+    asked.mistakes.settle()
     assert simulation is not None  # or there were mistakes
     return _go(simulation, simulation.create(Path(out)) if out is not None else _create(simulation, request))
 
@@ -73,7 +93,7 @@ def check_place(path: Path) -> None:
         raise ConfigError(f"--out {error}") from None
 
 
-def _places(request: Request) -> Iterator[Path]:
+def places(request: Request) -> Iterator[Path]:
     """``runs/fedavg-digits``, then ``runs/fedavg-digits-2`` and so on, those that are free."""
     names = (request.method, request.task or request.data or DATA)
     stem, number = "-".join(name.rpartition(":")[2] for name in names), 1
@@ -86,7 +106,7 @@ def _places(request: Request) -> Iterator[Path]:
 
 def _create(simulation: Simulation, request: Request) -> RunFolder:
     """A folder in the first free place; another run may take one just before us."""
-    for place in _places(request):
+    for place in places(request):
         try:
             return simulation.create(place)
         except RunError:
@@ -99,6 +119,10 @@ def resume(arguments: argparse.Namespace) -> int:
     """Take up a run where it stands."""
     path = Path(arguments.run)
     about = open_run(path)
+    if "deployment" in about:
+        from gossamer.cli import deploying  # Flower is an extra
+
+        return deploying.resume(path, about)
     if about["request"] is None:
         raise ConfigError(f"{path} was started from Python: run its script again with resume=True")
     sources.check_unchanged(about["request"]["digests"])
@@ -110,28 +134,35 @@ def resume(arguments: argparse.Namespace) -> int:
 def _go(simulation: Simulation, folder: RunFolder) -> int:
     path, rounds, done = folder.path, simulation.options.rounds, len(simulation.metrics)
     for warning in folder.warnings:
-        _say(f"gossamer: {warning}")
-    _say(f"{path}: " + (f"{count(rounds - done, 'round')} to go" if done < rounds else "finished already"))
+        say(f"gossamer: {warning}")
+    say(f"{path}: " + (f"{count(rounds - done, 'round')} to go" if done < rounds else "finished already"))
     try:
         with Progress(rounds, simulation.metrics) as progress:
             result = simulation.run(folder, progress)
     except KeyboardInterrupt:
         kept = max(checkpoints(path), default=0)
-        _say(f"stopped after round {kept} of {rounds}; go on with: {_command('resume', path)}")
+        say(f"stopped after round {kept} of {rounds}; go on with: {command('resume', path)}")
         return 130
     except RunError as error:
         raise RunError(f"{error}; what was finished is kept in {path}") from error
     finally:
         folder.close()
-    report = write_report(path, simulation.task.data)
-    print(tables.closing(result.summary()))
-    print(f"\nkept in {path}: {_command('show', path)}" + (f"\nas a page: {report}" if report else ""))
+    closing(path, result.summary(), simulation.task.data)
     return 0
 
 
-def _command(name: str, path: Path) -> str:
+def closing(path: Path, summary: dict[str, Any], data: Data) -> None:
+    """What a run that has ended came to."""
+    report = write_report(path, data)
+    print(tables.closing(summary))
+    print(f"\nkept in {path}: {command('show', path)}" + (f"\nas a page: {report}" if report else ""))
+
+
+def command(name: str, path: Path) -> str:
+    """What to type to do something with a run."""
     return f"gossamer {name} {shlex.quote(str(path))}"
 
 
-def _say(line: str) -> None:
+def say(line: str) -> None:
+    """Tell how it goes, apart from what is asked for."""
     print(line, file=sys.stderr, flush=True)

@@ -36,12 +36,19 @@ RUN = [
 ]
 SET = Flag("set", str, "", "any field of any part; may be given many times", "part.field=value")
 
-USAGE = "usage: gossamer run METHOD [flags]"
-HELP = f"""{USAGE}
 
-METHOD is a name that `gossamer methods` lists, or my_file.py:my_recipe.
-`gossamer run METHOD --help` shows the flags of a method along with those of every run:
-"""
+class Verb(NamedTuple):
+    """What is typed before the flags, and the flags that do not depend on the method."""
+
+    command: str
+    flags: Sequence[Flag]
+
+    def of(self, method: str) -> str:
+        """The command with a method in it."""
+        return self.command.replace("METHOD", method)
+
+
+RUN_VERB = Verb("gossamer run METHOD", RUN)
 
 
 class Typed(NamedTuple):
@@ -53,10 +60,10 @@ class Typed(NamedTuple):
     mistakes: list[str]
 
 
-def own_flags(recipe: Recipe, name: str) -> list[Flag]:
+def own_flags(recipe: Recipe, name: str, verb: Verb = RUN_VERB) -> list[Flag]:
     """The flags of a method; one that means something else already is refused."""
     own = flags(recipe, name)
-    taken = {"--help", *(flag.word for flag in (*RUN, SET))}
+    taken = {"--help", *(flag.word for flag in (*verb.flags, SET))}
     for flag in own:
         if clash := taken & flag.words.keys():
             raise ConfigError(f"{name}: its parameter {flag.name!r} clashes with {clash.pop()}: rename it")
@@ -64,9 +71,9 @@ def own_flags(recipe: Recipe, name: str) -> list[Flag]:
     return own
 
 
-def scan(words: Sequence[str], own: Sequence[Flag]) -> Typed:
+def scan(words: Sequence[str], own: Sequence[Flag], verb: Verb = RUN_VERB) -> Typed:
     """Sort words by the flag they belong to; their values stay text."""
-    known = {word: (flag, implied) for flag in (*RUN, SET, *own) for word, implied in flag.words.items()}
+    known = {word: (flag, implied) for flag in (*verb.flags, SET, *own) for word, implied in flag.words.items()}
     typed = Typed({}, [], [], [])
     rest = list(words)
     while rest:
@@ -99,22 +106,28 @@ def _give(typed: Typed, flag: Flag, text: str) -> None:
         typed.given[flag.name] = text
 
 
-def unknown_flag(word: str, method: str, own: Sequence[Flag]) -> str:
+def unknown_flag(word: str, method: str, own: Sequence[Flag], verb: Verb = RUN_VERB) -> str:
     """What to say of a flag that a method does not have."""
-    near = nearest(word, [known for flag in (*RUN, SET, *own) for known in flag.words])
+    near = nearest(word, [known for flag in (*verb.flags, SET, *own) for known in flag.words])
     hint = f"did you mean {near}?" if near else f"{method} has {', '.join(flag.word for flag in own) or 'none'};"
-    return f"unknown flag {word}: {hint} gossamer run {method} --help lists all"
+    return f"unknown flag {word}: {hint} {verb.of(method)} --help lists all"
 
 
-def run_help(width: int | None) -> str:
-    """Help on ``run``, whatever the method."""
-    return f"{HELP}\n{_listed([*RUN, SET], width)}"
+def verb_help(width: int | None, verb: Verb = RUN_VERB) -> str:
+    """Help on a command, whatever the method."""
+    return (
+        f"usage: {verb.command} [flags]\n\n"
+        "METHOD is a name that `gossamer methods` lists, or my_file.py:my_recipe.\n"
+        f"`{verb.command} --help` shows the flags of a method along with those of every run:\n\n"
+        f"{_listed([*verb.flags, SET], width)}"
+    )
 
 
-def method_help(method: str, sentence: str, own: Sequence[Flag], width: int | None) -> str:
-    """Help on ``run`` with a method."""
-    head = f"{USAGE.replace('METHOD', method)}\n\n{sentence}".rstrip()
-    return f"{head}\n\nflags of {method}:\n{_listed(own, width)}\n\nflags of every run:\n{_listed([*RUN, SET], width)}"
+def method_help(method: str, sentence: str, own: Sequence[Flag], width: int | None, verb: Verb = RUN_VERB) -> str:
+    """Help on a command with a method."""
+    head = f"usage: {verb.of(method)} [flags]\n\n{sentence}".rstrip()
+    common = _listed([*verb.flags, SET], width)
+    return f"{head}\n\nflags of {method}:\n{_listed(own, width)}\n\nflags of every run:\n{common}"
 
 
 def _listed(known: Sequence[Flag], width: int | None) -> str:

@@ -65,6 +65,13 @@ class Split:
         train = np.sort(self.train_index)
         return Split(train, np.array([0, len(train)]), np.arange(n_test), np.array([0, n_test]))
 
+    @classmethod
+    def alone(cls, client: int | None, clients: int, n_train: int, n_test: int) -> "Split":
+        """All samples at one of so many clients, or at none of them."""
+        here = np.arange(clients) == (NOBODY if client is None else client)
+        train, test = here * n_train, here * n_test
+        return cls(np.arange(train.sum()), offsets(train), np.arange(test.sum()), offsets(test))
+
     def tensors(self) -> dict[str, Tensor]:
         """The split as tensors, to be stored."""
         return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in vars(self).items()}

@@ -1,7 +1,7 @@
 """How good the models are: the global one on the test set, and what each client would deploy on its personal one."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -36,22 +36,34 @@ class Evaluator:
             if params is not last and not shared:
                 last, outcome = params, self._outcome(params)
             if len(tested):
-                right = outcome[1][tested] if params is last else self._outcome(params, tested)[1]
-                own.append(float(right.mean()))
+                own.append(float(outcome[1][tested].mean()) if params is last else self.share(params, tested))
             whole += [] if shared else [_mean(outcome)]
         loss, accuracy = np.mean(whole, axis=0)
-        worst = sorted(own)[: math.ceil(len(own) / 10)]
         return {
             "accuracy": float(accuracy),
             "loss": float(loss),
             "personal_accuracy": sum(own) / len(own) if own else math.nan,
-            "worst_tenth_accuracy": sum(worst) / len(worst) if worst else math.nan,
+            "worst_tenth_accuracy": worst_tenth(own),
         }
+
+    def whole(self, params: Params) -> tuple[float, float]:
+        """Loss and accuracy on all test samples."""
+        return _mean(self._outcome(params))
+
+    def share(self, params: Params, index: np.ndarray) -> float:
+        """Accuracy on some of them; no number, where there are none."""
+        return float(self._outcome(params, index)[1].mean()) if len(index) else math.nan
 
     def _outcome(self, params: Params, index: np.ndarray | None = None) -> Outcome:
         picked: Any = slice(None) if index is None else torch.from_numpy(index).to(self.x.device)
         loss, right = self.objective.evaluate(params, self.x[picked], self.y[picked])
         return loss, right.to("cpu", torch.float64).numpy()
+
+
+def worst_tenth(own: Sequence[float]) -> float:
+    """The mean over the tenth of the clients that are worst off."""
+    worst = sorted(own)[: math.ceil(len(own) / 10)]
+    return sum(worst) / len(worst) if worst else math.nan
 
 
 def _mean(outcome: Outcome) -> tuple[float, float]:

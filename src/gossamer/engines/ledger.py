@@ -21,6 +21,7 @@ class Ledger:
         self.losses: list[float] = []
         self.failures: list[dict[str, Any]] = []
         self.lost: list[int] = []
+        self.notes: dict[str, Any] = {}
         self.flops = 0
         self.joules = self.airtime = 0.0
         self._phase, self._since = "other", time.perf_counter()
@@ -75,4 +76,5 @@ class Ledger:
             "clients": cohort,
             "failures": self.failures,
             "lost": self.lost,
+            **self.notes,
         }

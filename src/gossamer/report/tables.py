@@ -14,6 +14,15 @@ Summary = dict[str, Any]
 LISTED = ("run", "method", "data", "split", "clients", "rounds", "seed", "accuracy", "sent up", "state")
 """The columns of ``gossamer runs``."""
 
+BROKEN_DOWN: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("sent up", "bytes_up", size),
+    ("sent down", "bytes_down", size),
+    ("added by Flower", "bytes_flower", size),
+    ("for evaluation, with all that Flower adds", "bytes_evaluation", size),
+    ("seconds", "seconds", duration),
+)
+"""What is shown by kind: bytes and seconds, summed over all rounds."""
+
 
 def closing(summary: Summary) -> str:
     """What a run ends with."""
@@ -69,12 +78,9 @@ def full(path: Path, about: dict[str, Any], metrics: Sequence[Record], state: st
 def details(metrics: Sequence[Record], last: int = 10) -> str:
     """The last rounds, bytes by kind, seconds by phase, and why clients failed."""
     lines = [rounds(metrics[-last:]), ""]
-    for title, name, write in (
-        ("sent up", "bytes_up", size),
-        ("sent down", "bytes_down", size),
-        ("seconds", "seconds", duration),
-    ):
-        lines.append(f"{title}: {by_kind(totals(metrics, name), write)}")
+    for title, name, write in BROKEN_DOWN:
+        if any(name in record for record in metrics):
+            lines.append(f"{title}: {by_kind(totals(metrics, name), write)}")
     lines += [f"failed {count(len(who), 'time')}: {reason}" for reason, who in reasons(metrics)[:5]]
     return "\n".join(lines)
 

@@ -1,0 +1,171 @@
+"""Who may listen and who may speak: certificates for the SuperLink, and a key for each node.
+
+    ca.crt            what nodes and users trust; public
+    server.pem        the SuperLink's certificate for its names and addresses, signed by the authority; public
+    server.key        the SuperLink's private key
+    NODE, NODE.pub    a node's key, as ``ssh-keygen -t ecdsa -b 384`` makes it; the SuperLink is told the public half
+
+The authority's own key signs one certificate and is forgotten: nobody can steal it to pass for the SuperLink. For
+other names, or when the certificates expire, make a new authority and hand its ``ca.crt`` to the nodes.
+
+Private files can be read by their owner alone from the moment they exist, and nothing is ever written over.
+"""
+
+import ipaddress
+import os
+import re
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from gossamer import files
+from gossamer.errors import ConfigError, require
+
+DAYS = 825
+"""How long the certificates are good for."""
+
+ALWAYS = ("localhost", "127.0.0.1")
+LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
+HOST_NAME = re.compile(rf"{LABEL}(\.{LABEL})*")
+PUBLIC, PRIVATE = 0o644, 0o600
+
+
+def authority(folder: Path, hosts: Sequence[str]) -> None:
+    """Write ``ca.crt``, ``server.pem`` and ``server.key`` for a SuperLink that is reached under these names."""
+    wanted = "a host must be a name or an IP address, without protocol, port or path"
+    require(*(((_address(host) or HOST_NAME.fullmatch(host)) is not None, f"{wanted}, got {host!r}") for host in hosts))
+    names = [_name(host) for host in dict.fromkeys([*ALWAYS, *hosts])]
+    signer, server = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
+    root = _root(signer)
+    contents = {
+        "server.key": (_pem(server), PRIVATE),
+        "server.pem": (_certificate(server, names, root, signer).public_bytes(Encoding.PEM), PUBLIC),
+        "ca.crt": (root.public_bytes(Encoding.PEM), PUBLIC),
+    }
+    _write({folder / name: content for name, content in contents.items()})
+
+
+def node_key(path: Path) -> None:
+    """Write a node's private key, and beside it the public half with ``.pub`` at the end of its name."""
+    key = ec.generate_private_key(ec.SECP384R1())
+    private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
+    _write({public_half(path): (public, PUBLIC), path: (private, PRIVATE)})
+
+
+def public_half(path: Path) -> Path:
+    """Where the public half of a node's key is."""
+    return path.with_name(f"{path.name}.pub")
+
+
+def _name(host: str) -> x509.GeneralName:
+    address = _address(host)
+    return x509.DNSName(host) if address is None else x509.IPAddress(address)
+
+
+def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
+
+
+def _root(signer: ec.EllipticCurvePrivateKey) -> x509.Certificate:
+    """The authority's certificate, signed by itself: good for signing certificates and nothing else."""
+    name, identifier = _subject("Gossamer authority"), x509.SubjectKeyIdentifier.from_public_key(signer.public_key())
+    return (
+        _builder(name, name, signer)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(key_cert_sign=True), critical=True)
+        .add_extension(identifier, critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+
+
+def _certificate(
+    server: ec.EllipticCurvePrivateKey,
+    names: Sequence[x509.GeneralName],
+    root: x509.Certificate,
+    signer: ec.EllipticCurvePrivateKey,
+) -> x509.Certificate:
+    """The SuperLink's certificate: good for serving TLS under its names and nothing else."""
+    identifier = x509.SubjectKeyIdentifier.from_public_key(server.public_key())
+    issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
+    return (
+        _builder(_subject("Gossamer SuperLink"), root.subject, server)
+        .add_extension(x509.SubjectAlternativeName(names), critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(digital_signature=True), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(identifier, critical=False)
+        .add_extension(issuer, critical=False)
+        .sign(signer, hashes.SHA256())
+    )
+
+
+def _builder(name: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePrivateKey) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(issuer)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(days=1))  # a node's clock may be slow
+        .not_valid_after(now + timedelta(days=DAYS))
+    )
+
+
+def _subject(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+
+
+def _usage(*, digital_signature: bool = False, key_cert_sign: bool = False) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=digital_signature,
+        key_cert_sign=key_cert_sign,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        crl_sign=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _write(contents: Mapping[Path, tuple[bytes, int]]) -> None:
+    """Make all files, or none if one of them is there already."""
+    there = [str(path) for path in contents if path.exists()]
+    if there:
+        raise ConfigError(f"{', '.join(there)} exists: choose another place, or move it away if nothing uses it")
+    made: list[Path] = []
+    try:
+        with files.told(f"no credentials were written to {next(iter(contents)).parent}"):
+            for path, (data, mode) in contents.items():
+                path.parent.mkdir(parents=True, exist_ok=True)
+                _create(path, data, mode, made)
+    except BaseException:
+        for path in made:
+            path.unlink()
+        raise
+
+
+def _create(path: Path, data: bytes, mode: int, made: list[Path]) -> None:
+    """Write a file that was not there, with its mode from the first instant."""
+    handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
+    made.append(path)
+    with os.fdopen(handle, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(handle)

@@ -1,0 +1,174 @@
+"""A node: one client of the method on a machine of its own, called by Flower with one message at a time.
+
+Flower starts a process for every message, so nothing is remembered but what is in the journal, and data is read anew.
+A node answers three questions: who it is, what training came to, and how good its model is. It sends the method's
+message and a few figures, and never a sample.
+"""
+
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from gossamer.engines.client import Answer, Client, Order, reason
+from gossamer.engines.evaluate import Evaluator
+from gossamer.engines.executors import threads
+from gossamer.engines.flower.agreement import fingerprint
+from gossamer.engines.flower.journal import Entry, Journal, OutOfStepError
+from gossamer.engines.flower.messages import content, data, word
+from gossamer.errors import ConfigError, RunError
+from gossamer.method import Method
+from gossamer.objective import Objective
+from gossamer.random import Key, fold
+from gossamer.random import key as make_key
+from gossamer.tasks import AnyTask, Task, task_at
+from gossamer.types import Clock
+from gossamer.wire import Letter
+
+Words = dict[str, Any]
+Ask = Callable[["Member", Message], tuple[Words, bytes]]
+
+FAULT, OUT_OF_STEP = "fault", "out_of_step"
+"""Words by which a node says that it could not do what it was asked, and that its memory is to blame."""
+
+
+def client_app(method: Method, task: AnyTask) -> ClientApp:
+    """A Flower app for nodes, each of which is the client whose number its ``partition-id`` says.
+
+    ``task`` is a :class:`~gossamer.Task`, or a function that makes one: of nothing, of the client's number, or of that
+    and the node's settings (its ``--node-config``, a dictionary).
+    """
+    app, node = ClientApp(), Node(method, task)
+    app.query()(node.answering(node.hello))
+    app.train()(node.answering(node.train))
+    app.evaluate()(node.answering(node.evaluate))
+    return app
+
+
+class Node:
+    """Answers messages; what it made of the task is kept for as long as the process lives."""
+
+    def __init__(self, method: Method, task: AnyTask) -> None:
+        self.method, self.task = method, task
+        self._members: dict[tuple[int, str, str], Member] = {}
+
+    def answering(self, ask: Ask) -> Callable[[Message, Context], Message]:
+        """A function for Flower to call; whatever goes wrong is told, with the reason."""
+
+        def answer(message: Message, context: Context) -> Message:
+            try:
+                with threads(1):
+                    words, sent = ask(self.member(message, context), message)
+                    records = content(words, sent)
+            except Exception as error:
+                fault = {FAULT: reason(error), OUT_OF_STEP: isinstance(error, OutOfStepError)}
+                records = content(fault | _echo(message))
+            return Message(records, reply_to=message)
+
+        return answer
+
+    def member(self, message: Message, context: Context) -> "Member":
+        """Who this node is in the run that a message belongs to."""
+        client, seed = client_number(context.node_config), word(message, "seed", str)
+        device = str(context.node_config.get("device", "cpu"))
+        if (client, seed, device) not in self._members:
+            task = task_at(self.task, client, context.node_config)
+            self._members[client, seed, device] = Member(self.method, task, client, int(seed), device)
+        member = self._members[client, seed, device]
+        member.home = state_folder(context.node_config)
+        return member
+
+    def hello(self, member: "Member", message: Message) -> tuple[Words, bytes]:
+        """Who this is, and what it has."""
+        return {**_echo(message), **member.describe()}, b""
+
+    def train(self, member: "Member", message: Message) -> tuple[Words, bytes]:
+        """Train, and send what came of it."""
+        begin = time.perf_counter()
+        answer = member.train(message)
+        spent = time.perf_counter() - begin
+        return {**_echo(message), "loss": answer.loss, "flops": answer.flops, "seconds": spent}, bytes(answer.sent.data)
+
+    def evaluate(self, member: "Member", message: Message) -> tuple[Words, bytes]:
+        """How good what this client would deploy is on its own test samples."""
+        return {**_echo(message), **member.evaluate(message)}, b""
+
+
+class Member:
+    """One client, with its samples on its device."""
+
+    def __init__(self, method: Method, task: Task, client: int, seed: int, device: str) -> None:
+        if not 0 <= client < task.clients:
+            raise ConfigError(f"partition-id is {client}, but the task has {task.clients} clients, from 0 on")
+        self.method, self.task, self.number = method, task, client
+        self.key = make_key(seed)
+        self.objective = Objective(task, device, self.key)
+        self.client = Client(method, self.objective)
+        self.home = Path()
+
+    def describe(self) -> Words:
+        """What the server must know to work with this client."""
+        return {
+            "client": self.number,
+            "samples": len(self.task.split.train(self.number)),
+            "tested": len(self.task.split.test(self.number)),
+            "test": len(self.task.data.test),
+            **fingerprint(self.method, self.objective),
+        }
+
+    def train(self, message: Message) -> Answer:
+        """Do the order that a message brings, and keep what is to be remembered before anything is sent."""
+        clock, key, known, journal = self._order(message)
+        with journal.alone():
+            if word(message, "anew", bool):
+                journal.forget()
+            state = journal.recall(clock.round, known, self.method.settle)
+            samples = self.task.split.train(self.number)
+            done = self.client.do(Order(clock, key, Letter.of(data(message)), state, samples))
+            if isinstance(done.result, str):
+                raise RunError(done.result)
+            journal.note(Entry(clock.round, known, state, done.result.state))
+        return done.result
+
+    def evaluate(self, message: Message) -> Words:
+        """How good what this client would deploy is, on its own test samples and, where asked, on all that are here."""
+        clock, key, known, journal = self._order(message)
+        with journal.alone():
+            state = journal.recall(clock.round + 1, known, self.method.settle)
+        start = self.method.open(data(message), self.client.like, state, clock, key).start
+        params = self.method.form.deploy(self.method.personal(start, state), self.client.like)
+        evaluator = Evaluator(self.objective)
+        found = {"own": evaluator.share(params, self.task.split.test(self.number))}
+        if word(message, "whole", bool):
+            found |= dict(zip(("loss", "accuracy"), evaluator.whole(params), strict=True))
+        return found
+
+    def _order(self, message: Message) -> tuple[Clock, Key, int, Journal]:
+        clock = Clock(word(message, "round", int), word(message, "rounds", int), self.number)
+        journal = Journal(self.home, word(message, "run", str), self.number)
+        return clock, fold(self.key, "round", clock.round), word(message, "known", int), journal
+
+
+def client_number(settings: Mapping[str, Any]) -> int:
+    """Which client a node is: what its ``partition-id`` says."""
+    number = settings.get("partition-id")
+    if type(number) is not int:
+        raise ConfigError(
+            f"a node must be told which client it is, got partition-id={number!r}: "
+            "start its SuperNode with --node-config 'partition-id=0'"
+        )
+    return number
+
+
+def state_folder(settings: Mapping[str, Any]) -> Path:
+    """Where a node keeps what it remembers: its ``state-dir``, or a place of the user's."""
+    usual = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "gossamer"
+    return Path(str(settings.get("state-dir", usual))).expanduser()
+
+
+def _echo(message: Message) -> Words:
+    return {"run": word(message, "run", str), "round": word(message, "round", int)}

@@ -1,0 +1,367 @@
+"""The server of a deployment: the rounds of :mod:`gossamer.engines.rounds`, with clients that are reached by Flower.
+
+Between rounds it looks who is there. In a round it sends each client of the cohort its order and folds replies as they
+come, until all are there or the deadline is over; a round to which too few replied does not count and is tried again,
+with the same randomness. A reply that is late, or that does not fit its order in every way, is left out and named.
+"""
+
+import math
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from logging import INFO, WARNING
+from pathlib import Path
+from typing import Any, NoReturn, get_type_hints
+
+import torch
+from flwr.app import Context, Message, MessageType, RecordDict
+from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.logger import log
+
+from gossamer import wire
+from gossamer.channels import Receipt
+from gossamer.engines.client import reason
+from gossamer.engines.evaluate import Evaluator, worst_tenth
+from gossamer.engines.flower.agreement import fingerprint
+from gossamer.engines.flower.fleet import Fleet, Reply
+from gossamer.engines.flower.journal import NEVER
+from gossamer.engines.flower.messages import content, data, word
+from gossamer.engines.flower.node import OUT_OF_STEP
+from gossamer.engines.inbox import Inbox
+from gossamer.engines.ledger import Ledger
+from gossamer.engines.options import Options
+from gossamer.engines.rounds import PATIENCE, Record, Result, Rounds, Watch
+from gossamer.errors import ConfigError, PayloadError, RunError, gather, require
+from gossamer.method import Method
+from gossamer.random import fold, permutation
+from gossamer.runs import RunFolder, read_about
+from gossamer.tasks import AnyTask, Task, task_at
+from gossamer.types import State
+from gossamer.wire import Body, Letter
+
+FOLDED = "folded"
+"""What the server remembers of a client: its last round that was folded in."""
+
+ROOM = 16
+"""Bytes a parameter that a reply may have at most, whatever its codec: more is not even looked at."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How a deployment is carried out; each can be set for one run with ``flwr run -c name=value``.
+
+    name: what the method is called in tables
+    rounds: how many rounds
+    out: the run's folder, on the SuperLink's machine
+    resume: go on with the run in that folder
+    per_round: clients in a round; 0 means all of them
+    seed: where all randomness comes from
+    device: where the server computes
+    eval_every: evaluate every so many rounds, and after the last
+    nodes: clients to wait for before the first round; 0 means a whole round's
+    wait: seconds to wait for them, and for enough of them in later rounds
+    deadline: seconds that a round's clients have to reply
+    least: share of a round's clients that must reply for the round to count
+    """
+
+    name: str = "custom"
+    rounds: int = 30
+    out: str = "runs/deployed"
+    resume: bool = False
+    per_round: int = 0
+    seed: int = 0
+    device: str = "cpu"
+    eval_every: int = 1
+    nodes: int = 0
+    wait: float = 600.0
+    deadline: float = 600.0
+    least: float = 0.5
+
+    def __post_init__(self) -> None:
+        mistakes: list[str] = []
+        try:
+            self.options()
+        except ConfigError as error:
+            mistakes += error.mistakes
+        require(
+            *((False, mistake) for mistake in mistakes),
+            (self.per_round >= 0, f"per_round must not be negative, got {self.per_round}"),
+            (self.nodes >= 0, f"nodes must not be negative, got {self.nodes}"),
+            (0 <= self.wait < math.inf, f"wait must be a number of seconds, got {self.wait}"),
+            (0 < self.deadline < math.inf, f"deadline must be a positive number of seconds, got {self.deadline}"),
+            (0 < self.least <= 1, f"least must be in (0, 1], got {self.least}"),
+        )
+
+    def options(self) -> Options:
+        """What any engine is told."""
+        common = {field.name: getattr(self, field.name) for field in fields(Options) if hasattr(self, field.name)}
+        return Options(**{**common, "per_round": self.per_round if self.per_round > 0 else None})
+
+    def given(self, config: Mapping[str, Any]) -> "Settings":
+        """These, with what a run's configuration says instead; its other entries are not meant for us."""
+        kinds = get_type_hints(Settings)
+        said = {name.replace("-", "_"): value for name, value in config.items()}
+        values: dict[str, Any] = {}
+        mistakes: list[str] = []
+        for name in kinds.keys() & said.keys():
+            try:
+                values[name] = _read(name, said[name], kinds[name])
+            except ConfigError as error:
+                mistakes += error.mistakes
+        gather(mistakes)
+        return Settings(**{**asdict(self), **values})
+
+
+def server_app(method: Method, task: AnyTask, rounds: int = 30, **settings: Any) -> ServerApp:
+    """A Flower app for the server; ``settings`` are the fields of :class:`Settings`.
+
+    ``task`` is a :class:`~gossamer.Task`, or a function that makes one: of nothing, of ``None`` (the server is no
+    client), or of that and the run's configuration (a dictionary).
+    """
+    usual = Settings(rounds=rounds, **settings)
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        chosen = usual.given(context.run_config)
+        serve(Field(method, task_at(task, None, context.run_config), chosen, grid))
+
+    return app
+
+
+def serve(field: "Field") -> Result:
+    """All rounds that are left of a deployed run."""
+    path = Path(field.settings.out).expanduser().absolute()
+    folder = field.restore(path) if field.settings.resume else field.create(path)
+    for warning in folder.warnings:
+        log(WARNING, warning)
+    try:
+        return field.run(folder, _tell)
+    finally:
+        folder.close()
+
+
+class Field(Rounds):
+    """A run whose clients are on machines of their own."""
+
+    def __init__(
+        self, method: Method, task: Task, settings: Settings, grid: Grid | None, request: dict[str, Any] | None = None
+    ) -> None:
+        if method.pooled:
+            raise ConfigError("a method that pools all samples in one place cannot be deployed: its clients are apart")
+        super().__init__(method, task, settings.options(), request)
+        self.settings = settings
+        self.choice = {"executor": "flower"}
+        self.about |= {"id": uuid.uuid4().hex, "name": settings.name, "deployment": asdict(settings), **self.choice}
+        self.fleet = Fleet(grid, task.clients, lambda: content(self.words(0)), fingerprint(method, self.objective))
+        self.anew: set[int] = set()
+        self.void: list[Record] = []
+
+    def restore(self, path: Path) -> RunFolder:
+        """Take up a run where it stands, under its own name: nodes know it by that."""
+        folder = super().restore(path)
+        self.about["id"] = read_about(path)["id"]
+        return folder
+
+    # Who takes part.
+
+    def rounds(self, folder: RunFolder | None, watch: Watch) -> None:
+        """Wait for the nodes, then round after round."""
+        if len(self.metrics) < self.options.rounds:
+            self.fleet.muster(self.settings.nodes or self.cohort_size, self.settings.wait)
+        super().rounds(folder, watch)
+
+    def cohort(self, number: int) -> list[int]:
+        """As in the simulator if everybody is there; else those who come next in the same order."""
+        self.fleet.muster(_share(self.settings.least, self.cohort_size), self.settings.wait)
+        order = permutation(fold(self.key, "cohort", number), self.task.clients)
+        return sorted([int(client) for client in order if int(client) in self.fleet.peers][: self.cohort_size])
+
+    def prepare(self, number: int, cohort: Sequence[int], ledger: Ledger) -> None:
+        """Nothing: nodes get themselves ready."""
+
+    def close(self) -> None:
+        """Nothing is held that must be let go of."""
+
+    # A round.
+
+    def round(self, number: int, folder: RunFolder | None) -> Record:
+        """A round that counts, or the reason why none does."""
+        self.void = []
+        while len(self.void) < PATIENCE:
+            try:
+                return super().round(number, folder)
+            except VoidError as problem:
+                log(WARNING, "round %s does not count: %s", number + 1, problem)
+        last = self.void[-1]["reason"]
+        raise RunError(f"round {number + 1} was tried {PATIENCE} times, and did not count: {last}")
+
+    def train(self, number: int, cohort: Sequence[int], ledger: Ledger) -> None:
+        """As ever, but a round counts only if enough clients replied."""
+        before, needed = self.server, _share(self.settings.least, len(cohort))
+        down, up = self.fleet.bytes_down, self.fleet.bytes_up
+        super().train(number, cohort, ledger)
+        failed = {failure["client"]: failure["reason"] for failure in ledger.failures}
+        replied = [client for client in cohort if client not in failed]
+        why = "; ".join(f"client {client}: {reason}" for client, reason in failed.items())
+        if len(replied) < needed:
+            self.undo(before, f"{len(replied)} of {len(cohort)} clients replied, {needed} are needed ({why})", ledger)
+        if not all(bool(torch.isfinite(tensor).all()) for tensor in self.model().values()):
+            self.undo(before, "what came of it is not finite: a client sent numbers that are far too large", ledger)
+        for client in replied:
+            self.clients.put(client, {FOLDED: torch.tensor(number)})
+            self.anew.discard(client)
+        sent = {"down": sum(ledger.down.values()), "up": sum(ledger.up.values())}
+        moved = {"down": self.fleet.bytes_down - down, "up": self.fleet.bytes_up - up}
+        ledger.notes["void"] = self.void
+        ledger.notes["bytes_flower"] = {way: moved[way] - sent[way] for way in sent}
+
+    def undo(self, before: State, why: str, ledger: Ledger) -> NoReturn:
+        """Go back to where the server was before a round that does not count."""
+        self.server = before
+        self.void.append({"reason": why, "bytes_up": dict(ledger.up), "bytes_down": dict(ledger.down)})
+        raise VoidError(why)
+
+    def exchange(self, number: int, cohort: Sequence[int], ledger: Ledger, inbox: Inbox) -> None:
+        """Send orders, and take replies as they come until the deadline."""
+        with ledger.time("brief"):
+            orders = self.orders(number, cohort, ledger)
+        for client, reply in self.fleet.ask(MessageType.TRAIN, orders, self.settings.deadline):
+            with ledger.time("receive"):
+                inbox.put(client, self.accept(number, client, reply, ledger))
+
+    def orders(self, number: int, cohort: Sequence[int], ledger: Ledger | None, **more: Any) -> dict[int, RecordDict]:
+        """What each client is sent."""
+        body: Body | None = None
+        found = {}
+        for client in cohort:
+            clock, key = self.at(number, client)
+            if self.method.broadcasts:
+                body = body or self.method.load(self.server, clock, key)
+            sent = self.method.brief(self.server, clock, key, body)
+            if ledger is not None:
+                ledger.down.update(sent.kinds)
+            found[client] = content(self.words(number, client, **more), bytes(sent.data))
+        return found
+
+    def words(self, number: int, client: int | None = None, **more: Any) -> dict[str, Any]:
+        """What goes with every message: which run and round, and what the server last had of the client."""
+        anew = client in self.anew
+        known = NEVER if client is None or anew else int(self.clients.get(client).get(FOLDED, NEVER))
+        return {
+            "run": self.about["id"],
+            "round": number,
+            "rounds": self.options.rounds,
+            "seed": str(self.options.seed),
+            "known": known,
+            "anew": anew,
+            **more,
+        }
+
+    def accept(self, number: int, client: int, reply: Reply, ledger: Ledger) -> Letter | None:
+        """What a reply brings, if it is what was asked for."""
+        try:
+            message = self.fitting(number, reply)
+            letter = self.letter(client, message) if self.method.shared else None
+            kinds = wire.kinds(letter) if letter else {}
+            ledger.train(word(message, "loss", float), max(0, word(message, "flops", int)))
+        except Exception as error:  # whatever a reply does to its reader, it ends as a refusal with a reason
+            if reply.says(OUT_OF_STEP):
+                self.anew.add(client)
+            ledger.fail(client, reason(error))
+            if reply.nbytes:
+                ledger.up["refused"] += reply.nbytes
+            return None
+        if letter:
+            ledger.send(client, kinds, Receipt(delivered=True))
+        return letter
+
+    def fitting(self, number: int, reply: Reply) -> Message:
+        """A reply's message, if it belongs to this run and round."""
+        message = reply.told()
+        for name, wanted in (("run", self.about["id"]), ("round", number)):
+            if (got := word(message, name, type(wanted))) != wanted:
+                raise PayloadError(f"refused: the reply is for another {name}: expected {wanted}, got {got}")
+        return message
+
+    def letter(self, client: int, message: Message) -> Letter:
+        """The method's message in a reply, if size and weight can be right."""
+        sent, room = data(message), ROOM * self.about["parameters"] + 2**16
+        if len(sent) > room:
+            raise PayloadError(f"refused: the reply holds {len(sent):,} bytes, more than {room:,}")
+        letter = Letter.of(sent)
+        weight = wire.read_head(letter, wire.checksum(letter.body))[0].weight
+        samples = self.fleet.peers[client].samples
+        usual = self.method.server.weigh(samples, self.method.solver.batches(samples))
+        if weight != usual:
+            raise PayloadError(f"refused: the reply has weight {weight}, but {samples:,} samples weigh {usual}")
+        return letter
+
+    # How good it is.
+
+    def evaluated(self, number: int, ledger: Ledger) -> dict[str, float]:
+        """The global model on the server's test samples, if it has some, and each client's on its own."""
+        here = Evaluator(self.objective) if self.method.shared and len(self.task.data.test) else None
+        found = self._asked(number, here is None, ledger)
+        loss, accuracy = here.whole(self.deployed()) if here else (_mean(found, "loss"), _mean(found, "accuracy"))
+        own = [words["own"] for words in found if math.isfinite(words["own"])]
+        return {
+            "accuracy": accuracy,
+            "loss": loss,
+            "personal_accuracy": sum(own) / len(own) if own else math.nan,
+            "worst_tenth_accuracy": worst_tenth(own),
+        }
+
+    def _asked(self, number: int, whole: bool, ledger: Ledger) -> list[dict[str, float]]:
+        """What those who have test samples say."""
+        down, up = self.fleet.bytes_down, self.fleet.bytes_up
+        peers = [c for c, peer in sorted(self.fleet.peers.items()) if peer.tested or (whole and peer.test)]
+        found, failed, names = [], [], ("own", "loss", "accuracy") if whole else ("own",)
+        orders = self.orders(number, [c for c in peers if c not in self.anew], None, whole=whole)
+        for client, reply in self.fleet.ask(MessageType.EVALUATE, orders, self.settings.deadline):
+            try:
+                message = self.fitting(number, reply)
+                found.append((client, {name: _figure(word(message, name, float), name) for name in names}))
+            except PayloadError as error:
+                failed.append({"client": client, "reason": str(error)})
+        ledger.notes["evaluation_failures"] = failed
+        ledger.notes["bytes_evaluation"] = {"down": self.fleet.bytes_down - down, "up": self.fleet.bytes_up - up}
+        return [words for _, words in sorted(found, key=lambda item: item[0])]
+
+
+class VoidError(RunError):
+    """A round that does not count."""
+
+
+def _figure(value: float, name: str) -> float:
+    """A figure that a node tells, if it can be one; who has no samples of its own has no accuracy on them."""
+    top = math.inf if name == "loss" else 1
+    if not (0 <= value <= top and value < math.inf) and not (name == "own" and math.isnan(value)):
+        raise PayloadError(f"refused: {name} must be in [0, {top}], got {value}")
+    return value
+
+
+def _share(share: float, clients: int) -> int:
+    """So many clients at least; a product a hair above a whole number is that number."""
+    return math.ceil(round(share * clients, 9))
+
+
+def _mean(found: Sequence[Mapping[str, float]], name: str) -> float:
+    return sum(words[name] for words in found) / len(found) if found else math.nan
+
+
+def _read(name: str, value: Any, kind: type) -> Any:
+    """A setting from a run's configuration; a whole number will do for any number."""
+    if kind is float and type(value) is int:
+        return float(value)
+    if type(value) is not kind:
+        raise ConfigError(f"{name} must be a {kind.__name__}, got {value!r}")
+    return value
+
+
+def _tell(record: Record) -> None:
+    accuracy = record.get("accuracy")
+    shown = f", accuracy {100 * accuracy:.2f} %" if accuracy is not None else ""
+    log(INFO, "round %s: %s clients%s", record["round"], len(record["clients"]), shown)
+    for failure in record["failures"]:
+        log(WARNING, "round %s: client %s: %s", record["round"], failure["client"], failure["reason"])

@@ -1,0 +1,228 @@
+"""A run in progress, wherever its clients are: the server's half of every round, and the run's folder.
+
+A round, top to bottom: draw the cohort; brief each client; let it train; fold what arrives, in client order whatever
+order it came in; finish; evaluate; write it down. A client that fails, or whose message is refused, is named with the
+reason and the round goes on without it. How clients are reached is the engine's: :mod:`gossamer.engines.simulate` has
+them in this process, :mod:`gossamer.engines.flower` across a network.
+"""
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from gossamer import tree
+from gossamer.engines.client import reason
+from gossamer.engines.inbox import Inbox
+from gossamer.engines.ledger import Ledger
+from gossamer.engines.options import Options
+from gossamer.errors import RunError
+from gossamer.machine import machine
+from gossamer.method import Method
+from gossamer.objective import Objective
+from gossamer.random import Key, choice, fold
+from gossamer.random import key as make_key
+from gossamer.runs import Clients, RunFolder, read_about, read_metrics
+from gossamer.summary import summarise
+from gossamer.tasks import Task
+from gossamer.types import Clock, Params, State
+from gossamer.wire import Letter
+
+Record = dict[str, Any]
+Watch = Callable[[Record], None]
+
+PATIENCE = 3
+"""After so many rounds in a row in which every client failed of itself, a run stops."""
+
+INJECTED = "failed as asked (failure rate)"
+
+
+@dataclass(frozen=True)
+class Result:
+    """A run that has ended: its metrics by round, and its last model, in evaluation mode."""
+
+    about: dict[str, Any]
+    metrics: list[Record]
+    module: nn.Module
+    path: Path | None
+
+    def summary(self) -> dict[str, Any]:
+        """What ``gossamer show --json`` prints."""
+        return summarise(self.about, self.metrics)
+
+    @property
+    def accuracy(self) -> float:
+        """Accuracy on the test set after the last round."""
+        return float(self.summary()["accuracy"])
+
+
+class Rounds(ABC):
+    """A run in progress: the method, the task, and what server and clients remember."""
+
+    def __init__(self, method: Method, task: Task, options: Options, request: dict[str, Any] | None = None) -> None:
+        self.method, self.task, self.options = method, task, options
+        self.cohort_size = options.cohort(task.clients)
+        self.key = make_key(options.seed)
+        self.objective = Objective(task, options.device, self.key)
+        self.like = self.objective.initial()
+        self.choice: dict[str, Any] = {"executor": options.executor}
+        self.server: State = method.server.init(method.form.hold(self.like, fold(self.key, "form")))
+        self.clients = Clients()
+        self.metrics: list[Record] = []
+        self.saving = 0.0
+        self._last: tuple[Params, Params] | None = None
+        self.about: dict[str, Any] = {
+            "method": method.describe(),
+            "task": task.describe(),
+            "parameters": self.objective.layout.size,
+            "options": options.describe(),
+            "request": request,
+            "machine": machine(options.device),
+        }
+
+    # What engines differ in.
+
+    @abstractmethod
+    def exchange(self, number: int, cohort: Sequence[int], ledger: Ledger, inbox: Inbox) -> None:
+        """Have the cohort trained, and put what arrives of each client, or ``None``, into the inbox."""
+
+    @abstractmethod
+    def evaluated(self, number: int, ledger: Ledger) -> dict[str, float]:
+        """How good the models are after a round."""
+
+    @abstractmethod
+    def prepare(self, number: int, cohort: Sequence[int], ledger: Ledger) -> None:
+        """Get ready for a round."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of processes and memory."""
+
+    # The folder.
+
+    def create(self, path: Path) -> RunFolder:
+        """Begin a run that is kept."""
+        return RunFolder.create(path, self.about, self.task.split.tensors())
+
+    def restore(self, path: Path) -> RunFolder:
+        """Take up a run where it stands; refuse if this is not the same method, task and options."""
+        self._check_same(read_about(path), path)
+        folder = RunFolder.open(path)
+        try:
+            found = folder.restore()
+        except RunError:
+            folder.close()
+            raise
+        if found is not None:
+            self.server = tree.move(found.server, self.options.device)
+            states = {client: tree.move(state, self.options.device) for client, state in found.clients.states.items()}
+            self.clients = Clients(states)
+        self.metrics = read_metrics(path)
+        return folder
+
+    def _check_same(self, recorded: dict[str, Any], path: Path) -> None:
+        for what in ("method", "task", "parameters", "options"):
+            if recorded[what] != self.about[what]:
+                raise RunError(
+                    f"{path} was started with another {what}: {recorded[what]}, now {self.about[what]}; "
+                    "resume it as it was started, or start a new run"
+                )
+
+    # The rounds.
+
+    def run(self, folder: RunFolder | None, watch: Watch) -> Result:
+        """All rounds that are left."""
+        try:
+            self.rounds(folder, watch)
+        finally:
+            self.close()
+        return Result(self.about, self.metrics, self.module().eval(), folder.path if folder else None)
+
+    def rounds(self, folder: RunFolder | None, watch: Watch) -> None:
+        """Round after round, until all are done or everybody keeps failing."""
+        streak = 0
+        for number in range(len(self.metrics), self.options.rounds):
+            record = self.round(number, folder)
+            watch(record)
+            streak = streak + 1 if _all_failed(record) else 0
+            if streak == PATIENCE:
+                raise RunError(
+                    f"every client failed in {PATIENCE} rounds in a row; the last said: {_last_reason(record)}"
+                )
+
+    def round(self, number: int, folder: RunFolder | None) -> Record:
+        """One round, from the cohort to the checkpoint."""
+        ledger = Ledger()
+        cohort = self.cohort(number)
+        self.prepare(number, cohort, ledger)
+        self.train(number, cohort, ledger)
+        with ledger.time("evaluate"):
+            due = (number + 1) % self.options.eval_every == 0 or number + 1 == self.options.rounds
+            evaluated = self.evaluated(number, ledger) if due else {}
+        record = ledger.record(number + 1, cohort, evaluated)
+        if folder is not None:
+            # A round's line is written ahead of its checkpoint, so it tells how long the one before took.
+            record["seconds"]["save"] = self.saving
+            begin = time.perf_counter()
+            folder.keep_choice(self.choice)
+            folder.append(record)
+            folder.save(number + 1, self.server, self.clients)
+            self.saving = round(time.perf_counter() - begin, 6)
+        self.metrics.append(record)
+        return record
+
+    def cohort(self, number: int) -> list[int]:
+        """Who takes part in a round, in client order."""
+        return [int(c) for c in choice(fold(self.key, "cohort", number), self.task.clients, self.cohort_size)]
+
+    def train(self, number: int, cohort: Sequence[int], ledger: Ledger) -> None:
+        """Brief, train, send, fold, finish."""
+        acc = self.method.server.empty(self.server)
+
+        def deliver(client: int, data: Letter) -> None:
+            nonlocal acc
+            try:
+                acc = self.method.receive(acc, data, self.server, *self.at(number, client))
+            except Exception as error:  # whatever a message does to its decoder, it ends as a refusal with a reason
+                ledger.fail(client, f"refused: {reason(error)}")
+
+        with ledger.time("train"):
+            self.exchange(number, cohort, ledger, Inbox(cohort, deliver))
+        self.server = self.method.server.finish(self.server, acc, Clock(number, self.options.rounds, -1))
+
+    def at(self, number: int, client: int) -> tuple[Clock, Key]:
+        """When and where, and the round's randomness."""
+        return Clock(number, self.options.rounds, client), fold(self.key, "round", number)
+
+    # The model.
+
+    def model(self) -> Params:
+        """What the server holds."""
+        return self.method.server.model(self.server)
+
+    def deployed(self) -> Params:
+        """The network's tensors that follow from what the server holds."""
+        return self._deploy(self.model())
+
+    def module(self) -> nn.Module:
+        """The network to use after the last round."""
+        return self.objective.build(self.deployed())
+
+    def _deploy(self, held: Params) -> Params:
+        if self._last is None or self._last[0] is not held:
+            self._last = held, self.method.form.deploy(held, self.like)
+        return self._last[1]
+
+
+def _all_failed(record: Record) -> bool:
+    failed = {f["client"] for f in record["failures"] if f["reason"] != INJECTED}
+    return failed == set(record["clients"])
+
+
+def _last_reason(record: Record) -> str:
+    last = record["failures"][-1]
+    return f"client {last['client']}: {last['reason']}"
