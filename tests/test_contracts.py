@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gossamer import SGD, Codec, Dense, Full, Lossy, Mean, Perfect
+from gossamer import SGD, Bernoulli, Codec, Dense, Full, Lossy, Mean, Perfect, Windows
 from gossamer.channels import Channel
 from gossamer.methods import METHODS
 from gossamer.servers import Server
@@ -22,7 +22,7 @@ from gossamer.testing import (
 from gossamer.views import View
 
 CODECS: list[Codec] = [Dense()]
-VIEWS: list[View] = [Full()]
+VIEWS: list[View] = [Full(), Bernoulli(), Bernoulli((1.0, 0.2), drawn=True, least=1), Windows(), Windows(least=1)]
 SOLVERS: list[Solver] = [SGD(), SGD(momentum=0.9, clip=1.0), SGD(steps=3, batch=None, weight_decay=0.1, proximal=0.1)]
 SERVERS: list[Server] = [Mean(), Mean("batches"), Mean("uniform", over="holders")]
 CHANNELS: list[Channel] = [Perfect(), Lossy(0.3)]

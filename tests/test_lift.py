@@ -87,8 +87,8 @@ def test_feedback_owes_what_did_not_arrive() -> None:
         delivered = number % 3 > 0
         arrived += codec.decode(payload, layout, KEY) if delivered else 0
         state, changed = codec.settle(state, delivered), changed + x
-    assert torch.allclose(arrived + state["owed"], changed, atol=1e-6)
-    assert state["owed"].any()
+    assert torch.allclose(arrived + state["owed"]["x"], changed, atol=1e-6)
+    assert state["owed"]["x"].any()
 
 
 def test_the_uplink_of_cnn8_is_one_bit_a_weight() -> None:

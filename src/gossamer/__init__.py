@@ -45,13 +45,14 @@ from gossamer.servers import Average, MaskAverage, Mean
 from gossamer.solvers import SGD, Adam, Constant, Cosine, Exponential, PruningSGD, Steps
 from gossamer.tasks import Task
 from gossamer.types import Clock, Layout, Params, Part, Payload, State
-from gossamer.views import Full
+from gossamer.views import Bernoulli, Full, Windows
 
 __all__ = [
     "METHODS",
     "SGD",
     "Adam",
     "Average",
+    "Bernoulli",
     "Clock",
     "Codec",
     "ConfigError",
@@ -95,6 +96,7 @@ __all__ = [
     "Ternary",
     "TopK",
     "Weights",
+    "Windows",
     "centralised",
     "drive",
     "eden",

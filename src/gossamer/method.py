@@ -11,6 +11,7 @@ the same functions, with the same bytes between them. The clock says who and whe
 client's own is folded from it.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal, NamedTuple
 
@@ -52,13 +53,14 @@ class Broadcast(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What one client is to do in one round; ``key`` is its own."""
+    """What one client is to do in one round; ``key`` is its own, ``like`` is shaped as the whole model."""
 
     clock: Clock
     key: Key
     part: Part
     start: Params
     state: State
+    like: Params
     broadcast: Broadcast | None = None
 
 
@@ -121,9 +123,9 @@ class Method:
     def load(self, state: State, clock: Clock, key: Key) -> Body:
         """What the message to a client holds; where the method broadcasts, that is the same for all of a round."""
         model = self.server.model(state)
-        held = self.view.part(model, clock, fold(own(key, clock), "view")).take(model)
-        layout = Layout.of(held)
-        return Body.of(self.down.encode(layout.flatten(held), layout, self._down_key(clock, key)))
+        part = self.view.part(model, clock, fold(own(key, clock), "view"))
+        layout = part.layout(model)
+        return Body.of(self.down.encode(layout.flatten(part.take(model)), layout, self._down_key(clock, key)))
 
     def brief(self, state: State, clock: Clock, key: Key, body: Body | None = None) -> Sent:
         """The message that tells a client what to train on, of a body that was loaded before or a new one."""
@@ -135,7 +137,7 @@ class Method:
         """Check a client's message, decode it and fold it in; ``PayloadError`` says why one is refused."""
         model, mine = self.server.model(state), own(key, clock)
         part = self.view.part(model, clock, fold(mine, "view"))
-        layout = Layout.of(part.take(model))
+        layout = part.layout(model)
         message = wire.unpack(data)
         _check_head(message.head, "up", clock, self.codec)
         if not message.weight > 0:
@@ -164,20 +166,20 @@ class Method:
         """
         mine = own(key, clock)
         if not self.shared:
-            return Job(clock, mine, Part(), state.get("own", like), state)
+            return Job(clock, mine, Part(), state.get("own", like), state, like)
         part = self.view.part(like, clock, fold(mine, "view"))
         letter = Letter.of(data)
         checksum = before.checksum if before else wire.checksum(letter.body)
         head, arrays = wire.read_head(letter, checksum)
         _check_head(head, "down", clock, self.down)
         if before:
-            return Job(clock, mine, part, before.start, state, before)
-        layout = Layout.of(part.take(like))
+            return Job(clock, mine, part, before.start, state, like, before)
+        layout = part.layout(like)
         payload = wire.read_body(letter.body, arrays)
         vector = self.down.decode(_moved(payload, _device(like)), layout, self._down_key(clock, key))
         start = layout.unflatten(checked(vector, layout))
         broadcast = Broadcast(key, letter.body, checksum, start) if self.broadcasts else None
-        return Job(clock, mine, part, start, state, broadcast)
+        return Job(clock, mine, part, start, state, like, broadcast)
 
     def _down_key(self, clock: Clock, key: Key) -> Key:
         return fold(key if self.broadcasts else own(key, clock), "down")
@@ -187,10 +189,12 @@ class Method:
         state = {**job.state, "solver": trained.solver}
         if not self.shared:
             return SILENT, {**state, "own": add(job.start, trained.change)}
-        layout = Layout.of(trained.change)
-        memory = job.state.get("codec") or self.codec.init(layout)
+        layout = Layout.of(trained.change, job.part.keep)
+        before = job.state.get("codec") or self.codec.init(Layout.of(job.like))
         vector = layout.flatten(add(job.start, trained.change) if self.send == "model" else trained.change)
-        payload, memory = self.codec.encode_with(vector, layout, memory, fold(job.key, "codec"))
+        held = _each(job.part.take, before)
+        payload, after = self.codec.encode_with(vector, layout, held, fold(job.key, "codec"))
+        memory = _each(job.part.put, self.codec.unsent(before), after)
         weight = self.server.weigh(trained.samples, self.solver.batches(trained.samples))
         sent = _address("up", job.clock, self.codec, weight, Body.of(payload))
         return sent, {**state, "codec": memory}
@@ -224,6 +228,13 @@ def _check_head(head: wire.Head, kind: wire.Kind, clock: Clock, codec: Codec) ->
     ):
         if got != wanted:
             raise PayloadError(f"message is for another {what}: expected {wanted}, got {got}")
+
+
+def _each(apply: Callable[..., Params], nest: State, *others: State) -> State:
+    """A function of a model's tensors, applied wherever a codec's memory has such."""
+    if all(isinstance(value, Tensor) for value in nest.values()):
+        return apply(nest, *others) if nest else {}
+    return {name: _each(apply, value, *(other[name] for other in others)) for name, value in nest.items()}
 
 
 def _moved(payload: Payload, device: torch.device) -> Payload:

@@ -251,6 +251,9 @@ def check_view(view: View, like: Params) -> None:
             f"{view!r} spreads {name} where it does not cover it, or not where it does"
         )
         assert ((cover[name] == 0) | (cover[name] == 1)).all(), f"{view!r} covers entries of {name} in part"
+    assert _same(_flat(part.put(like, held)), _flat(like)), f"{view!r} puts back something else than was taken"
+    layout = part.layout(like)
+    assert _same(_flat(layout.unflatten(layout.flatten(held))), _flat(held)), f"{view!r} loses entries on the way"
 
 
 def _flat(params: Params) -> Payload:

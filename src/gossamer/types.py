@@ -6,7 +6,7 @@ round to the next, on either side, is a ``State``: a nest of dictionaries of ten
 pickling. A ``Clock`` tells a part of a method when and where it is being called.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -37,15 +37,17 @@ class Clock(NamedTuple):
 class Layout:
     """Names and shapes of the tensors behind one flat vector, in name order.
 
-    Codecs work on vectors; the layout tells those that care where one tensor ends and the next begins.
+    Codecs work on vectors; the layout tells those that care where one tensor ends and the next begins. Of a tensor that
+    a client holds in part, the vector has only the entries at the positions ``held``: others are zero.
     """
 
     shapes: tuple[tuple[str, torch.Size], ...]
     dtype: torch.dtype = torch.float32
+    held: Mapping[str, Tensor] = field(default_factory=dict, compare=False)
 
     @classmethod
-    def of(cls, params: Mapping[str, Tensor]) -> "Layout":
-        """The layout of ``params``, whose tensors are all of one floating-point type."""
+    def of(cls, params: Mapping[str, Tensor], keep: Mapping[str, Tensor] | None = None) -> "Layout":
+        """The layout of ``params``, whose tensors are all of one floating-point type; ``keep`` marks what is held."""
         dtypes = {tensor.dtype for tensor in params.values()} or {torch.float32}
         require(
             (
@@ -53,27 +55,48 @@ class Layout:
                 f"a model that travels must be of one floating-point type, got {listed(map(str, dtypes))}",
             )
         )
-        return cls(tuple((name, params[name].shape) for name in sorted(params)), dtypes.pop())
+        held = {name: mask.reshape(-1).nonzero().view(-1) for name, mask in (keep or {}).items() if name in params}
+        return cls(tuple((name, params[name].shape) for name in sorted(params)), dtypes.pop(), held)
+
+    def only(self, names: Collection[str]) -> "Layout":
+        """The layout of some of the tensors."""
+        shapes = tuple(entry for entry in self.shapes if entry[0] in names)
+        return Layout(shapes, self.dtype, {name: at for name, at in self.held.items() if name in names})
 
     @property
     def size(self) -> int:
         """How many entries the vector has."""
-        return sum(shape.numel() for _, shape in self.shapes)
+        return sum(self._count(*entry) for entry in self.shapes)
+
+    def _count(self, name: str, shape: torch.Size) -> int:
+        return len(self.held[name]) if name in self.held else shape.numel()
 
     def flatten(self, params: Mapping[str, Tensor]) -> Tensor:
         """The tensors of this layout as one new vector."""
-        return torch.cat([params[name].reshape(-1) for name, _ in self.shapes])
+        return torch.cat([self._entries(name, params[name].reshape(-1)) for name, _ in self.shapes])
+
+    def _entries(self, name: str, flat: Tensor) -> Tensor:
+        return flat[self.held[name].to(flat.device)] if name in self.held else flat
 
     def cut(self, vector: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Each tensor's name and its piece of the vector, in its shape."""
+        """Each tensor's name and its entries, as a piece of the vector."""
         start = 0
         for name, shape in self.shapes:
-            yield name, vector[start : start + shape.numel()].view(shape)
-            start += shape.numel()
+            end = start + self._count(name, shape)
+            yield name, vector[start:end]
+            start = end
 
-    def unflatten(self, vector: Tensor) -> Params:
-        """The tensors behind a vector, as views of it."""
-        return dict(self.cut(vector))
+    def unflatten(self, vector: Tensor, fill: float = 0.0) -> Params:
+        """The tensors behind a vector: views of it, or (held in part) new ones, ``fill`` wherever it has no entry."""
+        shapes = dict(self.shapes)
+        return {name: self._laid(name, piece, fill).view(shapes[name]) for name, piece in self.cut(vector)}
+
+    def _laid(self, name: str, piece: Tensor, fill: float) -> Tensor:
+        if name not in self.held:
+            return piece
+        whole = piece.new_full((dict(self.shapes)[name].numel(),), fill)
+        whole[self.held[name].to(piece.device)] = piece
+        return whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +129,24 @@ class Part:
         return {
             name: self._place(name, tensor * self._counts(name, tensor), like[name]) for name, tensor in change.items()
         }
+
+    def layout(self, params: Mapping[str, Tensor]) -> Layout:
+        """How the client's entries lie in a vector: those that it does not train are not in it."""
+        return Layout.of(self.take(params), self.keep)
+
+    def put(self, whole: Mapping[str, Tensor], held: Mapping[str, Tensor]) -> Params:
+        """Tensors of the whole model, with those entries replaced that the client holds."""
+        return {name: self._put(name, tensor, held[name]) for name, tensor in whole.items()}
+
+    def _put(self, name: str, whole: Tensor, held: Tensor) -> Tensor:
+        index = self.index.get(name, ())
+        kept = self.keep[name].bool() if name in self.keep else torch.ones_like(held, dtype=torch.bool)
+        values = torch.where(kept, held, _slice(whole, index))
+        if not index:
+            return values
+        full = whole.clone()
+        full[_mesh(index, whole.shape, whole.device)] = values
+        return full
 
     def coverage(self, like: Mapping[str, Tensor]) -> Params:
         """1 where this part counts in aggregation, 0 elsewhere, over the whole model."""

@@ -44,6 +44,10 @@ class Codec(ABC):
         """What to remember, now that it is known whether the payload arrived."""
         return state
 
+    def unsent(self, state: State) -> State:
+        """What it would remember after a round in which nothing was sent, in the form of :meth:`encode_with`."""
+        return state
+
     def fold(self, acc: Tensor, payload: Payload, layout: Layout, key: Key, weight: float) -> None:
         """Add ``weight`` times what a payload stands for to ``acc``; overridden where one pass over it does it all."""
         acc.add_(checked(self.decode(payload, layout, key), layout).to(acc.dtype) * weight)

@@ -29,7 +29,7 @@ class Feedback(Codec):
 
     def init(self, layout: Layout) -> State:
         """Nothing is owed yet."""
-        return {"owed": torch.zeros(layout.size, dtype=layout.dtype)}
+        return {"owed": {name: torch.zeros(shape, dtype=layout.dtype) for name, shape in layout.shapes}}
 
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
         """The payload when nothing is owed."""
@@ -37,9 +37,14 @@ class Feedback(Codec):
 
     def encode_with(self, x: Tensor, layout: Layout, state: State, key: Key) -> tuple[Payload, State]:
         """The payload for the change with what is owed, and what will be owed after it."""
-        whole = x + state["owed"].to(x.device)
+        whole = x + layout.flatten(state["owed"]).to(x.device)
         payload = self.codec.encode(whole, layout, key)
-        return payload, {"owed": whole - self.codec.decode(payload, layout, key), "whole": whole}
+        lost = whole - self.codec.decode(payload, layout, key)
+        return payload, {"owed": layout.unflatten(lost), "whole": layout.unflatten(whole)}
+
+    def unsent(self, state: State) -> State:
+        """All that was owed is owed still."""
+        return {"owed": state["owed"], "whole": state["owed"]}
 
     def settle(self, state: State, delivered: bool) -> State:
         """What the codec lost, or all of it."""

@@ -63,14 +63,14 @@ class Lift(Codec):
 
     def pieces(self, layout: Layout) -> list[Piece]:
         """The tensors by the codec they go through."""
-        inside = [(name, shape) for name, shape in layout.shapes if self.chosen(name, len(shape))]
-        outside = [entry for entry in layout.shapes if entry not in inside]
-        groups = [(entry,) for entry in inside] if self.each else [tuple(inside)] if inside else []
+        inside = [name for name, shape in layout.shapes if self.chosen(name, len(shape))]
+        outside = [name for name, _ in layout.shapes if name not in inside]
+        groups = [[name] for name in inside] if self.each else [inside] if inside else []
         lifted = [
-            Piece(f"{number}." if self.each else "", self.codec, Layout(group, layout.dtype))
+            Piece(f"{number}." if self.each else "", self.codec, layout.only(group))
             for number, group in enumerate(groups)
         ]
-        return lifted + ([Piece("rest.", self.rest, Layout(tuple(outside), layout.dtype))] if outside else [])
+        return lifted + ([Piece("rest.", self.rest, layout.only(outside))] if outside else [])
 
     def init(self, layout: Layout) -> State:
         """What each codec remembers of its own tensors."""
@@ -94,10 +94,17 @@ class Lift(Codec):
             kept |= {f"of {prefix}": after} if after else {}
         return payload, kept
 
+    def unsent(self, state: State) -> State:
+        """What each codec would remember."""
+        return {name: self._of(name).unsent(inner) for name, inner in state.items()}
+
     def settle(self, state: State, delivered: bool) -> State:
         """Each codec learns whether the message arrived."""
-        codecs = {name: self.rest if name == "of rest." else self.codec for name in state}
-        return {name: codec.settle(state[name], delivered) for name, codec in codecs.items()}
+        return {name: self._of(name).settle(inner, delivered) for name, inner in state.items()}
+
+    def _of(self, name: str) -> Codec:
+        """The codec whose memory has that name."""
+        return self.rest if name == "of rest." else self.codec
 
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
         """Every tensor from its own payload."""
@@ -112,9 +119,9 @@ class Lift(Codec):
         for piece, part, own in self._parts(payload, layout, key):
             total = torch.zeros(piece.layout.size, dtype=acc.dtype, device=acc.device)
             piece.codec.fold(total, part, piece.layout, own, weight)
-            folded |= piece.layout.unflatten(total)
-        for name, tensor in layout.cut(acc):
-            tensor.add_(folded[name])
+            folded |= dict(piece.layout.cut(total))
+        for name, entries in layout.cut(acc):
+            entries.add_(folded[name])
 
     def _parts(self, payload: Payload, layout: Layout, key: Key) -> Iterator[tuple[Piece, Payload, Key]]:
         """Each piece with its share of a payload and its key; an array that is nobody's is refused."""

@@ -139,7 +139,7 @@ class MaskedNoise(Codec):
         """The noise, a key for the draws, and how many steps there will be."""
         if not self.rehearsed:
             return {}
-        noise = layout.unflatten(self.draw(layout, key, device))
+        noise = layout.unflatten(self.draw(layout, key, device), fill=self.alpha)
         of = torch.tensor(steps, dtype=layout.dtype, device=device)
         return {"noise": noise, "key": random.tensor(random.fold(key, "rehearse"), device), "steps": of}
 

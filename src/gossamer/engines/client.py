@@ -107,7 +107,7 @@ class Client:
         """For a round of so many steps: where it starts, what is carried from step to step, and what stays the same."""
         start = {**job.start, **self.objective.local()}
         carry = self.method.solver.begin(start, job.state.get("solver", {}), steps)
-        layout, device = Layout.of(job.start), self.objective.device
+        layout, device = Layout.of(job.start, job.part.keep), self.objective.device
         codec = self.method.codec.rehearsal(layout, steps, fold(job.key, "codec"), device)
         form = self.method.form.aid(job.part.take(self.like), fold(job.key, "form"))
         taken = {"taken": torch.zeros((), dtype=torch.int64, device=device)} if codec or form else {}

@@ -4,9 +4,11 @@ from typing import ClassVar, Protocol
 
 from gossamer.random import Key
 from gossamer.types import Clock, Params, Part
+from gossamer.views.bernoulli import Bernoulli
 from gossamer.views.full import Full
+from gossamer.views.windows import Windows
 
-__all__ = ["Full", "View"]
+__all__ = ["Bernoulli", "Full", "View", "Windows"]
 
 
 class View(Protocol):

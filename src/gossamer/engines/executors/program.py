@@ -6,6 +6,7 @@ once a kind; from then on the compiled graph is called directly, with the tensor
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
@@ -38,7 +39,8 @@ class Program:
 
     def _backend(self, module: Any, inputs: Any) -> Graph:
         """Torch's own compiler, and a note of what the graph that it makes is called with."""
-        graph: Graph = torch._dynamo.lookup_backend("inductor")(module, inputs)
+        with nullcontext() if any(_on_gpu(value) for value in inputs) else alone():
+            graph: Graph = torch._dynamo.lookup_backend("inductor")(module, inputs)
 
         def noting(*args: Any) -> Sequence[Any]:
             outputs = graph(*args)
@@ -62,6 +64,21 @@ class Program:
                 self._direct[kind] = graph, [places.get(id(arg), arg) for arg in args]
         self._called = None
         return result
+
+
+def alone() -> AbstractContextManager[Any]:
+    """The compiler without threads: a forked process, which has only the ghosts of its parent's, would wait for them.
+
+    Workers compile when clients hold other parts of the model than the one they were made with.
+    """
+    import torch._inductor.config as inductor  # takes a second, and is needed only here
+
+    patch: AbstractContextManager[Any] = inductor.patch(compile_threads=1)
+    return patch
+
+
+def _on_gpu(value: Any) -> bool:
+    return isinstance(value, Tensor) and value.is_cuda
 
 
 def _picked(nest: State, path: Path) -> Any:

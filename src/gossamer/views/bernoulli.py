@@ -1,0 +1,36 @@
+"""Sub-models drawn entry by entry: each client trains a fresh random subset of the model in every round."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gossamer.random import Key, fold, uniform
+from gossamer.types import Clock, Params, Part
+from gossamer.views.capacity import Capacities, capacity, check_capacities
+
+
+@dataclass(frozen=True)
+class Bernoulli:
+    """Every entry is held with a chance that is the client's capacity, independently, and drawn anew each round.
+
+    capacities: shares of the model; client c has the one at c modulo their number
+    drawn: draw each client's capacity anew in every round instead
+    least: tensors of fewer dimensions (norms, biases, with 2) are held whole
+    """
+
+    capacities: Capacities = (0.5,)
+    drawn: bool = False
+    least: int = 2
+    common: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_capacities("Bernoulli", self.capacities)
+
+    def part(self, like: Params, clock: Clock, key: Key) -> Part:
+        """A mask for each tensor."""
+        share = capacity(self.capacities, self.drawn, clock, key)
+        keep = {}
+        for name, tensor in like.items():
+            if share < 1 and tensor.dim() >= self.least:
+                draws = uniform(fold(key, "mask", name), tensor.numel(), device=tensor.device)
+                keep[name] = (draws < share).to(tensor.dtype).view(tensor.shape)
+        return Part(keep=keep)

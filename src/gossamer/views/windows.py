@@ -1,0 +1,63 @@
+"""Sub-models that are windows over the model's entries, which move on from round to round."""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from gossamer.errors import require
+from gossamer.random import Key, fold, permutation
+from gossamer.random import key as make_key
+from gossamer.types import Clock, Params, Part
+from gossamer.views.capacity import Capacities, capacity, check_capacities
+
+
+@dataclass(frozen=True)
+class Windows:
+    """A client holds as many neighbouring entries as it has room for, from where the round's window begins.
+
+    Windows begin at evenly spaced places, and go on at the beginning where they reach the end. An epoch is as many
+    rounds as there are places: in it the window begins once at each of them, for all clients at the same, so after an
+    epoch every entry was held as often as any other by clients of equal capacity, up to rounding.
+
+    capacities: shares of the model; client c has the one at c modulo their number
+    drawn: draw each client's capacity anew in every round instead
+    places: how many places there are, which is the number of rounds of an epoch
+    shuffled: take the places in a new random order in every epoch, rather than one after the other
+    seed: of that order, which all clients share
+    least: tensors of fewer dimensions (norms, biases, with 2) are held whole
+    """
+
+    capacities: Capacities = (0.5,)
+    drawn: bool = False
+    places: int = 64
+    shuffled: bool = True
+    seed: int = 0
+    least: int = 2
+    common: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_capacities("Windows", self.capacities)
+        require((self.places >= 1, f"Windows.places must be at least 1, got {self.places}"))
+
+    def place(self, round_: int) -> int:
+        """Where the window of a round begins, as the number of a place."""
+        epoch, number = divmod(round_, self.places)
+        if not self.shuffled:
+            return number
+        return int(permutation(fold(make_key(self.seed), "windows", epoch), self.places)[number])
+
+    def part(self, like: Params, clock: Clock, key: Key) -> Part:
+        """A mask for each tensor that the window covers in part or not at all."""
+        names = sorted(name for name, tensor in like.items() if tensor.dim() >= self.least)
+        total = sum(like[name].numel() for name in names)
+        length = math.ceil(capacity(self.capacities, self.drawn, clock, key) * total)
+        start = self.place(clock.round) * total // self.places
+        keep, offset = {}, 0
+        for name in names if length < total else ():
+            tensor = like[name]
+            ahead = (torch.arange(tensor.numel(), device=tensor.device) + (offset - start)) % total
+            keep[name] = (ahead < length).to(tensor.dtype).view(tensor.shape)
+            offset += tensor.numel()
+        return Part(keep=keep)
