@@ -1,5 +1,7 @@
 """Clients that hold some entries of the model: masks, windows, what travels, and what becomes of the rest."""
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -264,3 +266,18 @@ def test_executors_agree(executor: str) -> None:
         found = model(method, task, executor=executor)
     for name, tensor in found.items():
         torch.testing.assert_close(tensor, wanted[name], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("view", VIEWS, ids=str)
+def test_deployed_it_is_the_same(view: Bernoulli | Windows, tmp_path: Path) -> None:
+    pytest.importorskip("flwr")
+    from flower_runs import deploy, nodes
+    from local_grid import LocalGrid
+
+    method, task = fedavg(epochs=1).with_parts(view=view, codec=Feedback(TopK(0.3))), some_task()
+    deployed = deploy(method, task, LocalGrid(nodes(method, task, tmp_path)))
+    wanted = simulate(method, task, rounds=2)
+    found = deployed.module().state_dict()
+    assert all(torch.equal(found[name], tensor) for name, tensor in wanted.module.state_dict().items())
+    for record, other in zip(deployed.metrics, wanted.metrics, strict=True):
+        assert all(record[name] == other[name] for name in ("personal_accuracy", "bytes_up", "bytes_down", "flops"))

@@ -6,7 +6,6 @@ message and a few figures, and never a sample.
 """
 
 import os
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from flwr.clientapp import ClientApp
 from gossamer.engines.client import Answer, Client, Order, reason
 from gossamer.engines.evaluate import Evaluator
 from gossamer.engines.executors import threads
-from gossamer.engines.flower.agreement import fingerprint
+from gossamer.engines.flower.agreement import fingerprint, whole
 from gossamer.engines.flower.journal import Entry, Journal, OutOfStepError
 from gossamer.engines.flower.messages import content, data, word
 from gossamer.errors import ConfigError, RunError
@@ -88,10 +87,8 @@ class Node:
 
     def train(self, member: "Member", message: Message) -> tuple[Words, bytes]:
         """Train, and send what came of it."""
-        begin = time.perf_counter()
         answer = member.train(message)
-        spent = time.perf_counter() - begin
-        return {**_echo(message), "loss": answer.loss, "flops": answer.flops, "seconds": spent}, bytes(answer.sent.data)
+        return {**_echo(message), "loss": answer.loss, "flops": answer.flops}, bytes(answer.sent.data)
 
     def evaluate(self, member: "Member", message: Message) -> tuple[Words, bytes]:
         """How good what this client would deploy is on its own test samples."""
@@ -139,7 +136,7 @@ class Member:
         clock, key, known, journal = self._order(message)
         with journal.alone():
             state = journal.recall(clock.round + 1, known, self.method.settle)
-        start = self.method.open(data(message), self.client.like, state, clock, key).start
+        start = whole(self.method).open(data(message), self.client.like, state, clock, key).start
         params = self.method.form.deploy(self.method.personal(start, state), self.client.like)
         evaluator = Evaluator(self.objective)
         found = {"own": evaluator.share(params, self.task.split.test(self.number))}

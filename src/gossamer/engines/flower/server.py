@@ -22,7 +22,7 @@ from gossamer import wire
 from gossamer.channels import Receipt
 from gossamer.engines.client import reason
 from gossamer.engines.evaluate import Evaluator, worst_tenth
-from gossamer.engines.flower.agreement import fingerprint
+from gossamer.engines.flower.agreement import fingerprint, whole
 from gossamer.engines.flower.fleet import Fleet, Reply
 from gossamer.engines.flower.journal import NEVER
 from gossamer.engines.flower.messages import content, data, word
@@ -225,20 +225,22 @@ class Field(Rounds):
     def exchange(self, number: int, cohort: Sequence[int], ledger: Ledger, inbox: Inbox) -> None:
         """Send orders, and take replies as they come until the deadline."""
         with ledger.time("brief"):
-            orders = self.orders(number, cohort, ledger)
+            orders = self.orders(self.method, number, cohort, ledger)
         for client, reply in self.fleet.ask(MessageType.TRAIN, orders, self.settings.deadline):
             with ledger.time("receive"):
                 inbox.put(client, self.accept(number, client, reply, ledger))
 
-    def orders(self, number: int, cohort: Sequence[int], ledger: Ledger | None, **more: Any) -> dict[int, RecordDict]:
+    def orders(
+        self, method: Method, number: int, cohort: Sequence[int], ledger: Ledger | None, **more: Any
+    ) -> dict[int, RecordDict]:
         """What each client is sent."""
         body: Body | None = None
         found = {}
         for client in cohort:
             clock, key = self.at(number, client)
-            if self.method.broadcasts:
-                body = body or self.method.load(self.server, clock, key)
-            sent = self.method.brief(self.server, clock, key, body)
+            if method.broadcasts:
+                body = body or method.load(self.server, clock, key)
+            sent = method.brief(self.server, clock, key, body)
             if ledger is not None:
                 ledger.down.update(sent.kinds)
             found[client] = content(self.words(number, client, **more), bytes(sent.data))
@@ -312,12 +314,13 @@ class Field(Rounds):
             "worst_tenth_accuracy": worst_tenth(own),
         }
 
-    def _asked(self, number: int, whole: bool, ledger: Ledger) -> list[dict[str, float]]:
+    def _asked(self, number: int, everything: bool, ledger: Ledger) -> list[dict[str, float]]:
         """What those who have test samples say."""
         down, up = self.fleet.bytes_down, self.fleet.bytes_up
-        peers = [c for c, peer in sorted(self.fleet.peers.items()) if peer.tested or (whole and peer.test)]
-        found, failed, names = [], [], ("own", "loss", "accuracy") if whole else ("own",)
-        orders = self.orders(number, [c for c in peers if c not in self.anew], None, whole=whole)
+        peers = [c for c, peer in sorted(self.fleet.peers.items()) if peer.tested or (everything and peer.test)]
+        found, failed, names = [], [], ("own", "loss", "accuracy") if everything else ("own",)
+        known = [client for client in peers if client not in self.anew]
+        orders = self.orders(whole(self.method), number, known, None, whole=everything)
         for client, reply in self.fleet.ask(MessageType.EVALUATE, orders, self.settings.deadline):
             try:
                 message = self.fitting(number, reply)
