@@ -8,6 +8,7 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from gossamer import nets
 from gossamer.errors import ConfigError
 from gossamer.nets.lstm import LSTM
+from gossamer.nets.resnet import Block, resnet18
 
 MNIST, SVHN, CIFAR, TEXT = (1, 28, 28), (3, 32, 32), (3, 32, 32), (80,)
 IMAGE_NETS = sorted(name for name, net in nets.NETS.items() if net.least)
@@ -34,6 +35,7 @@ def seeded(seed, *args):
         ("cnn2", MNIST, 10, 520 + 25_050 + (800 * 512 + 512) + 5_130),
         ("cnn-gn", MNIST, 10, (320 + 9_248 + 18_496 + 36_928) + 2 * (32 + 32 + 64 + 64) + 31_370),
         ("cnn-gn", (1, 8, 8), 10, 64_992 + 384 + 2_570),
+        ("resnet18", CIFAR, 10, 11_172_170),
         ("lstm", TEXT, 80, 80 * 8 + 4 * 256 * (8 + 256) + 256 * 80),
     ],
 )
@@ -64,6 +66,35 @@ def test_fedmrn_counts_and_starting_weights(name, shape, classes, masked, affine
             assert (module.eps, module.momentum) == (1e-5, 0.1)
             assert (module.weight == 1).all()
             assert (module.bias == 0).all()
+
+
+@pytest.mark.parametrize(
+    ("width", "parameters"), [(1 / 2, 2_796_714), (1 / 4, 701_018), (1 / 8, 176_178), (1 / 16, 44_510)]
+)
+def test_narrower_residual_networks(width, parameters):
+    model = resnet18(torch.Size(CIFAR), 10, width)
+    assert sum(p.numel() for p in model.parameters()) == parameters
+    assert model(torch.zeros(2, *CIFAR)).shape == (2, 10)
+
+
+def test_a_residual_block_is_activated_first_and_has_a_shortcut_where_the_shape_changes():
+    x = torch.randn(4, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+    same, wider = Block(3, 3), Block(3, 5, stride=2)
+    for block in (same, wider):
+        active = nn.functional.relu(block.norm1(x))
+        inner = block.conv2(nn.functional.relu(block.norm2(block.conv1(active))))
+        shortcut = x if block is same else block.shortcut(active)
+        assert torch.equal(block(x), inner + shortcut)
+    assert same.shortcut is None
+    assert wider(x).shape == (4, 5, 4, 4)
+
+
+def test_static_norms_keep_nothing_and_use_the_batch_at_hand_also_in_evaluation():
+    model = resnet18(torch.Size((1, 8, 8)), 3, 1 / 16).eval()
+    assert list(model.buffers()) == []
+    x = torch.randn(8, 1, 8, 8, generator=torch.Generator().manual_seed(2))
+    assert not torch.allclose(model(x)[:4], model(x[:4]))
+    assert torch.equal(model(x), model.train()(x))
 
 
 def test_cnn8_pools_after_every_second_convolution():

@@ -14,6 +14,7 @@ from gossamer.errors import ConfigError, require
 from gossamer.nets.conv import cnn2, cnn4, cnn8, cnn_gn
 from gossamer.nets.dense import logistic, mlp
 from gossamer.nets.lstm import lstm
+from gossamer.nets.resnet import resnet18
 
 __all__ = ["NETS", "Net", "build"]
 
@@ -35,6 +36,7 @@ NETS: dict[str, Net] = {
     "logistic": Net(logistic, "logistic regression with a bias"),
     "lstm": Net(lstm, "characters through 256 LSTM units to the next one (FedMRN)", least=0),
     "mlp": Net(mlp, "two hidden layers of 200 (PERM)"),
+    "resnet18": Net(resnet18, "a residual network of 18 layers with static batch norm (HeteroFL, FedRolex)", least=8),
 }
 
 
