@@ -116,9 +116,11 @@ def test_mistakes_are_named_and_nothing_is_written(
 
 def test_a_file_that_an_app_cannot_import_is_refused(own_files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (own_files / "app.py").write_text((own_files / "my_task.py").read_text())
-    words = ["deploy", "new", str(own_files / "x"), "fedavg", "--task", f"{own_files}/app.py:task"]
-    assert main(words) == 2
-    assert "rename the file" in capsys.readouterr().err
+    task = ["fedavg", "--task", f"{own_files}/app.py:task"]
+    for words in (["new", str(own_files / "x"), *task], ["try", *task, "--out", str(own_files / "x")]):
+        assert main(["deploy", *words]) == 2
+        assert "rename the file" in capsys.readouterr().err
+        assert not (own_files / "x").exists()
 
 
 def test_an_app_is_never_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

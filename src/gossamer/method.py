@@ -124,8 +124,9 @@ class Method:
         """What the message to a client holds; where the method broadcasts, that is the same for all of a round."""
         model = self.server.model(state)
         part = self.view.part(model, clock, fold(own(key, clock), "view"))
-        layout = part.layout(model)
-        return Body.of(self.down.encode(layout.flatten(part.take(model)), layout, self._down_key(clock, key)))
+        held = part.take(model)
+        layout = Layout.of(held, part.keep)
+        return Body.of(self.down.encode(layout.flatten(held), layout, self._down_key(clock, key)))
 
     def brief(self, state: State, clock: Clock, key: Key, body: Body | None = None) -> Sent:
         """The message that tells a client what to train on, of a body that was loaded before or a new one."""

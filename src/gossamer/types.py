@@ -89,14 +89,14 @@ class Layout:
     def unflatten(self, vector: Tensor, fill: float = 0.0) -> Params:
         """The tensors behind a vector: views of it, or (held in part) new ones, ``fill`` wherever it has no entry."""
         shapes = dict(self.shapes)
-        return {name: self._laid(name, piece, fill).view(shapes[name]) for name, piece in self.cut(vector)}
+        return {name: self._laid(name, shapes[name], piece, fill) for name, piece in self.cut(vector)}
 
-    def _laid(self, name: str, piece: Tensor, fill: float) -> Tensor:
+    def _laid(self, name: str, shape: torch.Size, piece: Tensor, fill: float) -> Tensor:
         if name not in self.held:
-            return piece
-        whole = piece.new_full((dict(self.shapes)[name].numel(),), fill)
+            return piece.view(shape)
+        whole = piece.new_full((shape.numel(),), fill)
         whole[self.held[name].to(piece.device)] = piece
-        return whole
+        return whole.view(shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +136,8 @@ class Part:
 
     def put(self, whole: Mapping[str, Tensor], held: Mapping[str, Tensor]) -> Params:
         """Tensors of the whole model, with those entries replaced that the client holds."""
+        if self.whole:
+            return dict(held)
         return {name: self._put(name, tensor, held[name]) for name, tensor in whole.items()}
 
     def _put(self, name: str, whole: Tensor, held: Tensor) -> Tensor:

@@ -10,7 +10,8 @@ from string import Template
 from typing import Any, NamedTuple
 
 import gossamer
-from gossamer.engines.flower.server import Settings
+from gossamer.cli.flags import lines
+from gossamer.engines.flower import Settings
 from gossamer.errors import ConfigError
 from gossamer.method import Method
 
@@ -30,11 +31,11 @@ def method_piece(recipe: Any, values: Mapping[str, Any], method: Method, file: P
     """A recipe called with values, and what in the method is not of the recipe's making."""
     own = recipe(**values)
     other = {f.name: getattr(method, f.name) for f in fields(method) if getattr(method, f.name) != getattr(own, f.name)}
-    module = file.stem if file else "gossamer.methods"
+    module = _module(file) if file else "gossamer.methods"
     text = f"{recipe.__name__}({_written(values)})"
     if other:
-        lines = "".join(f"    {name}={_shown(value)},\n" for name, value in other.items())
-        text = f"{text}.with_parts(\n{lines})"
+        parts = "".join(f"    {name}={_shown(value)},\n" for name, value in other.items())
+        text = f"{text}.with_parts(\n{parts})"
     return Piece(frozenset({(module, recipe.__name__), *_imports({**values, **other})}), text, file)
 
 
@@ -51,20 +52,24 @@ def named_task(data: str, given: Mapping[str, Any]) -> Piece:
 
 def own_task(file: Path, name: str) -> Piece:
     """A task in a file of the user's, which goes into the app."""
-    return Piece(frozenset({(file.stem, name if name == "task" else f"{name} as task")}), "", file)
+    return Piece(frozenset({(_module(file), name if name == "task" else f"{name} as task")}), "", file)
 
 
-def write(folder: Path, name: str, method: Piece, task: Piece, settings: Settings, config: Mapping[str, Any]) -> None:
+def _module(file: Path) -> str:
+    """What a file of the user's is imported as."""
+    if file.stem == APP or not file.stem.isidentifier():
+        raise ConfigError(f"{file.name}: the app cannot import a module of that name: rename the file")
+    return file.stem
+
+
+def write(folder: Path, method: Piece, task: Piece, settings: Settings, config: Mapping[str, Any]) -> None:
     """The app's folder; ``config`` is what a run can set besides the settings."""
     copied = {piece.file for piece in (method, task) if piece.file}
-    for file in copied:
-        if file.stem == APP or not file.stem.isidentifier():
-            raise ConfigError(f"{file.name}: the app cannot import a module of that name: rename the file")
     folder.mkdir(parents=True, exist_ok=True)
     for file in copied:
         shutil.copyfile(file, folder / file.name)
-    (folder / f"{APP}.py").write_text(_code(name, method, task))
-    texts = {"project": project_name(folder), "method": name, "config": _config(settings, config)}
+    (folder / f"{APP}.py").write_text(_code(settings.name, method, task))
+    texts = {"project": project_name(folder), "method": settings.name, "config": _config(settings, config)}
     for template, written in (("project.toml", "pyproject.toml"), ("readme.md", "README.md")):
         source = resources("gossamer.cli").joinpath(f"template/{template}").read_text()
         (folder / written).write_text(Template(source).substitute(texts, copied=_listed(copied)))
@@ -81,7 +86,7 @@ def _code(name: str, method: Piece, task: Piece) -> str:
     names: dict[str, list[str]] = {}
     for module, word in sorted(method.imports | task.imports | ours, key=_place):
         names.setdefault(module, []).append(word)
-    lines = [
+    pieces = [
         f'"""{name} on Flower: server and nodes run the same method as a simulation does."""\n',
         *(f"from {module} import {', '.join(words)}" for module, words in names.items()),
         f"\nmethod = {method.text}\n",
@@ -89,7 +94,7 @@ def _code(name: str, method: Piece, task: Piece) -> str:
         "client = client_app(method, task)",
         f'server = server_app(method, task, name="{name}")  # how many rounds, and the rest: pyproject.toml\n',
     ]
-    return "\n".join(lines)
+    return "\n".join(pieces)
 
 
 def _place(imported: tuple[str, str]) -> tuple[str, bool, bool, str]:
@@ -100,10 +105,10 @@ def _place(imported: tuple[str, str]) -> tuple[str, bool, bool, str]:
 
 def _config(settings: Settings, more: Mapping[str, Any]) -> str:
     """The run's configuration in TOML, each entry with what it means."""
-    told = dict(line.strip().split(": ", 1) for line in (Settings.__doc__ or "").splitlines() if ": " in line)
+    told = dict(lines(Settings))
     given = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name != "name"}
-    lines = [f"{key.replace('_', '-')} = {json.dumps(value)}  # {told[key]}" for key, value in given.items()]
-    return "\n".join([*lines, *(f"{key} = {json.dumps(value)}" for key, value in more.items())])
+    entries = [f"{key.replace('_', '-')} = {json.dumps(value)}  # {told[key]}" for key, value in given.items()]
+    return "\n".join([*entries, *(f"{key} = {json.dumps(value)}" for key, value in more.items())])
 
 
 def _written(values: Mapping[str, Any]) -> str:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gossamer.cli import sources
 from gossamer.cli.flags import Flag, arguments, flags, value
-from gossamer.cli.mistakes import Mistakes
 from gossamer.cli.request import (
     DATA,
     OPTIONS,
@@ -23,18 +22,19 @@ from gossamer.cli.request import (
     make_task,
     server_task,
 )
-from gossamer.cli.running import Asked, check_place, closing, command, places, read, say
+from gossamer.cli.running import Asked, announce, carry_out, check_place, command, places, read, say
 from gossamer.cli.words import RUN, Verb
 from gossamer.engines.options import Options
 from gossamer.errors import ConfigError, RunError
 from gossamer.method import Method
+from gossamer.mistakes import Mistakes
 from gossamer.report.progress import Progress
 from gossamer.report.text import count
-from gossamer.runs import checkpoints, read_about, read_metrics
-from gossamer.summary import summarise
+from gossamer.runs import RunFolder, read_metrics
 from gossamer.tasks import Task
 
 if TYPE_CHECKING:
+    from gossamer.cli.apps import Piece
     from gossamer.engines.flower import Settings
     from gossamer.engines.flower.network import Network
     from gossamer.engines.flower.server import Field
@@ -81,11 +81,7 @@ class Plan(NamedTuple):
     method: Method
     task: Task
     settings: "Settings"
-
-    @property
-    def name(self) -> str:
-        """What the method is called."""
-        return self.settings.name
+    pieces: "tuple[Piece, Piece]"
 
 
 def plan(asked: Asked, resume: bool, out: str | None) -> Plan:
@@ -113,7 +109,8 @@ def plan(asked: Asked, resume: bool, out: str | None) -> Plan:
     assert task is not None
     assert settings is not None
     where = out or f"runs/{settings.name}"
-    return Plan(request, method, task, replace(settings, nodes=task.clients, resume=resume, out=where))
+    settings = replace(settings, nodes=task.clients, resume=resume, out=where)
+    return Plan(request, method, task, settings, _pieces(request, method, task.clients, settings.seed))
 
 
 def _settings(options: Options, terms: dict[str, Any], name: str) -> "Settings":
@@ -127,27 +124,29 @@ def _settings(options: Options, terms: dict[str, Any], name: str) -> "Settings":
         raise ConfigError(*(f"--{mistake}" for mistake in error.mistakes)) from None
 
 
+def _pieces(request: Request, method: Method, clients: int, seed: int) -> "tuple[Piece, Piece]":
+    """How the app writes the method and the task."""
+    from gossamer.cli import apps
+
+    recipe, mistakes = find_recipe(request.method), Mistakes()
+    values = arguments(flags(recipe, request.method), request.given, mistakes)
+    mistakes.settle()
+    file = Path(request.method.rpartition(":")[0]) if sources.is_file(request.method) else None
+    written = apps.method_piece(recipe, values, method, file)
+    if request.task:
+        path, _, name = request.task.rpartition(":")
+        return written, apps.own_task(Path(path), name)
+    named = {"model": request.model, "split": request.split}
+    given = {word: said for word, said in named.items() if said}
+    return written, apps.named_task(request.data or DATA, {**given, "clients": clients, "seed": seed})
+
+
 def write_app(folder: Path, planned: Plan) -> None:
     """The Flower app of a plan."""
     from gossamer.cli import apps
 
-    request, recipe = planned.request, find_recipe(planned.request.method)
-    mistakes = Mistakes()
-    values = arguments(flags(recipe, request.method), request.given, mistakes)
-    mistakes.settle()
-    file = Path(request.method.rpartition(":")[0]) if sources.is_file(request.method) else None
-    method = apps.method_piece(recipe, values, planned.method, file)
-    if request.task:
-        path, _, name = request.task.rpartition(":")
-        task = apps.own_task(Path(path), name)
-    else:
-        named = {"model": request.model, "split": request.split}
-        given = {word: said for word, said in named.items() if said}
-        task = apps.named_task(
-            request.data or DATA, {**given, "clients": planned.task.clients, "seed": planned.settings.seed}
-        )
-    data_dir = str(Path(request.data_dir).resolve()) if request.data_dir else ""
-    apps.write(folder, planned.name, method, task, planned.settings, {"data-dir": data_dir})
+    data_dir = str(Path(planned.request.data_dir).resolve()) if planned.request.data_dir else ""
+    apps.write(folder, *planned.pieces, planned.settings, {"data-dir": data_dir})
 
 
 # Writing an app.
@@ -210,9 +209,9 @@ def attempt(words: list[str]) -> int:
 
     # The folder is made here, before anything is started; the server takes it up as if it had been interrupted.
     field = Field(planned.method, planned.task, planned.settings, None, planned.request.plain())
-    field.create(place).close()
+    folder = field.create(place)
     write_app(place / "deploy/app", planned)
-    return _go(field, place)
+    return _go(field, folder)
 
 
 def _free(asked: Asked) -> Iterator[Path]:
@@ -235,19 +234,16 @@ def resume(path: Path, about: dict[str, Any]) -> int:
         make_method(request), make_task(request, settings.seed, None, server_task), settings, None, about["request"]
     )
     folder = field.restore(path)  # only to see that it can be, and where it stands: the server will do it again
-    for warning in folder.warnings:
-        say(f"gossamer: {warning}")
-    folder.close()
-    return _go(field, path)
+    return _go(field, folder)
 
 
-def _go(field: "Field", path: Path) -> int:
-    """Start the network, have the run done on it, and show how it goes."""
+def _go(field: "Field", folder: RunFolder) -> int:
+    """Start the network, have the run done on it, and show how it goes; the server takes the folder over."""
     from gossamer.engines.flower.network import Network
 
-    rounds, nodes, home = field.options.rounds, field.settings.nodes, path / "deploy"
-    left = rounds - len(field.metrics)
-    say(f"{path}: " + (f"{count(left, 'round')} to go" if left else "finished already"))
+    announce(folder, field)
+    folder.close()
+    path, home, nodes, rounds = folder.path, folder.path / "deploy", field.settings.nodes, field.options.rounds
 
     def told(node: int) -> dict[str, str | int | float | bool]:
         data_dir = (field.about["request"] or {}).get("data_dir")
@@ -258,19 +254,16 @@ def _go(field: "Field", path: Path) -> int:
         }
         return {**own, **({"data-dir": data_dir} if data_dir else {})}
 
-    try:
-        if left:
+    def work() -> None:
+        if len(field.metrics) < rounds:
             say(f"starting a SuperLink and {count(nodes, 'node')}, with TLS and node keys; what they say is in {home}")
             with Network(home / "network", nodes, told) as network, Progress(rounds, field.metrics) as progress:
                 _follow(network, path, network.run(home / "app", {"resume": True}), len(field.metrics), progress)
-    except KeyboardInterrupt:
-        kept = max(checkpoints(path), default=0)
-        say(f"stopped after round {kept} of {rounds}; go on with: {command('resume', path)}")
-        return 130
+
+    try:
+        return carry_out(work, path, field)
     except RunError as error:
-        raise RunError(f"{error}; what was finished is kept in {path}: {command('resume', path)}") from error
-    closing(path, summarise(read_about(path), read_metrics(path)), field.task.data)
-    return 0
+        raise RunError(f"{error}: {command('resume', path)}") from error
 
 
 def _follow(network: "Network", path: Path, run: str, done: int, progress: Progress) -> None:

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple, Union
 
 from gossamer.channels import CHANNELS, Channel
-from gossamer.cli.mistakes import Mistakes
 from gossamer.codecs import CODECS, Codec
 from gossamer.errors import ConfigError
 from gossamer.method import Method
+from gossamer.mistakes import Mistakes
 from gossamer.solvers import SCHEDULES, Schedule
 from gossamer.specs import parse, read
 
@@ -110,7 +110,7 @@ def meanings(recipe: Recipe) -> dict[str, str]:
     method = defaults(recipe)
     told: dict[str, str] = {}
     for source in (recipe, *map(type, parts(method))):
-        for name, meaning in _lines(source):
+        for name, meaning in lines(source):
             told.setdefault(name, meaning)
     return told
 
@@ -123,7 +123,8 @@ def parts(whole: Any) -> Iterator[Any]:
         yield from parts(part)
 
 
-def _lines(source: Any) -> Iterator[tuple[str, str]]:
+def lines(source: Any) -> Iterator[tuple[str, str]]:
+    """What the docstring of a recipe or a part says of each of its names."""
     for line in (inspect.getdoc(source) or "").splitlines():
         match = re.fullmatch(r"(\w+): (.+)", line)
         if match:

@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.cli import flags, words
-from gossamer.cli.mistakes import Mistakes
 from gossamer.cli.request import Request, find_recipe, make_options, make_task, recorded_data
 from gossamer.cli.settings import settable
 from gossamer.data import DATASETS, SPLITS, Data, draw, table
 from gossamer.errors import ConfigError, GossamerError, RunError
 from gossamer.methods import METHODS
+from gossamer.mistakes import Mistakes
 from gossamer.nets import NETS
 from gossamer.report import curves, page, tables, text
 from gossamer.runs import is_busy, read_about, read_metrics

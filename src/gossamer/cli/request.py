@@ -12,7 +12,6 @@ from typing import Any
 
 from gossamer.cli import sources
 from gossamer.cli.flags import REQUIRED, Recipe, arguments, defaults, flags, value
-from gossamer.cli.mistakes import Mistakes
 from gossamer.cli.settings import assign
 from gossamer.codecs import CODECS, Dense, Lift, MaskedNoise
 from gossamer.data import DATASETS, SPLITS, Data, Split, load
@@ -22,6 +21,7 @@ from gossamer.errors import ConfigError
 from gossamer.forms import Weights
 from gossamer.method import Method
 from gossamer.methods import METHODS
+from gossamer.mistakes import Mistakes
 from gossamer.nets import NETS, build
 from gossamer.random import key
 from gossamer.specs import parse, unknown

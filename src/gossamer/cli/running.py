@@ -4,22 +4,24 @@ import argparse
 import os
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from gossamer.cli import sources
 from gossamer.cli.looking import open_run, sentence, write_report
-from gossamer.cli.mistakes import Mistakes
 from gossamer.cli.request import DATA, OPTIONS, TASK, Request, assemble, find_recipe
 from gossamer.cli.words import RUN_VERB, Verb, method_help, own_flags, scan, unknown_flag, verb_help
-from gossamer.data import Data, Split
+from gossamer.data import Split
+from gossamer.engines.rounds import Rounds
 from gossamer.engines.simulate import Simulation
 from gossamer.errors import ConfigError, RunError
+from gossamer.mistakes import Mistakes
 from gossamer.report import tables
 from gossamer.report.progress import Progress
 from gossamer.report.text import count, screen
-from gossamer.runs import RunFolder, check_vacant, checkpoints, read_split
+from gossamer.runs import RunFolder, check_vacant, checkpoints, read_about, read_metrics, read_split
+from gossamer.summary import summarise
 
 
 def run(words: list[str]) -> int:
@@ -36,10 +38,10 @@ class Asked(NamedTuple):
     sets: tuple[str, ...]
     mistakes: Mistakes
 
-    def request(self, **more: Any) -> Request:
+    def request(self) -> Request:
         """The part that says what is run, taken out of what was given; flags that are left are the method's."""
-        task = {name: self.given.pop(name) for name in (*TASK, "task", "codec", "down") if name in self.given}
-        return Request(self.method, self.given, self.sets, **{**task, **more})
+        task = self.take((*TASK, "task", "codec", "down"))
+        return Request(self.method, self.given, self.sets, **task)
 
     def take(self, names: Iterable[str]) -> dict[str, Any]:
         """Some of what was given."""
@@ -132,30 +134,40 @@ def resume(arguments: argparse.Namespace) -> int:
 
 
 def _go(simulation: Simulation, folder: RunFolder) -> int:
-    path, rounds, done = folder.path, simulation.options.rounds, len(simulation.metrics)
+    announce(folder, simulation)
+
+    def work() -> None:
+        with Progress(simulation.options.rounds, simulation.metrics) as progress:
+            simulation.run(folder, progress)
+
+    try:
+        return carry_out(work, folder.path, simulation)
+    finally:
+        folder.close()
+
+
+def announce(folder: RunFolder, run: Rounds) -> None:
+    """Say where a run stands, before it goes on."""
+    left = run.options.rounds - len(run.metrics)
     for warning in folder.warnings:
         say(f"gossamer: {warning}")
-    say(f"{path}: " + (f"{count(rounds - done, 'round')} to go" if done < rounds else "finished already"))
+    say(f"{folder.path}: " + (f"{count(left, 'round')} to go" if left else "finished already"))
+
+
+def carry_out(work: Callable[[], None], path: Path, run: Rounds) -> int:
+    """Do what is left of a run that is kept in ``path``, and show what it came to, or how to go on with it."""
     try:
-        with Progress(rounds, simulation.metrics) as progress:
-            result = simulation.run(folder, progress)
+        work()
     except KeyboardInterrupt:
         kept = max(checkpoints(path), default=0)
-        say(f"stopped after round {kept} of {rounds}; go on with: {command('resume', path)}")
+        say(f"stopped after round {kept} of {run.options.rounds}; go on with: {command('resume', path)}")
         return 130
     except RunError as error:
         raise RunError(f"{error}; what was finished is kept in {path}") from error
-    finally:
-        folder.close()
-    closing(path, result.summary(), simulation.task.data)
-    return 0
-
-
-def closing(path: Path, summary: dict[str, Any], data: Data) -> None:
-    """What a run that has ended came to."""
-    report = write_report(path, data)
-    print(tables.closing(summary))
+    report = write_report(path, run.task.data)
+    print(tables.closing(summarise(read_about(path), read_metrics(path))))
     print(f"\nkept in {path}: {command('show', path)}" + (f"\nas a page: {report}" if report else ""))
+    return 0
 
 
 def command(name: str, path: Path) -> str:

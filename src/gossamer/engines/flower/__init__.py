@@ -6,6 +6,7 @@ simulator, and so is what the server does with them.
 """
 
 from gossamer.engines.flower.node import client_app
-from gossamer.engines.flower.server import Settings, server_app
+from gossamer.engines.flower.server import server_app
+from gossamer.engines.flower.settings import Settings
 
 __all__ = ["Settings", "client_app", "server_app"]

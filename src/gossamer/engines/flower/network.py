@@ -21,12 +21,10 @@ import json
 import os
 import re
 import shutil
-import signal
 import socket
 import ssl
 import subprocess
 import sys
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -42,6 +40,7 @@ from flwr.supercore.control import ControlHttpClient
 
 from gossamer import files
 from gossamer.engines.flower import credentials
+from gossamer.engines.flower.processes import end, kill, leaving, start, uninterrupted
 from gossamer.errors import RunError
 
 Config = Mapping[str, str | int | float | bool]
@@ -57,17 +56,9 @@ PATIENCE = 60.0
 MISSED = 75.0
 """Seconds after which Flower has surely noticed that a node is gone; it takes up to 60."""
 
-GRACE = 5.0
-"""Seconds that a process has to end by itself before it is killed."""
-
 POLL = 0.2
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
-
-ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-
-# Runs first in every process, and then becomes it: Linux's PR_SET_PDEATHSIG is for those who outlive their parent.
-LAUNCH = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
 
 
 @dataclass(frozen=True)
@@ -91,7 +82,7 @@ class Network:
     def __enter__(self) -> "Network":
         """Start everything, and wait until all nodes are online."""
         with ExitStack() as stack:
-            stack.enter_context(_handling(_leave, [s for s in ENDINGS if signal.getsignal(s) is signal.SIG_DFL]))
+            stack.enter_context(leaving())
             stack.callback(self._stop_all)
             self._prepare()
             self._start_superlink()
@@ -145,7 +136,7 @@ class Network:
 
     def kill_node(self, node: int) -> None:
         """End a node and everything that it started, as a power cut would."""
-        _kill(self._processes.pop(_node(node)))
+        kill(self._processes.pop(_node(node)))
 
     def start_node(self, node: int) -> None:
         """Start a node again after it was killed. Flower lets it in once it misses the old one, within a minute."""
@@ -155,7 +146,7 @@ class Network:
 
     def kill_server(self) -> None:
         """End the server's app, as a power cut would; the next run can start at once."""
-        _kill(self._processes.pop("server"))
+        kill(self._processes.pop("server"))
         self._spawn_server()
 
     def logs(self) -> list[Path]:
@@ -208,21 +199,10 @@ class Network:
         self._spawn(_node(node), _node(node), "flower-supernode", *where, *who, *how)
 
     def _spawn(self, name: str, home: str, command: str, *arguments: str) -> None:
-        """Start a process that leads its own group."""
-        line = [sys.executable, "-I", "-S", "-c", LAUNCH, _command(command), *arguments]
-        pending: list[int] = []
-        # A signal between a process's start and its entry in the books would leave it running: it has to wait.
-        with (self.folder / f"logs/{name}.log").open("ab") as log, _handling(pending.append, ENDINGS):
-            self._processes[name] = subprocess.Popen(
-                line,
-                env=self._environment(home),
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-        for number in pending:
-            signal.raise_signal(number)
+        """Start a process, and note it in the books before anything can interrupt that."""
+        line, log = [_command(command), *arguments], self.folder / f"logs/{name}.log"
+        with uninterrupted():
+            self._processes[name] = start(line, self._environment(home), log)
 
     def _follow(self, run: str) -> None:
         """Copy what the server's app says until the run is over; then, all that it said is in the log."""
@@ -314,65 +294,12 @@ class Network:
     def _stop_all(self) -> None:
         """Stop the SuperLink last: the others take their leave of it."""
         try:
-            _end([process for name, process in self._processes.items() if name != "superlink"])
-            _end(self._processes.values())
+            end([process for name, process in self._processes.items() if name != "superlink"])
+            end(self._processes.values())
         finally:
             for process in self._processes.values():
-                _kill(process)
+                kill(process)
             self._processes.clear()
-
-
-def _end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
-    """Ask processes to end, and give them some time for it."""
-    running = [process for process in processes if process.poll() is None]
-    for process in running:
-        _signal(process, signal.SIGTERM)
-    until = time.monotonic() + GRACE
-    while any(process.poll() is None for process in running) and time.monotonic() < until:
-        time.sleep(POLL)
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and its group, and see them gone."""
-    _signal(process, signal.SIGKILL)
-    process.wait()
-    until = time.monotonic() + GRACE
-    while _lives(process.pid) and time.monotonic() < until:
-        time.sleep(POLL / 10)
-
-
-def _signal(process: subprocess.Popen[bytes], number: int) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, number)
-
-
-def _lives(group: int) -> bool:
-    """Whether a process group has a member that is not just a corpse, waiting for whoever inherited it."""
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):
-            state, _, its_group = path.read_text().rpartition(")")[2].split()[:3]
-            if int(its_group) == group and state not in "ZX":
-                return True
-    return False
-
-
-@contextmanager
-def _handling(handle: Callable[[int], object], numbers: Iterable[int]) -> Iterator[None]:
-    """Answer signals in one's own way for a while. Only the main thread can, and only it is ever interrupted."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.signal(number, lambda number, _: handle(number)) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _leave(number: int) -> None:
-    """Turn a signal that would end this process on the spot into one that lets it clean up."""
-    raise SystemExit(128 + number)
 
 
 @contextmanager

@@ -8,10 +8,11 @@ with the same randomness. A reply that is late, or that does not fit its order i
 import math
 import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict
+from functools import cached_property
 from logging import INFO, WARNING
 from pathlib import Path
-from typing import Any, NoReturn, get_type_hints
+from typing import Any, NoReturn
 
 import torch
 from flwr.app import Context, Message, MessageType, RecordDict
@@ -27,11 +28,11 @@ from gossamer.engines.flower.fleet import Fleet, Reply
 from gossamer.engines.flower.journal import NEVER
 from gossamer.engines.flower.messages import content, data, word
 from gossamer.engines.flower.node import OUT_OF_STEP
+from gossamer.engines.flower.settings import Settings
 from gossamer.engines.inbox import Inbox
 from gossamer.engines.ledger import Ledger
-from gossamer.engines.options import Options
 from gossamer.engines.rounds import PATIENCE, Record, Result, Rounds, Watch
-from gossamer.errors import ConfigError, PayloadError, RunError, gather, require
+from gossamer.errors import ConfigError, PayloadError, RunError
 from gossamer.method import Method
 from gossamer.random import fold, permutation
 from gossamer.runs import RunFolder, read_about
@@ -44,72 +45,6 @@ FOLDED = "folded"
 
 ROOM = 16
 """Bytes a parameter that a reply may have at most, whatever its codec: more is not even looked at."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How a deployment is carried out; each can be set for one run with ``flwr run -c name=value``.
-
-    name: what the method is called in tables
-    rounds: how many rounds
-    out: the run's folder, on the SuperLink's machine
-    resume: go on with the run in that folder
-    per_round: clients in a round; 0 means all of them
-    seed: where all randomness comes from
-    device: where the server computes
-    eval_every: evaluate every so many rounds, and after the last
-    nodes: clients to wait for before the first round; 0 means a whole round's
-    wait: seconds to wait for them, and for enough of them in later rounds
-    deadline: seconds that a round's clients have to reply
-    least: share of a round's clients that must reply for the round to count
-    """
-
-    name: str = "custom"
-    rounds: int = 30
-    out: str = "runs/deployed"
-    resume: bool = False
-    per_round: int = 0
-    seed: int = 0
-    device: str = "cpu"
-    eval_every: int = 1
-    nodes: int = 0
-    wait: float = 600.0
-    deadline: float = 600.0
-    least: float = 0.5
-
-    def __post_init__(self) -> None:
-        mistakes: list[str] = []
-        try:
-            self.options()
-        except ConfigError as error:
-            mistakes += error.mistakes
-        require(
-            *((False, mistake) for mistake in mistakes),
-            (self.per_round >= 0, f"per_round must not be negative, got {self.per_round}"),
-            (self.nodes >= 0, f"nodes must not be negative, got {self.nodes}"),
-            (0 <= self.wait < math.inf, f"wait must be a number of seconds, got {self.wait}"),
-            (0 < self.deadline < math.inf, f"deadline must be a positive number of seconds, got {self.deadline}"),
-            (0 < self.least <= 1, f"least must be in (0, 1], got {self.least}"),
-        )
-
-    def options(self) -> Options:
-        """What any engine is told."""
-        common = {field.name: getattr(self, field.name) for field in fields(Options) if hasattr(self, field.name)}
-        return Options(**{**common, "per_round": self.per_round if self.per_round > 0 else None})
-
-    def given(self, config: Mapping[str, Any]) -> "Settings":
-        """These, with what a run's configuration says instead; its other entries are not meant for us."""
-        kinds = get_type_hints(Settings)
-        said = {name.replace("-", "_"): value for name, value in config.items()}
-        values: dict[str, Any] = {}
-        mistakes: list[str] = []
-        for name in kinds.keys() & said.keys():
-            try:
-                values[name] = _read(name, said[name], kinds[name])
-            except ConfigError as error:
-                mistakes += error.mistakes
-        gather(mistakes)
-        return Settings(**{**asdict(self), **values})
 
 
 def server_app(method: Method, task: AnyTask, rounds: int = 30, **settings: Any) -> ServerApp:
@@ -303,7 +238,7 @@ class Field(Rounds):
 
     def evaluated(self, number: int, ledger: Ledger) -> dict[str, float]:
         """The global model on the server's test samples, if it has some, and each client's on its own."""
-        here = Evaluator(self.objective) if self.method.shared and len(self.task.data.test) else None
+        here = self._evaluator if self.method.shared and len(self.task.data.test) else None
         found = self._asked(number, here is None, ledger)
         loss, accuracy = here.whole(self.deployed()) if here else (_mean(found, "loss"), _mean(found, "accuracy"))
         own = [words["own"] for words in found if math.isfinite(words["own"])]
@@ -313,6 +248,10 @@ class Field(Rounds):
             "personal_accuracy": sum(own) / len(own) if own else math.nan,
             "worst_tenth_accuracy": worst_tenth(own),
         }
+
+    @cached_property
+    def _evaluator(self) -> Evaluator:
+        return Evaluator(self.objective)
 
     def _asked(self, number: int, everything: bool, ledger: Ledger) -> list[dict[str, float]]:
         """What those who have test samples say."""
@@ -351,15 +290,6 @@ def _share(share: float, clients: int) -> int:
 
 def _mean(found: Sequence[Mapping[str, float]], name: str) -> float:
     return sum(words[name] for words in found) / len(found) if found else math.nan
-
-
-def _read(name: str, value: Any, kind: type) -> Any:
-    """A setting from a run's configuration; a whole number will do for any number."""
-    if kind is float and type(value) is int:
-        return float(value)
-    if type(value) is not kind:
-        raise ConfigError(f"{name} must be a {kind.__name__}, got {value!r}")
-    return value
 
 
 def _tell(record: Record) -> None:
