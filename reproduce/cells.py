@@ -1,9 +1,13 @@
-"""Cells of a table: one run each, kept as a small JSON file, done side by side, and never done twice."""
+"""Cells of a table: one run each, kept as a small JSON file, done side by side, and never done twice.
+
+A cell that is cut off goes on where it stopped: until it is done its run is kept in ``runs/cells``.
+"""
 
 import json
 import multiprocessing
+import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -15,17 +19,26 @@ from torch import nn
 from gossamer import METHODS, Method, Task, simulate
 from gossamer.codecs import Lift
 from gossamer.data import load
+from gossamer.engines.rounds import Result
 from gossamer.nets import build
 from gossamer.nets.lstm import lstm
 from gossamer.random import key
+from gossamer.solvers.schedules import SCHEDULES
+from gossamer.specs import parse
+from gossamer.statistics import STATISTICS
 from gossamer.tasks import deal
 
 PAGES = Path(__file__).parent.parent / "docs/reproduction"
 CELLS = PAGES / "cells"
+UNDER_WAY = Path(__file__).parent.parent / "runs/cells"
 
 
 class Cell(NamedTuple):
-    """One run: everything that decides it. ``leave`` names tensors that are not compressed; * stands for anything."""
+    """One run: everything that decides it.
+
+    ``leave`` names tensors that are not compressed; * stands for anything. ``executor`` is what trains its clients,
+    where :func:`how` is not to say.
+    """
 
     name: str
     method: str
@@ -38,21 +51,42 @@ class Cell(NamedTuple):
     clients: int = 100
     per_round: int = 10
     leave: tuple[str, ...] = ()
+    statistics: str = "batch"
+    schedule: str = "constant"
+    eval_every: int = 1
+    executor: str = ""
 
     @property
     def path(self) -> Path:
         """Where its result is kept."""
         return CELLS / f"{self.name}.json"
 
+    @property
+    def folder(self) -> Path:
+        """Where its run is kept until it is done."""
+        return UNDER_WAY / self.name
 
-def outcome(cell: Cell, data_dir: Path) -> dict[str, Any]:
-    """Run a cell: accuracy by round in per cent, seconds by round, bytes."""
+
+Facts = dict[str, Any]
+More = Callable[[Cell, Task, Result], Facts]
+"""What else is to be kept of a run, from its cell, task and result."""
+
+
+def nothing(cell: Cell, task: Task, result: Result) -> Facts:
+    """Nothing else."""
+    return {}
+
+
+def outcome(cell: Cell, data_dir: Path, more: More = nothing) -> Facts:
+    """Run a cell, or what is left of it: accuracy by evaluated round in per cent, seconds by round, bytes."""
     data = load(cell.data, data_dir=data_dir, clients=cell.clients, key=key(cell.seed))
     split = deal(data, cell.split, cell.clients, cell.seed)
-    task = Task(lambda: network(cell.model, data.shape, data.classes), data, split)
-    options = {"rounds": cell.rounds, "per_round": cell.per_round, "seed": cell.seed, **how(task.model())}
-    result = simulate(method(cell), task, **options)
-    curve = [round(100 * record["accuracy"], 2) for record in result.metrics]
+    by = parse(cell.statistics, STATISTICS, "statistics")
+    task = Task(lambda: network(cell.model, data.shape, data.classes), data, split, statistics=by)
+    told = {"rounds": cell.rounds, "per_round": cell.per_round, "seed": cell.seed, "eval_every": cell.eval_every}
+    options = {**told, **how(task.model()), **({"executor": cell.executor} if cell.executor else {})}
+    result = simulate(method(cell), task, out=cell.folder, resume=cell.folder.exists(), **options)
+    curve = [round(100 * record["accuracy"], 2) for record in result.metrics if "accuracy" in record]
     last = result.metrics[-1]
     return {
         **cell._asdict(),
@@ -62,12 +96,15 @@ def outcome(cell: Cell, data_dir: Path) -> dict[str, Any]:
         "seconds": [round(sum(record["seconds"].values()), 3) for record in result.metrics],
         "bytes_up": last["bytes_up"],
         "failures": sum(len(record["failures"]) for record in result.metrics),
+        **more(cell, task, result),
     }
 
 
 def method(cell: Cell) -> Method:
-    """A cell's method; if it compresses, then not the tensors that are to be left."""
+    """A cell's method with its schedule; if it compresses, then not the tensors that are to be left."""
     made = METHODS[cell.method](**cell.given)
+    if cell.schedule != "constant":
+        made = made.with_parts(solver=replace(made.solver, schedule=parse(cell.schedule, SCHEDULES, "schedule")))  # type: ignore[type-var]
     codec = made.codec
     return made.with_parts(codec=replace(codec, leave=cell.leave)) if isinstance(codec, Lift) else made
 
@@ -85,28 +122,29 @@ def how(model: nn.Module) -> dict[str, Any]:
     return {"device": "cuda", "executor": "one-by-one" if draws else "captured"}
 
 
-def keep(cell: Cell, data_dir: Path, until: float) -> str:
+def keep(cell: Cell, data_dir: Path, until: float, more: More = nothing) -> str:
     """Run a cell unless it is there already or time is up, keep it, and say what came of it."""
     if not cell.path.exists():
         if time.time() > until:
             return f"{cell.name}: not begun"
-        cell.path.write_text(json.dumps(outcome(cell, data_dir)) + "\n")
+        cell.path.write_text(json.dumps(outcome(cell, data_dir, more)) + "\n")
+        shutil.rmtree(cell.folder)
     found = read(cell)
     return f"{cell.name}: best {found['best']:.2f}, last {found['last']:.2f}"
 
 
-def read(cell: Cell) -> dict[str, Any]:
+def read(cell: Cell) -> Facts:
     """What is kept of a cell."""
-    kept: dict[str, Any] = json.loads(cell.path.read_text())
+    kept: Facts = json.loads(cell.path.read_text())
     return kept
 
 
-def run(cells: Sequence[Cell], data_dir: Path, jobs: int, seconds: float) -> None:
+def run(cells: Sequence[Cell], data_dir: Path, jobs: int, seconds: float, more: More = nothing) -> None:
     """Run the cells that are missing, several at once; none is begun after so many seconds."""
     CELLS.mkdir(parents=True, exist_ok=True)
     until = time.time() + seconds
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        for job in [pool.submit(keep, cell, data_dir, until) for cell in cells]:
+        for job in [pool.submit(keep, cell, data_dir, until, more) for cell in cells]:
             print(job.result(), flush=True)
 
 

@@ -1,7 +1,11 @@
 """Codecs over whole models, and what they owe."""
 
+from fnmatch import fnmatchcase
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gossamer import Dense, Eden, Feedback, Lift, MaskedNoise, PayloadError, StochasticSign, Ternary, TopK
 from gossamer.codecs import Codec
@@ -111,3 +115,8 @@ def test_the_uplink_of_cnn4_is_at_most_1_01_bits_a_weight() -> None:
     assert layout.size == 389_920
     message = pack(Message("up", 1, 2, 3, 600.0, MaskedNoise().encode(torch.zeros(layout.size), layout, KEY)))
     assert 8 * len(message) / layout.size <= 1.01
+
+
+@given(st.text("ab.*", max_size=6), st.text("ab.", max_size=8))
+def test_a_star_stands_for_anything(pattern: str, name: str) -> None:
+    assert Lift(Dense(), leave=(pattern,)).chosen(name, 2) is not fnmatchcase(name, pattern)

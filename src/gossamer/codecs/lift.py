@@ -6,7 +6,6 @@ codec sees these as one long vector or each by itself matters to those that send
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 import torch
@@ -59,7 +58,7 @@ class Lift(Codec):
 
     def chosen(self, name: str, dimensions: int) -> bool:
         """Whether a tensor goes through the codec."""
-        return dimensions >= self.least and not any(fnmatchcase(name, pattern) for pattern in self.leave)
+        return dimensions >= self.least and not any(_fits(name, pattern) for pattern in self.leave)
 
     def pieces(self, layout: Layout) -> list[Piece]:
         """The tensors by the codec they go through."""
@@ -150,3 +149,23 @@ class Lift(Codec):
         for name, tensor in inside.items():
             felt |= self.codec.rehearse({name: tensor}, aid[name], taken)
         return felt
+
+
+def _fits(name: str, pattern: str) -> bool:
+    """Whether a name is a pattern's, in which * stands for anything; in words that a compiler of steps can follow.
+
+    >>> _fits("block.norm.weight", "*norm*"), _fits("embedding.weight", "embedding")
+    (True, False)
+    """
+    head, *tail = pattern.split("*")
+    if not tail:
+        return name == head
+    if not name.startswith(head) or len(name) < len(head) + len(tail[-1]) or not name.endswith(tail[-1]):
+        return False
+    middle = name[len(head) : len(name) - len(tail[-1])]
+    for piece in tail[:-1]:
+        found = middle.find(piece)
+        if found < 0:
+            return False
+        middle = middle[found + len(piece) :]
+    return True
