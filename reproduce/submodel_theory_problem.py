@@ -1,0 +1,130 @@
+"""The convex problem of reproduce/submodel_theory.py: logistic regression with a ridge, and its constants."""
+
+import math
+from dataclasses import dataclass
+from functools import cache, cached_property
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gossamer import SGD, Bernoulli, Dense, Mean, Method, Task, Windows
+from gossamer.data import Data, Samples, Split
+from gossamer.engines import Options
+from gossamer.engines.simulate import Simulation
+from gossamer.random import Key, fold, key, uniform
+from gossamer.theory import Masked, Masks, SubmodelSetting, task_losses
+
+CLIENTS, SAMPLES, ENTRIES, STEPS = 4, 24, 8, 2
+RIDGE, RADIUS, BATCH = 0.3, 2.0, 4
+ZERO = torch.zeros(ENTRIES, dtype=torch.float64)
+
+
+class Linear(nn.Module):
+    """One output, no bias, from zero: in double precision, so that small distances can be told."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(ZERO.clone())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.w
+
+
+def loss(output: Tensor, y: Tensor) -> Tensor:
+    return F.softplus((1 - 2 * y) * output).mean()
+
+
+def correct(output: Tensor, y: Tensor) -> Tensor:
+    return (output > 0).long() == y
+
+
+def samples(at: Key) -> tuple[Tensor, Tensor]:
+    """Samples of length 1 whose entries go together, labelled by a line of each client's own, with noise."""
+
+    def centred(label: str, *shape: int) -> Tensor:
+        return 2 * uniform(fold(at, label), math.prod(shape), dtype=torch.float64).view(shape) - 1
+
+    x = centred("x", CLIENTS, SAMPLES, ENTRIES) + 1.2 * centred("common", CLIENTS, SAMPLES, 1)
+    x = x / x.norm(dim=-1, keepdim=True)
+    line = 1 + 3 * centred("line", CLIENTS, ENTRIES, 1)
+    y = (x @ line + centred("noise", CLIENTS, SAMPLES, 1) > 0).long()
+    return x.view(-1, ENTRIES), y.view(-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Clients that all hold the share ``share``, under random masks or under windows."""
+
+    share: float
+    rolling: bool
+    noisy: bool = False
+
+    @cached_property
+    def task(self) -> Task:
+        both = Samples(*samples(key(0)))
+        start = np.arange(0, CLIENTS * SAMPLES + 1, SAMPLES)
+        split = Split(np.arange(CLIENTS * SAMPLES), start, np.arange(CLIENTS * SAMPLES), start)
+        return Task(Linear, Data("logistic", both, both, 2, "natural", "own"), split, loss, correct)
+
+    @cached_property
+    def masks(self) -> Masks:
+        if self.rolling:
+            return Masks.windows([round(self.share * ENTRIES)] * CLIENTS, ENTRIES, ENTRIES)
+        return Masks.bernoulli([self.share] * CLIENTS, ENTRIES)
+
+    @cached_property
+    def masked(self) -> Masked:
+        return Masked(task_losses(self.task, RIDGE)[0], self.masks)
+
+    @cached_property
+    def whole(self) -> Masked:
+        return Masked(self.masked.losses, Masks.full(CLIENTS, ENTRIES))
+
+    @cached_property
+    def optimum(self) -> Tensor:
+        return self.masked.optimum(ZERO)
+
+    @cached_property
+    def least(self) -> Tensor:
+        return self.whole.optimum(ZERO)
+
+    @cached_property
+    def setting(self) -> SubmodelSetting:
+        """The theorems' constants. All samples have length 1, so no loss is steeper than 1, but for the ridge."""
+        x = self.task.data.train.x.view(CLIENTS, SAMPLES, ENTRIES)
+        curvature = float(torch.linalg.eigvalsh(x.mT @ x / SAMPLES / 4).max())
+        return SubmodelSetting(
+            smoothness=curvature + RIDGE,
+            convexity=RIDGE,
+            gradient=1 + RIDGE * RADIUS,
+            radius=RADIUS,
+            deviation=1 / math.sqrt(BATCH) if self.noisy else 0.0,
+            shares=(self.share,) * CLIENTS,
+            entries=ENTRIES,
+            steps=STEPS,
+            heterogeneity=self.masked.heterogeneity(self.optimum),
+            dissimilarity=max(self.masked.dissimilarity(w) for w in (ZERO, self.optimum)),
+            spread=self.masked.spread(self.optimum),
+            windows=ENTRIES if self.rolling else 1,
+        )
+
+    def excess(self, w: Tensor) -> float:
+        """F(w) - F*."""
+        return float(self.whole.value(w) - self.whole.value(self.least))
+
+    def simulation(self, rounds: int, rate: float, seed: int) -> Simulation:
+        """Algorithm 1 or 2 from zero, as Gossamer runs it."""
+        shares = (self.share,)
+        windows = Windows(shares, places=ENTRIES, seed=seed, least=1)
+        view = windows if self.rolling else Bernoulli(shares, least=1)
+        solver = SGD(rate, steps=STEPS, batch=BATCH if self.noisy else None, weight_decay=RIDGE)
+        options = Options(rounds=rounds, seed=seed, eval_every=rounds)
+        return Simulation(Method(view, solver, Dense(), Mean("uniform", radius=RADIUS)), self.task, options)
+
+
+@cache
+def posed(share: float, rolling: bool, noisy: bool = False) -> Problem:
+    """A problem, whose optima are found once."""
+    return Problem(share, rolling, noisy)
