@@ -18,7 +18,7 @@ from typing import NamedTuple
 import pytest
 
 from gossamer import METHODS, Options, fedavg, simulate
-from gossamer.cli import main
+from gossamer.cli import flags, main
 from gossamer.runs import read_metrics
 from gossamer.testing import tiny_task
 
@@ -64,7 +64,9 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # Python.
 
 
-@pytest.mark.parametrize("page", ["docs/python.md", "docs/methods.md", "docs/data.md"])
+@pytest.mark.parametrize(
+    "page", ["docs/python.md", "docs/methods.md", "docs/data.md", "docs/submodels.md", "docs/stability.md"]
+)
 def test_the_python_on_a_page_runs(page: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("page")
     monkeypatch.setitem(sys.modules, "page", module)  # so that what is defined on the page can be pickled
@@ -101,7 +103,7 @@ def shape(line: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"[\d,:]*\d(\.\d+)?( [kMGT]?B)?", "#", line)).strip()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/command-line.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/command-line.md", "docs/submodels.md"])
 def test_the_commands_on_a_page_work(page: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = blocks(page, "console")
     assert any(command.startswith("gossamer") for block in found for command in block.commands)
@@ -262,7 +264,7 @@ def defaults(method: str) -> set[str]:
 
 
 def _written(default: object) -> str:
-    return str(default).lower() if isinstance(default, bool) else str(default)
+    return str(default).lower() if isinstance(default, bool) else flags.shown(default)
 
 
 def test_every_option_is_described_with_its_default() -> None:

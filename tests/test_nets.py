@@ -36,6 +36,10 @@ def seeded(seed, *args):
         ("cnn-gn", MNIST, 10, (320 + 9_248 + 18_496 + 36_928) + 2 * (32 + 32 + 64 + 64) + 31_370),
         ("cnn-gn", (1, 8, 8), 10, 64_992 + 384 + 2_570),
         ("resnet18", CIFAR, 10, 11_172_170),
+        ("lenet5", MNIST, 26, 439_096),
+        ("vgg11", CIFAR, 10, 9_231_114),
+        ("resnet18-gn", CIFAR, 100, 11_220_132),
+        ("mixer", CIFAR, 10, 64 * 49 + 4 * (4 * 64 + 2 * 64 * 32 + 96 + 2 * 64 * 128 + 192) + 128 + 650),
         ("lstm", TEXT, 80, 80 * 8 + 4 * 256 * (8 + 256) + 256 * 80),
     ],
 )
@@ -66,6 +70,21 @@ def test_fedmrn_counts_and_starting_weights(name, shape, classes, masked, affine
             assert (module.eps, module.momentum) == (1e-5, 0.1)
             assert (module.weight == 1).all()
             assert (module.bias == 0).all()
+
+
+def test_fedspa_starting_weights():
+    for name, classes in (("vgg11", 10), ("resnet18-gn", 100)):
+        model = seeded(1, name, CIFAR, classes)
+        for module in model.modules():
+            if isinstance(module, nn.Conv2d):
+                out = module.weight[:, 0].numel()
+                assert module.weight.std().item() == pytest.approx((2 / out) ** 0.5, rel=0.1)
+            if isinstance(module, nn.Linear):
+                assert module.weight.std().item() == pytest.approx(0.01, rel=0.1)
+            if isinstance(module, nn.Conv2d | nn.Linear) and module.bias is not None:
+                assert (module.bias == 0).all()
+            if isinstance(module, nn.GroupNorm):
+                assert module.num_groups == 32
 
 
 @pytest.mark.parametrize(
@@ -117,8 +136,9 @@ def test_in_cnn_gn_a_sample_does_not_feel_the_rest_of_its_batch():
 
 
 @pytest.mark.parametrize("name", IMAGE_NETS)
-@pytest.mark.parametrize("side", [16, 17, 28, 32])
+@pytest.mark.parametrize("side", [0, 1, 12, 16])
 def test_networks_answer_for_every_side_they_take(name, side):
+    side += max(16, nets.NETS[name].least)
     model = nets.build(name, (3, side, side + 3), 7)
     assert model(torch.zeros(2, 3, side, side + 3)).shape == (2, 7)
     assert nets.NETS[name].summary

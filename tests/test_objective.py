@@ -1,5 +1,7 @@
 """The model as a function of its tensors: gradients, BatchNorm, what travels, operations counted."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -8,6 +10,7 @@ from gossamer import ConfigError, Task, fedavg, simulate
 from gossamer.nets import build
 from gossamer.objective import Objective
 from gossamer.random import key
+from gossamer.statistics import OfBatch
 
 KEY = key(3)
 
@@ -153,7 +156,8 @@ def test_operations_of_an_mlp_are_counted_as_the_formula_says() -> None:
     ours = objective(lambda: build("mlp", (1, 28, 28), 10), x, y)
     layers = [(784, 200), (200, 200), (200, 10)]
     forward = sum(2 * 5 * a * b for a, b in layers)
-    assert ours.flops(ours.initial(), torch.arange(5)) == 3 * forward - 2 * 5 * 784 * 200
+    done = 3 * forward - 2 * 5 * 784 * 200
+    assert ours.flops(ours.initial(), torch.arange(5)) == (done, done)
 
 
 def test_counting_operations_draws_no_randomness() -> None:
@@ -169,7 +173,8 @@ def test_counting_operations_draws_no_randomness() -> None:
 def test_evaluation_in_chunks_equals_evaluation_at_once() -> None:
     x, y = images(10)
     ours = objective(normed, x, y)
-    whole, chunked = (ours.evaluate(ours.initial(), x, y, chunk=c) for c in (10, 3))
+    chunks = (replace(ours.task, statistics=OfBatch(size)) for size in (10, 3))
+    whole, chunked = (Objective(task, "cpu", KEY).evaluate(ours.initial(), x, y) for task in chunks)
     assert whole[0] == pytest.approx(chunked[0])
     assert torch.equal(whole[1], chunked[1])
 
@@ -195,3 +200,21 @@ def test_a_loss_that_is_not_one_number_is_refused() -> None:
     ours = Objective(task, "cpu", KEY)
     with pytest.raises(ConfigError, match="one finite number"):
         ours.check(ours.initial())
+
+
+def test_a_task_may_give_the_same_module_every_time_and_gets_it_back_as_it_was() -> None:
+    x, y = images(6)
+    module = nn.Sequential(nn.Flatten(), nn.Linear(256, 3))
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    ours = objective(lambda: module, x, y)
+    assert all(torch.equal(ours.initial()[name], tensor) for name, tensor in before.items())
+    simulate(fedavg(epochs=1), ours.task, rounds=1)
+    assert all(torch.equal(module.state_dict()[name], tensor) for name, tensor in before.items())
+
+
+def test_an_outline_takes_no_memory_and_has_all_shapes() -> None:
+    x, y = images(4)
+    ours = objective(normed, x, y)
+    outline, initial = ours.outline(), ours.initial()
+    assert {name: tensor.shape for name, tensor in outline.items()} == {n: t.shape for n, t in initial.items()}
+    assert sum(tensor.untyped_storage().nbytes() for tensor in outline.values()) == 4 * len(outline)

@@ -18,7 +18,20 @@ from gossamer import errors
 
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-PACKAGES = ("channels", "codecs", "data", "engines", "forms", "nets", "servers", "solvers", "views")
+PACKAGES = (
+    "channels",
+    "codecs",
+    "data",
+    "engines",
+    "forms",
+    "nets",
+    "servers",
+    "solvers",
+    "stability",
+    "theory",
+    "views",
+    "widths",
+)
 
 BARE = """
 import sys
@@ -49,7 +62,7 @@ def test_all_is_sorted_and_every_name_in_it_resolves(module: ModuleType) -> None
 def test_all_is_complete() -> None:
     public = {n for n, value in vars(gossamer).items() if not n.startswith("_") and not isinstance(value, ModuleType)}
     assert public == set(gossamer.__all__)
-    assert set(gossamer.METHODS) <= public, "every recipe can be imported by its name"
+    assert {name.replace("-", "_") for name in gossamer.METHODS} <= public, "every recipe can be imported by its name"
     tree = {name for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, Exception)}
     assert tree <= public, "every error can be caught by its name"
 

@@ -252,6 +252,17 @@ def test_what_is_owed_is_owed_to_its_own_entry(codec: Dense, channel: str) -> No
         torch.testing.assert_close(simulation.model()[name] - start[name] + owed[name], changed[name])
 
 
+def test_useful_operations_are_those_of_held_weights() -> None:
+    """Two linear layers: forward, gradient by weight and, for the second, by input; 2 a weight and sample."""
+    view = Windows((0.5,), places=1)
+    simulation = Simulation(fedavg(steps=1, batch=8).with_parts(view=view), some_task(1), Options(rounds=1))
+    record = simulation.round(0, None)
+    keep = view.part(simulation.like, Clock(0, 1, 0), key(0)).keep
+    held = {name: int(mask.sum()) for name, mask in keep.items()}
+    assert record["flops"] == 8 * 2 * (2 * 35 + 3 * 14)
+    assert record["useful_flops"] == 8 * 2 * (2 * held["0.weight"] + 3 * held["2.weight"])
+
+
 # Every way to run it.
 
 

@@ -33,10 +33,14 @@ from gossamer.methods import (
     fedmrns,
     fedpm,
     fedprox,
+    fedrolex,
     fedsgd,
     fedsparsify,
+    heterofl,
     local,
     signsgd,
+    submodel_random,
+    submodel_rolling,
     subsample,
     terngrad,
     topk,
@@ -45,7 +49,7 @@ from gossamer.servers import Average, MaskAverage, Mean
 from gossamer.solvers import SGD, Adam, Constant, Cosine, Exponential, PruningSGD, Steps
 from gossamer.tasks import Task
 from gossamer.types import Clock, Layout, Params, Part, Payload, State
-from gossamer.views import Bernoulli, Full, Windows
+from gossamer.views import Bernoulli, Channels, Full, Windows
 
 __all__ = [
     "METHODS",
@@ -53,6 +57,7 @@ __all__ = [
     "Adam",
     "Average",
     "Bernoulli",
+    "Channels",
     "Clock",
     "Codec",
     "ConfigError",
@@ -105,11 +110,15 @@ __all__ = [
     "fedmrns",
     "fedpm",
     "fedprox",
+    "fedrolex",
     "fedsgd",
     "fedsparsify",
+    "heterofl",
     "local",
     "signsgd",
     "simulate",
+    "submodel_random",
+    "submodel_rolling",
     "subsample",
     "terngrad",
     "topk",

@@ -12,7 +12,7 @@ client's own is folded from it.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -21,14 +21,15 @@ from torch import Tensor
 from gossamer import wire
 from gossamer.codecs import Codec, Dense
 from gossamer.codecs.base import checked
-from gossamer.errors import PayloadError
+from gossamer.codecs.packing import bits, expect_bits
+from gossamer.errors import PayloadError, require
 from gossamer.forms import Form, Weights
 from gossamer.random import Key, fold
 from gossamer.servers import Arrival, Mean, Server
 from gossamer.solvers import Solver
 from gossamer.tree import add
-from gossamer.types import Clock, Layout, Params, Part, Payload, State
-from gossamer.views import View
+from gossamer.types import Clock, Flops, Layout, Params, Part, Payload, State
+from gossamer.views import Network, View
 from gossamer.wire import Body, Letter
 
 
@@ -53,7 +54,10 @@ class Broadcast(NamedTuple):
 
 
 class Job(NamedTuple):
-    """What one client is to do in one round; ``key`` is its own, ``like`` is shaped as the whole model."""
+    """What one client is to do in one round; ``key`` is its own, ``like`` is shaped as the whole model.
+
+    ``labels`` has 1 for each label that the client has a sample of, and 0 for others, where that matters.
+    """
 
     clock: Clock
     key: Key
@@ -62,6 +66,7 @@ class Job(NamedTuple):
     state: State
     like: Params
     broadcast: Broadcast | None = None
+    labels: Tensor | None = None
 
 
 class Trained(NamedTuple):
@@ -70,11 +75,16 @@ class Trained(NamedTuple):
     change: Params
     solver: State
     loss: float
-    flops: int
+    flops: Flops
     samples: int
 
 
+Rows = tuple[tuple[str, int], ...]
+"""Tensors and the dimension in which they have an entry for each label."""
+
 SILENT = Sent(Letter(b"", b""), {})
+LABELS = "labels"
+"""What an array of a message is called that says which labels its sender has."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +99,7 @@ class Method:
     send: what a client sends: its change, what it holds (its model), or nothing (it then goes on from its own model)
     form: what is held: the network's tensors, or something that they follow from
     pooled: all samples at one client, as if there were no federation: the upper reference
+    labels: all, or own: a client's scores of labels that it has no sample of are 0, and these rows do not count
     """
 
     view: View
@@ -99,6 +110,11 @@ class Method:
     send: Literal["change", "model", "nothing"] = "change"
     form: Form = Weights()
     pooled: bool = False
+    labels: Literal["all", "own"] = "all"
+    rows: Rows = field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        require((self.labels in ("all", "own"), f"Method.labels must be all or own, got {self.labels!r}"))
 
     @property
     def shared(self) -> bool:
@@ -112,11 +128,21 @@ class Method:
 
     def describe(self) -> dict[str, str]:
         """Each part as text: what a run folder records."""
-        return {field.name: repr(getattr(self, field.name)) for field in fields(self)}
+        return {part.name: repr(getattr(self, part.name)) for part in fields(self) if part.repr}
 
     def with_parts(self, **parts: Any) -> "Method":
         """The same method with other parts."""
         return replace(self, **parts)
+
+    def fit(self, network: Network) -> "Method":
+        """The method for this network: with all that its parts have to know of it. Whoever runs a method does it."""
+        view = self.view.fit(network, self.solver)
+        if self.labels == "all" or self.rows:
+            return replace(self, view=view)
+        rule = getattr(view, "widths", None) or network.widths()
+        missing = "labels=own: no dimension is known to have an entry for each label: state them as the group labels"
+        require((bool(rule.labels), missing))
+        return replace(self, view=view, rows=rule.labels)
 
     # The server's half.
 
@@ -144,6 +170,8 @@ class Method:
         if not message.weight > 0:
             raise PayloadError(f"weight must be positive, got {message.weight}")
         payload = _moved(message.payload, _device(model))
+        if self.labels == "own":
+            part = part.counting(self.rows, _read_labels(payload, self.rows, model), model)
 
         def add(vector: Tensor, weight: float) -> None:
             self.codec.fold(vector, payload, layout, fold(mine, "codec"), weight)
@@ -197,6 +225,8 @@ class Method:
         payload, after = self.codec.encode_with(vector, layout, held, fold(job.key, "codec"))
         memory = _each(job.part.put, self.codec.unsent(before), after)
         weight = self.server.weigh(trained.samples, self.solver.batches(trained.samples))
+        if job.labels is not None:
+            payload = {**payload, LABELS: bits(job.labels > 0)}
         sent = _address("up", job.clock, self.codec, weight, Body.of(payload))
         return sent, {**state, "codec": memory}
 
@@ -229,6 +259,14 @@ def _check_head(head: wire.Head, kind: wire.Kind, clock: Clock, codec: Codec) ->
     ):
         if got != wanted:
             raise PayloadError(f"message is for another {what}: expected {wanted}, got {got}")
+
+
+def _read_labels(payload: Payload, rows: Rows, model: Params) -> Tensor:
+    """The labels that a message says its sender has; they are taken out of the payload."""
+    name, dim = rows[0]
+    found = expect_bits(payload, LABELS, model[name].shape[dim])
+    del payload[LABELS]
+    return found
 
 
 def _each(apply: Callable[..., Params], nest: State, *others: State) -> State:

@@ -9,9 +9,10 @@ one sample leaves a single value a channel, there is no variance: such layers, i
 those for it, and leave them as they are.
 """
 
-from collections.abc import Iterator
+import copy
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -21,9 +22,15 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.flop_counter import FlopCounterMode
 
 from gossamer.errors import ConfigError
-from gossamer.random import Key, fold, torch_seed
+from gossamer.random import Key, fold, torch_seed, uniform
+from gossamer.solvers import Solver
+from gossamer.solvers.batches import batch_size
+from gossamer.statistics import OfTraining, static_norms, tracking
 from gossamer.tasks import Task
-from gossamer.types import Layout, Params
+from gossamer.types import Flops, Layout, Params
+from gossamer.widths import Widths, derive
+from gossamer.widths.elastic import stretch
+from gossamer.widths.trace import watched
 
 LossAndBuffers = tuple[Tensor, Params]  # named, because the compiler reads annotations too, and trips over brackets
 
@@ -34,18 +41,22 @@ class Objective:
     def __init__(self, task: Task, device: str, key: Key) -> None:
         self.task, self.key = task, key
         self.device = torch.device(device)
-        self._module = self.build()
+        self._module = stretch(self.build())
         parameters, buffers = dict(self._module.named_parameters()), dict(self._module.named_buffers())
         self.trained = [name for name, p in parameters.items() if p.requires_grad]
         self.averaged = [name for name, b in buffers.items() if b.is_floating_point()]
         self.counters = [name for name, b in buffers.items() if not b.is_floating_point()]
         if not self.trained:
             raise ConfigError("the model has no trainable parameters: nothing to learn")
-        self._built = {name: tensor.detach().clone() for name, tensor in {**parameters, **buffers}.items()}
+        self._counts = {name: buffers[name].clone() for name in self.counters}
+        self._outline = {name: _hollow({**parameters, **buffers}[name]) for name in (*self.trained, *self.averaged)}
         self._places = _places(self._module)
+        self._put(self._outline)  # what is trained comes from outside: nothing of the whole model is held here
         self._alone = False
-        self._flops: dict[tuple[Any, ...], int] = {}
-        self.layout = Layout.of(self.initial())
+        self._flops: dict[tuple[Any, ...], tuple[int, dict[str, int]]] = {}
+        self._widths: dict[bool, Widths] = {}
+        self._settled: tuple[Params, nn.Module] | None = None
+        self.layout = Layout.of(self._outline)
         self.x, self.y = (t.to(device) for t in (task.data.train.x, task.data.train.y))
 
     def build(self, params: Params | None = None) -> nn.Module:
@@ -54,21 +65,62 @@ class Objective:
             module = self.task.model()
         if not isinstance(module, nn.Module):
             raise ConfigError(f"Task.model must build an nn.Module, got a {type(module).__name__}")
+        module = copy.deepcopy(module)  # as some tasks give the same module every time
         module.load_state_dict(params or {}, strict=False)
         return module.to(self.device)
 
     def initial(self) -> Params:
         """The tensors that travel, as the model was built."""
-        return {name: self._built[name].clone() for name in (*self.trained, *self.averaged)}
+        module = self.build()
+        named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        return {name: named[name].detach().clone() for name in self._outline}
+
+    def outline(self) -> Params:
+        """Names, shapes, type and device of the tensors that travel, without memory for values: all are 0."""
+        return dict(self._outline)
 
     def local(self) -> Params:
         """The tensors that a client counts up by itself within a round (how many batches a BatchNorm saw)."""
-        return {name: self._built[name].clone() for name in self.counters}
+        return {name: count.clone() for name, count in self._counts.items()}
 
     @property
     def random(self) -> bool:
         """Whether the network draws random numbers in training, which clients stacked together cannot do alike."""
         return any(isinstance(module, nn.modules.dropout._DropoutNd) for module in self._module.modules())
+
+    def widths(self, streams: bool = True) -> Widths:
+        """The network's width rule; with ``streams`` residual streams have the same channels everywhere."""
+        if streams not in self._widths:
+            x, _ = self._some()
+            if not len(x):
+                raise ConfigError(
+                    "the width rule is derived from a sample, and there is none here: "
+                    "give the server test samples, or state the rule by hand"
+                )
+            with seeded(fold(self.key, "model")):
+                module = self.task.model().train()
+            named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+            travels = {name: named[name] for name in (*self.trained, *self.averaged)}
+            with seeded(Key(0, 0)):
+                self._widths[streams] = derive(module, travels, x, streams)
+        return self._widths[streams]
+
+    @property
+    def clients(self) -> int:
+        """How many clients there are."""
+        return self.task.clients
+
+    def memory(self, params: Params, solver: Solver) -> int:
+        """Bytes that a client with these tensors needs for training; it also keeps where its round began."""
+        from gossamer.memory import client_memory, solver_copies  # which need this class themselves
+
+        return client_memory(self, params, batch_size(solver), copies=1 + solver_copies(solver, params)).total
+
+    def _some(self) -> tuple[Tensor, Tensor]:
+        """Two samples to try things on: for training, or where there are none (at a server) for testing."""
+        data = self.task.data
+        samples = data.train if len(data.train) else data.test
+        return samples.x[:2], samples.y[:2]
 
     def batch(self, rows: Tensor, draws: Tensor | None) -> tuple[Tensor, Tensor]:
         """Training samples by their numbers, augmented from ``draws`` where the data asks for that."""
@@ -77,28 +129,39 @@ class Objective:
 
     def _output(self, tensors: Params, x: Tensor) -> Tensor:
         """The network's output with these tensors in it: ``torch.func.functional_call`` without its bookkeeping."""
-        for name, tensor in tensors.items():
-            for registry, attribute in self._places[name]:
-                registry[attribute] = tensor
+        self._put(tensors)
         output: Tensor = self._module(x)
         return output
 
-    def gradient(self, params: Params, x: Tensor, y: Tensor) -> tuple[Tensor, Params, Params]:
-        """Loss, gradients and the buffers that the forward pass changed, on one batch in training mode."""
+    def _put(self, tensors: Params) -> None:
+        for name, tensor in tensors.items():
+            for registry, attribute in self._places[name]:
+                registry[attribute] = tensor
+
+    def gradient(
+        self, params: Params, x: Tensor, y: Tensor, labels: Tensor | None = None
+    ) -> tuple[Tensor, Params, Params]:
+        """Loss, gradients and the buffers that the forward pass changed, on one batch in training mode.
+
+        Scores of labels for which ``labels`` has 0 count as 0.
+        """
         leaves = {name: params[name].detach().requires_grad_() for name in self.trained}
         buffers = {name: params[name].clone() for name in (*self.averaged, *self.counters)}
         self.train_mode(alone=len(x) == 1)
-        loss = self.task.loss(self._output({**leaves, **buffers}, x), y)
+        loss = self.task.loss(_only(self._output({**leaves, **buffers}, x), labels), y)
         grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
         filled = (torch.zeros_like(leaf) if g is None else g for g, leaf in zip(grads, leaves.values(), strict=True))
         return loss.detach(), dict(zip(leaves, filled, strict=True)), buffers
 
-    def pure_gradient(self, params: Params, x: Tensor, y: Tensor) -> tuple[Tensor, Params, Params]:
+    def pure_gradient(
+        self, params: Params, x: Tensor, y: Tensor, labels: Tensor | None = None
+    ) -> tuple[Tensor, Params, Params]:
         """The same as :meth:`gradient`, for ``torch.vmap`` and ``torch.compile``; the mode must have been set."""
 
         def loss(leaves: Params, others: Params) -> LossAndBuffers:
             changed = {name: tensor.clone() for name, tensor in others.items()}
-            return self.task.loss(functional_call(self._module, {**leaves, **changed}, (x,)), y), changed
+            output = functional_call(self._module, {**leaves, **changed}, (x,))
+            return self.task.loss(_only(output, labels), y), changed
 
         leaves = {name: params[name] for name in self.trained}
         others = {name: params[name] for name in (*self.averaged, *self.counters)}
@@ -128,41 +191,77 @@ class Objective:
             for norm in norms:
                 stack.callback(norm.register_forward_pre_hook(look).remove)
             self._module.eval()
-            self._output(self._built, self.x[:1])
+            self._output({**self._outline, **self._counts}, self.x[:1])
         return found
 
     @torch.no_grad()
-    def evaluate(self, params: Params, x: Tensor, y: Tensor, chunk: int = 1000) -> tuple[float, Tensor]:
+    def evaluate(self, params: Params, x: Tensor, y: Tensor) -> tuple[float, Tensor]:
         """Mean loss, and for each sample whether the answer was right."""
-        self._module.eval()
+        chunk, network = self.task.statistics.size, self._deployed(params)
         total, right = 0.0, []
         for start in range(0, len(x), chunk):
             xs, ys = x[start : start + chunk], y[start : start + chunk]
-            output = self._output(params, xs)
+            output = network(xs)
             total += float(self.task.loss(output, ys)) * len(xs)
             right.append(self.task.correct(output, ys))
         return total / len(x), torch.cat(right)
 
-    def flops(self, params: Params, rows: Tensor) -> int:
-        """Floating-point operations of one forward and backward pass, by torch's own counter; once for each shape."""
+    def _deployed(self, params: Params) -> Callable[[Tensor], Tensor]:
+        """The network in evaluation; static norms take the statistics that the task says."""
+        if not isinstance(self.task.statistics, OfTraining) or not static_norms(self._module):
+            self._module.eval()
+            return partial(self._output, params)
+        if self._settled is None or self._settled[0] is not params:
+            self._settled = params, self._settle(params)
+        return self._settled[1]
+
+    def _settle(self, params: Params) -> nn.Module:
+        """A copy of the network whose static norms have the mean statistics of a pass over the training samples."""
+        network, augment = tracking(self.build(params)).train(), self.task.data.augment
+        each = augment.draws if augment else 0
+        draws = uniform(fold(self.key, "settle"), len(self.x) * each, device=self.device).view(len(self.x), each)
+        for rows in torch.split(torch.arange(len(self.x), device=self.device), self.task.statistics.size):
+            network(self.batch(rows, draws[rows])[0])
+        return network.eval()
+
+    def flops(self, params: Params, rows: Tensor, keep: Params | None = None) -> Flops:
+        """Operations of one forward and backward pass, by torch's own counter; counted once for each shape."""
         shapes = (len(rows), *(params[name].shape for name in self.trained))
         if shapes not in self._flops:
             with seeded(Key(0, 0)), torch.enable_grad(), FlopCounterMode(display=False) as counter:
                 self.gradient({**self.local(), **params}, self.x[rows], self.y[rows])
-            self._flops[shapes] = counter.get_total_flops()
-        return self._flops[shapes]
+            layers = {name.partition(".")[2]: sum(ops.values()) for name, ops in counter.get_flop_counts().items()}
+            self._flops[shapes] = counter.get_total_flops(), layers
+        done, layers = self._flops[shapes]
+        shares = {_layer(name): float(mask.mean()) for name, mask in (keep or {}).items()}
+        return Flops(done, done - round(sum((1 - share) * layers.get(name, 0) for name, share in shares.items())))
 
     def check(self, params: Params) -> None:
         """Try one forward and backward pass on a few samples, so that a wrong model is found before any work."""
-        x, y = (t[:2].to(self.device) for t in (self.task.data.train.x, self.task.data.train.y))
-        with seeded(Key(0, 0)):
+        x, y = (tensor.to(self.device) for tensor in self._some())
+        with seeded(Key(0, 0)), watched(self._module) as layers:
             try:
                 loss, _, _ = self.gradient({**params, **self.local()}, x, y)
-            except (RuntimeError, ValueError, TypeError, IndexError) as error:
-                shape = "x".join(map(str, x.shape[1:]))
-                raise ConfigError(f"the model fails on a batch of samples of shape {shape}: {error}") from error
+            except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
+                shape, where = "x".join(map(str, x.shape[1:])), f" at {layers[-1]}" if layers else ""
+                raise ConfigError(f"the model fails on a batch of samples of shape {shape}{where}: {error}") from error
         if loss.dim() != 0 or not torch.isfinite(loss):
             raise ConfigError(f"the loss of a batch must be one finite number, got {loss}: check model, loss and data")
+
+
+def _hollow(tensor: Tensor) -> Tensor:
+    """Zeros of a tensor's shape that take no memory."""
+    return tensor.detach().new_zeros(()).expand(tensor.shape)
+
+
+def _layer(tensor: str) -> str:
+    """The layer that a tensor is of."""
+    return tensor.rpartition(".")[0]
+
+
+def _only(output: Tensor, labels: Tensor | None) -> Tensor:
+    """An output in which the scores of some labels are 0."""
+    return output if labels is None else output * labels
 
 
 def _places(module: nn.Module) -> dict[str, list[tuple[dict[str, Any], str]]]:

@@ -50,6 +50,8 @@ def _read_union(text: str, kinds: tuple[Any, ...]) -> Any:
         if kind is not type(None):
             try:
                 return read(text, kind)
+            except ConfigError:  # it is of this kind, and wrong in itself
+                raise
             except ValueError as error:
                 wanted.append(str(error))
     raise ValueError(" or ".join(wanted) + (" or none" if type(None) in kinds else ""))
@@ -61,15 +63,23 @@ def _read_plain(text: str, kind: Any) -> Any:
             raise ValueError("true or false")
         return text.lower() in ("true", "yes", "1")
     if kind is int or kind is float:
-        try:
-            return kind(text)
-        except ValueError:
-            raise ValueError("a whole number" if kind is int else "a number") from None
+        return _read_number(text, kind)
+    if hasattr(kind, "of_text"):
+        return kind.of_text(text)
     if kind is str:
         return text
     if kind is Any:
         return _guess(text)
     raise ValueError(f"a {getattr(kind, '__name__', kind)}, which cannot be written on the command line")
+
+
+def _read_number(text: str, kind: Any) -> Any:
+    """A number; one that need not be whole may be written as a fraction too, such as 1/3."""
+    try:
+        over, _, under = text.partition("/")
+        return kind(text) if kind is int or not under else int(over) / int(under)
+    except (ValueError, ZeroDivisionError):
+        raise ValueError("a whole number" if kind is int else "a number") from None
 
 
 def _guess(text: str) -> Any:

@@ -32,6 +32,7 @@ def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any
         "bytes_up": totals(metrics, "bytes_up").total(),
         "bytes_down": totals(metrics, "bytes_down").total(),
         "flops": sum(record["flops"] for record in metrics),
+        "useful_flops": sum(record.get("useful_flops") or record["flops"] for record in metrics),
         "seconds": float(totals(metrics, "seconds").total()),
         "joules": float(sum(record["joules"] for record in metrics)),
         "memory_bytes": max((record["memory_bytes"] for record in metrics), default=0),

@@ -14,7 +14,8 @@ from gossamer.data import SPLITS, Data, Samples, Split, load, split
 from gossamer.errors import ConfigError, require
 from gossamer.nets import build
 from gossamer.random import key as make_key
-from gossamer.specs import parse
+from gossamer.specs import parse, spec
+from gossamer.statistics import STATISTICS, OfBatch, Statistics
 
 Arrays = tuple[Tensor, Tensor]
 AnyTask = Union["Task", Callable[..., "Task"]]
@@ -35,6 +36,7 @@ class Task:
     split: which client holds which of them
     loss: the mean loss of a batch, from outputs and labels
     correct: for each sample whether the output is right, from outputs and labels
+    statistics: what static batch norms normalise by in evaluation, and how many samples are evaluated together
     """
 
     model: Callable[[], nn.Module]
@@ -42,6 +44,7 @@ class Task:
     split: Split
     loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy
     correct: Callable[[Tensor, Tensor], Tensor] = correct
+    statistics: Statistics = OfBatch()
     names: tuple[str, str, str] = ("custom", "custom", "custom")
 
     @classmethod
@@ -65,7 +68,8 @@ class Task:
         _check_arrays(train=train, test=test)
         classes = int(max(train[1].max(), test[1].max())) + 1
         data = Data("custom", Samples(*train), Samples(*test), classes=classes, split=split, model="custom")
-        return cls(model, data, deal(data, split, clients, seed), loss, correct, ("custom", "custom", split))
+        names = ("custom", "custom", split)
+        return cls(model, data, deal(data, split, clients, seed), loss, correct, names=names)
 
     @classmethod
     def named(
@@ -77,16 +81,19 @@ class Task:
         split: str | None = None,
         clients: int = 50,
         seed: int = 0,
+        statistics: str | None = None,
     ) -> "Task":
         """A task from a data set and a network that come with Gossamer, as ``gossamer run`` names them."""
         found = load(data, data_dir=Path(data_dir) if data_dir else None, clients=clients, key=make_key(seed))
-        return cls.of_data(found, model, split or found.split, deal(found, split or found.split, clients, seed))
+        rule = split or found.split
+        return cls.of_data(found, model, rule, deal(found, rule, clients, seed), statistics)
 
     @classmethod
-    def of_data(cls, data: Data, model: str | None, rule: str, split: Split) -> "Task":
+    def of_data(cls, data: Data, model: str | None, rule: str, split: Split, statistics: str | None = None) -> "Task":
         """A task from data that is there, a network by name (the data's own, if none is given), and a split."""
         net, shape, classes = model or data.model, data.shape, data.classes
-        return cls(lambda: build(net, shape, classes), data, split, names=(data.name, net, rule))
+        by = parse(statistics, STATISTICS, "statistics") if statistics else OfBatch()
+        return cls(lambda: build(net, shape, classes), data, split, statistics=by, names=(data.name, net, rule))
 
     @classmethod
     def own(
@@ -116,7 +123,7 @@ class Task:
         classes = max((int(arrays[1].max()) + 1 for arrays in given.values()), default=0)
         data = Data("own", Samples(*train or none), Samples(*test or none), classes, split="own", model="custom")
         split = Split.alone(client, clients, len(data.train), len(data.test))
-        return cls(model, data, split, loss, correct, ("own", "custom", "own"))
+        return cls(model, data, split, loss, correct, names=("own", "custom", "own"))
 
     def with_split(self, kept: Split) -> "Task":
         """The same task with another split: one read back from a run, say."""
@@ -129,12 +136,13 @@ class Task:
 
     def describe(self) -> dict[str, object]:
         """What a run folder records, so that a resumed run can tell whether this is the same task."""
-        name, model, spec = self.names
+        name, model, rule = self.names
         return {
             "data": name,
             "model": model,
-            "split": spec,
+            "split": rule,
             "clients": self.clients,
+            "statistics": spec(self.statistics, STATISTICS),
             "data_digest": self.data.digest(),
             "split_digest": self.split.digest(),
         }

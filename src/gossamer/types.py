@@ -6,8 +6,8 @@ round to the next, on either side, is a ``State``: a nest of dictionaries of ten
 pickling. A ``Clock`` tells a part of a method when and where it is being called.
 """
 
-from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -31,6 +31,13 @@ class Clock(NamedTuple):
     round: int
     rounds: int
     client: int
+
+
+class Flops(NamedTuple):
+    """Floating-point operations: all that are done, and those among them that have a weight to them which is held."""
+
+    done: int
+    useful: int
 
 
 @dataclass(frozen=True)
@@ -105,7 +112,7 @@ class Part:
 
     index: positions kept along each leading dimension of a tensor, ``None`` for a whole dimension
     keep: 0/1 inside the slice, what is trained; entries with 0 are zero for the client
-    count: 0/1 inside the slice, what counts in aggregation, where that differs from ``keep``
+    count: 0/1 inside the slice (or what broadcasts to it), what counts in aggregation, where that is not ``keep``
     """
 
     index: Mapping[str, tuple[Tensor | None, ...]] = field(default_factory=dict)
@@ -130,6 +137,18 @@ class Part:
             name: self._place(name, tensor * self._counts(name, tensor), like[name]) for name, tensor in change.items()
         }
 
+    def counting(self, rows: Iterable[tuple[str, int]], labels: Tensor, like: Mapping[str, Tensor]) -> "Part":
+        """The same part, of which in the tensors and dimensions named only entries of labels with 1 count."""
+        count = dict(self.count)
+        for name, dim in rows:
+            index = self.index.get(name, ())
+            kept = index[dim] if dim < len(index) else None
+            shape = [1] * like[name].dim()
+            shape[dim] = -1
+            mine = (labels if kept is None else labels[kept]).to(like[name]).view(shape)
+            count[name] = mine * self._counts(name, like[name])
+        return replace(self, count=count)
+
     def layout(self, params: Mapping[str, Tensor]) -> Layout:
         """How the client's entries lie in a vector: those that it does not train are not in it."""
         return Layout.of(self.take(params), self.keep)
@@ -152,8 +171,21 @@ class Part:
 
     def coverage(self, like: Mapping[str, Tensor]) -> Params:
         """1 where this part counts in aggregation, 0 elsewhere, over the whole model."""
-        held = {name: torch.ones_like(tensor) for name, tensor in self.take(like).items()}
-        return self.spread(held, like)
+        return self.spread(self.ones(like), like)
+
+    def ones(self, like: Mapping[str, Tensor]) -> Params:
+        """1 for each entry of the slices."""
+        return {name: torch.ones_like(_slice(tensor, self.index.get(name, ()))) for name, tensor in like.items()}
+
+    def add(self, total: Mapping[str, Tensor], change: Mapping[str, Tensor], weight: float) -> None:
+        """Add a client's change, times a weight, where it counts, to tensors of the whole model."""
+        for name, tensor in change.items():
+            counted = tensor * self._counts(name, tensor)
+            if name not in self.index:
+                total[name].add_(counted, alpha=weight)
+            else:
+                at = _mesh(self.index[name], total[name].shape, tensor.device)
+                total[name][at] += weight * counted  # no entry is named twice
 
     def _counts(self, name: str, tensor: Tensor) -> Tensor:
         return self.count.get(name, self.keep.get(name, tensor.new_ones(()))).to(tensor)

@@ -136,7 +136,7 @@ def _pieces(request: Request, method: Method, clients: int, seed: int) -> "tuple
     if request.task:
         path, _, name = request.task.rpartition(":")
         return written, apps.own_task(Path(path), name)
-    named = {"model": request.model, "split": request.split}
+    named = {"model": request.model, "split": request.split, "statistics": request.statistics}
     given = {word: said for word, said in named.items() if said}
     return written, apps.named_task(request.data or DATA, {**given, "clients": clients, "seed": seed})
 

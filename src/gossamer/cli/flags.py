@@ -10,6 +10,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
+from fractions import Fraction
 from typing import Any, Literal, NamedTuple, Union
 
 from gossamer.channels import CHANNELS, Channel
@@ -102,6 +103,8 @@ def takes(kind: Any) -> str:
         return f"{takes(args[0])}+{takes(args[0])}+..."
     if kind in REGISTRIES:
         return "SPEC"
+    if hasattr(kind, "of_text"):
+        return str(getattr(kind, "takes", "FILE"))
     return {int: "N", float: "X", bool: "true|false", types.NoneType: "none"}.get(kind, "VALUE")
 
 
@@ -109,7 +112,7 @@ def meanings(recipe: Recipe) -> dict[str, str]:
     """What each parameter means: the recipe's own words first, then those of its parts."""
     method = defaults(recipe)
     told: dict[str, str] = {}
-    for source in (recipe, *map(type, parts(method))):
+    for source in (recipe, *map(type, parts(method)), Method):
         for name, meaning in lines(source):
             told.setdefault(name, meaning)
     return told
@@ -164,12 +167,25 @@ def value(word: str, text: Any, kind: Any) -> Any:
         return parse(text, *REGISTRIES[kind])
     try:
         return read(text, kind)
+    except ConfigError as error:
+        raise ConfigError(*(f"{word}: {mistake}" for mistake in error.mistakes)) from None
     except ValueError as error:
         raise ConfigError(f"{word} must be {error}, got {text!r}") from None
 
 
 def shown(default: Any) -> str:
-    """A default as help shows it."""
+    """A default as help shows it: as it would be typed.
+
+    >>> shown(None), shown((1.0, 0.25))
+    ('none', '1,1/4')
+    """
     if default is REQUIRED:
         return "required"
+    if isinstance(default, tuple):
+        return ",".join(map(_plainly, default))
     return "none" if default is None else str(default)
+
+
+def _plainly(entry: Any) -> str:
+    fraction = Fraction(entry).limit_denominator(1000) if isinstance(entry, float) else None
+    return str(fraction) if fraction == entry else str(entry)

@@ -4,17 +4,19 @@ import argparse
 from typing import NoReturn
 
 from gossamer import __version__
-from gossamer.cli import deploying, looking, running
+from gossamer.cli import deploying, looking, measuring, running, widths
 from gossamer.errors import ConfigError
 from gossamer.specs import unknown
 
-COMMANDS = ("run", "resume", "runs", "show", "compare", "methods", "data", "deploy")
+COMMANDS = ("run", "resume", "runs", "show", "compare", "methods", "data", "widths", "stability", "deploy")
 
 
 def dispatch(words: list[str]) -> int:
     """Find the command and do it."""
     if words[:1] == ["run"]:
         return running.run(words[1:])
+    if words[:1] == ["stability"]:
+        return measuring.measure(words[1:])
     if words[:1] == ["deploy"]:
         return deploying.deploy(words[1:])
     if words and not words[0].startswith("-") and words[0] not in COMMANDS:
@@ -53,6 +55,8 @@ def commands_parser() -> "Parser":
     methods = names.add_parser("methods", help="the methods, or one of them with its flags")
     methods.add_argument("name", metavar="NAME", nargs="?", help="a method, or my_file.py:my_recipe (all methods)")
     methods.set_defaults(do=looking.methods)
+    _widths_parser(names.add_parser("widths", help="which channels of a network are tied, and what it is without some"))
+    names.add_parser("stability", help="how much one sample matters: gossamer stability fedavg")
     names.add_parser("deploy", help="the same methods across real machines, on Flower: gossamer deploy --help")
     _data_parser(names.add_parser("data", help="data sets, splits and models"))
     return top
@@ -69,6 +73,18 @@ def _data_parser(parser: argparse.ArgumentParser) -> None:
     show.add_argument("--seed", metavar="S", default="0", help="seed of the run (0)")
     show.add_argument("--out", metavar="FILE.png", default="split.png", help="the picture (split.png)")
     show.set_defaults(do=looking.data_show)
+
+
+def _widths_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--data", metavar="NAME", help="data set (digits)")
+    parser.add_argument("--data-dir", metavar="DIR", help="where the files of data sets are")
+    parser.add_argument("--model", metavar="NAME", help="network (what suits the data)")
+    parser.add_argument("--task", metavar="FILE.py:NAME", help="your own task, instead of data and model")
+    parser.add_argument("--capacities", metavar="X,X,...", help="shares of the channels (1,1/2,1/4,1/8,1/16)")
+    parser.add_argument("--batch", metavar="N", help="samples in a batch, on which memory depends (16)")
+    parser.add_argument("--no-streams", dest="streams", action="store_false", help="every layer by itself, sums too")
+    parser.add_argument("--toml", action="store_true", help="the rule as a file, to change it and give it to --ties")
+    parser.set_defaults(do=widths.widths)
 
 
 class Parser(argparse.ArgumentParser):

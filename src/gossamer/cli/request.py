@@ -25,13 +25,14 @@ from gossamer.mistakes import Mistakes
 from gossamer.nets import NETS, build
 from gossamer.random import key
 from gossamer.specs import parse, unknown
+from gossamer.statistics import STATISTICS
 from gossamer.tasks import Task, deal, task_at
 
 DATA = "digits"
 CLIENTS = 50
 ROUNDS = 30
 
-TASK = ("data", "data_dir", "model", "split", "clients")
+TASK = ("data", "data_dir", "model", "split", "statistics", "clients")
 """What ``--task`` replaces."""
 
 OPTIONS = tuple(option.name for option in fields(Options))
@@ -48,6 +49,7 @@ class Request:
     data_dir: str | None = None
     model: str | None = None
     split: str | None = None
+    statistics: str | None = None
     clients: str | None = None
     task: str | None = None
     codec: str | None = None
@@ -200,10 +202,12 @@ def make_task(request: Request, seed: int, split: Split | None, read: Callable[[
         split = split or mistakes.attempt(deal, data, request.split or data.split, clients, seed)
     elif request.split:
         mistakes.attempt(parse, request.split, SPLITS, "split")
+    if request.statistics:
+        mistakes.attempt(parse, request.statistics, STATISTICS, "statistics")
     mistakes.settle()
     assert data is not None  # or there were mistakes
     assert split is not None
-    return Task.of_data(data, request.model, request.split or data.split, split)
+    return Task.of_data(data, request.model, request.split or data.split, split, request.statistics)
 
 
 def make_data(request: Request, clients: int, seed: int) -> Data:

@@ -20,6 +20,13 @@ RUN = [
     Flag("data_dir", str, "", "where the files of data sets are", "DIR"),
     Flag("model", str, SUITS, "network: gossamer data list", "NAME"),
     Flag("split", str, SUITS, "how samples are dealt, such as dirichlet:0.3", "SPEC"),
+    Flag(
+        "statistics",
+        str,
+        "batch",
+        "what static batch norms are evaluated by, such as train:10",
+        "SPEC",
+    ),
     Flag("clients", int, CLIENTS, "number of clients", "N"),
     Flag("task", str, "", "your own task, instead of data, model and split", "FILE.py:NAME"),
     Flag("codec", str, "the method's own", "what weights go through on their way up, such as eden:2", "SPEC"),

@@ -14,12 +14,13 @@ from torch import Tensor
 
 from gossamer.codecs import Codec
 from gossamer.errors import GossamerError
+from gossamer.forms import Weights
 from gossamer.method import Broadcast, Job, Method, Sent, Trained
 from gossamer.objective import Objective, seeded
 from gossamer.random import Key, fold, uniform
 from gossamer.solvers import Now
 from gossamer.tree import subtract
-from gossamer.types import Clock, Layout, Params, State
+from gossamer.types import Clock, Flops, Layout, Params, State
 from gossamer.wire import Letter
 
 Gradients = tuple[Params, Params]  # named, because the compiler reads annotations too, and trips over brackets
@@ -47,7 +48,7 @@ class Answer(NamedTuple):
     sent: Sent
     state: State
     loss: float
-    flops: int
+    flops: Flops
 
 
 class Done(NamedTuple):
@@ -61,8 +62,9 @@ class Client:
     """Does orders, one at a time and step by step: the reference for every faster way."""
 
     def __init__(self, method: Method, objective: Objective) -> None:
-        self.method, self.objective = method, objective
-        self.like = objective.initial()
+        self.method, self.objective = method.fit(objective), objective
+        values = self.method.form != Weights() or not self.method.shared
+        self.like = objective.initial() if values else objective.outline()
         self._broadcast: Broadcast | None = None
 
     def do(self, order: Order) -> Done:
@@ -78,7 +80,14 @@ class Client:
         before = self._broadcast if self._broadcast and self._broadcast.fits(order.data, order.key) else None
         job = self.method.open(order.data, self.like, order.state, order.clock, order.key, before)
         self._broadcast = job.broadcast
-        return job
+        return job._replace(labels=self._labels(order)) if self.method.labels == "own" else job
+
+    def _labels(self, order: Order) -> Tensor:
+        """1 for each label that the client has a sample of."""
+        name, dim = self.method.rows[0]
+        found = torch.zeros(self.like[name].shape[dim], dtype=self.objective.layout.dtype, device=self.objective.device)
+        found[self.objective.y[torch.from_numpy(order.samples).to(self.objective.device)]] = 1
+        return found
 
     def reply(self, job: Job, trained: Trained) -> Answer:
         """Make the client's message of what training came to."""
@@ -101,7 +110,7 @@ class Client:
     def finish(self, order: Order, job: Job, lesson: "Lesson", carry: State, loss: float) -> Trained:
         """What a round came to, from what its last step carried and the mean loss."""
         change, state = subtract(carry["params"], job.start), self.method.solver.end(carry)
-        return Trained(change, state, loss, lesson.flops(job.start), len(order.samples))
+        return Trained(change, state, loss, lesson.flops(job), len(order.samples))
 
     def begin(self, job: Job, steps: int) -> tuple[Params, State, State]:
         """For a round of so many steps: where it starts, what is carried from step to step, and what stays the same."""
@@ -111,12 +120,14 @@ class Client:
         codec = self.method.codec.rehearsal(layout, steps, fold(job.key, "codec"), device)
         form = self.method.form.aid(job.part.take(self.like), fold(job.key, "form"))
         taken = {"taken": torch.zeros((), dtype=torch.int64, device=device)} if codec or form else {}
-        return start, {**carry, **taken}, {"keep": dict(job.part.keep), "codec": codec, "form": form}
+        labels = {} if job.labels is None else {"labels": job.labels}
+        return start, {**carry, **taken}, {"keep": dict(job.part.keep), "codec": codec, "form": form, **labels}
 
     def step(self, start: Params, carry: State, aid: State, x: Tensor, y: Tensor, now: Now) -> tuple[State, Tensor]:
         """One step, operation by operation: the next carry, and the loss."""
         trained = self.objective.trained
-        return step(self.method, trained, lambda at: self.objective.gradient(at, x, y), start, carry, aid, now)
+        labels = aid.get("labels")
+        return step(self.method, trained, lambda at: self.objective.gradient(at, x, y, labels), start, carry, aid, now)
 
 
 def step(
@@ -125,7 +136,8 @@ def step(
     """One step of a method's solver: the next carry, and the loss. Whoever trains, and however, comes through here.
 
     ``aid`` holds which entries are trained, where that is not all (``keep``), what the codec needs where training feels
-    its loss (``codec``), and what the network's tensors follow from, where these are not what is held (``form``).
+    its loss (``codec``), what the network's tensors follow from, where these are not what is held (``form``), and which
+    labels count, where that is not all (``labels``).
     """
     losses: list[Tensor] = []
 
@@ -181,11 +193,12 @@ class Lesson:
         """The numbers of all samples, batch after batch."""
         return torch.from_numpy(np.concatenate(self.rows))
 
-    def flops(self, params: Params) -> int:
+    def flops(self, job: Job) -> Flops:
         """What all steps cost, counted on one client alone, once for each size of batch."""
-        first = {len(rows): rows for rows in self.rows}
-        many = Counter(self.sizes)
-        return sum(many[size] * self.objective.flops(params, torch.from_numpy(first[size])) for size in many)
+        first = {len(rows): torch.from_numpy(rows) for rows in self.rows}
+        many, keep = Counter(self.sizes), dict(job.part.keep)
+        costs = [(n, self.objective.flops(job.start, first[size], keep)) for size, n in many.items()]
+        return Flops(sum(n * cost.done for n, cost in costs), sum(n * cost.useful for n, cost in costs))
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor | None]]:
         for number, rows in enumerate(self.rows):

@@ -7,7 +7,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from gossamer.errors import ConfigError
 from gossamer.objective import Objective
+from gossamer.statistics import OfOwnBatch, OfTraining, static_norms
 from gossamer.types import Params
 
 Outcome = tuple[float, np.ndarray]
@@ -21,6 +23,10 @@ class Evaluator:
         self.objective, self.split = objective, objective.task.split
         test = objective.task.data.test
         self.x, self.y = test.x.to(objective.device), test.y.to(objective.device)
+        static, by = bool(static_norms(objective.build())), objective.task.statistics
+        self.alone = static and isinstance(by, OfOwnBatch)
+        if static and isinstance(by, OfTraining) and not len(objective.x):
+            raise ConfigError("statistics=train: there are no training samples where the model is evaluated: use batch")
 
     def __call__(self, model: Params, shared: bool, personal: Callable[[int], Params]) -> dict[str, float]:
         """Accuracy and loss on the whole test set, and personal accuracies: their mean and that of the worst tenth.
@@ -36,7 +42,8 @@ class Evaluator:
             if params is not last and not shared:
                 last, outcome = params, self._outcome(params)
             if len(tested):
-                own.append(float(outcome[1][tested].mean()) if params is last else self.share(params, tested))
+                seen = params is last and not self.alone
+                own.append(float(outcome[1][tested].mean()) if seen else self.share(params, tested))
             whole += [] if shared else [_mean(outcome)]
         loss, accuracy = np.mean(whole, axis=0)
         return {

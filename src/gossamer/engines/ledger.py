@@ -9,6 +9,7 @@ from typing import Any
 
 from gossamer.channels import Receipt
 from gossamer.machine import peak_memory
+from gossamer.types import Flops
 
 
 class Ledger:
@@ -22,7 +23,7 @@ class Ledger:
         self.failures: list[dict[str, Any]] = []
         self.lost: list[int] = []
         self.notes: dict[str, Any] = {}
-        self.flops = 0
+        self.flops = self.useful = 0
         self.joules = self.airtime = 0.0
         self._phase, self._since = "other", time.perf_counter()
 
@@ -41,10 +42,11 @@ class Ledger:
         self.seconds[self._phase] += now - self._since  # type: ignore[assignment]  # Counter adds floats as well
         self._phase, self._since = phase, now
 
-    def train(self, loss: float, flops: int) -> None:
+    def train(self, loss: float, flops: Flops) -> None:
         """Note one client's training."""
         self.losses.append(loss)
-        self.flops += flops
+        self.flops += flops.done
+        self.useful += flops.useful
 
     def send(self, client: int, kinds: dict[str, int], receipt: Receipt) -> None:
         """Note one upload: its bytes count, whether it arrived or not."""
@@ -69,6 +71,7 @@ class Ledger:
             "bytes_up": dict(self.up),
             "bytes_down": dict(self.down),
             "flops": self.flops,
+            "useful_flops": self.useful,
             "joules": self.joules,
             "airtime": self.airtime,
             "seconds": {phase: round(spent, 6) for phase, spent in self.seconds.items()},

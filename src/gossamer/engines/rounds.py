@@ -64,10 +64,11 @@ class Rounds(ABC):
     """A run in progress: the method, the task, and what server and clients remember."""
 
     def __init__(self, method: Method, task: Task, options: Options, request: dict[str, Any] | None = None) -> None:
-        self.method, self.task, self.options = method, task, options
+        self.task, self.options = task, options
         self.cohort_size = options.cohort(task.clients)
         self.key = make_key(options.seed)
         self.objective = Objective(task, options.device, self.key)
+        self.method = method.fit(self.objective)
         self.like = self.objective.initial()
         self.choice: dict[str, Any] = {"executor": options.executor}
         self.server: State = method.server.init(method.form.hold(self.like, fold(self.key, "form")))

@@ -53,7 +53,7 @@ class Simulation(Rounds):
         self.objective.check(self.like)
         self.split = task.split.pooled(len(task.data.test)) if method.pooled else task.split
         self.evaluate = Evaluator(self.objective)
-        self.client = Client(method, self.objective)
+        self.client = Client(self.method, self.objective)
         auto = options.executor == AUTO
         self.executor: Executor | None = None if auto else EXECUTORS[options.executor](self.client)
         self.ready = False

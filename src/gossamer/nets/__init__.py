@@ -11,10 +11,12 @@ from torch import nn
 
 from gossamer import specs
 from gossamer.errors import ConfigError, require
-from gossamer.nets.conv import cnn2, cnn4, cnn8, cnn_gn
+from gossamer.nets.conv import cnn2, cnn4, cnn8, cnn_gn, lenet5, vgg11
 from gossamer.nets.dense import logistic, mlp
 from gossamer.nets.lstm import lstm
+from gossamer.nets.mixer import mixer
 from gossamer.nets.resnet import resnet18
+from gossamer.nets.resnet_gn import resnet18_gn
 
 __all__ = ["NETS", "Net", "build"]
 
@@ -33,10 +35,14 @@ NETS: dict[str, Net] = {
     "cnn4": Net(cnn4, "four 3 x 3 convolutions with batch norm (FedMRN)", least=16),
     "cnn8": Net(cnn8, "eight 3 x 3 convolutions with batch norm (FedMRN)", least=16),
     "cnn-gn": Net(cnn_gn, "four 3 x 3 convolutions with group norm (the benchmarks)", least=4),
+    "lenet5": Net(lenet5, "two 5 x 5 convolutions and 500 hidden units (FedSpa)", least=16),
     "logistic": Net(logistic, "logistic regression with a bias"),
     "lstm": Net(lstm, "characters through 256 LSTM units to the next one (FedMRN)", least=0),
+    "mixer": Net(mixer, "four blocks of linear layers across patches and across channels (MLP-Mixer)", least=4),
     "mlp": Net(mlp, "two hidden layers of 200 (PERM)"),
     "resnet18": Net(resnet18, "a residual network of 18 layers with static batch norm (HeteroFL, FedRolex)", least=8),
+    "resnet18-gn": Net(resnet18_gn, "a residual network of 18 layers with group norm (FedSpa)", least=8),
+    "vgg11": Net(vgg11, "eight 3 x 3 convolutions with group norm (FedSpa)", least=32),
 }
 
 

@@ -45,7 +45,8 @@ class LSTM(nn.Module):
 
     def states(self, x: Tensor) -> Tensor:
         """The state after the last of the vectors ``x`` (batch x time x embedding)."""
-        hidden = cell = x.new_zeros(x.shape[0], UNITS)
+        units = self.hidden.weight.shape[1]  # fewer than UNITS at a client that holds a narrower network
+        hidden = cell = x.new_zeros(x.shape[0], units)
         for pushed in self.input(x).unbind(1):
             hidden, cell = step(pushed + self.hidden(hidden), cell)
         return hidden

@@ -1,8 +1,10 @@
 """A residual network with activations ahead of its convolutions, as sub-model training uses it (HeteroFL, FedRolex).
 
 Its batch norms are static: they keep no running statistics, so that clients of unequal width have none to agree on, and
-normalise by the batch at hand in training and in evaluation alike. How many images are evaluated together therefore
-matters; here it is a thousand.
+normalise by the batch at hand in training. In evaluation that is one of three choices of a run (``statistics``).
+
+A scaler ahead of each norm makes up, in training, for channels that a client does not hold. Where the norm takes the
+batch's own statistics it makes no difference but for the norm's epsilon.
 """
 
 import math
@@ -25,7 +27,8 @@ def resnet18(shape: torch.Size, classes: int, width: float = 1.0) -> nn.Module:
     head = nn.Linear(before, classes)
     nn.init.zeros_(head.bias)
     stem = nn.Conv2d(shape[0], stages[0], 3, padding=1, bias=False)
-    return nn.Sequential(stem, *blocks, norm(before), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
+    tail = (Scaler(before), norm(before), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
+    return nn.Sequential(stem, *blocks, *tail)
 
 
 def norm(channels: int) -> nn.Module:
@@ -33,11 +36,25 @@ def norm(channels: int) -> nn.Module:
     return nn.BatchNorm2d(channels, track_running_stats=False)
 
 
+class Scaler(nn.Module):
+    """In training, divides by the share of a layer's channels that are there."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.channels = channels
+
+    def forward(self, x: Tensor) -> Tensor:
+        """What comes in, scaled up where channels are missing."""
+        here = x.shape[1]
+        return x * (self.channels / here) if self.training and here < self.channels else x
+
+
 class Block(nn.Module):
     """Two convolutions, each behind a norm and a ReLU, added to the input or to a 1 x 1 convolution of it."""
 
     def __init__(self, before: int, channels: int, stride: int = 1) -> None:
         super().__init__()
+        self.scaler1, self.scaler2 = Scaler(before), Scaler(channels)
         self.norm1, self.norm2 = norm(before), norm(channels)
         self.conv1 = nn.Conv2d(before, channels, 3, stride, padding=1, bias=False)
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
@@ -46,6 +63,6 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """The block's output; where the shape changes, the shortcut too comes after the activation."""
-        active = F.relu(self.norm1(x))
-        inner: Tensor = self.conv2(F.relu(self.norm2(self.conv1(active))))
+        active = F.relu(self.norm1(self.scaler1(x)))
+        inner: Tensor = self.conv2(F.relu(self.norm2(self.scaler2(self.conv1(active)))))
         return inner + (self.shortcut(active) if self.shortcut is not None else x)

@@ -63,8 +63,9 @@ def executor(summary: Summary) -> str:
 
 
 def operations(summary: Summary) -> str:
-    """Floating-point operations of all training."""
-    return f"{amount(summary['flops'])}FLOP"
+    """Floating-point operations of all training, and how many of them were for weights that clients hold."""
+    done, useful = summary["flops"], summary["useful_flops"]
+    return f"{amount(done)}FLOP" + (f", {amount(useful)}FLOP of them useful" if useful < done else "")
 
 
 def full(path: Path, about: dict[str, Any], metrics: Sequence[Record], state: str) -> str:

@@ -1,6 +1,7 @@
 """Numbers and tables as plain text, for terminals and files alike."""
 
 import math
+import re
 import shutil
 import sys
 import textwrap
@@ -95,7 +96,7 @@ def _fitting(wanted: int, before: int, width: int | None) -> int:
 
 
 def _numeric(text: str) -> bool:
-    return text == BLANK or text.removeprefix("-")[:1].isdigit()
+    return text == BLANK or re.fullmatch(r"-?\d[\d.,:e+-]*[%x]?", text.split(" ")[0]) is not None
 
 
 def pairs(rows: Sequence[tuple[str, str]], width: int | None = None) -> str:

@@ -20,9 +20,10 @@ class Average(Mean):
             return state
         mean = acc.mean()
         if acc.cover is None:
-            return {"params": mean}
+            return {"params": self.projected(mean)}
         params = self.model(state)
-        return {"params": {name: torch.where(cover > 0, mean[name], params[name]) for name, cover in acc.cover.items()}}
+        sent = {name: torch.where(cover > 0, mean[name], params[name]) for name, cover in acc.cover.items()}
+        return {"params": self.projected(sent)}
 
 
 @dataclass(frozen=True)

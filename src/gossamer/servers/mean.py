@@ -12,6 +12,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gossamer import tree
 from gossamer.errors import require
 from gossamer.servers.base import Arrival
 from gossamer.types import Clock, Layout, Params, State
@@ -43,10 +44,12 @@ class Mean:
 
     weights: what a client counts for: its samples, its batches, or one each (uniform)
     over: cohort divides by all who arrived, holders divides each entry by those who hold it
+    radius: the largest norm of the model, which is projected onto that ball after each round; none is no ball
     """
 
     weights: Weights = "samples"
     over: Literal["cohort", "holders"] = "cohort"
+    radius: float | None = None
 
     def __post_init__(self) -> None:
         require(
@@ -55,6 +58,7 @@ class Mean:
                 f"Mean.weights must be samples, batches or uniform, got {self.weights!r}",
             ),
             (self.over in ("cohort", "holders"), f"Mean.over must be cohort or holders, got {self.over!r}"),
+            (self.radius is None or self.radius > 0, f"Mean.radius must be positive, got {self.radius}"),
         )
 
     def init(self, params: Params) -> State:
@@ -83,12 +87,9 @@ class Mean:
         if arrival.part.whole:
             arrival.add(acc.vector, arrival.weight)
         else:
-            change = arrival.change(acc.vector.device)
-            for name, values in arrival.part.spread(change, acc.like).items():
-                acc.total[name].add_(values, alpha=arrival.weight)
+            arrival.part.add(acc.total, arrival.change(acc.vector.device), arrival.weight)
         if acc.cover is not None:
-            for name, held in arrival.part.coverage(acc.like).items():
-                acc.cover[name].add_(held, alpha=arrival.weight)
+            arrival.part.add(acc.cover, arrival.part.ones(acc.like), arrival.weight)
         acc.weight += arrival.weight
         return acc
 
@@ -97,4 +98,11 @@ class Mean:
         if acc.weight == 0:
             return state
         params = self.model(state)
-        return {"params": {name: params[name] + mean for name, mean in acc.mean().items()}}
+        return {"params": self.projected({name: params[name] + mean for name, mean in acc.mean().items()})}
+
+    def projected(self, params: Params) -> Params:
+        """The nearest model in the ball."""
+        if self.radius is None:
+            return params
+        shrink = (self.radius / tree.norm(params)).clamp(max=1)
+        return {name: tensor * shrink for name, tensor in params.items()}

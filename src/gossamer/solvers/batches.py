@@ -1,7 +1,10 @@
 """How samples are dealt into batches, for every solver that goes through them epoch by epoch."""
 
+from typing import Any
+
 import numpy as np
 
+from gossamer.errors import ConfigError
 from gossamer.random import Key, fold, permutation
 
 
@@ -33,3 +36,11 @@ class InBatches:
             order = permutation(fold(key, "epoch", epoch), samples)
             plan += [order[i : i + (self.batch or samples)] for i in range(0, samples, self.batch or samples)]
         return plan[:steps]
+
+
+def batch_size(solver: Any) -> int:
+    """How many samples a solver's batches have, for whoever must know before there are any."""
+    batch = getattr(solver, "batch", None)
+    if not isinstance(batch, int):
+        raise ConfigError("how much memory training takes depends on the size of a batch: give one (--batch N)")
+    return batch

@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from typing import ClassVar
 
+from gossamer.capacity import Capacities, capacity, check_shares
 from gossamer.random import Key, fold, uniform
 from gossamer.types import Clock, Params, Part
-from gossamer.views.capacity import Capacities, capacity, check_capacities
+from gossamer.views.base import AnyNetwork
 
 
 @dataclass(frozen=True)
-class Bernoulli:
+class Bernoulli(AnyNetwork):
     """Every entry is held with a chance that is the client's capacity, independently, and drawn anew each round.
 
     capacities: shares of the model; client c has the one at c modulo their number
@@ -23,7 +24,7 @@ class Bernoulli:
     common: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_capacities("Bernoulli", self.capacities)
+        check_shares("Bernoulli", self.capacities)
 
     def part(self, like: Params, clock: Clock, key: Key) -> Part:
         """A mask for each tensor."""

@@ -5,10 +5,11 @@ from typing import ClassVar
 
 from gossamer.random import Key
 from gossamer.types import Clock, Params, Part
+from gossamer.views.base import AnyNetwork
 
 
 @dataclass(frozen=True)
-class Full:
+class Full(AnyNetwork):
     """All of the model, always."""
 
     common: ClassVar[bool] = True

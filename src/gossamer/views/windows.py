@@ -6,15 +6,16 @@ from typing import ClassVar
 
 import torch
 
+from gossamer.capacity import Capacities, capacity, check_shares
 from gossamer.errors import require
 from gossamer.random import Key, fold, permutation
 from gossamer.random import key as make_key
 from gossamer.types import Clock, Params, Part
-from gossamer.views.capacity import Capacities, capacity, check_capacities
+from gossamer.views.base import AnyNetwork
 
 
 @dataclass(frozen=True)
-class Windows:
+class Windows(AnyNetwork):
     """A client holds as many neighbouring entries as it has room for, from where the round's window begins.
 
     Windows begin at evenly spaced places, and go on at the beginning where they reach the end. An epoch is as many
@@ -38,15 +39,12 @@ class Windows:
     common: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
-        check_capacities("Windows", self.capacities)
+        check_shares("Windows", self.capacities)
         require((self.places >= 1, f"Windows.places must be at least 1, got {self.places}"))
 
     def place(self, round_: int) -> int:
         """Where the window of a round begins, as the number of a place."""
-        epoch, number = divmod(round_, self.places)
-        if not self.shuffled:
-            return number
-        return int(permutation(fold(make_key(self.seed), "windows", epoch), self.places)[number])
+        return place(self.places, self.seed, round_) if self.shuffled else round_ % self.places
 
     def part(self, like: Params, clock: Clock, key: Key) -> Part:
         """A mask for each tensor that the window covers in part or not at all."""
@@ -61,3 +59,9 @@ class Windows:
             keep[name] = (ahead < length).to(tensor.dtype).view(tensor.shape)
             offset += tensor.numel()
         return Part(keep=keep)
+
+
+def place(places: int, seed: int, round_: int) -> int:
+    """The place of a round, where each epoch takes all places in a random order of its own."""
+    epoch, number = divmod(round_, places)
+    return int(permutation(fold(make_key(seed), "windows", epoch), places)[number])

@@ -16,6 +16,7 @@ from torch import Tensor
 from gossamer import tree
 from gossamer.engines.client import Client, Lesson, Order
 from gossamer.engines.executors.compiled import check
+from gossamer.engines.executors.program import begin_anew
 from gossamer.engines.executors.stacked import Group, InChunks, Pair, kind
 from gossamer.engines.executors.steps import in_place, tensors
 from gossamer.errors import ConfigError
@@ -38,7 +39,7 @@ class Captured(InChunks):
         if client.objective.device.type != "cuda":
             raise ConfigError("executor captured needs a GPU: use --device cuda, or another executor")
         super().__init__(client, size)
-        torch.compiler.reset()
+        begin_anew()
         self.plain = stepping(client)
         self.compiled = torch.compile(self.plain, fullgraph=True, dynamic=False)
         self.full: int | None = None

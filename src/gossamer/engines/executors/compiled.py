@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gossamer import tree
 from gossamer.engines.client import Client, Done, Lesson, Order
-from gossamer.engines.executors.program import Program
+from gossamer.engines.executors.program import Program, begin_anew
 from gossamer.engines.executors.side_by_side import SideBySide
 from gossamer.engines.executors.stacked import CHUNK, Stacked, kind, refuse_random
 from gossamer.engines.executors.steps import in_place, tensors
@@ -33,7 +33,7 @@ class CompiledClient(Client):
         super().__init__(method, objective)
         refuse_random(objective)
         self.size: int | None = None
-        torch.compiler.reset()  # or the programs of earlier runs in this process would count against this one's
+        begin_anew()
         step = in_place(method, objective)
 
         def take(nest: State) -> Tensor:
@@ -87,7 +87,7 @@ class CompiledStacked(Stacked):
 
     def __init__(self, client: Client, size: int = CHUNK) -> None:
         super().__init__(client, size)
-        torch.compiler.reset()
+        begin_anew()
         self.step = torch.compile(self.step, fullgraph=True, dynamic=False)
 
     def prepare(self, order: Order, orders: int) -> None:

@@ -15,6 +15,9 @@ from torch import Tensor
 from gossamer import tree
 from gossamer.types import State
 
+PROGRAMS = 64
+"""A step is compiled for so many kinds of clients at most."""
+
 Path = tuple[str, ...]
 Graph = Callable[..., Sequence[Any]]
 
@@ -64,6 +67,14 @@ class Program:
                 self._direct[kind] = graph, [places.get(id(arg), arg) for arg in args]
         self._called = None
         return result
+
+
+def begin_anew() -> None:
+    """Forget the programs of earlier runs in this process, and have room for one a width that clients have."""
+    import torch._dynamo.config as dynamo
+
+    torch.compiler.reset()
+    dynamo.recompile_limit = max(dynamo.recompile_limit, PROGRAMS)
 
 
 def alone() -> AbstractContextManager[Any]:

@@ -22,8 +22,10 @@ def pure_step(method: Method, objective: Objective) -> Step:
     def step(
         start: Params, carry: State, aid: State, x: Tensor, y: Tensor, now: dict[str, Tensor]
     ) -> tuple[State, Tensor]:
-        trained = objective.trained
-        return client.step(method, trained, lambda at: objective.pure_gradient(at, x, y), start, carry, aid, now)
+        trained, labels = objective.trained, aid.get("labels")
+        return client.step(
+            method, trained, lambda at: objective.pure_gradient(at, x, y, labels), start, carry, aid, now
+        )
 
     return step
 

@@ -88,7 +88,8 @@ class Node:
     def train(self, member: "Member", message: Message) -> tuple[Words, bytes]:
         """Train, and send what came of it."""
         answer = member.train(message)
-        return {**_echo(message), "loss": answer.loss, "flops": answer.flops}, bytes(answer.sent.data)
+        work = {"flops": answer.flops.done, "useful": answer.flops.useful}
+        return {**_echo(message), "loss": answer.loss, **work}, bytes(answer.sent.data)
 
     def evaluate(self, member: "Member", message: Message) -> tuple[Words, bytes]:
         """How good what this client would deploy is on its own test samples."""

@@ -37,7 +37,7 @@ from gossamer.method import Method
 from gossamer.random import fold, permutation
 from gossamer.runs import RunFolder, read_about
 from gossamer.tasks import AnyTask, Task, task_at
-from gossamer.types import State
+from gossamer.types import Flops, State
 from gossamer.wire import Body, Letter
 
 FOLDED = "folded"
@@ -201,7 +201,8 @@ class Field(Rounds):
             message = self.fitting(number, reply)
             letter = self.letter(client, message) if self.method.shared else None
             kinds = wire.kinds(letter) if letter else {}
-            ledger.train(word(message, "loss", float), max(0, word(message, "flops", int)))
+            work = Flops(*(max(0, word(message, name, int)) for name in ("flops", "useful")))
+            ledger.train(word(message, "loss", float), work)
         except Exception as error:  # whatever a reply does to its reader, it ends as a refusal with a reason
             if reply.says(OUT_OF_STEP):
                 self.anew.add(client)

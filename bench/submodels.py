@@ -1,0 +1,207 @@
+"""What a narrower client saves: memory and time of a training step, and time of a round, by width.
+
+    python bench/submodels.py [--device cuda] [--executor captured] [--repeats 7]
+
+ResNet18 on random images of CIFAR-10's shape, batches of 10, SGD with momentum and clipping; on a CPU one thread.
+
+First a step at each width beside the full one: memory as gossamer.memory works it out, memory as measured (the peak of
+what PyTorch allocates, from opening the server's message to the end of training), and milliseconds. At 1/16 of the
+width at most 12 % of the memory and a fifth of the time are asked for, on a CPU. Then a round of five clients, one of
+each width: as narrow networks, and with the same channels as masks on the whole network. The former is to be at least
+twice as fast on a CPU. Everything takes turns; times are medians.
+"""
+
+import argparse
+import statistics
+from collections.abc import Callable
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any, ClassVar, NamedTuple
+
+import stopwatch
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from gossamer import SGD, Dense, Mean, Method, Options, Task
+from gossamer.capacity import SHARES
+from gossamer.engines.client import Client, Order
+from gossamer.engines.executors import EXECUTORS, Executor, threads
+from gossamer.engines.executors.stacked import InChunks
+from gossamer.engines.ledger import Ledger
+from gossamer.engines.simulate import Simulation
+from gossamer.method import Job
+from gossamer.nets import build
+from gossamer.objective import Objective
+from gossamer.random import Key, key
+from gossamer.solvers import Solver
+from gossamer.types import Clock, Params, Part
+from gossamer.views import Channels, Network
+
+KEY, CLOCK = key(0), Clock(0, 1, 0)
+SHAPE, BATCH = torch.Size([3, 32, 32]), 10
+STEPS = {"cpu": 2, "cuda": 50}
+"""Steps of a client's round; fewer than four would not be captured."""
+MEMORY, TIME, ROUND = 0.12, 0.2, 2.0
+"""What is asked for on a CPU: shares of the full client's at 1/16, and how much faster a round is."""
+
+
+@dataclass(frozen=True)
+class Masked:
+    """The same channels as those of a narrower network, but as 0 and 1 on all entries of the whole one."""
+
+    channels: Channels
+    common: ClassVar[bool] = False
+
+    def fit(self, network: Network, solver: Solver) -> "Masked":
+        return Masked(self.channels.fit(network, solver))
+
+    def part(self, like: Params, clock: Clock, key: Key) -> Part:
+        narrow = self.channels.part(like, clock, key)
+        return Part() if narrow.whole else Part(keep=narrow.coverage(like))
+
+
+def method(view: Any, device: str) -> Method:
+    solver = SGD(0.01, steps=STEPS[device], batch=BATCH, momentum=0.9, weight_decay=5e-4, clip=1.0)
+    return Method(view, solver, Dense(), Mean("uniform", over="holders"))
+
+
+def task(clients: int, device: str) -> Task:
+    draw = torch.Generator().manual_seed(0)
+    many = clients * BATCH * STEPS[device]
+    x, y = torch.randn(many, *SHAPE, generator=draw), torch.randint(10, (many,), generator=draw)
+    return Task.of(lambda: build("resnet18", SHAPE, 10), (x, y), (x[:2], y[:2]), clients=clients)
+
+
+# A step at each width.
+
+
+class Entrant(NamedTuple):
+    """A client of one width, ready for its round."""
+
+    client: Client
+    executor: Executor
+    order: Order
+
+    @classmethod
+    def of(cls, share: float, device: str, executor: str) -> "Entrant":
+        objective = Objective(task(1, device), device, KEY)
+        made = method(Channels((share,)), device).fit(objective)
+        client = Client(made, objective)
+        data = made.brief(made.server.init(objective.initial()), CLOCK, KEY).data
+        order = Order(CLOCK, KEY, data, {}, objective.task.split.train(0))
+        runs = EXECUTORS[executor](client)
+        runs.prepare(order, 1)
+        return cls(client, runs, order)
+
+    def train(self, job: Job) -> None:
+        if isinstance(self.executor, InChunks):
+            with torch.no_grad():
+                self.executor.group([(self.order, job)]).train()
+        else:
+            self.client.train(self.order, job)
+
+    def estimate(self) -> int:
+        """Bytes as gossamer.memory works them out."""
+        return self.client.objective.memory(self.client.open(self.order).start, self.client.method.solver)
+
+    def memory(self, device: str) -> int:
+        """Bytes as they are allocated, operation by operation."""
+        return peak(lambda: self.client.train(self.order, self.client.open(self.order)), device)
+
+    def step(self, device: str) -> float:
+        """Milliseconds of one step."""
+        job = self.client.open(self.order)
+        return _clock(device)(lambda: self.train(job)) / STEPS[device]
+
+
+def peak(work: Callable[[], object], device: str) -> int:
+    """The most bytes that something holds at once, beyond what there was before."""
+    if device == "cuda":
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        work()
+        return torch.cuda.max_memory_allocated() - before
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
+        work()
+    found: Any = watched.profiler
+    events = [event for event in found.kineto_results.events() if event.name() == "[memory]"]
+    held = most = 0
+    for event in sorted(events, key=lambda event: event.start_ns()):
+        held += event.nbytes()
+        most = max(most, held)
+    return most
+
+
+def steps(device: str, executor: str, repeats: int) -> None:
+    field = {share: Entrant.of(share, device, executor) for share in SHARES}
+    turns = [{share: each.step(device) for share, each in field.items()} for _ in range(1 + repeats)][1:]
+    sizes = {share: (each.estimate(), each.memory(device)) for share, each in field.items()}
+    times = {share: statistics.median(turn[share] for turn in turns) for share in SHARES}
+    print("| width | memory by shapes | of full | as measured | of full | a step | of full |\n|" + " ---: |" * 7)
+    for share in SHARES:
+        pairs = [(size / 2**20, size / full, "MiB") for size, full in zip(sizes[share], sizes[1.0], strict=True)]
+        pairs.append((times[share], times[share] / times[1.0], "ms"))
+        told = " | ".join(f"{value:.1f} {unit} | {100 * ratio:.1f} %" for value, ratio, unit in pairs)
+        print(f"| {Fraction(share)} | {told} |")
+    least = min(SHARES)
+    shares = [size / full for size, full in zip(sizes[least], sizes[1.0], strict=True)]
+    _asked("memory by shapes", shares[0], shares[0] <= MEMORY, device)
+    _asked("memory as measured", shares[1], shares[1] <= MEMORY, device)
+    _asked("a step", times[least] / times[1.0], times[least] / times[1.0] <= TIME, device)
+
+
+# A round.
+
+
+def rounds(device: str, executor: str, repeats: int) -> None:
+    clients, channels = range(len(SHARES)), Channels(SHARES)
+    views = {"narrow networks": channels, "masks on the whole network": Masked(channels)}
+    options: dict[str, Any] = {"rounds": 1 + repeats, "device": device, "executor": executor}
+    field = {name: _simulation(view, device, options) for name, view in views.items()}
+    clock = _clock(device)
+    taken: dict[str, list[float]] = {name: [] for name in field}
+    for number in range(1 + repeats):
+        for name, run in field.items():
+            run.prepare(number, clients, Ledger())
+            taken[name].append(clock(lambda: run.train(number, clients, Ledger())))  # noqa: B023
+            if number == 0:
+                print(f"{name}: first round {taken[name][0]:.0f} ms, bytes sent: {_bytes(run):,}")
+    narrow, masked = (statistics.median(each[1:]) for each in taken.values())
+    ratios = sorted(m / n for n, m in list(zip(*taken.values(), strict=True))[1:])
+    print(f"a round: {narrow:.0f} ms narrow, {masked:.0f} ms masked; from {ratios[0]:.2f} to {ratios[-1]:.2f} times")
+    _asked("a round, times as fast", masked / narrow, masked / narrow >= ROUND, device)
+
+
+def _simulation(view: Any, device: str, options: dict[str, Any]) -> Simulation:
+    return Simulation(method(view, device), task(len(SHARES), device), Options(**options))
+
+
+def _bytes(run: Simulation) -> int:
+    """What the clients of a round send."""
+    ledger = Ledger()
+    run.train(0, range(len(SHARES)), ledger)
+    return sum(ledger.up.values())
+
+
+def _clock(device: str) -> Callable[[Callable[[], object]], float]:
+    return stopwatch.on_gpu if device == "cuda" else stopwatch.on_cpu
+
+
+def _asked(what: str, found: float, kept: bool, device: str) -> None:
+    verdict = ("as asked" if kept else "NOT as asked") if device == "cpu" else "nothing is asked for here"
+    print(f"{what}: {found:.3f}, {verdict}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What narrower clients save.")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--executor", choices=("one-by-one", "captured"), default="one-by-one")
+    parser.add_argument("--repeats", type=int, default=7)
+    given = parser.parse_args()
+    with threads(1):
+        steps(given.device, given.executor, given.repeats)
+        rounds(given.device, given.executor, given.repeats)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,66 @@
+"""What is kept of a sub-model run besides its accuracy: what it sends, how long a round takes, how it overfits."""
+
+import statistics
+from typing import Any
+
+import cells
+import numpy as np
+import torch
+from cells import Cell
+
+from gossamer import Channels, Task
+from gossamer.capacity import capacity
+from gossamer.engines.rounds import Result
+from gossamer.method import own
+from gossamer.objective import Objective
+from gossamer.random import fold, key
+from gossamer.types import Clock
+
+Record = dict[str, Any]
+NO_PART = ("prepare", "evaluate", "save")
+"""Seconds that belong to the run and not to its rounds."""
+
+
+def facts(cell: Cell, task: Task, result: Result) -> dict[str, Any]:
+    """Losses by evaluated round, model rate (the mean width), bytes a client, seconds of a round (median), the gap."""
+    device = result.about["options"]["device"]
+    held = widths(cell, result.metrics)
+    sent = {way: sum(sum(record[way].values()) for record in result.metrics) for way in ("bytes_up", "bytes_down")}
+    return {
+        "loss": [round(record["loss"], 4) for record in result.metrics if "loss" in record],
+        "rate": round(statistics.mean(held), 6),
+        "bytes_a_client": {way: round(total / len(held)) for way, total in sent.items()},
+        "round_seconds": round(statistics.median(map(seconds, result.metrics)), 3),
+        "device": result.about["machine"]["device"],
+        "executor": result.about["executor"],
+        "gap": gap(cell, task, result, device),
+    }
+
+
+def widths(cell: Cell, metrics: list[Record]) -> list[float]:
+    """The widths of all clients of all rounds, as they were drawn."""
+    view, found = cells.method(cell).view, []
+    assert isinstance(view, Channels)
+    for record in metrics:
+        for client in record["clients"]:
+            clock = Clock(record["round"] - 1, cell.rounds, client)
+            at = own(fold(key(cell.seed), "round", clock.round), clock)
+            found.append(capacity(view.capacities, view.drawn, clock, fold(at, "view")))
+    return found
+
+
+def seconds(record: Record) -> float:
+    """How long a round took, from the first message to the new model."""
+    return float(sum(spent for phase, spent in record["seconds"].items() if phase not in NO_PART))
+
+
+def gap(cell: Cell, task: Task, result: Result, device: str) -> dict[str, float]:
+    """Loss and accuracy of the last model on the clients' training samples as they are, and on the test set."""
+    objective, params = Objective(task, device, key(cell.seed)), dict(result.module.state_dict())
+    rows = torch.from_numpy(np.sort(task.split.train_index)).to(device)
+    test = task.data.test
+    found: dict[str, float] = {}
+    for name, x, y in (("train", objective.x[rows], objective.y[rows]), ("test", test.x.to(device), test.y.to(device))):
+        loss, right = objective.evaluate(params, x, y)
+        found |= {f"{name}_loss": round(loss, 4), f"{name}_accuracy": round(100 * float(right.float().mean()), 3)}
+    return found

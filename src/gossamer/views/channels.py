@@ -1,0 +1,140 @@
+"""Sub-models that are narrower networks: a client holds some channels of every layer, and trains tensors of that size.
+
+Which dimensions of tensors are channels, and which are the same, is the network's width rule (:mod:`gossamer.widths`):
+it is derived from the network when a run begins, or stated by hand. Each group of n channels is held to ceil(n times
+the client's capacity). Which of them depends on ``order``:
+
+    static     the first ones, always (HeteroFL)
+    rolling    neighbouring ones, which move back by one channel a round (FedRolex)
+    shuffled   neighbouring ones, that begin in an epoch once at each of ``places`` places, in random order (Algorithm 2
+               of Deng et al.); all clients of a round begin at the same place
+    random     drawn anew for each client, round and group
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+from functools import cache
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from gossamer.capacity import Capacities, Room, Shares, capacity, check_capacities, largest_share
+from gossamer.errors import ConfigError, require
+from gossamer.fleet import Fleet
+from gossamer.random import Key, fold, permutation
+from gossamer.solvers import Solver
+from gossamer.types import Clock, Params, Part
+from gossamer.views.base import Network
+from gossamer.views.windows import place
+from gossamer.widths import Ties, Widths
+
+Order = Literal["static", "rolling", "shuffled", "random"]
+ORDERS = ("static", "rolling", "shuffled", "random")
+
+
+@dataclass(frozen=True)
+class Channels:
+    """A narrower network for each client.
+
+    capacities: shares of the channels, or memory (8MB) that the largest must fit; client c has that at c modulo n
+    drawn: draw each client's capacity anew in every round instead
+    order: which channels: static, rolling, shuffled or random
+    places: how many places shuffled windows begin at, which is the number of rounds of an epoch
+    seed: of the order of places, which all clients share
+    streams: whether layers that are added up hold the same channels; without, every layer draws its own
+    ties: the width rule by hand (gossamer widths --toml shows its form); none derives it from the network
+    fleet: the clients' devices: each client has the largest share that fits its memory; none means capacities count
+    """
+
+    capacities: Capacities = (0.5,)
+    drawn: bool = False
+    order: Order = "rolling"
+    places: int = 64
+    seed: int = 0
+    streams: bool = True
+    ties: Ties | None = None
+    fleet: Fleet | None = None
+    widths: Widths | None = field(default=None, repr=False)
+    common: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_capacities("Channels", self.capacities)
+        require(
+            (self.order in ORDERS, f"Channels.order must be one of {', '.join(ORDERS)}, got {self.order!r}"),
+            (self.places >= 1, f"Channels.places must be at least 1, got {self.places}"),
+            (
+                not (self.drawn and self.fleet),
+                "Channels: drawn capacities would not heed the fleet: choose one",
+            ),
+        )
+
+    def fit(self, network: Network, solver: Solver) -> "Channels":
+        """With the network's width rule, tried out at every capacity."""
+        if self.widths is not None:
+            return self
+        like = network.outline()
+        widths = network.widths(self.streams) if self.ties is None else Widths.stated(self.ties, like)
+        require(
+            (bool(widths.sizes), "this network has no channels that could be left out: all its dimensions are fixed")
+        )
+        fitted = replace(self, widths=widths, capacities=self._shares(network, solver, widths))
+        for share in sorted({float(share) for share in fitted.capacities}):  # type: ignore[arg-type]
+            try:
+                network.check(narrowed(widths, like, share))
+            except ConfigError as error:
+                told = (
+                    f"the network does not work with {share:g} of its channels: {m}; where its code writes a width "
+                    "out, take that from a tensor's shape, or state a width rule by hand that leaves this layer alone"
+                    for m in error.mistakes
+                )
+                raise ConfigError(*told) from error
+        return fitted
+
+    def _shares(self, network: Network, solver: Solver, widths: Widths) -> Shares:
+        """What each client can hold, where that is said in memory."""
+        like = network.outline()
+        needs = cache(lambda share: network.memory(narrowed(widths, like, share), solver))
+        if self.fleet is not None:
+            return self.fleet.capacities(network.clients, needs)
+        return tuple(largest_share(c.size, needs) if isinstance(c, Room) else float(c) for c in self.capacities)
+
+    @property
+    def loose(self) -> bool:
+        """Whether layers draw channels without regard to each other: then their order matters, also of all of them."""
+        return self.order == "random" and not self.streams
+
+    def part(self, like: Params, clock: Clock, key: Key) -> Part:
+        """The client's channels of each group."""
+        if self.widths is None:
+            raise ConfigError("Channels knows nothing of the network yet: Method.fit tells it")
+        share = capacity(self.capacities, self.drawn, clock, key)
+        start = place(self.places, self.seed, clock.round) if self.order == "shuffled" else 0
+        channels = {
+            group: self._chosen(group, size, held(size, share), start, clock.round, key)
+            for group, size in self.widths.sizes
+            if held(size, share) < size or self.loose
+        }
+        return self.widths.part(channels, _device(like))
+
+    def _chosen(self, group: str, size: int, many: int, start: int, round_: int, key: Key) -> Tensor:
+        if self.order == "random":
+            drawn = torch.from_numpy(permutation(fold(key, "channels", group), size)[:many])
+            return drawn if self.loose else drawn.sort().values
+        begins = {"static": 0, "rolling": -round_, "shuffled": start * size // self.places}[self.order]
+        return ((torch.arange(many) + begins) % size).sort().values
+
+
+def narrowed(widths: Widths, like: Params, share: float) -> Params:
+    """The tensors of a network with the first channels alone, each in memory of its own, which may be counted."""
+    first = {name: torch.arange(held(size, share)) for name, size in widths.sizes}
+    return {name: tensor.clone() for name, tensor in widths.part(first, _device(like)).take(like).items()}
+
+
+def held(size: int, share: float) -> int:
+    """How many of so many channels a client with this capacity holds; what is whole but for rounding stays whole."""
+    return max(1, math.ceil(size * share - 1e-9))
+
+
+def _device(like: Params) -> torch.device:
+    return next(iter(like.values())).device

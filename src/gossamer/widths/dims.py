@@ -1,0 +1,134 @@
+"""Dimensions of tensors as products of units, and units that are tied: whoever takes channels of one takes the same
+channels of the other.
+
+A dimension is a product of units, the outermost first: the flattened output of a convolution is its channels times its
+height times its width. Units of two dimensions are tied when an operation makes them meet. Tying a product to a single
+unit splits the unit in the same way, and a concatenation makes a unit a sum of dimensions. A unit is ``fixed`` when no
+channels can be left out of it: those of the input, of the output, places in an image, or a number that code writes out.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+
+Dim = tuple["Unit", ...]
+
+
+class MismatchError(Exception):
+    """Two dimensions that cannot be tied."""
+
+
+class Unit:
+    """A factor of a dimension: plain, one of several that are tied (``same``), a product, or a sum of dimensions."""
+
+    def __init__(self, size: int, fixed: bool = False) -> None:
+        self.size, self.fixed = size, fixed
+        self.same: Unit | None = None
+        self.product: Dim = ()
+        self.sum: tuple[Dim, ...] = ()
+        self.met = False
+        """Whether a layer has already taken it as its input."""
+
+    def root(self) -> "Unit":
+        """The unit that stands for all that are tied to this one."""
+        found = self
+        while found.same is not None:
+            found = found.same
+        return found
+
+
+def plain(dim: Iterable[Unit]) -> list[Unit]:
+    """The units that a dimension is made of in the end; those of size 1 are left out."""
+    found: list[Unit] = []
+    for unit in dim:
+        root = unit.root()
+        found += plain(root.product) if root.product else [root] if root.size > 1 else []
+    return found
+
+
+def length(dim: Iterable[Unit]) -> int:
+    """How many entries a dimension has."""
+    return math.prod(unit.size for unit in dim)
+
+
+def fix(dim: Iterable[Unit]) -> None:
+    """Channels can no longer be left out of a dimension."""
+    for unit in plain(dim):
+        unit.fixed = True
+        for part in unit.sum:
+            fix(part)
+
+
+def split(unit: Unit, outer: int, literal: bool = True) -> Dim:
+    """A plain unit as a product of two; the outer one is a number that code writes out, unless the inner one is 1."""
+    if unit.size % outer or unit.sum:
+        raise MismatchError(f"a dimension of {unit.size} cannot be cut into {outer}")
+    inner = unit.size // outer
+    unit.product = (Unit(outer, unit.fixed or (literal and inner > 1)), Unit(inner, unit.fixed))
+    for factor in unit.product:
+        factor.met = unit.met
+    return unit.product
+
+
+def tie(a: Dim, b: Dim) -> None:
+    """Make two dimensions the same."""
+    if length(a) != length(b):
+        raise MismatchError(f"dimensions of {length(a)} and {length(b)} meet")
+    left, right = plain(a)[::-1], plain(b)[::-1]
+    while left and right:
+        one, other = left.pop().root(), right.pop().root()
+        if one.product or other.product:  # a unit that is there twice, and was cut or tied the first time
+            left += plain((one,))[::-1]
+            right += plain((other,))[::-1]
+        elif one.size < other.size:
+            right += reversed(split(other, one.size, literal=False))
+            left.append(one)
+        elif other.size < one.size:
+            left += reversed(split(one, other.size, literal=False))
+            right.append(other)
+        else:
+            _join(one, other)
+
+
+def _join(one: Unit, other: Unit) -> None:
+    if one is other:
+        return
+    if one.sum and other.sum:
+        if [length(part) for part in one.sum] != [length(part) for part in other.sum]:
+            raise MismatchError("two concatenations with other lengths meet")
+        for mine, yours in zip(one.sum, other.sum, strict=True):
+            tie(mine, yours)
+    elif other.sum:
+        one, other = other, one
+    fixed = one.fixed or other.fixed
+    other.same, one.met = one, one.met or other.met
+    if fixed:
+        fix((one,))
+
+
+def regroup(dims: Sequence[Dim], sizes: Sequence[int]) -> list[Dim]:
+    """The same entries in other dimensions, as a view lays them out."""
+    left = [unit for dim in dims for unit in plain(dim)][::-1]
+    found: list[Dim] = []
+    for size in sizes:
+        taken: list[Unit] = []
+        while (wanted := size // length(taken)) > 1:
+            unit = left.pop()
+            if wanted % unit.size:
+                outer, inner = split(unit, wanted)
+                left.append(inner)
+                unit = outer
+            taken += plain((unit,))
+        found.append(tuple(taken))
+    return found
+
+
+def fresh(size: int, fixed: bool = False) -> Dim:
+    """A dimension that nothing is known of yet."""
+    return (Unit(size, fixed),)
+
+
+def concatenated(dims: Sequence[Dim]) -> Dim:
+    """Dimensions one behind the other."""
+    unit = Unit(sum(map(length, dims)))
+    unit.sum = tuple(dims)
+    return (unit,)

@@ -1,0 +1,326 @@
+"""The fleet file, who has which device, and what share of a model fits it."""
+
+import doctest
+from collections import Counter
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossamer import ConfigError, units
+from gossamer.capacity import SHARES, largest_share
+from gossamer.fleet import Device, Fleet
+from gossamer.units import read_size, read_speed
+
+ROOT = Path(__file__).parents[1]
+PAGE = (ROOT / "docs/fleet.md").read_text()
+PHONE, SENSOR = Device("phone", 3, 512_000_000, 8e9), Device("sensor", 1, 4_000_000, 5e7)
+
+names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12).filter(lambda t: t.isprintable() and t.strip())
+devices = st.builds(
+    Device,
+    name=names,
+    clients=st.integers(1, 60),
+    memory=st.integers(1, 2**63 - 1),
+    flops=st.floats(0, exclude_min=True, allow_infinity=False) | st.integers(1, 2**63).map(float),
+)
+fleets = st.lists(devices, min_size=1, max_size=6, unique_by=lambda device: device.name).map(tuple).map(Fleet)
+
+
+def needs(share: float) -> int:
+    return round(64_000_000 * share)
+
+
+def counts(fleet: Fleet, clients: int) -> list[int]:
+    dealt = Counter(fleet.device(client, clients).name for client in range(clients))
+    return [dealt[device.name] for device in fleet.devices]
+
+
+# The file.
+
+
+@settings(max_examples=40)
+@given(fleet=fleets)
+def test_what_is_written_is_read_back(fleet: Fleet, tmp_path_factory: pytest.TempPathFactory) -> None:
+    path = tmp_path_factory.mktemp("fleet") / "fleet.toml"
+    fleet.write(path)
+    assert Fleet.read(path) == Fleet.read(str(path)) == fleet
+
+
+def test_the_example_is_a_hundred_devices_of_five_kinds() -> None:
+    fleet = Fleet.read(ROOT / "examples/fleet.toml")
+    assert [device.memory for device in fleet.devices] == [512_000_000, 128_000_000, 32_000_000, 16 * 2**20, 4 * 2**20]
+    assert [device.flops for device in fleet.devices] == [8e9, 3e9, 3e8, 2e8, 5e7]
+    assert counts(fleet, 100) == [40, 25, 15, 10, 10]
+
+
+def test_every_mistake_of_a_file_is_listed_with_its_place(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.toml"
+    path.write_text(
+        """
+        colour = "red"
+        [[device]]
+        name = "phone"
+        clients = 0
+        memory = "12 Mb"
+        flops = "fast"
+        [[device]]
+        clients = true
+        memmory = 5
+        flops = nan
+        [[device]]
+        name = "phone"
+        clients = 1.5
+        memory = 0.5
+        flops = -1
+        """
+    )
+    with pytest.raises(ConfigError) as error:
+        Fleet.read(path)
+    size = 'memory must be a whole number of bytes such as 64e6, "64 MB" or "2 GiB"'
+    speed = 'flops must be operations a second such as 2e9 or "2 GFLOPS"'
+    assert [mistake.removeprefix(f"{path}: ") for mistake in error.value.mistakes] == [
+        "unknown key 'colour': known: device",
+        "device 1 (phone): clients must be a whole number from 1, got 0",
+        f"device 1 (phone): {size}, got '12 Mb'",
+        f"device 1 (phone): {speed}, got 'fast'",
+        "device 2: unknown key 'memmory': did you mean memory? known: clients, flops, memory, name",
+        "device 2: name is missing: it must be a text of one line",
+        'device 2: memory is missing: it must be a whole number of bytes such as 64e6, "64 MB" or "2 GiB"',
+        "device 2: clients must be a whole number from 1, got True",
+        f"device 2: {speed}, got nan",
+        "device 3 (phone): clients must be a whole number from 1, got 1.5",
+        f"device 3 (phone): {size}, got 0.5",
+        f"device 3 (phone): {speed}, got -1",
+        "two devices are called 'phone': give each kind a name of its own",
+    ]
+    assert all(mistake.startswith(f"{path}: ") for mistake in error.value.mistakes)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (b"", "a fleet must have a device"),
+        (b"[device]\nname = 'phone'", "double brackets"),
+        (b"device = [1]", "double brackets"),
+        (b"[[device]", "is not TOML"),
+        (b"\xff\xfe", "is not TOML"),
+    ],
+)
+def test_what_is_no_fleet_is_refused(text: bytes, told: str, tmp_path: Path) -> None:
+    (tmp_path / "fleet.toml").write_bytes(text)
+    with pytest.raises(ConfigError, match=rf"fleet\.toml: .*{told}"):
+        Fleet.read(tmp_path / "fleet.toml")
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"none\.toml: cannot be read: No such file"):
+        Fleet.read(tmp_path / "none.toml")
+
+
+def test_mistakes_in_python_are_named() -> None:
+    with pytest.raises(ConfigError) as error:
+        Device("", 0, "64 MB", float("inf"))  # type: ignore[arg-type]
+    assert [mistake.split()[0] for mistake in error.value.mistakes] == [
+        "Device.name",
+        "Device.clients",
+        "Device.flops",
+        "Device.memory",
+    ]
+    with pytest.raises(ConfigError, match=r"Device.name must be a text of one line, got 'two\\nlines'"):
+        Device("two\nlines", 1, 1, 1.0)
+    with pytest.raises(ConfigError, match="two devices are called 'phone'"):
+        Fleet((PHONE, PHONE))
+    with pytest.raises(ConfigError, match="must have a device"):
+        Fleet(())
+
+
+# Sizes and speeds.
+
+
+SIZES = {
+    **{1: 1, 64e6: 64_000_000, "64 MB": 64_000_000, "2GB": 2 * 10**9, "2.3 GB": 2_300_000_000, " 1.5 KiB ": 1536},
+    **{"8 MiB": 8 * 2**20, "7 B": 7, "7": 7, "1e3 kB": 10**6, "1 TB": 10**12},
+}
+
+
+@pytest.mark.parametrize(("written", "size"), SIZES.items())
+def test_sizes(written: object, size: int) -> None:
+    assert read_size(written) == size
+
+
+@pytest.mark.parametrize(("written", "speed"), [(2, 2.0), (2e9, 2e9), ("2 GFLOPS", 2e9), ("0.1MFLOPS", 1e5)])
+def test_speeds(written: object, speed: float) -> None:
+    assert read_speed(written) == speed
+
+
+@pytest.mark.parametrize("written", [0, -1, 0.5, "0.4 B", "MB", "", "64 Mb", "6 4 MB", "nan", 1e30, "1e999999 TB"])
+@pytest.mark.parametrize("kind", [str, None])
+def test_what_is_no_size_is_refused(written: object, kind: type[str] | None) -> None:
+    with pytest.raises(ValueError):
+        read_size(kind(written) if kind else written)
+
+
+@pytest.mark.parametrize("written", [0, -1.0, float("inf"), float("nan"), True, None, [1], "2 GB", "inf", "1e999"])
+def test_what_is_no_speed_is_refused(written: object) -> None:
+    with pytest.raises(ValueError):
+        read_speed(written)
+
+
+def test_examples_of_units_hold() -> None:
+    result = doctest.testmod(units)
+    assert result.attempted == 2
+    assert result.failed == 0
+
+
+# Who has which.
+
+
+@given(fleet=fleets)
+def test_a_fleet_of_just_so_many_has_what_it_says(fleet: Fleet) -> None:
+    wanted = [device.clients for device in fleet.devices]
+    assert counts(fleet, sum(wanted)) == wanted
+
+
+@given(fleet=fleets, clients=st.integers(1, 150))
+def test_every_client_has_a_device_and_numbers_are_in_proportion(fleet: Fleet, clients: int) -> None:
+    found, total = counts(fleet, clients), sum(device.clients for device in fleet.devices)
+    assert sum(found) == clients
+    for device, count in zip(fleet.devices, found, strict=True):
+        assert abs(count - device.clients * clients / total) < 1
+    memories = tuple(fleet.device(client, clients).memory for client in range(clients))
+    assert fleet.memories(clients) == memories
+
+
+@given(fleet=fleets, clients=st.integers(1, 150))
+def test_the_kinds_are_evenly_spread(fleet: Fleet, clients: int) -> None:
+    """However many of the first are looked at, each kind has its share of them, up to as many as there are kinds."""
+    found = dict(zip([device.name for device in fleet.devices], counts(fleet, clients), strict=True))
+    so_far: Counter[str] = Counter()
+    for client in range(clients):
+        so_far[fleet.device(client, clients).name] += 1
+        for name, count in found.items():
+            assert abs(so_far[name] - count * (client + 1) / clients) <= len(found)
+
+
+def test_the_order_is_known() -> None:
+    fleet = Fleet((PHONE, SENSOR))
+    assert [fleet.device(client, 8).name[0] for client in range(8)] == list("ppspppsp")
+    assert [fleet.device(client, 4).name[0] for client in range(4)] == list("ppsp")
+    assert counts(fleet, 2) == [2, 0], "1.5 and 0.5: of equals, the earlier one"
+    assert counts(fleet, 5) == [4, 1]
+
+
+@pytest.mark.parametrize(("client", "clients"), [(-1, 4), (4, 4), (0, 0)])
+def test_a_client_that_is_not_there_is_refused(client: int, clients: int) -> None:
+    with pytest.raises(ConfigError, match="client must be from 0"):
+        Fleet((PHONE,)).device(client, clients)
+
+
+def test_a_fleet_for_nobody_is_refused() -> None:
+    with pytest.raises(ConfigError, match="clients must be at least 1"):
+        Fleet((PHONE,)).memories(0)
+
+
+# What fits.
+
+
+@given(memory=st.integers(4_000_000, 10**8), more=st.integers(0, 10**8))
+def test_the_largest_share_that_fits_is_picked(memory: int, more: int) -> None:
+    share = largest_share(memory, needs)
+    assert needs(share) <= memory
+    assert all(needs(larger) > memory for larger in SHARES if larger > share)
+    assert largest_share(memory + more, needs) >= share
+
+
+@given(fleet=fleets, clients=st.integers(1, 50), shares=st.sets(st.sampled_from(SHARES), min_size=1).map(tuple))
+def test_each_client_has_what_fits_its_device(fleet: Fleet, clients: int, shares: tuple[float, ...]) -> None:
+    small = [device.name for device in fleet.devices if device.memory < needs(min(shares))]
+    if small:
+        with pytest.raises(ConfigError) as error:
+            fleet.capacities(clients, needs, shares)
+        assert [mistake.partition(" has ")[0] for mistake in error.value.mistakes] == small
+    else:
+        wanted = tuple(largest_share(memory, needs, shares) for memory in fleet.memories(clients))
+        assert fleet.capacities(clients, needs, shares) == wanted
+
+
+def test_a_share_is_worked_out_once() -> None:
+    asked: list[float] = []
+
+    def noted(share: float) -> int:
+        asked.append(share)
+        return needs(share)
+
+    assert Fleet((PHONE, SENSOR)).capacities(4, noted) == (1.0, 1.0, 1 / 16, 1.0)
+    assert asked == list(SHARES)
+
+
+def test_a_device_that_is_too_small_is_named_with_what_it_has_and_what_it_takes() -> None:
+    fleet = Fleet((PHONE, SENSOR, Device("tag", 2, 20_000, 1e6)))
+    with pytest.raises(ConfigError) as error:
+        fleet.capacities(6, needs, (1.0, 1 / 8))
+    assert error.value.mistakes == tuple(
+        f"{name} has {memory} bytes of memory, but training the smallest share, 1/8 of the model, takes 8,000,000: "
+        "try a smaller share, batch or model, or leave it out"
+        for name, memory in (("sensor", "4,000,000"), ("tag", "20,000"))
+    )
+    with pytest.raises(ConfigError, match="a device has 10 bytes"):
+        largest_share(10, needs)
+
+
+def test_shares_that_cannot_be_are_refused_once() -> None:
+    with pytest.raises(ConfigError) as error:
+        Fleet((PHONE, SENSOR)).capacities(4, needs, (0.0, 1.5))
+    assert error.value.mistakes == ("shares must be in (0, 1], got 0.0", "shares must be in (0, 1], got 1.5")
+    with pytest.raises(ConfigError, match="shares must not be empty"):
+        largest_share(10, needs, ())
+
+
+# The clock.
+
+
+def test_a_step_takes_its_operations_over_the_speed() -> None:
+    assert PHONE.seconds(16e9) == 2.0
+    assert SENSOR.seconds(0) == 0.0
+    with pytest.raises(ConfigError, match="must not be negative"):
+        PHONE.seconds(-1)
+
+
+# The page.
+
+
+@pytest.fixture
+def code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The page's Python, with the page's file in the current folder."""
+    monkeypatch.chdir(tmp_path)
+    found = dict(block.split("\n", 1) for block in PAGE.split("```")[1::2])
+    Path("fleet.toml").write_text(found["toml"])
+    return found["python"]
+
+
+def test_the_page_is_true(code: str) -> None:
+    page: dict[str, Any] = {}
+    exec(code, page)
+    assert [device.name for device in page["fleet"].devices] == ["phone", "sensor node"]
+    assert Fleet.read("phones.toml").devices == (page["phone"],)
+    assert largest_share(64_000_000, page["needs"]) == 1 / 4
+    example = Fleet.read(ROOT / "examples/fleet.toml")
+    has = dict(zip(example.memories(100), example.capacities(100, page["needs"]), strict=True))
+    assert [has[device.memory] for device in example.devices] == list(SHARES)
+    for device, share in zip(example.devices, SHARES, strict=True):
+        assert f"| {Fraction(share)} | {page['needs'](share) / 1e6:.1f} MB | {device.name} |" in PAGE
+    with pytest.raises(ConfigError) as error:
+        Fleet((Device("sensor node", 1, 2_000_000, 5e7),)).capacities(1, page["needs"])
+    assert str(error.value) in PAGE
+
+
+def test_the_mistakes_on_the_page_are_answered_as_it_shows(code: str) -> None:
+    text = Path("fleet.toml").read_text().replace("512 MB", "512 Mb").replace("flops = 5e7", "flop = 5e7")
+    Path("fleet.toml").write_text(text)
+    with pytest.raises(ConfigError) as error:
+        Fleet.read("fleet.toml")
+    assert f"```\n{error.value}\n```" in PAGE
