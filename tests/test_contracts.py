@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from gossamer import SGD, Bernoulli, Codec, Dense, Full, Lossy, Mean, Perfect, Windows
+from gossamer import SGD, Bernoulli, Codec, Dense, Ditto, Full, Lossy, Mean, NotingSGD, Perfect, Windows
 from gossamer.channels import Channel
 from gossamer.methods import METHODS
 from gossamer.servers import Server
@@ -23,7 +23,13 @@ from gossamer.views import View
 
 CODECS: list[Codec] = [Dense()]
 VIEWS: list[View] = [Full(), Bernoulli(), Bernoulli((1.0, 0.2), drawn=True, least=1), Windows(), Windows(least=1)]
-SOLVERS: list[Solver] = [SGD(), SGD(momentum=0.9, clip=1.0), SGD(steps=3, batch=None, weight_decay=0.1, proximal=0.1)]
+SOLVERS: list[Solver] = [
+    SGD(),
+    SGD(momentum=0.9, clip=1.0),
+    SGD(steps=3, batch=None, weight_decay=0.1, proximal=0.1),
+    Ditto(),
+    NotingSGD(),
+]
 SERVERS: list[Server] = [Mean(), Mean("batches"), Mean("uniform", over="holders")]
 CHANNELS: list[Channel] = [Perfect(), Lossy(0.3)]
 LIKE = {"layer.weight": torch.arange(12.0).view(4, 3), "layer.bias": torch.ones(4)}

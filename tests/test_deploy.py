@@ -17,12 +17,15 @@ from gossamer.cli.deploying import NEW, Plan, plan, write_app
 from gossamer.cli.running import read
 from gossamer.runs import read_about, read_metrics
 
+FLEET = Path(__file__).parents[1] / "examples/fleet.toml"
 DEPLOYED = sorted(name for name, recipe in METHODS.items() if not recipe().pooled)
 OTHER_PARTS = [
     ["fedavg", "--lr", "0.2", "--codec", "eden:2", "--set", "solver.momentum=0.9"],
     ["fedavg", "--set", "solver.schedule=exponential:0.9", "--down", "dense:float16"],
     ["fedprox", "--set", "codec.dtype=float16"],
     ["fedmrn", "--alpha", "0.02", "--set", "codec.least=1"],
+    ["heterofl", "--capacities", "1,1/2,200kB"],
+    ["fedrolex", "--fleet", str(FLEET)],
 ]
 
 

@@ -366,7 +366,7 @@ def test_a_node_that_forgot_is_named_and_starts_over(name: str, damage: Any, tmp
 
     def forget(run: Any, record: dict[str, Any]) -> None:
         if record["round"] == 2:
-            run.clients.states.pop(lost)
+            run.clients.forget(lost)
 
     deployed.run(None, watch)
     (failure,) = deployed.metrics[2]["failures"]

@@ -15,9 +15,9 @@ from gossamer.methods import METHODS, fedavg
 from gossamer.nets import build
 from gossamer.random import Key, key
 from gossamer.testing import tiny_task
-from gossamer.types import Payload, State
+from gossamer.types import Flops, Payload, State
 
-KEY, CLOCK = key(1), Clock(3, 10, 7)
+KEY, CLOCK, FLOPS = key(1), Clock(3, 10, 7), Flops(1, 1)
 LIKE = {"w": torch.arange(6.0).view(2, 3), "b": torch.tensor([1.0, 2.0])}
 
 
@@ -26,7 +26,7 @@ def exchange(method: Method, change: Params) -> bytes:
     sent = method.brief(method.server.init(LIKE), CLOCK, KEY)
     job = method.open(sent.data, LIKE, {}, CLOCK, KEY)
     assert all(torch.equal(job.start[name], LIKE[name]) for name in LIKE)
-    reply, _ = method.reply(job, Trained(change, {}, 0.5, 1, 20))
+    reply, _ = method.reply(job, Trained(change, {}, 0.5, FLOPS, 20, {}))
     return reply.data
 
 
@@ -53,7 +53,7 @@ def test_a_dense_message_is_four_bytes_an_entry_plus_at_most_64(model: str) -> N
     size = sum(t.numel() for t in params.values())
     down = method.brief(method.server.init(params), CLOCK, KEY)
     job = method.open(down.data, params, {}, CLOCK, KEY)
-    up, _ = method.reply(job, Trained(params, {}, 0.5, 1, 20))
+    up, _ = method.reply(job, Trained(params, {}, 0.5, FLOPS, 20, {}))
     for sent in (down, up):
         assert 4 * size < len(sent.data) <= 4 * size + 64
         assert sum(sent.kinds.values()) == len(sent.data)
@@ -143,7 +143,7 @@ def test_a_client_learns_whether_its_message_arrived() -> None:
     for number in range(sent_rounds):
         clock = Clock(number, sent_rounds, 0)
         job = method.open(method.brief(Mean().init(LIKE), clock, KEY).data, LIKE, state, clock, KEY)
-        sent, state = method.reply(job, Trained(ones(), {}, 0.5, 1, 20))
+        sent, state = method.reply(job, Trained(ones(), {}, 0.5, FLOPS, 20, {}))
         delivered = Lossy(0.5).send(len(sent.data), clock, key(number)).delivered
         if delivered:
             arrived += float(wire.unpack(sent.data).payload["values"][0])

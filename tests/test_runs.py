@@ -14,8 +14,9 @@ import pytest
 import torch
 
 from gossamer import RunError, fedavg, local, simulate
+from gossamer.clients import Clients
 from gossamer.method import Method
-from gossamer.runs import Clients, RunFolder, check_vacant, is_busy, read_about, read_metrics, read_server
+from gossamer.runs import RunFolder, check_vacant, is_busy, read_about, read_metrics, read_server
 from gossamer.testing import tiny_task
 
 ROUNDS = 4
@@ -296,7 +297,7 @@ def test_an_empty_folder_is_a_place_for_a_run(tmp_path: Path) -> None:
 def test_clients_without_anything_to_remember_are_not_stored(tmp_path: Path) -> None:
     clients = Clients()
     clients.put(3, {"solver": {}, "codec": {}})
-    assert clients.states == {}
+    assert clients.known() == []
     clients.put(3, {"own": {"w": torch.ones(1)}})
     assert clients.changed == {3}
     go(fedavg(), tmp_path / "run")

@@ -174,7 +174,7 @@ def test_local_clients_learn_alone_and_are_never_averaged() -> None:
     simulation = Simulation(local(), task, Options(rounds=2, per_round=2))
     simulation.run(None, lambda record: None)
     trained = {c for record in simulation.metrics for c in record["clients"]}
-    assert set(simulation.clients.states) == trained
+    assert set(simulation.clients.known()) == trained
     assert all(torch.equal(simulation.model()[n], simulation.like[n]) for n in simulation.like)
     first, second = sorted(trained)[:2]
     a, b = (simulation.personal(c) for c in (first, second))

@@ -26,6 +26,7 @@ from gossamer.method import Method
 from gossamer.methods import (
     METHODS,
     centralised,
+    ditto,
     drive,
     eden,
     fedavg,
@@ -35,10 +36,12 @@ from gossamer.methods import (
     fedprox,
     fedrolex,
     fedsgd,
+    fedspa,
     fedsparsify,
     heterofl,
     local,
     signsgd,
+    sub_fedavg,
     submodel_random,
     submodel_rolling,
     subsample,
@@ -46,10 +49,10 @@ from gossamer.methods import (
     topk,
 )
 from gossamer.servers import Average, MaskAverage, Mean
-from gossamer.solvers import SGD, Adam, Constant, Cosine, Exponential, PruningSGD, Steps
+from gossamer.solvers import SGD, Adam, Constant, Cosine, Ditto, Exponential, NotingSGD, PruningSGD, Steps
 from gossamer.tasks import Task
 from gossamer.types import Clock, Layout, Params, Part, Payload, State
-from gossamer.views import Bernoulli, Channels, Full, Windows
+from gossamer.views import Bernoulli, Channels, Full, Personal, Pruned, Windows
 
 __all__ = [
     "METHODS",
@@ -65,6 +68,7 @@ __all__ = [
     "Cosine",
     "Data",
     "Dense",
+    "Ditto",
     "Drive",
     "Eden",
     "Exponential",
@@ -78,12 +82,15 @@ __all__ = [
     "MaskedNoise",
     "Mean",
     "Method",
+    "NotingSGD",
     "Options",
     "Params",
     "Part",
     "Payload",
     "PayloadError",
     "Perfect",
+    "Personal",
+    "Pruned",
     "PruningSGD",
     "Receipt",
     "Result",
@@ -103,6 +110,7 @@ __all__ = [
     "Weights",
     "Windows",
     "centralised",
+    "ditto",
     "drive",
     "eden",
     "fedavg",
@@ -112,11 +120,13 @@ __all__ = [
     "fedprox",
     "fedrolex",
     "fedsgd",
+    "fedspa",
     "fedsparsify",
     "heterofl",
     "local",
     "signsgd",
     "simulate",
+    "sub_fedavg",
     "submodel_random",
     "submodel_rolling",
     "subsample",

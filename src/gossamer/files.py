@@ -80,7 +80,14 @@ def to_tensors(flat: Mapping[str, Tensor]) -> bytes:
     """Tensors as a safetensors file: no pickle, and the same bytes for the same tensors."""
     from safetensors.torch import save
 
-    data: bytes = save({name: tensor.detach().cpu().contiguous() for name, tensor in sorted(flat.items())})
+    apart: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for name, tensor in sorted(flat.items()):
+        plain = tensor.detach().cpu().contiguous()
+        place = plain.untyped_storage().data_ptr()
+        apart[name] = plain.clone() if place in seen else plain  # safetensors refuses tensors that share memory
+        seen.add(place)
+    data: bytes = save(apart)
     return data
 
 

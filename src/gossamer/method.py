@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -22,14 +23,14 @@ from gossamer import wire
 from gossamer.codecs import Codec, Dense
 from gossamer.codecs.base import checked
 from gossamer.codecs.packing import bits, expect_bits
-from gossamer.errors import PayloadError, require
+from gossamer.errors import ConfigError, PayloadError, require
 from gossamer.forms import Form, Weights
 from gossamer.random import Key, fold
 from gossamer.servers import Arrival, Mean, Server
 from gossamer.solvers import Solver
 from gossamer.tree import add
 from gossamer.types import Clock, Flops, Layout, Params, Part, Payload, State
-from gossamer.views import Network, View
+from gossamer.views import Evidence, Full, Network, View
 from gossamer.wire import Body, Letter
 
 
@@ -56,7 +57,8 @@ class Broadcast(NamedTuple):
 class Job(NamedTuple):
     """What one client is to do in one round; ``key`` is its own, ``like`` is shaped as the whole model.
 
-    ``labels`` has 1 for each label that the client has a sample of, and 0 for others, where that matters.
+    ``labels`` has 1 for each label that the client has a sample of, and 0 for others, where that matters; ``samples``
+    are the numbers of its own.
     """
 
     clock: Clock
@@ -67,22 +69,26 @@ class Job(NamedTuple):
     like: Params
     broadcast: Broadcast | None = None
     labels: Tensor | None = None
+    samples: np.ndarray | None = None
 
 
 class Trained(NamedTuple):
-    """What came of a job: the change of every tensor that travels, and how it went."""
+    """What came of a job: the change of every tensor that travels, how it went, and what the solver notes of it."""
 
     change: Params
     solver: State
     loss: float
     flops: Flops
     samples: int
+    notes: State
 
 
 Rows = tuple[tuple[str, int], ...]
 """Tensors and the dimension in which they have an entry for each label."""
 
 SILENT = Sent(Letter(b"", b""), {})
+VIEW = "view."
+"""How the names of arrays begin that tell the server how a personal view changes."""
 LABELS = "labels"
 """What an array of a message is called that says which labels its sender has."""
 
@@ -114,7 +120,14 @@ class Method:
     rows: Rows = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
-        require((self.labels in ("all", "own"), f"Method.labels must be all or own, got {self.labels!r}"))
+        name = type(self.solver).__name__
+        require(
+            (self.labels in ("all", "own"), f"Method.labels must be all or own, got {self.labels!r}"),
+            (
+                not self.solver.whole or self.view == Full(),
+                f"{name} needs clients that hold the whole model: use Full()",
+            ),
+        )
 
     @property
     def shared(self) -> bool:
@@ -137,6 +150,8 @@ class Method:
     def fit(self, network: Network) -> "Method":
         """The method for this network: with all that its parts have to know of it. Whoever runs a method does it."""
         view = self.view.fit(network, self.solver)
+        if self.solver.whole and self._felt(network.outline()):
+            raise ConfigError(f"{type(self.solver).__name__} cannot go with a codec that training feels: {self.codec}")
         if self.labels == "all" or self.rows:
             return replace(self, view=view)
         rule = getattr(view, "widths", None) or network.widths()
@@ -144,32 +159,43 @@ class Method:
         require((bool(rule.labels), missing))
         return replace(self, view=view, rows=rule.labels)
 
+    def _felt(self, like: Params) -> bool:
+        """Whether training feels what the codec will do."""
+        return bool(self.codec.rehearsal(Layout.of(like), 1, Key(0, 0), _device(like)))
+
     # The server's half.
 
-    def load(self, state: State, clock: Clock, key: Key) -> Body:
-        """What the message to a client holds; where the method broadcasts, that is the same for all of a round."""
+    def load(self, state: State, clock: Clock, key: Key, known: State | None = None) -> Body:
+        """What the message to a client holds; where the method broadcasts, that is the same for all of a round.
+
+        ``known`` is what the server knows of the client's view, where that is personal: its last :meth:`revised`.
+        """
         model = self.server.model(state)
-        part = self.view.part(model, clock, fold(own(key, clock), "view"))
+        part = self.view.part(model, clock, fold(own(key, clock), "view"), known)
         held = part.take(model)
         layout = Layout.of(held, part.keep)
         return Body.of(self.down.encode(layout.flatten(held), layout, self._down_key(clock, key)))
 
-    def brief(self, state: State, clock: Clock, key: Key, body: Body | None = None) -> Sent:
+    def brief(self, state: State, clock: Clock, key: Key, body: Body | None = None, known: State | None = None) -> Sent:
         """The message that tells a client what to train on, of a body that was loaded before or a new one."""
         if not self.shared:
             return SILENT
-        return _address("down", clock, self.down, 0.0, body or self.load(state, clock, key))
+        return _address("down", clock, self.down, 0.0, body or self.load(state, clock, key, known))
 
-    def receive(self, acc: Any, data: Letter | bytes, state: State, clock: Clock, key: Key) -> Any:
+    def receive(
+        self, acc: Any, data: Letter | bytes, state: State, clock: Clock, key: Key, known: State | None = None
+    ) -> Any:
         """Check a client's message, decode it and fold it in; ``PayloadError`` says why one is refused."""
         model, mine = self.server.model(state), own(key, clock)
-        part = self.view.part(model, clock, fold(mine, "view"))
+        part = self.view.part(model, clock, fold(mine, "view"), known)
         layout = part.layout(model)
         message = wire.unpack(data)
         _check_head(message.head, "up", clock, self.codec)
         if not message.weight > 0:
             raise PayloadError(f"weight must be positive, got {message.weight}")
         payload = _moved(message.payload, _device(model))
+        if self.view.personal:
+            _take(payload, VIEW)  # which is for :meth:`revised`
         if self.labels == "own":
             part = part.counting(self.rows, _read_labels(payload, self.rows, model), model)
 
@@ -177,6 +203,16 @@ class Method:
             self.codec.fold(vector, payload, layout, fold(mine, "codec"), weight)
 
         return self.server.fold(acc, Arrival(clock.client, part, layout, message.weight, add))
+
+    def revised(self, data: Letter | bytes, state: State, clock: Clock, known: State | None) -> State:
+        """What the client will hold from its next round on, as its message says; of a view that is not personal, {}."""
+        if not self.view.personal:
+            return {}
+        model = self.server.model(state)
+        said = _take(_moved(wire.unpack(data).payload, _device(model)), VIEW)
+        before = known or self.view.start(model, clock.client)
+        then = self.view.follow(before, said, model)
+        return then if then is not before else known or {}
 
     # The client's half.
 
@@ -196,7 +232,7 @@ class Method:
         mine = own(key, clock)
         if not self.shared:
             return Job(clock, mine, Part(), state.get("own", like), state, like)
-        part = self.view.part(like, clock, fold(mine, "view"))
+        part = self.view.part(like, clock, fold(mine, "view"), state.get("view"))
         letter = Letter.of(data)
         checksum = before.checksum if before else wire.checksum(letter.body)
         head, arrays = wire.read_head(letter, checksum)
@@ -213,8 +249,11 @@ class Method:
     def _down_key(self, clock: Clock, key: Key) -> Key:
         return fold(key if self.broadcasts else own(key, clock), "down")
 
-    def reply(self, job: Job, trained: Trained) -> tuple[Sent, State]:
-        """The client's message, and what it remembers once it knows whether that arrived."""
+    def reply(self, job: Job, trained: Trained, evidence: Evidence | None = None) -> tuple[Sent, State]:
+        """The client's message, and what it remembers once it knows whether that arrived.
+
+        ``evidence`` is what a personal view is revised by.
+        """
         state = {**job.state, "solver": trained.solver}
         if not self.shared:
             return SILENT, {**state, "own": add(job.start, trained.change)}
@@ -227,17 +266,30 @@ class Method:
         weight = self.server.weigh(trained.samples, self.solver.batches(trained.samples))
         if job.labels is not None:
             payload = {**payload, LABELS: bits(job.labels > 0)}
+        if self.view.personal:
+            assert evidence is not None
+            now = job.state.get("view") or self.view.start(job.like, job.clock.client)
+            then, said = self.view.revise(now, evidence, job.clock, fold(job.key, "view"))
+            payload |= {VIEW + name: array for name, array in said.items()}
+            state |= {"view": now, "next": then} if then is not now else {}
         sent = _address("up", job.clock, self.codec, weight, Body.of(payload))
         return sent, {**state, "codec": memory}
 
     def settle(self, state: State, delivered: bool) -> State:
         """What the client remembers, now that it knows whether its message arrived."""
-        return {**state, "codec": self.codec.settle(state.get("codec", {}), delivered)} if self.shared else state
+        if not self.shared:
+            return state
+        rest = {name: value for name, value in state.items() if name != "next"}
+        if delivered and "next" in state:
+            rest["view"] = state["next"]
+        return {**rest, "codec": self.codec.settle(state.get("codec", {}), delivered)}
 
-    def personal(self, model: Params, state: State) -> Params:
-        """What a client deploys and is evaluated on."""
-        own: Params = state.get("own", model)
-        return own
+    def personal(self, model: Params, state: State, client: int) -> Params:
+        """What a client deploys and is evaluated on: a model of its own, its part of the global one, or all of that."""
+        own: Params | None = self.solver.personal(state.get("solver", {})) or state.get("own")
+        if own is not None or not self.view.personal:
+            return own or model
+        return self.view.part(model, Clock(0, 1, client), Key(0, 0), state.get("view")).take(model)
 
 
 def own(key: Key, clock: Clock) -> Key:
@@ -259,6 +311,12 @@ def _check_head(head: wire.Head, kind: wire.Kind, clock: Clock, codec: Codec) ->
     ):
         if got != wanted:
             raise PayloadError(f"message is for another {what}: expected {wanted}, got {got}")
+
+
+def _take(payload: Payload, prefix: str) -> Payload:
+    """The arrays whose names begin so, taken out of a payload, without that beginning."""
+    names = [name for name in payload if name.startswith(prefix)]
+    return {name.removeprefix(prefix): payload.pop(name) for name in names}
 
 
 def _read_labels(payload: Payload, rows: Rows, model: Params) -> Tensor:

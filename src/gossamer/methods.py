@@ -30,8 +30,8 @@ from gossamer.fleet import Fleet
 from gossamer.forms import Supermask
 from gossamer.method import Method
 from gossamer.servers import Average, MaskAverage, Mean, Weights
-from gossamer.solvers import SGD, Adam, PruningSGD
-from gossamer.views import Bernoulli, Channels, Full, View, Windows
+from gossamer.solvers import SGD, Adam, Ditto, Exponential, NotingSGD, PruningSGD
+from gossamer.views import Bernoulli, Channels, Full, Personal, Pruned, View, Windows
 from gossamer.widths import Ties
 
 By = Literal["channel", "coordinate"]
@@ -74,6 +74,19 @@ def local(lr: float = 0.1, epochs: int = 5, steps: int | None = None, batch: int
 def centralised(lr: float = 0.1, epochs: int = 5, steps: int | None = None, batch: int | None = 16) -> Method:
     """All samples in one place, no federation: the upper reference."""
     return Method(Full(), SGD(lr, epochs, steps, batch), send="nothing", pooled=True)
+
+
+def ditto(
+    lr: float = 0.1,
+    epochs: int = 2,
+    personal_epochs: int = 3,
+    batch: int | None = 16,
+    weights: Weights = "samples",
+    lam: float = 0.5,
+) -> Method:
+    """FedAvg, and at each client a model of its own that is pulled towards the global one (Li et al., 2021)."""
+    solver = Ditto(lr, epochs, batch=batch, personal_epochs=personal_epochs, lam=lam)
+    return Method(Full(), solver, Dense(), Mean(weights))
 
 
 # One bit a parameter, learned while training, and what it is compared with. Weight matrices are compressed; norms,
@@ -326,6 +339,50 @@ def fedrolex(
     return Method(view, solver, server=Mean(weights, over), labels=labels)
 
 
+# Personal sparse models: every client has a mask of its own.
+
+
+def fedspa(
+    lr: float = 0.1,
+    epochs: int = 5,
+    steps: int | None = None,
+    batch: int | None = 128,
+    weights: Weights = "uniform",
+    weight_decay: float = 5e-4,
+    clip: float | None = 10.0,
+    decay: float = 0.998,
+    density: float = 0.5,
+    mask: Literal["dst", "rsm"] = "dst",
+    init: Literal["erk", "uniform"] = "erk",
+    own_init: bool = False,
+    regrow: Literal["gradient", "random"] = "gradient",
+    rate: float = 0.5,
+) -> Method:
+    """Every client its own sparse model, of which the masks move (Huang et al., 2022).
+
+    mask: dst moves masks while training (dynamic sparse training), rsm leaves them as they start
+    decay: what each round multiplies the learning rate by
+    """
+    view = Personal(density, init, own_init, mask == "dst", regrow, rate)
+    solver = SGD(lr, epochs, steps, batch, weight_decay=weight_decay, clip=clip, schedule=Exponential(decay))
+    return Method(view, solver, server=Mean(weights))
+
+
+def sub_fedavg(
+    lr: float = 0.1,
+    epochs: int = 5,
+    batch: int | None = 16,
+    weights: Weights = "uniform",
+    target: float = 0.5,
+    share: float = 0.05,
+    distance: float = 1e-4,
+    accuracy: float = 0.5,
+) -> Method:
+    """Every client prunes its own model round by round, and shares what is left (Vahidian et al., 2021)."""
+    view = Pruned(target, share, distance, accuracy)
+    return Method(view, NotingSGD(lr, epochs, batch=batch), server=Mean(weights, over="holders"))
+
+
 def _part(by: By, channels: Channels, entries: Callable[..., View], **more: Any) -> View:
     """The view by channels; or one by entries of tensors, for which a fleet or a width rule mean nothing."""
     if by == "channel":
@@ -350,6 +407,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedprox": fedprox,
     "local": local,
     "centralised": centralised,
+    "ditto": ditto,
     "fedmrn": fedmrn,
     "fedmrns": fedmrns,
     "fedpm": fedpm,
@@ -364,5 +422,7 @@ METHODS: dict[str, Callable[..., Method]] = {
     "submodel-rolling": submodel_rolling,
     "heterofl": heterofl,
     "fedrolex": fedrolex,
+    "fedspa": fedspa,
+    "sub-fedavg": sub_fedavg,
 }
 """Recipes by the name that the command line uses."""

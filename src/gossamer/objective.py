@@ -139,15 +139,18 @@ class Objective:
                 registry[attribute] = tensor
 
     def gradient(
-        self, params: Params, x: Tensor, y: Tensor, labels: Tensor | None = None
+        self, params: Params, x: Tensor, y: Tensor, labels: Tensor | None = None, training: bool = True
     ) -> tuple[Tensor, Params, Params]:
-        """Loss, gradients and the buffers that the forward pass changed, on one batch in training mode.
+        """Loss, gradients and the buffers that the forward pass changed, on one batch, in training mode or not.
 
         Scores of labels for which ``labels`` has 0 count as 0.
         """
         leaves = {name: params[name].detach().requires_grad_() for name in self.trained}
         buffers = {name: params[name].clone() for name in (*self.averaged, *self.counters)}
-        self.train_mode(alone=len(x) == 1)
+        if training:
+            self.train_mode(alone=len(x) == 1)
+        else:
+            self._module.eval()
         loss = self.task.loss(_only(self._output({**leaves, **buffers}, x), labels), y)
         grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
         filled = (torch.zeros_like(leaf) if g is None else g for g, leaf in zip(grads, leaves.values(), strict=True))
@@ -212,10 +215,10 @@ class Objective:
             self._module.eval()
             return partial(self._output, params)
         if self._settled is None or self._settled[0] is not params:
-            self._settled = params, self._settle(params)
+            self._settled = params, self.settle(params)
         return self._settled[1]
 
-    def _settle(self, params: Params) -> nn.Module:
+    def settle(self, params: Params) -> nn.Module:
         """A copy of the network whose static norms have the mean statistics of a pass over the training samples."""
         network, augment = tracking(self.build(params)).train(), self.task.data.augment
         each = augment.draws if augment else 0

@@ -20,13 +20,14 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from gossamer import files, tree
+from gossamer.clients import Clients
 from gossamer.errors import RunError
 from gossamer.types import State
 
@@ -36,31 +37,12 @@ KEEP = 2
 CHOICE = "executor.json"
 
 
-@dataclass
-class Clients:
-    """What each client remembers, and who changed since the last checkpoint."""
-
-    states: dict[int, State] = field(default_factory=dict)
-    changed: set[int] = field(default_factory=set)
-
-    def get(self, client: int) -> State:
-        """A client's memory; empty before its first round."""
-        return self.states.get(client, {})
-
-    def put(self, client: int, state: State) -> None:
-        """Remember; a state without a single tensor is nothing to remember."""
-        if tree.flatten(state) or client in self.states:
-            self.states[client] = state
-            self.changed.add(client)
-
-
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a run stands: how many rounds are done, and everything needed to go on."""
+    """Where a run stands: how many rounds are done, and the server's state; what clients remember is read by itself."""
 
     rounds: int
     server: State
-    clients: Clients
 
 
 class RunFolder:
@@ -127,7 +109,7 @@ class RunFolder:
 
     def _write_clients(self, rounds: int, clients: Clients) -> None:
         home = self.path / f"clients/{rounds}.safetensors"
-        changed = {str(client): clients.states[client] for client in clients.changed}
+        changed = {str(client): clients.get(client) for client in clients.changed}
         files.write(home, files.to_tensors(tree.flatten(changed)))
         files.sync_folder(home.parent)
         self._homes |= dict.fromkeys(clients.changed, rounds)
@@ -184,14 +166,15 @@ class RunFolder:
         self._homes = {int(client): home for client, home in manifest["clients"].items()}
         self._digests = {h: manifest["files"][f"clients/{h}.safetensors"] for h in set(self._homes.values())}
         server = tree.unflatten(files.from_tensors(self.path / f"checkpoints/{rounds}/server.safetensors"))
-        return Checkpoint(rounds, server, self._load_clients())
+        return Checkpoint(rounds, server)
 
-    def _load_clients(self) -> Clients:
-        clients = Clients()
+    def recall(self, clients: Clients) -> None:
+        """Read what clients remember at the checkpoint that was restored, file by file."""
         for home in self._digests:
             states = tree.unflatten(files.from_tensors(self.path / f"clients/{home}.safetensors"))
-            clients.states |= {int(c): states[c] for c in states if self._homes[int(c)] == home}
-        return clients
+            for client in states:
+                if self._homes[int(client)] == home:
+                    clients.fill(int(client), states[client])
 
     def _manifest(self, rounds: int) -> dict[str, Any]:
         try:

@@ -26,7 +26,7 @@ def erk(shapes: Shapes, density: float) -> Densities:
     """
     _check(shapes, density)
     scores = {name: sum(shape) / shape.numel() for name, shape in shapes.items()}
-    whole: set[str] = set()
+    whole = {name for name, shape in shapes.items() if len(shape) < 2}
     while len(whole) < len(shapes):
         left = {name: shape.numel() for name, shape in shapes.items() if name not in whole}
         budget = density * sum(shape.numel() for shape in shapes.values()) - sum(shapes[n].numel() for n in whole)

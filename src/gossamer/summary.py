@@ -5,7 +5,15 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from gossamer.method import LABELS, VIEW
+from gossamer.wire import OVERHEAD
+
 Record = dict[str, Any]
+
+VALUES = {"values", "rest.values"}
+"""Kinds of bytes that are values of a model's entries, and nothing else."""
+FREE = {OVERHEAD, LABELS, "refused"}
+"""Kinds that are no values, beside those that tell how a mask moved."""
 
 EVALUATED = ("accuracy", "loss", "personal_accuracy", "worst_tenth_accuracy")
 
@@ -29,8 +37,10 @@ def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any
         "rates": about.get("rates"),
         **{name: last.get(name) for name in EVALUATED},
         "evaluated_round": last.get("round"),
+        "masks": masks(metrics, task["clients"]),
         "bytes_up": totals(metrics, "bytes_up").total(),
         "bytes_down": totals(metrics, "bytes_down").total(),
+        "bytes_values": values(metrics),
         "flops": sum(record["flops"] for record in metrics),
         "useful_flops": sum(record.get("useful_flops") or record["flops"] for record in metrics),
         "seconds": float(totals(metrics, "seconds").total()),
@@ -52,6 +62,39 @@ def totals(metrics: Sequence[Record], name: str) -> Counter[str]:
     for record in metrics:
         total.update(record.get(name, {}))
     return total
+
+
+def values(metrics: Sequence[Record]) -> int | None:
+    """Bytes of values alone, both ways: what FedSpa's paper counts, for which masks and headers are free.
+
+    None where something else stands for values, of which nobody can say how many they are.
+    """
+    total = totals(metrics, "bytes_up") + totals(metrics, "bytes_down")
+    sent = {kind: n for kind, n in total.items() if kind not in FREE and not kind.startswith(VIEW)}
+    return sum(sent.values()) if sent.keys() <= VALUES else None
+
+
+def masks(metrics: Sequence[Record], clients: int) -> dict[str, float | None] | None:
+    """Masks of clients' own, as of the last round that says something of them; ``None`` where there are none.
+
+    ``moved_in_all`` is the sum over a client's rounds, on average over all clients.
+    """
+    said = [record for record in metrics if record.get("masks")]
+    if not said:
+        return None
+    heard = [record["masks"] for record in said if record["masks"]["density"] is not None]
+    moves = sum((record["masks"]["moved"] or 0.0) * _folded(record) for record in said)
+    return {**(heard[-1] if heard else said[-1]["masks"]), "moved_in_all": moves / clients}
+
+
+def masked(metrics: Sequence[Record]) -> bool:
+    """Whether clients have masks of their own that somebody heard of."""
+    return any((record.get("masks") or {}).get("density") is not None for record in metrics)
+
+
+def _folded(record: Record) -> int:
+    """Of how many clients a message arrived and was folded in."""
+    return len(set(record["clients"]) - {failure["client"] for failure in record["failures"]} - set(record["lost"]))
 
 
 def reasons(metrics: Sequence[Record]) -> list[tuple[str, list[tuple[int, int]]]]:

@@ -254,6 +254,67 @@ def check_view(view: View, like: Params) -> None:
     assert _same(_flat(part.put(like, held)), _flat(like)), f"{view!r} puts back something else than was taken"
     layout = part.layout(like)
     assert _same(_flat(layout.unflatten(layout.flatten(held))), _flat(held)), f"{view!r} loses entries on the way"
+    if view.personal:
+        _check_personal(view, like)
+
+
+def _check_personal(view: View, like: Params) -> None:
+    """What a client makes of its part, the server makes of what it is told, round after round."""
+    mine = view.start(like, CLOCK.client)
+    assert _same_part(view.part(like, CLOCK, KEY, mine), view.part(like, CLOCK, KEY), like), (
+        f"{view!r}: a client that remembers nothing must hold what it starts with"
+    )
+    for number in range(CLOCK.rounds):
+        clock, at, seen = CLOCK._replace(round=number), fold(KEY, number), _Seen(view, like, mine, number)
+        before = tree.clone(mine)
+        (then, said), (twin, again) = (view.revise(mine, seen, clock, at) for _ in range(2))
+        assert _same(said, again), f"{view!r}.revise says something else the second time"
+        assert _same_state(then, twin), f"{view!r}.revise comes to another part the second time"
+        assert _same_state(mine, before), f"{view!r}.revise changed the part that it must only read"
+        for known in (mine, _stored(mine) or mine):
+            followed = view.follow(known, _over_the_wire(said), like)
+            assert _same_state(followed, then), f"{view!r}.follow comes to another part than revise"
+        assert _same_part(view.part(like, clock, at, then), view.part(like, clock, at, _stored(then)), like), (
+            f"{view!r} gives another part once it was stored and read back"
+        )
+        for altered in _altered(said):
+            with contextlib.suppress(PayloadError):
+                view.part(like, clock, at, view.follow(mine, _over_the_wire(altered), like)).layout(like)
+        mine = then
+
+
+class _Seen:
+    """Made-up evidence: what a client holds, and random numbers."""
+
+    def __init__(self, view: View, like: Params, mine: State, number: int) -> None:
+        def noise(label: str) -> Params:
+            return {
+                name: (uniform(fold(KEY, label, number, name), t.numel(), dtype=torch.float64) - 0.5).to(t).view_as(t)
+                for name, t in like.items()
+            }
+
+        part = view.part(like, CLOCK, KEY, mine)
+        self.weights, self.notes = part.take(noise("weights")), {"early": part.take(noise("early"))}
+        self._gradient = noise("gradient")
+
+    def accuracy(self, params: Params) -> float:
+        return 1.0
+
+    def gradient(self) -> Params:
+        return self._gradient
+
+
+def _stored(state: State) -> State:
+    """A state as it is read back from a file: in name order, without empty branches."""
+    return tree.unflatten(dict(sorted(tree.flatten(state).items())))
+
+
+def _same_state(a: State, b: State) -> bool:
+    return _same(tree.flatten(a), tree.flatten(b))
+
+
+def _same_part(a: Part, b: Part, like: Params) -> bool:
+    return _same(_flat(a.coverage(like)), _flat(b.coverage(like)))
 
 
 def _flat(params: Params) -> Payload:

@@ -117,16 +117,20 @@ def _written(values: Mapping[str, Any]) -> str:
 
 def _shown(value: Any) -> str:
     """A value as one would write it; of a part, the fields that are not as they are anyway."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_shown, value))}{',' * (len(value) == 1)})"
     if not is_dataclass(value):
         return json.dumps(value) if isinstance(value, str) else repr(value)
     given = {f.name: getattr(value, f.name) for f in fields(value) if _differs(value, f)}
     return f"{type(value).__name__}({_written(given)})"
 
 
-def _imports(values: Mapping[str, Any]) -> Iterable[tuple[str, str]]:
+def _imports(values: Mapping[Any, Any]) -> Iterable[tuple[str, str]]:
     """The parts that are written out among some values, and where they are imported from."""
     for value in values.values():
-        if is_dataclass(value):
+        if isinstance(value, tuple):
+            yield from _imports(dict(enumerate(value)))
+        elif is_dataclass(value):
             kind = type(value)
             yield ("gossamer" if getattr(gossamer, kind.__name__, None) is kind else kind.__module__), kind.__name__
             yield from _imports({f.name: getattr(value, f.name) for f in fields(value) if _differs(value, f)})

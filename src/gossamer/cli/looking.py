@@ -9,18 +9,30 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gossamer.cli import flags, words
-from gossamer.cli.request import Request, find_recipe, make_options, make_task, recorded_data
+from gossamer.cli import flags, sources, words
+from gossamer.cli.request import (
+    Request,
+    find_recipe,
+    make_method,
+    make_options,
+    make_task,
+    recorded_data,
+    whole_task,
+)
 from gossamer.cli.settings import settable
-from gossamer.data import DATASETS, SPLITS, Data, draw, table
+from gossamer.data import DATASETS, SPLITS, Data, Split, draw, table
 from gossamer.errors import ConfigError, GossamerError, RunError
 from gossamer.methods import METHODS
 from gossamer.mistakes import Mistakes
 from gossamer.nets import NETS
+from gossamer.objective import Objective
+from gossamer.random import key
 from gossamer.report import curves, page, tables, text
-from gossamer.runs import is_busy, read_about, read_metrics
+from gossamer.report.masks import Starts
+from gossamer.runs import is_busy, read_about, read_metrics, read_split
 from gossamer.specs import usage
-from gossamer.summary import summarise
+from gossamer.summary import masked, summarise
+from gossamer.tasks import Task
 
 
 def open_run(path: Path) -> dict[str, Any]:
@@ -39,7 +51,8 @@ def show(arguments: argparse.Namespace) -> int:
         facts = summary | {"parts": about["method"], "state": state(path, summary)}
         print(json.dumps(facts, indent=1, allow_nan=False))
     elif arguments.html:
-        print(page.write(path, _data_of(about)))
+        data = _data_of(about)
+        print(page.write(path, data, _starts(path, about, data)))
     else:
         print(tables.full(path, about, metrics, state(path, summary)))
     return 0
@@ -53,10 +66,26 @@ def _data_of(about: dict[str, Any]) -> Data | None:
         return None
 
 
+def _starts(path: Path, about: dict[str, Any], data: Data | None) -> Starts | None:
+    """The masks that clients start with, if the run has some and they can still be had."""
+    if data is None or not about["request"] or not masked(read_metrics(path)):
+        return None
+    request, seed = Request.read(about["request"]), about["options"]["seed"]
+    try:
+        sources.check_unchanged(about["request"]["digests"])
+        method, split = make_method(request), Split.from_tensors(read_split(path))
+        named = (data, request.model, request.split or data.split, split, request.statistics)
+        objective = Objective(whole_task(request.task) if request.task else Task.of_data(*named), "cpu", key(seed))
+        view, like = method.fit(objective).view, objective.outline()
+    except (GossamerError, ModuleNotFoundError):
+        return None
+    return (lambda client: view.start(like, client)) if method.describe() == about["method"] else None
+
+
 def write_report(path: Path, data: Data) -> Path | None:
     """The page of a run that has just ended, which must not fail because of its page."""
     try:
-        return page.write(path, data)
+        return page.write(path, data, _starts(path, read_about(path), data))
     except Exception as error:
         print(f"gossamer: no report.html was written: {error}", file=sys.stderr)
         return None
@@ -100,6 +129,8 @@ def compare(arguments: argparse.Namespace) -> int:
     summaries = [summarise(about, records) for about, records in zip(abouts, metrics, strict=True) if about]
     names = distinct(paths)
     print(tables.side_by_side(names, summaries))
+    if any(summary["masks"] for summary in summaries):
+        print(f"\n{tables.VALUES}: {tables.COUNTED}")
     if differing := tables.differences(summaries):
         print(f"\nthese runs also differ in: {', '.join(differing)}")
     curves.draw(names, metrics, picture)

@@ -4,11 +4,11 @@ import argparse
 from typing import NoReturn
 
 from gossamer import __version__
-from gossamer.cli import deploying, looking, measuring, running, widths
+from gossamer.cli import deploying, exporting, looking, measuring, running, widths
 from gossamer.errors import ConfigError
 from gossamer.specs import unknown
 
-COMMANDS = ("run", "resume", "runs", "show", "compare", "methods", "data", "widths", "stability", "deploy")
+COMMANDS = ("run", "resume", "runs", "show", "compare", "export", "methods", "data", "widths", "stability", "deploy")
 
 
 def dispatch(words: list[str]) -> int:
@@ -52,6 +52,7 @@ def commands_parser() -> "Parser":
     compare.add_argument("run", metavar="RUN", nargs="+", help="the runs' folders")
     compare.add_argument("--out", metavar="FILE.png", default="compare.png", help="the picture (compare.png)")
     compare.set_defaults(do=looking.compare)
+    _export_parser(names.add_parser("export", help="the model of a run, as files that need no Gossamer"))
     methods = names.add_parser("methods", help="the methods, or one of them with its flags")
     methods.add_argument("name", metavar="NAME", nargs="?", help="a method, or my_file.py:my_recipe (all methods)")
     methods.set_defaults(do=looking.methods)
@@ -73,6 +74,13 @@ def _data_parser(parser: argparse.ArgumentParser) -> None:
     show.add_argument("--seed", metavar="S", default="0", help="seed of the run (0)")
     show.add_argument("--out", metavar="FILE.png", default="split.png", help="the picture (split.png)")
     show.set_defaults(do=looking.data_show)
+
+
+def _export_parser(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("run", metavar="RUN", help="the run's folder")
+    parser.add_argument("--client", metavar="N", help="what this client deploys (the global model)")
+    parser.add_argument("--out", metavar="DIR", help="where to write (export/ in the run's folder)")
+    parser.set_defaults(do=exporting.write)
 
 
 def _widths_parser(parser: argparse.ArgumentParser) -> None:

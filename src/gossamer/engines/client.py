@@ -19,7 +19,7 @@ from gossamer.method import Broadcast, Job, Method, Sent, Trained
 from gossamer.objective import Objective, seeded
 from gossamer.random import Key, fold, uniform
 from gossamer.solvers import Now
-from gossamer.tree import subtract
+from gossamer.tree import add, subtract
 from gossamer.types import Clock, Flops, Layout, Params, State
 from gossamer.wire import Letter
 
@@ -80,7 +80,8 @@ class Client:
         before = self._broadcast if self._broadcast and self._broadcast.fits(order.data, order.key) else None
         job = self.method.open(order.data, self.like, order.state, order.clock, order.key, before)
         self._broadcast = job.broadcast
-        return job._replace(labels=self._labels(order)) if self.method.labels == "own" else job
+        labels = self._labels(order) if self.method.labels == "own" else None
+        return job._replace(labels=labels, samples=order.samples)
 
     def _labels(self, order: Order) -> Tensor:
         """1 for each label that the client has a sample of."""
@@ -91,8 +92,10 @@ class Client:
 
     def reply(self, job: Job, trained: Trained) -> Answer:
         """Make the client's message of what training came to."""
-        sent, state = self.method.reply(job, trained)
-        return Answer(sent, state, trained.loss, trained.flops)
+        evidence = Findings(self, job, trained) if self.method.view.personal else None
+        sent, state = self.method.reply(job, trained, evidence)
+        spent = evidence.flops if evidence else 0
+        return Answer(sent, state, trained.loss, Flops(trained.flops.done + spent, trained.flops.useful + spent))
 
     def train(self, order: Order, job: Job) -> Trained:
         """The plain loop."""
@@ -110,7 +113,8 @@ class Client:
     def finish(self, order: Order, job: Job, lesson: "Lesson", carry: State, loss: float) -> Trained:
         """What a round came to, from what its last step carried and the mean loss."""
         change, state = subtract(carry["params"], job.start), self.method.solver.end(carry)
-        return Trained(change, state, loss, lesson.flops(job), len(order.samples))
+        notes = self.method.solver.notes(carry)
+        return Trained(change, state, loss, lesson.flops(job), len(order.samples), notes)
 
     def begin(self, job: Job, steps: int) -> tuple[Params, State, State]:
         """For a round of so many steps: where it starts, what is carried from step to step, and what stays the same."""
@@ -203,6 +207,40 @@ class Lesson:
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor | None]]:
         for number, rows in enumerate(self.rows):
             yield torch.from_numpy(rows).to(self.objective.device), self.draws[number] if self.draws else None
+
+
+class Findings:
+    """What a client knows when its training is over, and what it can find out."""
+
+    def __init__(self, client: Client, job: Job, trained: Trained) -> None:
+        self.client, self.job = client, job
+        self.weights, self.notes = add(job.start, trained.change), trained.notes
+        self.flops = 0
+
+    def accuracy(self, params: Params) -> float:
+        """The share of the client's training samples that a network with these tensors gets right."""
+        objective, samples = self.client.objective, self.job.samples
+        assert samples is not None
+        rows = torch.from_numpy(samples).to(objective.device)
+        _, right = objective.evaluate({**params, **objective.local()}, objective.x[rows], objective.y[rows])
+        return float(right.double().mean())
+
+    def gradient(self) -> Params:
+        """The gradient, in evaluation mode, on the first batch of a new order of the client's samples."""
+        assert self.job.samples is not None
+        objective = self.client.objective
+        plan = self.client.method.solver.plan(len(self.job.samples), fold(self.job.key, "screen"))
+        rows = torch.from_numpy(self.job.samples[plan[0]])
+        x, y = objective.batch(rows.to(objective.device), self._draws(len(rows)))
+        self.flops += objective.flops(self.weights, rows).done
+        return objective.gradient({**self.weights, **objective.local()}, x, y, training=False)[1]
+
+    def _draws(self, rows: int) -> Tensor | None:
+        augment = self.client.objective.task.data.augment
+        if augment is None:
+            return None
+        at, device = fold(self.job.key, "screen", "augment"), self.client.objective.device
+        return uniform(at, rows * augment.draws, device=device).view(rows, augment.draws)
 
 
 def reason(error: BaseException) -> str:

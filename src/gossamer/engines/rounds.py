@@ -16,6 +16,7 @@ from typing import Any
 from torch import nn
 
 from gossamer import tree
+from gossamer.clients import Clients
 from gossamer.engines.client import reason
 from gossamer.engines.inbox import Inbox
 from gossamer.engines.ledger import Ledger
@@ -26,10 +27,11 @@ from gossamer.method import Method
 from gossamer.objective import Objective
 from gossamer.random import Key, choice, fold
 from gossamer.random import key as make_key
-from gossamer.runs import Clients, RunFolder, read_about, read_metrics
+from gossamer.runs import RunFolder, read_about, read_metrics
 from gossamer.summary import summarise
 from gossamer.tasks import Task
 from gossamer.types import Clock, Params, State
+from gossamer.views.overlap import figures
 from gossamer.wire import Letter
 
 Record = dict[str, Any]
@@ -72,7 +74,7 @@ class Rounds(ABC):
         self.like = self.objective.initial()
         self.choice: dict[str, Any] = {"executor": options.executor}
         self.server: State = method.server.init(method.form.hold(self.like, fold(self.key, "form")))
-        self.clients = Clients()
+        self.clients = Clients(options.device)
         self.metrics: list[Record] = []
         self.saving = 0.0
         self._last: tuple[Params, Params] | None = None
@@ -120,8 +122,7 @@ class Rounds(ABC):
             raise
         if found is not None:
             self.server = tree.move(found.server, self.options.device)
-            states = {client: tree.move(state, self.options.device) for client, state in found.clients.states.items()}
-            self.clients = Clients(states)
+            folder.recall(self.clients)
         self.metrics = read_metrics(path)
         return folder
 
@@ -184,16 +185,35 @@ class Rounds(ABC):
         """Brief, train, send, fold, finish."""
         acc = self.method.server.empty(self.server)
 
+        self.revised: dict[int, State] = {}
+        known = {client: self.known(client) for client in cohort}  # as they were briefed: a client may move on before
+
         def deliver(client: int, data: Letter) -> None:
             nonlocal acc
             try:
-                acc = self.method.receive(acc, data, self.server, *self.at(number, client))
+                clock, key = self.at(number, client)
+                then = self.method.revised(data, self.server, clock, known[client])
+                acc = self.method.receive(acc, data, self.server, clock, key, known[client])
+                self.revised[client] = then
             except Exception as error:  # whatever a message does to its decoder, it ends as a refusal with a reason
                 ledger.fail(client, f"refused: {reason(error)}")
 
         with ledger.time("train"):
             self.exchange(number, cohort, ledger, Inbox(cohort, deliver))
         self.server = self.method.server.finish(self.server, acc, Clock(number, self.options.rounds, -1))
+        if self.method.view.personal:
+            ledger.notes["masks"] = self._masks(known)
+
+    def _masks(self, known: dict[int, State | None]) -> dict[str, float | None]:
+        """How the masks of those whose messages were folded moved, and what they have in common."""
+        start = self.method.view.start
+        before = {client: known[client] or start(self.like, client) for client in self.revised}
+        after = {client: then or before[client] for client, then in self.revised.items()}
+        return figures(before, after, self.like)
+
+    def known(self, client: int) -> State | None:
+        """What the server knows of a client's view, where that is personal."""
+        return self.clients.get(client).get("view")
 
     def at(self, number: int, client: int) -> tuple[Clock, Key]:
         """When and where, and the round's randomness."""

@@ -79,7 +79,7 @@ class Simulation(Rounds):
         with ledger.time("prepare"):
             client = max(cohort, key=lambda c: len(self.split.train(c)))  # whoever has a full batch, if anybody has
             clock, key = self.at(number, client)
-            data = self.method.brief(self.server, clock, key).data
+            data = self.method.brief(self.server, clock, key, known=self.known(client)).data
             order = Order(clock, key, data, self.clients.get(client), self.split.train(client))
             if self.executor is None:
                 left = self.options.rounds - number
@@ -111,7 +111,7 @@ class Simulation(Rounds):
             with ledger.time("brief"):
                 if self.method.broadcasts:
                     body = body or self.method.load(self.server, clock, key)
-                sent = self.method.brief(self.server, clock, key, body)
+                sent = self.method.brief(self.server, clock, key, body, self.known(client))
                 ledger.down.update(sent.kinds)
             if uniform(fold(own(key, clock), "failure"), 1).item() < self.options.failure_rate:
                 ledger.fail(client, INJECTED)
@@ -140,8 +140,8 @@ class Simulation(Rounds):
 
     def personal(self, client: int) -> Params:
         """The network's tensors that a client would deploy; the same object for all that share the server's."""
-        own = self.method.personal(self.model(), self.clients.get(0 if self.method.pooled else client))
-        return self._deploy(own)
+        home = 0 if self.method.pooled else client
+        return self._deploy(self.method.personal(self.model(), self.clients.get(home), home))
 
     def module(self) -> nn.Module:
         """The network to use after the last round: the pooled client's own, where there is no federation."""

@@ -12,13 +12,13 @@ from typing import Any
 
 from gossamer import files
 from gossamer.data import Data, Split
-from gossamer.report import tables
+from gossamer.report import masks, tables
 from gossamer.report.holdings import holdings
 from gossamer.report.skin import PAGE, STYLE
 from gossamer.report.svg import Series, chart
 from gossamer.report.text import count, duration, number, percent, size
 from gossamer.runs import read_about, read_metrics, read_split
-from gossamer.summary import reasons, summarise, totals
+from gossamer.summary import masked, reasons, summarise, totals
 
 Record = dict[str, Any]
 
@@ -26,18 +26,29 @@ NAMED = 8
 """So many clients are named beside a reason for failures."""
 
 
-def write(path: Path, data: Data | None = None) -> Path:
-    """Write the page of the run in ``path``; with its data, the split is drawn by class."""
+def write(path: Path, data: Data | None = None, starts: masks.Starts | None = None) -> Path:
+    """Write the page of the run in ``path``.
+
+    With its data, the split is drawn by class. ``starts`` gives what a client's own mask is at first.
+    """
     about, metrics = read_about(path), read_metrics(path)
     split = Split.from_tensors(read_split(path))
     report = path / "report.html"
+    beside = masks.figure(path, split, data, starts) if masked(metrics) else ""
     with files.told(f"{report} was not written"):
-        files.write(report, render(path.resolve().name, about, metrics, split, data).encode())
+        files.write(report, render(path.resolve().name, about, metrics, split, data, beside).encode())
     return report
 
 
-def render(name: str, about: dict[str, Any], metrics: Sequence[Record], split: Split, data: Data | None) -> str:
-    """The page as text."""
+def render(
+    name: str,
+    about: dict[str, Any],
+    metrics: Sequence[Record],
+    split: Split,
+    data: Data | None,
+    beside: str = "",
+) -> str:
+    """The page as text; ``beside`` is the figure of clients' masks, where they have some."""
     summary = summarise(about, metrics)
     parts = [
         _header(name, summary),
@@ -46,6 +57,7 @@ def render(name: str, about: dict[str, Any], metrics: Sequence[Record], split: S
         _section("Costs", "three", _costs(metrics)),
         _section("Failures", "", [_failures(metrics, summary)]),
         _section("Who holds what", "", [_holdings(split, data)]),
+        *([_section("Masks", "", [beside])] if beside else []),
         _section("Settings", "two", _settings(about)),
         f"<footer>Written by gossamer {escape(str(about['machine']['gossamer']))}.</footer>",
     ]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from gossamer.report.text import amount, count, duration, number, pairs, percent, size, table
+from gossamer.report.text import BLANK, amount, count, duration, number, pairs, percent, size, table
 from gossamer.summary import reasons, summarise, totals
 
 Record = dict[str, Any]
@@ -13,6 +13,9 @@ Summary = dict[str, Any]
 
 LISTED = ("run", "method", "data", "split", "clients", "rounds", "seed", "accuracy", "sent up", "state")
 """The columns of ``gossamer runs``."""
+
+VALUES, COUNTED = "values only", "as FedSpa's paper counts, 4 bytes a held value up and down, masks and headers free"
+"""The column of bytes without those for masks and headers, and what it says."""
 
 BROKEN_DOWN: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("sent up", "bytes_up", size),
@@ -41,6 +44,7 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
         ("loss", number(summary["loss"])),
         ("personal accuracy", f"{percent(summary['personal_accuracy'])} (mean over clients)"),
         ("worst tenth", f"{percent(summary['worst_tenth_accuracy'])} (of clients)"),
+        *masks(summary),
         ("sent up", size(summary["bytes_up"])),
         ("sent down", size(summary["bytes_down"])),
         ("operations", operations(summary)),
@@ -48,6 +52,19 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
         ("joules", number(summary["joules"])),
         ("peak memory", size(summary["memory_bytes"])),
         ("failures", f"{summary['failures']:,}, messages lost {summary['lost']:,}"),
+    ]
+
+
+def masks(summary: Summary) -> list[tuple[str, str]]:
+    """Masks of clients' own, where there are some."""
+    said = summary["masks"]
+    if said is None:
+        return []
+    last, in_all = percent(said["moved"]), percent(said["moved_in_all"])
+    return [
+        ("mask density", f"{percent(said['density'])} (of the entries that masks choose from)"),
+        ("masks moved", f"{last} of what they held in the last round, {in_all} in all (mean over clients)"),
+        ("mask overlap", f"{percent(said['overlap'])} (between two clients of the last round)"),
     ]
 
 
@@ -127,9 +144,11 @@ def listed(summary: Summary) -> tuple[str, ...]:
 
 
 def side_by_side(names: Sequence[str], summaries: Sequence[Summary]) -> str:
-    """A row a run; a column for joules where a channel counted any."""
-    head = ["run", "method", "rounds", "accuracy", "personal", "worst tenth", "loss", "up", "down", "operations"]
-    rows = [[name, *_compared(summary)] for name, summary in zip(names, summaries, strict=True)]
+    """A row a run; a column for joules where a channel counted any, and one for values where masks are personal."""
+    counted = [VALUES] if any(summary["masks"] for summary in summaries) else []
+    head = ["run", "method", "rounds", "accuracy", "personal", "worst tenth", "loss", "up", "down", *counted]
+    head.append("operations")
+    rows = [[name, *_compared(summary, bool(counted))] for name, summary in zip(names, summaries, strict=True)]
     for title, write in (("seconds", "{:.1f}".format), ("joules", number)):
         if any(summary[title] for summary in summaries):
             head.append(title)
@@ -137,7 +156,8 @@ def side_by_side(names: Sequence[str], summaries: Sequence[Summary]) -> str:
     return table(head, rows)
 
 
-def _compared(summary: Summary) -> tuple[str, ...]:
+def _compared(summary: Summary, counted: bool) -> tuple[str, ...]:
+    values = summary["bytes_values"]
     return (
         method(summary),
         str(summary["rounds"]),
@@ -147,6 +167,7 @@ def _compared(summary: Summary) -> tuple[str, ...]:
         number(summary["loss"]),
         size(summary["bytes_up"]),
         size(summary["bytes_down"]),
+        *([BLANK if values is None else size(values)] if counted else []),
         operations(summary),
     )
 

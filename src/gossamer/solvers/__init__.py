@@ -2,6 +2,8 @@
 
 from gossamer.solvers.adam import Adam
 from gossamer.solvers.base import Gradient, Now, Solver
+from gossamer.solvers.ditto import Ditto
+from gossamer.solvers.noting import NotingSGD
 from gossamer.solvers.pruning import PruningSGD
 from gossamer.solvers.schedules import SCHEDULES, Constant, Cosine, Exponential, Schedule, Steps
 from gossamer.solvers.sgd import SGD
@@ -12,8 +14,10 @@ __all__ = [
     "Adam",
     "Constant",
     "Cosine",
+    "Ditto",
     "Exponential",
     "Gradient",
+    "NotingSGD",
     "Now",
     "PruningSGD",
     "Schedule",

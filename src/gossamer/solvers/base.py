@@ -5,7 +5,7 @@ steps, of one client at a time or of many stacked into one computation. So a sol
 """
 
 from collections.abc import Mapping
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 import numpy as np
 from torch import Tensor
@@ -26,7 +26,12 @@ class Gradient(Protocol):
 
 
 class Solver(Protocol):
-    """How a client trains: a plan of batches, and one step."""
+    """How a client trains: a plan of batches, and one step.
+
+    whole: whether it needs the whole model, and a codec that training does not feel
+    """
+
+    whole: ClassVar[bool]
 
     def plan(self, samples: int, key: Key) -> list[np.ndarray]:
         """For each step the positions, in the client's own samples, that make up its batch."""
@@ -53,4 +58,12 @@ class Solver(Protocol):
 
     def end(self, carry: State) -> State:
         """What the solver remembers until the client's next round."""
+        ...
+
+    def notes(self, carry: State) -> State:
+        """What is of use right after a round, and then forgotten."""
+        ...
+
+    def personal(self, state: State) -> Params | None:
+        """The model that a client deploys, from what the solver remembers; none is the one that is trained together."""
         ...

@@ -4,7 +4,7 @@ from typing import ClassVar, Protocol, TypeVar
 
 from gossamer.random import Key
 from gossamer.solvers import Solver
-from gossamer.types import Clock, Params, Part
+from gossamer.types import Clock, Params, Part, Payload, State
 from gossamer.widths import Widths
 
 T = TypeVar("T")
@@ -12,6 +12,8 @@ T = TypeVar("T")
 
 class Network(Protocol):
     """What a view is fitted to."""
+
+    trained: list[str]
 
     def outline(self) -> Params:
         """The tensors that travel, of which only names, shapes, type and device can be relied on."""
@@ -35,21 +37,73 @@ class Network(Protocol):
         ...
 
 
+class Evidence(Protocol):
+    """What a client knows when its training is over, by which a personal view is revised."""
+
+    weights: Params
+    """Its tensors, zero where it holds nothing."""
+    notes: State
+    """What its solver noted."""
+
+    def accuracy(self, params: Params) -> float:
+        """The share of its training samples that a network with these tensors gets right."""
+        ...
+
+    def gradient(self) -> Params:
+        """The gradient of all entries, held or not, on one batch of its samples."""
+        ...
+
+
 class View(Protocol):
     """Says which part of the model a client holds: a pure function of the model's shapes, the clock and the key.
 
     common: whether it is the same for all clients of a round, whose messages then share one body
+    personal: whether each client has a part of its own, which it remembers, and revises after training
     """
 
     common: ClassVar[bool]
+    personal: ClassVar[bool]
 
     def fit(self, network: Network, solver: Solver) -> "View":
         """The view of this network, with all that has to be known of it; done once, before the first round."""
         ...
 
-    def part(self, like: Params, clock: Clock, key: Key) -> Part:
-        """The part that ``clock.client`` holds in ``clock.round``; server and client both work it out."""
+    def part(self, like: Params, clock: Clock, key: Key, mine: State | None = None) -> Part:
+        """The part that ``clock.client`` holds in ``clock.round``; server and client both work it out.
+
+        Of a personal view it is the one that ``mine`` describes; none is the one that the client starts with.
+        """
         ...
+
+    def start(self, like: Params, client: int) -> State:
+        """The personal part that a client starts with; {} where there is none."""
+        ...
+
+    def revise(self, mine: State, evidence: Evidence, clock: Clock, key: Key) -> tuple[State, Payload]:
+        """The personal part from the next round on, and what tells the server."""
+        ...
+
+    def follow(self, mine: State, said: Payload, like: Params) -> State:
+        """The same on the server's side; ``PayloadError`` says what is wrong with what a client said."""
+        ...
+
+
+class Impersonal:
+    """A view without personal parts."""
+
+    personal: ClassVar[bool] = False
+
+    def start(self, like: Params, client: int) -> State:
+        """Nothing."""
+        return {}
+
+    def revise(self, mine: State, evidence: Evidence, clock: Clock, key: Key) -> tuple[State, Payload]:
+        """Nothing."""
+        return {}, {}
+
+    def follow(self, mine: State, said: Payload, like: Params) -> State:
+        """Nothing."""
+        return {}
 
 
 class AnyNetwork:

@@ -5,12 +5,12 @@ from typing import ClassVar
 
 from gossamer.capacity import Capacities, capacity, check_shares
 from gossamer.random import Key, fold, uniform
-from gossamer.types import Clock, Params, Part
-from gossamer.views.base import AnyNetwork
+from gossamer.types import Clock, Params, Part, State
+from gossamer.views.base import AnyNetwork, Impersonal
 
 
 @dataclass(frozen=True)
-class Bernoulli(AnyNetwork):
+class Bernoulli(AnyNetwork, Impersonal):
     """Every entry is held with a chance that is the client's capacity, independently, and drawn anew each round.
 
     capacities: shares of the model; client c has the one at c modulo their number
@@ -26,7 +26,7 @@ class Bernoulli(AnyNetwork):
     def __post_init__(self) -> None:
         check_shares("Bernoulli", self.capacities)
 
-    def part(self, like: Params, clock: Clock, key: Key) -> Part:
+    def part(self, like: Params, clock: Clock, key: Key, mine: State | None = None) -> Part:
         """A mask for each tensor."""
         share = capacity(self.capacities, self.drawn, clock, key)
         keep = {}

@@ -24,8 +24,8 @@ from gossamer.errors import ConfigError, require
 from gossamer.fleet import Fleet
 from gossamer.random import Key, fold, permutation
 from gossamer.solvers import Solver
-from gossamer.types import Clock, Params, Part
-from gossamer.views.base import Network
+from gossamer.types import Clock, Params, Part, State
+from gossamer.views.base import Impersonal, Network
 from gossamer.views.windows import place
 from gossamer.widths import Ties, Widths
 
@@ -34,7 +34,7 @@ ORDERS = ("static", "rolling", "shuffled", "random")
 
 
 @dataclass(frozen=True)
-class Channels:
+class Channels(Impersonal):
     """A narrower network for each client.
 
     capacities: shares of the channels, or memory (8MB) that the largest must fit; client c has that at c modulo n
@@ -104,7 +104,7 @@ class Channels:
         """Whether layers draw channels without regard to each other: then their order matters, also of all of them."""
         return self.order == "random" and not self.streams
 
-    def part(self, like: Params, clock: Clock, key: Key) -> Part:
+    def part(self, like: Params, clock: Clock, key: Key, mine: State | None = None) -> Part:
         """The client's channels of each group."""
         if self.widths is None:
             raise ConfigError("Channels knows nothing of the network yet: Method.fit tells it")

@@ -4,16 +4,16 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gossamer.random import Key
-from gossamer.types import Clock, Params, Part
-from gossamer.views.base import AnyNetwork
+from gossamer.types import Clock, Params, Part, State
+from gossamer.views.base import AnyNetwork, Impersonal
 
 
 @dataclass(frozen=True)
-class Full(AnyNetwork):
+class Full(AnyNetwork, Impersonal):
     """All of the model, always."""
 
     common: ClassVar[bool] = True
 
-    def part(self, like: Params, clock: Clock, key: Key) -> Part:
+    def part(self, like: Params, clock: Clock, key: Key, mine: State | None = None) -> Part:
         """The whole model."""
         return Part()

@@ -10,12 +10,12 @@ from gossamer.capacity import Capacities, capacity, check_shares
 from gossamer.errors import require
 from gossamer.random import Key, fold, permutation
 from gossamer.random import key as make_key
-from gossamer.types import Clock, Params, Part
-from gossamer.views.base import AnyNetwork
+from gossamer.types import Clock, Params, Part, State
+from gossamer.views.base import AnyNetwork, Impersonal
 
 
 @dataclass(frozen=True)
-class Windows(AnyNetwork):
+class Windows(AnyNetwork, Impersonal):
     """A client holds as many neighbouring entries as it has room for, from where the round's window begins.
 
     Windows begin at evenly spaced places, and go on at the beginning where they reach the end. An epoch is as many
@@ -46,7 +46,7 @@ class Windows(AnyNetwork):
         """Where the window of a round begins, as the number of a place."""
         return place(self.places, self.seed, round_) if self.shuffled else round_ % self.places
 
-    def part(self, like: Params, clock: Clock, key: Key) -> Part:
+    def part(self, like: Params, clock: Clock, key: Key, mine: State | None = None) -> Part:
         """A mask for each tensor that the window covers in part or not at all."""
         names = sorted(name for name, tensor in like.items() if tensor.dim() >= self.least)
         total = sum(like[name].numel() for name in names)

@@ -138,7 +138,7 @@ class Member:
         with journal.alone():
             state = journal.recall(clock.round + 1, known, self.method.settle)
         start = whole(self.method).open(data(message), self.client.like, state, clock, key).start
-        params = self.method.form.deploy(self.method.personal(start, state), self.client.like)
+        params = self.method.form.deploy(self.client.method.personal(start, state, self.number), self.client.like)
         evaluator = Evaluator(self.objective)
         found = {"own": evaluator.share(params, self.task.split.test(self.number))}
         if word(message, "whole", bool):

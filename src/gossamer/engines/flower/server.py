@@ -98,6 +98,10 @@ class Field(Rounds):
         self.about["id"] = read_about(path)["id"]
         return folder
 
+    def known(self, client: int) -> State | None:
+        """What the server knows of a client's view; nothing, where the node is told to start over."""
+        return None if client in self.anew else super().known(client)
+
     # Who takes part.
 
     def rounds(self, folder: RunFolder | None, watch: Watch) -> None:
@@ -144,7 +148,8 @@ class Field(Rounds):
         if not all(bool(torch.isfinite(tensor).all()) for tensor in self.model().values()):
             self.undo(before, "what came of it is not finite: a client sent numbers that are far too large", ledger)
         for client in replied:
-            self.clients.put(client, {FOLDED: torch.tensor(number)})
+            known = {"view": self.revised[client]} if self.revised.get(client) else {}
+            self.clients.put(client, {FOLDED: torch.tensor(number), **known})
             self.anew.discard(client)
         sent = {"down": sum(ledger.down.values()), "up": sum(ledger.up.values())}
         moved = {"down": self.fleet.bytes_down - down, "up": self.fleet.bytes_up - up}
@@ -175,7 +180,7 @@ class Field(Rounds):
             clock, key = self.at(number, client)
             if method.broadcasts:
                 body = body or method.load(self.server, clock, key)
-            sent = method.brief(self.server, clock, key, body)
+            sent = method.brief(self.server, clock, key, body, self.known(client))
             if ledger is not None:
                 ledger.down.update(sent.kinds)
             found[client] = content(self.words(number, client, **more), bytes(sent.data))

@@ -1,0 +1,81 @@
+"""What is kept of a FedSpa run: personal accuracies by round, and costs as they are and as the paper counts them."""
+
+import statistics
+from typing import Any
+
+from cells import Cell
+from fedspa_studies import EPOCHS, recipe
+
+from gossamer import Personal, Pruned, Task
+from gossamer.costs import paper_forward_flops, paper_round_flops
+from gossamer.engines.rounds import Result
+from gossamer.objective import Objective
+from gossamer.random import key
+from gossamer.views import masks
+
+Record = dict[str, Any]
+NO_PART = ("prepare", "evaluate", "save")
+"""Seconds that belong to the run and not to its rounds."""
+WAYS = ("bytes_down", "bytes_up")
+
+
+def facts(cell: Cell, task: Task, result: Result) -> dict[str, Any]:
+    """All figures that the page needs; ``best`` and ``last`` are those of clients' own models, as in the paper."""
+    told = [record for record in result.metrics if "personal_accuracy" in record]
+    personal = [round(100 * record["personal_accuracy"], 2) for record in told]
+    return {
+        "best": max(personal),
+        "last": personal[-1],
+        "rounds_told": [record["round"] for record in told],
+        "personal": personal,
+        "accuracy": [round(100 * record["accuracy"], 2) for record in told],
+        "worst_tenth": round(100 * told[-1]["worst_tenth_accuracy"], 2),
+        "bytes": _running([_bytes(record) for record in result.metrics], told),
+        "paper_bytes": _running([_bytes(record, "values") for record in result.metrics], told),
+        "flops": sum(record["flops"] for record in result.metrics),
+        "useful_flops": sum(record["useful_flops"] for record in result.metrics),
+        "paper_flops": paper_flops(cell, task, result.metrics),
+        "masks": result.metrics[-1].get("masks"),
+        "round_seconds": round(statistics.median(map(_seconds, result.metrics)), 3),
+        "failures": sum(len(record["failures"]) for record in result.metrics),
+        "device": result.about["machine"]["device"],
+        "executor": result.about["executor"],
+    }
+
+
+def _bytes(record: Record, kind: str = "") -> int:
+    """Bytes both ways; or of those kinds alone whose names end so: the paper counts values, and nothing else."""
+    return sum(size for way in WAYS for name, size in record[way].items() if name.endswith(kind))
+
+
+def _running(each: list[int], told: list[Record]) -> list[int]:
+    """The sum up to each evaluated round."""
+    return [sum(each[: record["round"]]) for record in told]
+
+
+def _seconds(record: Record) -> float:
+    """How long a round took, from the first message to the new model."""
+    return float(sum(spent for phase, spent in record["seconds"].items() if phase not in NO_PART))
+
+
+def paper_flops(cell: Cell, task: Task, metrics: list[Record]) -> int | None:
+    """Operations as the paper counts them; none where a mask's size changes from round to round.
+
+    A batch by which masks are moved is charged to every run with masks, whether these move or not.
+    """
+    method = recipe(cell).fit(Objective(task, "cpu", key(cell.seed)))
+    if isinstance(method.view, Pruned):
+        return None
+    module, sample = task.model(), task.data.train.x[0]
+    dense = forward = paper_forward_flops(module, sample)
+    screened = 0
+    if isinstance(method.view, Personal):
+        held = method.view.start(dict(module.named_parameters()), 0)["mask"]
+        forward = paper_forward_flops(module, sample, {name: masks.count(packed) for name, packed in held.items()})
+        screened = cell.given["batch"]
+    sizes = task.split.sizes()
+    return sum(
+        paper_round_flops(forward, int(sizes[client]), EPOCHS, screened, dense)
+        for record in metrics
+        for client in record["clients"]
+    )

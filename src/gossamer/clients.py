@@ -1,0 +1,95 @@
+"""What all clients remember: in memory up to a limit, beyond it on disk.
+
+Thousands of clients that each remember something (a mask, a model of their own) may together be larger than memory.
+Whoever was not asked for longest is written to a temporary file, and read again when it is needed.
+"""
+
+import shutil
+import tempfile
+import weakref
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gossamer import files, tree
+from gossamer.types import State
+
+LIMIT = 2 * 2**30
+"""Bytes that are kept in memory."""
+
+
+@dataclass
+class Clients:
+    """What each client remembers, and who changed since the last checkpoint.
+
+    device: where states are kept while they are in memory
+    limit: bytes that are kept in memory
+    """
+
+    device: str = "cpu"
+    limit: int = LIMIT
+    changed: set[int] = field(default_factory=set)
+    _near: dict[int, State] = field(default_factory=dict)  # whoever was asked for last stands last
+    _away: set[int] = field(default_factory=set)
+    _bytes: int = 0
+    _folder: Path | None = None
+
+    def __contains__(self, client: int) -> bool:
+        return client in self._near or client in self._away
+
+    def known(self) -> list[int]:
+        """All clients who remember something."""
+        return sorted({*self._near, *self._away})
+
+    def get(self, client: int) -> State:
+        """A client's memory; empty before its first round."""
+        if client in self._away:
+            self._fetch(client)
+        elif client in self._near:
+            self._near[client] = self._near.pop(client)
+        return self._near.get(client, {})
+
+    def put(self, client: int, state: State) -> None:
+        """Remember; a state without a single tensor is nothing to remember."""
+        if tree.flatten(state) or client in self:
+            self.forget(client)
+            self._keep(client, state)
+            self.changed.add(client)
+
+    def fill(self, client: int, state: State) -> None:
+        """Remember what was remembered before, so that nothing has changed."""
+        self._keep(client, tree.move(state, self.device))
+
+    def forget(self, client: int) -> None:
+        """As if it had never been there."""
+        if client in self._near:
+            self._bytes -= size(self._near.pop(client))
+        elif client in self._away:
+            self._away.discard(client)
+            self._place(client).unlink()
+
+    def _keep(self, client: int, state: State) -> None:
+        self._near[client] = state
+        self._bytes += size(state)
+        while self._bytes > self.limit and len(self._near) > 1:
+            self._send_away(next(iter(self._near)))
+
+    def _send_away(self, client: int) -> None:
+        files.write(self._place(client), files.to_tensors(tree.flatten(self._near[client])))
+        self._bytes -= size(self._near.pop(client))
+        self._away.add(client)
+
+    def _fetch(self, client: int) -> None:
+        state = tree.unflatten(files.from_tensors(self._place(client)))
+        self.forget(client)
+        self.fill(client, state)
+
+    def _place(self, client: int) -> Path:
+        if self._folder is None:
+            self._folder = Path(tempfile.mkdtemp(prefix="gossamer-"))
+            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+        return self._folder / f"{client}.safetensors"
+
+
+def size(state: State) -> int:
+    """How many bytes the tensors of a state take."""
+    return sum(tensor.nbytes for tensor in tree.flatten(state).values())

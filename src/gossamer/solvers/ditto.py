@@ -1,0 +1,129 @@
+"""Ditto (Li et al., 2021): a client trains the global model, and beside it a personal one that is pulled towards it.
+
+A round has two phases. In the first the received model w_start is trained as SGD does, and what comes of it is sent. In
+the second the client's own model v, which it remembers from round to round, goes on. One personal step is
+
+    v <- v - lr factor(round) g              a step of SGD on the loss at v
+    v <- v - lr factor(round) lam (v - w_start)
+
+The pull is a move by itself, after every batch; in the paper's pseudo-code it is part of the gradient, which differs by
+lr**2 lam g. It moves trained tensors alone: running statistics are each model's own. Before its first round v is the
+model that the client then receives.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gossamer import tree
+from gossamer.errors import require
+from gossamer.random import Key, fold
+from gossamer.solvers.base import Gradient, Now
+from gossamer.solvers.sgd import SGD
+from gossamer.types import Params, State
+
+Gradients = tuple[Params, Params]  # named, because the compiler reads annotations too, and trips over brackets
+
+
+@dataclass(frozen=True)
+class Ditto(SGD):
+    """SGD on the global model, then on a personal one that is pulled towards it.
+
+    lr: learning rate, of both models
+    epochs: passes over the client's samples with the global model in each round (ignored when steps are given)
+    steps: steps with the global model in each round, however many samples there are; none means epochs count
+    batch: samples in a batch, the last of an epoch may be smaller; none means all samples at once
+    momentum: heavy-ball momentum, fresh for each model in every round
+    weight_decay: strength of L2 decay, for both models
+    clip: largest norm of either model's gradient over all tensors; none means no clipping
+    proximal: strength of a pull of both models, as part of the loss, back to where the round began
+    schedule: how the learning rate changes by round: constant, exponential:RATE, steps:AT+AT,RATE or cosine
+    personal_epochs: passes with the personal model in each round (ignored when personal_steps are given)
+    personal_steps: steps with the personal model in each round; none means personal_epochs count
+    lam: strength of the personal model's pull towards the global one; 0 is training alone
+    """
+
+    epochs: int = 2
+    personal_epochs: int = 3
+    personal_steps: int | None = None
+    lam: float = 0.5
+    whole: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        steps = self.personal_steps
+        require(
+            (self.personal_epochs >= 1, f"Ditto.personal_epochs must be at least 1, got {self.personal_epochs}"),
+            (steps is None or steps >= 1, f"Ditto.personal_steps must be at least 1, got {steps}"),
+            (0 <= self.lam < math.inf, f"Ditto.lam must not be negative, got {self.lam}"),
+        )
+
+    def plan(self, samples: int, key: Key) -> list[np.ndarray]:
+        """The batches of the global model, which are those of SGD with the same key; then those of the personal one."""
+        own = SGD(epochs=self.personal_epochs, steps=self.personal_steps, batch=self.batch)
+        return super().plan(samples, key) + own.plan(samples, fold(key, "personal"))
+
+    def begin(self, start: Params, state: State, steps: int) -> State:
+        """As SGD, with the personal model, and how many steps the global one has left."""
+        some = next(iter(start.values()))
+        left = torch.tensor(self._shared(steps), device=some.device)
+        own = tree.clone({**start, **state.get("personal", {})})
+        return {**super().begin(start, state, steps), "personal": own, "left": left}
+
+    def _shared(self, steps: int) -> int:
+        """How many of a round's steps train the global model."""
+        if self.steps is not None:
+            return self.steps
+        if self.personal_steps is not None:
+            return steps - self.personal_steps
+        return math.ceil(steps * self.epochs / (self.epochs + self.personal_epochs))
+
+    def step(self, gradient: Gradient, start: Params, carry: State, now: Now) -> State:
+        """A step of the model whose turn it is."""
+        trained: list[str] = []
+
+        def noted(params: Params) -> Gradients:
+            grads, forward = gradient(params)
+            trained.extend(grads)
+            return grads, forward
+
+        own = _when(carry["left"] <= 0, now)
+        before = {"params": _either(own, carry["personal"], carry["params"])}
+        if self.momentum:  # each model starts from rest
+            before["velocity"] = {name: torch.where(carry["left"] == 0, 0, u) for name, u in carry["velocity"].items()}
+        moved = super().step(noted, start, before, now)
+        after: Params = moved["params"]
+        pull = now["rate"] * self.lam
+        pulled = {} if own is False else {name: torch.lerp(after[name], start[name], pull) for name in trained}
+        return {
+            **moved,
+            "params": _either(own, carry["params"], after),
+            "personal": _either(own, {**after, **pulled}, carry["personal"]),
+            "left": carry["left"] - 1,
+        }
+
+    def end(self, carry: State) -> State:
+        """The personal model, as far as models travel; in memory of its own, not in that of a whole stack."""
+        own: Params = carry["personal"]
+        return {"personal": tree.clone({name: tensor for name, tensor in own.items() if tensor.is_floating_point()})}
+
+    def personal(self, state: State) -> Params | None:
+        """The personal model; before the client's first round there is none."""
+        own: Params | None = state.get("personal")
+        return own
+
+
+def _when(condition: Tensor, now: Now) -> bool | Tensor:
+    """True or false where numbers are plain; else a tensor, as clients of a stack may be in different phases."""
+    return condition if isinstance(now["rate"], Tensor) else bool(condition)
+
+
+def _either(condition: bool | Tensor, a: Params, b: Params) -> Params:
+    """The tensors of ``a`` where the condition holds, else those of ``b``."""
+    if isinstance(condition, bool):
+        return a if condition else b
+    return {name: torch.where(condition, a[name], tensor) for name, tensor in b.items()}

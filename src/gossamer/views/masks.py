@@ -1,0 +1,62 @@
+"""Masks as packed bits, and how a change of them travels: the bits that turned over, in the shorter of two forms."""
+
+import torch
+from torch import Tensor
+
+from gossamer.codecs import positions
+from gossamer.codecs.packing import bits, unbits
+from gossamer.errors import PayloadError
+from gossamer.types import Params, Part, Payload
+
+Bits = dict[str, Tensor]
+"""Packed bits by the name of a tensor, each filled up to whole bytes; a tensor without is held whole."""
+
+
+def part(masks: Bits, like: Params) -> Part:
+    """The part of a model that masks cover."""
+    return Part(keep={name: _laid(packed, like[name]) for name, packed in masks.items()})
+
+
+def _laid(packed: Tensor, like: Tensor) -> Tensor:
+    return unbits(packed.to(like.device), like.numel()).view(like.shape).to(like.dtype)
+
+
+def difference(old: Bits, new: Bits) -> Payload:
+    """What tells somebody who has the old masks of the new ones; in name order, as stored masks lose any other."""
+    turned = torch.cat([old[name].cpu() ^ new[name].cpu() for name in sorted(old)])
+    return positions.pack(unbits(turned, 8 * len(turned)))
+
+
+def turned(old: Bits, said: Payload, like: Params) -> Bits:
+    """The new masks, from the old ones and what was told."""
+    sizes = [8 * len(old[name]) for name in sorted(old)]
+    changed = positions.unpack(said, sum(sizes)).cpu()
+    turns = zip(sorted(old), torch.split(changed, sizes), strict=True)
+    new = {name: old[name].cpu() ^ bits(turn) for name, turn in turns}
+    for name, packed in new.items():
+        count = like[name].numel()
+        filled = not count % 8 or not int(packed[-1]) >> (count % 8)
+        refuse_unless(filled, f"holds entries of {name} that are not there")
+    return new
+
+
+def smallest(values: Tensor, many: int) -> Tensor:
+    """Marks the smallest of a vector's values, so many; of equals the first ones. Faster than sorting them."""
+    if many == 0:
+        return torch.zeros_like(values, dtype=torch.bool)
+    least = values.kthvalue(many).values
+    chosen = values < least
+    equal = (values == least).nonzero().view(-1)
+    chosen[equal[: many - int(chosen.sum())]] = True
+    return chosen
+
+
+def count(packed: Tensor) -> int:
+    """How many entries a mask covers."""
+    return int(unbits(packed, 8 * len(packed)).sum())
+
+
+def refuse_unless(holds: bool, reason: str) -> None:
+    """Refuse what a client says of its mask."""
+    if not holds:
+        raise PayloadError(f"the client {reason}")

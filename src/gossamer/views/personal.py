@@ -1,0 +1,146 @@
+"""Sparse models of clients' own: each client has a mask, trains what it covers, and may move it (FedSpa).
+
+A client's mask is a state: packed bits for every tensor that is not held whole. How many entries of each tensor it
+covers never changes. After training the client drops the entries of smallest weight and takes up as many others, those
+of largest gradient or random ones. The new mask counts from its next round on, on the server's values at that time, if
+the message that tells of it arrived; until then the old one does, for both. Only the changed bits travel.
+"""
+
+import math
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from gossamer.codecs.packing import bits, unbits
+from gossamer.errors import ConfigError, require
+from gossamer.random import Key, fold, permutation
+from gossamer.random import key as make_key
+from gossamer.solvers import Solver
+from gossamer.sparsity import DENSITIES, kept
+from gossamer.types import Clock, Params, Part, Payload, State
+from gossamer.views import masks
+from gossamer.views.base import Evidence, Network
+from gossamer.views.masks import Bits
+
+Trained = tuple[tuple[str, torch.Size], ...]
+
+
+@dataclass(frozen=True)
+class Personal:
+    """A sparse model for each client.
+
+    density: share of all trained entries that a client holds, biases and norms included, which are held whole
+    init: how that is spread over tensors: erk (small ones are denser) or uniform
+    own_init: whether clients start with masks of their own rather than with one for all
+    moving: whether masks move (dynamic sparse training) or stay as they start
+    regrow: which entries are taken up for those dropped: gradient (of largest gradient) or random
+    rate: share of the held entries that the first round drops; it falls to 0 by a cosine
+    last: whether the rate is 0 in the last round already, or would be in the one after it
+    seed: of the masks to start with
+    """
+
+    density: float = 0.5
+    init: Literal["erk", "uniform"] = "erk"
+    own_init: bool = False
+    moving: bool = True
+    regrow: Literal["gradient", "random"] = "gradient"
+    rate: float = 0.5
+    last: bool = True
+    seed: int = 0
+    shapes: Trained | None = field(default=None, repr=False)
+    common: ClassVar[bool] = False
+    personal: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require(
+            (0 < self.density <= 1, f"Personal.density must be in (0, 1], got {self.density}"),
+            (self.init in DENSITIES, f"Personal.init must be one of {', '.join(DENSITIES)}, got {self.init!r}"),
+            (self.regrow in ("gradient", "random"), f"Personal.regrow must be gradient or random, got {self.regrow!r}"),
+            (0 <= self.rate <= 1, f"Personal.rate must be in [0, 1], got {self.rate}"),
+        )
+
+    def fit(self, network: Network, solver: Solver) -> "Personal":
+        """With the shapes of what is trained: statistics that a network gathers are held whole."""
+        outline = network.outline()
+        fitted = replace(self, shapes=tuple((name, outline[name].shape) for name in network.trained))
+        _counts(fitted)
+        return fitted
+
+    def part(self, like: Params, clock: Clock, key: Key, mine: State | None = None) -> Part:
+        """What the client's mask covers."""
+        return masks.part((mine or self.start(like, clock.client))["mask"], like)
+
+    def start(self, like: Params, client: int) -> State:
+        """As many random entries of each tensor as it is to have."""
+        return {"mask": _first(self, client if self.own_init else None)}
+
+    def rate_at(self, clock: Clock) -> float:
+        """Which share of the held entries a round drops."""
+        span = clock.rounds - 1 if self.last else clock.rounds
+        return self.rate / 2 * (1 + math.cos(math.pi * clock.round / max(1, span)))
+
+    def revise(self, mine: State, evidence: Evidence, clock: Clock, key: Key) -> tuple[State, Payload]:
+        """Drop the smallest, and take up as many others."""
+        if not self.moving or not mine["mask"]:
+            return mine, {}
+        share, gradient = self.rate_at(clock), evidence.gradient() if self.regrow == "gradient" else {}
+        new: Bits = {}
+        for name, packed in mine["mask"].items():
+            weight = evidence.weights[name].reshape(-1)
+            held = unbits(packed.to(weight.device), weight.numel())
+            wanted = gradient[name].reshape(-1).abs() if gradient else _random(fold(key, "regrow", name), weight)
+            new[name] = bits(moved(held, weight.abs(), wanted, share)).cpu()
+        return {"mask": new}, masks.difference(mine["mask"], new)
+
+    def follow(self, mine: State, said: Payload, like: Params) -> State:
+        """Turn over the bits that changed; refused is what would change how many entries a tensor has."""
+        if not self.moving or not mine["mask"]:
+            masks.refuse_unless(not said, "says that its mask changed, though it cannot")
+            return mine
+        new = masks.turned(mine["mask"], said, like)
+        for name, packed in new.items():
+            same = masks.count(packed) == masks.count(mine["mask"][name])
+            masks.refuse_unless(same, f"changes how many entries of {name} it holds")
+        return {"mask": new}
+
+
+def moved(held: Tensor, weight: Tensor, wanted: Tensor, share: float) -> Tensor:
+    """A mask without the smallest weights of a share of its entries, and with as many others, the most wanted.
+
+    What was just dropped may be taken up again; of equals the first ones count.
+    """
+    many = math.ceil(share * int(held.sum()) - 1e-9)
+    if many == 0:
+        return held
+    left = held & ~masks.smallest(torch.where(held, weight, torch.inf), many)
+    return left | masks.smallest(torch.where(left, torch.inf, -wanted), many)
+
+
+@lru_cache(maxsize=64)
+def _counts(view: Personal) -> dict[str, int]:
+    """How many entries a client holds, of each tensor that it does not hold whole."""
+    if view.shapes is None:
+        raise ConfigError("Personal knows nothing of the network yet: Method.fit tells it")
+    shapes = dict(view.shapes)
+    many = kept(shapes, DENSITIES[view.init](shapes, view.density))
+    return {name: many[name] for name, shape in view.shapes if many[name] < shape.numel()}
+
+
+@lru_cache(maxsize=256)
+def _first(view: Personal, client: int | None) -> Bits:
+    """The mask that a client, or everybody, starts with."""
+    shapes, found = dict(view.shapes or ()), {}
+    for name, many in _counts(view).items():
+        at = fold(make_key(view.seed), "mask", name, *([] if client is None else [client]))
+        mask = torch.zeros(shapes[name].numel(), dtype=torch.bool)
+        mask[torch.from_numpy(permutation(at, shapes[name].numel())[:many])] = True
+        found[name] = bits(mask)
+    return found
+
+
+def _random(key: Key, like: Tensor) -> Tensor:
+    """Numbers in random order, by which entries are taken up at random; all different, as not every type has them."""
+    return torch.from_numpy(permutation(key, like.numel())).to(like.device, torch.float64)
