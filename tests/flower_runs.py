@@ -139,7 +139,7 @@ class Reference(Simulation):
         self.messages["up", order.clock.round, order.clock.client] = bytes(result.sent.data)
         if (order.clock.round, order.clock.client) not in self.losses:
             return super().carry(order, result, ledger)
-        self.clients.put(order.clock.client, self.method.settle(result.state, delivered=False))
+        ledger.lost.append(order.clock.client)
         return None
 
 

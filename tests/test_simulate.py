@@ -10,13 +10,18 @@ import torch
 from torch import Tensor, nn
 
 from gossamer import (
+    Clock,
     ConfigError,
+    Feedback,
     Lossy,
+    Method,
     Options,
+    PayloadError,
     Perfect,
     RunError,
     Split,
     Task,
+    TopK,
     centralised,
     fedavg,
     fedprox,
@@ -347,3 +352,26 @@ def test_every_second_of_a_round_belongs_to_one_phase() -> None:
     record = simulate(fedavg(), tiny_task(), rounds=1).metrics[0]
     assert set(record["seconds"]) == {"other", "prepare", "train", "brief", "receive", "evaluate"}
     assert record["memory_bytes"] > 10_000_000
+
+
+def test_a_client_whose_message_is_refused_keeps_what_it_would_keep_of_a_lost_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    method = fedavg(epochs=1).with_parts(codec=Feedback(TopK(0.3)))
+    lost = Simulation(method, tiny_task(), Options(rounds=1, channel=Lossy(1.0)))
+    lost.round(0, None)
+    refused = Simulation(method, tiny_task(), Options(rounds=1))
+    receive = Method.receive
+
+    def fussy(self: Method, acc: Any, data: Any, state: Any, clock: Clock, *rest: Any) -> Any:
+        if clock.client == 2:
+            raise PayloadError("not that one")
+        return receive(self, acc, data, state, clock, *rest)
+
+    monkeypatch.setattr(Method, "receive", fussy)
+    record = refused.round(0, None)
+    assert [failure["client"] for failure in record["failures"]] == [2]
+    for client in range(5):
+        mine, other = (run.clients.get(client)["codec"]["owed"] for run in (refused, lost))
+        same = all(torch.equal(mine[name], other[name]) for name in mine)
+        assert same == (client == 2)

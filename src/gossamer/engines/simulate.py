@@ -17,7 +17,7 @@ from gossamer.method import Method, own
 from gossamer.random import fold, uniform
 from gossamer.runs import RunFolder, read_about
 from gossamer.tasks import Task
-from gossamer.types import Params
+from gossamer.types import Params, State
 from gossamer.wire import Letter
 
 
@@ -96,12 +96,17 @@ class Simulation(Rounds):
         return [0] if self.method.pooled else super().cohort(number)
 
     def exchange(self, number: int, cohort: Sequence[int], ledger: Ledger, inbox: Inbox) -> None:
-        """The executor trains, the channel carries."""
-        executor = self.executor or OneByOne(self.client)
+        """The executor trains, the channel carries; once the server has everything, clients learn what arrived."""
+        executor, after = self.executor or OneByOne(self.client), dict[int, State]()
         with threads(executor.threads):
             for order, result in executor.run(self.orders(number, cohort, ledger, inbox)):
                 with ledger.time("receive"):
-                    inbox.put(order.clock.client, self.carry(order, result, ledger))
+                    client, letter = order.clock.client, self.carry(order, result, ledger)
+                    after |= {} if isinstance(result, str) else {client: result.state}
+                    inbox.put(client, letter)
+        missing = {*ledger.lost, *(failure["client"] for failure in ledger.failures)}
+        for client, state in after.items():
+            self.clients.put(client, self.method.settle(state, client not in missing))
 
     def orders(self, number: int, cohort: Sequence[int], ledger: Ledger, inbox: Inbox) -> Iterator[Order]:
         """What each client of the cohort is to do, made as it is asked for."""
@@ -120,7 +125,7 @@ class Simulation(Rounds):
                 yield Order(clock, key, sent.data, self.clients.get(client), self.split.train(client))
 
     def carry(self, order: Order, result: Answer | str, ledger: Ledger) -> Letter | None:
-        """What arrives of a client's answer; the client learns whether it did."""
+        """What arrives of a client's answer."""
         clock, key = order.clock, order.key
         if isinstance(result, str):
             ledger.fail(clock.client, result)
@@ -131,7 +136,6 @@ class Simulation(Rounds):
             receipt = self.options.channel.send(len(result.sent.data), clock, fold(own(key, clock), "channel"))
             ledger.send(clock.client, result.sent.kinds, receipt)
             delivered = receipt.delivered
-        self.clients.put(clock.client, self.method.settle(result.state, delivered))
         return result.sent.data if delivered else None
 
     def evaluated(self, number: int, ledger: Ledger) -> dict[str, float]:
