@@ -7,7 +7,7 @@ import json
 import multiprocessing
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -20,6 +20,7 @@ from gossamer import METHODS, Method, Task, simulate
 from gossamer.codecs import Lift
 from gossamer.data import load
 from gossamer.engines.rounds import Result
+from gossamer.errors import ConfigError
 from gossamer.nets import build
 from gossamer.nets.lstm import lstm
 from gossamer.random import key
@@ -37,7 +38,7 @@ class Cell(NamedTuple):
     """One run: everything that decides it.
 
     ``leave`` names tensors that are not compressed; * stands for anything. ``executor`` is what trains its clients,
-    where :func:`how` is not to say.
+    where :func:`how` is not to say; ``solver`` has fields of the solver that its recipe has no parameters for.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Cell(NamedTuple):
     schedule: str = "constant"
     eval_every: int = 1
     executor: str = ""
+    solver: dict[str, Any] = {}  # noqa: RUF012 - nobody writes to it
 
     @property
     def path(self) -> Path:
@@ -79,13 +81,10 @@ def nothing(cell: Cell, task: Task, result: Result) -> Facts:
 
 def outcome(cell: Cell, data_dir: Path, more: More = nothing) -> Facts:
     """Run a cell, or what is left of it: accuracy by evaluated round in per cent, seconds by round, bytes."""
-    data = load(cell.data, data_dir=data_dir, clients=cell.clients, key=key(cell.seed))
-    split = deal(data, cell.split, cell.clients, cell.seed)
-    by = parse(cell.statistics, STATISTICS, "statistics")
-    task = Task(lambda: network(cell.model, data.shape, data.classes), data, split, statistics=by)
+    mine = task(cell, data_dir)
     told = {"rounds": cell.rounds, "per_round": cell.per_round, "seed": cell.seed, "eval_every": cell.eval_every}
-    options = {**told, **how(task.model()), **({"executor": cell.executor} if cell.executor else {})}
-    result = simulate(method(cell), task, out=cell.folder, resume=cell.folder.exists(), **options)
+    options = {**told, **how(mine.model()), **({"executor": cell.executor} if cell.executor else {})}
+    result = simulate(method(cell), mine, out=cell.folder, resume=cell.folder.exists(), **options)
     curve = [round(100 * record["accuracy"], 2) for record in result.metrics if "accuracy" in record]
     last = result.metrics[-1]
     return {
@@ -96,15 +95,25 @@ def outcome(cell: Cell, data_dir: Path, more: More = nothing) -> Facts:
         "seconds": [round(sum(record["seconds"].values()), 3) for record in result.metrics],
         "bytes_up": last["bytes_up"],
         "failures": sum(len(record["failures"]) for record in result.metrics),
-        **more(cell, task, result),
+        **more(cell, mine, result),
     }
+
+
+def task(cell: Cell, data_dir: Path) -> Task:
+    """What a cell trains on; ``ConfigError`` says which file is missing."""
+    data = load(cell.data, data_dir=data_dir, clients=cell.clients, key=key(cell.seed))
+    split = deal(data, cell.split, cell.clients, cell.seed)
+    by = parse(cell.statistics, STATISTICS, "statistics")
+    return Task(lambda: network(cell.model, data.shape, data.classes), data, split, statistics=by)
 
 
 def method(cell: Cell) -> Method:
     """A cell's method with its schedule; if it compresses, then not the tensors that are to be left."""
     made = METHODS[cell.method](**cell.given)
+    fields = dict(cell.solver)
     if cell.schedule != "constant":
-        made = made.with_parts(solver=replace(made.solver, schedule=parse(cell.schedule, SCHEDULES, "schedule")))  # type: ignore[type-var]
+        fields["schedule"] = parse(cell.schedule, SCHEDULES, "schedule")
+    made = made.with_parts(solver=replace(made.solver, **fields)) if fields else made  # type: ignore[type-var]
     codec = made.codec
     return made.with_parts(codec=replace(codec, leave=cell.leave)) if isinstance(codec, Lift) else made
 
@@ -123,11 +132,15 @@ def how(model: nn.Module) -> dict[str, Any]:
 
 
 def keep(cell: Cell, data_dir: Path, until: float, more: More = nothing) -> str:
-    """Run a cell unless it is there already or time is up, keep it, and say what came of it."""
+    """Run a cell unless it is there already, time is up or it cannot be run here; keep it, and say what came of it."""
     if not cell.path.exists():
         if time.time() > until:
             return f"{cell.name}: not begun"
-        cell.path.write_text(json.dumps(outcome(cell, data_dir, more)) + "\n")
+        try:
+            found = outcome(cell, data_dir, more)
+        except ConfigError as error:  # its data is not here, say
+            return f"{cell.name}: left out, {str(error).splitlines()[0]}"
+        cell.path.write_text(json.dumps(found) + "\n")
         shutil.rmtree(cell.folder)
     found = read(cell)
     return f"{cell.name}: best {found['best']:.2f}, last {found['last']:.2f}"
@@ -146,6 +159,24 @@ def run(cells: Sequence[Cell], data_dir: Path, jobs: int, seconds: float, more: 
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
         for job in [pool.submit(keep, cell, data_dir, until, more) for cell in cells]:
             print(job.result(), flush=True)
+
+
+def told(mine: Sequence[Cell], cost: Callable[[Cell], float]) -> str:
+    """What is to be done, and roughly what it costs, in units of 10^15 operations."""
+    lines = [f"{cost(cell):6.2f}  {cell.name}{' (is there)' if cell.path.exists() else ''}" for cell in mine]
+    left = sum(cost(cell) for cell in mine if not cell.path.exists())
+    return "\n".join([*lines, f"{left:6.2f}  PFLOP to be done"])
+
+
+def missing(studies: Mapping[str, Callable[[], Iterable[Cell]]], *others: str) -> str:
+    """Which studies have cells that were not run yet, and what else there is not, as a line of a page."""
+    found = []
+    for name, study in studies.items():
+        every = list(study())
+        absent = sum(not cell.path.exists() for cell in every)
+        found += [f"`{name}` ({absent} of {len(every)} cells)"] if absent else []
+    found += [f"`{other}`" for other in others]
+    return f"\n**Not run yet:** {', '.join(found)}." if found else "\n**All cells are there.**"
 
 
 def write(page: Path, table: str) -> None:

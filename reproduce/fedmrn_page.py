@@ -35,7 +35,13 @@ CLEAR = 1.0
 
 def page() -> str:
     """All that is made of cells, part by part."""
-    parts = [missing(), *(split_table(split) for split in SPLITS), order(), sums(), cifar_table()]
+    parts = [
+        missing(),
+        *(split_table(split) for split in SPLITS),
+        order(),
+        sums(),
+        cifar_table(),
+    ]
     parts += [differences("Figure 4: masking without its parts, Fashion-MNIST, `labels:3`", ablation())]
     parts += [differences("Figure 5: noise, Fashion-MNIST, `labels:3`", noise())]
     parts += [fedmrn_times.tables(), shakespeare_table()]
@@ -45,13 +51,7 @@ def page() -> str:
 
 def missing() -> str:
     """What was not run yet."""
-    told = []
-    for name, study in STUDIES.items():
-        every = list(study())
-        absent = sum(not cell.path.exists() for cell in every)
-        told += [f"`{name}` ({absent} of {len(every)} cells)"] if absent else []
-    told += [] if fedmrn_times.tables() else ["`times`"]
-    return f"\n**Not run yet:** {', '.join(told)}." if told else "\n**All cells are there.**"
+    return cells.missing(STUDIES, *([] if fedmrn_times.tables() else ["times"]))
 
 
 # Tables of best and last rounds.

@@ -24,8 +24,8 @@ from pathlib import Path
 import cells
 import fedspa_curves
 import fedspa_page
-import fedspa_run
 from cells import PAGES, Cell
+from fedspa_facts import facts
 from fedspa_studies import DEFAULT, STUDIES, cost
 
 
@@ -40,13 +40,6 @@ def method(cell: Cell) -> str:
     return cell.name.removeprefix(f"fedspa-{cell.data}-").partition("-")[2].rpartition("-")[0]
 
 
-def told(mine: list[Cell]) -> str:
-    """What is to be done, and roughly what it costs."""
-    lines = [f"{cost(cell):6.2f}  {cell.name}{' (is there)' if cell.path.exists() else ''}" for cell in mine]
-    left = sum(cost(cell) for cell in mine if not cell.path.exists())
-    return "\n".join([*lines, f"{left:6.2f}  PFLOP to be done"])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="FedSpa, cell by cell.")
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
@@ -58,9 +51,9 @@ def main() -> None:
     asked = parser.parse_args()
     mine = wanted(asked.only, asked.methods)
     if asked.list:
-        print(told(mine))
+        print(cells.told(mine, cost))
         return
-    fedspa_run.run(mine, asked.data_dir, asked.jobs, asked.seconds)
+    cells.run(mine, asked.data_dir, asked.jobs, asked.seconds, facts)
     fedspa_curves.draw()
     cells.write(PAGES / "fedspa.md", fedspa_page.page())
 

@@ -3,8 +3,9 @@
 import statistics
 from typing import Any
 
+import cells
 from cells import Cell
-from fedspa_studies import EPOCHS, recipe
+from fedspa_studies import EPOCHS
 
 from gossamer import Personal, Pruned, Task
 from gossamer.costs import paper_forward_flops, paper_round_flops
@@ -63,7 +64,7 @@ def paper_flops(cell: Cell, task: Task, metrics: list[Record]) -> int | None:
 
     A batch by which masks are moved is charged to every run with masks, whether these move or not.
     """
-    method = recipe(cell).fit(Objective(task, "cpu", key(cell.seed)))
+    method = cells.method(cell).fit(Objective(task, "cpu", key(cell.seed)))
     if isinstance(method.view, Pruned):
         return None
     module, sample = task.model(), task.data.train.x[0]

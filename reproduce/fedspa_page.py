@@ -40,12 +40,7 @@ def page() -> str:
 
 def missing() -> str:
     """What was not run yet."""
-    told = []
-    for name, study in STUDIES.items():
-        every = list(study())
-        absent = sum(not each.path.exists() for each in every)
-        told += [f"`{name}` ({absent} of {len(every)} cells)"] if absent else []
-    return f"\n**Not run yet:** {', '.join(told)}." if told else "\n**All cells are there.**"
+    return cells.missing(STUDIES)
 
 
 def kept(data: str, setting: str, method: str) -> dict[int, Kept]:

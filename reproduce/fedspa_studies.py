@@ -6,13 +6,9 @@ that up.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from typing import Any, NamedTuple
 
-import cells
 from cells import Cell
-
-from gossamer import SGD, Method
 
 ROUNDS = 60
 """Of every cell. The paper has 1,000 on CIFAR-10 and CIFAR-100, and 400 on EMNIST-Letters."""
@@ -88,13 +84,6 @@ def split(data: str, setting: str) -> str:
     return "iid" if setting == "iid" else f"dirichlet-client:{SETS[data].gammas[SETTINGS.index(setting) - 1]}"
 
 
-def recipe(cell: Cell) -> Method:
-    """A cell's method; all of them have the same schedule, weight decay and clipping."""
-    made = cells.method(cell)
-    assert isinstance(made.solver, SGD)
-    return made.with_parts(solver=replace(made.solver, weight_decay=WEIGHT_DECAY, clip=CLIP))
-
-
 def cell(data: str, setting: str, method: str, seed: int = 0) -> Cell:
     """One run of the tables: of a method, or of a variant of one."""
     base, more = VARIANTS.get(method, (method, {}))
@@ -110,6 +99,7 @@ def cell(data: str, setting: str, method: str, seed: int = 0) -> Cell:
         rounds=ROUNDS,
         schedule=SCHEDULE,
         eval_every=ALONE_EVERY if method == "local" else EVERY,
+        solver={"weight_decay": WEIGHT_DECAY, "clip": CLIP},
     )
 
 

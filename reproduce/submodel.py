@@ -36,13 +36,6 @@ def wanted(studies: list[str], methods: list[str] | None) -> list[Cell]:
     return [cell for cell in found.values() if not methods or set(methods) & set(cell.name.split("-"))]
 
 
-def told(mine: list[Cell]) -> str:
-    """What is to be done, and roughly what it costs."""
-    lines = [f"{cost(cell):6.2f}  {cell.name}{' (is there)' if cell.path.exists() else ''}" for cell in mine]
-    left = sum(cost(cell) for cell in mine if not cell.path.exists())
-    return "\n".join([*lines, f"{left:6.2f}  PFLOP to be done"])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Sub-model training, cell by cell.")
     parser.add_argument("--data-dir", type=Path, default=Path("data"))
@@ -54,7 +47,7 @@ def main() -> None:
     asked = parser.parse_args()
     mine = wanted(asked.only, asked.methods)
     if asked.list:
-        print(told(mine))
+        print(cells.told(mine, cost))
         return
     if TIMES in asked.only:
         submodel_times.keep()

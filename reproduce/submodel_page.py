@@ -36,20 +36,18 @@ Setting = tuple[str, str, str]
 
 def page() -> str:
     """All that is made of cells, part by part."""
-    parts = [missing(), SETTING, *(accuracies(data, labels) for data, levels in SETS.items() for labels in levels)]
+    parts = [
+        missing(),
+        SETTING,
+        *(accuracies(data, labels) for data, levels in SETS.items() for labels in levels),
+    ]
     parts += [differences(), gaps(), static(), costs(), submodel_times.tables(), searched()]
     return "\n".join(part for part in parts if part)
 
 
 def missing() -> str:
     """What was not run yet."""
-    told = []
-    for name, study in STUDIES.items():
-        every = list(study())
-        absent = sum(not each.path.exists() for each in every)
-        told += [f"`{name}` ({absent} of {len(every)} cells)"] if absent else []
-    told += [] if submodel_times.tables() else ["`times`"]
-    return f"\n**Not run yet:** {', '.join(told)}." if told else "\n**All cells are there.**"
+    return cells.missing(STUDIES, *([] if submodel_times.tables() else ["times"]))
 
 
 # Cells and lines.

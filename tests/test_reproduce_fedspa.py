@@ -19,7 +19,7 @@ from gossamer.views import masks
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "reproduce"))
-cells, script, page, studies, facts, runner, curves, paper = (
+cells, script, page, studies, facts, curves, paper = (
     importlib.import_module(name)
     for name in (
         "cells",
@@ -27,7 +27,6 @@ cells, script, page, studies, facts, runner, curves, paper = (
         "fedspa_page",
         "fedspa_studies",
         "fedspa_facts",
-        "fedspa_run",
         "fedspa_curves",
         "fedspa_paper",
     )
@@ -59,7 +58,7 @@ def test_a_name_stands_for_one_cell_alone() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_all_methods_train_alike(name: str) -> None:
     for data in studies.SETS:
-        made = studies.recipe(studies.cell(data, "b", name))
+        made = cells.method(studies.cell(data, "b", name))
         solver = made.solver
         assert (solver.lr, solver.batch, solver.momentum) == (0.1, 128, 0.0)
         assert (solver.weight_decay, solver.clip, solver.schedule) == (5e-4, 10.0, Exponential(0.998))
@@ -70,7 +69,7 @@ def test_variants_differ_in_what_they_say() -> None:
     for name, (base, more) in studies.VARIANTS.items():
         one, other = (studies.cell("cifar-10", "b", each) for each in (name, base))
         assert {key: value for key, value in one.given.items() if other.given.get(key) != value} == more
-        assert studies.recipe(one) != studies.recipe(other)
+        assert cells.method(one) != cells.method(other)
 
 
 @pytest.mark.parametrize("target", [0.2, 0.5, 0.8])
@@ -148,14 +147,14 @@ def one_thread() -> Any:
 
 
 def small_task(small: Any, empty: Path) -> Task:
-    task: Task = runner.task(small("dst"), empty)
+    task: Task = cells.task(small("dst"), empty)
     return task
 
 
 @pytest.mark.parametrize("method", [*studies.METHODS, "dst-random"])
 def test_a_small_cell_runs_and_keeps_its_facts(method: str, small: Any, empty: Path) -> None:
     cell = small(method)
-    assert runner.keep(cell, empty, float("inf")).startswith(f"{cell.name}: best ")
+    assert cells.keep(cell, empty, float("inf"), facts.facts).startswith(f"{cell.name}: best ")
     found = cells.read(cell)
     assert found["failures"] == 0
     assert found["rounds_told"] == [2, 3]
@@ -173,7 +172,7 @@ def test_bytes_as_the_paper_counts_them_are_four_a_held_value(small: Any, empty:
     overhead = {}
     for method, values in {"fedavg": every, "dst": half, "rsm": half}.items():
         cell = small(method)
-        runner.keep(cell, empty, float("inf"))
+        cells.keep(cell, empty, float("inf"), facts.facts)
         found = cells.read(cell)
         assert found["paper_bytes"][-1] == 2 * 4 * values * cell.per_round * ROUNDS
         overhead[method] = found["bytes"][-1] - found["paper_bytes"][-1]
@@ -192,7 +191,7 @@ def test_flops_as_the_paper_counts_them(small: Any, empty: Path) -> None:
     dense = sum((2 * sizes[f"{layer}.weight"].numel() + out) * area for layer, (out, area) in sides.items())
     assert counted["fedavg"] == counted["ditto"] == 4 * 3 * 5 * each * dense
     assert counted["sub-fedavg"] is None
-    view = studies.recipe(small("dst")).fit(facts.Objective(task, "cpu", facts.key(0))).view
+    view = cells.method(small("dst")).fit(facts.Objective(task, "cpu", facts.key(0))).view
     held = {n: masks.count(packed) for n, packed in view.start(dict(module.named_parameters()), 0)["mask"].items()}
     whole = {name: held.get(name, shape.numel()) for name, shape in sizes.items()}
     sparse = sum((2 * whole[f"{layer}.weight"] + out) * area for layer, (out, area) in sides.items())
@@ -217,9 +216,9 @@ def _sides(module: nn.Module, x: torch.Tensor) -> dict[str, tuple[int, int]]:
 
 def test_a_cell_that_was_cut_off_goes_on(small: Any, empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = small("dst")._replace(name="whole")
-    runner.keep(whole, empty, float("inf"))
+    cells.keep(whole, empty, float("inf"), facts.facts)
     cut, seen = small("dst")._replace(name="cut"), []
-    real = runner.simulate
+    real = cells.simulate
 
     def stops(*given: Any, **more: Any) -> Any:
         def watch(record: Any) -> None:
@@ -229,11 +228,11 @@ def test_a_cell_that_was_cut_off_goes_on(small: Any, empty: Path, monkeypatch: p
 
         return real(*given, **more, watch=watch)
 
-    monkeypatch.setattr(runner, "simulate", stops)
+    monkeypatch.setattr(cells, "simulate", stops)
     with pytest.raises(KeyboardInterrupt):
-        runner.keep(cut, empty, float("inf"))
+        cells.keep(cut, empty, float("inf"), facts.facts)
     assert cut.folder.exists()
-    runner.keep(cut, empty, float("inf"))
+    cells.keep(cut, empty, float("inf"), facts.facts)
     assert seen == [1, 2, 3]
     for same in ("personal", "accuracy", "bytes", "flops", "masks"):
         assert cells.read(cut)[same] == cells.read(whole)[same]
@@ -245,11 +244,11 @@ def test_a_cell_is_left_out_when_time_is_up_or_its_data_is_not_here(
     def absent(*given: Any, **more: Any) -> None:  # as if there were no files, and nowhere to download them from
         raise ConfigError("emnist-letters: its files are not there: put one of these\n    a file")
 
-    monkeypatch.setattr(runner, "load", absent)
+    monkeypatch.setattr(cells, "load", absent)
     cell = studies.cell("emnist-letters", "b", "dst")
-    assert runner.keep(cell, empty, 0.0) == f"{cell.name}: not begun"
+    assert cells.keep(cell, empty, 0.0, facts.facts) == f"{cell.name}: not begun"
     told = f"{cell.name}: left out, emnist-letters: its files are not there: put one of these"
-    assert runner.keep(cell, empty, float("inf")) == told
+    assert cells.keep(cell, empty, float("inf"), facts.facts) == told
     assert not cell.path.exists()
 
 
