@@ -3,6 +3,7 @@
 A cell that is cut off goes on where it stopped: until it is done its run is kept in ``runs/cells``.
 """
 
+import argparse
 import json
 import multiprocessing
 import shutil
@@ -159,6 +160,18 @@ def run(cells: Sequence[Cell], data_dir: Path, jobs: int, seconds: float, more: 
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
         for job in [pool.submit(keep, cell, data_dir, until, more) for cell in cells]:
             print(job.result(), flush=True)
+
+
+def parser(description: str, studies: Sequence[str], default: Sequence[str], methods: str) -> argparse.ArgumentParser:
+    """What can be asked of a script that runs cells."""
+    made = argparse.ArgumentParser(description=f"{description}, cell by cell.")
+    made.add_argument("--data-dir", type=Path, default=Path("data"))
+    made.add_argument("--only", choices=studies, nargs="*", default=default, help="studies")
+    made.add_argument("--methods", nargs="*", help=f"{methods} (all)")
+    made.add_argument("--jobs", type=int, default=1, help="cells at once")
+    made.add_argument("--seconds", type=float, default=1e9, help="begin no cell after so long")
+    made.add_argument("--list", action="store_true", help="only say which cells there are, and their cost")
+    return made
 
 
 def told(mine: Sequence[Cell], cost: Callable[[Cell], float]) -> str:

@@ -18,9 +18,6 @@ Without ``--only`` the first four are run, in this order: what time does not suf
 whose data set is not in DIR are left out.
 """
 
-import argparse
-from pathlib import Path
-
 import cells
 import fedspa_curves
 import fedspa_page
@@ -41,14 +38,7 @@ def method(cell: Cell) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="FedSpa, cell by cell.")
-    parser.add_argument("--data-dir", type=Path, default=Path("data"))
-    parser.add_argument("--only", choices=list(STUDIES), nargs="*", default=DEFAULT, help="studies")
-    parser.add_argument("--methods", nargs="*", help="dst, rsm, fedavg, ditto, dst-0.2 and so on (all)")
-    parser.add_argument("--jobs", type=int, default=1, help="cells at once")
-    parser.add_argument("--seconds", type=float, default=1e9, help="begin no cell after so long")
-    parser.add_argument("--list", action="store_true", help="only say which cells there are, and their cost")
-    asked = parser.parse_args()
+    asked = cells.parser("FedSpa", list(STUDIES), DEFAULT, "dst, rsm, fedavg, ditto, dst-0.2 and so on").parse_args()
     mine = wanted(asked.only, asked.methods)
     if asked.list:
         print(cells.told(mine, cost))

@@ -17,9 +17,6 @@ submodel_studies.py. ``--only`` names studies; none renews the page alone:
 Without ``--only`` the first three are run, in this order: what time does not suffice for is the least important.
 """
 
-import argparse
-from pathlib import Path
-
 import cells
 import submodel_page
 import submodel_times
@@ -37,14 +34,8 @@ def wanted(studies: list[str], methods: list[str] | None) -> list[Cell]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Sub-model training, cell by cell.")
-    parser.add_argument("--data-dir", type=Path, default=Path("data"))
-    parser.add_argument("--only", choices=[*STUDIES, TIMES], nargs="*", default=DEFAULT, help="studies")
-    parser.add_argument("--methods", nargs="*", help="rolling, shuffled, random, published, static (all)")
-    parser.add_argument("--jobs", type=int, default=1, help="cells at once")
-    parser.add_argument("--seconds", type=float, default=1e9, help="begin no cell after so long")
-    parser.add_argument("--list", action="store_true", help="only say which cells there are, and their cost")
-    asked = parser.parse_args()
+    methods = "rolling, shuffled, random, published, static"
+    asked = cells.parser("Sub-model training", [*STUDIES, TIMES], DEFAULT, methods).parse_args()
     mine = wanted(asked.only, asked.methods)
     if asked.list:
         print(cells.told(mine, cost))

@@ -32,7 +32,7 @@ from gossamer.errors import RunError, require
 from gossamer.method import Method
 from gossamer.report.tables import method as short_name
 from gossamer.runs import read_about
-from gossamer.statistics import OfTraining, static_norms
+from gossamer.statistics import OfTraining
 from gossamer.tasks import Task
 from gossamer.types import Params
 
@@ -130,9 +130,8 @@ def _deployed(run: Simulation, client: int | None) -> Params:
 
 def _network(run: Simulation, params: Params) -> nn.Module:
     """The network in evaluation, with these tensors in it, and what its static norms are evaluated by."""
-    module = run.objective.build(params)
-    if isinstance(run.task.statistics, OfTraining) and static_norms(module):
-        module = run.objective.settle(params)
+    settled = isinstance(run.task.statistics, OfTraining) and run.objective.static
+    module = run.objective.settle(params) if settled else run.objective.build(params)
     return module.eval().requires_grad_(False)
 
 
@@ -217,11 +216,7 @@ def _mostly_zero(tensor: Tensor) -> bool:
 
 def _saved(tensors: Mapping[str, Tensor], about: dict[str, Any]) -> bytes:
     """Tensors as a safetensors file; one entry of metadata, as the order of several would differ from time to time."""
-    from safetensors.torch import save
-
-    ready = {name: tensor.cpu().contiguous() for name, tensor in sorted(tensors.items())}
-    data: bytes = save(ready, metadata={ABOUT: json.dumps(about)})
-    return data
+    return files.to_tensors(tensors, {ABOUT: json.dumps(about)})
 
 
 def _write(out: Path, data: Mapping[str, bytes]) -> dict[Path, int]:

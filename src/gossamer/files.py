@@ -76,7 +76,7 @@ def _json_digest(value: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
-def to_tensors(flat: Mapping[str, Tensor]) -> bytes:
+def to_tensors(flat: Mapping[str, Tensor], about: dict[str, str] | None = None) -> bytes:
     """Tensors as a safetensors file: no pickle, and the same bytes for the same tensors."""
     from safetensors.torch import save
 
@@ -87,7 +87,7 @@ def to_tensors(flat: Mapping[str, Tensor]) -> bytes:
         place = plain.untyped_storage().data_ptr()
         apart[name] = plain.clone() if place in seen else plain  # safetensors refuses tensors that share memory
         seen.add(place)
-    data: bytes = save(apart)
+    data: bytes = save(apart, metadata=about)
     return data
 
 

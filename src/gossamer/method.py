@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer import wire
+from gossamer import tree, wire
 from gossamer.codecs import Codec, Dense
 from gossamer.codecs.base import checked
 from gossamer.codecs.packing import bits, expect_bits
@@ -28,7 +28,6 @@ from gossamer.forms import Form, Weights
 from gossamer.random import Key, fold
 from gossamer.servers import Arrival, Mean, Server
 from gossamer.solvers import Solver
-from gossamer.tree import add
 from gossamer.types import Clock, Flops, Layout, Params, Part, Payload, State
 from gossamer.views import Evidence, Full, Network, View
 from gossamer.wire import Body, Letter
@@ -161,7 +160,7 @@ class Method:
 
     def _felt(self, like: Params) -> bool:
         """Whether training feels what the codec will do."""
-        return bool(self.codec.rehearsal(Layout.of(like), 1, Key(0, 0), _device(like)))
+        return bool(self.codec.rehearsal(Layout.of(like), 1, Key(0, 0), tree.device(like)))
 
     # The server's half.
 
@@ -193,7 +192,7 @@ class Method:
         _check_head(message.head, "up", clock, self.codec)
         if not message.weight > 0:
             raise PayloadError(f"weight must be positive, got {message.weight}")
-        payload = _moved(message.payload, _device(model))
+        payload = _moved(message.payload, tree.device(model))
         if self.view.personal:
             _take(payload, VIEW)  # which is for :meth:`revised`
         if self.labels == "own":
@@ -209,7 +208,7 @@ class Method:
         if not self.view.personal:
             return {}
         model = self.server.model(state)
-        said = _take(_moved(wire.unpack(data).payload, _device(model)), VIEW)
+        said = _take(_moved(wire.unpack(data).payload, tree.device(model)), VIEW)
         before = known or self.view.start(model, clock.client)
         then = self.view.follow(before, said, model)
         return then if then is not before else known or {}
@@ -241,7 +240,7 @@ class Method:
             return Job(clock, mine, part, before.start, state, like, before)
         layout = part.layout(like)
         payload = wire.read_body(letter.body, arrays)
-        vector = self.down.decode(_moved(payload, _device(like)), layout, self._down_key(clock, key))
+        vector = self.down.decode(_moved(payload, tree.device(like)), layout, self._down_key(clock, key))
         start = layout.unflatten(checked(vector, layout))
         broadcast = Broadcast(key, letter.body, checksum, start) if self.broadcasts else None
         return Job(clock, mine, part, start, state, like, broadcast)
@@ -256,10 +255,10 @@ class Method:
         """
         state = {**job.state, "solver": trained.solver}
         if not self.shared:
-            return SILENT, {**state, "own": add(job.start, trained.change)}
+            return SILENT, {**state, "own": tree.add(job.start, trained.change)}
         layout = Layout.of(trained.change, job.part.keep)
         before = job.state.get("codec") or self.codec.init(Layout.of(job.like))
-        vector = layout.flatten(add(job.start, trained.change) if self.send == "model" else trained.change)
+        vector = layout.flatten(tree.add(job.start, trained.change) if self.send == "model" else trained.change)
         held = _each(job.part.take, before)
         payload, after = self.codec.encode_with(vector, layout, held, fold(job.key, "codec"))
         memory = _each(job.part.put, self.codec.unsent(before), after)
@@ -336,7 +335,3 @@ def _each(apply: Callable[..., Params], nest: State, *others: State) -> State:
 
 def _moved(payload: Payload, device: torch.device) -> Payload:
     return {name: tensor.to(device) for name, tensor in payload.items()}
-
-
-def _device(params: Params) -> torch.device:
-    return next(iter(params.values())).device

@@ -122,6 +122,13 @@ class Objective:
         samples = data.train if len(data.train) else data.test
         return samples.x[:2], samples.y[:2]
 
+    def draws(self, key: Key, samples: int) -> Tensor | None:
+        """Random numbers to augment so many samples by, a row for each; none where the data is not augmented."""
+        augment = self.task.data.augment
+        if augment is None:
+            return None
+        return uniform(key, samples * augment.draws, device=self.device).view(samples, augment.draws)
+
     def batch(self, rows: Tensor, draws: Tensor | None) -> tuple[Tensor, Tensor]:
         """Training samples by their numbers, augmented from ``draws`` where the data asks for that."""
         x, y, augment = self.x[rows], self.y[rows], self.task.data.augment
@@ -209,9 +216,14 @@ class Objective:
             right.append(self.task.correct(output, ys))
         return total / len(x), torch.cat(right)
 
+    @cached_property
+    def static(self) -> bool:
+        """Whether the network has static norms: then what it is evaluated by is the task's choice."""
+        return bool(static_norms(self._module))
+
     def _deployed(self, params: Params) -> Callable[[Tensor], Tensor]:
         """The network in evaluation; static norms take the statistics that the task says."""
-        if not isinstance(self.task.statistics, OfTraining) or not static_norms(self._module):
+        if not isinstance(self.task.statistics, OfTraining) or not self.static:
             self._module.eval()
             return partial(self._output, params)
         if self._settled is None or self._settled[0] is not params:
@@ -220,11 +232,9 @@ class Objective:
 
     def settle(self, params: Params) -> nn.Module:
         """A copy of the network whose static norms have the mean statistics of a pass over the training samples."""
-        network, augment = tracking(self.build(params)).train(), self.task.data.augment
-        each = augment.draws if augment else 0
-        draws = uniform(fold(self.key, "settle"), len(self.x) * each, device=self.device).view(len(self.x), each)
+        network, draws = tracking(self.build(params)).train(), self.draws(fold(self.key, "settle"), len(self.x))
         for rows in torch.split(torch.arange(len(self.x), device=self.device), self.task.statistics.size):
-            network(self.batch(rows, draws[rows])[0])
+            network(self.batch(rows, None if draws is None else draws[rows])[0])
         return network.eval()
 
     def flops(self, params: Params, rows: Tensor, keep: Params | None = None) -> Flops:

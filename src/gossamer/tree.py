@@ -30,6 +30,11 @@ def move(nest: Mapping[str, Any], device: str | torch.device) -> State:
     return {n: move(v, device) if isinstance(v, Mapping) else v.to(device) for n, v in nest.items()}
 
 
+def device(params: Mapping[str, Tensor]) -> torch.device:
+    """Where a model's tensors are, which is one place for all."""
+    return next(iter(params.values())).device
+
+
 def flatten(nest: State, prefix: str = "") -> dict[str, Tensor]:
     """A nest as one level, names joined by ``/``, so that it can be stored; empty branches leave no trace.
 

@@ -17,7 +17,7 @@ from gossamer.errors import GossamerError
 from gossamer.forms import Weights
 from gossamer.method import Broadcast, Job, Method, Sent, Trained
 from gossamer.objective import Objective, seeded
-from gossamer.random import Key, fold, uniform
+from gossamer.random import Key, fold
 from gossamer.solvers import Now
 from gossamer.tree import add, subtract
 from gossamer.types import Clock, Flops, Layout, Params, State
@@ -63,8 +63,8 @@ class Client:
 
     def __init__(self, method: Method, objective: Objective) -> None:
         self.method, self.objective = method.fit(objective), objective
-        values = self.method.form != Weights() or not self.method.shared
-        self.like = objective.initial() if values else objective.outline()
+        self.formed = self.method.form != Weights()
+        self.like = objective.initial() if self.formed or not self.method.shared else objective.outline()
         self._broadcast: Broadcast | None = None
 
     def do(self, order: Order) -> Done:
@@ -122,7 +122,7 @@ class Client:
         carry = self.method.solver.begin(start, job.state.get("solver", {}), steps)
         layout, device = Layout.of(job.start, job.part.keep), self.objective.device
         codec = self.method.codec.rehearsal(layout, steps, fold(job.key, "codec"), device)
-        form = self.method.form.aid(job.part.take(self.like), fold(job.key, "form"))
+        form = self.method.form.aid(job.part.take(self.like), fold(job.key, "form")) if self.formed else {}
         taken = {"taken": torch.zeros((), dtype=torch.int64, device=device)} if codec or form else {}
         labels = {} if job.labels is None else {"labels": job.labels}
         return start, {**carry, **taken}, {"keep": dict(job.part.keep), "codec": codec, "form": form, **labels}
@@ -174,15 +174,11 @@ class Lesson:
     """A client's batches for one round, as numbers of samples, with the draws that augment them."""
 
     def __init__(self, client: Client, order: Order, job: Job) -> None:
-        objective, augment = client.objective, client.objective.task.data.augment
         plan = client.method.solver.plan(len(order.samples), fold(job.key, "batches"))
         self.rows = [order.samples[batch] for batch in plan[: order.limit]]
-        self.draws: list[Tensor] | None = None
-        if augment is not None:
-            sizes = [len(rows) for rows in self.rows]
-            noise = uniform(fold(job.key, "augment"), sum(sizes) * augment.draws, device=objective.device)
-            self.draws = list(torch.split(noise.view(-1, augment.draws), sizes))
-        self.objective = objective
+        self.objective = client.objective
+        noise = self.objective.draws(fold(job.key, "augment"), sum(self.sizes))
+        self.draws: list[Tensor] | None = None if noise is None else list(torch.split(noise, self.sizes))
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -222,7 +218,7 @@ class Findings:
         objective, samples = self.client.objective, self.job.samples
         assert samples is not None
         rows = torch.from_numpy(samples).to(objective.device)
-        _, right = objective.evaluate({**params, **objective.local()}, objective.x[rows], objective.y[rows])
+        _, right = objective.evaluate(params, objective.x[rows], objective.y[rows])
         return float(right.double().mean())
 
     def gradient(self) -> Params:
@@ -231,16 +227,10 @@ class Findings:
         objective = self.client.objective
         plan = self.client.method.solver.plan(len(self.job.samples), fold(self.job.key, "screen"))
         rows = torch.from_numpy(self.job.samples[plan[0]])
-        x, y = objective.batch(rows.to(objective.device), self._draws(len(rows)))
+        draws = objective.draws(fold(self.job.key, "screen", "augment"), len(rows))
+        x, y = objective.batch(rows.to(objective.device), draws)
         self.flops += objective.flops(self.weights, rows).done
         return objective.gradient({**self.weights, **objective.local()}, x, y, training=False)[1]
-
-    def _draws(self, rows: int) -> Tensor | None:
-        augment = self.client.objective.task.data.augment
-        if augment is None:
-            return None
-        at, device = fold(self.job.key, "screen", "augment"), self.client.objective.device
-        return uniform(at, rows * augment.draws, device=device).view(rows, augment.draws)
 
 
 def reason(error: BaseException) -> str:

@@ -9,7 +9,7 @@ import torch
 
 from gossamer.errors import ConfigError
 from gossamer.objective import Objective
-from gossamer.statistics import OfOwnBatch, OfTraining, static_norms
+from gossamer.statistics import OfOwnBatch, OfTraining
 from gossamer.types import Params
 
 Outcome = tuple[float, np.ndarray]
@@ -23,9 +23,9 @@ class Evaluator:
         self.objective, self.split = objective, objective.task.split
         test = objective.task.data.test
         self.x, self.y = test.x.to(objective.device), test.y.to(objective.device)
-        static, by = bool(static_norms(objective.build())), objective.task.statistics
-        self.alone = static and isinstance(by, OfOwnBatch)
-        if static and isinstance(by, OfTraining) and not len(objective.x):
+        by = objective.task.statistics
+        self.alone = objective.static and isinstance(by, OfOwnBatch)
+        if objective.static and isinstance(by, OfTraining) and not len(objective.x):
             raise ConfigError("statistics=train: there are no training samples where the model is evaluated: use batch")
 
     def __call__(self, model: Params, shared: bool, personal: Callable[[int], Params]) -> dict[str, float]:

@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from gossamer.report.svg import picture, text
 from gossamer.report.text import percent
+from gossamer.views.overlap import between
 
 WIDTH, SIDE = 1120, 600
 LEFT, TOP = 60, 8
@@ -29,7 +30,7 @@ Floats = npt.NDArray[np.float64]
 
 def heat(title: str, clients: Sequence[int], alike: Floats) -> str:
     """The picture of shares between 0 and 1, of clients in this order; there must be two at least."""
-    apart = alike[~np.eye(len(clients), dtype=bool)]
+    apart = between(alike)
     low, high = float(apart.min()), float(apart.max())
     drawn = _scaled(len(clients), _cells(_shades(alike, low, high)) + _told(clients, alike))
     return picture(WIDTH, TOP + SIDE + 40, title, drawn + _names(clients) + _legend(low, high))

@@ -78,7 +78,7 @@ class Mean:
         """Zero, in the shape of the model."""
         like = self.model(state)
         layout = Layout.of(like)
-        vector = torch.zeros(layout.size, dtype=layout.dtype, device=next(iter(like.values())).device)
+        vector = torch.zeros(layout.size, dtype=layout.dtype, device=tree.device(like))
         cover = {name: torch.zeros_like(tensor) for name, tensor in like.items()} if self.over == "holders" else None
         return Sum(like, vector, layout.unflatten(vector), cover)
 

@@ -19,6 +19,7 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor
 
+from gossamer import tree
 from gossamer.capacity import Capacities, Room, Shares, capacity, check_capacities, largest_share
 from gossamer.errors import ConfigError, require
 from gossamer.fleet import Fleet
@@ -115,7 +116,7 @@ class Channels(Impersonal):
             for group, size in self.widths.sizes
             if held(size, share) < size or self.loose
         }
-        return self.widths.part(channels, _device(like))
+        return self.widths.part(channels, tree.device(like))
 
     def _chosen(self, group: str, size: int, many: int, start: int, round_: int, key: Key) -> Tensor:
         if self.order == "random":
@@ -128,13 +129,9 @@ class Channels(Impersonal):
 def narrowed(widths: Widths, like: Params, share: float) -> Params:
     """The tensors of a network with the first channels alone, each in memory of its own, which may be counted."""
     first = {name: torch.arange(held(size, share)) for name, size in widths.sizes}
-    return {name: tensor.clone() for name, tensor in widths.part(first, _device(like)).take(like).items()}
+    return {name: tensor.clone() for name, tensor in widths.part(first, tree.device(like)).take(like).items()}
 
 
 def held(size: int, share: float) -> int:
     """How many of so many channels a client with this capacity holds; what is whole but for rounding stays whole."""
     return max(1, math.ceil(size * share - 1e-9))
-
-
-def _device(like: Params) -> torch.device:
-    return next(iter(like.values())).device

@@ -178,17 +178,15 @@ def convolution(call: Call) -> None:
     _take(x[1])
     if groups == 1:
         tie(x[1], columns)
-        out = rows
     elif call.args[6]:
         raise UnknownOperationError("there is no rule for transposed convolutions in groups")
     else:
         (bundles, inside), (others, _) = _bundles(x[1], groups), _bundles(rows, groups)
         tie(bundles, others)
         tie(inside, columns)
-        out = rows
     if isinstance(call.args[2], Tensor):
-        tie(call.dims(2)[0], out)
-    call.put([x[0], out, *(fresh(size, fixed=True) for size in call.out.shape[2:])])
+        tie(call.dims(2)[0], rows)
+    call.put([x[0], rows, *(fresh(size, fixed=True) for size in call.out.shape[2:])])
 
 
 def _bundles(dim: Dim, groups: int) -> tuple[Dim, Dim]:
@@ -203,24 +201,24 @@ def _bundles(dim: Dim, groups: int) -> tuple[Dim, Dim]:
 @named("_batch_norm_with_update", "cudnn_batch_norm", "miopen_batch_norm")
 def batch_norm(call: Call) -> None:
     """Whatever there is one of a channel."""
+    _normed(call, call.args[1:5])
+
+
+def _normed(call: Call, each: Sequence[Any]) -> Dim:
+    """A norm with tensors that have one entry a channel; the channels."""
     x = call.dims(0)
     _take(x[1])
-    for tensor in call.args[1:5]:
+    for tensor in each:
         if isinstance(tensor, Tensor):
             tie(call.trace.dims(tensor)[0], x[1])
     call.put(x, call.out[0])
+    return x[1]
 
 
 @named("native_group_norm")
 def group_norm(call: Call) -> None:
     """As many groups as there are; each loses the same of its channels."""
-    x = call.dims(0)
-    _take(x[1])
-    for tensor in call.args[1:3]:
-        if isinstance(tensor, Tensor):
-            tie(call.trace.dims(tensor)[0], x[1])
-    _bundles(x[1], int(call.args[6]))
-    call.put(x, call.out[0])
+    _bundles(_normed(call, call.args[1:3]), int(call.args[6]))
 
 
 @named("native_layer_norm")
