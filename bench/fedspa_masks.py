@@ -200,7 +200,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="What masks of clients' own cost.")
     parser.add_argument("--models", nargs="*", choices=list(SETTINGS), default=list(SETTINGS))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--executor", choices=("one-by-one", "captured"), default="one-by-one")
+    parser.add_argument("--executor", choices=("one-by-one", "captured", "captured-plain"), default="one-by-one")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--no-folding", action="store_true", help="leave the server out")
     given: Any = parser.parse_args()

@@ -195,7 +195,7 @@ def _asked(what: str, found: float, kept: bool, device: str) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="What narrower clients save.")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
-    parser.add_argument("--executor", choices=("one-by-one", "captured"), default="one-by-one")
+    parser.add_argument("--executor", choices=("one-by-one", "captured", "captured-plain"), default="one-by-one")
     parser.add_argument("--repeats", type=int, default=7)
     given = parser.parse_args()
     with threads(1):

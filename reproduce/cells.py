@@ -14,15 +14,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import nn
 
-from gossamer import METHODS, Method, Task, simulate
+from gossamer import METHODS, Magnitude, Method, Task, Wireless, simulate
 from gossamer.codecs import Lift
 from gossamer.data import load
 from gossamer.engines.rounds import Result
 from gossamer.errors import ConfigError
+from gossamer.fleet import Fleet
 from gossamer.nets import build
+from gossamer.nets.dense import mlp
 from gossamer.nets.lstm import lstm
 from gossamer.random import key
 from gossamer.solvers.schedules import SCHEDULES
@@ -30,9 +33,10 @@ from gossamer.specs import parse
 from gossamer.statistics import STATISTICS
 from gossamer.tasks import deal
 
-PAGES = Path(__file__).parent.parent / "docs/reproduction"
+HERE = Path(__file__).parent
+PAGES = HERE.parent / "docs/reproduction"
 CELLS = PAGES / "cells"
-UNDER_WAY = Path(__file__).parent.parent / "runs/cells"
+UNDER_WAY = HERE.parent / "runs/cells"
 
 
 class Cell(NamedTuple):
@@ -40,6 +44,8 @@ class Cell(NamedTuple):
 
     ``leave`` names tensors that are not compressed; * stands for anything. ``executor`` is what trains its clients,
     where :func:`how` is not to say; ``solver`` has fields of the solver that its recipe has no parameters for.
+    ``samples`` is how many training samples a client has where not all are dealt, ``fleet`` the file of its devices if
+    it is run over radio links, and ``prune`` the share of the smallest weights that clients leave out.
     """
 
     name: str
@@ -58,6 +64,9 @@ class Cell(NamedTuple):
     eval_every: int = 1
     executor: str = ""
     solver: dict[str, Any] = {}  # noqa: RUF012 - nobody writes to it
+    samples: int = 0
+    fleet: str = ""
+    prune: float = 0.0
 
     @property
     def path(self) -> Path:
@@ -73,6 +82,8 @@ class Cell(NamedTuple):
 Facts = dict[str, Any]
 More = Callable[[Cell, Task, Result], Facts]
 """What else is to be kept of a run, from its cell, task and result."""
+Engine = Callable[..., Result]
+"""What carries a run out, where that is not ``simulate`` itself, which it is called like."""
 
 
 def nothing(cell: Cell, task: Task, result: Result) -> Facts:
@@ -80,12 +91,15 @@ def nothing(cell: Cell, task: Task, result: Result) -> Facts:
     return {}
 
 
-def outcome(cell: Cell, data_dir: Path, more: More = nothing) -> Facts:
+def outcome(cell: Cell, data_dir: Path, more: More = nothing, engine: Engine | None = None) -> Facts:
     """Run a cell, or what is left of it: accuracy by evaluated round in per cent, seconds by round, bytes."""
     mine = task(cell, data_dir)
     told = {"rounds": cell.rounds, "per_round": cell.per_round, "seed": cell.seed, "eval_every": cell.eval_every}
     options = {**told, **how(mine.model()), **({"executor": cell.executor} if cell.executor else {})}
-    result = simulate(method(cell), mine, out=cell.folder, resume=cell.folder.exists(), **options)
+    if cell.fleet:
+        options["channel"] = Wireless(Fleet.read(HERE / cell.fleet))
+    carry_out = engine or simulate
+    result = carry_out(method(cell), mine, out=cell.folder, resume=cell.folder.exists(), **options)
     curve = [round(100 * record["accuracy"], 2) for record in result.metrics if "accuracy" in record]
     last = result.metrics[-1]
     return {
@@ -103,6 +117,8 @@ def outcome(cell: Cell, data_dir: Path, more: More = nothing) -> Facts:
 def task(cell: Cell, data_dir: Path) -> Task:
     """What a cell trains on; ``ConfigError`` says which file is missing."""
     data = load(cell.data, data_dir=data_dir, clients=cell.clients, key=key(cell.seed))
+    if cell.samples:
+        data = replace(data, train=data.train.take(np.arange(cell.samples * cell.clients)))
     split = deal(data, cell.split, cell.clients, cell.seed)
     by = parse(cell.statistics, STATISTICS, "statistics")
     return Task(lambda: network(cell.model, data.shape, data.classes), data, split, statistics=by)
@@ -115,12 +131,15 @@ def method(cell: Cell) -> Method:
     if cell.schedule != "constant":
         fields["schedule"] = parse(cell.schedule, SCHEDULES, "schedule")
     made = made.with_parts(solver=replace(made.solver, **fields)) if fields else made  # type: ignore[type-var]
+    made = made.with_parts(view=Magnitude((cell.prune,))) if cell.prune else made
     codec = made.codec
     return made.with_parts(codec=replace(codec, leave=cell.leave)) if isinstance(codec, Lift) else made
 
 
 def network(name: str, shape: torch.Size, classes: int) -> nn.Module:
-    """The network of a name; ``lstm-plain`` is the LSTM without dropout."""
+    """The network of a name; ``lstm-plain`` is the LSTM without dropout, ``mlp-64`` the MLP with 64 hidden units."""
+    if name == "mlp-64":
+        return mlp(shape, classes, hidden=64)
     return lstm(shape, classes, dropout=0) if name == "lstm-plain" else build(name, shape, classes)
 
 
@@ -132,13 +151,13 @@ def how(model: nn.Module) -> dict[str, Any]:
     return {"device": "cuda", "executor": "one-by-one" if draws else "captured"}
 
 
-def keep(cell: Cell, data_dir: Path, until: float, more: More = nothing) -> str:
+def keep(cell: Cell, data_dir: Path, until: float, more: More = nothing, engine: Engine | None = None) -> str:
     """Run a cell unless it is there already, time is up or it cannot be run here; keep it, and say what came of it."""
     if not cell.path.exists():
         if time.time() > until:
             return f"{cell.name}: not begun"
         try:
-            found = outcome(cell, data_dir, more)
+            found = outcome(cell, data_dir, more, engine)
         except ConfigError as error:  # its data is not here, say
             return f"{cell.name}: left out, {str(error).splitlines()[0]}"
         cell.path.write_text(json.dumps(found) + "\n")
@@ -153,12 +172,19 @@ def read(cell: Cell) -> Facts:
     return kept
 
 
-def run(cells: Sequence[Cell], data_dir: Path, jobs: int, seconds: float, more: More = nothing) -> None:
+def run(
+    cells: Sequence[Cell],
+    data_dir: Path,
+    jobs: int,
+    seconds: float,
+    more: More = nothing,
+    engine: Engine | None = None,
+) -> None:
     """Run the cells that are missing, several at once; none is begun after so many seconds."""
     CELLS.mkdir(parents=True, exist_ok=True)
     until = time.time() + seconds
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        for job in [pool.submit(keep, cell, data_dir, until, more) for cell in cells]:
+        for job in [pool.submit(keep, cell, data_dir, until, more, engine) for cell in cells]:
             print(job.result(), flush=True)
 
 

@@ -46,6 +46,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "dst-0.8": ("dst", {"density": 0.8}),
     "sub-fedavg-0.2": ("sub-fedavg", pruning(0.2)),
     "sub-fedavg-0.8": ("sub-fedavg", pruning(0.8)),
+    "sub-fedavg-hybrid": ("sub-fedavg", {"prune": "hybrid"}),
     "dst-uniform": ("dst", {"init": "uniform"}),
     "dst-own": ("dst", {"own_init": True}),
     "rsm-own": ("rsm", {"own_init": True}),
@@ -135,6 +136,12 @@ def ablations() -> Iterator[Cell]:
     yield from grid("cifar-10", "iid", ("rsm-own", "dst-own", "dst-uniform", "dst-random"))
 
 
+def hybrid() -> Iterator[Cell]:
+    """Sub-FedAvg that prunes channels of convolutions, which the paper has no row for."""
+    for setting in ("b", "iid", "a"):
+        yield from grid("cifar-10", setting, ("sub-fedavg-hybrid",))
+
+
 def seeds() -> Iterator[Cell]:
     """More seeds of what matters most."""
     for seed in SEEDS[1:]:
@@ -159,6 +166,7 @@ STUDIES: dict[str, Callable[[], Iterator[Cell]]] = {
     "baselines": baselines,
     "densities": densities,
     "ablations": ablations,
+    "hybrid": hybrid,
     "seeds": seeds,
     "emnist-letters": emnist_letters,
     "cifar-100": cifar_100,

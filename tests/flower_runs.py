@@ -17,6 +17,7 @@ from gossamer.engines.flower.server import FOLDED, Field
 from gossamer.engines.inbox import Inbox
 from gossamer.engines.ledger import Ledger
 from gossamer.engines.options import Options
+from gossamer.engines.rounds import Stage
 from gossamer.engines.simulate import Simulation
 from gossamer.method import Method
 from gossamer.tasks import AnyTask, Task
@@ -129,9 +130,9 @@ class Reference(Simulation):
     def cohort(self, number: int) -> list[int]:
         return self.cohorts[number] if number in self.cohorts else super().cohort(number)
 
-    def orders(self, number: int, cohort: Sequence[int], ledger: Ledger, inbox: Inbox) -> Iterator[Order]:
-        for order in super().orders(number, cohort, ledger, inbox):
-            self.messages["down", number, order.clock.client] = bytes(order.data)
+    def orders(self, stage: Stage, cohort: Sequence[int], ledger: Ledger, inbox: Inbox) -> Iterator[Order]:
+        for order in super().orders(stage, cohort, ledger, inbox):
+            self.messages["down", stage.number, order.clock.client] = bytes(order.data)
             yield order
 
     def carry(self, order: Order, result: Answer | str, ledger: Ledger) -> Letter | None:
@@ -170,5 +171,7 @@ def same(ours: State, theirs: State) -> bool:
 def agree(deployed: Field, run: Simulation, home: Path) -> None:
     """The model, and what every client remembers."""
     assert same(deployed.server, run.server)
+    assert deployed.models.known() == run.models.known()
+    assert all(same(deployed.models.get(client), run.models.get(client)) for client in run.models.known())
     for client in range(run.task.clients):
         assert same(remembered(deployed, home, client), run.clients.get(client)), f"memory of client {client}"

@@ -41,7 +41,18 @@ from gossamer.widths import ties
 FIVE = (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)
 HIDDEN = 16
 OVERS = ("cohort", "holders")
-SPECS = ["dense", "sparse", "topk:0.2", "subsample:0.3", "sign", "ternary", "drive", "eden:2", "masked-noise"]
+SPECS = [
+    "dense",
+    "sparse",
+    "topk:0.2",
+    "subsample:0.3",
+    "sign",
+    "ternary",
+    "drive",
+    "eden:2",
+    "masked-noise",
+    "one-bit:1",
+]
 
 
 def some_task(clients: int = 5, dtype: torch.dtype = torch.float32, split: str = "iid") -> Task:

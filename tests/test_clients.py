@@ -52,7 +52,24 @@ def test_whoever_was_not_asked_for_longest_goes_first() -> None:
         clients.put(client, state(client, 10))
     clients.get(0)
     clients.put(3, state(3, 10))
-    assert clients._away == {1}
+    assert clients._filed == {1}
+
+
+def test_looking_at_everybody_writes_nothing() -> None:
+    clients = Clients(limit=2 * size(state(0, 10)))
+    for client in range(6):
+        clients.put(client, state(client, 10))
+    clients.get(0)
+    clients.get(1)
+    assert clients._folder is not None
+    before = {file.name: file.stat().st_mtime_ns for file in clients._folder.iterdir()}
+    assert len(before) == 6
+    for client in range(6):
+        assert int(clients.get(client)["c"]) == client
+    assert {file.name: file.stat().st_mtime_ns for file in clients._folder.iterdir()} == before
+    clients.put(0, state(7, 10))
+    assert int(clients.get(0)["c"]) == 7
+    assert len(list(clients._folder.iterdir())) == 5, "what is out of date is gone"
 
 
 def test_nothing_is_left_behind() -> None:

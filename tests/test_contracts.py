@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from gossamer import SGD, Bernoulli, Codec, Dense, Ditto, Full, Lossy, Mean, NotingSGD, Perfect, Windows
+from gossamer import SGD, Bernoulli, Codec, Dense, Ditto, Full, Lossy, Mean, NotingSGD, Perfect, Windows, Wireless
 from gossamer.channels import Channel
+from gossamer.fleet import Device, Fleet
 from gossamer.methods import METHODS
 from gossamer.servers import Server
 from gossamer.solvers import SCHEDULES, Solver
@@ -31,7 +32,7 @@ SOLVERS: list[Solver] = [
     NotingSGD(),
 ]
 SERVERS: list[Server] = [Mean(), Mean("batches"), Mean("uniform", over="holders")]
-CHANNELS: list[Channel] = [Perfect(), Lossy(0.3)]
+CHANNELS: list[Channel] = [Perfect(), Lossy(0.3), Wireless(Fleet((Device("phone", 5, None, 1e9),)))]
 LIKE = {"layer.weight": torch.arange(12.0).view(4, 3), "layer.bias": torch.ones(4)}
 
 

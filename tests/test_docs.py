@@ -66,7 +66,17 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.mark.parametrize(
     "page",
-    ["docs/python.md", "docs/methods.md", "docs/data.md", "docs/submodels.md", "docs/stability.md", "docs/personal.md"],
+    [
+        "docs/python.md",
+        "docs/methods.md",
+        "docs/data.md",
+        "docs/submodels.md",
+        "docs/stability.md",
+        "docs/personal.md",
+        "docs/perm.md",
+        "docs/wireless.md",
+        "docs/planning.md",
+    ],
 )
 def test_the_python_on_a_page_runs(page: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("page")
@@ -104,7 +114,18 @@ def shape(line: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"[\d,:]*\d(\.\d+)?( [kMGT]?B)?", "#", line)).strip()
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/command-line.md", "docs/submodels.md", "docs/personal.md"])
+@pytest.mark.parametrize(
+    "page",
+    [
+        "README.md",
+        "docs/command-line.md",
+        "docs/submodels.md",
+        "docs/personal.md",
+        "docs/perm.md",
+        "docs/wireless.md",
+        "docs/planning.md",
+    ],
+)
 def test_the_commands_on_a_page_work(page: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     found = blocks(page, "console")
     assert any(command.startswith("gossamer") for block in found for command in block.commands)

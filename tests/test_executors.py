@@ -269,9 +269,10 @@ def test_auto_measures_chooses_and_stays_with_its_choice(tmp_path: Path) -> None
     assert all(torch.equal(final(chosen)[n], final(reference)[n]) for n in final(reference))
 
 
-def test_captured_needs_a_gpu_and_says_so() -> None:
+@pytest.mark.parametrize("executor", ["captured", "captured-plain"])
+def test_captured_needs_a_gpu_and_says_so(executor: str) -> None:
     with pytest.raises(ConfigError, match="captured needs a GPU"):
-        simulate(fedavg(), tiny_task(), rounds=1, executor="captured")
+        simulate(fedavg(), tiny_task(), rounds=1, executor=executor)
 
 
 def test_a_schedule_takes_everybody_through_all_steps_in_order() -> None:

@@ -6,19 +6,25 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer import ConfigError, units
 from gossamer.capacity import SHARES, largest_share
-from gossamer.fleet import Device, Fleet
-from gossamer.units import read_size, read_speed
+from gossamer.device import KEYS
+from gossamer.fleet import Device, Fleet, Span
+from gossamer.radio import Density, Link, outage
+from gossamer.random import key
+from gossamer.units import read_density, read_length, read_power, read_ratio, read_size, read_speed
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/fleet.md").read_text()
 PHONE, SENSOR = Device("phone", 3, 512_000_000, 8e9), Device("sensor", 1, 4_000_000, 5e7)
 
+spans = st.tuples(st.floats(0, 1e3), st.floats(1e-3, 1e3)).map(lambda ends: Span(ends[0], sum(ends)))
+positive = st.floats(1e-9, 1e9)
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12).filter(lambda t: t.isprintable() and t.strip())
 devices = st.builds(
     Device,
@@ -26,6 +32,17 @@ devices = st.builds(
     clients=st.integers(1, 60),
     memory=st.integers(1, 2**63 - 1),
     flops=st.floats(0, exclude_min=True, allow_infinity=False) | st.integers(1, 2**63).map(float),
+    power=positive,
+    distance=positive | spans,
+    bandwidth=positive,
+    noise=positive | positive.map(Density),
+    interference=st.just(0.0) | positive | spans,
+    threshold=st.just(0.0) | positive,
+    exponent=positive,
+    draw=st.sampled_from(["once", "round"]),
+    frequency=positive,
+    capacitance=positive,
+    most_power=st.none() | positive,
 )
 fleets = st.lists(devices, min_size=1, max_size=6, unique_by=lambda device: device.name).map(tuple).map(Fleet)
 
@@ -76,6 +93,17 @@ def test_every_mistake_of_a_file_is_listed_with_its_place(tmp_path: Path) -> Non
         clients = 1.5
         memory = 0.5
         flops = -1
+        power = "5 dB"
+        distance = "10..5 m"
+        exponent = 0
+        bandwidth = "1 MB"
+        noise = "-174 dBm/kHz"
+        interference = "-1..5 nW"
+        threshold = -1
+        draw = "never"
+        frequency = true
+        capacitance = "1 F"
+        most_power = 0
         """
     )
     with pytest.raises(ConfigError) as error:
@@ -87,14 +115,25 @@ def test_every_mistake_of_a_file_is_listed_with_its_place(tmp_path: Path) -> Non
         "device 1 (phone): clients must be a whole number from 1, got 0",
         f"device 1 (phone): {size}, got '12 Mb'",
         f"device 1 (phone): {speed}, got 'fast'",
-        "device 2: unknown key 'memmory': did you mean memory? known: clients, flops, memory, name",
+        f"device 2: unknown key 'memmory': did you mean memory? known: {', '.join(sorted(KEYS))}",
         "device 2: name is missing: it must be a text of one line",
-        'device 2: memory is missing: it must be a whole number of bytes such as 64e6, "64 MB" or "2 GiB"',
         "device 2: clients must be a whole number from 1, got True",
         f"device 2: {speed}, got nan",
         "device 3 (phone): clients must be a whole number from 1, got 1.5",
         f"device 3 (phone): {size}, got 0.5",
         f"device 3 (phone): {speed}, got -1",
+        """device 3 (phone): power must be watts such as 0.01, "10 mW" or "10 dBm", got '5 dB'""",
+        'device 3 (phone): most_power must be watts such as 0.01, "10 mW" or "10 dBm", got 0',
+        """device 3 (phone): distance must be metres such as 250, "0.25 km" or a range, "0..500 m", got '10..5 m'""",
+        "device 3 (phone): exponent must be a positive number such as 2, got 0",
+        """device 3 (phone): bandwidth must be hertz such as 1e6 or "1 MHz", got '1 MB'""",
+        'device 3 (phone): noise must be watts in the whole band such as 1e-14, or a density such as "-174 dBm/Hz", '
+        "got '-174 dBm/kHz'",
+        'device 3 (phone): interference must be watts such as 5e-8, "50 nW" or a range, "10..110 nW", got \'-1..5 nW\'',
+        'device 3 (phone): threshold must be a ratio from 0 such as 1.08 or "0.33 dB", got -1',
+        "device 3 (phone): draw must be once or round, got 'never'",
+        'device 3 (phone): frequency must be cycles a second such as 1e9 or "1 GHz", got True',
+        "device 3 (phone): capacitance must be a positive number such as 1e-27, got '1 F'",
         "two devices are called 'phone': give each kind a name of its own",
     ]
     assert all(mistake.startswith(f"{path}: ") for mistake in error.value.mistakes)
@@ -172,8 +211,109 @@ def test_what_is_no_speed_is_refused(written: object) -> None:
 
 def test_examples_of_units_hold() -> None:
     result = doctest.testmod(units)
-    assert result.attempted == 2
+    assert result.attempted == 8
     assert result.failed == 0
+
+
+POWERS = {0.01: 0.01, "10 mW": 0.01, "10 dBm": 0.01, "-20 dBW": 0.01, "50 nW": 5e-8, "50nW": 5e-8, "10 fW": 1e-14}
+
+
+@pytest.mark.parametrize(("written", "watts"), POWERS.items())
+def test_powers(written: object, watts: float) -> None:
+    assert read_power(written) == watts
+
+
+def test_other_quantities_of_a_link() -> None:
+    assert read_density("-174 dBm/Hz") == pytest.approx(3.98e-21, rel=1e-3)
+    assert read_ratio("0.33 dB") == pytest.approx(1.079, rel=1e-3)
+    assert read_length("0.25 km") == 250
+    assert read_length(0, zero=True) == 0
+    for read, written in ((read_density, 1e-14), (read_density, "1 W"), (read_length, 0), (read_ratio, "3 dBm")):
+        with pytest.raises(ValueError):
+            read(written)
+
+
+# Links.
+
+
+def test_what_the_file_says_is_what_the_link_has(tmp_path: Path) -> None:
+    (tmp_path / "fleet.toml").write_text(
+        """
+        [[device]]
+        name = "phone"
+        clients = 1
+        flops = "1 GFLOPS"
+        power = "20 mW"
+        distance = "0.25 km"
+        bandwidth = "2 MHz"
+        noise = "-174 dBm/Hz"
+        interference = "50 nW"
+        threshold = "3 dB"
+        exponent = 3
+        """
+    )
+    found = Fleet.read(tmp_path / "fleet.toml").link(0, 1, 0, key(0), "amplitude")
+    noise = Density(read_density("-174 dBm/Hz"))
+    assert found == Link(0.02, 250.0, 2e6, noise, 5e-8, read_ratio("3 dB"), "amplitude", 3.0)
+
+
+@pytest.mark.parametrize(
+    ("written", "span"), [("0..500 m", Span(0, 500)), ("0 m .. 0.5 km", Span(0, 500)), ("1..2", Span(1, 2))]
+)
+def test_ranges_are_written_with_one_unit_or_two(written: str, span: Span) -> None:
+    assert KEYS["distance"].read(written) == span
+
+
+def test_a_range_is_drawn_once_or_anew_each_round_and_by_client() -> None:
+    once, anew = (Fleet((Device("phone", 5, None, 1e9, draw=when),)) for when in ("once", "round"))  # type: ignore[arg-type]
+    for fleet, different in ((once, 5), (anew, 15)):
+        drawn = {fleet.link(client, 5, number, key(1)).distance for client in range(5) for number in range(3)}
+        assert len(drawn) == different
+        assert all(0 < distance <= 500 for distance in drawn)
+    assert once.link(2, 5, 0, key(1)) == once.link(2, 5, 7, key(1))
+    assert once.link(2, 5, 0, key(1)) != once.link(2, 5, 0, key(2)), "another seed, another place"
+
+
+def test_ranges_are_drawn_evenly() -> None:
+    fleet = Fleet((Device("phone", 1, None, 1e9, draw="round"),))
+    links = [fleet.link(0, 1, number, key(4)) for number in range(2000)]
+    distance, interference = ([getattr(link, name) for link in links] for name in ("distance", "interference"))
+    for drawn, low, high in ((distance, 0, 500), (interference, 1e-8, 1.1e-7)):
+        share = sorted((value - low) / (high - low) for value in drawn)
+        # The largest distance from the line, of 2000 even draws, passes 0.036 once in a hundred times.
+        assert max(abs(value - (place + 0.5) / 2000) for place, value in enumerate(share)) < 0.036
+        assert 0 <= share[0] < share[-1] <= 1
+    assert abs(np.corrcoef(distance, interference)[0, 1]) < 0.07, "one has nothing to do with the other"
+
+
+def test_a_device_that_says_nothing_of_its_memory_has_no_capacity(tmp_path: Path) -> None:
+    fleet = Fleet((PHONE, Device("tag", 1, None, 1e6)))
+    for ask in (lambda: fleet.capacities(4, needs), lambda: fleet.memories(4)):
+        with pytest.raises(ConfigError) as error:
+            ask()
+        assert error.value.mistakes == (
+            'tag: how much of the model fits is not known without its memory: add it, such as "64 MB"',
+        )
+
+
+def test_a_fleet_names_its_file_and_knows_it_again(tmp_path: Path) -> None:
+    path = tmp_path / "fleet.toml"
+    Fleet((PHONE,)).write(path)
+    fleet = Fleet.read(path)
+    assert Fleet.of_text(fleet.to_text()) == Fleet.of_text(str(path)) == fleet
+    assert fleet.to_text().startswith(f"{path}@")
+    path.write_text(path.read_text() + "\n")
+    with pytest.raises(ConfigError, match="was changed since the run was started"):
+        Fleet.of_text(fleet.to_text())
+    assert Fleet((PHONE,)).to_text() == repr(Fleet((PHONE,)))
+
+
+@pytest.mark.parametrize(("name", "clients", "lost"), [("city", 50, 0.4), ("factory", 25, 0.01), ("sensors", 35, 0.45)])
+def test_the_examples_are_what_they_say(name: str, clients: int, lost: float) -> None:
+    fleet = Fleet.read(ROOT / f"examples/fleets/{name}.toml")
+    assert fleet.clients == clients
+    found = [outage(fleet.link(client, clients, 0, key(seed))) for client in range(clients) for seed in range(20)]
+    assert sum(found) / len(found) == pytest.approx(lost, abs=0.04)
 
 
 # Who has which.
@@ -285,6 +425,7 @@ def test_shares_that_cannot_be_are_refused_once() -> None:
 
 def test_a_step_takes_its_operations_over_the_speed() -> None:
     assert PHONE.seconds(16e9) == 2.0
+    assert PHONE.joules(2.0) == pytest.approx(2.0), "1e-27 x (1 GHz)^2 x 2e9 cycles"
     assert SENSOR.seconds(0) == 0.0
     with pytest.raises(ConfigError, match="must not be negative"):
         PHONE.seconds(-1)

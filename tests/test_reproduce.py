@@ -79,6 +79,7 @@ def test_a_network_that_draws_is_not_captured(monkeypatch: pytest.MonkeyPatch) -
 
 def test_shakespeare_runs(tmp_path: Path, empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cells, "how", lambda model: {"executor": "one-by-one"})
+    monkeypatch.setattr(cells, "UNDER_WAY", tmp_path / "runs")
     shakespeare_roles(tmp_path)
     cell = next(cell for cell in studies.shakespeare() if cell.method == "fedmrn")
     small = cell._replace(clients=1, per_round=1, rounds=1, given={**cell.given, "steps": 1, "batch": 2})

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from gossamer import SGD, Clock, Codec, Dense, Full, Layout, Mean, Params, Part, Payload, Receipt, fedavg
+from gossamer import SGD, AnyDevice, Clock, Codec, Dense, Full, Layout, Mean, Params, Part, Payload, Receipt, fedavg
 from gossamer.random import Key
 from gossamer.servers import Arrival, Sum
 from gossamer.solvers import Gradient, Now
@@ -164,7 +164,7 @@ def test_a_server_that_breaks_the_contract_is_told_how(server: Mean, said: str) 
 
 
 @dataclass(frozen=True)
-class Whimsical:
+class Whimsical(AnyDevice):
     """Tosses a coin of its own."""
 
     def send(self, nbytes: int, clock: Clock, key: Key) -> Receipt:

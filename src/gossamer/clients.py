@@ -1,7 +1,8 @@
 """What all clients remember: in memory up to a limit, beyond it on disk.
 
 Thousands of clients that each remember something (a mask, a model of their own) may together be larger than memory.
-Whoever was not asked for longest is written to a temporary file, and read again when it is needed.
+Whoever was not asked for longest is written to a temporary file, and read again when it is needed. The file stays until
+the client remembers something else, so that looking at everybody writes nothing.
 """
 
 import shutil
@@ -29,23 +30,23 @@ class Clients:
     limit: int = LIMIT
     changed: set[int] = field(default_factory=set)
     _near: dict[int, State] = field(default_factory=dict)  # whoever was asked for last stands last
-    _away: set[int] = field(default_factory=set)
+    _filed: set[int] = field(default_factory=set)  # whose file has what they remember, near or not
     _bytes: int = 0
     _folder: Path | None = None
 
     def __contains__(self, client: int) -> bool:
-        return client in self._near or client in self._away
+        return client in self._near or client in self._filed
 
     def known(self) -> list[int]:
         """All clients who remember something."""
-        return sorted({*self._near, *self._away})
+        return sorted({*self._near, *self._filed})
 
     def get(self, client: int) -> State:
         """A client's memory; empty before its first round."""
-        if client in self._away:
-            self._fetch(client)
-        elif client in self._near:
+        if client in self._near:
             self._near[client] = self._near.pop(client)
+        elif client in self._filed:
+            self.fill(client, tree.unflatten(files.from_tensors(self._place(client))))
         return self._near.get(client, {})
 
     def put(self, client: int, state: State) -> None:
@@ -63,8 +64,8 @@ class Clients:
         """As if it had never been there."""
         if client in self._near:
             self._bytes -= size(self._near.pop(client))
-        elif client in self._away:
-            self._away.discard(client)
+        if client in self._filed:
+            self._filed.discard(client)
             self._place(client).unlink()
 
     def _keep(self, client: int, state: State) -> None:
@@ -74,14 +75,11 @@ class Clients:
             self._send_away(next(iter(self._near)))
 
     def _send_away(self, client: int) -> None:
-        files.write(self._place(client), files.to_tensors(tree.flatten(self._near[client])))
+        if client not in self._filed:
+            # Not synced to the disk: it need not outlive this process.
+            self._place(client).write_bytes(files.to_tensors(tree.flatten(self._near[client])))
+            self._filed.add(client)
         self._bytes -= size(self._near.pop(client))
-        self._away.add(client)
-
-    def _fetch(self, client: int) -> None:
-        state = tree.unflatten(files.from_tensors(self._place(client)))
-        self.forget(client)
-        self.fill(client, state)
 
     def _place(self, client: int) -> Path:
         if self._folder is None:

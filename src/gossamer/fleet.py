@@ -5,82 +5,34 @@
     clients = 60
     memory = "512 MB"
     flops = "8 GFLOPS"
+    power = "10 mW"
+    distance = "0..500 m"
 
 Of the shares of a model that a client might train, it gets the largest whose training fits its memory. How much each
-share needs is for others to say, :mod:`gossamer.memory` for one.
-
-A new key of the file is a field of ``Device`` and a line in ``KEYS``.
+share needs is for others to say, :mod:`gossamer.memory` for one. How it sends is for :mod:`gossamer.radio`.
 """
 
+import hashlib
 import json
+import re
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from fractions import Fraction
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from gossamer import device as kinds
 from gossamer import files
 from gossamer.capacity import SHARES, Needs, Shares, largest_share
+from gossamer.device import Device, Span
 from gossamer.errors import ConfigError, gather, require
+from gossamer.radio import Density, Fading, Link
+from gossamer.random import Key, fold
 from gossamer.specs import unknown
-from gossamer.units import read_size, read_speed
 
-# What a key may hold: each reads what the file says, and raises ValueError if it is nothing of the kind.
-
-
-def _count(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError("not a count")
-    return value
-
-
-def _name(value: object) -> str:
-    if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise ValueError("not a name")
-    return value
-
-
-class Key(NamedTuple):
-    """A key of the file: how its value is read, and what it should be, in words."""
-
-    read: Callable[[object], Any]
-    wanted: str
-
-
-KEYS = {
-    "name": Key(_name, "a text of one line"),
-    "clients": Key(_count, "a whole number from 1"),
-    "memory": Key(read_size, 'a whole number of bytes such as 64e6, "64 MB" or "2 GiB"'),
-    "flops": Key(read_speed, 'operations a second such as 2e9 or "2 GFLOPS"'),
-}
-
-
-@dataclass(frozen=True)
-class Device:
-    """A kind of device.
-
-    name: what it is called, in messages too
-    clients: how many clients are such devices
-    memory: bytes that training may take
-    flops: floating-point operations it does in a second
-    """
-
-    name: str
-    clients: int
-    memory: int
-    flops: float
-
-    def __post_init__(self) -> None:
-        values, mistakes = _read({field.name: getattr(self, field.name) for field in fields(self)})
-        wrong = [name for name, value in values.items() if value != getattr(self, name)]
-        gather([f"Device.{text}" for text in mistakes + [_mistake(name, getattr(self, name)) for name in wrong]])
-
-    def seconds(self, flops: float) -> float:
-        """How long it takes to do so many operations."""
-        require((flops >= 0, f"flops must not be negative, got {flops}"))
-        return flops / self.flops
+__all__ = ["Device", "Fleet", "Span"]
 
 
 @dataclass(frozen=True)
@@ -91,22 +43,36 @@ class Fleet:
     """
 
     devices: tuple[Device, ...]
+    source: str = field(default="", init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         gather(_clashes([device.name for device in self.devices]))
 
     @classmethod
-    def of_text(cls, path: str) -> "Fleet":
-        """The fleet of a file, as a flag names it."""
-        return cls.read(path)
+    def of_text(cls, text: str) -> "Fleet":
+        """The fleet of a file, as a flag names it, or as :meth:`to_text` does: then the file must not have changed."""
+        digest = match[0] if (match := re.search("@[0-9a-f]{16}$", text)) else ""
+        path = text.removesuffix(digest)
+        fleet = cls.read(path)
+        changed = f"{path} was changed since the run was started: put it back as it was, or start a new run"
+        require((fleet.source.endswith(digest), changed))
+        return fleet
+
+    def to_text(self) -> str:
+        """Where it was read, and a digest of the file; of one that comes from no file, what it is."""
+        return self.source or repr(self)
 
     @classmethod
     def read(cls, path: str | Path) -> "Fleet":
         """The fleet of a file; every mistake in it is listed."""
         try:
-            return cls(_devices(_table(Path(path))))
+            content = _content(Path(path))
+            fleet = cls(_devices(_table(content)))
         except ConfigError as error:
             raise ConfigError(*(f"{path}: {mistake}" for mistake in error.mistakes)) from error
+        source = f"{Path(path).resolve()}@{hashlib.sha256(content).hexdigest()[:16]}"
+        object.__setattr__(fleet, "source", source)  # it is frozen, but nobody has seen it yet
+        return fleet
 
     def write(self, path: str | Path) -> None:
         """Make a file of the fleet, or replace one."""
@@ -122,15 +88,24 @@ class Fleet:
         require((0 <= client < clients, f"client must be from 0 to {clients - 1}, got {client}"))
         return self.devices[_dealt(self._counts, clients)[client]]
 
+    def link(self, client: int, clients: int, round: int, key: Key, fading: Fading = "power") -> Link:
+        """The uplink of a client in a round, when there are so many clients; ranges are drawn by the run's key."""
+        device, at = self.device(client, clients), fold(key, "link", client)
+        return device.link(at if device.draw == "once" else fold(at, round), fading)
+
     def memories(self, clients: int) -> tuple[int, ...]:
-        """The memory of each client, in bytes."""
-        return tuple(self.devices[kind].memory for kind in _dealt(self._counts, clients))
+        """The memory of each client, in bytes; refused if one is not known."""
+        gather([_unknown_memory(device) for device in self.devices if device.memory is None])
+        return tuple(self.devices[kind].memory or 0 for kind in _dealt(self._counts, clients))
 
     def capacities(self, clients: int, needs: Needs, shares: Sequence[float] = SHARES) -> Shares:
         """For each client the largest share of the model that fits; refused if on any device not even one does."""
         needs, found = cache(needs), []
         mistakes: list[str] = []
         for device in self.devices:
+            if device.memory is None:
+                mistakes.append(_unknown_memory(device))
+                continue
             try:
                 found.append(largest_share(device.memory, needs, shares, name=device.name))
             except ConfigError as error:
@@ -139,8 +114,17 @@ class Fleet:
         return tuple(found[kind] for kind in _dealt(self._counts, clients))
 
     @property
+    def clients(self) -> int:
+        """How many clients the file has devices for."""
+        return sum(self._counts)
+
+    @property
     def _counts(self) -> tuple[int, ...]:
         return tuple(device.clients for device in self.devices)
+
+
+def _unknown_memory(device: Device) -> str:
+    return f'{device.name}: how much of the model fits is not known without its memory: add it, such as "64 MB"'
 
 
 @lru_cache
@@ -159,11 +143,16 @@ def _dealt(counts: tuple[int, ...], clients: int) -> tuple[int, ...]:
 # The file.
 
 
-def _table(path: Path) -> dict[str, Any]:
+def _content(path: Path) -> bytes:
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return path.read_bytes()
     except OSError as error:
         raise ConfigError(f"cannot be read: {error.strerror}") from error
+
+
+def _table(content: bytes) -> dict[str, Any]:
+    try:
+        return tomllib.loads(content.decode())
     except ValueError as error:
         raise ConfigError(f"is not TOML: {error}") from error
 
@@ -175,12 +164,12 @@ def _devices(table: Mapping[str, Any]) -> tuple[Device, ...]:
         raise ConfigError(*mistakes, "device must be entries that begin with [[device]], in double brackets")
     found = []
     for number, entry in enumerate(entries, start=1):
-        values, wrong = _read(entry)
+        values, wrong = kinds.read(entry)
         where = f"device {number} ({values['name']})" if "name" in values else f"device {number}"
         mistakes += [f"{where}: {text}" for text in wrong]
         found.append(values)
     gather(mistakes + _clashes([values.get("name") for values in found]))
-    return tuple(Device(**values) for values in found)
+    return tuple(Device(**{"memory": None, **values}) for values in found)
 
 
 def _clashes(names: Sequence[str | None]) -> list[str]:
@@ -190,27 +179,15 @@ def _clashes(names: Sequence[str | None]) -> list[str]:
     return [f"two devices are called {name!r}: give each kind a name of its own" for name in twice]
 
 
-def _read(entry: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The values of one device that can be read, and what is wrong with the others."""
-    needed = [field.name for field in fields(Device) if field.name not in vars(Device)]
-    mistakes = [unknown("key", key, KEYS) for key in entry if key not in KEYS]
-    mistakes += [f"{name} is missing: it must be {KEYS[name].wanted}" for name in needed if name not in entry]
-    values = {}
-    for name, key in KEYS.items():
-        if name in entry:
-            try:
-                values[name] = key.read(entry[name])
-            except ValueError:
-                mistakes.append(_mistake(name, entry[name]))
-    return values, mistakes
-
-
-def _mistake(name: str, value: object) -> str:
-    return f"{name} must be {KEYS[name].wanted}, got {value!r}"
-
-
 def _entry(device: Device) -> str:
-    values = {field.name: getattr(device, field.name) for field in fields(device)}
+    """What differs from a device that says nothing of it."""
+    values = {
+        f.name: getattr(device, f.name) for f in fields(device) if getattr(device, f.name) not in (None, f.default)
+    }
     # A printable text is written alike in JSON and in TOML.
-    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in values.items()]
+    lines = [f"{name} = {json.dumps(_plain(value), ensure_ascii=False)}" for name, value in values.items()]
     return "\n".join(["[[device]]", *lines, ""])
+
+
+def _plain(value: object) -> object:
+    return str(value) if isinstance(value, Span | Density) else value

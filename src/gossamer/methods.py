@@ -17,6 +17,7 @@ from gossamer.codecs import (
     Feedback,
     Lift,
     MaskedNoise,
+    OneBit,
     SampledMask,
     Sparse,
     StochasticSign,
@@ -25,13 +26,14 @@ from gossamer.codecs import (
     TopK,
 )
 from gossamer.codecs.noise import Kind
+from gossamer.codecs.one_bit import Decoder
 from gossamer.errors import require
 from gossamer.fleet import Fleet
 from gossamer.forms import Supermask
 from gossamer.method import Method
-from gossamer.servers import Average, MaskAverage, Mean, Weights
-from gossamer.solvers import SGD, Adam, Ditto, Exponential, NotingSGD, PruningSGD
-from gossamer.views import Bernoulli, Channels, Full, Personal, Pruned, View, Windows
+from gossamer.servers import Average, CodedMean, Compare, MaskAverage, Mean, Shuffle, WarmUp, Weights
+from gossamer.solvers import SGD, Adam, Ditto, Exponential, NotingSGD, PerFedAvg, PFedMe, Probe, PruningSGD
+from gossamer.views import Bernoulli, Channels, Full, Magnitude, Personal, Pruned, PrunedChannels, View, Windows
 from gossamer.widths import Ties
 
 By = Literal["channel", "coordinate"]
@@ -87,6 +89,64 @@ def ditto(
     """FedAvg, and at each client a model of its own that is pulled towards the global one (Li et al., 2021)."""
     solver = Ditto(lr, epochs, batch=batch, personal_epochs=personal_epochs, lam=lam)
     return Method(Full(), solver, Dense(), Mean(weights))
+
+
+def fedavg_tuned(
+    lr: float = 0.1,
+    epochs: int = 5,
+    steps: int | None = None,
+    batch: int | None = 16,
+    weights: Weights = "samples",
+    tune_epochs: int = 1,
+) -> Method:
+    """FedAvg, whose clients train the global model some more, alone, before they deploy it.
+
+    tune_epochs: passes over its own samples by which a client tunes the global model
+    """
+    return fedavg(lr, epochs, steps, batch, weights).with_parts(tune=SGD(lr, tune_epochs, batch=batch))
+
+
+def per_fedavg(
+    lr: float = 0.1,
+    epochs: int = 5,
+    steps: int | None = None,
+    batch: int | None = 16,
+    weights: Weights = "samples",
+    inner: float = 0.05,
+) -> Method:
+    """A global model that is good after one step on a client's own samples, first order (Fallah et al., 2020).
+
+    inner: rate of the step ahead, and of the one step by which a client tunes the global model; 0: neither
+    """
+    tune = SGD(inner, steps=1, batch=batch) if inner else None
+    return Method(Full(), PerFedAvg(lr, epochs, steps, batch, inner=inner), Dense(), Mean(weights), tune=tune)
+
+
+def pfedme(
+    lr: float = 0.01,
+    personal_lr: float = 0.05,
+    steps: int = 20,
+    inner_steps: int = 5,
+    batch: int | None = 20,
+    weights: Weights = "samples",
+    weight_decay: float = 0.0,
+    lam: float = 15.0,
+    beta: float = 1.0,
+) -> Method:
+    """Each client a model of its own near the global one, which follows them (Dinh et al., 2020).
+
+    beta: how far the global model moves towards the mean of what clients send: 1 all the way
+    """
+    solver = PFedMe(
+        lr,
+        steps=steps,
+        batch=batch,
+        weight_decay=weight_decay,
+        personal_lr=personal_lr,
+        inner_steps=inner_steps,
+        lam=lam,
+    )
+    return Method(Full(), solver, Dense(), Mean(weights, step=beta))
 
 
 # One bit a parameter, learned while training, and what it is compared with. Weight matrices are compressed; norms,
@@ -377,10 +437,160 @@ def sub_fedavg(
     share: float = 0.05,
     distance: float = 1e-4,
     accuracy: float = 0.5,
+    prune: Literal["weights", "hybrid"] = "weights",
+    channel_target: float = 0.5,
+    channel_share: float = 0.45,
+    channel_distance: float = 0.01,
+    ties: Ties | None = None,
 ) -> Method:
-    """Every client prunes its own model round by round, and shares what is left (Vahidian et al., 2021)."""
-    view = Pruned(target, share, distance, accuracy)
+    """Every client prunes its own model round by round, and shares what is left (Vahidian et al., 2021).
+
+    prune: weights one by one; or hybrid: these in fully connected layers, and whole channels of convolutions
+    channel_target: with hybrid, share of a layer's channels at which a client prunes no more of them
+    channel_share: with hybrid, of the channels held of a layer, how many are pruned at a time, rounded up
+    channel_distance: with hybrid, mean difference of the candidates for channels above which a client prunes channels
+    ties: with hybrid, the width rule by hand (gossamer widths --toml shows its form); none derives it from the network
+    """
+    require(
+        (prune in ("weights", "hybrid"), f"prune must be weights or hybrid, got {prune!r}"),
+        (prune == "hybrid" or ties is None, "prune=weights: weights are pruned one by one, so ties says nothing"),
+    )
+    by_weight = target, share, distance, accuracy
+    by_channel = channel_target, channel_share, channel_distance, ties
+    view = PrunedChannels(*by_weight, *by_channel) if prune == "hybrid" else Pruned(*by_weight)
     return Method(view, NotingSGD(lr, epochs, batch=batch), server=Mean(weights, over="holders"))
+
+
+# Personal mixtures: clients learn who to learn with, and their models go round.
+
+
+def perm(
+    lr: float = 0.05,
+    epochs: int = 1,
+    steps: int | None = None,
+    batch: int | None = 16,
+    warmup: int = 10,
+    lambda_: float | None = None,
+    bound: float | None = 0.5,
+    global_lr: float = 0.1,
+    probe: int | None = None,
+    solve: Literal["exact"] | int = "exact",
+    every: Literal["round", "epoch"] = "round",
+    sketch: int | None = None,
+    keep: int | None = None,
+    capacities: Capacities = (1.0,),
+    complexity: float = 1.0,
+    fleet: Fleet | None = None,
+    ties: Ties | None = None,
+    radius: float | None = None,
+) -> Method:
+    """Each client's model goes round those with data like its own, who are found out meanwhile (Deng et al., 2023).
+
+    lambda_: how strongly a client's weight is spread over others; none chooses it from the noise of gradients
+    bound: the largest learning rate times number of clients times weight: what is above is capped; none is no bound
+    global_lr: learning rate of the global model, by whose gradients clients are compared
+    probe: samples in the batch of such a gradient; none means all of a client's
+    capacities: with 1 all models are whole; else the width of each client's own
+    complexity: how much farther away a larger model is, times sqrt(parameters / samples), where models are unequal
+    fleet: the clients' devices: each model is as wide as its client's memory allows; none means capacities count
+    ties: the width rule by hand (gossamer widths --toml shows its form); none derives it from the network
+    """
+    view, unequal = _widths(capacities, fleet, ties)
+    _check_unequal(unequal, fleet, probe, sketch, keep)
+    factor = complexity * unequal
+    server = Compare("uniform", "cohort", radius, global_lr, lambda_, solve, every, None, sketch, keep, factor)
+    before = Method(view, Probe(probe, noise=lambda_ is None), server=server)
+    return Method(view, SGD(lr, epochs, steps, batch), server=_shuffle(warmup, bound, lr, radius), before=(before,))
+
+
+def perm_two_stage(
+    lr: float = 0.05,
+    epochs: int = 1,
+    steps: int | None = None,
+    batch: int | None = 16,
+    warmup: int = 20,
+    lambda_: float | None = None,
+    bound: float | None = 0.5,
+    global_lr: float = 0.1,
+    probe: int | None = None,
+    solve: Literal["exact"] | int = "exact",
+    sketch: int | None = None,
+    keep: int | None = None,
+    capacities: Capacities = (1.0,),
+    complexity: float = 1.0,
+    fleet: Fleet | None = None,
+    ties: Ties | None = None,
+    radius: float | None = None,
+) -> Method:
+    """First FedAvg; then clients are compared once at its model, and each one's own goes round (Deng et al., 2023).
+
+    warmup: rounds of FedAvg
+    lambda_: how strongly a client's weight is spread over others; none chooses it from the noise of gradients
+    bound: the largest learning rate times number of clients times weight: what is above is capped; none is no bound
+    global_lr: learning rate of FedAvg
+    probe: samples in the batch of the gradient by which clients are compared; none means all of a client's
+    capacities: with 1 all models are whole; else the width of each client's own
+    complexity: how much farther away a larger model is, times sqrt(parameters / samples), where models are unequal
+    fleet: the clients' devices: each model is as wide as its client's memory allows; none means capacities count
+    ties: the width rule by hand (gossamer widths --toml shows its form); none derives it from the network
+    """
+    view, unequal = _widths(capacities, fleet, ties)
+    _check_unequal(unequal, fleet, probe, sketch, keep)
+    first, mean = SGD(global_lr, epochs, steps, batch), WarmUp("uniform", "cohort", radius, rounds=warmup)
+    factor = complexity * unequal
+    compare = Compare("uniform", "cohort", None, 0.0, lambda_, solve, "round", warmup, sketch, keep, factor)
+    before = Method(view, first, server=mean), Method(view, Probe(probe, noise=lambda_ is None), server=compare)
+    return Method(view, SGD(lr, epochs, steps, batch), server=_shuffle(warmup, bound, lr, radius), before=before)
+
+
+def _shuffle(warmup: int, bound: float | None, lr: float, radius: float | None) -> Shuffle:
+    """Models that go round, with losses multiplied by no more than keeps a step within a bound."""
+    require((bound is None or bound > 0, f"bound must be positive, got {bound}"))
+    return Shuffle(warmup, None if bound is None else bound / lr, radius)
+
+
+def _widths(capacities: Capacities, fleet: Fleet | None, ties: Ties | None) -> tuple[View, bool]:
+    """Whole models, or those of the clients' own widths; and whether they are unequal."""
+    if set(capacities) == {1} and fleet is None and ties is None:
+        return Full(), False
+    return Channels(capacities, order="static", ties=ties, fleet=fleet), True
+
+
+# Thin links: pruned models, and signs of a few measurements.
+
+
+def onebit_cs(
+    lr: float = 0.5,
+    weights: Weights = "samples",
+    ratio: tuple[float, ...] = (0.5,),
+    by: Literal["model", "tensor"] = "model",
+    rise: int = 0,
+    measurements: float = 0.25,
+    rows: int | None = None,
+    matrix: Literal["hadamard", "gaussian"] = "hadamard",
+    fresh: bool = True,
+    decoder: Decoder = "least-squares",
+    share: float = 0.1,
+    length: float | None = None,
+    retain: Literal["nothing", "signs", "change"] = "change",
+    coefficient: float = 1.0,
+    accumulate: bool = False,
+) -> Method:
+    """One gradient of a pruned model a round, as signs of measurements of it (Guan, Hou et al.).
+
+    retain: what becomes of a message that is lost: nothing, or its signs or the gradient are sent with the next
+    """
+    codec = OneBit(measurements, rows, matrix, fresh, decoder, share, length, retain, coefficient, accumulate)
+    solver = SGD(lr, steps=1, batch=None)
+    return Method(Magnitude(ratio, by, rise), solver, Lift(codec), CodedMean(weights))
+
+
+def _check_unequal(unequal: bool, fleet: Fleet | None, probe: int | None, sketch: int | None, keep: int | None) -> None:
+    few = "with a fleet probe must be a number: how much memory a gradient takes depends on its batch"
+    require(
+        (not unequal or not (sketch or keep), "clients with unequal models are compared in full: no sketch, no keep"),
+        (fleet is None or probe is not None, few),
+    )
 
 
 def _part(by: By, channels: Channels, entries: Callable[..., View], **more: Any) -> View:
@@ -408,6 +618,9 @@ METHODS: dict[str, Callable[..., Method]] = {
     "local": local,
     "centralised": centralised,
     "ditto": ditto,
+    "fedavg-tuned": fedavg_tuned,
+    "per-fedavg": per_fedavg,
+    "pfedme": pfedme,
     "fedmrn": fedmrn,
     "fedmrns": fedmrns,
     "fedpm": fedpm,
@@ -424,5 +637,8 @@ METHODS: dict[str, Callable[..., Method]] = {
     "fedrolex": fedrolex,
     "fedspa": fedspa,
     "sub-fedavg": sub_fedavg,
+    "onebit-cs": onebit_cs,
+    "perm": perm,
+    "perm-two-stage": perm_two_stage,
 }
 """Recipes by the name that the command line uses."""

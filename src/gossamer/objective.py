@@ -10,6 +10,7 @@ those for it, and leave them as they are.
 """
 
 import copy
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property, partial
@@ -246,7 +247,7 @@ class Objective:
             layers = {name.partition(".")[2]: sum(ops.values()) for name, ops in counter.get_flop_counts().items()}
             self._flops[shapes] = counter.get_total_flops(), layers
         done, layers = self._flops[shapes]
-        shares = {_layer(name): float(mask.mean()) for name, mask in (keep or {}).items()}
+        shares = _shares({name: params[name] for name in self.trained}, keep or {})
         return Flops(done, done - round(sum((1 - share) * layers.get(name, 0) for name, share in shares.items())))
 
     def check(self, params: Params) -> None:
@@ -265,6 +266,16 @@ class Objective:
 def _hollow(tensor: Tensor) -> Tensor:
     """Zeros of a tensor's shape that take no memory."""
     return tensor.detach().new_zeros(()).expand(tensor.shape)
+
+
+def _shares(weights: Params, keep: Params) -> dict[str, float]:
+    """Which share of its weights is held of each layer that has a mask; biases and norms hardly count in its cost."""
+    held, every = Counter[str](), Counter[str]()
+    for name, tensor in weights.items():
+        if tensor.dim() > 1:
+            held[_layer(name)] += int(keep[name].sum()) if name in keep else tensor.numel()
+            every[_layer(name)] += tensor.numel()
+    return {_layer(name): held[_layer(name)] / every[_layer(name)] for name in keep if every[_layer(name)]}
 
 
 def _layer(tensor: str) -> str:

@@ -5,6 +5,7 @@
     executor.json          which executor the run uses, and what was measured if it was chosen
     metrics.jsonl          one line a round, only ever appended to
     clients/N.safetensors  what the clients of round N remember
+    models/N.safetensors   models of clients' own that the server keeps, as round N left them
     checkpoints/N/         the server's state after N rounds, and a manifest with the digest of every file it needs
     report.html            the run as a page, written when it ends
     run.lock               held while a process works here
@@ -36,6 +37,9 @@ KEEP = 2
 
 CHOICE = "executor.json"
 
+STORES = ("clients", "models")
+"""What is kept client by client: in the folder of that name, and under that name in a manifest."""
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -52,8 +56,8 @@ class RunFolder:
         self.path = path
         self.warnings: list[str] = []
         self._lock = files.take_lock(path / "run.lock")
-        self._homes: dict[int, int] = {}
-        self._digests: dict[int, str] = {}
+        self._homes: dict[str, dict[int, int]] = {store: {} for store in STORES}
+        self._digests: dict[str, str] = {}
 
     @classmethod
     def create(cls, path: Path, about: dict[str, Any], split: dict[str, Tensor]) -> "RunFolder":
@@ -62,7 +66,7 @@ class RunFolder:
         aside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             with files.told(f"no run was started in {path}"):
-                for name in ("checkpoints", "clients"):
+                for name in ("checkpoints", *STORES):
                     (aside / name).mkdir(parents=True)
                 files.write(aside / "run.json", files.to_json(about))
                 files.write(aside / "split.safetensors", files.to_tensors(split))
@@ -79,6 +83,8 @@ class RunFolder:
         """An existing run, to go on with it."""
         read_about(path)
         folder = cls(path)
+        for store in STORES:
+            (path / store).mkdir(exist_ok=True)  # one of an earlier release has no models
         for leftover in (path / "checkpoints").glob(".*"):
             shutil.rmtree(leftover)
         return folder
@@ -98,22 +104,24 @@ class RunFolder:
         with self._saving(record["round"]):
             files.append(self.path / "metrics.jsonl", json.dumps(record).encode() + b"\n")
 
-    def save(self, rounds: int, server: State, clients: Clients) -> None:
+    def save(self, rounds: int, server: State, clients: Clients, models: Clients) -> None:
         """Make a checkpoint of everything after ``rounds`` rounds; only what changed is written anew."""
         with self._saving(rounds):
-            if clients.changed:
-                self._write_clients(rounds, clients)
+            for store, states in zip(STORES, (clients, models), strict=True):
+                if states.changed:
+                    self._write_states(rounds, store, states)
             self._write_checkpoint(rounds, server)
         clients.changed.clear()
+        models.changed.clear()
         self._tidy()
 
-    def _write_clients(self, rounds: int, clients: Clients) -> None:
-        home = self.path / f"clients/{rounds}.safetensors"
-        changed = {str(client): clients.get(client) for client in clients.changed}
-        files.write(home, files.to_tensors(tree.flatten(changed)))
-        files.sync_folder(home.parent)
-        self._homes |= dict.fromkeys(clients.changed, rounds)
-        self._digests[rounds] = files.digest(home)
+    def _write_states(self, rounds: int, store: str, states: Clients) -> None:
+        name = _file(store, rounds)
+        changed = {str(client): states.get(client) for client in states.changed}
+        files.write(self.path / name, files.to_tensors(tree.flatten(changed)))
+        files.sync_folder(self.path / store)
+        self._homes[store] |= dict.fromkeys(states.changed, rounds)
+        self._digests[name] = files.digest(self.path / name)
 
     def _write_checkpoint(self, rounds: int, server: State) -> None:
         aside, final = self.path / f"checkpoints/.{rounds}", self.path / f"checkpoints/{rounds}"
@@ -121,11 +129,12 @@ class RunFolder:
         aside.mkdir()
         files.write(aside / "server.safetensors", files.to_tensors(tree.flatten(server)))
         needed = {f"checkpoints/{rounds}/server.safetensors": files.digest(aside / "server.safetensors")}
-        needed |= {f"clients/{home}.safetensors": self._digests[home] for home in sorted(set(self._homes.values()))}
+        for store, homes in self._homes.items():
+            needed |= {_file(store, home): self._digests[_file(store, home)] for home in sorted(set(homes.values()))}
         manifest = {
             "rounds": rounds,
             "metrics_bytes": (self.path / "metrics.jsonl").stat().st_size,
-            "clients": {str(client): home for client, home in sorted(self._homes.items())},
+            **{store: {str(c): home for c, home in sorted(homes.items())} for store, homes in self._homes.items()},
             "files": needed,
         }
         files.write(aside / "manifest.json", files.to_json(manifest))
@@ -136,9 +145,10 @@ class RunFolder:
         needed = {name for kept in rounds[:KEEP] for name in self._manifest(kept)["files"]}
         for old in rounds[KEEP:]:
             shutil.rmtree(self.path / f"checkpoints/{old}")
-        for file in (self.path / "clients").iterdir():
-            if f"clients/{file.name}" not in needed:
-                file.unlink()
+        for store in STORES:
+            for file in (self.path / store).iterdir():
+                if f"{store}/{file.name}" not in needed:
+                    file.unlink()
 
     def restore(self) -> Checkpoint | None:
         """The newest checkpoint that is whole, or ``None`` before the first; the metrics are cut back to it."""
@@ -163,18 +173,21 @@ class RunFolder:
         for name, wanted in manifest["files"].items():
             if not (self.path / name).exists() or files.digest(self.path / name) != wanted:
                 raise RunError(f"checkpoint {rounds} is damaged: {name} is missing or not what was written")
-        self._homes = {int(client): home for client, home in manifest["clients"].items()}
-        self._digests = {h: manifest["files"][f"clients/{h}.safetensors"] for h in set(self._homes.values())}
+        self._homes = {store: {int(c): home for c, home in manifest.get(store, {}).items()} for store in STORES}
+        names = [_file(store, home) for store, homes in self._homes.items() for home in homes.values()]
+        self._digests = {name: manifest["files"][name] for name in names}
         server = tree.unflatten(files.from_tensors(self.path / f"checkpoints/{rounds}/server.safetensors"))
         return Checkpoint(rounds, server)
 
-    def recall(self, clients: Clients) -> None:
-        """Read what clients remember at the checkpoint that was restored, file by file."""
-        for home in self._digests:
-            states = tree.unflatten(files.from_tensors(self.path / f"clients/{home}.safetensors"))
-            for client in states:
-                if self._homes[int(client)] == home:
-                    clients.fill(int(client), states[client])
+    def recall(self, clients: Clients, models: Clients) -> None:
+        """Read what was kept client by client at the checkpoint that was restored, file by file."""
+        for store, states in zip(STORES, (clients, models), strict=True):
+            homes = self._homes[store]
+            for home in set(homes.values()):
+                found = tree.unflatten(files.from_tensors(self.path / _file(store, home)))
+                for client in found:
+                    if homes[int(client)] == home:
+                        states.fill(int(client), found[client])
 
     def _manifest(self, rounds: int) -> dict[str, Any]:
         try:
@@ -193,6 +206,11 @@ class RunFolder:
         safe = f"round {rounds} of {self.path} was not saved, the rounds before it are safe: mend that, then resume"
         with files.told(safe):
             yield
+
+
+def _file(store: str, rounds: int) -> str:
+    """What a round left of a store, by its name in the run's folder."""
+    return f"{store}/{rounds}.safetensors"
 
 
 def check_vacant(path: Path) -> None:

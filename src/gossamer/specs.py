@@ -116,6 +116,8 @@ def _values(rest: str, name: str, cls: type) -> dict[str, Any]:
             continue
         try:
             values[field] = read(value, hints[field])
+        except ConfigError as error:  # it is of the right kind, and wrong in itself
+            mistakes += error.mistakes
         except ValueError as error:
             mistakes.append(f"{field} must be {error}, got {value!r}")
     if not mistakes and any(field not in values and _required(cls, field) for field in fields):
@@ -138,6 +140,8 @@ def _names(cls: type) -> list[str]:
 
 
 def _written(value: Any) -> str:
+    if hasattr(value, "to_text"):
+        return str(value.to_text())
     return "+".join(map(str, value)) if isinstance(value, tuple) else str(value)
 
 

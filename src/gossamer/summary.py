@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
+from gossamer import spending
 from gossamer.method import LABELS, VIEW
 from gossamer.wire import OVERHEAD
 
@@ -14,6 +15,9 @@ VALUES = {"values", "rest.values"}
 """Kinds of bytes that are values of a model's entries, and nothing else."""
 FREE = {OVERHEAD, LABELS, "refused"}
 """Kinds that are no values, beside those that tell how a mask moved."""
+
+VISITS = ("trained", "skipped", "capped")
+"""What becomes of visits of models to clients, where models go round."""
 
 EVALUATED = ("accuracy", "loss", "personal_accuracy", "worst_tenth_accuracy")
 
@@ -33,11 +37,14 @@ def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any
         "rounds": len(metrics),
         "rounds_asked": options["rounds"],
         "seed": options["seed"],
+        "channel": options.get("channel"),
         "executor": about.get("executor", options["executor"]),
         "rates": about.get("rates"),
         **{name: last.get(name) for name in EVALUATED},
         "evaluated_round": last.get("round"),
         "masks": masks(metrics, task["clients"]),
+        "mixing": next((record["mixing"] for record in reversed(metrics) if record.get("mixing")), None),
+        "visits": visits(metrics),
         "bytes_up": totals(metrics, "bytes_up").total(),
         "bytes_down": totals(metrics, "bytes_down").total(),
         "bytes_values": values(metrics),
@@ -45,14 +52,20 @@ def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any
         "useful_flops": sum(record.get("useful_flops") or record["flops"] for record in metrics),
         "seconds": float(totals(metrics, "seconds").total()),
         "joules": float(sum(record["joules"] for record in metrics)),
+        "energy": spending.energy(metrics),
+        "delay": spending.delay(metrics),
+        "by_client": spending.by_client(metrics, task["clients"]),
         "memory_bytes": max((record["memory_bytes"] for record in metrics), default=0),
         "failures": sum(len(record["failures"]) for record in metrics),
         "lost": sum(len(record["lost"]) for record in metrics),
+        "unheard": spending.unheard(metrics),
     }
     return {name: _finite(value) for name, value in summary.items()}
 
 
 def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -90,6 +103,14 @@ def masks(metrics: Sequence[Record], clients: int) -> dict[str, float | None] | 
 def masked(metrics: Sequence[Record]) -> bool:
     """Whether clients have masks of their own that somebody heard of."""
     return any((record.get("masks") or {}).get("density") is not None for record in metrics)
+
+
+def visits(metrics: Sequence[Record]) -> dict[str, int] | None:
+    """Visits of models to clients in the last round that had some, and over the run; ``None`` where there are none."""
+    said = [record["visits"] for record in metrics if record.get("visits")]
+    if not said:
+        return None
+    return {**said[-1], **{f"{kind}_in_all": sum(visit[kind] for visit in said) for kind in VISITS}}
 
 
 def _folded(record: Record) -> int:

@@ -26,7 +26,7 @@ from gossamer.random import Key, fold, key, uniform
 from gossamer.servers import Arrival, Server
 from gossamer.solvers import Solver
 from gossamer.tasks import Task
-from gossamer.types import Clock, Layout, Params, Part, Payload, State
+from gossamer.types import Clock, Flops, Layout, Params, Part, Payload, State
 from gossamer.views import View
 
 KEY = key(20)
@@ -366,14 +366,16 @@ def check_server(server: Server, params: Params) -> None:
 
 
 def check_channel(channel: Channel) -> None:
-    """The same message meets the same fate, and costs are not negative."""
-    check_value(channel)
-    for number in range(20):
-        at = fold(KEY, number)
-        receipt = channel.send(1000, CLOCK, at)
-        assert receipt == channel.send(1000, CLOCK, at), f"{channel!r} decides otherwise the second time"
-        assert receipt.seconds >= 0, f"{channel!r} takes negative time"
-        assert receipt.joules >= 0, f"{channel!r} takes negative energy"
+    """The same message meets the same fate, the same work costs the same, and costs are not negative."""
+    for one in (channel, channel.fit(5, KEY)):
+        check_value(one)
+        for number in range(20):
+            at, flops = fold(KEY, number), Flops(done=2 * number, useful=number)
+            receipt, cost = one.send(1000, CLOCK, at), one.work(flops, CLOCK, at)
+            assert receipt == one.send(1000, CLOCK, at), f"{one!r} decides otherwise the second time"
+            assert cost == one.work(flops, CLOCK, at), f"{one!r} charges otherwise for the same work"
+            assert min(receipt.seconds, cost.seconds) >= 0, f"{one!r} takes negative time"
+            assert min(receipt.joules, cost.joules) >= 0, f"{one!r} takes negative energy"
 
 
 # Methods.

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -62,7 +63,7 @@ class Layout:
                 f"a model that travels must be of one floating-point type, got {listed(map(str, dtypes))}",
             )
         )
-        held = {name: mask.reshape(-1).nonzero().view(-1) for name, mask in (keep or {}).items() if name in params}
+        held = {name: _marked(mask.reshape(-1) != 0) for name, mask in (keep or {}).items() if name in params}
         return cls(tuple((name, params[name].shape) for name in sorted(params)), dtypes.pop(), held)
 
     def only(self, names: Collection[str]) -> "Layout":
@@ -196,6 +197,11 @@ class Part:
         full = torch.zeros_like(like)
         full[_mesh(self.index[name], like.shape, like.device)] = tensor
         return full
+
+
+def _marked(mask: Tensor) -> Tensor:
+    """Where a vector of booleans is true; NumPy finds that several times faster than torch."""
+    return mask.nonzero().view(-1) if mask.is_cuda else torch.from_numpy(np.flatnonzero(mask.numpy()))
 
 
 def _slice(tensor: Tensor, index: tuple[Tensor | None, ...]) -> Tensor:

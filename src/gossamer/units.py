@@ -1,16 +1,32 @@
-"""Sizes and speeds as people write them: numbers, or texts with a unit."""
+"""Quantities as people write them: numbers, or texts with a unit."""
 
 import math
 import re
 from collections.abc import Mapping
 from decimal import Decimal
+from types import MappingProxyType
+
+Units = Mapping[str, int | Decimal]
 
 PREFIXES = {"": 1, "k": 10**3, "M": 10**6, "G": 10**9, "T": 10**12}
-SIZES = {
+SMALL = {"m": "1e-3", "u": "1e-6", "µ": "1e-6", "n": "1e-9", "p": "1e-12", "f": "1e-15"}
+
+SIZES: Units = {
     **{f"{prefix}B": power for prefix, power in PREFIXES.items()},
     **{f"{prefix}iB": 1024**power for power, prefix in enumerate("KMGT", start=1)},
 }
-SPEEDS = {f"{prefix}FLOPS": power for prefix, power in PREFIXES.items()}
+SPEEDS: Units = {f"{prefix}FLOPS": power for prefix, power in PREFIXES.items()}
+POWERS: Units = {f"{prefix}W": Decimal(power) for prefix, power in (PREFIXES | SMALL).items()}
+DENSITIES: Units = {f"{unit}/Hz": power for unit, power in POWERS.items()}
+FREQUENCIES: Units = {f"{prefix}Hz": power for prefix, power in PREFIXES.items()}
+LENGTHS: Units = {"m": 1, "km": 1000}
+
+# Ten times the logarithm is written: what 0 of it is.
+DECIBELS: Units = {"dB": 1}
+LEVELS: Units = {"dBm": Decimal("1e-3"), "dBW": 1}
+DENSITY_LEVELS: Units = {f"{unit}/Hz": power for unit, power in LEVELS.items()}
+
+NONE: Units = MappingProxyType({})
 
 
 def read_size(value: object) -> int:
@@ -31,20 +47,94 @@ def read_speed(value: object) -> float:
     >>> read_speed(2e9), read_speed("2.5 GFLOPS")
     (2000000000.0, 2500000000.0)
     """
-    speed = float(_quantity(value, SPEEDS))
-    if not 0 < speed < math.inf:
+    return _number(value, SPEEDS)
+
+
+def read_power(value: object, zero: bool = False) -> float:
+    """Watts, from a number or from a text with a unit; ``ValueError`` if that is not positive, or 0 where that may be.
+
+    >>> read_power(0.01), read_power("10 mW"), read_power("10 dBm")
+    (0.01, 0.01, 0.01)
+    """
+    return _number(value, POWERS, LEVELS, zero)
+
+
+def read_density(value: object) -> float:
+    """Watts a hertz, from a text with a unit, which must be there: a bare number is power.
+
+    >>> read_density("4e-21 W/Hz"), read_density("-170 dBm/Hz")
+    (4e-21, 1e-20)
+    """
+    if not str(value).endswith("/Hz"):
+        raise ValueError("not a density")
+    return _number(value, DENSITIES, DENSITY_LEVELS)
+
+
+def read_frequency(value: object) -> float:
+    """Hertz, from a number or from a text with a unit.
+
+    >>> read_frequency("2.5 MHz")
+    2500000.0
+    """
+    return _number(value, FREQUENCIES)
+
+
+def read_length(value: object, zero: bool = False) -> float:
+    """Metres, from a number or from a text with a unit.
+
+    >>> read_length("0.5 km")
+    500.0
+    """
+    return _number(value, LENGTHS, zero=zero)
+
+
+def read_ratio(value: object, zero: bool = False) -> float:
+    """How many times as much, from a number or from a text in decibels.
+
+    >>> read_ratio(1.08), read_ratio("20 dB")
+    (1.08, 100.0)
+    """
+    return _number(value, NONE, DECIBELS, zero)
+
+
+def split_range(value: object) -> tuple[str, str] | None:
+    """The ends of a range, the first with the unit of the last if it has none; ``None`` of what is no range.
+
+    >>> split_range("10..20 mW"), split_range("500 m")
+    (('10 mW', '20 mW'), None)
+    """
+    if not isinstance(value, str) or ".." not in value:
+        return None
+    low, _, high = value.partition("..")
+    bare = re.fullmatch(r"[-+.\de]+", low.strip())
+    return (f"{bare[0]} {_written(high)[1]}".strip() if bare else low.strip()), high.strip()
+
+
+def _number(value: object, units: Units, levels: Units = NONE, zero: bool = False) -> float:
+    number = float(_quantity(value, units, levels))
+    if not (0 < number < math.inf or (zero and number == 0)):
         raise ValueError("out of range")
-    return speed
+    return number
 
 
-def _quantity(value: object, units: Mapping[str, int]) -> Decimal:
-    """A number exactly as it is written, times its unit."""
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError("neither a number nor a text")
-    written = re.fullmatch(r"([-+.\de]+) *([A-Za-z]*)", str(value).strip())
-    if written is None or (written[2] and written[2] not in units):
-        raise ValueError("not a number with a unit")
+def _quantity(value: object, units: Units, levels: Units = NONE) -> Decimal:
+    """A number exactly as it is written, times its unit; of a level, ten to the power of its tenth."""
+    number, unit = _written(value)
+    if unit and unit not in units and unit not in levels:
+        raise ValueError("not a unit of this")
     try:
-        return Decimal(written[1]) * units.get(written[2], 1)
+        if unit in levels:
+            return Decimal(10) ** (Decimal(number) / 10) * levels[unit]
+        return Decimal(number) * units.get(unit, 1)
     except ArithmeticError:
         raise ValueError("not a number, or too large a one") from None
+
+
+def _written(value: object) -> tuple[str, str]:
+    """A number and its unit, both as they are written."""
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError("neither a number nor a text")
+    written = re.fullmatch(r"([-+.\de]+) *([A-Za-zµ/]*)", str(value).strip())
+    if written is None:
+        raise ValueError("not a number with a unit")
+    return written[1], written[2]

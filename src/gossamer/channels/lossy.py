@@ -2,14 +2,14 @@
 
 from dataclasses import dataclass
 
-from gossamer.channels.base import Receipt
+from gossamer.channels.base import AnyDevice, Receipt
 from gossamer.errors import require
 from gossamer.random import Key, uniform
 from gossamer.types import Clock
 
 
 @dataclass(frozen=True)
-class Lossy:
+class Lossy(AnyDevice):
     """Loses each message with the same probability.
 
     loss: the probability that a message never arrives

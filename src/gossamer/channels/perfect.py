@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
-from gossamer.channels.base import Receipt
+from gossamer.channels.base import AnyDevice, Receipt
 from gossamer.random import Key
 from gossamer.types import Clock
 
 
 @dataclass(frozen=True)
-class Perfect:
+class Perfect(AnyDevice):
     """Every message arrives."""
 
     def send(self, nbytes: int, clock: Clock, key: Key) -> Receipt:

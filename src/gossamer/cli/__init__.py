@@ -1,5 +1,5 @@
 """The command line: ``run``, ``resume``, ``runs``, ``show``, ``compare``, ``methods``, ``data``, ``widths``,
-``stability``, ``export`` and ``deploy``.
+``plan``, ``stability``, ``export`` and ``deploy``.
 
 Exit status: 0 done, 1 the run could not go on (nothing finished is lost), 2 something asked for is wrong (nothing was
 written), 130 stopped from the keyboard.

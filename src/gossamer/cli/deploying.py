@@ -43,7 +43,7 @@ NODES = 3
 POLL = 0.2
 """Seconds between two looks at a run that others carry out."""
 
-SIMULATED = ("clients", "executor", "channel", "failure_rate")
+SIMULATED = ("clients", "executor", "channel", "fleet", "plan", "failure_rate")
 """Flags of ``run`` that say how to simulate."""
 
 TERMS = [

@@ -34,6 +34,8 @@ def write(arguments: argparse.Namespace) -> int:
     if client is not None:
         _check_client(client, about)
     run = _standing(path, about)
+    if client is not None and "deployment" in about and not run.method.server.own:
+        raise ConfigError("--client: the run was deployed, and what its clients have is on their machines")
     if client is None and not (run.method.shared or run.method.pooled):
         raise ConfigError(f"{path} has no global model, every client has its own: name one with --client N")
     out = Path(arguments.out) if arguments.out else path / ("export" if client is None else f"export/client-{client}")
@@ -45,8 +47,6 @@ def _check_client(client: int, about: dict[str, Any]) -> None:
     clients = about["task"]["clients"]
     if not 0 <= client < clients:
         raise ConfigError(f"--client {client}: the run has clients 0 to {clients - 1}")
-    if "deployment" in about:
-        raise ConfigError("--client: the run was deployed, and what its clients have is on their machines")
 
 
 def _standing(path: Path, about: dict[str, Any]) -> Simulation:

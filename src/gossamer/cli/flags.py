@@ -1,7 +1,8 @@
 """A recipe's parameters as flags, read off its signature.
 
 ``lambda_`` becomes ``--lambda``, ``own_init`` becomes ``--own-init``; a boolean ``x`` is ``--x/--no-x``. What a flag
-means is told by a line ``name: meaning`` in the recipe's docstring, or in that of the part with a field of that name.
+means is told by a line ``name: meaning`` in the recipe's docstring, or in that of the part with a field of that name,
+be it of the method itself or of an exchange that comes before.
 """
 
 import dataclasses
@@ -109,19 +110,19 @@ def takes(kind: Any) -> str:
 
 
 def meanings(recipe: Recipe) -> dict[str, str]:
-    """What each parameter means: the recipe's own words first, then those of its parts."""
-    method = defaults(recipe)
+    """What each parameter means: the recipe's own words first, then those of its parts, and of what these extend."""
     told: dict[str, str] = {}
-    for source in (recipe, *map(type, parts(method)), Method):
+    extended = (kind for part in parts(defaults(recipe)) for kind in type(part).__mro__)
+    for source in (recipe, *extended, Method):
         for name, meaning in lines(source):
             told.setdefault(name, meaning)
     return told
 
 
 def parts(whole: Any) -> Iterator[Any]:
-    """The parts of a method, and theirs."""
-    for field in dataclasses.fields(whole) if dataclasses.is_dataclass(whole) else ():
-        part = getattr(whole, field.name)
+    """The parts of a method, and theirs; those of exchanges that come first in a round are last."""
+    fields = dataclasses.fields(whole) if dataclasses.is_dataclass(whole) else ()
+    for part in whole if isinstance(whole, tuple) else (getattr(whole, field.name) for field in fields):
         yield part
         yield from parts(part)
 

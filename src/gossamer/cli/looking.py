@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from gossamer.mistakes import Mistakes
 from gossamer.nets import NETS
 from gossamer.objective import Objective
 from gossamer.random import key
-from gossamer.report import curves, page, tables, text
+from gossamer.report import curves, groups, page, tables, text
 from gossamer.report.masks import Starts
 from gossamer.runs import is_busy, read_about, read_metrics, read_split
 from gossamer.specs import usage
@@ -48,14 +49,27 @@ def show(arguments: argparse.Namespace) -> int:
     about, metrics = open_run(path), read_metrics(path)
     summary = summarise(about, metrics)
     if arguments.json:
-        facts = summary | {"parts": about["method"], "state": state(path, summary)}
+        found, _ = _groups(path, summary)
+        listed = None if found is None else [asdict(group) for group in found]
+        facts = summary | {"groups": listed, "parts": about["method"], "state": state(path, summary)}
         print(json.dumps(facts, indent=1, allow_nan=False))
     elif arguments.html:
         data = _data_of(about)
         print(page.write(path, data, _starts(path, about, data)))
     else:
-        print(tables.full(path, about, metrics, state(path, summary)))
+        print(tables.full(path, about, metrics, state(path, summary), _groups(path, summary)[1]))
     return 0
+
+
+def _groups(path: Path, summary: dict[str, Any]) -> tuple[list[groups.Group] | None, list[str]]:
+    """Which clients learn from each other, and the same in words; where that is not known, why."""
+    if not summary["mixing"]:
+        return None, []
+    try:
+        found = groups.groups(groups.read(path))
+    except RunError as error:
+        return None, [f"groups of clients that learn from each other cannot be told: {error}"]
+    return found, list(groups.told(found, summary["clients"]))
 
 
 def _data_of(about: dict[str, Any]) -> Data | None:
@@ -122,7 +136,7 @@ def compare(arguments: argparse.Namespace) -> int:
     """Runs side by side."""
     paths = list(dict.fromkeys(Path(run) for run in arguments.run))
     mistakes, picture = Mistakes(), Path(arguments.out)
-    mistakes.attempt(_check_picture, picture)
+    mistakes.attempt(check_picture, picture)
     abouts = [mistakes.attempt(open_run, path) for path in paths]
     mistakes.settle()
     metrics = [read_metrics(path) for path in paths]
@@ -188,7 +202,7 @@ def data_show(arguments: argparse.Namespace) -> int:
     """Who holds what."""
     asked = {name: getattr(arguments, name) for name in ("data", "data_dir", "split", "clients")}
     request, picture, mistakes = Request("fedavg", **asked), Path(arguments.out), Mistakes()
-    mistakes.attempt(_check_picture, picture)
+    mistakes.attempt(check_picture, picture)
     options = mistakes.attempt(make_options, {"seed": arguments.seed})
     task = mistakes.attempt(make_task, request, options.seed if options else 0, None)
     mistakes.settle()
@@ -201,10 +215,11 @@ def data_show(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _check_picture(picture: Path) -> None:
+def check_picture(picture: Path, flag: str = "--out") -> None:
+    """Refuse a place where no picture can be written."""
     mistakes = Mistakes()
     if picture.suffix.lower() not in (".png", ".pdf", ".svg"):
-        mistakes.note(f"--out {picture}: must end in .png, .pdf or .svg")
+        mistakes.note(f"{flag} {picture}: must end in .png, .pdf or .svg")
     if not os.access(picture.parent, os.W_OK):
-        mistakes.note(f"--out {picture}: there is no folder {picture.parent} that you may write in")
+        mistakes.note(f"{flag} {picture}: there is no folder {picture.parent} that you may write in")
     mistakes.settle()

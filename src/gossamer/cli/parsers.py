@@ -4,11 +4,24 @@ import argparse
 from typing import NoReturn
 
 from gossamer import __version__
-from gossamer.cli import deploying, exporting, looking, measuring, running, widths
+from gossamer.cli import deploying, exporting, looking, measuring, planning, running, widths
 from gossamer.errors import ConfigError
 from gossamer.specs import unknown
 
-COMMANDS = ("run", "resume", "runs", "show", "compare", "export", "methods", "data", "widths", "stability", "deploy")
+COMMANDS = (
+    "run",
+    "resume",
+    "runs",
+    "show",
+    "compare",
+    "export",
+    "methods",
+    "data",
+    "widths",
+    "plan",
+    "stability",
+    "deploy",
+)
 
 
 def dispatch(words: list[str]) -> int:
@@ -57,6 +70,9 @@ def commands_parser() -> "Parser":
     methods.add_argument("name", metavar="NAME", nargs="?", help="a method, or my_file.py:my_recipe (all methods)")
     methods.set_defaults(do=looking.methods)
     _widths_parser(names.add_parser("widths", help="which channels of a network are tied, and what it is without some"))
+    planning.add_flags(
+        names.add_parser("plan", help="power, pruning and measurements for a fleet: gossamer plan FLEET")
+    )
     names.add_parser("stability", help="how much one sample matters: gossamer stability fedavg")
     names.add_parser("deploy", help="the same methods across real machines, on Flower: gossamer deploy --help")
     _data_parser(names.add_parser("data", help="data sets, splits and models"))

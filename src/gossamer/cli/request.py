@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.cli import sources
+from gossamer.cli.devices import FLEET
 from gossamer.cli.flags import REQUIRED, Recipe, arguments, defaults, flags, value
 from gossamer.cli.settings import assign
 from gossamer.codecs import CODECS, Dense, Lift, MaskedNoise
@@ -60,7 +61,10 @@ class Request:
         full = {name: sources.full(spec) for name, spec in self.files().items()}
         data_dir = str(Path(self.data_dir).resolve()) if self.data_dir else None
         digests = {spec: sources.digest(spec) for spec in full.values()}
-        return {**asdict(self), **full, "data_dir": data_dir, "sets": list(self.sets), "digests": digests}
+        fleet = self.given.get(FLEET)
+        given = {FLEET: str(Path(fleet).resolve())} if fleet and Path(fleet).is_file() else {}
+        named = {"given": {**self.given, **given}, "data_dir": data_dir, "sets": list(self.sets)}
+        return {**asdict(self), **full, **named, "digests": digests}
 
     @classmethod
     def read(cls, plain: dict[str, Any]) -> "Request":

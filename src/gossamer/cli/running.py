@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gossamer.cli import sources
+from gossamer.cli import devices, sources
 from gossamer.cli.looking import open_run, sentence, write_report
-from gossamer.cli.request import DATA, OPTIONS, TASK, Request, assemble, find_recipe
+from gossamer.cli.request import CLIENTS, DATA, OPTIONS, TASK, Request, assemble, find_recipe
 from gossamer.cli.words import RUN_VERB, Verb, method_help, own_flags, scan, unknown_flag, verb_help
 from gossamer.data import Split
 from gossamer.engines.rounds import Rounds
@@ -63,7 +63,8 @@ def read(words: list[str], verb: Verb) -> Asked | None:
         print(method_help(name, sentence(recipe), own, screen(), verb))
         return None
     typed = scan(rest, own or [], verb)
-    mistakes.note(*typed.mistakes)
+    mistakes.note(*typed.mistakes, *devices.share(typed.given, own or []))
+    mistakes.note(*devices.follow(typed.given, own or [], CLIENTS, 0))
     if own is not None:  # else a strange flag may well be one of the method's
         mistakes.note(*(unknown_flag(word, name, own, verb) for word in typed.strange))
     return Asked(name, typed.given, tuple(typed.sets), mistakes)

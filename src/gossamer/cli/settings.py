@@ -30,6 +30,8 @@ def _assigned(method: Method, setting: str) -> Method:
     if not equals or not dot:
         raise ConfigError("write it as part.field=value, such as solver.momentum=0.9")
     parts = settable(method)
+    if name == "before":
+        raise ConfigError("exchanges that come first in a round have no settings: use the recipe's flags, or Python")
     if name not in parts:
         raise ConfigError(unknown("part", name, parts))
     return method.with_parts(**{name: _changed(parts[name], field, text)})

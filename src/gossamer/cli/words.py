@@ -6,6 +6,7 @@ Not argparse, because it stops at the first mistake, and takes ``-1e-3`` for a f
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from gossamer.cli.devices import FLEET, PLAN
 from gossamer.cli.flags import Flag, Recipe, flags
 from gossamer.cli.request import CLIENTS, DATA, ROUNDS
 from gossamer.engines.options import AUTO
@@ -36,7 +37,9 @@ RUN = [
     Flag("seed", int, 0, "where all randomness comes from", "S"),
     Flag("device", str, "cpu", "where to compute", "cpu|cuda"),
     Flag("executor", str, AUTO, "how the clients of a round are trained; auto measures and chooses", "NAME"),
-    Flag("channel", str, "perfect", "what messages meet on their way: perfect, or lossy:0.1", "SPEC"),
+    Flag("channel", str, "perfect", "what messages meet on their way: perfect, lossy:0.1 or wireless", "SPEC"),
+    Flag(FLEET, str, "", "the clients' devices, for --channel wireless", "FILE"),
+    Flag(PLAN, str, "", "what gossamer plan wrote: powers, pruning and measurements", "FILE"),
     Flag("failure_rate", float, 0, "share of clients that fail in a round, to rehearse it", "P"),
     Flag("eval_every", int, 1, "evaluate every so many rounds", "K"),
     Flag("out", str, "a new one under runs/", "the run's folder", "DIR"),
@@ -68,9 +71,9 @@ class Typed(NamedTuple):
 
 
 def own_flags(recipe: Recipe, name: str, verb: Verb = RUN_VERB) -> list[Flag]:
-    """The flags of a method; one that means something else already is refused."""
+    """The flags of a method; one that means something else already is refused, but a fleet is one for all."""
     own = flags(recipe, name)
-    taken = {"--help", *(flag.word for flag in (*verb.flags, SET))}
+    taken = {"--help", *(flag.word for flag in (*verb.flags, SET) if flag.name != FLEET)}
     for flag in own:
         if clash := taken & flag.words.keys():
             raise ConfigError(f"{name}: its parameter {flag.name!r} clashes with {clash.pop()}: rename it")

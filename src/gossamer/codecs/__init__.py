@@ -12,6 +12,7 @@ from gossamer.codecs.eden import Eden
 from gossamer.codecs.feedback import Feedback
 from gossamer.codecs.lift import Lift
 from gossamer.codecs.masked_noise import MaskedNoise
+from gossamer.codecs.one_bit import OneBit
 from gossamer.codecs.sampled_mask import SampledMask
 from gossamer.codecs.sign import StochasticSign
 from gossamer.codecs.sparse import Sparse
@@ -29,6 +30,7 @@ CODECS: dict[str, type[Codec]] = {
     "drive": Drive,
     "eden": Eden,
     "masked-noise": MaskedNoise,
+    "one-bit": OneBit,
 }
 """Codecs by the name that the command line uses."""
 
@@ -41,6 +43,7 @@ __all__ = [
     "Feedback",
     "Lift",
     "MaskedNoise",
+    "OneBit",
     "SampledMask",
     "Sparse",
     "StochasticSign",

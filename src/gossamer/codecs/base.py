@@ -24,6 +24,11 @@ class Codec(ABC):
         """Whether what is decoded is, on average over keys, what was encoded."""
         return False
 
+    @property
+    def common(self) -> bool:
+        """Whether all clients of a round encode by one key, so that what they send can be added up before decoding."""
+        return False
+
     @abstractmethod
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
         """The payload for ``x``, the flat vector of ``layout.size`` entries; ``x`` stays as it is."""
@@ -51,6 +56,18 @@ class Codec(ABC):
     def fold(self, acc: Tensor, payload: Payload, layout: Layout, key: Key, weight: float) -> None:
         """Add ``weight`` times what a payload stands for to ``acc``; overridden where one pass over it does it all."""
         acc.add_(checked(self.decode(payload, layout, key), layout).to(acc.dtype) * weight)
+
+    def codes(self, layout: Layout) -> int:
+        """How many entries a code has, see :meth:`code`."""
+        return layout.size
+
+    def code(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+        """A payload as a vector that can be averaged: the mean of codes stands for the mean of what was encoded."""
+        return checked(self.decode(payload, layout, key), layout)
+
+    def restore(self, code: Tensor, layout: Layout, key: Key) -> Tensor:
+        """The vector that a code, or a mean of codes, stands for."""
+        return code
 
     def rehearsal(self, layout: Layout, steps: int, key: Key, device: torch.device) -> State:
         """What training that feels this codec's loss needs in a round of so many steps; nothing: it does not feel it.

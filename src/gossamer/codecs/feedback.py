@@ -27,6 +27,23 @@ class Feedback(Codec):
         """Where the codec inside is."""
         return self.codec.exact
 
+    @property
+    def common(self) -> bool:
+        """Where the codec inside asks for it."""
+        return self.codec.common
+
+    def codes(self, layout: Layout) -> int:
+        """As the codec inside."""
+        return self.codec.codes(layout)
+
+    def code(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+        """As the codec inside."""
+        return self.codec.code(payload, layout, key)
+
+    def restore(self, code: Tensor, layout: Layout, key: Key) -> Tensor:
+        """As the codec inside."""
+        return self.codec.restore(code, layout, key)
+
     def init(self, layout: Layout) -> State:
         """Nothing is owed yet."""
         return {"owed": {name: torch.zeros(shape, dtype=layout.dtype) for name, shape in layout.shapes}}

@@ -56,6 +56,11 @@ class Lift(Codec):
         """Where both codecs are."""
         return self.codec.unbiased and self.rest.unbiased
 
+    @property
+    def common(self) -> bool:
+        """Where one of both asks for it."""
+        return self.codec.common or self.rest.common
+
     def chosen(self, name: str, dimensions: int) -> bool:
         """Whether a tensor goes through the codec."""
         return dimensions >= self.least and not any(_fits(name, pattern) for pattern in self.leave)
@@ -121,6 +126,24 @@ class Lift(Codec):
             folded |= dict(piece.layout.cut(total))
         for name, entries in layout.cut(acc):
             entries.add_(folded[name])
+
+    def codes(self, layout: Layout) -> int:
+        """All codes together."""
+        return sum(piece.codec.codes(piece.layout) for piece in self.pieces(layout))
+
+    def code(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+        """All codes as one."""
+        parts = list(self._parts(payload, layout, key))
+        return torch.cat([piece.codec.code(part, piece.layout, own) for piece, part, own in reversed(parts)])
+
+    def restore(self, code: Tensor, layout: Layout, key: Key) -> Tensor:
+        """Every tensor from its own code."""
+        pieces, tensors = self.pieces(layout), Params()
+        sizes = [piece.codec.codes(piece.layout) for piece in pieces]
+        for piece, own in zip(pieces, torch.split(code, sizes), strict=True):
+            vector = piece.codec.restore(own, piece.layout, fold(key, "piece", piece.prefix))
+            tensors |= piece.layout.unflatten(vector)
+        return layout.flatten(tensors)
 
     def _parts(self, payload: Payload, layout: Layout, key: Key) -> Iterator[tuple[Piece, Payload, Key]]:
         """Each piece with its share of a payload and its key; an array that is nobody's is refused."""

@@ -6,6 +6,7 @@ Whoever runs a client, one of thousands in a simulation or the only one on a mac
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -15,12 +16,13 @@ from torch import Tensor
 from gossamer.codecs import Codec
 from gossamer.errors import GossamerError
 from gossamer.forms import Weights
-from gossamer.method import Broadcast, Job, Method, Sent, Trained
+from gossamer.method import SILENT, Broadcast, Job, Method, Sent, Trained
 from gossamer.objective import Objective, seeded
 from gossamer.random import Key, fold
 from gossamer.solvers import Now
 from gossamer.tree import add, subtract
 from gossamer.types import Clock, Flops, Layout, Params, State
+from gossamer.views import Full
 from gossamer.wire import Letter
 
 Gradients = tuple[Params, Params]  # named, because the compiler reads annotations too, and trips over brackets
@@ -121,17 +123,39 @@ class Client:
         start = {**job.start, **self.objective.local()}
         carry = self.method.solver.begin(start, job.state.get("solver", {}), steps)
         layout, device = Layout.of(job.start, job.part.keep), self.objective.device
-        codec = self.method.codec.rehearsal(layout, steps, fold(job.key, "codec"), device)
+        codec = self.method.codec.rehearsal(layout, steps, job.codec_key, device)
         form = self.method.form.aid(job.part.take(self.like), fold(job.key, "form")) if self.formed else {}
         taken = {"taken": torch.zeros((), dtype=torch.int64, device=device)} if codec or form else {}
-        labels = {} if job.labels is None else {"labels": job.labels}
-        return start, {**carry, **taken}, {"keep": dict(job.part.keep), "codec": codec, "form": form, **labels}
+        more = {} if job.labels is None else {"labels": job.labels}
+        if job.scale is not None:
+            more["scale"] = torch.tensor(job.scale, dtype=layout.dtype, device=device)
+        return start, {**carry, **taken}, {"keep": dict(job.part.keep), "codec": codec, "form": form, **more}
 
     def step(self, start: Params, carry: State, aid: State, x: Tensor, y: Tensor, now: Now) -> tuple[State, Tensor]:
         """One step, operation by operation: the next carry, and the loss."""
         trained = self.objective.trained
         labels = aid.get("labels")
         return step(self.method, trained, lambda at: self.objective.gradient(at, x, y, labels), start, carry, aid, now)
+
+    def tuned(self, model: Params, clock: Clock, key: Key, samples: np.ndarray) -> Params:
+        """A model as the client deploys it: tuned on its own samples, where the method says so; ``key`` is the round's.
+
+        Nothing of this is sent or remembered: who asks again gets the same again.
+        """
+        if self._tuner is None:
+            return model
+        order = Order(clock, fold(key, "tune"), SILENT.data, {"own": model}, samples)
+        job = self._tuner.open(order)
+        own: Params = self._tuner.reply(job, self._tuner.train(order, job)).state["own"]
+        return own
+
+    @cached_property
+    def _tuner(self) -> "Client | None":
+        """A client that trains alone."""
+        if (solver := self.method.tune) is None:
+            return None
+        alone = Method(Full(), solver, send="nothing", labels=self.method.labels, rows=self.method.rows)
+        return Client(alone, self.objective)
 
 
 def step(
@@ -140,8 +164,8 @@ def step(
     """One step of a method's solver: the next carry, and the loss. Whoever trains, and however, comes through here.
 
     ``aid`` holds which entries are trained, where that is not all (``keep``), what the codec needs where training feels
-    its loss (``codec``), what the network's tensors follow from, where these are not what is held (``form``), and which
-    labels count, where that is not all (``labels``).
+    its loss (``codec``), what the network's tensors follow from, where these are not what is held (``form``), which
+    labels count, where that is not all (``labels``), and what the loss is multiplied by (``scale``).
     """
     losses: list[Tensor] = []
 
@@ -150,6 +174,8 @@ def step(
         loss, grads, changed = evaluate(method.form.network(at, aid["form"], carry["taken"]) if aid["form"] else at)
         losses.append(loss)
         grads = method.form.pull(grads, at, aid["form"]) if aid["form"] else grads
+        if "scale" in aid:
+            grads = {name: grad * aid["scale"] for name, grad in grads.items()}
         return masked(grads, aid["keep"]), changed
 
     new = method.solver.step(gradient, start, carry, now)

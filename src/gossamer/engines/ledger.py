@@ -2,14 +2,38 @@
 
 import math
 import time
-from collections import Counter
-from collections.abc import Iterator
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from typing import Any
 
-from gossamer.channels import Receipt
+from gossamer.channels import Cost, Receipt
 from gossamer.machine import peak_memory
 from gossamer.types import Flops
+
+
+@dataclass
+class Tally:
+    """What one client spent in a round, as the channel says, and what became of its messages.
+
+    seconds: computing and sending
+    joules: the same
+    messages: how many it sent
+    lost: how many of them were lost
+    wasted: joules for sending those
+    """
+
+    seconds: float = 0.0
+    joules: float = 0.0
+    messages: int = 0
+    lost: int = 0
+    wasted: float = 0.0
+
+    def spend(self, seconds: float, joules: float) -> None:
+        """Add what something took."""
+        self.seconds += seconds
+        self.joules += joules
 
 
 class Ledger:
@@ -24,7 +48,10 @@ class Ledger:
         self.lost: list[int] = []
         self.notes: dict[str, Any] = {}
         self.flops = self.useful = 0
-        self.joules = self.airtime = 0.0
+        self.energy = {"computing": 0.0, "sending": 0.0}
+        self.airtime = self.delay = 0.0
+        self.tallies: defaultdict[int, Tally] = defaultdict(Tally)
+        self._before: dict[int, float] = {}
         self._phase, self._since = "other", time.perf_counter()
 
     @contextmanager
@@ -48,13 +75,29 @@ class Ledger:
         self.flops += flops.done
         self.useful += flops.useful
 
+    def work(self, client: int, cost: Cost) -> None:
+        """Note what one client's training took, as the channel says."""
+        self.energy["computing"] += cost.joules
+        self.tallies[client].spend(*cost)
+
     def send(self, client: int, kinds: dict[str, int], receipt: Receipt) -> None:
         """Note one upload: its bytes count, whether it arrived or not."""
         self.up.update(kinds)
-        self.joules += receipt.joules
+        self.energy["sending"] += receipt.joules
         self.airtime = max(self.airtime, receipt.seconds)
+        tally = self.tallies[client]
+        tally.spend(receipt.seconds, receipt.joules)
+        tally.messages += 1
         if not receipt.delivered:
             self.lost.append(client)
+            tally.lost += 1
+            tally.wasted += receipt.joules
+
+    def wait(self) -> None:
+        """Note that an exchange is over, once its slowest client is done."""
+        now = {client: tally.seconds for client, tally in self.tallies.items()}
+        self.delay += max((spent - self._before.get(client, 0.0) for client, spent in now.items()), default=0.0)
+        self._before = now
 
     def fail(self, client: int, reason: str) -> None:
         """Note a failure."""
@@ -72,12 +115,27 @@ class Ledger:
             "bytes_down": dict(self.down),
             "flops": self.flops,
             "useful_flops": self.useful,
-            "joules": self.joules,
+            "joules": sum(self.energy.values()),
+            "energy": self.energy,
             "airtime": self.airtime,
+            "delay": self.delay,
             "seconds": {phase: round(spent, 6) for phase, spent in self.seconds.items()},
             "memory_bytes": peak_memory(),
             "clients": cohort,
             "failures": self.failures,
             "lost": self.lost,
+            **self._by_client(cohort),
             **self.notes,
         }
+
+    def _by_client(self, cohort: Sequence[int]) -> dict[str, Any]:
+        """What each of the cohort spent, in its order; nothing where the channel counts neither time nor energy."""
+        if not any(tally.seconds or tally.joules for tally in self.tallies.values()):
+            return {}
+        tallies = [self.tallies[client] for client in cohort]
+        return {"by_client": {f.name: [_short(getattr(tally, f.name)) for tally in tallies] for f in fields(Tally)}}
+
+
+def _short(number: float) -> float:
+    """A count as it is, and of anything else six figures."""
+    return number if isinstance(number, int) else float(f"{number:.6g}")

@@ -9,7 +9,7 @@ them in this process, :mod:`gossamer.engines.flower` across a network.
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from gossamer.objective import Objective
 from gossamer.random import Key, choice, fold
 from gossamer.random import key as make_key
 from gossamer.runs import RunFolder, read_about, read_metrics
+from gossamer.servers import Place, Visit
 from gossamer.summary import summarise
 from gossamer.tasks import Task
 from gossamer.types import Clock, Params, State
@@ -62,6 +63,32 @@ class Result:
         return float(self.summary()["accuracy"])
 
 
+@dataclass(frozen=True)
+class Stage:
+    """One exchange of a round.
+
+    method: what is exchanged, and what becomes of it
+    place: which exchange of the round, from 0 on
+    last: whether it is the method's own, of which clients remember things
+    number: the round
+    failed: how many failures the round had before
+    known: what the server knew of clients' views when they were briefed, where these are personal
+    places: whose models clients train, where that is not the model of all
+    """
+
+    method: Method
+    place: int
+    last: bool
+    number: int
+    failed: int = 0
+    known: dict[int, State | None] = field(default_factory=dict)
+    places: dict[int, Place] = field(default_factory=dict)
+
+    def key(self, key: Key) -> Key:
+        """The randomness of the exchange, of that of its round."""
+        return early(key, self.place) if not self.last else key
+
+
 class Rounds(ABC):
     """A run in progress: the method, the task, and what server and clients remember."""
 
@@ -73,8 +100,9 @@ class Rounds(ABC):
         self.method = method.fit(self.objective)
         self.like = self.objective.initial()
         self.choice: dict[str, Any] = {"executor": options.executor}
-        self.server: State = method.server.init(method.form.hold(self.like, fold(self.key, "form")))
+        self.server: State = self.method.server.init(method.form.hold(self.like, fold(self.key, "form")))
         self.clients = Clients(options.device)
+        self.models = Clients(options.device)
         self.metrics: list[Record] = []
         self.saving = 0.0
         self._last: tuple[Params, Params] | None = None
@@ -90,7 +118,7 @@ class Rounds(ABC):
     # What engines differ in.
 
     @abstractmethod
-    def exchange(self, number: int, cohort: Sequence[int], ledger: Ledger, inbox: Inbox) -> None:
+    def exchange(self, stage: Stage, cohort: Sequence[int], ledger: Ledger, inbox: Inbox) -> None:
         """Have the cohort trained, and put what arrives of each client, or ``None``, into the inbox."""
 
     @abstractmethod
@@ -122,7 +150,7 @@ class Rounds(ABC):
             raise
         if found is not None:
             self.server = tree.move(found.server, self.options.device)
-            folder.recall(self.clients)
+            folder.recall(self.clients, self.models)
         self.metrics = read_metrics(path)
         return folder
 
@@ -172,7 +200,7 @@ class Rounds(ABC):
             begin = time.perf_counter()
             folder.keep_choice(self.choice)
             folder.append(record)
-            folder.save(number + 1, self.server, self.clients)
+            folder.save(number + 1, self.server, self.clients, self.models)
             self.saving = round(time.perf_counter() - begin, 6)
         self.metrics.append(record)
         return record
@@ -182,27 +210,61 @@ class Rounds(ABC):
         return [int(c) for c in choice(fold(self.key, "cohort", number), self.task.clients, self.cohort_size)]
 
     def train(self, number: int, cohort: Sequence[int], ledger: Ledger) -> None:
-        """Brief, train, send, fold, finish."""
-        acc = self.method.server.empty(self.server)
+        """All exchanges of a round that are due."""
+        for place, method in enumerate(self.method.stages):
+            if method.server.due(self.server, self.clock(number)):
+                last, failed = place == len(self.method.before), len(ledger.failures)
+                self.stage(Stage(method, place, last, number, failed), cohort, ledger)
 
-        self.revised: dict[int, State] = {}
-        known = {client: self.known(client) for client in cohort}  # as they were briefed: a client may move on before
+    def stage(self, stage: Stage, cohort: Sequence[int], ledger: Ledger) -> None:
+        """Brief, train, send, fold, finish."""
+        server, clock = stage.method.server, self.clock(stage.number)
+        stage.known.update({client: self.known(client) for client in cohort} if stage.last else {})
+        stage.places.update(server.places(self.server, cohort, clock, self.key))
+        asked = [c for c in cohort if c in stage.places and stage.places[c].scale] if server.own else cohort
+        acc, self.revised = server.empty(self.server, stage.places), dict[int, State]()
 
         def deliver(client: int, data: Letter) -> None:
             nonlocal acc
             try:
-                clock, key = self.at(number, client)
-                then = self.method.revised(data, self.server, clock, known[client])
-                acc = self.method.receive(acc, data, self.server, clock, key, known[client])
+                clock, key = self.at(stage, client)
+                known, visit = stage.known.get(client), self.visit(stage, client)
+                then = stage.method.revised(data, self.server, clock, known)
+                acc = stage.method.receive(acc, data, self.server, clock, key, known, visit)
                 self.revised[client] = then
             except Exception as error:  # whatever a message does to its decoder, it ends as a refusal with a reason
                 ledger.fail(client, f"refused: {reason(error)}")
 
         with ledger.time("train"):
-            self.exchange(number, cohort, ledger, Inbox(cohort, deliver))
-        self.server = self.method.server.finish(self.server, acc, Clock(number, self.options.rounds, -1))
+            self.exchange(stage, asked, ledger, Inbox(asked, deliver))
+        after = server.finish(self.server, acc, clock)
+        self.approve(stage, asked, after, ledger)
+        self.server = after
+        for slot, model in server.moved(acc):
+            self.models.put(slot, {"params": model})
+        ledger.notes |= server.notes(after, acc)
+        if stage.last:
+            self.settled(stage, asked, ledger)
+
+    def approve(self, stage: Stage, asked: Sequence[int], after: State, ledger: Ledger) -> None:
+        """Refuse an exchange that is not to count; here all count."""
+        return
+
+    def settled(self, stage: Stage, asked: Sequence[int], ledger: Ledger) -> None:
+        """Note what the last exchange of a round changed of clients' views."""
         if self.method.view.personal:
-            ledger.notes["masks"] = self._masks(known)
+            ledger.notes["masks"] = self._masks(stage.known)
+
+    def visit(self, stage: Stage, host: int) -> Visit | None:
+        """What a client trains, where that is not the model of all."""
+        place = stage.places.get(host)
+        return place and Visit(place.slot, place.scale, self.slot(place.slot))
+
+    def slot(self, client: int) -> Params:
+        """A client's own model, where the server keeps one; until it has moved, the one that all started with."""
+        own: Params | None = self.models.get(client).get("params")
+        origin: Params = self.server.get("origin", self.model())
+        return own or origin
 
     def _masks(self, known: dict[int, State | None]) -> dict[str, float | None]:
         """How the masks of those whose messages were folded moved, and what they have in common."""
@@ -215,9 +277,15 @@ class Rounds(ABC):
         """What the server knows of a client's view, where that is personal."""
         return self.clients.get(client).get("view")
 
-    def at(self, number: int, client: int) -> tuple[Clock, Key]:
-        """When and where, and the round's randomness."""
-        return Clock(number, self.options.rounds, client), fold(self.key, "round", number)
+    def at(self, stage: Stage | int, client: int) -> tuple[Clock, Key]:
+        """When and where, and the randomness of a round, or of an exchange of it."""
+        number = stage if isinstance(stage, int) else stage.number
+        key = fold(self.key, "round", number)
+        return self.clock(number, client), key if isinstance(stage, int) else stage.key(key)
+
+    def clock(self, number: int, client: int = -1) -> Clock:
+        """When and where; at the server, where no client is named."""
+        return Clock(number, self.options.rounds, client)
 
     # The model.
 
@@ -237,6 +305,11 @@ class Rounds(ABC):
         if self._last is None or self._last[0] is not held:
             self._last = held, self.method.form.deploy(held, self.like)
         return self._last[1]
+
+
+def early(key: Key, place: int) -> Key:
+    """The randomness of an exchange that comes before a round's last, of that of the round."""
+    return fold(key, "stage", place)
 
 
 def _all_failed(record: Record) -> bool:

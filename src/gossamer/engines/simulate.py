@@ -1,6 +1,6 @@
 """The simulator: every client in this process, every message made of real bytes."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,17 +8,24 @@ from torch import nn
 
 from gossamer.engines.client import Answer, Client, Order
 from gossamer.engines.evaluate import Evaluator
-from gossamer.engines.executors import EXECUTORS, Executor, OneByOne, choose, threads
+from gossamer.engines.executors import EXECUTORS, Executor, OneByOne, SideBySide, Stacked, choose, threads
 from gossamer.engines.inbox import Inbox
 from gossamer.engines.ledger import Ledger
 from gossamer.engines.options import AUTO, Options
-from gossamer.engines.rounds import INJECTED, Result, Rounds, Watch
+from gossamer.engines.rounds import INJECTED, Result, Rounds, Stage, Watch
 from gossamer.method import Method, own
 from gossamer.random import fold, uniform
 from gossamer.runs import RunFolder, read_about
+from gossamer.servers import Visit
 from gossamer.tasks import Task
 from gossamer.types import Params, State
 from gossamer.wire import Letter
+
+BRIEF: dict[str, Callable[[Client], Executor]] = {"one-by-one": OneByOne, "stacked": Stacked}
+"""What has a round's early exchanges done, by the executor of the last; with others nothing is compiled.
+
+They have a step or two a client.
+"""
 
 
 def simulate(
@@ -54,8 +61,10 @@ class Simulation(Rounds):
         self.split = task.split.pooled(len(task.data.test)) if method.pooled else task.split
         self.evaluate = Evaluator(self.objective)
         self.client = Client(self.method, self.objective)
+        self.channel = options.channel.fit(task.clients, self.key)
         auto = options.executor == AUTO
         self.executor: Executor | None = None if auto else EXECUTORS[options.executor](self.client)
+        self.early: list[Executor] = []
         self.ready = False
 
     def restore(self, path: Path) -> RunFolder:
@@ -69,8 +78,8 @@ class Simulation(Rounds):
 
     def close(self) -> None:
         """Let go of the executor's processes and memory."""
-        if self.executor is not None:
-            self.executor.close()
+        for executor in (*self.early, *([] if self.executor is None else [self.executor])):
+            executor.close()
 
     def prepare(self, number: int, cohort: Sequence[int], ledger: Ledger) -> None:
         """Have an executor ready for work: choosing one and compiling are counted by themselves."""
@@ -79,7 +88,8 @@ class Simulation(Rounds):
         with ledger.time("prepare"):
             client = max(cohort, key=lambda c: len(self.split.train(c)))  # whoever has a full batch, if anybody has
             clock, key = self.at(number, client)
-            data = self.method.brief(self.server, clock, key, known=self.known(client)).data
+            visit = Visit(client, 1.0, self.slot(client)) if self.method.server.own else None
+            data = self.method.brief(self.server, clock, key, known=self.known(client), visit=visit).data
             order = Order(clock, key, data, self.clients.get(client), self.split.train(client))
             if self.executor is None:
                 left = self.options.rounds - number
@@ -89,40 +99,47 @@ class Simulation(Rounds):
                 with threads(self.executor.threads):
                     self.executor.prepare(order, len(cohort))
         self.about |= self.choice
+        gpu = self.objective.device.type == "cuda"
+        make = BRIEF.get(self.choice["executor"], Stacked if gpu else SideBySide)
+        self.early = [make(Client(stage, self.objective)) for stage in self.method.before]
         self.ready = True
 
     def cohort(self, number: int) -> list[int]:
         """Who takes part in a round, in client order."""
         return [0] if self.method.pooled else super().cohort(number)
 
-    def exchange(self, number: int, cohort: Sequence[int], ledger: Ledger, inbox: Inbox) -> None:
+    def exchange(self, stage: Stage, cohort: Sequence[int], ledger: Ledger, inbox: Inbox) -> None:
         """The executor trains, the channel carries; once the server has everything, clients learn what arrived."""
-        executor, after = self.executor or OneByOne(self.client), dict[int, State]()
+        executor = self.executor or OneByOne(self.client) if stage.last else self.early[stage.place]
+        after, lost, failed = dict[int, State](), len(ledger.lost), len(ledger.failures)
         with threads(executor.threads):
-            for order, result in executor.run(self.orders(number, cohort, ledger, inbox)):
+            for order, result in executor.run(self.orders(stage, cohort, ledger, inbox)):
                 with ledger.time("receive"):
                     client, letter = order.clock.client, self.carry(order, result, ledger)
                     after |= {} if isinstance(result, str) else {client: result.state}
                     inbox.put(client, letter)
-        missing = {*ledger.lost, *(failure["client"] for failure in ledger.failures)}
-        for client, state in after.items():
+        ledger.wait()
+        missing = {*ledger.lost[lost:], *(failure["client"] for failure in ledger.failures[failed:])}
+        for client, state in after.items() if stage.last else ():
             self.clients.put(client, self.method.settle(state, client not in missing))
 
-    def orders(self, number: int, cohort: Sequence[int], ledger: Ledger, inbox: Inbox) -> Iterator[Order]:
+    def orders(self, stage: Stage, cohort: Sequence[int], ledger: Ledger, inbox: Inbox) -> Iterator[Order]:
         """What each client of the cohort is to do, made as it is asked for."""
-        body = None
+        body, method = None, stage.method
         for client in cohort:
-            clock, key = self.at(number, client)
+            clock, key = self.at(stage, client)
             with ledger.time("brief"):
-                if self.method.broadcasts:
-                    body = body or self.method.load(self.server, clock, key)
-                sent = self.method.brief(self.server, clock, key, body, self.known(client))
+                if method.broadcasts:
+                    body = body or method.load(self.server, clock, key)
+                known, visit = stage.known.get(client), self.visit(stage, client)
+                sent = method.brief(self.server, clock, key, body, known, visit)
                 ledger.down.update(sent.kinds)
             if uniform(fold(own(key, clock), "failure"), 1).item() < self.options.failure_rate:
                 ledger.fail(client, INJECTED)
                 inbox.put(client, None)
             else:
-                yield Order(clock, key, sent.data, self.clients.get(client), self.split.train(client))
+                state = self.clients.get(client) if stage.last else {}
+                yield Order(clock, key, sent.data, state, self.split.train(client))
 
     def carry(self, order: Order, result: Answer | str, ledger: Ledger) -> Letter | None:
         """What arrives of a client's answer."""
@@ -131,21 +148,30 @@ class Simulation(Rounds):
             ledger.fail(clock.client, result)
             return None
         ledger.train(result.loss, result.flops)
+        if not self.method.pooled:  # which no device does
+            ledger.work(clock.client, self.channel.work(result.flops, clock, fold(own(key, clock), "work")))
         delivered = False
         if result.sent.data:
-            receipt = self.options.channel.send(len(result.sent.data), clock, fold(own(key, clock), "channel"))
+            receipt = self.channel.send(len(result.sent.data), clock, fold(own(key, clock), "channel"))
             ledger.send(clock.client, result.sent.kinds, receipt)
             delivered = receipt.delivered
         return result.sent.data if delivered else None
 
     def evaluated(self, number: int, ledger: Ledger) -> dict[str, float]:
         """The global model, and what each client would deploy, on test data that is all here."""
-        return self.evaluate(self.deployed(), self.method.shared, self.personal)
+        return self.evaluate(self.deployed(), self.method.shared, lambda client: self.personal(client, number))
 
-    def personal(self, client: int) -> Params:
-        """The network's tensors that a client would deploy; the same object for all that share the server's."""
+    def personal(self, client: int, number: int | None = None) -> Params:
+        """The network's tensors that a client would deploy; the same object for all that share the server's.
+
+        ``number`` is the round after which that is, if not the last of the record: what is tuned depends on it.
+        """
         home = 0 if self.method.pooled else client
-        return self._deploy(self.method.personal(self.model(), self.clients.get(home), home))
+        model, state = (self.slot(home), {}) if self.method.server.own else (self.model(), self.clients.get(home))
+        held = self.method.personal(model, state, home)
+        after = len(self.metrics) - 1 if number is None else number
+        with threads(1):  # as nodes of a deployment do it
+            return self._deploy(self.client.tuned(held, *self.at(max(0, after), client), self.split.train(home)))
 
     def module(self) -> nn.Module:
         """The network to use after the last round: the pooled client's own, where there is no federation."""

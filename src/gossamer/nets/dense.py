@@ -11,13 +11,13 @@ def logistic(shape: torch.Size, classes: int) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(shape.numel(), classes))
 
 
-def mlp(shape: torch.Size, classes: int) -> nn.Module:
+def mlp(shape: torch.Size, classes: int, hidden: int = HIDDEN) -> nn.Module:
     """Two hidden layers of 200 with ReLU: PERM's network for MNIST and EMNIST, 199,210 parameters there."""
     return nn.Sequential(
         nn.Flatten(),
-        nn.Linear(shape.numel(), HIDDEN),
+        nn.Linear(shape.numel(), hidden),
         nn.ReLU(),
-        nn.Linear(HIDDEN, HIDDEN),
+        nn.Linear(hidden, hidden),
         nn.ReLU(),
-        nn.Linear(HIDDEN, classes),
+        nn.Linear(hidden, classes),
     )

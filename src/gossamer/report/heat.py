@@ -1,7 +1,7 @@
-"""How alike clients are, two by two, as SVG text: a square of cells, darker where two are more alike.
+"""What clients are to each other, two by two, as SVG text: a square of cells, darker where the share is larger.
 
-Shades go from the smallest to the largest figure between different clients, so that small differences are seen too; the
-scale beside the square names both. A client and itself stay blank.
+Unless told otherwise, shades go from the smallest to the largest figure, so that small differences are seen too, and a
+client and itself stay blank. The scale beside the square names both ends.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,6 @@ import numpy.typing as npt
 
 from gossamer.report.svg import picture, text
 from gossamer.report.text import percent
-from gossamer.views.overlap import between
 
 WIDTH, SIDE = 1120, 600
 LEFT, TOP = 60, 8
@@ -26,23 +25,38 @@ MARKED = 40
 BLANK = -1
 
 Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 
 
-def heat(title: str, clients: Sequence[int], alike: Floats) -> str:
-    """The picture of shares between 0 and 1, of clients in this order; there must be two at least."""
-    apart = between(alike)
-    low, high = float(apart.min()), float(apart.max())
-    drawn = _scaled(len(clients), _cells(_shades(alike, low, high)) + _told(clients, alike))
-    return picture(WIDTH, TOP + SIDE + 40, title, drawn + _names(clients) + _legend(low, high))
+def heat(
+    title: str,
+    clients: Sequence[int],
+    shares: Floats,
+    *,
+    blank: Flags | None = None,
+    lowest: float | None = None,
+    said: str = "clients {} and {}",
+    below: str = "client",
+) -> str:
+    """The picture of shares between 0 and 1, of clients in this order.
+
+    ``blank`` marks the cells that are not shown, a client and itself if it is not given; one must be left. ``lowest``
+    is what shades begin with, the smallest share if it is not given. ``said`` is what a cell tells of the client of its
+    row and that of its column, ``below`` stands under the square.
+    """
+    blank = np.eye(len(clients), dtype=bool) if blank is None else blank
+    shown = shares[~blank]
+    low, high = float(shown.min()) if lowest is None else lowest, float(shown.max())
+    cells = _cells(_shades(shares, blank, low, high)) + _told(clients, shares, blank, said)
+    drawn = _scaled(len(clients), cells) + _names(clients, below)
+    return picture(WIDTH, TOP + SIDE + 40, title, drawn + _legend(low, high))
 
 
-def _shades(alike: Floats, low: float, high: float) -> npt.NDArray[np.int64]:
+def _shades(shares: Floats, blank: Flags, low: float, high: float) -> npt.NDArray[np.int64]:
     """From 0 (the lowest) to the darkest; where all are the same, they are as dark as can be."""
     span = high - low
-    shades = np.floor(SHADES * (alike - low) / span) if span else np.full(alike.shape, SHADES)
-    found = np.clip(shades, 0, SHADES - 1).astype(np.int64)
-    np.fill_diagonal(found, BLANK)
-    return found
+    shades = np.floor(SHADES * (shares - low) / span) if span else np.full(shares.shape, SHADES)
+    return np.where(blank, BLANK, np.clip(shades, 0, SHADES - 1)).astype(np.int64)
 
 
 def _scaled(clients: int, cells: str) -> str:
@@ -72,26 +86,26 @@ def _style(shade: int) -> str:
     return 'class="blank"' if shade == BLANK else f'class="cell" fill-opacity="{0.1 + 0.9 * (shade + 1) / SHADES:.2f}"'
 
 
-def _told(clients: Sequence[int], alike: Floats) -> str:
+def _told(clients: Sequence[int], shares: Floats, blank: Flags, said: str) -> str:
     """What a reader is told who points at a cell."""
     if len(clients) > MARKED:
         return ""
     return "".join(
         f'<rect x="{x}" y="{y}" width="1" height="1" fill-opacity="0">'
-        f"<title>clients {one} and {other}: {percent(float(alike[y, x]))}</title></rect>"
+        f"<title>{said.format(one, other)}: {percent(float(shares[y, x]))}</title></rect>"
         for y, one in enumerate(clients)
         for x, other in enumerate(clients)
-        if x != y
+        if not blank[y, x]
     )
 
 
-def _names(clients: Sequence[int]) -> str:
+def _names(clients: Sequence[int], below: str) -> str:
     """Clients by number, along both sides."""
     side, bottom, drawn = SIDE / len(clients), TOP + SIDE, ""
     for place in range(0, len(clients), -(-len(clients) // NAMED)):
         middle, name = (place + 0.5) * side, str(clients[place])
         drawn += text(LEFT - 6, TOP + middle + 4, name, "end") + text(LEFT + middle, bottom + 16, name, "middle")
-    return drawn + text(LEFT + SIDE / 2, bottom + 34, "client", "middle")
+    return drawn + text(LEFT + SIDE / 2, bottom + 34, below, "middle")
 
 
 def _legend(low: float, high: float) -> str:

@@ -4,23 +4,32 @@ Whatever a user may have typed (names, reasons of failures, fields of parts) is 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from itertools import accumulate
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from gossamer import files
 from gossamer.data import Data, Split
-from gossamer.report import masks, tables
+from gossamer.report import masks, mixing, tables
 from gossamer.report.holdings import holdings
 from gossamer.report.skin import PAGE, STYLE
 from gossamer.report.svg import Series, chart
 from gossamer.report.text import count, duration, number, percent, size
 from gossamer.runs import read_about, read_metrics, read_split
-from gossamer.summary import masked, reasons, summarise, totals
+from gossamer.summary import VISITS, masked, reasons, summarise, totals
 
 Record = dict[str, Any]
+
+NONE: Mapping[str, str] = MappingProxyType({})
+
+SPENT = (
+    ("Accuracy (%) by energy", "joules", "spent by clients so far (J)"),
+    ("Accuracy (%) by time", "delay", "on the devices and on the air so far (s)"),
+)
+"""Curves over what the channel counts: their titles, fields of a record, and what is said below them."""
 
 NAMED = 8
 """So many clients are named beside a reason for failures."""
@@ -34,9 +43,11 @@ def write(path: Path, data: Data | None = None, starts: masks.Starts | None = No
     about, metrics = read_about(path), read_metrics(path)
     split = Split.from_tensors(read_split(path))
     report = path / "report.html"
-    beside = masks.figure(path, split, data, starts) if masked(metrics) else ""
+    figures = {"Masks": masks.figure(path, split, data, starts)} if masked(metrics) else {}
+    if any(record.get("mixing") for record in metrics):
+        figures["Who learns from whom"] = mixing.figure(path)
     with files.told(f"{report} was not written"):
-        files.write(report, render(path.resolve().name, about, metrics, split, data, beside).encode())
+        files.write(report, render(path.resolve().name, about, metrics, split, data, figures).encode())
     return report
 
 
@@ -46,9 +57,9 @@ def render(
     metrics: Sequence[Record],
     split: Split,
     data: Data | None,
-    beside: str = "",
+    figures: Mapping[str, str] = NONE,
 ) -> str:
-    """The page as text; ``beside`` is the figure of clients' masks, where they have some."""
+    """The page as text; ``figures`` of clients beside each other have sections of their own, by title."""
     summary = summarise(about, metrics)
     parts = [
         _header(name, summary),
@@ -57,7 +68,7 @@ def render(
         _section("Costs", "three", _costs(metrics)),
         _section("Failures", "", [_failures(metrics, summary)]),
         _section("Who holds what", "", [_holdings(split, data)]),
-        *([_section("Masks", "", [beside])] if beside else []),
+        *(_section(title, "", [figure]) for title, figure in figures.items()),
         _section("Settings", "two", _settings(about)),
         f"<footer>Written by gossamer {escape(str(about['machine']['gossamer']))}.</footer>",
     ]
@@ -90,7 +101,11 @@ def _cards(summary: dict[str, Any]) -> str:
         ("time", duration(summary["seconds"]), f"{size(summary['memory_bytes'])} of memory at most"),
     ]
     if summary["joules"]:
-        shown.append(("energy", f"{number(summary['joules'])} J", "spent on sending"))
+        computing = f"{number(summary['energy']['computing'])} J of it on computing"
+        used = computing if summary["energy"]["computing"] else "spent on sending"
+        shown.append(("energy", f"{number(summary['joules'])} J", used))
+    if summary["delay"]:
+        shown.append(("delay", duration(summary["delay"]), "on the devices and on the air"))
     cards = (f'<div class="card"><span>{n}</span><b>{value}</b><small>{note}</small></div>' for n, value, note in shown)
     return f'<div class="grid cards">{"".join(cards)}</div>'
 
@@ -105,8 +120,27 @@ def _curves(metrics: Sequence[Record]) -> list[str]:
         across = [total / scale for total in sent]
         lines = [_series(metrics, across, *both, 100) for both in accuracies]
         curves.append(chart("Accuracy (%) by what it cost", f"sent by clients so far ({unit})", lines))
+    for title, field, across_it in SPENT:
+        spent = list(accumulate(record.get(field, 0.0) for record in metrics))
+        if spent and spent[-1]:
+            curves.append(chart(title, across_it, [_series(metrics, spent, *both, 100) for both in accuracies]))
     losses = (("test set", "loss"), ("in training", "train_loss"))
-    return [*curves, chart("Loss", "round", [_series(metrics, by_round, *both) for both in losses])]
+    curves.append(chart("Loss", "round", [_series(metrics, by_round, *both) for both in losses]))
+    return [*curves, *_mixing(metrics)]
+
+
+def _mixing(metrics: Sequence[Record]) -> list[str]:
+    """How clients learn from each other, and where their models went; nothing where they do not go round."""
+    known = [(record["round"], record["mixing"]) for record in metrics if record.get("mixing")]
+    went = [(record["round"], record["visits"]) for record in metrics if record.get("visits")]
+    own = Series("median", [(round_, 100 * said["own"]) for round_, said in known])
+    peers = Series("median", [(round_, said["peers"]) for round_, said in known])
+    visits = [Series(kind, [(round_, said[kind]) for round_, said in went]) for kind in VISITS]
+    return [
+        chart("Weight of a client for itself (%)", "round", [own]),
+        chart("Clients that it learns from, in effect", "round", [peers]),
+        chart("Visits of models to clients", "round", visits),
+    ]
 
 
 def _series(metrics: Sequence[Record], across: Sequence[float], name: str, field: str, times: float = 1) -> Series:
@@ -135,6 +169,8 @@ def _bars(title: str, total: Counter[str], write: Callable[[float], str]) -> str
 
 def _failures(metrics: Sequence[Record], summary: dict[str, Any]) -> str:
     lost = f"{count(summary['lost'], 'message')} lost on the way." if summary["lost"] else "No message was lost."
+    if summary["unheard"]:
+        lost += f" In {count(summary['unheard'], 'round')} nothing arrived, and the model stayed as it was."
     rows = "".join(_reason(reason, who) for reason, who in reasons(metrics))
     table = f"<table>{rows}</table>" if rows else "No client failed."
     return f'<div class="card">{table}<div>{lost}</div></div>'

@@ -26,7 +26,7 @@ class Progress:
 
     def __init__(self, rounds: int, past: Sequence[dict[str, Any]] = ()) -> None:
         self.rounds, self.first, self.begin = rounds, len(past), time.monotonic()
-        self.sent, self.failed = 0, 0
+        self.sent = self.failed = self.lost = 0
         self.seen: dict[str, Any] = {}
         for record in past:
             self._note(record)
@@ -55,14 +55,16 @@ class Progress:
     def _note(self, record: dict[str, Any]) -> None:
         self.sent += sum(record["bytes_up"].values()) + sum(record["bytes_down"].values())
         self.failed += len(record["failures"])
+        self.lost += len(record["lost"])
         if "accuracy" in record:
             self.seen = record
 
     def said(self) -> str:
         """What was learned so far, and what it took."""
         failed = f"  failed {self.failed:,}" if self.failed else ""
+        lost = f"  lost {self.lost:,}" if self.lost else ""
         accuracy, loss = percent(self.seen.get("accuracy")), number(self.seen.get("loss"))
-        return f"accuracy {accuracy}  loss {loss}  sent {size(self.sent)}{failed}"
+        return f"accuracy {accuracy}  loss {loss}  sent {size(self.sent)}{failed}{lost}"
 
     def left(self, done: int) -> str:
         """How long it will still take, going by the ``done`` rounds of this session."""

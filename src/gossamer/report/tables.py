@@ -5,8 +5,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from gossamer.report import spending
 from gossamer.report.text import BLANK, amount, count, duration, number, pairs, percent, size, table
-from gossamer.summary import reasons, summarise, totals
+from gossamer.summary import VISITS, reasons, summarise, totals
 
 Record = dict[str, Any]
 Summary = dict[str, Any]
@@ -16,6 +17,9 @@ LISTED = ("run", "method", "data", "split", "clients", "rounds", "seed", "accura
 
 VALUES, COUNTED = "values only", "as FedSpa's paper counts, 4 bytes a held value up and down, masks and headers free"
 """The column of bytes without those for masks and headers, and what it says."""
+
+MIXED = ("own weight", "learns from", "capped")
+"""The columns that say how clients mix: two medians over clients, and how many visits were capped."""
 
 BROKEN_DOWN: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("sent up", "bytes_up", size),
@@ -45,11 +49,13 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
         ("personal accuracy", f"{percent(summary['personal_accuracy'])} (mean over clients)"),
         ("worst tenth", f"{percent(summary['worst_tenth_accuracy'])} (of clients)"),
         *masks(summary),
+        *mixing(summary),
         ("sent up", size(summary["bytes_up"])),
         ("sent down", size(summary["bytes_down"])),
         ("operations", operations(summary)),
         ("seconds", f"{summary['seconds']:.1f}"),
         ("joules", number(summary["joules"])),
+        *spending.rows(summary),
         ("peak memory", size(summary["memory_bytes"])),
         ("failures", f"{summary['failures']:,}, messages lost {summary['lost']:,}"),
     ]
@@ -66,6 +72,19 @@ def masks(summary: Summary) -> list[tuple[str, str]]:
         ("masks moved", f"{last} of what they held in the last round, {in_all} in all (mean over clients)"),
         ("mask overlap", f"{percent(said['overlap'])} (between two clients of the last round)"),
     ]
+
+
+def mixing(summary: Summary) -> list[tuple[str, str]]:
+    """How clients learn from each other and where their models have been, where these go round."""
+    said, visits, rows = summary["mixing"], summary["visits"], list[tuple[str, str]]()
+    if said:
+        rows.append(("own weight", f"{percent(said['own'])} (of a client for itself, median)"))
+        rows.append(("learns from", f"{said['peers']:.1f} clients in effect (median), lambda {number(said['lam'])}"))
+    if visits:
+        last, in_all = (", ".join(f"{visits[kind + when]:,} {kind}" for kind in VISITS) for when in ("", "_in_all"))
+        rows.append(("visits", f"{last} (in the last round)"))
+        rows.append(("visits in all", f"{in_all}, {count(visits['epoch'], 'epoch')} over"))
+    return rows
 
 
 def method(summary: Summary) -> str:
@@ -85,10 +104,13 @@ def operations(summary: Summary) -> str:
     return f"{amount(done)}FLOP" + (f", {amount(useful)}FLOP of them useful" if useful < done else "")
 
 
-def full(path: Path, about: dict[str, Any], metrics: Sequence[Record], state: str) -> str:
-    """Everything about one run."""
-    said = [pairs([("run", f"{path} ({state})"), *facts(summarise(about, metrics))])]
+def full(path: Path, about: dict[str, Any], metrics: Sequence[Record], state: str, groups: Sequence[str] = ()) -> str:
+    """Everything about one run; ``groups`` says which clients learn from each other."""
+    summary = summarise(about, metrics)
+    said = [pairs([("run", f"{path} ({state})"), *facts(summary)])]
+    said += ["\n  ".join(groups)] if groups else []
     said.append(pairs(list(about["method"].items())))
+    said += [by_client] if (by_client := spending.by_client(summary)) else []
     said += [details(metrics)] if metrics else []
     return "\n\n".join(said)
 
@@ -144,7 +166,7 @@ def listed(summary: Summary) -> tuple[str, ...]:
 
 
 def side_by_side(names: Sequence[str], summaries: Sequence[Summary]) -> str:
-    """A row a run; a column for joules where a channel counted any, and one for values where masks are personal."""
+    """A row a run; columns for values without masks, what was spent, and how clients mix, where any run has them."""
     counted = [VALUES] if any(summary["masks"] for summary in summaries) else []
     head = ["run", "method", "rounds", "accuracy", "personal", "worst tenth", "loss", "up", "down", *counted]
     head.append("operations")
@@ -153,7 +175,20 @@ def side_by_side(names: Sequence[str], summaries: Sequence[Summary]) -> str:
         if any(summary[title] for summary in summaries):
             head.append(title)
             rows = [[*row, write(summary[title])] for row, summary in zip(rows, summaries, strict=True)]
+    if any(summary["by_client"] for summary in summaries):
+        head += spending.COMPARED
+        rows = [[*row, *spending.compared(summary)] for row, summary in zip(rows, summaries, strict=True)]
+    if any(summary["mixing"] for summary in summaries):
+        head += MIXED
+        rows = [[*row, *_mixed(summary)] for row, summary in zip(rows, summaries, strict=True)]
     return table(head, rows)
+
+
+def _mixed(summary: Summary) -> tuple[str, str, str]:
+    said, visits = summary["mixing"], summary["visits"]
+    if not said:
+        return BLANK, BLANK, BLANK
+    return percent(said["own"]), f"{said['peers']:.1f}", f"{visits['capped_in_all']:,}" if visits else BLANK
 
 
 def _compared(summary: Summary, counted: bool) -> tuple[str, ...]:
@@ -174,5 +209,5 @@ def _compared(summary: Summary, counted: bool) -> tuple[str, ...]:
 
 def differences(summaries: Sequence[Summary]) -> list[str]:
     """What else than the method differs between runs, so that nobody compares apples with pears unawares."""
-    names = ("data", "model", "split", "clients", "per_round", "rounds", "seed", "executor")
+    names = ("data", "model", "split", "clients", "per_round", "rounds", "seed", "channel", "executor")
     return [name.replace("_", " ") for name in names if len({summary[name] for summary in summaries}) > 1]

@@ -20,10 +20,10 @@ class Average(Mean):
             return state
         mean = acc.mean()
         if acc.cover is None:
-            return {"params": self.projected(mean)}
+            return {**state, "params": self.projected(mean)}
         params = self.model(state)
         sent = {name: torch.where(cover > 0, mean[name], params[name]) for name, cover in acc.cover.items()}
-        return {"params": self.projected(sent)}
+        return {**state, "params": self.projected(sent)}
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class MaskAverage(Average):
         if new is state:
             return state
         mean: Params = new["params"]
-        return {"params": {name: self._scores(t) if t.dim() >= 2 else t for name, t in mean.items()}}
+        return {**new, "params": {name: self._scores(t) if t.dim() >= 2 else t for name, t in mean.items()}}
 
     def _scores(self, mean: Tensor) -> Tensor:
         return torch.logit(self.least + (1 - 2 * self.least) * mean.clamp(0, 1))

@@ -6,6 +6,8 @@ unchanged by it: ``w + sum_k p_k m_k D_k / sum_k p_k`` (federated averaging, Fed
 FedRolex, Sub-FedAvg). An entry that nobody holds keeps its value; where everybody holds everything the two agree.
 """
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,7 +16,7 @@ from torch import Tensor
 
 from gossamer import tree
 from gossamer.errors import require
-from gossamer.servers.base import Arrival
+from gossamer.servers.base import Arrival, OneModel, Place
 from gossamer.types import Clock, Layout, Params, State
 
 Weights = Literal["samples", "batches", "uniform"]
@@ -39,17 +41,19 @@ class Sum:
 
 
 @dataclass(frozen=True)
-class Mean:
+class Mean(OneModel):
     """Averages what arrives.
 
     weights: what a client counts for: its samples, its batches, or one each (uniform)
     over: cohort divides by all who arrived, holders divides each entry by those who hold it
     radius: the largest norm of the model, which is projected onto that ball after each round; none is no ball
+    step: how far the model moves towards the mean: 1 all the way, less a share of it, more beyond
     """
 
     weights: Weights = "samples"
     over: Literal["cohort", "holders"] = "cohort"
     radius: float | None = None
+    step: float = 1.0
 
     def __post_init__(self) -> None:
         require(
@@ -59,6 +63,11 @@ class Mean:
             ),
             (self.over in ("cohort", "holders"), f"Mean.over must be cohort or holders, got {self.over!r}"),
             (self.radius is None or self.radius > 0, f"Mean.radius must be positive, got {self.radius}"),
+            (0 < self.step < math.inf, f"Mean.step must be a positive number, got {self.step}"),
+            (
+                self.step == 1 or type(self).finish is Mean.finish,
+                f"{type(self).__name__}.step must be 1: it takes what arrives as it is, got {self.step}",
+            ),
         )
 
     def init(self, params: Params) -> State:
@@ -74,7 +83,7 @@ class Mean:
         """Samples, batches or one."""
         return float({"samples": samples, "batches": batches, "uniform": 1}[self.weights])
 
-    def empty(self, state: State) -> Sum:
+    def empty(self, state: State, places: Mapping[int, Place] | None = None) -> Sum:
         """Zero, in the shape of the model."""
         like = self.model(state)
         layout = Layout.of(like)
@@ -98,7 +107,8 @@ class Mean:
         if acc.weight == 0:
             return state
         params = self.model(state)
-        return {"params": self.projected({name: params[name] + mean for name, mean in acc.mean().items()})}
+        moved = {name: params[name].add(mean, alpha=self.step) for name, mean in acc.mean().items()}
+        return {**state, "params": self.projected(moved)}
 
     def projected(self, params: Params) -> Params:
         """The nearest model in the ball."""

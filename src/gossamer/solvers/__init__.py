@@ -3,7 +3,10 @@
 from gossamer.solvers.adam import Adam
 from gossamer.solvers.base import Gradient, Now, Solver
 from gossamer.solvers.ditto import Ditto
+from gossamer.solvers.meta import PerFedAvg
 from gossamer.solvers.noting import NotingSGD
+from gossamer.solvers.pfedme import PFedMe
+from gossamer.solvers.probe import Probe
 from gossamer.solvers.pruning import PruningSGD
 from gossamer.solvers.schedules import SCHEDULES, Constant, Cosine, Exponential, Schedule, Steps
 from gossamer.solvers.sgd import SGD
@@ -19,6 +22,9 @@ __all__ = [
     "Gradient",
     "NotingSGD",
     "Now",
+    "PFedMe",
+    "PerFedAvg",
+    "Probe",
     "PruningSGD",
     "Schedule",
     "Solver",

@@ -29,9 +29,11 @@ class Solver(Protocol):
     """How a client trains: a plan of batches, and one step.
 
     whole: whether it needs the whole model, and a codec that training does not feel
+    tells: which of its notes, numbers that are not negative, go to the server
     """
 
     whole: ClassVar[bool]
+    tells: ClassVar[tuple[str, ...]]
 
     def plan(self, samples: int, key: Key) -> list[np.ndarray]:
         """For each step the positions, in the client's own samples, that make up its batch."""

@@ -16,6 +16,7 @@ class InBatches:
     steps: int | None
     batch: int | None
     whole: ClassVar[bool] = False
+    tells: ClassVar[tuple[str, ...]] = ()
 
     def batch_rules(self) -> list[tuple[bool, str]]:
         """What must hold of these fields, and what to say where it does not."""

@@ -17,20 +17,20 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from gossamer import tree
 from gossamer.errors import require
 from gossamer.random import Key, fold
 from gossamer.solvers.base import Gradient, Now
 from gossamer.solvers.sgd import SGD
+from gossamer.solvers.two_models import OwnModel, either, when
 from gossamer.types import Params, State
 
 Gradients = tuple[Params, Params]  # named, because the compiler reads annotations too, and trips over brackets
 
 
 @dataclass(frozen=True)
-class Ditto(SGD):
+class Ditto(OwnModel, SGD):
     """SGD on the global model, then on a personal one that is pulled towards it.
 
     lr: learning rate, of both models
@@ -91,8 +91,8 @@ class Ditto(SGD):
             trained.extend(grads)
             return grads, forward
 
-        own = _when(carry["left"] <= 0, now)
-        before = {"params": _either(own, carry["personal"], carry["params"])}
+        own = when(carry["left"] <= 0, now)
+        before = {"params": either(own, carry["personal"], carry["params"])}
         if self.momentum:  # each model starts from rest
             before["velocity"] = {name: torch.where(carry["left"] == 0, 0, u) for name, u in carry["velocity"].items()}
         moved = super().step(noted, start, before, now)
@@ -101,29 +101,7 @@ class Ditto(SGD):
         pulled = {} if own is False else {name: torch.lerp(after[name], start[name], pull) for name in trained}
         return {
             **moved,
-            "params": _either(own, carry["params"], after),
-            "personal": _either(own, {**after, **pulled}, carry["personal"]),
+            "params": either(own, carry["params"], after),
+            "personal": either(own, {**after, **pulled}, carry["personal"]),
             "left": carry["left"] - 1,
         }
-
-    def end(self, carry: State) -> State:
-        """The personal model, as far as models travel; in memory of its own, not in that of a whole stack."""
-        own: Params = carry["personal"]
-        return {"personal": tree.clone({name: tensor for name, tensor in own.items() if tensor.is_floating_point()})}
-
-    def personal(self, state: State) -> Params | None:
-        """The personal model; before the client's first round there is none."""
-        own: Params | None = state.get("personal")
-        return own
-
-
-def _when(condition: Tensor, now: Now) -> bool | Tensor:
-    """True or false where numbers are plain; else a tensor, as clients of a stack may be in different phases."""
-    return condition if isinstance(now["rate"], Tensor) else bool(condition)
-
-
-def _either(condition: bool | Tensor, a: Params, b: Params) -> Params:
-    """The tensors of ``a`` where the condition holds, else those of ``b``."""
-    if isinstance(condition, bool):
-        return a if condition else b
-    return {name: torch.where(condition, a[name], tensor) for name, tensor in b.items()}

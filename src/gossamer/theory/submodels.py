@@ -26,12 +26,13 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call, grad, jacrev
+from torch.func import functional_call, grad
 
-from gossamer.errors import ConfigError, require
+from gossamer.errors import require
 from gossamer.objective import Objective
 from gossamer.random import key as make_key
 from gossamer.tasks import Task
+from gossamer.theory.smooth import Smooth
 from gossamer.theory.submodel_masks import Masks
 from gossamer.types import Layout, Params
 
@@ -40,7 +41,7 @@ Loss = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True, eq=False)
-class Masked:
+class Masked(Smooth):
     """A masked objective: the mean over clients of E f_i(m * w).
 
     losses: each client's loss f_i, of a vector of the model's entries
@@ -67,15 +68,6 @@ class Masked:
         """The objective's gradient, which is the mean of :meth:`gradients`."""
         return self._mean(self.gradients(w)).mean(0)
 
-    def hessian(self, w: Tensor) -> Tensor:
-        """The matrix of second derivatives."""
-        second: Tensor = jacrev(self.gradient)(w)
-        return second
-
-    def gradient_norm(self, w: Tensor) -> float:
-        """Its length: the distance from being stationary, which Theorems 2 and 4 bound."""
-        return float(self.gradient(w).norm())
-
     def heterogeneity(self, w: Tensor) -> float:
         """Mean over clients of E|m * grad f_i(m * w)|^2: at the optimum it is sigma_*^2 (Definition 1)."""
         return float(self._mean(self.gradients(w).square().sum(-1, keepdim=True)).mean())
@@ -92,38 +84,12 @@ class Masked:
         variance = self._mean((each - own[:, None]).square().sum(-1, keepdim=True)).sum()
         return float(variance) / len(self.losses) ** 2
 
-    def optimum(self, start: Tensor, accuracy: float = 1e-10) -> Tensor:
-        """Where a strongly convex objective is least, to that length of the gradient, by Newton's method."""
-        w = start.clone()
-        for _ in range(100):
-            slope = self.gradient(w)
-            if slope.norm() <= accuracy:
-                return w
-            root, failed = torch.linalg.cholesky_ex(self.hessian(w))
-            if failed:
-                break
-            step, size = torch.cholesky_solve(slope[:, None], root)[:, 0], 1.0
-            while size > 1e-6 and self.gradient(w - size * step).norm() >= slope.norm():
-                size /= 2
-            w = w - size * step
-        length = float(slope.norm())
-        raise ConfigError(f"Masked.optimum: the gradient stays at {length:.2g}: is it strongly convex, and in float64?")
-
-    def output(self, w: Tensor, smoothness: float, radius: float | None = None) -> Tensor:
-        """The algorithms' last line: one more gradient step of size 1 / L, back into the ball where there is one."""
-        return project(w - self.gradient(w) / smoothness, radius)
-
     def _each(self, w: Tensor, apply: Callable[[Loss, Tensor], Tensor]) -> Tensor:
         both = zip(self.losses, self.masks.held.to(w), strict=True)
         return torch.stack([torch.vmap(partial(apply, loss))(held) for loss, held in both])
 
     def _mean(self, each: Tensor) -> Tensor:
         return (self.masks.chances.to(each)[..., None] * each).sum(1)
-
-
-def project(w: Tensor, radius: float | None) -> Tensor:
-    """The nearest weights within a ball around zero."""
-    return w if radius is None else w * torch.clamp(radius / w.norm().clamp(min=1e-300), max=1.0)
 
 
 def task_losses(task: Task, decay: float = 0.0, seed: int = 0) -> tuple[list[Loss], Params]:

@@ -59,10 +59,17 @@ class View(Protocol):
 
     common: whether it is the same for all clients of a round, whose messages then share one body
     personal: whether each client has a part of its own, which it remembers, and revises after training
+    by_value: whether the part follows from the model's values: the model is then sent whole, and cut by the client
     """
 
     common: ClassVar[bool]
     personal: ClassVar[bool]
+    by_value: ClassVar[bool]
+
+    @property
+    def nested(self) -> bool:
+        """Whether clients' parts never change, and of any two the smaller lies within the larger."""
+        ...
 
     def fit(self, network: Network, solver: Solver) -> "View":
         """The view of this network, with all that has to be known of it; done once, before the first round."""
@@ -92,6 +99,12 @@ class Impersonal:
     """A view without personal parts."""
 
     personal: ClassVar[bool] = False
+    by_value: ClassVar[bool] = False
+
+    @property
+    def nested(self) -> bool:
+        """No."""
+        return False
 
     def start(self, like: Params, client: int) -> State:
         """Nothing."""

@@ -70,6 +70,11 @@ class Channels(Impersonal):
             ),
         )
 
+    @property
+    def nested(self) -> bool:
+        """The first channels of each layer are among more of its first ones."""
+        return self.order == "static" and not self.drawn
+
     def fit(self, network: Network, solver: Solver) -> "Channels":
         """With the network's width rule, tried out at every capacity."""
         if self.widths is not None:

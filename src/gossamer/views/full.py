@@ -14,6 +14,11 @@ class Full(AnyNetwork, Impersonal):
 
     common: ClassVar[bool] = True
 
+    @property
+    def nested(self) -> bool:
+        """All are the same."""
+        return True
+
     def part(self, like: Params, clock: Clock, key: Key, mine: State | None = None) -> Part:
         """The whole model."""
         return Part()

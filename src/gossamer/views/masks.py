@@ -22,8 +22,11 @@ def _laid(packed: Tensor, like: Tensor) -> Tensor:
 
 
 def difference(old: Bits, new: Bits) -> Payload:
-    """What tells somebody who has the old masks of the new ones; in name order, as stored masks lose any other."""
-    turned = torch.cat([old[name].cpu() ^ new[name].cpu() for name in sorted(old)])
+    """What tells somebody who has the old masks of the new ones; in name order, as stored masks lose any other.
+
+    It is worked out where the new masks are.
+    """
+    turned = torch.cat([old[name].to(new[name].device) ^ new[name] for name in sorted(old)])
     return positions.pack(unbits(turned, 8 * len(turned)))
 
 
@@ -44,6 +47,10 @@ def smallest(values: Tensor, many: int) -> Tensor:
     """Marks the smallest of a vector's values, so many; of equals the first ones. Faster than sorting them."""
     if many == 0:
         return torch.zeros_like(values, dtype=torch.bool)
+    if values.is_cuda:  # where sorting is the faster way, and looking at a number makes the GPU wait
+        least = values.sort().values[many - 1]
+        chosen, equal = values < least, values == least
+        return chosen | (equal & (equal.cumsum(0) <= many - chosen.sum()))
     least = values.kthvalue(many).values
     chosen = values < least
     equal = (values == least).nonzero().view(-1)

@@ -53,6 +53,8 @@ class Personal:
     shapes: Trained | None = field(default=None, repr=False)
     common: ClassVar[bool] = False
     personal: ClassVar[bool] = True
+    nested: ClassVar[bool] = False
+    by_value: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         require(
@@ -92,8 +94,9 @@ class Personal:
             weight = evidence.weights[name].reshape(-1)
             held = unbits(packed.to(weight.device), weight.numel())
             wanted = gradient[name].reshape(-1).abs() if gradient else _random(fold(key, "regrow", name), weight)
-            new[name] = bits(moved(held, weight.abs(), wanted, share)).cpu()
-        return {"mask": new}, masks.difference(mine["mask"], new)
+            new[name] = bits(moved(held, weight.abs(), wanted, share))
+        said = masks.difference(mine["mask"], new)
+        return {"mask": {name: packed.cpu() for name, packed in new.items()}}, said
 
     def follow(self, mine: State, said: Payload, like: Params) -> State:
         """Turn over the bits that changed; refused is what would change how many entries a tensor has."""

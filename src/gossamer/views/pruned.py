@@ -22,6 +22,9 @@ from gossamer.views import masks
 from gossamer.views.base import Evidence, Network
 from gossamer.views.masks import Bits
 
+Flags = dict[str, Tensor]
+"""Masks as vectors of booleans, by the name of a tensor."""
+
 
 @dataclass(frozen=True)
 class Pruned:
@@ -37,16 +40,19 @@ class Pruned:
     share: float = 0.05
     distance: float = 1e-4
     accuracy: float = 0.5
-    names: tuple[str, ...] | None = field(default=None, repr=False)
+    names: tuple[str, ...] | None = field(default=None, repr=False, kw_only=True)
     common: ClassVar[bool] = False
     personal: ClassVar[bool] = True
+    nested: ClassVar[bool] = False
+    by_value: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
+        name = type(self).__name__
         require(
-            (0 < self.target <= 1, f"Pruned.target must be in (0, 1], got {self.target}"),
-            (0 < self.share < 1, f"Pruned.share must be between 0 and 1, got {self.share}"),
-            (self.distance >= 0, f"Pruned.distance must not be negative, got {self.distance}"),
-            (0 <= self.accuracy <= 1, f"Pruned.accuracy must be in [0, 1], got {self.accuracy}"),
+            (0 < self.target <= 1, f"{name}.target must be in (0, 1], got {self.target}"),
+            (0 < self.share < 1, f"{name}.share must be between 0 and 1, got {self.share}"),
+            (self.distance >= 0, f"{name}.distance must not be negative, got {self.distance}"),
+            (0 <= self.accuracy <= 1, f"{name}.accuracy must be in [0, 1], got {self.accuracy}"),
         )
 
     def fit(self, network: Network, solver: Solver) -> "Pruned":
@@ -61,26 +67,28 @@ class Pruned:
     def start(self, like: Params, client: int) -> State:
         """Everything."""
         if self.names is None:
-            raise ConfigError("Pruned knows nothing of the network yet: Method.fit tells it")
-        return {"mask": {name: bits(torch.ones(like[name].numel(), dtype=torch.bool)) for name in self.names}}
+            raise ConfigError(f"{type(self).__name__} knows nothing of the network yet: Method.fit tells it")
+        return {"mask": {name: bits(torch.ones(like[name].numel(), dtype=torch.bool)) for name in self.masked()}}
+
+    def masked(self) -> tuple[str, ...]:
+        """The tensors that have a mask."""
+        return self.names or ()
 
     def revise(self, mine: State, evidence: Evidence, clock: Clock, key: Key) -> tuple[State, Payload]:
         """Prune, if the three thresholds are passed."""
-        held = {name: _held(packed, evidence.weights[name]) for name, packed in mine["mask"].items()}
-        if _density(held) <= self.target:
-            return mine, {}
-        early, late = (self._pruned(held, weights) for weights in (evidence.notes["early"], evidence.weights))
-        differs = sum(int((early[name] != late[name]).sum()) for name in held)
-        if differs <= self.distance * sum(mask.numel() for mask in held.values()):
-            return mine, {}
-        kept = {name: mask.view(evidence.weights[name].shape) for name, mask in late.items()}
-        tried = {name: w * kept[name] if name in kept else w for name, w in evidence.weights.items()}
-        if evidence.accuracy(tried) <= self.accuracy:
-            return mine, {}
-        new = {name: bits(mask).cpu() for name, mask in late.items()}
-        return {"mask": new}, masks.difference(mine["mask"], new)
+        held = opened(mine["mask"], evidence.weights)
+        return told(mine, held, self.thinned(held, evidence))
 
-    def _pruned(self, held: dict[str, Tensor], weights: Params) -> dict[str, Tensor]:
+    def thinned(self, held: Flags, evidence: Evidence) -> Flags:
+        """What is left of masks; the same, if a threshold is not passed."""
+        if _density(held) <= self.target:
+            return held
+        early, late = (self._pruned(held, weights) for weights in (evidence.notes["early"], evidence.weights))
+        if differences(early, late) <= self.distance * sum(map(len, held.values())):
+            return held
+        return late if evidence.accuracy(applied(late, evidence.weights)) > self.accuracy else held
+
+    def _pruned(self, held: Flags, weights: Params) -> Flags:
         """Masks without the smallest weights of what is held."""
         found = {}
         for name, mask in held.items():
@@ -100,9 +108,28 @@ class Pruned:
         return {"mask": new}
 
 
-def _held(packed: Tensor, like: Tensor) -> Tensor:
-    return unbits(packed.to(like.device), like.numel())
+def opened(packed: Bits, like: Params) -> Flags:
+    """Masks as vectors of booleans, where the tensors are."""
+    return {name: unbits(mask.to(like[name].device), like[name].numel()) for name, mask in packed.items()}
 
 
-def _density(held: dict[str, Tensor]) -> float:
-    return sum(int(mask.sum()) for mask in held.values()) / max(1, sum(mask.numel() for mask in held.values()))
+def told(mine: State, held: Flags, kept: Flags) -> tuple[State, Payload]:
+    """The new part, and what tells the server of it: nothing, if masks are the same objects as before."""
+    if all(kept[name] is mask for name, mask in held.items()):
+        return mine, {}
+    new: Bits = {name: bits(mask).cpu() for name, mask in kept.items()}
+    return {"mask": new}, masks.difference(mine["mask"], new)
+
+
+def applied(kept: Flags, weights: Params) -> Params:
+    """Tensors, zero where a mask does not hold them."""
+    return {name: w * kept[name].view(w.shape) if name in kept else w for name, w in weights.items()}
+
+
+def differences(one: Flags, other: Flags) -> int:
+    """In how many places masks differ."""
+    return sum(int((one[name] != other[name]).sum()) for name in one)
+
+
+def _density(held: Flags) -> float:
+    return sum(int(mask.sum()) for mask in held.values()) / max(1, sum(map(len, held.values())))

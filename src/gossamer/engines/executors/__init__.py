@@ -5,12 +5,23 @@ from collections.abc import Callable
 from gossamer.engines.client import Client
 from gossamer.engines.executors.auto import choose
 from gossamer.engines.executors.base import Executor, OneByOne, threads
-from gossamer.engines.executors.captured import Captured
+from gossamer.engines.executors.captured import Captured, CapturedPlain
 from gossamer.engines.executors.compiled import compiled
 from gossamer.engines.executors.side_by_side import SideBySide
 from gossamer.engines.executors.stacked import Stacked
 
-__all__ = ["EXECUTORS", "Captured", "Executor", "OneByOne", "SideBySide", "Stacked", "choose", "compiled", "threads"]
+__all__ = [
+    "EXECUTORS",
+    "Captured",
+    "CapturedPlain",
+    "Executor",
+    "OneByOne",
+    "SideBySide",
+    "Stacked",
+    "choose",
+    "compiled",
+    "threads",
+]
 
 EXECUTORS: dict[str, Callable[[Client], Executor]] = {
     "one-by-one": OneByOne,
@@ -18,5 +29,6 @@ EXECUTORS: dict[str, Callable[[Client], Executor]] = {
     "stacked": Stacked,
     "compiled": compiled,
     "captured": Captured,
+    "captured-plain": CapturedPlain,
 }
 """Executors by the name that the command line uses."""

@@ -8,7 +8,7 @@ round. Clients need not keep step with each other: each follows its own plan of 
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -35,13 +35,16 @@ PER_SAMPLE = {"samples", "draws"}
 class Captured(InChunks):
     """Chunks of clients on a GPU, each client's step one replay of a captured graph."""
 
+    compiles: ClassVar[bool] = True
+
     def __init__(self, client: Client, size: int = CHUNK) -> None:
         if client.objective.device.type != "cuda":
             raise ConfigError("executor captured needs a GPU: use --device cuda, or another executor")
         super().__init__(client, size)
-        begin_anew()
-        self.plain = stepping(client)
-        self.compiled = torch.compile(self.plain, fullgraph=True, dynamic=False)
+        self.plain = self.compiled = stepping(client)
+        if self.compiles:
+            begin_anew()
+            self.compiled = torch.compile(self.plain, fullgraph=True, dynamic=False)
         self.full: int | None = None
         self.room = 0
         self.places: dict[Any, list[Place]] = {}
@@ -71,6 +74,12 @@ class Captured(InChunks):
                 places[number] = Place(self.client, pair, lesson, 2 * sum(lesson.sizes))
             places[number].capture(lesson, self.plain, self.compiled, self.full)
         return Crew(self.client, bucket, lessons, places[: len(bucket)], self.plain)
+
+
+class CapturedPlain(Captured):
+    """The same with steps as they are: ready at once, for networks that take long to compile, or at many widths."""
+
+    compiles: ClassVar[bool] = False
 
 
 Stepping = Callable[[State, int], None]

@@ -13,12 +13,13 @@ from typing import Any
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
-from gossamer.engines.client import Answer, Client, Order, reason
+from gossamer.engines.client import Answer, Client, Done, Order, reason
 from gossamer.engines.evaluate import Evaluator
 from gossamer.engines.executors import threads
 from gossamer.engines.flower.agreement import fingerprint, whole
 from gossamer.engines.flower.journal import Entry, Journal, OutOfStepError
 from gossamer.engines.flower.messages import content, data, word
+from gossamer.engines.rounds import early
 from gossamer.errors import ConfigError, RunError
 from gossamer.method import Method
 from gossamer.objective import Objective
@@ -106,6 +107,7 @@ class Member:
         self.key = make_key(seed)
         self.objective = Objective(task, device, self.key)
         self.client = Client(method, self.objective)
+        self.early = [Client(stage, self.objective) for stage in self.client.method.before]
         self.home = Path()
 
     def describe(self) -> Words:
@@ -121,16 +123,17 @@ class Member:
     def train(self, message: Message) -> Answer:
         """Do the order that a message brings, and keep what is to be remembered before anything is sent."""
         clock, key, known, journal = self._order(message)
+        letter, place = Letter.of(data(message)), word(message, "stage", int)
+        samples = self.task.split.train(self.number)
+        if 0 <= place < len(self.early):  # of which nothing is remembered
+            return _answer(self.early[place].do(Order(clock, early(key, place), letter, {}, samples)))
         with journal.alone():
             if word(message, "anew", bool):
                 journal.forget()
             state = journal.recall(clock.round, known, self.method.settle)
-            samples = self.task.split.train(self.number)
-            done = self.client.do(Order(clock, key, Letter.of(data(message)), state, samples))
-            if isinstance(done.result, str):
-                raise RunError(done.result)
-            journal.note(Entry(clock.round, known, state, done.result.state))
-        return done.result
+            answer = _answer(self.client.do(Order(clock, key, letter, state, samples)))
+            journal.note(Entry(clock.round, known, state, answer.state))
+        return answer
 
     def evaluate(self, message: Message) -> Words:
         """How good what this client would deploy is, on its own test samples and, where asked, on all that are here."""
@@ -138,7 +141,9 @@ class Member:
         with journal.alone():
             state = journal.recall(clock.round + 1, known, self.method.settle)
         start = whole(self.method).open(data(message), self.client.like, state, clock, key).start
-        params = self.method.form.deploy(self.client.method.personal(start, state, self.number), self.client.like)
+        held = self.client.method.personal(start, state, self.number)
+        tuned = self.client.tuned(held, clock, key, self.task.split.train(self.number))
+        params = self.method.form.deploy(tuned, self.client.like)
         evaluator = Evaluator(self.objective)
         found = {"own": evaluator.share(params, self.task.split.test(self.number))}
         if word(message, "whole", bool):
@@ -166,6 +171,12 @@ def state_folder(settings: Mapping[str, Any]) -> Path:
     """Where a node keeps what it remembers: its ``state-dir``, or a place of the user's."""
     usual = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "gossamer"
     return Path(str(settings.get("state-dir", usual))).expanduser()
+
+
+def _answer(done: Done) -> Answer:
+    if isinstance(done.result, str):
+        raise RunError(done.result)
+    return done.result
 
 
 def _echo(message: Message) -> Words:

@@ -12,7 +12,7 @@ from dataclasses import asdict
 from functools import cached_property
 from logging import INFO, WARNING
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import torch
 from flwr.app import Context, Message, MessageType, RecordDict
@@ -31,11 +31,12 @@ from gossamer.engines.flower.node import OUT_OF_STEP
 from gossamer.engines.flower.settings import Settings
 from gossamer.engines.inbox import Inbox
 from gossamer.engines.ledger import Ledger
-from gossamer.engines.rounds import PATIENCE, Record, Result, Rounds, Watch
+from gossamer.engines.rounds import PATIENCE, Record, Result, Rounds, Stage, Watch
 from gossamer.errors import ConfigError, PayloadError, RunError
 from gossamer.method import Method
 from gossamer.random import fold, permutation
 from gossamer.runs import RunFolder, read_about
+from gossamer.servers import Place
 from gossamer.tasks import AnyTask, Task, task_at
 from gossamer.types import Flops, State
 from gossamer.wire import Body, Letter
@@ -136,54 +137,59 @@ class Field(Rounds):
         raise RunError(f"round {number + 1} was tried {PATIENCE} times, and did not count: {last}")
 
     def train(self, number: int, cohort: Sequence[int], ledger: Ledger) -> None:
-        """As ever, but a round counts only if enough clients replied."""
-        before, needed = self.server, _share(self.settings.least, len(cohort))
-        down, up = self.fleet.bytes_down, self.fleet.bytes_up
-        super().train(number, cohort, ledger)
-        failed = {failure["client"]: failure["reason"] for failure in ledger.failures}
-        replied = [client for client in cohort if client not in failed]
-        why = "; ".join(f"client {client}: {reason}" for client, reason in failed.items())
-        if len(replied) < needed:
-            self.undo(before, f"{len(replied)} of {len(cohort)} clients replied, {needed} are needed ({why})", ledger)
-        if not all(bool(torch.isfinite(tensor).all()) for tensor in self.model().values()):
-            self.undo(before, "what came of it is not finite: a client sent numbers that are far too large", ledger)
-        for client in replied:
-            known = {"view": self.revised[client]} if self.revised.get(client) else {}
-            self.clients.put(client, {FOLDED: torch.tensor(number), **known})
-            self.anew.discard(client)
+        """As ever, but a round that does not count leaves the server where it was."""
+        before, down, up = self.server, self.fleet.bytes_down, self.fleet.bytes_up
+        try:
+            super().train(number, cohort, ledger)
+        except VoidError as problem:
+            self.server = before
+            self.void.append({"reason": str(problem), "bytes_up": dict(ledger.up), "bytes_down": dict(ledger.down)})
+            raise
         sent = {"down": sum(ledger.down.values()), "up": sum(ledger.up.values())}
         moved = {"down": self.fleet.bytes_down - down, "up": self.fleet.bytes_up - up}
         ledger.notes["void"] = self.void
         ledger.notes["bytes_flower"] = {way: moved[way] - sent[way] for way in sent}
 
-    def undo(self, before: State, why: str, ledger: Ledger) -> NoReturn:
-        """Go back to where the server was before a round that does not count."""
-        self.server = before
-        self.void.append({"reason": why, "bytes_up": dict(ledger.up), "bytes_down": dict(ledger.down)})
-        raise VoidError(why)
+    def approve(self, stage: Stage, asked: Sequence[int], after: State, ledger: Ledger) -> None:
+        """An exchange counts only if enough clients replied, and with finite numbers."""
+        failed = {failure["client"]: failure["reason"] for failure in ledger.failures[stage.failed :]}
+        replied, needed = len(asked) - len(failed), _share(self.settings.least, len(asked))
+        why = "; ".join(f"client {client}: {reason}" for client, reason in failed.items())
+        if replied < needed:
+            raise VoidError(f"{replied} of {len(asked)} clients replied, {needed} are needed ({why})")
+        if not all(bool(torch.isfinite(tensor).all()) for tensor in stage.method.server.model(after).values()):
+            raise VoidError("what came of it is not finite: a client sent numbers that are far too large")
 
-    def exchange(self, number: int, cohort: Sequence[int], ledger: Ledger, inbox: Inbox) -> None:
+    def settled(self, stage: Stage, asked: Sequence[int], ledger: Ledger) -> None:
+        """As ever; and take note of whose round was folded."""
+        super().settled(stage, asked, ledger)
+        failed = {failure["client"] for failure in ledger.failures[stage.failed :]}
+        for client in (client for client in asked if client not in failed):
+            known = {"view": self.revised[client]} if self.revised.get(client) else {}
+            self.clients.put(client, {FOLDED: torch.tensor(stage.number), **known})
+            self.anew.discard(client)
+
+    def exchange(self, stage: Stage, cohort: Sequence[int], ledger: Ledger, inbox: Inbox) -> None:
         """Send orders, and take replies as they come until the deadline."""
         with ledger.time("brief"):
-            orders = self.orders(self.method, number, cohort, ledger)
+            orders = self.orders(stage, cohort, ledger)
         for client, reply in self.fleet.ask(MessageType.TRAIN, orders, self.settings.deadline):
             with ledger.time("receive"):
-                inbox.put(client, self.accept(number, client, reply, ledger))
+                inbox.put(client, self.accept(stage, client, reply, ledger))
 
-    def orders(
-        self, method: Method, number: int, cohort: Sequence[int], ledger: Ledger | None, **more: Any
-    ) -> dict[int, RecordDict]:
+    def orders(self, stage: Stage, cohort: Sequence[int], ledger: Ledger | None, **more: Any) -> dict[int, RecordDict]:
         """What each client is sent."""
         body: Body | None = None
-        found = {}
+        found, method = {}, stage.method
         for client in cohort:
-            clock, key = self.at(number, client)
+            clock, key = self.at(stage, client)
             if method.broadcasts:
                 body = body or method.load(self.server, clock, key)
-            sent = method.brief(self.server, clock, key, body, self.known(client))
+            sent = method.brief(self.server, clock, key, body, stage.known.get(client), self.visit(stage, client))
             if ledger is not None:
                 ledger.down.update(sent.kinds)
-            found[client] = content(self.words(number, client, **more), bytes(sent.data))
+            words = self.words(stage.number, client, stage=stage.place, **more)
+            found[client] = content(words, bytes(sent.data))
         return found
 
     def words(self, number: int, client: int | None = None, **more: Any) -> dict[str, Any]:
@@ -200,11 +206,11 @@ class Field(Rounds):
             **more,
         }
 
-    def accept(self, number: int, client: int, reply: Reply, ledger: Ledger) -> Letter | None:
+    def accept(self, stage: Stage, client: int, reply: Reply, ledger: Ledger) -> Letter | None:
         """What a reply brings, if it is what was asked for."""
         try:
-            message = self.fitting(number, reply)
-            letter = self.letter(client, message) if self.method.shared else None
+            message = self.fitting(stage.number, reply)
+            letter = self.letter(stage.method, client, message) if self.method.shared else None
             kinds = wire.kinds(letter) if letter else {}
             work = Flops(*(max(0, word(message, name, int)) for name in ("flops", "useful")))
             ledger.train(word(message, "loss", float), work)
@@ -227,7 +233,7 @@ class Field(Rounds):
                 raise PayloadError(f"refused: the reply is for another {name}: expected {wanted}, got {got}")
         return message
 
-    def letter(self, client: int, message: Message) -> Letter:
+    def letter(self, method: Method, client: int, message: Message) -> Letter:
         """The method's message in a reply, if size and weight can be right."""
         sent, room = data(message), ROOM * self.about["parameters"] + 2**16
         if len(sent) > room:
@@ -235,7 +241,7 @@ class Field(Rounds):
         letter = Letter.of(sent)
         weight = wire.read_head(letter, wire.checksum(letter.body))[0].weight
         samples = self.fleet.peers[client].samples
-        usual = self.method.server.weigh(samples, self.method.solver.batches(samples))
+        usual = method.server.weigh(samples, method.solver.batches(samples))
         if weight != usual:
             raise PayloadError(f"refused: the reply has weight {weight}, but {samples:,} samples weigh {usual}")
         return letter
@@ -265,7 +271,10 @@ class Field(Rounds):
         peers = [c for c, peer in sorted(self.fleet.peers.items()) if peer.tested or (everything and peer.test)]
         found, failed, names = [], [], ("own", "loss", "accuracy") if everything else ("own",)
         known = [client for client in peers if client not in self.anew]
-        orders = self.orders(whole(self.method), number, known, None, whole=everything)
+        stage = Stage(whole(self.method), len(self.method.before), True, number)
+        stage.known.update({client: self.known(client) for client in known})
+        stage.places.update({client: Place(client, 0.0) for client in known} if self.method.server.own else {})
+        orders = self.orders(stage, known, None, whole=everything)
         for client, reply in self.fleet.ask(MessageType.EVALUATE, orders, self.settings.deadline):
             try:
                 message = self.fitting(number, reply)

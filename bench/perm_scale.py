@@ -1,0 +1,109 @@
+"""PERM with thousands of clients: memory and time of rounds where each keeps a few weights, and what that loses.
+
+    python bench/perm_scale.py [--clients 2000] [--keep 50] [--rounds 5]
+
+Logistic regression on the two populations, 400 training samples a client, all clients in every round, 20 local steps on
+batches of 20. First some rounds end to end, evaluation and run folder included, in a process of its own: seconds a
+round, of the one thread that it has, and the largest resident memory, which must be below 2 GiB for 2,000 clients.
+Then, with 200 clients, the weights that are kept beside the exact ones of all pairs, for several numbers of weights:
+total variation, which is the weight that would have to be moved, and the weight in the client's own half.
+"""
+
+import argparse
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gossamer import METHODS, Task, mixing, simulate
+from gossamer.engines.executors import threads
+from gossamer.runs import read_server
+
+MOST = 2 * 2**30
+FEW, KEPT = 200, (10, 25, 50, 100, 200)
+GIVEN: dict[str, Any] = {"lr": 0.01, "steps": 20, "batch": 20}
+
+
+def rounds(clients: int, keep: int, many: int) -> dict[str, Any]:
+    """Some rounds, in this process."""
+    method, task = METHODS["perm"](**GIVEN, warmup=1, keep=keep), Task.named("two-populations", clients=clients)
+    ends = [time.process_time()]
+
+    def watch(record: dict[str, Any]) -> None:
+        ends.append(time.process_time())
+
+    options: dict[str, Any] = {"rounds": many, "executor": "stacked", "eval_every": many}
+    with threads(1), tempfile.TemporaryDirectory() as folder:
+        result = simulate(method, task, out=Path(folder) / "run", watch=watch, **options)
+    assert not any(record["failures"] for record in result.metrics)
+    return {
+        "parameters": result.about["parameters"],
+        "seconds": [end - begin for begin, end in pairwise(ends)],
+        "visits": result.metrics[-1]["visits"],
+        "mixing": result.metrics[-1]["mixing"],
+        "resident": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
+    }
+
+
+def scale(clients: int, keep: int, many: int) -> None:
+    command = [sys.executable, __file__, "--alone", "--clients", str(clients), "--keep", str(keep)]
+    done = subprocess.run([*command, "--rounds", str(many)], capture_output=True, text=True, check=True)
+    found = json.loads(done.stdout.splitlines()[-1])
+    visits, said = found["visits"], found["mixing"]
+    print(f"{clients:,} clients with models of {found['parameters']} parameters, {keep} weights each, stacked")
+    print(f"seconds a round: {', '.join(f'{taken:.1f}' for taken in found['seconds'])}")
+    print(f"visits of the last: {visits}; own weight {said['own']:.3f}, learns from {said['peers']:.1f} in effect")
+    verdict = "as asked" if found["resident"] < MOST else "MORE than asked"
+    print(f"largest resident memory: {found['resident'] / 2**30:.2f} GiB, {verdict}\n")
+
+
+# What is lost.
+
+
+def weights(keep: int | None) -> tuple[Tensor, float]:
+    """The weights after one round with a few clients, and lambda."""
+    method, task = METHODS["perm"](**GIVEN, warmup=1, keep=keep), Task.named("two-populations", clients=FEW)
+    with threads(1), tempfile.TemporaryDirectory() as folder:
+        result = simulate(method, task, out=Path(folder) / "run", rounds=1, executor="stacked")
+        assert result.path is not None
+        server = read_server(result.path)
+    return mixing.square(server["mixing"], FEW), float(server["lam"])
+
+
+def losses() -> None:
+    exact, lam = weights(None)
+    half = torch.arange(FEW) < FEW // 2
+    own = half[:, None] == half
+    print(f"{FEW} clients, lambda {lam:.0f}: a client learns from {float((1 / exact.square().sum(1)).mean()):.1f}")
+    print("| weights kept | total variation, mean | largest | weight in own half |\n|" + " ---: |" * 4)
+    for keep in KEPT:
+        kept, _ = weights(keep)
+        apart = (kept - exact).abs().sum(1) / 2
+        inside = float((kept * own).sum(1).mean())
+        print(f"| {keep} | {float(apart.mean()):.3f} | {float(apart.max()):.3f} | {100 * inside:.2f} % |")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="PERM with thousands of clients.")
+    parser.add_argument("--clients", type=int, default=2000)
+    parser.add_argument("--keep", type=int, default=50)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--alone", action="store_true", help="only the rounds, in this process")
+    given = parser.parse_args()
+    if given.alone:
+        print(json.dumps(rounds(given.clients, given.keep, given.rounds)))
+        return
+    scale(given.clients, given.keep, given.rounds)
+    losses()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""One-bit compressive sensing: the signs of random measurements of a change, and its norm (Guan, Hou et al.).
+
+All clients of a round measure by one matrix (:mod:`gossamer.sensing`), drawn from a key. So the server can add up what
+they send, and reconstruct the mean change once (:class:`gossamer.servers.CodedMean`); decoded one by one, each message
+gives its own sender's change. Signs do not tell how long a vector is, so its norm is sent along.
+
+A message that was lost may be made up for, once it is known to be lost:
+
+    retain=signs     the lost signs are sent again beside the new ones, two bits a measurement; the server adds both,
+                     the lost ones times ``coefficient``. That makes sense only if both rounds measure by one matrix,
+                     so it must not be fresh, and if the client holds the same entries in both: where it does not, the
+                     lost change is measured anew, as far as it is held still
+    retain=change    the lost change itself is kept and added to the new one, times ``coefficient``, and the sum is
+                     measured: one bit a measurement as ever, whatever the matrix and whatever is held
+
+Memory is of one round: what was lost in the round before last is forgotten, unless ``accumulate`` keeps all of it.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gossamer.codecs.base import Codec
+from gossamer.codecs.packing import expect_bits
+from gossamer.codecs.scale import expect_scale
+from gossamer.errors import PayloadError, listed, require
+from gossamer.exact import norm
+from gossamer.random import Key, fold
+from gossamer.random import key as make_key
+from gossamer.sensing import Kind, Matrix, Sensing, amp, back_projection, biht, least_squares, niht, pack_signs, scaled
+from gossamer.types import Layout, Payload, State
+from gossamer.wire import finite
+
+Decoder = Literal["least-squares", "amp", "niht", "biht", "back-projection"]
+Decode = Callable[[Matrix, Tensor, int], Tensor]
+
+DECODERS: dict[str, Decode] = {
+    "least-squares": lambda phi, y, k: least_squares(phi, y),
+    "amp": amp,
+    "niht": niht,
+    "biht": lambda phi, y, k: biht(phi, torch.where(y >= 0, 1.0, -1.0).to(y), k),
+    "back-projection": lambda phi, y, k: back_projection(phi, y),
+}
+
+
+@dataclass(frozen=True)
+class OneBit(Codec):
+    """The signs of so many random measurements, and the norm.
+
+    measurements: how many there are for each entry
+    rows: how many there are, however many entries; none takes the share above
+    matrix: hadamard, or gaussian, which takes longer
+    fresh: whether each round has a matrix of its own; else there is one for all, with the same blind spots
+    decoder: least-squares, amp, niht, biht or back-projection; the middle three take few entries to be large
+    share: how many entries they take to be large
+    length: how long each change counts as; none sends its norm, in 32 bits
+    retain: what becomes of a message that is lost: nothing, or its signs or the change are sent with the next
+    coefficient: what that is multiplied by
+    accumulate: whether a change that was lost twice is kept still
+    """
+
+    measurements: float = 0.25
+    rows: int | None = None
+    matrix: Kind = "hadamard"
+    fresh: bool = True
+    decoder: Decoder = "least-squares"
+    share: float = 0.1
+    length: float | None = None
+    retain: Literal["nothing", "signs", "change"] = "nothing"
+    coefficient: float = 1.0
+    accumulate: bool = False
+
+    def __post_init__(self) -> None:
+        assert self.sensing  # which says what is wrong with its fields
+        signs = "OneBit.retain=signs"
+        require(
+            (self.decoder in DECODERS, f"OneBit.decoder must be one of {listed(DECODERS)}, got {self.decoder!r}"),
+            (0 < self.share <= 1, f"OneBit.share must be in (0, 1], got {self.share}"),
+            (self.length is None or 0 < self.length < 1e30, f"OneBit.length must be positive, got {self.length}"),
+            (self.retain in ("nothing", "signs", "change"), f"OneBit.retain: got {self.retain!r}"),
+            (0 < self.coefficient < math.inf, f"OneBit.coefficient must be positive, got {self.coefficient}"),
+            (self.retain != "signs" or not self.fresh, f"{signs} needs one matrix for all rounds: fresh=False"),
+            (self.retain != "signs" or not self.accumulate, f"{signs} keeps one round's signs: use change"),
+        )
+
+    @property
+    def sensing(self) -> Sensing:
+        """How vectors are measured."""
+        return Sensing(self.matrix, self.measurements, self.rows)
+
+    @property
+    def common(self) -> bool:
+        """All measure alike."""
+        return True
+
+    @property
+    def exact(self) -> bool:
+        """A Gaussian matrix is multiplied in another order on every device."""
+        return self.matrix == "hadamard"
+
+    def _phi(self, layout: Layout, key: Key, device: torch.device) -> Matrix:
+        at = key if self.fresh else make_key(0)
+        return self.sensing.matrix(layout.size, fold(at, "one-bit"), device=device, dtype=layout.dtype)
+
+    # At the client.
+
+    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+        """The signs, and the norm."""
+        signs = self._phi(layout, key, x.device).signs(finite(x, "change"))
+        return {"signs": pack_signs(signs), **self._scale("scale", x)}
+
+    def _scale(self, name: str, x: Tensor) -> Payload:
+        return {name: finite(norm(x).reshape(1), "norm")} if self.length is None else {}
+
+    def init(self, layout: Layout) -> State:
+        """Nothing was lost yet."""
+        if self.retain == "nothing":
+            return {}
+        return {"lost": {name: torch.zeros(shape, dtype=layout.dtype) for name, shape in layout.shapes}}
+
+    def encode_with(self, x: Tensor, layout: Layout, state: State, key: Key) -> tuple[Payload, State]:
+        """With what was lost the last time."""
+        if self.retain == "nothing":
+            return self.encode(x, layout, key), state
+        lost = layout.flatten(state["lost"]).to(x.device)
+        whole = x + self.coefficient * lost if self.retain == "change" else x
+        payload = self.encode(whole, layout, key)
+        if self.retain == "signs" and bool(lost.any()):
+            phi = self._phi(layout, key, x.device)
+            payload["signs"] = pack_signs(phi.signs(x), phi.signs(lost))
+            payload |= self._scale("lost", lost)
+        kept = whole if self.accumulate else x
+        return payload, {"lost": layout.unflatten(torch.zeros_like(x)), "sent": layout.unflatten(kept)}
+
+    def unsent(self, state: State) -> State:
+        """What was lost is lost still."""
+        return {"lost": state["lost"], "sent": state["lost"]} if state else state
+
+    def settle(self, state: State, delivered: bool) -> State:
+        """Nothing is lost, or what was just sent."""
+        return {"lost": state["lost" if delivered else "sent"]} if "sent" in state else state
+
+    # At the server.
+
+    def codes(self, layout: Layout) -> int:
+        """The measurements, and the norm."""
+        return self.sensing.count(layout.size) + 1
+
+    def code(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+        """Signs times norms, those of a lost message too; and the norms."""
+        signs, count = payload.get("signs"), self.sensing.count(layout.size)
+        both = signs is not None and self.retain == "signs" and signs.numel() > -(-count // 8)
+        flags = expect_bits(payload, "signs", 2 * count if both else count)
+        lengths = [self._length(payload, "scale", layout, flags)]
+        if both:
+            lengths.append(self.coefficient * self._length(payload, "lost", layout, flags))
+        weights = torch.stack(lengths)
+        values = (2 * flags.to(layout.dtype) - 1).view(count, len(lengths)) @ weights
+        return torch.cat((values, weights.sum().view(1)))
+
+    def _length(self, payload: Payload, name: str, layout: Layout, like: Tensor) -> Tensor:
+        if self.length is not None:
+            return torch.tensor(self.length, dtype=layout.dtype, device=like.device)
+        if name not in payload:
+            raise PayloadError(f"expected a number named {name!r}")
+        return expect_scale({"scale": payload[name]}, layout)[0]
+
+    def restore(self, code: Tensor, layout: Layout, key: Key) -> Tensor:
+        """The direction that the measurements tell, as long as changes are on average."""
+        y, length = code[:-1], code[-1]
+        most = y.abs().amax() if len(y) else length
+        if not bool(most > 0):
+            return torch.zeros(layout.size, dtype=code.dtype, device=code.device)
+        phi = self._phi(layout, key, code.device)
+        found = DECODERS[self.decoder](phi, y / most, max(1, round(self.share * layout.size)))
+        return scaled(found) * length
+
+    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+        """The change that one message tells."""
+        return self.restore(self.code(payload, layout, key), layout, key)

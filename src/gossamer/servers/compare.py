@@ -1,0 +1,221 @@
+"""Who should learn from whom: clients' gradients at the global model are compared, and mixing weights follow (PERM).
+
+Clients send gradients, not training results. Their mean moves the global model by ``lr``; the distance of each two of
+them tells how unlike their data are, and :mod:`gossamer.mixing` turns distances into weights. Gradients of clients that
+are absent are not there to be compared: the distance of a pair is that of the last round in which both were, and a pair
+that never met is infinitely far apart.
+
+What the server holds besides the global model:
+
+    compared.samples, .noise, .size   of each client: samples, variance of its gradient, and parameters of its model
+    compared.apart                    the last known distances, [clients, clients]
+    compared.sketches                 instead of these, where few weights a client are kept: what gradients reduce to
+    mixing.weights                    [clients, clients], a row for each client
+    mixing.who, .much                 instead of these: the clients that each learns from, and how much
+    lam                               the strength of spreading, as it was chosen
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from gossamer import mixing, tree
+from gossamer.errors import ConfigError, require
+from gossamer.random import key as make_key
+from gossamer.servers.base import Arrival, Crowd, OneModel, Place
+from gossamer.servers.mean import Mean, Sum
+from gossamer.types import Clock, Layout, Params, State
+
+SKETCH = 4096
+"""Numbers that a gradient is reduced to where few weights a client are kept."""
+
+
+@dataclass
+class Gathered:
+    """What came of a round: the sum of gradients, the gradients themselves, and what is known of who sent them.
+
+    ``layout`` is how gradients lie in a vector when they are compared.
+    """
+
+    total: Sum
+    layout: Layout
+    gallery: mixing.Gallery
+    facts: dict[int, dict[str, float]] = field(default_factory=dict)
+    weights: bool = False
+
+
+@dataclass(frozen=True)
+class Compare(OneModel):
+    """Moves the global model by the mean gradient, and learns from the gradients who should learn from whom.
+
+    weights: what a client counts for in the global model: its samples, or one each (uniform)
+    over: cohort divides by all who arrived, holders divides each entry by those who hold it
+    radius: the largest norm of the global model, which is projected onto that ball; none is no ball
+    lr: the global model's learning rate; with 0 it stays
+    lam: how strongly a client's weight is spread over others; none chooses it from the noise of gradients
+    solve: exact (by water-filling), or so many projected gradient steps from the weights before
+    every: whether weights are learned anew in each round, or in the first of each epoch
+    only: the one round in which there is anything to do; none means all
+    sketch: how many numbers a gradient is reduced to before it is compared; none compares whole gradients
+    keep: how many weights a client has at most; none keeps all
+    complexity: how much farther away a larger model is, times sqrt(parameters / samples), where models are unequal
+    """
+
+    weights: Literal["samples", "uniform"] = "uniform"
+    over: Literal["cohort", "holders"] = "cohort"
+    radius: float | None = None
+    lr: float = 0.1
+    lam: float | None = None
+    solve: Literal["exact"] | int = "exact"
+    every: Literal["round", "epoch"] = "round"
+    only: int | None = None
+    sketch: int | None = None
+    keep: int | None = None
+    complexity: float = 0.0
+    clients: int = field(default=0, repr=False)
+    trained: tuple[str, ...] = field(default=(), repr=False)
+
+    def __post_init__(self) -> None:
+        assert self.mean  # which says what is wrong with its fields
+        steps = isinstance(self.solve, int) and not isinstance(self.solve, bool) and self.solve >= 1
+        require(
+            (self.weights in ("samples", "uniform"), f"Compare.weights: samples or uniform, got {self.weights!r}"),
+            (0 <= self.lr < math.inf, f"Compare.lr must not be negative, got {self.lr}"),
+            (self.lam is None or 0 <= self.lam < math.inf, f"Compare.lam must not be negative, got {self.lam}"),
+            (steps or self.solve == "exact", f"Compare.solve must be exact or steps from 1, got {self.solve!r}"),
+            (self.every in ("round", "epoch"), f"Compare.every must be round or epoch, got {self.every!r}"),
+            (self.sketch is None or self.sketch >= 1, f"Compare.sketch must be at least 1, got {self.sketch}"),
+            (self.keep is None or self.keep >= 1, f"Compare.keep must be at least 1, got {self.keep}"),
+            (self.keep is None or self.solve == "exact", "Compare.keep needs exact weights: leave solve as it is"),
+            (0 <= self.complexity < math.inf, f"Compare.complexity must not be negative, got {self.complexity}"),
+            (self.keep is None or not self.complexity, "Compare.keep cannot tell models of unequal size apart"),
+            (not steps or self.lam != 0, "Compare.solve by steps needs a positive lam"),
+        )
+
+    def fit(self, crowd: Crowd) -> "Compare":
+        """With the number of clients, and the names of what is trained: others are statistics."""
+        return replace(self, clients=crowd.clients, trained=tuple(crowd.trained))
+
+    @property
+    def mean(self) -> Mean:
+        """What moves the global model."""
+        return Mean(self.weights, self.over, self.radius)
+
+    def init(self, params: Params) -> State:
+        """The global model."""
+        return self.mean.init(params)
+
+    def model(self, state: State) -> Params:
+        """The global model."""
+        return self.mean.model(state)
+
+    def weigh(self, samples: int, batches: int) -> float:
+        """How many samples there are: the server must know, whatever a client counts for."""
+        return float(samples)
+
+    def due(self, state: State, clock: Clock) -> bool:
+        """In its round, or in all."""
+        return self.only is None or clock.round == self.only
+
+    def empty(self, state: State, places: Mapping[int, Place] | None = None) -> Gathered:
+        """Nothing yet."""
+        if not self.clients:
+            raise ConfigError("Compare does not know how many clients there are yet: Method.fit tells it")
+        size = self.sketch or (SKETCH if self.keep else None)
+        sketch = mixing.Sketch(size, make_key(0)) if size else None
+        layout = Layout.of(self.model(state)).only(self.trained)
+        return Gathered(self.mean.empty(state), layout, mixing.Gallery(sketch))
+
+    def fold(self, acc: Gathered, arrival: Arrival) -> Gathered:
+        """Add one client's gradient."""
+        change = arrival.change(acc.total.vector.device)
+        weight = 1.0 if self.weights == "uniform" else arrival.weight
+        if arrival.part.whole:
+            for name, tensor in change.items():
+                acc.total.total[name].add_(tensor, alpha=weight)
+        else:
+            arrival.part.add(acc.total.total, change, weight)
+        if acc.total.cover is not None:
+            arrival.part.add(acc.total.cover, arrival.part.ones(acc.total.like), weight)
+        acc.total.weight += weight
+        held = None if arrival.part.whole else acc.layout.flatten(arrival.part.coverage(acc.total.like))
+        acc.gallery.add(arrival.client, acc.layout.flatten(arrival.part.spread(change, acc.total.like)), held)
+        noise = arrival.notes.get("noise", 0.0)
+        acc.facts[arrival.client] = {"samples": arrival.weight, "noise": noise, "size": arrival.layout.size}
+        return acc
+
+    def finish(self, state: State, acc: Gathered, clock: Clock) -> State:
+        """Move the global model, and learn weights anew where that is due."""
+        if not acc.facts:
+            return state
+        params = self.model(state)
+        rates = {name: self.lr if name in self.trained else float(self.lr > 0) for name in params}
+        moved = {name: params[name] + rates[name] * mean for name, mean in acc.total.mean().items()}
+        new = {**state, "params": self.mean.projected(moved)}
+        if self.every == "round" or not bool(state.get("met", torch.zeros(1)).any()):
+            acc.weights = True
+            new |= self._learned(state, acc)
+        return new
+
+    def _learned(self, state: State, acc: Gathered) -> State:
+        """What is known of clients now, and the weights that follow."""
+        before: State = tree.move(state.get("compared", {}), "cpu")
+        known = {name: self._known(before, name, acc) for name in ("samples", "noise", "size")}
+        seen = known["samples"] > 0
+        lam = mixing.usual_lambda(known["noise"][seen], known["samples"][seen]) if self.lam is None else self.lam
+        if self.keep is not None:
+            compared, mixed = self._sparse(before, known, acc, lam)
+        else:
+            compared, mixed = self._dense(before, known, acc, lam, state)
+        found = {"compared": {**known, **compared}, "mixing": mixed, "lam": torch.tensor(lam, dtype=torch.float64)}
+        return tree.move(found, str(tree.device(self.model(state))))
+
+    def _known(self, before: State, name: str, acc: Gathered) -> Tensor:
+        """A number for each client, as it was last told; 0 of those never heard of."""
+        known: Tensor = before.get(name, torch.zeros(self.clients, dtype=torch.float64)).clone()
+        for client, facts in acc.facts.items():
+            known[client] = facts[name]
+        return known
+
+    def _dense(self, before: State, known: State, acc: Gathered, lam: float, state: State) -> tuple[State, State]:
+        """Distances of all pairs that ever met, and a weight for each."""
+        count = self.clients
+        apart: Tensor = before.get("apart", torch.full((count, count), torch.inf, dtype=torch.float64)).clone()
+        clients, between = acc.gallery.distances()
+        at = torch.tensor(clients)
+        apart[at[:, None], at] = between
+        z = apart
+        if self.complexity:  # who was never heard of is infinitely far away as it is
+            z = z + self.complexity * mixing.complexity(known["size"], known["samples"])
+        seen = known["samples"] > 0
+        weights = mixing.even(count).clone()
+        if self.solve == "exact":
+            weights[seen] = mixing.waterfill(z[seen], known["samples"], lam)
+        else:
+            old: Tensor = state.get("mixing", {}).get("weights", weights).cpu()
+            weights[seen] = mixing.descend(z[seen], known["samples"], lam, old[seen], self.solve)
+        return {"apart": apart}, {"weights": weights}
+
+    def _sparse(self, before: State, known: State, acc: Gathered, lam: float) -> tuple[State, State]:
+        """The last sketch of each client, and the few that it learns most from."""
+        assert self.keep is not None
+        clients, vectors = acc.gallery.vectors()
+        nothing = torch.zeros(self.clients, vectors.shape[1], dtype=vectors.dtype)
+        sketches: Tensor = before.get("sketches", nothing).clone()
+        sketches[torch.tensor(clients)] = vectors
+        keep = min(self.keep, self.clients)
+        seen = (known["samples"] > 0).nonzero().view(-1)
+        who, much = torch.zeros(self.clients, keep, dtype=torch.int64), torch.zeros(self.clients, keep).double()
+        who[seen], much[seen] = mixing.nearest(seen, sketches, known["samples"], lam, keep)
+        return {"sketches": sketches}, {"who": who, "much": much}
+
+    def notes(self, state: State, acc: Gathered) -> dict[str, Any]:
+        """How clients mix: how much of its own each keeps, and of how many it learns; medians."""
+        if not acc.weights:
+            return {}
+        own, peers = mixing.summary(state["mixing"])
+        return {"mixing": {"own": own, "peers": peers, "lam": float(state["lam"])}}

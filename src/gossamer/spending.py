@@ -1,0 +1,45 @@
+"""What a run spent, as its channel says: joules, seconds on the devices, and messages that never arrived."""
+
+from collections.abc import Sequence
+from typing import Any
+
+Record = dict[str, Any]
+
+KINDS = ("seconds", "joules", "messages", "lost", "wasted")
+"""What is told of each client."""
+
+
+def energy(metrics: Sequence[Record]) -> dict[str, float]:
+    """Joules by what they were for; a record of an earlier release knows only those for sending."""
+    said = [record.get("energy") or {"sending": record["joules"]} for record in metrics]
+    return {use: float(sum(joules.get(use, 0.0) for joules in said)) for use in ("computing", "sending")}
+
+
+def delay(metrics: Sequence[Record]) -> float:
+    """Seconds that all rounds took on the devices and on the air."""
+    return float(sum(record.get("delay", 0.0) for record in metrics))
+
+
+def by_client(metrics: Sequence[Record], clients: int) -> dict[str, list[float]] | None:
+    """What each client spent over all rounds, by its number; ``None`` where the channel does not count that."""
+    said = [record for record in metrics if record.get("by_client")]
+    if not said:
+        return None
+    spent: dict[str, list[float]] = {kind: [0] * clients for kind in KINDS}
+    for record in said:
+        for kind in KINDS:
+            for client, number in zip(record["clients"], record["by_client"][kind], strict=True):
+                spent[kind][client] += number
+    return spent
+
+
+def unheard(metrics: Sequence[Record]) -> int:
+    """In how many rounds clients sent something, and nothing of it arrived."""
+    return sum(_unheard(record) for record in metrics)
+
+
+def _unheard(record: Record) -> bool:
+    if spent := record.get("by_client"):
+        return bool(0 < sum(spent["messages"]) == sum(spent["lost"]))
+    failed = {failure["client"] for failure in record["failures"]}
+    return bool(record["lost"]) and set(record["clients"]) == failed | set(record["lost"])

@@ -1,0 +1,74 @@
+"""Pruned by magnitude, anew in every round: a client leaves out the weights that are smallest in the model it receives.
+
+The whole model comes down, and the client cuts it; since server and client have the same model they agree on the mask,
+and nothing of it travels. Only what is left is trained and sent. What is left out keeps its value at the server, and
+comes back when others have become smaller. Biases, norms and running statistics are kept.
+"""
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from gossamer.errors import ConfigError, require
+from gossamer.random import Key
+from gossamer.solvers import Solver
+from gossamer.types import Clock, Params, Part, State
+from gossamer.views import masks
+from gossamer.views.base import Impersonal, Network
+
+
+@dataclass(frozen=True)
+class Magnitude(Impersonal):
+    """Leaves out a share of the smallest weights.
+
+    ratio: shares of the weights that are left out; client c has that at c modulo n, so one share is one mask for all
+    by: whether the smallest of the whole model are left out, or of each tensor (model, tensor)
+    rise: rounds in which shares grow from 0 to what they are; 0 is at once
+    """
+
+    ratio: tuple[float, ...] = (0.5,)
+    by: Literal["model", "tensor"] = "model"
+    rise: int = 0
+    names: tuple[str, ...] = field(default=(), repr=False)
+    common: ClassVar[bool] = False
+    by_value: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        require(
+            (len(self.ratio) > 0, "Magnitude.ratio must have one share at least"),
+            (all(0 <= ratio < 1 for ratio in self.ratio), f"Magnitude.ratio must be in [0, 1), got {self.ratio}"),
+            (self.by in ("model", "tensor"), f"Magnitude.by must be model or tensor, got {self.by!r}"),
+            (self.rise >= 0, f"Magnitude.rise must not be negative, got {self.rise}"),
+        )
+
+    def fit(self, network: Network, solver: Solver) -> "Magnitude":
+        """With the names of the weights that can be left out."""
+        outline = network.outline()
+        return replace(self, names=tuple(name for name in network.trained if outline[name].dim() >= 2))
+
+    def ratio_of(self, clock: Clock) -> float:
+        """The share that a client leaves out in a round."""
+        share = self.ratio[clock.client % len(self.ratio)]
+        return share * min(1.0, (clock.round + 1) / self.rise) if self.rise else share
+
+    def part(self, like: Params, clock: Clock, key: Key, mine: State | None = None) -> Part:
+        """All but the smallest weights of ``like``, which are the model's values."""
+        if not self.names:
+            raise ConfigError("Magnitude knows nothing of the network yet: Method.fit tells it")
+        share, groups = self.ratio_of(clock), [self.names] if self.by == "model" else [(name,) for name in self.names]
+        keep: Params = {}
+        for group in groups if share else ():
+            keep |= _kept({name: like[name] for name in group}, share)
+        return Part(keep=keep)
+
+
+def _kept(weights: Params, share: float) -> Params:
+    """1 for each weight, and 0 for the smallest share of them all; of equals the first ones."""
+    sizes: Tensor = torch.cat([tensor.reshape(-1).abs() for tensor in weights.values()])
+    kept = ~masks.smallest(sizes, int(share * len(sizes)))
+    pieces = torch.split(kept, [tensor.numel() for tensor in weights.values()])
+    return {
+        name: piece.view(like.shape).to(like.dtype) for (name, like), piece in zip(weights.items(), pieces, strict=True)
+    }

@@ -1,0 +1,473 @@
+"""PERM: models that go round, and who learns from whom."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gossamer import METHODS, Channels, ConfigError, Full, Lossy, Method, Task, simulate
+from gossamer.codecs import Dense, Feedback, Lift, TopK
+from gossamer.device import Device
+from gossamer.engines.client import Client, Order
+from gossamer.engines.options import Options
+from gossamer.engines.simulate import Simulation
+from gossamer.fleet import Fleet
+from gossamer.method import own
+from gossamer.methods import fedavg, perm, perm_two_stage
+from gossamer.mixing import even, square
+from gossamer.random import fold, key, permutation, uniform
+from gossamer.servers import Compare, Shuffle
+from gossamer.solvers import SGD, Probe
+from gossamer.testing import check_method, check_solver, check_value, tiny_task
+from gossamer.types import Clock, Params
+
+N = 5
+PLAIN: dict[str, Any] = {"warmup": 0, "bound": None, "steps": 2, "batch": 8}
+
+
+def task(clients: int = N) -> Task:
+    return tiny_task(clients, torch.float64)
+
+
+def ran(method: Method, on: Task, rounds: int, **options: Any) -> Simulation:
+    """A run in memory, after its last round."""
+    run = Simulation(method, on, Options(rounds=rounds, **{"executor": "one-by-one", **options}))
+    run.run(None, lambda record: None)
+    return run
+
+
+def weights(run: Simulation) -> Tensor:
+    return square(run.server.get("mixing", {}), run.task.clients)
+
+
+def close(a: Params, b: Params, within: float = 1e-10) -> bool:
+    return a.keys() == b.keys() and all(torch.allclose(a[name], b[name], rtol=0, atol=within) for name in a)
+
+
+# The gradient by which clients are compared.
+
+
+def test_a_probe_is_a_solver_and_a_value() -> None:
+    check_value(Probe(8))
+    check_solver(Probe(8))
+
+
+@pytest.mark.parametrize("executor", ["one-by-one", "side-by-side", "stacked"])
+def test_the_global_model_descends_the_mean_gradient(executor: str) -> None:
+    """Warm-up rounds, all samples: gradient descent on the mean of the clients' mean losses, by autograd."""
+    on = task()
+    run = ran(perm(global_lr=0.3, warmup=9, lambda_=1.0), on, 3, executor=executor)
+    module = Simulation(fedavg(), on, Options(rounds=1)).module()
+    for _ in range(3):
+        module.zero_grad()
+        for client in range(N):
+            rows = torch.from_numpy(on.split.train(client))
+            (on.loss(module(on.data.train.x[rows]), on.data.train.y[rows]) / N).backward()
+        with torch.no_grad():
+            for parameter in module.parameters():
+                parameter -= 0.3 * parameter.grad
+    assert close(run.model(), {name: p.detach() for name, p in module.named_parameters()})
+
+
+def test_the_noise_of_a_gradient_is_its_variance() -> None:
+    """Batches of 8 from many samples: what is told is, on average, how far such gradients are from the mean one."""
+    on = tiny_task(1, torch.float64)
+    samples = on.split.train(0)
+    method = Method(Full(), Probe(8), server=Compare())
+    run = Simulation(method, on, Options(rounds=1))
+    client, told, found = Client(method, run.objective), [], []
+    for number in range(400):
+        clock, at = Clock(number, 1, 0), fold(run.key, number)
+        data = client.method.brief(run.server, clock, at).data
+        order = Order(clock, at, data, {}, samples)
+        trained = client.train(order, client.open(order))
+        told.append(float(trained.notes["noise"]))
+        found.append(torch.cat([change.flatten() for change in trained.change.values()]))
+    gradients = torch.stack(found)
+    finite = 1 - 8 / len(samples)  # batches are drawn without putting back; halves of a batch are not
+    variance = float((gradients - gradients.mean(0)).square().sum(1).mean()) / finite
+    assert sum(told) / len(told) == pytest.approx(variance, rel=0.1)
+
+
+def test_without_noise_half_as_much_is_computed() -> None:
+    with_noise, without = (ran(perm(warmup=9, probe=8, lambda_=lam), task(), 1) for lam in (None, 1.0))
+    assert with_noise.metrics[0]["flops"] == 1.5 * without.metrics[0]["flops"]
+
+
+# Models that go round.
+
+
+def replayed(run: Simulation, mixed: Tensor, rounds: int) -> list[Params]:
+    """Every model after an epoch or more, by a plain loop over rounds, models and batches."""
+    on, solver, count = run.task, run.method.solver, run.task.clients
+    assert isinstance(solver, SGD)
+    models = [{name: tensor.clone() for name, tensor in run.server["origin"].items()} for _ in range(count)]
+    for number in range(rounds):
+        order = permutation(fold(run.key, "shuffle", number // count), count)
+        for model in range(count):
+            host = int(order[(model + number) % count])
+            clock, at = run.at(number, host)
+            mine = on.split.train(host)
+            for batch in solver.plan(len(mine), fold(own(at, clock), "batches")):
+                rows = torch.from_numpy(mine[batch])
+                _, grads, _ = run.objective.gradient(models[model], on.data.train.x[rows], on.data.train.y[rows])
+                step = solver.lr * count * float(mixed[model, host])
+                models[model] = {name: w - step * grads[name] for name, w in models[model].items()}
+    return models
+
+
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch's compiler uses what torch deprecates
+@pytest.mark.parametrize(
+    ("lam", "executor"), [(0.0, "one-by-one"), (1e12, "stacked"), (3.0, "one-by-one"), (3.0, "compiled")]
+)
+def test_models_go_round_as_a_plain_loop_takes_them(lam: float, executor: str) -> None:
+    """Two epochs. With lambda 0 all weight is on oneself: a model trains, with N times the rate, when it is at home."""
+    method = perm_two_stage(lambda_=lam, **PLAIN)
+    run = ran(method, task(), 2 * N, executor=executor)
+    mixed = weights(run)
+    if lam == 0:
+        assert torch.equal(mixed, torch.eye(N, dtype=torch.float64))
+        assert {sum(record["visits"]["trained"] for record in run.metrics)} == {2 * N}
+    if lam == 1e12:
+        sizes = torch.tensor([len(run.task.split.train(c)) for c in range(N)])
+        assert torch.allclose(mixed, (sizes / sizes.sum()).double().expand(N, N), atol=1e-6)
+    for client, model in enumerate(replayed(run, mixed, 2 * N)):
+        assert close(run.slot(client), model)
+    assert int(run.server["epoch"]) == 2
+
+
+def dealt(x: Tensor, y: Tensor, test: tuple[Tensor, Tensor], clients: int) -> Task:
+    """As many samples to each client as to any other, in order; a linear network."""
+    made = Task.of(lambda: nn.Linear(x.shape[1], 3).double(), (x, y), test, clients=clients)
+    starts = np.arange(clients + 1) * (len(x) // clients)
+    return replace(made, split=replace(made.split, train_index=np.arange(len(x)), train_start=starts))
+
+
+def test_with_even_weights_on_identical_clients_it_is_shuffled_sgd() -> None:
+    """All clients have the same samples: each model takes the steps of plain SGD with batches of its hosts' choice."""
+    x, y = task(1).data.train.x, task(1).data.train.y
+    run = ran(perm_two_stage(lambda_=1e9, **PLAIN), dealt(x.repeat(N, 1), y.repeat(N), (x, y), N), N)
+    assert torch.allclose(weights(run), even(N), atol=1e-9)
+    for client, model in enumerate(replayed(run, even(N), N)):
+        assert close(run.slot(client), model)
+
+
+def test_in_an_epoch_every_pair_meets_once_whoever_is_absent() -> None:
+    """Half of the clients take part, and a fifth of the messages are lost: nobody is met twice, and nobody is left."""
+    run = Simulation(perm(lambda_=1e6, **PLAIN), task(), Options(rounds=200, per_round=3, channel=Lossy(0.2)))
+    met, epochs, lost = torch.zeros(N, N, dtype=torch.int64), 0, 0
+    for number in range(60):
+        before = run.server.get("met", torch.zeros(N, N, dtype=torch.bool))
+        record = run.round(number, None)
+        new = run.server["met"] & ~before if int(run.server["epoch"]) == epochs else ~before
+        assert (new.sum(0) <= 1).all(), "a host trains one model a round"
+        assert (new.sum(1) <= 1).all(), "a model is at one host"
+        assert {int(host) for host in new.any(0).nonzero()} <= set(record["clients"])
+        met += new
+        lost += len(record["lost"])
+        if int(run.server["epoch"]) > epochs:
+            epochs += 1
+            assert (met == epochs).all()
+    assert epochs >= 3
+    assert lost > 10
+
+
+def test_a_lost_model_stays_as_it_was() -> None:
+    run = ran(perm(lambda_=1e6, **PLAIN), task(), 2, channel=Lossy(1.0))
+    assert not bool(run.server["met"].any())
+    assert run.models.known() == []
+    assert all(len(record["lost"]) == 2 * N for record in run.metrics), "the gradient, and then the model"
+    assert close(run.slot(0), run.like)
+
+
+def test_in_the_warm_up_each_model_is_the_global_one() -> None:
+    run = ran(perm(warmup=3), task(), 3)
+    assert run.models.known() == []
+    assert all(close(run.personal(client), run.model()) for client in range(N))
+    assert "visits" not in run.metrics[-1]
+
+
+def test_two_stages_begin_as_federated_averaging() -> None:
+    on = task()
+    two = ran(perm_two_stage(global_lr=0.2, warmup=3, steps=4, batch=8), on, 3)
+    one = ran(fedavg(0.2, steps=4, batch=8, weights="uniform"), on, 3)
+    # An exchange that comes before the last one has keys of its own, so batches differ; by all samples they do not.
+    assert two.metrics[-1]["bytes_up"] == one.metrics[-1]["bytes_up"]
+    whole = [{"steps": 2, "batch": None}] * 2
+    two = ran(perm_two_stage(global_lr=0.2, warmup=3, **whole[0]), on, 4)
+    one = ran(fedavg(0.2, weights="uniform", **whole[1]), on, 3)
+    assert close(two.model(), one.model()), "and then the global model stays"
+    assert [("mixing" in record, "visits" in record) for record in two.metrics] == [(False, False)] * 3 + [(True, True)]
+
+
+def test_steps_are_bounded_and_what_was_capped_is_told() -> None:
+    run = Simulation(perm_two_stage(0.1, lambda_=0, bound=0.2, warmup=0, steps=1), task(), Options(rounds=N))
+    server = run.method.server
+    assert isinstance(server, Shuffle)
+    scales = []
+    for number in range(N):
+        run.round(number, None)
+        places = server.places({**run.server, "met": torch.zeros(N, N) > 0}, range(N), Clock(0, 1, -1), run.key)
+        scales += [place.scale for place in places.values()]
+    assert set(scales) == {0.0, 2.0}, "0.1 times 5 times 1 is above 0.2"
+    assert sum(record["visits"]["capped"] for record in run.metrics) == N
+    free = simulate(perm_two_stage(0.1, lambda_=0, bound=None, warmup=0, steps=1), task(), rounds=N)
+    assert sum(record["visits"]["capped"] for record in free.metrics) == 0
+
+
+def test_after_an_epoch_models_lie_in_the_ball() -> None:
+    run = ran(perm(0.3, lambda_=1e6, radius=0.5, **PLAIN), task(), N)
+    for client in range(N):
+        squares = sum(float(tensor.square().sum()) for tensor in run.slot(client).values())
+        assert squares**0.5 <= 0.5 + 1e-12
+
+
+# Who learns from whom.
+
+
+def populations(clients: int = 8, apart: bool = True) -> Task:
+    """Two halves with opposite labels, or one population."""
+    each = 60
+
+    def samples(count: int, name: str) -> tuple[Tensor, Tensor]:
+        x = uniform(fold(key(1), name), count * 4, dtype=torch.float64).view(count, 4) - 0.5
+        return x, (x[:, 0] + x[:, 1] > 0).long()
+
+    x, y = samples(each * clients, "train")
+    first = torch.arange(clients).repeat_interleave(each) < clients // 2
+    return dealt(x, torch.where(first, y, 1 - y) if apart else y, samples(40, "test"), clients)
+
+
+@pytest.mark.parametrize("method", [perm(warmup=30, global_lr=0.5), perm_two_stage(warmup=10, steps=5, global_lr=0.5)])
+def test_weight_falls_on_ones_own_half_and_spreads_where_all_are_alike(method: Method) -> None:
+    """With the lambda that follows from the noise of gradients."""
+    halves, whole = (weights(ran(method, populations(apart=apart), 11)) for apart in (True, False))
+    strangers = halves[:4, 4:].sum() + halves[4:, :4].sum()
+    assert float(strangers) < 1e-12
+    assert float((1 / halves.square().sum(1)).min()) > 1.5
+    assert float((1 / whole.square().sum(1)).median()) > 4
+
+
+def test_weights_are_learned_each_round_or_each_epoch() -> None:
+    records = [ran(perm(every=every, **PLAIN), task(), N + 1).metrics for every in ("round", "epoch")]
+    assert [["mixing" in record for record in each] for each in records] == [
+        [True] * (N + 1),
+        [True] + [False] * (N - 1) + [True],
+    ]
+
+
+def test_steps_towards_the_weights_are_those_of_the_paper() -> None:
+    """One step is exact where all clients have as many samples; else many of them come to the same."""
+    one, exact = (ran(perm(solve=solve, lambda_=0.3, warmup=9), populations(), 2) for solve in (1, "exact"))
+    assert torch.allclose(weights(one), weights(exact), atol=1e-12)
+    many, exact = (ran(perm(solve=solve, lambda_=0.3, warmup=9), task(), 1) for solve in (400, "exact"))
+    assert torch.allclose(weights(many), weights(exact), atol=1e-6)
+
+
+def test_those_who_never_met_do_not_learn_from_each_other() -> None:
+    run = Simulation(perm(lambda_=1e6, warmup=99), task(), Options(rounds=99, per_round=2))
+    together = torch.eye(N, dtype=torch.bool)
+    for number in range(3):
+        here = torch.tensor(run.round(number, None)["clients"])
+        together[here[:, None], here] = True
+    seen = run.server["compared"]["samples"] > 0
+    assert bool((weights(run)[seen] > 0).equal(together[seen] & seen))
+    assert torch.allclose(weights(run)[~seen], torch.full((), 1 / N).double()), (
+        "who was never heard of counts all alike"
+    )
+
+
+@pytest.mark.parametrize("lam", [None, 5.0])
+def test_few_weights_a_client_are_those_of_all_where_all_are_kept(lam: float | None) -> None:
+    all_, few = (ran(perm(lambda_=lam, keep=keep, **PLAIN), task(), 4) for keep in (None, N))
+    assert torch.allclose(weights(all_), weights(few), atol=1e-12)
+    assert all(close(all_.slot(client), few.slot(client)) for client in range(N))
+    two = ran(perm(lambda_=1e9, keep=2, **PLAIN), task(), 2)
+    assert ((weights(two) > 0).sum(1) == 2).all()
+    assert torch.allclose(weights(two).sum(1), torch.ones(N).double())
+
+
+# Unequal models.
+
+
+def network() -> nn.Module:
+    return nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).double()
+
+
+WIDE = (1.0, 0.5)
+"""Of client 0, 2 and 4, and of client 1 and 3."""
+
+
+def test_a_model_trains_at_a_host_only_what_both_can_hold() -> None:
+    """Round by round: of a narrow model its own width moves, and at a narrow host no more than the host has."""
+    on = replace(task(), model=network)
+    run = Simulation(perm(lambda_=1e9, capacities=WIDE, **PLAIN), on, Options(rounds=N, executor="one-by-one"))
+    for number in range(N):
+        before = {client: run.models.get(client).get("params") for client in range(N)}
+        order = permutation(fold(run.key, "shuffle", 0), N)
+        run.round(number, None)
+        for model in range(N):
+            host = int(order[(model + number) % N])
+            rows = 8 if WIDE[model % 2] == WIDE[host % 2] == 1 else 4
+            earlier = before[model] or run.server["origin"]
+            moved = (run.slot(model)["0.weight"] != earlier["0.weight"]).any(1)
+            assert bool(moved[:rows].any())
+            assert not bool(moved[rows:].any())
+    assert [run.personal(client)["0.weight"].shape[0] for client in range(N)] == [8, 4, 8, 4, 8]
+
+
+def test_larger_models_are_farther_away() -> None:
+    on = replace(task(), model=network)
+    run = ran(perm(lambda_=2.0, capacities=WIDE, warmup=9), on, 1)
+    compared = run.server["compared"]
+    assert compared["size"].tolist() == [83, 43, 83, 43, 83]
+    term = (compared["size"] / compared["samples"]).sqrt()
+    z = compared["apart"] + term
+    cost = (weights(run) * z).sum(1) + 2.0 * (weights(run) ** 2 / compared["samples"]).sum(1)
+    for other in (torch.eye(N).double(), even(N)):
+        assert (cost <= (other * z).sum(1) + 2.0 * (other**2 / compared["samples"]).sum(1) + 1e-12).all()
+
+
+# Everywhere the same.
+
+
+BOTH = {
+    "perm": perm(warmup=1, steps=2, batch=8),
+    "perm-two-stage": perm_two_stage(warmup=1, steps=2, batch=8),
+    "unequal": perm(warmup=1, steps=2, batch=8, capacities=WIDE),
+    "sparse": perm(warmup=1, steps=2, batch=8, keep=2),
+    "sign": perm(warmup=1, steps=2, batch=8).with_parts(codec=Lift(TopK(0.2))),
+}
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_an_interrupted_run_ends_with_the_same_bytes(name: str, tmp_path: Path) -> None:
+    check_method(BOTH[name], tmp_path, replace(tiny_task(4), model=lambda: network().float()), rounds=4)
+
+
+@pytest.mark.parametrize("name", BOTH)
+def test_deployed_it_is_the_same(name: str, tmp_path: Path) -> None:
+    pytest.importorskip("flwr")
+    from flower_runs import agree, deploy, nodes, simulated
+    from local_grid import LocalGrid
+
+    on, method = replace(tiny_task(4), model=_float), BOTH[name]
+    deployed = deploy(method, on, LocalGrid(nodes(method, on, tmp_path)), rounds=4)
+    wanted = simulated(method, on, rounds=4)
+    agree(deployed, wanted, tmp_path)
+    told = ("accuracy", "personal_accuracy", "worst_tenth_accuracy", "bytes_up", "bytes_down", "flops", "visits")
+    for record, other in zip(deployed.metrics, wanted.metrics, strict=True):
+        assert all(record.get(name) == other.get(name) for name in told)
+
+
+def _float() -> nn.Module:
+    return network().float()
+
+
+def test_a_deployed_round_that_does_not_count_moves_no_model(tmp_path: Path) -> None:
+    """One node is refused in the first try of a round: that is tried again, and ends as if it had never been."""
+    pytest.importorskip("flwr")
+    from flower_runs import NUMBERS, agree, deploy, nodes, rewritten, simulated
+    from local_grid import LocalGrid
+
+    on, method = replace(tiny_task(4), model=_float), BOTH["perm"]
+    handles, tries = nodes(method, on, tmp_path), [0]
+    honest = handles[NUMBERS[2]]
+
+    def once(message: Any) -> Any:
+        from flwr.app import MessageType
+
+        from gossamer.engines.flower.messages import word
+
+        reply = honest(message)
+        late = message.metadata.message_type == MessageType.TRAIN and word(message, "round", int) == 2
+        tries[0] += late
+        return rewritten(reply, b"not a message") if late and tries[0] == 2 else reply
+
+    handles[NUMBERS[2]] = once
+    deployed = deploy(method, on, LocalGrid(handles), rounds=4, least=1.0)
+    assert len(deployed.metrics[2]["void"]) == 1
+    agree(deployed, simulated(method, on, rounds=4), tmp_path)
+
+
+# Mistakes.
+
+
+@pytest.mark.parametrize(
+    ("parts", "says"),
+    [
+        ({"view": Channels((0.5,), order="rolling")}, "fit into each other"),
+        ({"view": Channels((0.5,), True, "static")}, "fit into each other"),
+        ({"codec": Lift(Feedback(TopK()))}, "remembers"),
+        ({"send": "model"}, "send='change'"),
+        ({"labels": "own"}, "labels='all'"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(parts: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        Simulation(perm().with_parts(**parts), task(), Options(rounds=1))
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda: perm(bound=0), "bound must be positive"),
+        (lambda: perm(warmup=-1), "warmup must not be negative"),
+        (lambda: perm(lambda_=-1.0), "lam must not be negative"),
+        (lambda: perm(solve=0), "exact or steps"),
+        (lambda: perm(solve=3, lambda_=0.0), "positive lam"),
+        (lambda: perm(solve=3, keep=2), "needs exact weights"),
+        (lambda: perm(keep=0), "keep must be at least 1"),
+        (lambda: perm(sketch=0), "sketch must be at least 1"),
+        (lambda: perm(probe=0), "batch must be at least 1"),
+        (lambda: perm(capacities=(1.0, 0.5), keep=2), "compared in full"),
+        (lambda: perm(capacities=(1.0, 0.5), sketch=2), "compared in full"),
+        (lambda: perm(fleet=Fleet((Device("phone", 5, 2**20, 1e9),))), "probe must be a number"),
+        (lambda: Compare(complexity=-1), "complexity must not be negative"),
+        (lambda: Compare(complexity=1, keep=2), "unequal size"),
+        (lambda: perm(every="year"), "round or epoch"),  # type: ignore[arg-type]
+        (lambda: Compare("batches"), "samples or uniform"),  # type: ignore[arg-type]
+        (lambda: Shuffle(largest=0), "largest must be positive"),
+        (lambda: Shuffle(radius=0), "radius must be positive"),
+    ],
+)
+def test_mistakes_are_told(make: Callable[[], Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        make()
+
+
+def test_a_note_that_cannot_be_one_is_refused() -> None:
+    from gossamer.errors import PayloadError
+    from gossamer.wire import Body, Head, address, unpack
+
+    run = Simulation(perm(), task(), Options(rounds=1))
+    method = run.method.before[0]
+    clock, at = Clock(0, 1, 0), key(0)
+    client = Client(method, run.objective)
+    order = Order(clock, at, method.brief(run.server, clock, at).data, {}, run.task.split.train(0))
+    sent = client.do(order).result
+    assert not isinstance(sent, str)
+    message = unpack(sent.sent.data)
+    head = Head("up", 0, 0, message.codec, message.weight)
+    for notes in (
+        {},
+        {"note.noise": torch.tensor([-1.0])},
+        {"note.noise": torch.tensor([1.0, 2.0])},
+        {"note.x": torch.ones(1)},
+    ):
+        rest = {name: array for name, array in message.payload.items() if not name.startswith("note.")}
+        bad = address(Body.of({**rest, **notes}), head)
+        with pytest.raises(PayloadError, match=r"note|noise"):
+            method.receive(method.server.empty(run.server), bad, run.server, clock, at)
+
+
+def test_recipes_are_there_by_name() -> None:
+    assert METHODS["perm"]() == perm()
+    assert METHODS["perm-two-stage"]().before[1].solver == Probe()
+    assert perm(capacities=WIDE).view == Channels(WIDE, order="static")
+    assert perm().codec == Dense()
