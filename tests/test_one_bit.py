@@ -195,6 +195,20 @@ def test_under_losses_what_is_retained_matters_and_is_sent() -> None:
         assert (sent[0] > sent[1]) == more
 
 
+def test_a_mask_that_moves_brings_back_nothing_older_than_a_round() -> None:
+    """Messages with lost signs in them are those that follow a lost one, whether masks move or not."""
+    for ratio in (0.0, 0.3):
+        run = Simulation(
+            onebit_cs(lr=2.0, fresh=False, retain="signs", ratio=(ratio,), rows=80),
+            task(),
+            Options(rounds=12, channel=Lossy(0.5), executor="one-by-one"),
+        )
+        run.run(None, lambda record: None)
+        after = [0, *(len(record["lost"]) for record in run.metrics[:-1])]
+        twice = [record["bytes_up"]["signs"] // 10 - 4 for record in run.metrics]
+        assert twice == after
+
+
 def test_masks_that_all_share_are_decoded_once_and_own_ones_each() -> None:
     """Codes are averaged before decoding, which is not the same as averaging what is decoded."""
     method = onebit_cs(ratio=(0.5,))

@@ -137,8 +137,11 @@ class OneBit(Codec):
         return payload, {"lost": layout.unflatten(torch.zeros_like(x)), "sent": layout.unflatten(kept)}
 
     def unsent(self, state: State) -> State:
-        """What was lost is lost still."""
-        return {"lost": state["lost"], "sent": state["lost"]} if state else state
+        """Of entries that are not held: they were not sent with the last message, which is all that is remembered."""
+        if not state:
+            return state
+        kept = state["lost"] if self.accumulate else {name: torch.zeros_like(t) for name, t in state["lost"].items()}
+        return {"lost": kept, "sent": kept}
 
     def settle(self, state: State, delivered: bool) -> State:
         """Nothing is lost, or what was just sent."""
