@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import stopwatch
 import torch
-from submodels import peak
+from held import peak
 
 from gossamer import METHODS, Method, Task
 from gossamer.engines.client import Client, Findings, Order

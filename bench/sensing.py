@@ -17,11 +17,11 @@ import argparse
 import math
 import time
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
+from held import peak
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 
 from gossamer.codecs.noise import draw
 from gossamer.random import Key, key
@@ -65,19 +65,6 @@ def cosine(a: Tensor, b: Tensor) -> float:
     return float(torch.nn.functional.cosine_similarity(a, b, dim=0))
 
 
-def most_held(work: Callable[[], object]) -> float:
-    """MiB allocated at a time, at most."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
-        work()
-    found: Any = watched.profiler
-    events = [event for event in found.kineto_results.events() if event.name() == "[memory]"]
-    held = most = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        held += event.nbytes()
-        most = max(most, held)
-    return most / 2**20
-
-
 # The server.
 
 
@@ -102,7 +89,7 @@ def told(name: str, adding: Taken, decoded: Callable[[], Tensor], mean: Tensor) 
     whole = adding.wall + taken.wall
     verdict = "as asked" if whole < ASKED else "NOT as asked"
     print(f"    {name}: {taken}, with the sum {whole:.2f} s, {verdict};", end=" ")
-    print(f"{most_held(decoded):.0f} MiB; cosine {cosine(decoded(), mean):.3f}")
+    print(f"{peak(decoded, 'cpu') / 2**20:.0f} MiB; cosine {cosine(decoded(), mean):.3f}")
 
 
 def gathered(sensing: Sensing, n: int, devices: int, at: Key) -> tuple[list[Tensor], Tensor]:

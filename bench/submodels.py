@@ -20,7 +20,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import stopwatch
 import torch
-from torch.profiler import ProfilerActivity, profile
+from held import peak
 
 from gossamer import SGD, Dense, Mean, Method, Options, Task
 from gossamer.capacity import SHARES
@@ -112,24 +112,6 @@ class Entrant(NamedTuple):
         """Milliseconds of one step."""
         job = self.client.open(self.order)
         return _clock(device)(lambda: self.train(job)) / STEPS[device]
-
-
-def peak(work: Callable[[], object], device: str) -> int:
-    """The most bytes that something holds at once, beyond what there was before."""
-    if device == "cuda":
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        work()
-        return torch.cuda.max_memory_allocated() - before
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
-        work()
-    found: Any = watched.profiler
-    events = [event for event in found.kineto_results.events() if event.name() == "[memory]"]
-    held = most = 0
-    for event in sorted(events, key=lambda event: event.start_ns()):
-        held += event.nbytes()
-        most = max(most, held)
-    return most
 
 
 def steps(device: str, executor: str, repeats: int) -> None:

@@ -1,5 +1,8 @@
 """Property tests draw the same examples every time; no test watches the clock or asks the internet for anything."""
 
+import importlib
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import settings
@@ -9,6 +12,16 @@ from gossamer.data import places
 settings.register_profile("gossamer", deadline=None, derandomize=True)
 settings.load_profile("gossamer")
 torch.set_num_threads(1)  # tests run side by side, one core each
+
+
+@pytest.fixture
+def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """No cells of reproductions at all; whoever asks for it has found these scripts."""
+    cells = importlib.import_module("cells")
+    monkeypatch.setattr(cells, "CELLS", tmp_path / "cells")
+    monkeypatch.setattr(cells, "UNDER_WAY", tmp_path / "runs")
+    (tmp_path / "cells").mkdir()
+    return tmp_path
 
 
 @pytest.fixture(autouse=True)

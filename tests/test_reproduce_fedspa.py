@@ -36,15 +36,6 @@ NAMES = [*studies.METHODS, *studies.VARIANTS]
 CLIENTS, TRAIN, TEST, BATCH, ROUNDS = 20, 80, 40, 2, 3
 
 
-@pytest.fixture
-def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No cells at all."""
-    monkeypatch.setattr(cells, "CELLS", tmp_path / "cells")
-    monkeypatch.setattr(cells, "UNDER_WAY", tmp_path / "runs")
-    (tmp_path / "cells").mkdir()
-    return tmp_path
-
-
 # Cells.
 
 
@@ -136,14 +127,6 @@ def small(empty: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         return usual._replace(given=given, rounds=rounds, **more)
 
     return made
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def small_task(small: Any, empty: Path) -> Task:

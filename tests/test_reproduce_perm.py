@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import torch
 
 from gossamer.errors import ConfigError
 from gossamer.objective import Objective
@@ -22,15 +21,6 @@ cells, script, page, studies, facts, curves = (
     for name in ("cells", "perm", "perm_page", "perm_studies", "perm_facts", "perm_curves")
 )
 CLIENTS, ROUNDS = 6, 3
-
-
-@pytest.fixture
-def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No cells at all."""
-    monkeypatch.setattr(cells, "CELLS", tmp_path / "cells")
-    monkeypatch.setattr(cells, "UNDER_WAY", tmp_path / "runs")
-    (tmp_path / "cells").mkdir()
-    return tmp_path
 
 
 @pytest.fixture
@@ -129,14 +119,6 @@ def test_a_cells_cost_is_that_of_its_samples(empty: Path) -> None:
 
 
 # Small cells, whole.
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def small(method: str, setting: str = "synthetic", rounds: int = ROUNDS) -> Any:

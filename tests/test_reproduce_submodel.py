@@ -34,15 +34,6 @@ EVERY = [cell for study in studies.STUDIES.values() for cell in study()]
 SHAPE = torch.Size([3, 8, 8])
 
 
-@pytest.fixture
-def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No cells at all."""
-    monkeypatch.setattr(cells, "CELLS", tmp_path / "cells")
-    monkeypatch.setattr(cells, "UNDER_WAY", tmp_path / "runs")
-    (tmp_path / "cells").mkdir()
-    return tmp_path
-
-
 def small_task(model: str = "resnet18", clients: int = 2) -> Task:
     """A few random images, and a network so thin that each layer still has four channels to choose from."""
     draw = torch.Generator().manual_seed(0)

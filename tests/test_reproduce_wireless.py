@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from gossamer import CodedMean, Dense, Magnitude, Mean
 from gossamer.fleet import Fleet
@@ -22,23 +21,6 @@ cells, script, page, studies, facts, curves = (
 )
 COMPARED = [(name, lr) for name, row in studies.COMPARED.items() for lr in row.rates]
 EACH, ROUNDS = 5, 4
-
-
-@pytest.fixture
-def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No cells at all."""
-    monkeypatch.setattr(cells, "CELLS", tmp_path / "cells")
-    monkeypatch.setattr(cells, "UNDER_WAY", tmp_path / "runs")
-    (tmp_path / "cells").mkdir()
-    return tmp_path
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Any:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def small(cell: Any) -> Any:

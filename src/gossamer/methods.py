@@ -495,10 +495,9 @@ def perm(
     fleet: the clients' devices: each model is as wide as its client's memory allows; none means capacities count
     ties: the width rule by hand (gossamer widths --toml shows its form); none derives it from the network
     """
-    view, unequal = _widths(capacities, fleet, ties)
-    _check_unequal(unequal, fleet, probe, sketch, keep)
-    factor = complexity * unequal
-    server = Compare("uniform", "cohort", radius, global_lr, lambda_, solve, every, None, sketch, keep, factor)
+    view, size = _widths(capacities, fleet, ties, complexity)
+    _check_compared(view, fleet, probe, sketch, keep)
+    server = Compare("uniform", "cohort", radius, global_lr, lambda_, solve, every, None, sketch, keep, size)
     before = Method(view, Probe(probe, noise=lambda_ is None), server=server)
     return Method(view, SGD(lr, epochs, steps, batch), server=_shuffle(warmup, bound, lr, radius), before=(before,))
 
@@ -534,11 +533,10 @@ def perm_two_stage(
     fleet: the clients' devices: each model is as wide as its client's memory allows; none means capacities count
     ties: the width rule by hand (gossamer widths --toml shows its form); none derives it from the network
     """
-    view, unequal = _widths(capacities, fleet, ties)
-    _check_unequal(unequal, fleet, probe, sketch, keep)
+    view, size = _widths(capacities, fleet, ties, complexity)
+    _check_compared(view, fleet, probe, sketch, keep)
     first, mean = SGD(global_lr, epochs, steps, batch), WarmUp("uniform", "cohort", radius, rounds=warmup)
-    factor = complexity * unequal
-    compare = Compare("uniform", "cohort", None, 0.0, lambda_, solve, "round", warmup, sketch, keep, factor)
+    compare = Compare("uniform", "cohort", None, 0.0, lambda_, solve, "round", warmup, sketch, keep, size)
     before = Method(view, first, server=mean), Method(view, Probe(probe, noise=lambda_ is None), server=compare)
     return Method(view, SGD(lr, epochs, steps, batch), server=_shuffle(warmup, bound, lr, radius), before=before)
 
@@ -549,11 +547,20 @@ def _shuffle(warmup: int, bound: float | None, lr: float, radius: float | None) 
     return Shuffle(warmup, None if bound is None else bound / lr, radius)
 
 
-def _widths(capacities: Capacities, fleet: Fleet | None, ties: Ties | None) -> tuple[View, bool]:
-    """Whole models, or those of the clients' own widths; and whether they are unequal."""
+def _widths(capacities: Capacities, fleet: Fleet | None, ties: Ties | None, complexity: float) -> tuple[View, float]:
+    """Whole models, or as wide as their clients hold; and how much a size counts: nothing where all are whole."""
     if set(capacities) == {1} and fleet is None and ties is None:
-        return Full(), False
-    return Channels(capacities, order="static", ties=ties, fleet=fleet), True
+        return Full(), 0.0
+    return Channels(capacities, order="static", ties=ties, fleet=fleet), complexity
+
+
+def _check_compared(view: View, fleet: Fleet | None, probe: int | None, sketch: int | None, keep: int | None) -> None:
+    few = "with a fleet probe must be a number: how much memory a gradient takes depends on its batch"
+    equal = view == Full()
+    require(
+        (equal or not (sketch or keep), "clients with unequal models are compared in full: no sketch, no keep"),
+        (fleet is None or probe is not None, few),
+    )
 
 
 # Thin links: pruned models, and signs of a few measurements.
@@ -583,14 +590,6 @@ def onebit_cs(
     codec = OneBit(measurements, rows, matrix, fresh, decoder, share, length, retain, coefficient, accumulate)
     solver = SGD(lr, steps=1, batch=None)
     return Method(Magnitude(ratio, by, rise), solver, Lift(codec), CodedMean(weights))
-
-
-def _check_unequal(unequal: bool, fleet: Fleet | None, probe: int | None, sketch: int | None, keep: int | None) -> None:
-    few = "with a fleet probe must be a number: how much memory a gradient takes depends on its batch"
-    require(
-        (not unequal or not (sketch or keep), "clients with unequal models are compared in full: no sketch, no keep"),
-        (fleet is None or probe is not None, few),
-    )
 
 
 def _part(by: By, channels: Channels, entries: Callable[..., View], **more: Any) -> View:

@@ -219,7 +219,8 @@ class Rounds(ABC):
     def stage(self, stage: Stage, cohort: Sequence[int], ledger: Ledger) -> None:
         """Brief, train, send, fold, finish."""
         server, clock = stage.method.server, self.clock(stage.number)
-        stage.known.update({client: self.known(client) for client in cohort} if stage.last else {})
+        if stage.last and stage.method.view.personal:
+            stage.known.update({client: self.known(client) for client in cohort})
         stage.places.update(server.places(self.server, cohort, clock, self.key))
         asked = [c for c in cohort if c in stage.places and stage.places[c].scale] if server.own else cohort
         acc, self.revised = server.empty(self.server, stage.places), dict[int, State]()

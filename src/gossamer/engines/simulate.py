@@ -111,7 +111,7 @@ class Simulation(Rounds):
     def exchange(self, stage: Stage, cohort: Sequence[int], ledger: Ledger, inbox: Inbox) -> None:
         """The executor trains, the channel carries; once the server has everything, clients learn what arrived."""
         executor = self.executor or OneByOne(self.client) if stage.last else self.early[stage.place]
-        after, lost, failed = dict[int, State](), len(ledger.lost), len(ledger.failures)
+        after, lost = dict[int, State](), len(ledger.lost)
         with threads(executor.threads):
             for order, result in executor.run(self.orders(stage, cohort, ledger, inbox)):
                 with ledger.time("receive"):
@@ -119,7 +119,7 @@ class Simulation(Rounds):
                     after |= {} if isinstance(result, str) else {client: result.state}
                     inbox.put(client, letter)
         ledger.wait()
-        missing = {*ledger.lost[lost:], *(failure["client"] for failure in ledger.failures[failed:])}
+        missing = {*ledger.lost[lost:], *(failure["client"] for failure in ledger.failures[stage.failed :])}
         for client, state in after.items() if stage.last else ():
             self.clients.put(client, self.method.settle(state, client not in missing))
 
@@ -134,7 +134,8 @@ class Simulation(Rounds):
                 known, visit = stage.known.get(client), self.visit(stage, client)
                 sent = method.brief(self.server, clock, key, body, known, visit)
                 ledger.down.update(sent.kinds)
-            if uniform(fold(own(key, clock), "failure"), 1).item() < self.options.failure_rate:
+            rate = self.options.failure_rate
+            if rate and uniform(fold(own(key, clock), "failure"), 1).item() < rate:
                 ledger.fail(client, INJECTED)
                 inbox.put(client, None)
             else:
@@ -169,6 +170,8 @@ class Simulation(Rounds):
         home = 0 if self.method.pooled else client
         model, state = (self.slot(home), {}) if self.method.server.own else (self.model(), self.clients.get(home))
         held = self.method.personal(model, state, home)
+        if self.method.tune is None:
+            return self._deploy(held)
         after = len(self.metrics) - 1 if number is None else number
         with threads(1):  # as nodes of a deployment do it
             return self._deploy(self.client.tuned(held, *self.at(max(0, after), client), self.split.train(home)))

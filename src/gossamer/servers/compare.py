@@ -134,14 +134,7 @@ class Compare(OneModel):
         """Add one client's gradient."""
         change = arrival.change(acc.total.vector.device)
         weight = 1.0 if self.weights == "uniform" else arrival.weight
-        if arrival.part.whole:
-            for name, tensor in change.items():
-                acc.total.total[name].add_(tensor, alpha=weight)
-        else:
-            arrival.part.add(acc.total.total, change, weight)
-        if acc.total.cover is not None:
-            arrival.part.add(acc.total.cover, arrival.part.ones(acc.total.like), weight)
-        acc.total.weight += weight
+        self.mean.fold(acc.total, Arrival.of(arrival.client, arrival.part, change, weight))
         held = None if arrival.part.whole else acc.layout.flatten(arrival.part.coverage(acc.total.like))
         acc.gallery.add(arrival.client, acc.layout.flatten(arrival.part.spread(change, acc.total.like)), held)
         noise = arrival.notes.get("noise", 0.0)

@@ -272,7 +272,6 @@ class Field(Rounds):
         found, failed, names = [], [], ("own", "loss", "accuracy") if everything else ("own",)
         known = [client for client in peers if client not in self.anew]
         stage = Stage(whole(self.method), len(self.method.before), True, number)
-        stage.known.update({client: self.known(client) for client in known})
         stage.places.update({client: Place(client, 0.0) for client in known} if self.method.server.own else {})
         orders = self.orders(stage, known, None, whole=everything)
         for client, reply in self.fleet.ask(MessageType.EVALUATE, orders, self.settings.deadline):
