@@ -95,7 +95,7 @@ def outcome(cell: Cell, data_dir: Path, more: More = nothing, engine: Engine | N
     """Run a cell, or what is left of it: accuracy by evaluated round in per cent, seconds by round, bytes."""
     mine = task(cell, data_dir)
     told = {"rounds": cell.rounds, "per_round": cell.per_round, "seed": cell.seed, "eval_every": cell.eval_every}
-    options = {**told, **how(mine.model()), **({"executor": cell.executor} if cell.executor else {})}
+    options = {**told, **how(mine.model(), cell.executor)}
     if cell.fleet:
         options["channel"] = Wireless(Fleet.read(HERE / cell.fleet))
     carry_out = engine or simulate
@@ -143,12 +143,15 @@ def network(name: str, shape: torch.Size, classes: int) -> nn.Module:
     return lstm(shape, classes, dropout=0) if name == "lstm-plain" else build(name, shape, classes)
 
 
-def how(model: nn.Module) -> dict[str, Any]:
-    """Device and executor: captured where there is a GPU, but not where the network draws random numbers."""
+def how(model: nn.Module, wanted: str = "") -> dict[str, Any]:
+    """Device and executor: the one that is wanted where it can be.
+
+    Else captured on a GPU, if the network draws no random numbers; on a CPU nothing can be captured.
+    """
     if not torch.cuda.is_available():
-        return {"device": "cpu", "executor": "auto"}
+        return {"device": "cpu", "executor": "auto" if wanted.startswith("captured") else wanted or "auto"}
     draws = any(isinstance(part, nn.Dropout) for part in model.modules())
-    return {"device": "cuda", "executor": "one-by-one" if draws else "captured"}
+    return {"device": "cuda", "executor": wanted or ("one-by-one" if draws else "captured")}
 
 
 def keep(cell: Cell, data_dir: Path, until: float, more: More = nothing, engine: Engine | None = None) -> str:

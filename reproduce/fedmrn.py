@@ -13,7 +13,8 @@ alone:
     noise               Figure 5: kind and magnitude of the noise, reduced
     times               Figure 6: how long a client trains and encodes, on the device at hand
     shakespeare         Table 3: the LSTM on the file of roles, three methods
-    shakespeare-plain   the same without dropout, which a GPU does many times faster
+    shakespeare-plain   the same without dropout, which a GPU does several times faster
+    shakespeare-noise   the same with more noise, for FedMRN
 """
 
 import argparse

@@ -22,6 +22,7 @@ from fedmrn_studies import (
     noise,
     search,
     shakespeare,
+    shakespeare_noise,
     shakespeare_plain,
     table1,
 )
@@ -77,7 +78,7 @@ def cifar_table() -> str:
 def shakespeare_table() -> str:
     """Table 3's first row."""
     lines = []
-    for cell in (*shakespeare(), *shakespeare_plain()):
+    for cell in (*shakespeare(), *shakespeare_plain(), *shakespeare_noise()):
         paper = PAPER_SHAKESPEARE.get(cell.method, "not given")
         lines.append(row([cell], [f"`{cell.method}`", f"`{cell.model}`", differs(cell), f"{paper}"]))
     return table("Table 3: Shakespeare by role", ["method", "network", "with", "paper"], lines)

@@ -71,6 +71,8 @@ LETTERS: dict[str, dict[str, Any]] = {
 }
 """Shakespeare: the appendix's code masks from the first step on. It has no signed masks: theirs get half the noise."""
 
+MORE_NOISE = (0.01, 0.03)
+
 
 def given(method: str, **more: Any) -> dict[str, Any]:
     """A recipe's parameters."""
@@ -138,6 +140,13 @@ def shakespeare_plain() -> Iterator[Cell]:
     return shakespeare("lstm-plain")
 
 
+def shakespeare_noise() -> Iterator[Cell]:
+    """FedMRN without dropout and with more noise, which is as far as a weight goes in a round."""
+    plain = next(cell for cell in shakespeare_plain() if cell.method == "fedmrn")
+    for alpha in MORE_NOISE:
+        yield plain._replace(name=f"{plain.name}-{alpha:g}", given={**plain.given, "alpha": alpha})
+
+
 STUDIES: dict[str, Callable[[], Iterator[Cell]]] = {
     "search": search,
     "table1": table1,
@@ -146,4 +155,5 @@ STUDIES: dict[str, Callable[[], Iterator[Cell]]] = {
     "noise": noise,
     "shakespeare": shakespeare,
     "shakespeare-plain": shakespeare_plain,
+    "shakespeare-noise": shakespeare_noise,
 }

@@ -21,11 +21,8 @@ EVERY = 10
 """Evaluate every so many rounds: at 1/16 of the width, evaluating costs more than training."""
 STATISTICS = "batch:100"
 """Static norms take those of the test batch at hand, in the order of the test set: FedRolex's choice."""
-COMPILED = ""
-ONE_BY_ONE = "one-by-one"
-MIXED = COMPILED
-"""What trains clients of several widths on a GPU. Each width is compiled by itself, some 20 seconds each; one by one
-nothing is, but a step takes many times as long (CNN4's 14 times, see docs/speed.md), so only short runs gain by it."""
+COMPILED, AS_IT_IS = "", "captured-plain"
+"""What trains clients on a GPU: a width is compiled in some 20 seconds, which pays for whole models alone."""
 
 SEEDS = (0, 1, 2)
 SEARCHED_ON, SEARCH_ROUNDS, RATES = 100, 30, (0.1, 0.05, 0.02)  # a seed that no table uses
@@ -109,7 +106,7 @@ def cell(data: str, labels: str, capacity: str, method: str, seed: int = 0) -> C
         statistics=STATISTICS,
         schedule=SCHEDULE,
         eval_every=EVERY,
-        executor=MIXED if len(CAPACITIES[capacity]["capacities"]) > 1 else COMPILED,
+        executor=COMPILED if capacity == "1" else AS_IT_IS,
     )
 
 

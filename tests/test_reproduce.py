@@ -22,13 +22,6 @@ cells, fashion, curves, page, studies, times = (
 EVERY = [cell for study in studies.STUDIES.values() for cell in study()]
 
 
-@pytest.fixture
-def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No cells at all."""
-    monkeypatch.setattr(cells, "CELLS", tmp_path)
-    return tmp_path
-
-
 def put(cell: Any, *accuracy: float) -> None:
     """Keep a cell with a made-up curve."""
     found = {"best": max(accuracy), "last": accuracy[-1], "accuracy": accuracy}
@@ -72,13 +65,15 @@ def test_of_the_lstm_all_but_the_embedding_is_masked() -> None:
 
 def test_a_network_that_draws_is_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
     with_dropout, without = (cells.network(name, torch.Size([80]), 80) for name in ("lstm", "lstm-plain"))
-    assert cells.how(with_dropout)["device"] == "cpu"
+    assert cells.how(with_dropout) == cells.how(without, "captured-plain") == {"device": "cpu", "executor": "auto"}
+    assert cells.how(without, "stacked") == {"device": "cpu", "executor": "stacked"}
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     assert [cells.how(model)["executor"] for model in (with_dropout, without)] == ["one-by-one", "captured"]
+    assert cells.how(with_dropout, "captured-plain") == {"device": "cuda", "executor": "captured-plain"}
 
 
 def test_shakespeare_runs(tmp_path: Path, empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cells, "how", lambda model: {"executor": "one-by-one"})
+    monkeypatch.setattr(cells, "how", lambda model, wanted: {"executor": "one-by-one"})
     monkeypatch.setattr(cells, "UNDER_WAY", tmp_path / "runs")
     shakespeare_roles(tmp_path)
     cell = next(cell for cell in studies.shakespeare() if cell.method == "fedmrn")
@@ -149,7 +144,7 @@ def test_times_are_measured_in_turns_and_told(empty: Path, monkeypatch: pytest.M
     monkeypatch.setattr(times, "COMMON", {"steps": 1})
     monkeypatch.setitem(times.PLANS, "cpu", {"executor": "one-by-one", "models": ("cnn4",), "repeats": 1})
     times.keep()
-    (path,) = empty.glob("*.json")
+    (path,) = (empty / "cells").glob("*.json")
     assert path.name == "fedmrn-times-cpu.json"
     measured = json.loads(path.read_text())["times"]["cnn4"]
     assert list(measured) == list(studies.SETTINGS)

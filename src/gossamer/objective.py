@@ -239,10 +239,14 @@ class Objective:
         return network.eval()
 
     def flops(self, params: Params, rows: Tensor, keep: Params | None = None) -> Flops:
-        """Operations of one forward and backward pass, by torch's own counter; counted once for each shape."""
+        """Operations of one forward and backward pass, by torch's own counter; counted once for each shape.
+
+        It sees the products of a recurrence only where cuDNN does not do them all at once.
+        """
         shapes = (len(rows), *(params[name].shape for name in self.trained))
         if shapes not in self._flops:
-            with seeded(Key(0, 0)), torch.enable_grad(), FlopCounterMode(display=False) as counter:
+            counter, by_hand = FlopCounterMode(display=False), torch.backends.cudnn.flags(enabled=False)
+            with seeded(Key(0, 0)), torch.enable_grad(), by_hand, counter:
                 self.gradient({**self.local(), **params}, self.x[rows], self.y[rows])
             layers = {name.partition(".")[2]: sum(ops.values()) for name, ops in counter.get_flop_counts().items()}
             self._flops[shapes] = counter.get_total_flops(), layers

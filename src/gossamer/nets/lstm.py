@@ -3,7 +3,8 @@
 Eight numbers for each character, one layer of 256 LSTM units, and scores from its last state; no biases, and dropout
 before the scores. The LSTM is written out from two linear layers and a loop over time: unlike PyTorch's own, whose
 kernels are closed boxes, it can be stacked over clients and compiled, and what FedMRN masks, the weights of linear
-layers, is all there is of it besides the characters' numbers.
+layers, is all there is of it besides the characters' numbers. With dropout it is neither stacked nor compiled, and on a
+GPU a loop over time is slow by itself: there it is cuDNN's LSTM, with the same weights.
 
 Linear weights start as N(0, 0.01^2), the characters' numbers as N(0, 1): with these as small as the weights, nothing
 is learned for hundreds of steps.
@@ -45,11 +46,22 @@ class LSTM(nn.Module):
 
     def states(self, x: Tensor) -> Tensor:
         """The state after the last of the vectors ``x`` (batch x time x embedding)."""
+        if x.is_cuda and torch.backends.cudnn.enabled and isinstance(self.drop, nn.Dropout):
+            return self._states_by_cudnn(x)
         units = self.hidden.weight.shape[1]  # fewer than UNITS at a client that holds a narrower network
         hidden = cell = x.new_zeros(x.shape[0], units)
         for pushed in self.input(x).unbind(1):
             hidden, cell = step(pushed + self.hidden(hidden), cell)
         return hidden
+
+    def _states_by_cudnn(self, x: Tensor) -> Tensor:
+        into, onto = self.input.weight, self.hidden.weight
+        begin = x.new_zeros(1, x.shape[0], onto.shape[1])
+        flat = torch.cat([into.reshape(-1), onto.reshape(-1)])  # one piece of memory, as cuDNN wants them
+        weights = [flat[: into.numel()].view_as(into), flat[into.numel() :].view_as(onto)]
+        _, hidden, _ = torch.lstm(x, (begin, begin), weights, False, 1, 0.0, True, False, True)
+        last: Tensor = hidden[0]
+        return last
 
 
 def step(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:

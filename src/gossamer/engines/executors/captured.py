@@ -20,7 +20,7 @@ from gossamer.engines.executors.program import begin_anew
 from gossamer.engines.executors.stacked import Group, InChunks, Pair, kind
 from gossamer.engines.executors.steps import in_place, tensors
 from gossamer.errors import ConfigError
-from gossamer.method import Trained
+from gossamer.method import Job, Trained
 from gossamer.types import State
 
 CHUNK = 16
@@ -63,17 +63,26 @@ class Captured(InChunks):
         for done in self.run([order._replace(limit=WORTH_CAPTURING)] * many):
             check(done)
 
+    def bucket(self, job: Job) -> Any:
+        """All of a chunk: each has a graph of its own, so that a narrow client and a wide one run side by side."""
+
     def group(self, bucket: Sequence[Pair]) -> Group:
-        """The clients of a bucket, each in a place."""
-        places = self.places.setdefault(kind(bucket[0][1]), [])
-        lessons = [Lesson(self.client, order, job) for order, job in bucket]
-        for number, (pair, lesson) in enumerate(zip(bucket, lessons, strict=True)):
-            if number == len(places):
-                places.append(Place(self.client, pair, lesson, self.room))
-            elif not places[number].holds(lesson):
-                places[number] = Place(self.client, pair, lesson, 2 * sum(lesson.sizes))
-            places[number].capture(lesson, self.plain, self.compiled, self.full)
-        return Crew(self.client, bucket, lessons, places[: len(bucket)], self.plain)
+        """The clients of a bucket, each in a place of its shapes."""
+        lessons, taken, places = [Lesson(self.client, order, job) for order, job in bucket], Counter[Any](), []
+        for pair, lesson in zip(bucket, lessons, strict=True):
+            shapes = kind(pair[1])
+            places.append(self._place(self.places.setdefault(shapes, []), taken[shapes], pair, lesson))
+            taken[shapes] += 1
+        return Crew(self.client, bucket, lessons, places, self.plain)
+
+    def _place(self, alike: "list[Place]", number: int, pair: Pair, lesson: Lesson) -> "Place":
+        """Of the places that are alike the one of a number, with graphs for a lesson; made if there is none."""
+        if number == len(alike):
+            alike.append(Place(self.client, pair, lesson, self.room))
+        elif not alike[number].holds(lesson):
+            alike[number] = Place(self.client, pair, lesson, 2 * sum(lesson.sizes))
+        alike[number].capture(lesson, self.plain, self.compiled, self.full)
+        return alike[number]
 
 
 class CapturedPlain(Captured):

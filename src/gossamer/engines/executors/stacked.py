@@ -39,7 +39,7 @@ class Group(Protocol):
 
 
 class InChunks(AlwaysReady, ABC):
-    """Clients of equal shapes in groups of at most so many."""
+    """Clients in groups of at most so many: of equal shapes, unless said otherwise."""
 
     threads: int | None = None
 
@@ -50,6 +50,10 @@ class InChunks(AlwaysReady, ABC):
     @abstractmethod
     def group(self, bucket: Sequence[Pair]) -> Group:
         """The clients of a bucket, ready to step."""
+
+    def bucket(self, job: Job) -> Any:
+        """Jobs for which this is equal can be grouped."""
+        return kind(job)
 
     def run(self, orders: Iterable[Order]) -> Iterator[Done]:
         """Chunk by chunk."""
@@ -62,7 +66,7 @@ class InChunks(AlwaysReady, ABC):
         for order in orders:
             try:
                 job = self.client.open(order)
-                buckets.setdefault(kind(job), []).append((order, job))
+                buckets.setdefault(self.bucket(job), []).append((order, job))
             except Exception as error:
                 yield Done(order, reason(error))
         for bucket in buckets.values():
