@@ -34,8 +34,9 @@ from gossamer.nets import build
 from gossamer.objective import Objective
 from gossamer.random import Key, key
 from gossamer.solvers import Solver
-from gossamer.types import Clock, Params, Part
+from gossamer.types import Clock, Params, Part, State
 from gossamer.views import Channels, Network
+from gossamer.views.base import Impersonal
 
 KEY, CLOCK = key(0), Clock(0, 1, 0)
 SHAPE, BATCH = torch.Size([3, 32, 32]), 10
@@ -46,7 +47,7 @@ MEMORY, TIME, ROUND = 0.12, 0.2, 2.0
 
 
 @dataclass(frozen=True)
-class Masked:
+class Masked(Impersonal):
     """The same channels as those of a narrower network, but as 0 and 1 on all entries of the whole one."""
 
     channels: Channels
@@ -55,7 +56,7 @@ class Masked:
     def fit(self, network: Network, solver: Solver) -> "Masked":
         return Masked(self.channels.fit(network, solver))
 
-    def part(self, like: Params, clock: Clock, key: Key) -> Part:
+    def part(self, like: Params, clock: Clock, key: Key, mine: State | None = None) -> Part:
         narrow = self.channels.part(like, clock, key)
         return Part() if narrow.whole else Part(keep=narrow.coverage(like))
 

@@ -71,7 +71,7 @@ LETTERS: dict[str, dict[str, Any]] = {
 }
 """Shakespeare: the appendix's code masks from the first step on. It has no signed masks: theirs get half the noise."""
 
-MORE_NOISE = (0.01, 0.03)
+MORE_NOISE, NOISE_ROUNDS = (0.01, 0.03), 25
 
 
 def given(method: str, **more: Any) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def shakespeare_noise() -> Iterator[Cell]:
     """FedMRN without dropout and with more noise, which is as far as a weight goes in a round."""
     plain = next(cell for cell in shakespeare_plain() if cell.method == "fedmrn")
     for alpha in MORE_NOISE:
-        yield plain._replace(name=f"{plain.name}-{alpha:g}", given={**plain.given, "alpha": alpha})
+        yield plain._replace(name=f"{plain.name}-{alpha:g}", rounds=NOISE_ROUNDS, given={**plain.given, "alpha": alpha})
 
 
 STUDIES: dict[str, Callable[[], Iterator[Cell]]] = {

@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from gossamer.types import Params, State
 
@@ -19,10 +20,48 @@ def subtract(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Params:
     return {name: a[name] - tensor for name, tensor in b.items()}
 
 
+def shift(a: Mapping[str, Tensor], b: Mapping[str, Tensor], by: float | Tensor) -> Params:
+    """``a + by b`` for the names of ``a``."""
+    if not _at_once(a):
+        return {name: tensor + by * b[name] for name, tensor in a.items()}
+    far = torch._foreach_mul([b[name] for name in a], by)
+    torch._foreach_add_(far, list(a.values()))
+    return dict(zip(a, far, strict=True))
+
+
+def shift_(a: Mapping[str, Tensor], b: Mapping[str, Tensor], by: float) -> None:
+    """The same where ``a`` lies."""
+    if _at_once(a):
+        torch._foreach_add_(list(a.values()), [b[name] for name in a], alpha=by)
+        return
+    for name, tensor in a.items():
+        tensor.add_(b[name], alpha=by)
+
+
+def scale(a: Mapping[str, Tensor], by: Tensor) -> Params:
+    """``a`` times a number."""
+    if not _at_once(a):
+        return {name: tensor * by for name, tensor in a.items()}
+    return dict(zip(a, torch._foreach_mul(list(a.values()), by), strict=True))
+
+
 def norm(a: Mapping[str, Tensor]) -> Tensor:
     """The Euclidean norm of all entries taken together, added up in name order."""
+    if _at_once(a):
+        whole: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm([a[name] for name in sorted(a)])))
+        return whole
     squares = [a[name].square().sum() for name in sorted(a)]
     return torch.stack(squares).sum().sqrt() if squares else torch.zeros(())
+
+
+def _at_once(a: Mapping[str, Tensor]) -> bool:
+    """Whether one kernel can do all of them: on a GPU, where to start one each takes longer than to run it.
+
+    A transformed or compiled function sees to that by itself.
+    """
+    if torch.compiler.is_compiling() or not all(tensor.is_cuda for tensor in a.values()):
+        return False
+    return bool(a) and not any(is_functorch_wrapped_tensor(tensor) for tensor in a.values())
 
 
 def move(nest: Mapping[str, Any], device: str | torch.device) -> State:
@@ -78,6 +117,10 @@ def take(nest: Mapping[str, Any], rows: Any) -> State:
 
 def put(nest: Mapping[str, Any], rows: Any, new: Mapping[str, Any]) -> None:
     """Write rows of a stacked nest in place."""
+    if rows is ... and _at_once(old := flatten(dict(nest))):
+        there = flatten(dict(new))
+        torch._foreach_copy_(list(old.values()), [there[name] for name in old])
+        return
     for name, value in nest.items():
         if isinstance(value, Mapping):
             put(value, rows, new[name])

@@ -72,15 +72,15 @@ class SGD(InBatches):
         params: Params = carry["params"]
         grads, forward = gradient(params)
         if self.proximal:
-            grads = {name: g + self.proximal * (params[name] - start[name]) for name, g in grads.items()}
+            grads = tree.shift(grads, tree.subtract(params, {name: start[name] for name in grads}), self.proximal)
         if self.clip is not None:
             shrink = torch.clamp(self.clip / (tree.norm(grads) + 1e-6), max=1.0)
-            grads = {name: g * shrink for name, g in grads.items()}
+            grads = tree.scale(grads, shrink)
         if self.weight_decay:
-            grads = {name: g + self.weight_decay * params[name] for name, g in grads.items()}
+            grads = tree.shift(grads, params, self.weight_decay)
         if self.momentum:
-            grads = {name: self.momentum * carry["velocity"][name] + g for name, g in grads.items()}
-        moved = {name: _descend(params[name], g, now["rate"]) for name, g in grads.items()}
+            grads = tree.shift(grads, carry["velocity"], self.momentum)
+        moved = _descend({name: params[name] for name in grads}, grads, now["rate"])
         still = {"velocity": {**carry["velocity"], **grads}} if self.momentum else {}
         return {"params": {**params, **forward, **moved}, **still}
 
@@ -89,6 +89,9 @@ class SGD(InBatches):
         return {}
 
 
-def _descend(tensor: Tensor, gradient: Tensor, rate: float | Tensor) -> Tensor:
+def _descend(params: Params, grads: Params, rate: float | Tensor) -> Params:
     """In place where the rate is a plain number; a compiler, which is given tensors, finds that out by itself."""
-    return tensor - rate * gradient if isinstance(rate, Tensor) else tensor.sub_(gradient, alpha=rate)
+    if isinstance(rate, Tensor):
+        return tree.shift(params, grads, -rate)
+    tree.shift_(params, grads, -rate)
+    return params
