@@ -106,8 +106,8 @@ def begun(made: Method, task: Task, rounds: int = 2, **options: Any) -> Simulati
     return Simulation(made, task, Options(rounds=rounds, executor="one-by-one", **options))
 
 
-def fitted(order: str, capacities: Any = (1 / 2,), task: Task | None = None, **more: Any) -> Channels:
-    view = begun(method(order, capacities, **more), task or some_task()).method.view
+def fitted(order: str, capacities: Any = (1 / 2,), task: Task | None = None, run: int = 0, **more: Any) -> Channels:
+    view = begun(method(order, capacities, **more), task or some_task(), seed=run).method.view
     assert isinstance(view, Channels)
     return view
 
@@ -213,6 +213,12 @@ def test_shuffled_windows_begin_where_algorithm_2_says() -> None:
     assert len({tuple(order) for order in orders}) == 4
     other = fitted("shuffled", (1 / 2,), places=10, seed=6)
     assert [r for r in range(10) if not same_part(view, other, r)]
+
+
+def test_the_order_of_windows_follows_from_the_seed_of_the_run() -> None:
+    one, two = (fitted("shuffled", (1 / 2,), places=10, run=seed) for seed in (1, 2))
+    assert [r for r in range(10) if not same_part(one, two, r)]
+    assert all(same_part(one, fitted("shuffled", (1 / 2,), places=10, seed=1), r) for r in range(10))
 
 
 def same_part(view: Channels, other: Channels, round_: int) -> bool:

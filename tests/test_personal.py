@@ -22,7 +22,7 @@ from gossamer.engines.client import Client, Findings, Order
 from gossamer.engines.simulate import Simulation
 from gossamer.errors import PayloadError
 from gossamer.method import own
-from gossamer.random import fold, key, uniform
+from gossamer.random import Key, fold, key, uniform
 from gossamer.solvers import NotingSGD
 from gossamer.testing import check_method, check_solver, check_view
 from gossamer.types import Params, Payload, State
@@ -76,6 +76,7 @@ class Outline:
     """As much of a network as a view is fitted to."""
 
     like: Params
+    key: Key = key(0)
 
     @property
     def trained(self) -> list[str]:
@@ -677,10 +678,33 @@ def test_the_note_is_of_the_weights_after_the_first_epoch(momentum: float) -> No
     assert noting[0].method.solver.end({}) == {}
 
 
-def test_with_one_epoch_the_note_is_the_end() -> None:
-    _, job, result = trained(sub_fedavg(epochs=1, batch=8), some_task())
+def test_with_one_epoch_the_note_is_the_end_so_that_nothing_would_be_pruned() -> None:
+    once = sub_fedavg(batch=8).with_parts(solver=NotingSGD(0.1, 1, batch=8))
+    _, job, result = trained(once, some_task())
     early = result.notes["early"]
     assert same({name: early[name] - job.start[name] for name in job.start}, result.change)
+    with pytest.raises(ConfigError, match="epochs must be at least 2"):
+        sub_fedavg(epochs=1)
+
+
+def test_judging_a_mask_takes_a_forward_pass_over_all_samples() -> None:
+    client, job, result = trained(sub_fedavg(epochs=2, batch=8), some_task())
+    findings = Findings(client, job, result)
+    findings.accuracy(findings.weights)
+    products = sum(weight.numel() for weight in findings.weights.values() if weight.dim() == 2)
+    assert findings.flops == 2 * products * len(job.samples)
+
+
+def test_masks_follow_from_the_seed_of_the_run_unless_they_have_their_own() -> None:
+    def first(run_seed: int, **view: int) -> State:
+        method = fedspa(mask="rsm").with_parts(view=Personal(moving=False, **view))
+        run = Simulation(method, TASK, Options(rounds=1, seed=run_seed))
+        return run.method.view.start(run.like, 0)
+
+    assert same(first(1), first(1))
+    assert not same(first(1), first(2))
+    assert same(first(1, seed=5), first(2, seed=5))
+    assert not same(first(1, seed=5), first(1))
 
 
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch's compiler uses what torch deprecates

@@ -453,6 +453,10 @@ def sub_fedavg(
     """
     require(
         (prune in ("weights", "hybrid"), f"prune must be weights or hybrid, got {prune!r}"),
+        (
+            epochs > 1,
+            f"epochs must be at least 2, as the masks after the first and the last are compared, got {epochs}",
+        ),
         (prune == "hybrid" or ties is None, "prune=weights: weights are pruned one by one, so ties says nothing"),
     )
     by_weight = target, share, distance, accuracy

@@ -254,6 +254,15 @@ class Objective:
         shares = _shares({name: params[name] for name in self.trained}, keep or {})
         return Flops(done, done - round(sum((1 - share) * layers.get(name, 0) for name, share in shares.items())))
 
+    def forward_flops(self, params: Params, rows: Tensor) -> int:
+        """Operations of evaluating so many samples, of which each takes as many as the first."""
+        shapes = ("forward", *(params[name].shape for name in self.trained))
+        if shapes not in self._flops:
+            with FlopCounterMode(display=False) as counter:
+                self.evaluate(params, self.x[rows[:1]], self.y[rows[:1]])
+            self._flops[shapes] = counter.get_total_flops(), {}
+        return len(rows) * self._flops[shapes][0]
+
     def check(self, params: Params) -> None:
         """Try one forward and backward pass on a few samples, so that a wrong model is found before any work."""
         x, y = (tensor.to(self.device) for tensor in self._some())

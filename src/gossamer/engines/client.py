@@ -121,7 +121,7 @@ class Client:
     def begin(self, job: Job, steps: int) -> tuple[Params, State, State]:
         """For a round of so many steps: where it starts, what is carried from step to step, and what stays the same."""
         start = {**job.start, **self.objective.local()}
-        carry = self.method.solver.begin(start, job.state.get("solver", {}), steps)
+        carry = self.method.solver.begin(start, job.state.get("solver") or self._first(job), steps)
         layout, device = Layout.of(job.start, job.part.keep), self.objective.device
         codec = self.method.codec.rehearsal(layout, steps, job.codec_key, device)
         form = self.method.form.aid(job.part.take(self.like), fold(job.key, "form")) if self.formed else {}
@@ -130,6 +130,12 @@ class Client:
         if job.scale is not None:
             more["scale"] = torch.tensor(job.scale, dtype=layout.dtype, device=device)
         return start, {**carry, **taken}, {"keep": dict(job.part.keep), "codec": codec, "form": form, **more}
+
+    def _first(self, job: Job) -> State:
+        """What the solver remembers before the client's first round."""
+        if not self.method.solver.from_first:
+            return {}
+        return {"personal": job.part.take(self.objective.initial())}
 
     def step(self, start: Params, carry: State, aid: State, x: Tensor, y: Tensor, now: Now) -> tuple[State, Tensor]:
         """One step, operation by operation: the next carry, and the loss."""
@@ -244,6 +250,7 @@ class Findings:
         objective, samples = self.client.objective, self.job.samples
         assert samples is not None
         rows = torch.from_numpy(samples).to(objective.device)
+        self.flops += objective.forward_flops(params, rows)
         _, right = objective.evaluate(params, objective.x[rows], objective.y[rows])
         return float(right.double().mean())
 

@@ -29,10 +29,12 @@ class Solver(Protocol):
     """How a client trains: a plan of batches, and one step.
 
     whole: whether it needs the whole model, and a codec that training does not feel
+    from_first: whether what it remembers begins as ``personal``: the model that the run begins with
     tells: which of its notes, numbers that are not negative, go to the server
     """
 
     whole: ClassVar[bool]
+    from_first: ClassVar[bool]
     tells: ClassVar[tuple[str, ...]]
 
     def plan(self, samples: int, key: Key) -> list[np.ndarray]:

@@ -16,6 +16,7 @@ class InBatches:
     steps: int | None
     batch: int | None
     whole: ClassVar[bool] = False
+    from_first: ClassVar[bool] = False
     tells: ClassVar[tuple[str, ...]] = ()
 
     def batch_rules(self) -> list[tuple[bool, str]]:

@@ -7,8 +7,8 @@ the second the client's own model v, which it remembers from round to round, goe
     v <- v - lr factor(round) lam (v - w_start)
 
 The pull is a move by itself, after every batch; in the paper's pseudo-code it is part of the gradient, which differs by
-lr**2 lam g. It moves trained tensors alone: running statistics are each model's own. Before its first round v is the
-model that the client then receives.
+lr**2 lam g. It moves trained tensors alone: running statistics are each model's own. v starts where the global model
+did before the first round, whenever the client's own first round is; until then the client deploys the global model.
 """
 
 import math
@@ -52,6 +52,7 @@ class Ditto(OwnModel, SGD):
     personal_steps: int | None = None
     lam: float = 0.5
     whole: ClassVar[bool] = True
+    from_first: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -35,6 +35,7 @@ class Probe:
     batch: int | None = None
     noise: bool = True
     whole: ClassVar[bool] = False
+    from_first: ClassVar[bool] = False
     tells: ClassVar[tuple[str, ...]] = ("noise",)
 
     def __post_init__(self) -> None:

@@ -3,6 +3,7 @@
 from typing import ClassVar, Protocol, TypeVar
 
 from gossamer.random import Key
+from gossamer.random import key as make_key
 from gossamer.solvers import Solver
 from gossamer.types import Clock, Params, Part, Payload, State
 from gossamer.widths import Widths
@@ -14,6 +15,7 @@ class Network(Protocol):
     """What a view is fitted to."""
 
     trained: list[str]
+    key: Key
 
     def outline(self) -> Params:
         """The tensors that travel, of which only names, shapes, type and device can be relied on."""
@@ -117,6 +119,11 @@ class Impersonal:
     def follow(self, mine: State, said: Payload, like: Params) -> State:
         """Nothing."""
         return {}
+
+
+def shared_key(seed: int | None, network: Network) -> Key:
+    """By what all clients draw alike: a seed of the view's own, or the run's."""
+    return network.key if seed is None else make_key(seed)
 
 
 class AnyNetwork:

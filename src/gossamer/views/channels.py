@@ -24,9 +24,10 @@ from gossamer.capacity import Capacities, Room, Shares, capacity, check_capaciti
 from gossamer.errors import ConfigError, require
 from gossamer.fleet import Fleet
 from gossamer.random import Key, fold, permutation
+from gossamer.random import key as make_key
 from gossamer.solvers import Solver
 from gossamer.types import Clock, Params, Part, State
-from gossamer.views.base import Impersonal, Network
+from gossamer.views.base import Impersonal, Network, shared_key
 from gossamer.views.windows import place
 from gossamer.widths import Ties, Widths
 
@@ -42,7 +43,7 @@ class Channels(Impersonal):
     drawn: draw each client's capacity anew in every round instead
     order: which channels: static, rolling, shuffled or random
     places: how many places shuffled windows begin at, which is the number of rounds of an epoch
-    seed: of the order of places, which all clients share
+    seed: of the order of places, which all clients share; none takes the run's
     streams: whether layers that are added up hold the same channels; without, every layer draws its own
     ties: the width rule by hand (gossamer widths --toml shows its form); none derives it from the network
     fleet: the clients' devices: each client has the largest share that fits its memory; none means capacities count
@@ -52,11 +53,12 @@ class Channels(Impersonal):
     drawn: bool = False
     order: Order = "rolling"
     places: int = 64
-    seed: int = 0
+    seed: int | None = None
     streams: bool = True
     ties: Ties | None = None
     fleet: Fleet | None = None
     widths: Widths | None = field(default=None, repr=False)
+    at: Key = field(default=make_key(0), repr=False)
     common: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -84,7 +86,8 @@ class Channels(Impersonal):
         require(
             (bool(widths.sizes), "this network has no channels that could be left out: all its dimensions are fixed")
         )
-        fitted = replace(self, widths=widths, capacities=self._shares(network, solver, widths))
+        at, shares = shared_key(self.seed, network), self._shares(network, solver, widths)
+        fitted = replace(self, widths=widths, capacities=shares, at=at)
         for share in sorted({float(share) for share in fitted.capacities}):  # type: ignore[arg-type]
             try:
                 network.check(narrowed(widths, like, share))
@@ -115,7 +118,7 @@ class Channels(Impersonal):
         if self.widths is None:
             raise ConfigError("Channels knows nothing of the network yet: Method.fit tells it")
         share = capacity(self.capacities, self.drawn, clock, key)
-        start = place(self.places, self.seed, clock.round) if self.order == "shuffled" else 0
+        start = place(self.places, self.at, clock.round) if self.order == "shuffled" else 0
         channels = {
             group: self._chosen(group, size, held(size, share), start, clock.round, key)
             for group, size in self.widths.sizes

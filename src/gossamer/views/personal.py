@@ -22,7 +22,7 @@ from gossamer.solvers import Solver
 from gossamer.sparsity import DENSITIES, kept
 from gossamer.types import Clock, Params, Part, Payload, State
 from gossamer.views import masks
-from gossamer.views.base import Evidence, Network
+from gossamer.views.base import Evidence, Network, shared_key
 from gossamer.views.masks import Bits
 
 Trained = tuple[tuple[str, torch.Size], ...]
@@ -39,7 +39,7 @@ class Personal:
     regrow: which entries are taken up for those dropped: gradient (of largest gradient) or random
     rate: share of the held entries that the first round drops; it falls to 0 by a cosine
     last: whether the rate is 0 in the last round already, or would be in the one after it
-    seed: of the masks to start with
+    seed: of the masks to start with; none takes the run's
     """
 
     density: float = 0.5
@@ -49,8 +49,9 @@ class Personal:
     regrow: Literal["gradient", "random"] = "gradient"
     rate: float = 0.5
     last: bool = True
-    seed: int = 0
+    seed: int | None = None
     shapes: Trained | None = field(default=None, repr=False)
+    at: Key = field(default=make_key(0), repr=False)
     common: ClassVar[bool] = False
     personal: ClassVar[bool] = True
     nested: ClassVar[bool] = False
@@ -67,7 +68,8 @@ class Personal:
     def fit(self, network: Network, solver: Solver) -> "Personal":
         """With the shapes of what is trained: statistics that a network gathers are held whole."""
         outline = network.outline()
-        fitted = replace(self, shapes=tuple((name, outline[name].shape) for name in network.trained))
+        shapes = tuple((name, outline[name].shape) for name in network.trained)
+        fitted = replace(self, shapes=shapes, at=shared_key(self.seed, network))
         _counts(fitted)
         return fitted
 
@@ -137,7 +139,7 @@ def _first(view: Personal, client: int | None) -> Bits:
     """The mask that a client, or everybody, starts with."""
     shapes, found = dict(view.shapes or ()), {}
     for name, many in _counts(view).items():
-        at = fold(make_key(view.seed), "mask", name, *([] if client is None else [client]))
+        at = fold(view.at, "mask", name, *([] if client is None else [client]))
         mask = torch.zeros(shapes[name].numel(), dtype=torch.bool)
         mask[torch.from_numpy(permutation(at, shapes[name].numel())[:many])] = True
         found[name] = bits(mask)

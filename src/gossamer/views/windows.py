@@ -1,7 +1,7 @@
 """Sub-models that are windows over the model's entries, which move on from round to round."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -10,12 +10,13 @@ from gossamer.capacity import Capacities, capacity, check_shares
 from gossamer.errors import require
 from gossamer.random import Key, fold, permutation
 from gossamer.random import key as make_key
+from gossamer.solvers import Solver
 from gossamer.types import Clock, Params, Part, State
-from gossamer.views.base import AnyNetwork, Impersonal
+from gossamer.views.base import Impersonal, Network, shared_key
 
 
 @dataclass(frozen=True)
-class Windows(AnyNetwork, Impersonal):
+class Windows(Impersonal):
     """A client holds as many neighbouring entries as it has room for, from where the round's window begins.
 
     Windows begin at evenly spaced places, and go on at the beginning where they reach the end. An epoch is as many
@@ -26,7 +27,7 @@ class Windows(AnyNetwork, Impersonal):
     drawn: draw each client's capacity anew in every round instead
     places: how many places there are, which is the number of rounds of an epoch
     shuffled: take the places in a new random order in every epoch, rather than one after the other
-    seed: of that order, which all clients share
+    seed: of that order, which all clients share; none takes the run's
     least: tensors of fewer dimensions (norms, biases, with 2) are held whole
     """
 
@@ -34,17 +35,22 @@ class Windows(AnyNetwork, Impersonal):
     drawn: bool = False
     places: int = 64
     shuffled: bool = True
-    seed: int = 0
+    seed: int | None = None
     least: int = 2
+    at: Key = field(default=make_key(0), repr=False)
     common: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_shares("Windows", self.capacities)
         require((self.places >= 1, f"Windows.places must be at least 1, got {self.places}"))
 
+    def fit(self, network: Network, solver: Solver) -> "Windows":
+        """With the key of the order."""
+        return replace(self, at=shared_key(self.seed, network))
+
     def place(self, round_: int) -> int:
         """Where the window of a round begins, as the number of a place."""
-        return place(self.places, self.seed, round_) if self.shuffled else round_ % self.places
+        return place(self.places, self.at, round_) if self.shuffled else round_ % self.places
 
     def part(self, like: Params, clock: Clock, key: Key, mine: State | None = None) -> Part:
         """A mask for each tensor that the window covers in part or not at all."""
@@ -61,7 +67,7 @@ class Windows(AnyNetwork, Impersonal):
         return Part(keep=keep)
 
 
-def place(places: int, seed: int, round_: int) -> int:
+def place(places: int, key: Key, round_: int) -> int:
     """The place of a round, where each epoch takes all places in a random order of its own."""
     epoch, number = divmod(round_, places)
-    return int(permutation(fold(make_key(seed), "windows", epoch), places)[number])
+    return int(permutation(fold(key, "windows", epoch), places)[number])
