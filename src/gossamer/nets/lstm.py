@@ -10,6 +10,8 @@ Linear weights start as N(0, 0.01^2), the characters' numbers as N(0, 1): with t
 is learned for hundreds of steps.
 """
 
+import warnings
+
 import torch
 from torch import Tensor, nn
 
@@ -55,11 +57,11 @@ class LSTM(nn.Module):
         return hidden
 
     def _states_by_cudnn(self, x: Tensor) -> Tensor:
-        into, onto = self.input.weight, self.hidden.weight
-        begin = x.new_zeros(1, x.shape[0], onto.shape[1])
-        flat = torch.cat([into.reshape(-1), onto.reshape(-1)])  # one piece of memory, as cuDNN wants them
-        weights = [flat[: into.numel()].view_as(into), flat[into.numel() :].view_as(onto)]
-        _, hidden, _ = torch.lstm(x, (begin, begin), weights, False, 1, 0.0, True, False, True)
+        weights = [self.input.weight, self.hidden.weight]
+        begin = x.new_zeros(1, x.shape[0], weights[1].shape[1])
+        with warnings.catch_warnings():  # cuDNN wants them in one piece of memory; to copy them takes next to nothing
+            warnings.filterwarnings("ignore", message="RNN module weights are not part of single contiguous")
+            _, hidden, _ = torch.lstm(x, (begin, begin), weights, False, 1, 0.0, True, False, True)
         last: Tensor = hidden[0]
         return last
 
