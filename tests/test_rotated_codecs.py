@@ -13,8 +13,9 @@ from torch import Tensor
 from gossamer.codecs.base import Codec
 from gossamer.codecs.drive import Drive
 from gossamer.codecs.eden import Eden
+from gossamer.codecs.hadamard import CACHED, hadamard_
 from gossamer.codecs.packing import unbits
-from gossamer.codecs.rotation import BLOCK, Rotation, hadamard
+from gossamer.codecs.rotation import BLOCK, Rotation
 from gossamer.errors import ConfigError, PayloadError
 from gossamer.exact import norm
 from gossamer.random import fold, key, uniform
@@ -84,12 +85,42 @@ def sylvester(d: int) -> Tensor:
 @pytest.mark.parametrize("d", [1, 2, 4, 64, 512])
 def test_the_transform_is_the_hadamard_matrix(d: int) -> None:
     x = gauss(3 * d, torch.float64).view(3, d)
-    assert torch.allclose(hadamard(x), x @ sylvester(d) / math.sqrt(d), rtol=1e-12, atol=1e-13)
+    wanted = x @ sylvester(d)
+    assert torch.allclose(hadamard_(x.clone()), wanted, rtol=1e-12, atol=1e-12)
+    assert torch.allclose(hadamard_(x.T.contiguous(), 0), wanted.T, rtol=1e-12, atol=1e-12)
 
 
-def test_rows_are_transformed_each_for_itself() -> None:
-    x = gauss(40 * BLOCK).view(40, BLOCK)  # more than a CPU takes at a time
-    assert torch.equal(hadamard(x)[17:19], hadamard(x[17:19]))
+def stages(x: Tensor) -> Tensor:
+    """The transform of each row, stage by stage: an entry and the one 2**s places on become sum and difference."""
+    places = torch.arange(x.shape[1])
+    for stage in range(x.shape[1].bit_length() - 1):
+        other = x[:, places ^ (1 << stage)]
+        x = torch.where(places >> stage & 1 == 0, x + other, other - x)
+    return x
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    ("shape", "dim"),
+    [
+        ((40, BLOCK), -1),  # more rows than a CPU takes at a time
+        ((4096, 70), 0),
+        ((3, 2048, 100), 1),
+        ((2, CACHED + 5), 0),
+        ((8, CACHED + 5), 0),
+        ((2, 2, 3), 1),
+        ((5, 1), -1),
+    ],
+)
+def test_bits_are_those_of_the_stages_wherever_memory_is_cut(
+    shape: tuple[int, ...], dim: int, dtype: torch.dtype
+) -> None:
+    x = gauss(math.prod(shape), dtype).view(shape)
+    last = x.movedim(dim, -1)
+    wanted = stages(last.reshape(-1, shape[dim])).view(last.shape).movedim(-1, dim)
+    found = x.clone()
+    assert hadamard_(found, dim) is found
+    assert torch.equal(found, wanted)
 
 
 @pytest.mark.parametrize("n", SIZES)
@@ -97,7 +128,9 @@ def test_the_rotation_keeps_the_norm_and_is_undone(n: int) -> None:
     x, rotation = gauss(n), Rotation(n, KEY)
     y = rotation.forward(x)
     assert abs(norm(y) / norm(x) - 1) < 1e-6
+    before = y.clone()
     assert norm(rotation.inverse(y) - x) < 1e-6 * norm(x)
+    assert torch.equal(y, before)
     assert not torch.equal(y, Rotation(n, fold(KEY, 1)).forward(x)) or n == 1
 
 

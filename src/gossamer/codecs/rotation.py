@@ -1,9 +1,9 @@
 """Rotate, then round: a random rotation makes any vector look Gaussian, and Gaussian entries are cheap to round.
 
 The rotation is the randomised Hadamard transform H D x / sqrt(d), twice: D flips signs as the key says, afresh each
-time, and H is the Hadamard matrix, made of log2(d) stages of sums and differences. Once is not enough for vectors with
-few large entries: of (5, 3, 1, 0, 0, ...) the 5 alone would decide all signs of the transform, and whatever is decoded
-from those would lack the 3, whichever D is drawn. After a second time all entries have a say.
+time, and H is the Hadamard matrix (:mod:`.hadamard`). Once is not enough for vectors with few large entries: of
+(5, 3, 1, 0, 0, ...) the 5 alone would decide all signs of the transform, and whatever is decoded from those would lack
+the 3, whichever D is drawn. After a second time all entries have a say.
 
 The transform wants d to be a power of two. A long vector is therefore rotated in blocks of d = 8192, each with a scale
 of its own, and nothing is padded, whatever its length n. With ``head = n % d``,
@@ -27,6 +27,7 @@ import torch
 from torch import Tensor
 
 from gossamer.codecs.base import Codec
+from gossamer.codecs.hadamard import hadamard_
 from gossamer.codecs.packing import bits, expect_bits, unbits
 from gossamer.errors import PayloadError
 from gossamer.exact import root, shift, total, unit
@@ -36,7 +37,6 @@ from gossamer.wire import expect, finite
 
 BLOCK = 2**13
 TURNS = 2  # how often each step transforms
-CACHED = 2**17  # how many entries a CPU transforms at a time
 
 
 @dataclass(frozen=True)
@@ -93,17 +93,18 @@ class Rotation:
 
     def _turned(self, x: Tensor, flips: Tensor) -> Tensor:
         for flip in flips:
-            x = self._mixed(torch.where(flip, -x, x))
+            x = self._mixed_(torch.where(flip, -x, x))
         return x
 
     def _turned_back(self, x: Tensor, flips: Tensor) -> Tensor:
+        x = x.clone()
         for flip in reversed(flips):
-            x = self._mixed(x)
+            x = self._mixed_(x)
             x = torch.where(flip, -x, x)
         return x
 
-    def _mixed(self, x: Tensor) -> Tensor:
-        return hadamard(x.view(-1, self.block)).view(-1)
+    def _mixed_(self, x: Tensor) -> Tensor:
+        return hadamard_(x.view(-1, self.block)).mul_(1 / math.sqrt(self.block)).view(-1)
 
     def _flips(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Which entries change their sign: in the first step and in the second, a row for each turn."""
@@ -114,25 +115,6 @@ class Rotation:
         packed = (drawn.view(-1, 1) >> places & 0xFF).to(torch.uint8).view(-1)
         flips = unbits(packed, count)
         return flips[: TURNS * first].view(TURNS, first), flips[TURNS * first :].view(TURNS, rest)
-
-
-def hadamard(x: Tensor) -> Tensor:
-    """The orthonormal Hadamard transform of each row, whose length is a power of two; it undoes itself."""
-    rows = max(1, CACHED // x.shape[1])
-    # A GPU wants all rows at once, a CPU few enough to stay in its cache; to a row it makes no difference.
-    pieces = torch.split(x, rows) if x.device.type == "cpu" else (x,)
-    return torch.cat([_butterflies(piece) for piece in pieces]).mul_(1 / math.sqrt(x.shape[1]))
-
-
-def _butterflies(x: Tensor) -> Tensor:
-    """Sums of neighbours to the front, differences to the back: after log2(d) times, each entry is back in place."""
-    half = x.shape[1] // 2
-    spare = (torch.empty_like(x), torch.empty_like(x))
-    for stage in range(x.shape[1].bit_length() - 1):
-        even, odd, x = x[:, ::2], x[:, 1::2], spare[stage % 2]
-        torch.add(even, odd, out=x[:, :half])
-        torch.sub(even, odd, out=x[:, half:])
-    return x
 
 
 class Rotated(Codec):

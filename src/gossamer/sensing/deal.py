@@ -9,6 +9,7 @@ and this takes one random number for every B entries. A deal without random star
 one input wherever a layer has B inputs.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
@@ -17,44 +18,65 @@ from torch.nn.functional import pad
 
 from gossamer.random import LOW, Key, words
 
+CACHED = 2**16  # how many entries a CPU turns at a time
+
 
 @dataclass(frozen=True, eq=False)
 class Deal:
     """Which entry goes to which block. Laid out, the blocks are columns; those are filled up with zeros at the end.
 
     size: how many entries the vectors have
-    source: for each place, where in the same row of the vector, cut into rows, its entry is
+    blocks: how many blocks there are
+    starts: for each row of the vector, cut into rows of so many, the block that its first entry goes to
     """
 
     size: int
-    source: Tensor
+    blocks: int
+    starts: Tensor
 
     @classmethod
     def make(cls, size: int, block: int, key: Key, device: torch.device | str = "cpu") -> "Deal":
         """The deal of a key to as many blocks as it takes if none has more than ``block`` entries."""
         blocks = max(1, -(-size // block))
-        starts = (words(key, -(-size // blocks), device=device) >> 32 & LOW) * blocks >> 32
-        return cls(size, (torch.arange(blocks, device=device) - starts.view(-1, 1)) % blocks)
-
-    @property
-    def blocks(self) -> int:
-        """How many blocks there are."""
-        return self.source.shape[1]
+        drawn = words(key, -(-size // blocks), device=device) >> 32 & LOW
+        return cls(size, blocks, drawn * blocks >> 32)
 
     @property
     def each(self) -> int:
         """How many places a block has: its entries, and at most one that is zero."""
-        return self.source.shape[0]
+        return len(self.starts)
 
     def out(self, x: Tensor) -> Tensor:
-        """The blocks of a vector, as columns."""
-        return laid(x, self.blocks).gather(1, self.source)
+        """The blocks of a vector, as columns, in memory of their own."""
+        if self.blocks == 1:
+            return x.clone().view(-1, 1)
+        columns = x.new_empty(self.each, self.blocks)
+        parts = (laid(part, self.blocks) for part in torch.split(x, self._rows * self.blocks))
+        return self._turned(parts, self.blocks - self.starts, columns)
 
     def back(self, columns: Tensor) -> Tensor:
         """The vector whose blocks these are."""
-        return torch.empty_like(columns).scatter_(1, self.source, columns).view(-1)[: self.size]
+        if self.blocks == 1:
+            return columns.view(-1)
+        parts = torch.split(columns, self._rows)
+        return self._turned(parts, self.starts, torch.empty_like(columns)).view(-1)[: self.size]
+
+    @property
+    def _rows(self) -> int:
+        """How many rows are turned at a time: on a CPU as many as stay in its cache, else all."""
+        most = CACHED // self.blocks if self.starts.device.type == "cpu" else self.each
+        return max(1, min(most, self.each))
+
+    def _turned(self, parts: Iterable[Tensor], by: Tensor, out: Tensor) -> Tensor:
+        """Each row from some place on, up to its end, and then from its beginning: cut out of the row twice over."""
+        first = torch.arange(self._rows, device=by.device) * (2 * self.blocks)
+        for part, starts, to in zip(parts, torch.split(by, self._rows), torch.split(out, self._rows), strict=True):
+            twice = torch.cat((part, part), 1).view(-1).unfold(0, self.blocks, 1)
+            torch.index_select(twice, 0, first[: len(part)] + starts, out=to)
+        return out
 
 
 def laid(x: Tensor, columns: int) -> Tensor:
     """A vector row by row, with zeros at the end of the last."""
-    return pad(x, (0, -len(x) % columns)).reshape(-1, columns)
+    short = -len(x) % columns
+    return (pad(x, (0, short)) if short else x).reshape(-1, columns)

@@ -16,8 +16,8 @@ one order: their bits, and so their signs, are the same on every device. The Gau
 adds up its products in an order of its own: measurements differ in their last bits, and a sign does where they are that
 close to zero, which is one in some millions.
 
-Memory, beside the vectors' own: 8 bytes an entry for the deal, and for the Gaussian matrix 4 bytes times (S / n) times
-the square of a block, 16 MiB for a quarter and blocks of 4096. Blocks are smaller where that would pass 32 MiB.
+Memory, beside the vectors' own: for the Gaussian matrix 4 bytes times (S / n) times the square of a block, 16 MiB for a
+quarter and blocks of 4096. Blocks are smaller where that would pass 32 MiB.
 """
 
 import math
@@ -29,8 +29,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from gossamer.codecs.hadamard import hadamard_
 from gossamer.codecs.noise import draw
-from gossamer.codecs.rotation import hadamard
 from gossamer.errors import listed, require
 from gossamer.exact import unit
 from gossamer.random import LOW, Key, fold, uniform, words
@@ -122,7 +122,7 @@ class Matrix(ABC):
 
     @abstractmethod
     def _ahead(self, columns: Tensor) -> Tensor:
-        """The measurements of each block, as columns."""
+        """The measurements of each block, as columns; what is given may be overwritten."""
 
     @abstractmethod
     def _behind(self, columns: Tensor) -> Tensor:
@@ -148,10 +148,10 @@ def _gaussian(rows: int, deal: Deal, key: Key, dtype: torch.dtype) -> Matrix:
     shape = -(-rows // deal.blocks), deal.each
     size = math.prod(shape)
     pieces = [
-        draw("gauss", 1.0, fold(key, "gauss"), min(DRAWN, size - start), start=start, device=deal.source.device)
+        draw("gauss", 1.0, fold(key, "gauss"), min(DRAWN, size - start), start=start, device=deal.starts.device)
         for start in range(0, size, DRAWN)
     ]
-    drawn = torch.cat(pieces).view(shape) if pieces else torch.empty(shape, device=deal.source.device)
+    drawn = torch.cat(pieces).view(shape) if pieces else torch.empty(shape, device=deal.starts.device)
     return GaussianMatrix(rows, deal, drawn.to(dtype).mul_(math.sqrt(deal.blocks / max(1, rows))))
 
 
@@ -186,7 +186,7 @@ class GaussianMatrix(Matrix):
 
 def _hadamard(rows: int, deal: Deal, key: Key, dtype: torch.dtype) -> Matrix:
     most, width = -(-rows // deal.blocks), 1 << max(0, deal.each - 1).bit_length()
-    device, turns = deal.source.device, max(1, -(-most // width))
+    device, turns = deal.starts.device, max(1, -(-most // width))
     coins = uniform(fold(key, "flips"), turns * 2 * width, device=device)
     flips = (coins < 0.5).to(dtype).mul_(-2).add_(1).view(turns, 2, width)
     kept = [
@@ -229,15 +229,26 @@ class HadamardMatrix(Matrix):
         return share * (1 - share) * self.size * room / max(1, self.rows) ** 2
 
     def _ahead(self, columns: Tensor) -> Tensor:
-        width = self.flips.shape[-1]
-        filled = pad(columns.T, (0, width - len(columns)))  # the transform wants blocks as rows
-        turned = [hadamard(hadamard(filled * first).mul_(second)) for first, second in self.flips]
-        kept = torch.cat(turned, 1) if len(turned) > 1 else turned[0]
-        return (kept.index_select(1, self.kept) * self.scale).T.contiguous()
+        turns, _, width = self.flips.shape
+        first, second = self._flips()
+        fits = (turns, width) == (1, len(columns))
+        turned = columns[None].mul_(first) if fits else pad(columns, (0, 0, 0, width - len(columns))) * first
+        hadamard_(hadamard_(turned, 1).mul_(second * self._unit), 1)
+        return turned.view(turns * width, -1).index_select(0, self.kept).mul_(self._unit).mul_(self.scale)
 
     def _behind(self, columns: Tensor) -> Tensor:
         turns, _, width = self.flips.shape
-        filled = columns.new_zeros(columns.shape[1], turns * width).index_copy_(1, self.kept, columns.T)
-        pairs = zip(self.flips, torch.split(filled, width, 1), strict=True)
-        turned = [hadamard(hadamard(rows).mul_(second)).mul_(first) for (first, second), rows in pairs]
-        return (sum(turned[1:], turned[0])[:, : self.deal.each] * self.scale).T.contiguous()
+        first, second = self._flips()
+        filled = columns.new_zeros(turns * width, columns.shape[1]).index_copy_(0, self.kept, columns)
+        turned = hadamard_(hadamard_(filled.view(turns, width, -1), 1).mul_(second * self._unit), 1)
+        parts = turned.mul_(first * self._unit)[:, : self.deal.each]
+        return sum(parts[1:], parts[0]) * self.scale
+
+    def _flips(self) -> tuple[Tensor, Tensor]:
+        """Of all rotations those before the first transform and those before the second, as columns."""
+        return self.flips[:, 0, :, None], self.flips[:, 1, :, None]
+
+    @property
+    def _unit(self) -> float:
+        """What makes a transform orthonormal."""
+        return 1 / math.sqrt(self.flips.shape[-1])

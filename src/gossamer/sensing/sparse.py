@@ -7,8 +7,9 @@ Both go down the gradient of what they compare, and keep the k largest entries a
     biht    compares signs with the signs of Phi x: for the signs of one device (binary iterative hard thresholding,
             Jacques et al., 2013). It knows nothing of a mean in [-1, 1], which no vector has as its signs
 
-Both fit k entries as closely as they can, noise and all. With few measurements for each entry that is too much, and
-:func:`gossamer.sensing.amp` is closer to the truth.
+Both fit k entries as closely as they can, noise and all. With few measurements for each entry that is too much. Of a
+sparse vector S / 10 entries are then better to keep than all that it has; :func:`gossamer.sensing.amp` finds out by
+itself, and is closer to the truth.
 """
 
 import math
