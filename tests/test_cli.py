@@ -12,8 +12,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gossamer import fedavg, simulate
+from gossamer import METHODS, fedavg, simulate
 from gossamer.cli import main
+from gossamer.cli.flags import flags
 from gossamer.cli.looking import distinct
 from gossamer.engines.simulate import Simulation
 from gossamer.errors import RunError
@@ -201,6 +202,12 @@ REFUSED = [
     ("run fedavg --set solver.momentum=x", "--set solver.momentum=x: momentum must be a number, got 'x'"),
     ("run fedavg --set solver.schedule=x", "--set solver.schedule=x: unknown schedule 'x': known: constant"),
     ("run fedavg --set solver.lr.x=1", "--set solver.lr.x=1: SGD.lr has no fields of its own"),
+    (
+        "run perm --set server.clients=3",
+        "--set server.clients=3: Shuffle.clients follows from the task and the network: it cannot be set",
+    ),
+    ("run perm --lambda inf", "lambda must be a number from 0 on, got inf"),
+    ("run perm-two-stage --lambda nan", "lambda must be a number from 0 on, got nan"),
     ("run eden --set codec.codec.bits=9", "--set codec.codec.bits=9: Eden.bits must be a whole number from 1 to 8"),
     ("run fedavg --codec edan", "unknown codec 'edan': did you mean eden?"),
     ("run fedavg --codec eden:x", "codec 'eden:x': bits must be a whole number, got 'x'"),
@@ -323,6 +330,11 @@ def test_methods_lists_every_method_and_the_flags_of_one(gossamer: Gossamer) -> 
     assert "\n--mu X " in said
     assert "strength of the pull" in said
     assert "\nsolver  SGD(lr=0.1" in said
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_flag_says_what_it_means(name: str) -> None:
+    assert [flag.word for flag in flags(METHODS[name], name) if not flag.meaning] == []
 
 
 def test_a_recipe_in_a_file_has_its_flags_read_off(gossamer: Gossamer) -> None:

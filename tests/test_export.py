@@ -19,7 +19,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from gossamer import Method, Result, Task, fedavg, fedsparsify, files, local, simulate
+from gossamer import Method, Result, Task, fedavg, fedsparsify, files, local, perm, simulate
 from gossamer.cli import main
 from gossamer.engines.simulate import Simulation
 from gossamer.errors import ConfigError, RunError
@@ -273,6 +273,86 @@ def test_a_run_on_a_gpu_is_exported_where_there_is_none(tmp_path: Path) -> None:
     files.write(tmp_path / "run/executor.json", files.to_json({"executor": "captured"}))
     exported = export(stand(tmp_path / "run", fedavg(), tiny_task()), tmp_path / "out")
     assert exported.accuracy == pytest.approx(result.accuracy)
+
+
+# Narrower models.
+
+NARROW = perm(warmup=0, steps=1, batch=8, capacities=(1.0, 0.5))
+"""Of three clients the second holds half of the channels."""
+
+BARE = """
+import sys
+
+sys.modules["gossamer"] = None  # importing it now raises ImportError
+import torch
+from safetensors.torch import load_file, save_file
+
+torch.set_num_threads(1)
+for folder in sys.argv[1:]:
+    x = load_file(f"{folder}/x.safetensors")["x"]
+    with torch.no_grad():
+        save_file({"scores": torch.export.load(f"{folder}/model.pt2").module()(x)}, f"{folder}/y.safetensors")
+"""
+
+
+@pytest.fixture(scope="module")
+def narrow(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Simulation, Exported]]:
+    """The narrow client's own model of each network, and what a Python process without Gossamer made of it."""
+    home, found = tmp_path_factory.mktemp("narrow"), {}
+    for model in SHAPES:
+        task, out = some_task(model), home / model / "export"
+        ran(NARROW, task, home / model, rounds=2, executor="one-by-one")
+        run = stand(home / model, NARROW, task)
+        found[model] = out, run, export(run, out, client=1)
+        save_file({"x": task.data.test.x}, out / "x.safetensors")
+    folders = [str(out) for out, _, _ in found.values()]
+    done = subprocess.run([sys.executable, "-I", "-c", BARE, *folders], cwd=home, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return found
+
+
+@pytest.mark.parametrize("model", SHAPES)
+def test_a_narrower_clients_program_says_what_its_network_says(
+    model: str, narrow: dict[str, tuple[Path, Simulation, Exported]]
+) -> None:
+    """By the network that clients are trained and evaluated with, which has narrower tensors put into it."""
+    out, run, exported = narrow[model]
+    mine, x, y = run.personal(1), run.task.data.test.x, run.task.data.test.y
+    scores = load_file(out / "y.safetensors")["scores"]
+    loss, right = run.objective.evaluate(mine, x, y)
+    assert float(run.task.loss(scores, y)) == pytest.approx(loss, rel=1e-5)
+    assert exported.accuracy == pytest.approx(float(right.double().mean()))
+    assert exported.problem is None
+    read = load_file(out / TENSORS)
+    assert all(torch.equal(read[name], tensor) for name, tensor in mine.items())
+    assert sum(map(Tensor.numel, mine.values())) < 0.6 * run.objective.layout.size
+
+
+def test_a_narrower_network_is_one_that_was_built_narrower(
+    narrow: dict[str, tuple[Path, Simulation, Exported]],
+) -> None:
+    out, run, _ = narrow["mlp"]
+    half = nn.Sequential(
+        nn.Flatten(), nn.Linear(16, 100), nn.ReLU(), nn.Linear(100, 100), nn.ReLU(), nn.Linear(100, CLASSES)
+    )
+    half.load_state_dict(load_file(out / TENSORS))
+    with torch.no_grad():
+        assert torch.allclose(load_file(out / "y.safetensors")["scores"], half(run.task.data.test.x), atol=1e-6)
+
+
+def test_a_narrower_networks_static_norms_have_statistics_of_its_own(tmp_path: Path) -> None:
+    task = static_task(OfTraining(8))
+    ran(NARROW, task, tmp_path / "run", executor="one-by-one")
+    run = stand(tmp_path / "run", NARROW, task)
+    exported = export(run, tmp_path / "out", client=1)
+    read, network, x = load_file(tmp_path / "out" / TENSORS), run.objective.build(run.personal(1)), task.data.train.x
+    conv = network[0]
+    assert isinstance(conv, nn.Conv2d)
+    batches = [conv(batch).mean((0, 2, 3)) for batch in torch.split(x, 8)]
+    assert torch.allclose(read["1.running_mean"], torch.stack(batches).mean(0), atol=1e-6)
+    assert len(read["1.running_mean"]) == 2
+    assert exported.batch == "any"
+    assert exported.own_accuracy == pytest.approx(run.evaluate.share(run.personal(1), task.split.test(1)))
 
 
 # Networks that torch cannot follow.

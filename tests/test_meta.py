@@ -524,6 +524,18 @@ def test_a_field_that_cannot_be_is_refused_by_name(solver: type, field: str, val
         solver(**{field: value})
 
 
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: per_fedavg(inner=-1), r"PerFedAvg\.inner must be a number from 0 on, got -1"),
+        (lambda: fedavg_tuned(tune_epochs=0), "tune_epochs must be at least 1, got 0"),
+    ],
+)
+def test_of_a_recipe_the_parameter_is_named(make: Callable[[], Method], said: str) -> None:
+    with pytest.raises(ConfigError, match=f"^{said}$"):
+        make()
+
+
 def test_a_pull_that_leaps_too_far_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"PFedMe\.personal_lr \* lam must be below 2, .* got 3"):
         PFedMe(personal_lr=0.1, lam=30)
@@ -552,8 +564,9 @@ def test_tuning_that_makes_no_sense_is_refused() -> None:
 
 
 def test_training_must_not_feel_its_codec() -> None:
-    with pytest.raises(ConfigError, match="PFedMe cannot go with a codec that training feels"):
+    with pytest.raises(ConfigError, match=r"PFedMe cannot go with a codec that training feels.*rehearsed=False"):
         simulate(pfedme().with_parts(codec=Lift(MaskedNoise())), tiny_task(), rounds=1)
+    simulate(pfedme().with_parts(codec=Lift(MaskedNoise(rehearsed=False))), tiny_task(), rounds=1)
 
 
 def test_a_personal_model_can_be_tuned_too() -> None:

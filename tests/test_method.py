@@ -8,8 +8,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from gossamer import SGD, Clock, Codec, Dense, Full, Layout, Lossy, Mean, Method, Params, PayloadError, simulate, wire
-from gossamer.codecs import Feedback
+from gossamer import (
+    SGD,
+    Clock,
+    Codec,
+    ConfigError,
+    Dense,
+    Full,
+    Layout,
+    Lossy,
+    Mean,
+    Method,
+    Params,
+    PayloadError,
+    simulate,
+    wire,
+)
+from gossamer.codecs import Feedback, Lift, OneBit, TopK
 from gossamer.method import Trained
 from gossamer.methods import METHODS, fedavg
 from gossamer.nets import build
@@ -150,6 +165,16 @@ def test_a_client_learns_whether_its_message_arrived() -> None:
         state = method.settle(state, delivered)
     assert 0 < arrived <= sent_rounds
     assert arrived + float(next(iter(state["codec"]["owed"].values())).flatten()[0]) == sent_rounds
+
+
+@pytest.mark.parametrize(
+    "down", [Feedback(TopK(0.1)), Lift(Feedback(TopK(0.1))), Lift(OneBit(retain="change"))], ids=repr
+)
+def test_what_goes_down_has_no_memory(down: Codec) -> None:
+    """The server keeps none of it, so that such a codec would do less than it says."""
+    with pytest.raises(ConfigError, match=r"down=.*remembers.*leave out Feedback, and give OneBit retain='nothing'"):
+        simulate(fedavg().with_parts(down=down), tiny_task(), rounds=1)
+    simulate(fedavg().with_parts(down=Lift(TopK(0.5))), tiny_task(), rounds=1)
 
 
 def test_memory_and_loss_meet_in_the_simulator() -> None:

@@ -393,6 +393,31 @@ def test_unequal_parts_are_compared_where_both_hold_something() -> None:
         kept.vectors()
 
 
+@pytest.mark.parametrize("kind", ["whole", "held", "sketched"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_what_a_gallery_kept_another_takes_up(kind: str, dtype: torch.dtype) -> None:
+    """Three clients in one round and two in the next: the distances of five in one, to the bit."""
+    vectors = torch.from_numpy(generator(key(8)).normal(size=(5, 30))).to(dtype)
+    parts = torch.ones(5, 30)
+    parts[1::2, 15:] = 0
+    fields: dict[str, Any] = {"sketch": Sketch(7, key(2))} if kind == "sketched" else {}
+
+    def filled(gallery: Gallery, clients: Sequence[int]) -> Gallery:
+        for client in clients:
+            gallery.add(client, vectors[client], parts[client] if kind == "held" else None)
+        return gallery
+
+    before, after = filled(Gallery(**fields), [4, 0, 3]), Gallery(**fields)
+    after.recall(*before.kept())
+    who, found = filled(after, [2, 1]).distances()
+    wanted = filled(Gallery(**fields), range(5)).distances()
+    assert who == wanted[0] == [0, 1, 2, 3, 4]
+    assert torch.equal(found, wanted[1])
+    assert before.kept()[0] == [0, 3, 4]
+    with pytest.raises(ConfigError, match="was added before"):
+        after.add(3, vectors[3])
+
+
 def test_an_empty_gallery_has_no_distances() -> None:
     who, found = Gallery().distances()
     assert (who, found.shape) == ([], (0, 0))

@@ -193,6 +193,20 @@ def test_a_wrong_model_is_found_before_any_work(model: object, said: str) -> Non
         simulate(fedavg(), Task.of(model, (x, y), (x, y), clients=2), rounds=1)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_networks_of_half_precision_are_refused_once_and_by_name(dtype: torch.dtype) -> None:
+    x, y = images(4)
+    task = Task.of(lambda: nn.Sequential(nn.Flatten(), nn.Linear(256, 3)).to(dtype), (x, y), (x, y), clients=2)
+    with pytest.raises(ConfigError, match=f"tensor 1.weight is of {dtype}: .* float32 or float64"):
+        Objective(task, "cpu", KEY)
+    with pytest.raises(ConfigError, match=r"test: x is of torch\.bfloat16"):
+        Task.of(lambda: nn.Linear(256, 3), (x, y), (x.bfloat16(), y), clients=2)
+    half = nn.BatchNorm2d(1).to(dtype)
+    norm = Task.of(lambda: nn.Sequential(half, nn.Flatten(), nn.Linear(256, 3)), (x, y), (x, y), clients=2)
+    with pytest.raises(ConfigError, match=f"tensor 0.weight is of {dtype}"):
+        Objective(norm, "cpu", KEY)
+
+
 def test_a_loss_that_is_not_one_number_is_refused() -> None:
     x, y = images(4)
     task = Task.of(lambda: nn.Sequential(nn.Flatten(), nn.Linear(256, 3)), (x, y), (x, y), clients=2,

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gossamer import METHODS, Channels, ConfigError, Full, Lossy, Method, Task, simulate
+from gossamer import METHODS, Channels, ConfigError, Full, Lossy, Method, PayloadError, Task, simulate
 from gossamer.codecs import Dense, Feedback, Lift, TopK
 from gossamer.device import Device
 from gossamer.engines.client import Client, Order
@@ -21,10 +21,10 @@ from gossamer.method import own
 from gossamer.methods import fedavg, perm, perm_two_stage
 from gossamer.mixing import even, square
 from gossamer.random import fold, key, permutation, uniform
-from gossamer.servers import Compare, Shuffle
+from gossamer.servers import Arrival, Compare, Place, Shuffle
 from gossamer.solvers import SGD, Probe
 from gossamer.testing import check_method, check_solver, check_value, tiny_task
-from gossamer.types import Clock, Params
+from gossamer.types import Clock, Params, Part
 
 N = 5
 PLAIN: dict[str, Any] = {"warmup": 0, "bound": None, "steps": 2, "batch": 8}
@@ -282,6 +282,65 @@ def test_those_who_never_met_do_not_learn_from_each_other() -> None:
     )
 
 
+LATE: dict[str, dict[str, Any]] = {
+    "some take part": {"per_round": 2},
+    "messages are lost": {"channel": Lossy(0.5)},
+    "both": {"per_round": 3, "channel": Lossy(0.4)},
+}
+
+
+@pytest.mark.parametrize("late", LATE)
+@pytest.mark.parametrize("more", [{}, {"sketch": 20}, {"keep": N}, {"capacities": (1.0, 0.5)}], ids=str)
+def test_two_stages_compare_everybody_once_whoever_is_late(late: str, more: dict[str, Any]) -> None:
+    """At a model that stays, so that it comes to the same as if all had been there in the first comparison."""
+    on, method = replace(task(), model=network), perm_two_stage(lambda_=2.0, warmup=0, steps=1, batch=8, **more)
+    run, all_ = ran(method, on, 40, **LATE[late]), ran(method, on, 1)
+    assert bool(run.server["ready"].all())
+    assert torch.allclose(weights(run), weights(all_), rtol=0, atol=1e-9)
+    assert "rows" not in run.server["compared"], "what was kept for the late ones is let go"
+    heard = sum(record["bytes_up"].get("note.noise", 0) // 4 for record in run.metrics)
+    assert heard == N if late == "some take part" else heard > N, "who was heard is not asked again"
+    told = [number for number, record in enumerate(run.metrics) if "mixing" in record]
+    assert len(told) > 1, "somebody was late"
+    assert max(told) < 30, "and then there is nothing to do"
+
+
+def test_in_two_stages_a_model_goes_round_once_its_client_was_compared() -> None:
+    method = perm_two_stage(lambda_=1e6, warmup=1, bound=None, steps=2, batch=8)
+    run = Simulation(method, task(), Options(rounds=99, per_round=2, executor="one-by-one"))
+    waited = 0
+    for number in range(12):
+        before = {client: run.slot(client) for client in range(N)}
+        run.round(number, None)
+        ready = run.server.get("ready", torch.zeros(N, dtype=torch.bool))
+        if number == 0:
+            continue
+        moved = {client for client in range(N) if not close(run.slot(client), before[client])}
+        assert moved <= {int(client) for client in ready.nonzero()}
+        assert not bool(run.server["met"][~ready].any())
+        assert not bool(run.server["met"][:, ~ready].any())
+        assert not bool(weights(run)[ready][:, ~ready].any()), "nobody learns from those who were not compared"
+        waited += not bool(ready.all())
+    assert waited
+    assert bool(ready.all())
+    assert sum(record["visits"]["trained"] for record in run.metrics[1:]) > 0
+
+
+def test_a_client_that_is_never_heard_does_not_stop_the_others() -> None:
+    class Deaf(Simulation):
+        def carry(self, order: Order, result: Any, ledger: Any) -> Any:
+            letter = super().carry(order, result, ledger)
+            return None if order.clock.client == 3 else letter
+
+    method = perm_two_stage(lambda_=1e6, warmup=0, bound=None, steps=1, batch=8)
+    run = Deaf(method, task(), Options(rounds=12, executor="one-by-one"))
+    run.run(None, lambda record: None)
+    assert run.server["ready"].tolist() == [True, True, True, False, True]
+    assert run.models.known() == [0, 1, 2, 4]
+    assert int(run.server["epoch"]) == 3, "in four rounds all four have met"
+    assert close(run.slot(3), run.model())
+
+
 @pytest.mark.parametrize("lam", [None, 5.0])
 def test_few_weights_a_client_are_those_of_all_where_all_are_kept(lam: float | None) -> None:
     all_, few = (ran(perm(lambda_=lam, keep=keep, **PLAIN), task(), 4) for keep in (None, N))
@@ -290,6 +349,17 @@ def test_few_weights_a_client_are_those_of_all_where_all_are_kept(lam: float | N
     two = ran(perm(lambda_=1e9, keep=2, **PLAIN), task(), 2)
     assert ((weights(two) > 0).sum(1) == 2).all()
     assert torch.allclose(weights(two).sum(1), torch.ones(N).double())
+
+
+def test_a_change_that_would_take_a_model_out_of_range_is_refused() -> None:
+    """Both are finite, and their sum is not."""
+    huge = {"w": torch.full((2,), 1e308, dtype=torch.float64)}
+    server = Shuffle().fit(Simulation(perm(), task(), Options(rounds=1)).objective)
+    acc = server.empty({"params": huge}, {1: Place(4, 1.0)})
+    arrival = replace(Arrival.of(1, Part(), huge, 1.0), model=huge)
+    with pytest.raises(PayloadError, match="would not be finite"):
+        server.fold(acc, arrival)
+    assert acc.models.known() == []
 
 
 # Unequal models.
@@ -365,6 +435,30 @@ def test_deployed_it_is_the_same(name: str, tmp_path: Path) -> None:
         assert all(record.get(name) == other.get(name) for name in told)
 
 
+@pytest.mark.parametrize("options", [{"per_round": 2}, {"least": 0.5}], ids=["some take part", "replies are lost"])
+def test_deployed_two_stages_wait_for_those_who_are_late(options: dict[str, Any], tmp_path: Path) -> None:
+    pytest.importorskip("flwr")
+    from flwr.app import MessageType
+
+    from flower_runs import NUMBERS, agree, altered, deploy, nodes, rewritten, simulated
+    from local_grid import LocalGrid
+
+    on, method = replace(tiny_task(4), model=_float), BOTH["perm-two-stage"]
+    handles, lost = nodes(method, on, tmp_path), [(1, 2), (2, 2)] if "least" in options else []
+    for number, client in lost:
+        kept = handles[NUMBERS[client]]
+        handles[NUMBERS[client]] = altered(kept, lambda reply: rewritten(reply, b"lost"), MessageType.TRAIN, [number])
+    deployed = deploy(method, on, LocalGrid(handles), rounds=8, **options)
+    shared = {name: value for name, value in options.items() if name != "least"}
+    wanted = simulated(method, on, lost=lost, rounds=8, **shared)
+    agree(deployed, wanted, tmp_path)
+    told = [number for number, record in enumerate(wanted.metrics) if "mixing" in record]
+    assert told[0] == 1
+    assert told == ([1, 3] if lost else told)
+    assert len(told) > 1
+    assert bool(deployed.server["ready"].all())
+
+
 def _float() -> nn.Module:
     return network().float()
 
@@ -418,7 +512,12 @@ def test_what_makes_no_sense_is_refused(parts: dict[str, Any], says: str) -> Non
     [
         (lambda: perm(bound=0), "bound must be positive"),
         (lambda: perm(warmup=-1), "warmup must not be negative"),
-        (lambda: perm(lambda_=-1.0), "lam must not be negative"),
+        (lambda: perm(lambda_=-1.0), "lambda must be a number from 0 on, got -1"),
+        (lambda: perm(lambda_=float("inf")), "lambda must be a number from 0 on, got inf"),
+        (lambda: perm_two_stage(lambda_=float("nan")), "lambda must be a number from 0 on, got nan"),
+        (lambda: Compare(lam=float("inf")), r"Compare\.lam must be a number from 0 on, got inf"),
+        (lambda: perm(global_lr=float("nan")), r"Compare\.lr must be a number from 0 on, got nan"),
+        (lambda: Compare(once=3), "needs a model that stays"),
         (lambda: perm(solve=0), "exact or steps"),
         (lambda: perm(solve=3, lambda_=0.0), "positive lam"),
         (lambda: perm(solve=3, keep=2), "needs exact weights"),
@@ -428,7 +527,7 @@ def test_what_makes_no_sense_is_refused(parts: dict[str, Any], says: str) -> Non
         (lambda: perm(capacities=(1.0, 0.5), keep=2), "compared in full"),
         (lambda: perm(capacities=(1.0, 0.5), sketch=2), "compared in full"),
         (lambda: perm(fleet=Fleet((Device("phone", 5, 2**20, 1e9),))), "probe must be a number"),
-        (lambda: Compare(complexity=-1), "complexity must not be negative"),
+        (lambda: Compare(complexity=-1), "complexity must be a number from 0 on"),
         (lambda: Compare(complexity=1, keep=2), "unequal size"),
         (lambda: perm(every="year"), "round or epoch"),  # type: ignore[arg-type]
         (lambda: Compare("batches"), "samples or uniform"),  # type: ignore[arg-type]
@@ -442,7 +541,6 @@ def test_mistakes_are_told(make: Callable[[], Any], says: str) -> None:
 
 
 def test_a_note_that_cannot_be_one_is_refused() -> None:
-    from gossamer.errors import PayloadError
     from gossamer.wire import Body, Head, address, unpack
 
     run = Simulation(perm(), task(), Options(rounds=1))

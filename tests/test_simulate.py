@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,7 @@ from gossamer.engines.inbox import Inbox
 from gossamer.engines.simulate import Simulation
 from gossamer.objective import Objective
 from gossamer.random import key
+from gossamer.runs import read_metrics
 from gossamer.testing import tiny_task
 
 
@@ -316,6 +318,17 @@ def test_training_that_diverges_is_refused_not_averaged() -> None:
     with pytest.raises(RunError, match="not finite"):
         simulate(fedavg(lr=1e30), task, rounds=5, watch=seen.append)
     assert seen[0]["accuracy"] is not None, "the model stays what it was"
+
+
+def test_a_global_model_that_overflows_ends_the_run_and_says_why(tmp_path: Path) -> None:
+    """Every change is finite, and their sum is not: the round does not count, and those before are kept."""
+    task, seen, lr = tiny_task(), list[Any](), 3e38
+    with pytest.raises(RunError, match=r"global model is not finite after round 1: .* smaller learning rate \(--lr"):
+        simulate(fedsgd(lr=lr), task, rounds=3, out=tmp_path / "run", watch=seen.append)
+    assert seen == []
+    assert read_metrics(tmp_path / "run") == []
+    with pytest.raises(RunError, match="not finite after round 1"):
+        simulate(fedsgd(lr=lr), task, rounds=3, out=tmp_path / "run", resume=True)
 
 
 def test_a_lossy_channel_loses_uploads_but_counts_their_bytes() -> None:

@@ -25,7 +25,7 @@ from gossamer import tree, wire
 from gossamer.codecs import Codec, Dense
 from gossamer.codecs.base import checked
 from gossamer.codecs.packing import bits, expect_bits
-from gossamer.errors import ConfigError, PayloadError, require
+from gossamer.errors import PayloadError, require
 from gossamer.forms import Form, Weights
 from gossamer.random import Key, fold
 from gossamer.servers import Arrival, Mean, Server, Visit
@@ -177,12 +177,23 @@ class Method:
     def fit(self, network: Network) -> "Method":
         """The method for this network: with all that its parts have to know of it. Whoever runs a method does it."""
         view = self.view.fit(network, self.solver)
-        if self.solver.whole and self._felt(network.outline()):
-            raise ConfigError(f"{type(self.solver).__name__} cannot go with a codec that training feels: {self.codec}")
+        outline = network.outline()
+        require(
+            (
+                not (self.solver.whole and self._felt(outline)),
+                f"{type(self.solver).__name__} cannot go with a codec that training feels, as it trains two models: "
+                f"{self.codec}; give the codec rehearsed=False (--codec masked-noise:rehearsed=false)",
+            ),
+            (
+                not self.down.init(Layout.of(outline)),
+                f"down={self.down} remembers what it held back, and the server cannot: not every client gets every "
+                "message; leave out Feedback, and give OneBit retain='nothing'",
+            ),
+        )
         server, before = self.server.fit(network), tuple(stage.fit(network) for stage in self.before)
         fitted = replace(self, view=view, server=server, before=before)
         if server.own:
-            fitted.check_visits(Layout.of(network.outline()))
+            fitted.check_visits(Layout.of(outline))
         if self.labels == "all" or self.rows:
             return fitted
         rule = getattr(view, "widths", None) or network.widths()

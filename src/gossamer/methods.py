@@ -103,6 +103,7 @@ def fedavg_tuned(
 
     tune_epochs: passes over its own samples by which a client tunes the global model
     """
+    require((tune_epochs >= 1, f"tune_epochs must be at least 1, got {tune_epochs}"))
     return fedavg(lr, epochs, steps, batch, weights).with_parts(tune=SGD(lr, tune_epochs, batch=batch))
 
 
@@ -118,8 +119,9 @@ def per_fedavg(
 
     inner: rate of the step ahead, and of the one step by which a client tunes the global model; 0: neither
     """
+    solver = PerFedAvg(lr, epochs, steps, batch, inner=inner)
     tune = SGD(inner, steps=1, batch=batch) if inner else None
-    return Method(Full(), PerFedAvg(lr, epochs, steps, batch, inner=inner), Dense(), Mean(weights), tune=tune)
+    return Method(Full(), solver, Dense(), Mean(weights), tune=tune)
 
 
 def pfedme(
@@ -220,7 +222,10 @@ def signsgd(
     scale: Literal["max", "norm"] | float = "max",
     feedback: bool = False,
 ) -> Method:
-    """The sign of each change, drawn at random so that it is right on average (Safaryan and Richtarik, 2021)."""
+    """The sign of each change, drawn at random so that it is right on average (Safaryan and Richtarik, 2021).
+
+    feedback: whether what a message has lost is remembered, and added to the next change
+    """
     return _compressed(fedavg(lr, epochs, steps, batch, weights), StochasticSign(scale), feedback)
 
 
@@ -233,7 +238,10 @@ def topk(
     share: float = 0.03,
     feedback: bool = False,
 ) -> Method:
-    """The largest changes alone, with their places."""
+    """The largest changes alone, with their places.
+
+    feedback: whether what a message has lost is remembered, and added to the next change
+    """
     return _compressed(fedavg(lr, epochs, steps, batch, weights), TopK(share), feedback, each=False)
 
 
@@ -258,7 +266,10 @@ def terngrad(
     weights: Weights = "samples",
     feedback: bool = False,
 ) -> Method:
-    """Each change as -1, 0 or 1 times the largest of its tensor (Wen et al., 2017)."""
+    """Each change as -1, 0 or 1 times the largest of its tensor (Wen et al., 2017).
+
+    feedback: whether what a message has lost is remembered, and added to the next change
+    """
     return _compressed(fedavg(lr, epochs, steps, batch, weights), Ternary(), feedback)
 
 
@@ -271,7 +282,10 @@ def drive(
     scale: Literal["unbiased", "least-squares"] = "unbiased",
     feedback: bool = False,
 ) -> Method:
-    """Signs after a random rotation, and a scale (Vargaftik et al., 2021)."""
+    """Signs after a random rotation, and a scale (Vargaftik et al., 2021).
+
+    feedback: whether what a message has lost is remembered, and added to the next change
+    """
     return _compressed(fedavg(lr, epochs, steps, batch, weights), Drive(scale), feedback, each=False)
 
 
@@ -284,7 +298,10 @@ def eden(
     bits: int = 1,
     feedback: bool = False,
 ) -> Method:
-    """A few bits an entry after a random rotation, right on average (Vargaftik et al., 2022)."""
+    """A few bits an entry after a random rotation, right on average (Vargaftik et al., 2022).
+
+    feedback: whether what a message has lost is remembered, and added to the next change
+    """
     return _compressed(fedavg(lr, epochs, steps, batch, weights), Eden(bits), feedback, each=False)
 
 
@@ -501,6 +518,7 @@ def perm(
     """
     view, size = _widths(capacities, fleet, ties, complexity)
     _check_compared(view, fleet, probe, sketch, keep)
+    _check_lambda(lambda_)
     server = Compare("uniform", "cohort", radius, global_lr, lambda_, solve, every, None, sketch, keep, size)
     before = Method(view, Probe(probe, noise=lambda_ is None), server=server)
     return Method(view, SGD(lr, epochs, steps, batch), server=_shuffle(warmup, bound, lr, radius), before=(before,))
@@ -539,6 +557,7 @@ def perm_two_stage(
     """
     view, size = _widths(capacities, fleet, ties, complexity)
     _check_compared(view, fleet, probe, sketch, keep)
+    _check_lambda(lambda_)
     first, mean = SGD(global_lr, epochs, steps, batch), WarmUp("uniform", "cohort", radius, rounds=warmup)
     compare = Compare("uniform", "cohort", None, 0.0, lambda_, solve, "round", warmup, sketch, keep, size)
     before = Method(view, first, server=mean), Method(view, Probe(probe, noise=lambda_ is None), server=compare)
@@ -565,6 +584,11 @@ def _check_compared(view: View, fleet: Fleet | None, probe: int | None, sketch: 
         (equal or not (sketch or keep), "clients with unequal models are compared in full: no sketch, no keep"),
         (fleet is None or probe is not None, few),
     )
+
+
+def _check_lambda(lambda_: float | None) -> None:
+    fits = lambda_ is None or 0 <= lambda_ < math.inf
+    require((fits, f"lambda must be a number from 0 on, got {lambda_}"))
 
 
 # Thin links: pruned models, and signs of a few measurements.

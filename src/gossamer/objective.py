@@ -11,7 +11,7 @@ those for it, and leave them as they are.
 
 import copy
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cached_property, partial
 from typing import Any
@@ -35,6 +35,9 @@ from gossamer.widths.trace import watched
 
 LossAndBuffers = tuple[Tensor, Params]  # named, because the compiler reads annotations too, and trips over brackets
 
+TYPES = (torch.float32, torch.float64)
+"""What the tensors of a model may be of that travel."""
+
 
 class Objective:
     """One network on one device, called with whatever tensors a client holds."""
@@ -49,6 +52,7 @@ class Objective:
         self.counters = [name for name, b in buffers.items() if not b.is_floating_point()]
         if not self.trained:
             raise ConfigError("the model has no trainable parameters: nothing to learn")
+        _check_types({**parameters, **buffers}, (*self.trained, *self.averaged))
         self._counts = {name: buffers[name].clone() for name in self.counters}
         self._outline = {name: _hollow({**parameters, **buffers}[name]) for name in (*self.trained, *self.averaged)}
         self._places = _places(self._module)
@@ -61,13 +65,26 @@ class Objective:
         self.x, self.y = (t.to(device) for t in (task.data.train.x, task.data.train.y))
 
     def build(self, params: Params | None = None) -> nn.Module:
-        """The network as it was first built, or with other tensors in it."""
+        """The network as it was first built, or with other tensors in it; narrower ones make it a narrower network."""
+        module = self._filled(params or {})
+        return stretch(module) if params and self._narrow(params) else module
+
+    def _narrow(self, params: Params) -> bool:
+        """Whether tensors are those of a narrower network."""
+        return any(params[name].shape != whole.shape for name, whole in self._outline.items() if name in params)
+
+    def _filled(self, params: Params) -> nn.Module:
+        """The network with these tensors in it, whose layers may remember another width."""
         with seeded(fold(self.key, "model")):
             module = self.task.model()
         if not isinstance(module, nn.Module):
             raise ConfigError(f"Task.model must build an nn.Module, got a {type(module).__name__}")
         module = copy.deepcopy(module)  # as some tasks give the same module every time
-        module.load_state_dict(params or {}, strict=False)
+        named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        for name, tensor in params.items():
+            if name in named and tensor.shape != named[name].shape:
+                named[name].data = torch.empty_like(tensor, device=named[name].device)
+        module.load_state_dict(params, strict=False)
         return module.to(self.device)
 
     def initial(self) -> Params:
@@ -233,7 +250,8 @@ class Objective:
 
     def settle(self, params: Params) -> nn.Module:
         """A copy of the network whose static norms have the mean statistics of a pass over the training samples."""
-        network, draws = tracking(self.build(params)).train(), self.draws(fold(self.key, "settle"), len(self.x))
+        network, draws = tracking(self._filled(params)), self.draws(fold(self.key, "settle"), len(self.x))
+        network = (stretch(network) if self._narrow(params) else network).train()
         for rows in torch.split(torch.arange(len(self.x), device=self.device), self.task.statistics.size):
             network(self.batch(rows, None if draws is None else draws[rows])[0])
         return network.eval()
@@ -274,6 +292,16 @@ class Objective:
                 raise ConfigError(f"the model fails on a batch of samples of shape {shape}{where}: {error}") from error
         if loss.dim() != 0 or not torch.isfinite(loss):
             raise ConfigError(f"the loss of a batch must be one finite number, got {loss}: check model, loss and data")
+
+
+def _check_types(tensors: Params, names: Iterable[str]) -> None:
+    """Refuse tensors that travel, and are of a type in which sums and codecs would not be exact enough, or fail."""
+    wrong = {name: tensors[name].dtype for name in names if tensors[name].dtype not in TYPES}
+    for name, dtype in wrong.items():
+        raise ConfigError(
+            f"the model's tensor {name} is of {dtype}: models are trained in float32 or float64; build the network in "
+            "one of these (for messages of half precision there is Dense('float16'))"
+        )
 
 
 def _hollow(tensor: Tensor) -> Tensor:

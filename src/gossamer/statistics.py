@@ -58,6 +58,7 @@ def tracking(module: nn.Module) -> nn.Module:
     some = next(network.parameters())
     for norm in static_norms(network):
         norm.track_running_stats, norm.momentum = True, None
-        for name, buffer in type(norm)(norm.num_features).to(some.device, some.dtype).named_buffers():
+        channels = len(norm.weight) if norm.affine else norm.num_features  # fewer in a narrower network
+        for name, buffer in type(norm)(channels).to(some.device, some.dtype).named_buffers():
             norm.register_buffer(name, buffer)
     return network

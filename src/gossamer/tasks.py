@@ -174,6 +174,8 @@ def _check_arrays(**given: Arrays) -> None:
     for name, (x, y) in given.items():
         if len(x) != len(y) or len(x) == 0:
             mistakes.append(f"{name}: x holds {len(x)} samples and y {len(y)}: they must agree and not be empty")
+        elif x.dtype == torch.bfloat16:
+            mistakes.append(f"{name}: x is of torch.bfloat16, which NumPy does not have: use float32 or float16")
         elif not torch.isfinite(x).all():
             mistakes.append(f"{name}: x holds values that are not finite")
         elif y.dim() != 1 or y.dtype != torch.int64 or y.min() < 0:

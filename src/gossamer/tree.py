@@ -54,6 +54,11 @@ def norm(a: Mapping[str, Tensor]) -> Tensor:
     return torch.stack(squares).sum().sqrt() if squares else torch.zeros(())
 
 
+def finite(a: Mapping[str, Tensor]) -> bool:
+    """Whether no entry is infinite or NaN."""
+    return all(torch.stack([torch.isfinite(tensor).all() for tensor in a.values()]).tolist()) if a else True
+
+
 def _at_once(a: Mapping[str, Tensor]) -> bool:
     """Whether one kernel can do all of them: on a GPU, where to start one each takes longer than to run it.
 

@@ -40,7 +40,9 @@ def _assigned(method: Method, setting: str) -> Method:
 def _changed(part: Any, path: str, text: str) -> Any:
     """A part with one field set; the field may itself be a part: ``codec.codec.bits``."""
     field, dot, inner = path.partition(".")
-    fields = [f.name for f in dataclasses.fields(part) if f.init]
+    fields = [f.name for f in dataclasses.fields(part) if f.init and f.repr]
+    if field in [f.name for f in dataclasses.fields(part) if f.init and not f.repr]:  # Method.fit finds it out
+        raise ConfigError(f"{type(part).__name__}.{field} follows from the task and the network: it cannot be set")
     if field not in fields:
         known = f"it has {listed(fields)}" if fields else "it has none"
         raise ConfigError(f"{type(part).__name__} has no field {field!r}: {known}")

@@ -222,7 +222,8 @@ class Rounds(ABC):
         if stage.last and stage.method.view.personal:
             stage.known.update({client: self.known(client) for client in cohort})
         stage.places.update(server.places(self.server, cohort, clock, self.key))
-        asked = [c for c in cohort if c in stage.places and stage.places[c].scale] if server.own else cohort
+        wanted = server.asks(self.server, cohort)
+        asked = [c for c in wanted if c in stage.places and stage.places[c].scale] if server.own else wanted
         acc, self.revised = server.empty(self.server, stage.places), dict[int, State]()
 
         def deliver(client: int, data: Letter) -> None:
@@ -239,7 +240,7 @@ class Rounds(ABC):
         with ledger.time("train"):
             self.exchange(stage, asked, ledger, Inbox(asked, deliver))
         after = server.finish(self.server, acc, clock)
-        self.approve(stage, asked, after, ledger)
+        self.approve(stage, cohort, asked, after, ledger)
         self.server = after
         for slot, model in server.moved(acc):
             self.models.put(slot, {"params": model})
@@ -247,9 +248,13 @@ class Rounds(ABC):
         if stage.last:
             self.settled(stage, asked, ledger)
 
-    def approve(self, stage: Stage, asked: Sequence[int], after: State, ledger: Ledger) -> None:
-        """Refuse an exchange that is not to count; here all count."""
-        return
+    def approve(self, stage: Stage, cohort: Sequence[int], asked: Sequence[int], after: State, ledger: Ledger) -> None:
+        """Refuse an exchange that is not to count: here one that no run can go on from."""
+        if not tree.finite(stage.method.server.model(after)):
+            raise RunError(
+                f"the global model is not finite after round {stage.number + 1}: training diverges; start a new run "
+                "with a smaller learning rate (--lr, or --global-lr where there is one)"
+            )
 
     def settled(self, stage: Stage, asked: Sequence[int], ledger: Ledger) -> None:
         """Note what the last exchange of a round changed of clients' views."""

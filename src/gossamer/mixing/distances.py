@@ -10,16 +10,17 @@ that both hold, and the sum is scaled by nothing: clients that share little have
 nothing cannot be compared: they are infinitely far apart, so that neither learns from the other.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gossamer.errors import PayloadError, require
 from gossamer.mixing import pairs
 from gossamer.mixing.sketch import Sketch
-from gossamer.mixing.store import Rows
+from gossamer.mixing.store import Array, Rows
 
 LIMIT = 256 * 2**20
 """Bytes that are kept in memory."""
@@ -57,11 +58,20 @@ class Gallery:
         if held is not None:
             kept = torch.where(held.bool(), kept, torch.nan)
         row = (kept if kept.dtype == torch.float64 else kept.float()).cpu().numpy()
-        if self._rows is None:
-            self._kind, self._rows = (len(vector), vector.dtype), Rows(len(row), row.dtype, self.limit)
+        self._kind = self._kind or (len(vector), vector.dtype)
+        self._append(client, row)
+        self._masked |= held is not None
+
+    def _append(self, client: int, row: Array) -> None:
+        self._rows = self._rows or Rows(len(row), row.dtype, self.limit)
         self._clients[client] = len(self._rows)
         self._rows.append(row)
-        self._masked |= held is not None
+
+    def recall(self, clients: Sequence[int], kept: Tensor) -> None:
+        """Take up what another gallery has kept: of each client a row."""
+        for client, row in zip(clients, kept.cpu().numpy(), strict=True):
+            self._append(client, row)
+        self._masked |= bool(kept.isnan().any())
 
     def distances(self) -> tuple[list[int], Tensor]:
         """The clients in ascending order, and the squared distance of each two of them, [clients, clients].
@@ -80,6 +90,12 @@ class Gallery:
             apart[again[:, 0], again[:, 1]] = exact
         upper = apart.clamp(min=0).masked_fill(common == 0, torch.inf).triu(1)
         return sorted(self._clients), upper + upper.T
+
+    def kept(self) -> tuple[list[int], Tensor]:
+        """The clients in ascending order, and what :meth:`recall` takes of them; NaN for entries they do not hold."""
+        order = [self._clients[client] for client in sorted(self._clients)]
+        rows = np.zeros((0, 0)) if self._rows is None else self._rows.columns(0, self._rows.size)
+        return sorted(self._clients), torch.from_numpy(rows[order])
 
     def vectors(self) -> tuple[list[int], Tensor]:
         """The clients in ascending order, and all that is kept of them at once, [clients, numbers], as float64."""

@@ -97,6 +97,10 @@ class Server(Protocol):
         """Whether it has anything to do in a round."""
         ...
 
+    def asks(self, state: State, cohort: Sequence[int]) -> Sequence[int]:
+        """Whom of a cohort it wants to hear from, in client order."""
+        ...
+
     def places(self, state: State, cohort: Sequence[int], clock: Clock, key: Key) -> dict[int, Place]:
         """Where the clients of a cohort stand, if each trains another's model; the key is the run's."""
         ...
@@ -146,6 +150,10 @@ class OneModel:
     def due(self, state: State, clock: Clock) -> bool:
         """Always."""
         return True
+
+    def asks(self, state: State, cohort: Sequence[int]) -> Sequence[int]:
+        """All of it."""
+        return cohort
 
     def places(self, state: State, cohort: Sequence[int], clock: Clock, key: Key) -> dict[int, Place]:
         """Nobody trains the model of another."""

@@ -5,18 +5,23 @@ them tells how unlike their data are, and :mod:`gossamer.mixing` turns distances
 are absent are not there to be compared: the distance of a pair is that of the last round in which both were, and a pair
 that never met is infinitely far apart.
 
+Where clients are compared once, at a model that stays, it does not matter when. Those who were absent, or whose message
+was lost, are asked in later rounds until all were heard, and what the others sent is kept for that long.
+
 What the server holds besides the global model:
 
     compared.samples, .noise, .size   of each client: samples, variance of its gradient, and parameters of its model
     compared.apart                    the last known distances, [clients, clients]
     compared.sketches                 instead of these, where few weights a client are kept: what gradients reduce to
+    compared.rows                     where each is compared once, the gradients of those heard, until all were
+    ready                             where each is compared once: who was
     mixing.weights                    [clients, clients], a row for each client
     mixing.who, .much                 instead of these: the clients that each learns from, and how much
     lam                               the strength of spreading, as it was chosen
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -59,7 +64,7 @@ class Compare(OneModel):
     lam: how strongly a client's weight is spread over others; none chooses it from the noise of gradients
     solve: exact (by water-filling), or so many projected gradient steps from the weights before
     every: whether weights are learned anew in each round, or in the first of each epoch
-    only: the one round in which there is anything to do; none means all
+    once: each client is compared once, from this round on; none compares the round's clients in every round
     sketch: how many numbers a gradient is reduced to before it is compared; none compares whole gradients
     keep: how many weights a client has at most; none keeps all
     complexity: how much farther away a larger model is, times sqrt(parameters / samples), where models are unequal
@@ -72,7 +77,7 @@ class Compare(OneModel):
     lam: float | None = None
     solve: Literal["exact"] | int = "exact"
     every: Literal["round", "epoch"] = "round"
-    only: int | None = None
+    once: int | None = None
     sketch: int | None = None
     keep: int | None = None
     complexity: float = 0.0
@@ -84,14 +89,15 @@ class Compare(OneModel):
         steps = isinstance(self.solve, int) and not isinstance(self.solve, bool) and self.solve >= 1
         require(
             (self.weights in ("samples", "uniform"), f"Compare.weights: samples or uniform, got {self.weights!r}"),
-            (0 <= self.lr < math.inf, f"Compare.lr must not be negative, got {self.lr}"),
-            (self.lam is None or 0 <= self.lam < math.inf, f"Compare.lam must not be negative, got {self.lam}"),
+            (0 <= self.lr < math.inf, f"Compare.lr must be a number from 0 on, got {self.lr}"),
+            (self.lam is None or 0 <= self.lam < math.inf, f"Compare.lam must be a number from 0 on, got {self.lam}"),
             (steps or self.solve == "exact", f"Compare.solve must be exact or steps from 1, got {self.solve!r}"),
             (self.every in ("round", "epoch"), f"Compare.every must be round or epoch, got {self.every!r}"),
             (self.sketch is None or self.sketch >= 1, f"Compare.sketch must be at least 1, got {self.sketch}"),
             (self.keep is None or self.keep >= 1, f"Compare.keep must be at least 1, got {self.keep}"),
+            (self.once is None or self.lr == 0, "Compare.once needs a model that stays: give lr=0"),
             (self.keep is None or self.solve == "exact", "Compare.keep needs exact weights: leave solve as it is"),
-            (0 <= self.complexity < math.inf, f"Compare.complexity must not be negative, got {self.complexity}"),
+            (0 <= self.complexity < math.inf, f"Compare.complexity must be a number from 0 on, got {self.complexity}"),
             (self.keep is None or not self.complexity, "Compare.keep cannot tell models of unequal size apart"),
             (not steps or self.lam != 0, "Compare.solve by steps needs a positive lam"),
         )
@@ -118,17 +124,29 @@ class Compare(OneModel):
         return float(samples)
 
     def due(self, state: State, clock: Clock) -> bool:
-        """In its round, or in all."""
-        return self.only is None or clock.round == self.only
+        """In all rounds; or from the first comparison on, until everybody was heard."""
+        return self.once is None or (clock.round >= self.once and not bool(self._ready(state).all()))
+
+    def asks(self, state: State, cohort: Sequence[int]) -> Sequence[int]:
+        """All; or who was not heard before."""
+        return cohort if self.once is None else [client for client in cohort if not self._ready(state)[client]]
+
+    def _ready(self, state: State) -> Tensor:
+        """Who was heard, where each is once."""
+        ready: Tensor = state.get("ready", torch.zeros(self.clients, dtype=torch.bool))
+        return ready.cpu()
 
     def empty(self, state: State, places: Mapping[int, Place] | None = None) -> Gathered:
-        """Nothing yet."""
+        """Nothing yet, but what is kept of those who were heard before, where each is once."""
         if not self.clients:
             raise ConfigError("Compare does not know how many clients there are yet: Method.fit tells it")
         size = self.sketch or (SKETCH if self.keep else None)
         sketch = mixing.Sketch(size, make_key(0)) if size else None
         layout = Layout.of(self.model(state)).only(self.trained)
-        return Gathered(self.mean.empty(state), layout, mixing.Gallery(sketch))
+        gathered = Gathered(self.mean.empty(state), layout, mixing.Gallery(sketch))
+        if "rows" in state.get("compared", {}):
+            gathered.gallery.recall(self._ready(state).nonzero().view(-1).tolist(), state["compared"]["rows"])
+        return gathered
 
     def fold(self, acc: Gathered, arrival: Arrival) -> Gathered:
         """Add one client's gradient."""
@@ -143,6 +161,10 @@ class Compare(OneModel):
 
     def finish(self, state: State, acc: Gathered, clock: Clock) -> State:
         """Move the global model, and learn weights anew where that is due."""
+        if self.once is not None:
+            ready = self._ready(state).clone()
+            ready[list(acc.facts)] = True
+            state = {**state, "ready": ready.to(tree.device(self.model(state)))}
         if not acc.facts:
             return state
         params = self.model(state)
@@ -191,7 +213,8 @@ class Compare(OneModel):
         else:
             old: Tensor = state.get("mixing", {}).get("weights", weights).cpu()
             weights[seen] = mixing.descend(z[seen], known["samples"], lam, old[seen], self.solve)
-        return {"apart": apart}, {"weights": weights}
+        late = self.once is not None and not bool(seen.all())
+        return {"apart": apart, **({"rows": acc.gallery.kept()[1]} if late else {})}, {"weights": weights}
 
     def _sparse(self, before: State, known: State, acc: Gathered, lam: float) -> tuple[State, State]:
         """The last sketch of each client, and the few that it learns most from."""

@@ -6,7 +6,8 @@ Latin square: every host trains one model, and every model is at one host.
 
 Who is absent, or whose message is lost, is met later: each host takes the first model in its order that it has not met
 in this epoch and that nobody else has in this round, and the epoch ends when all have met. A pair without weight has
-nothing to train: it counts as met, and nothing is sent.
+nothing to train: it counts as met, and nothing is sent. Where clients are compared once, those who were not yet wait:
+their models stay at home, no other visits them, and an epoch ends without them.
 
 What the server holds besides the global model:
 
@@ -14,6 +15,7 @@ What the server holds besides the global model:
     met       which model (row) has met which host (column) in this epoch
     epoch     how many epochs are over
     mixing    the weights, from :class:`gossamer.servers.Compare`; until there are some, all count alike
+    ready     from there too: who was compared, where each is once
 """
 
 import math
@@ -26,7 +28,7 @@ from torch import Tensor
 
 from gossamer import mixing, tree
 from gossamer.clients import Clients
-from gossamer.errors import ConfigError, require
+from gossamer.errors import ConfigError, PayloadError, require
 from gossamer.random import Key, fold, permutation
 from gossamer.servers.base import Arrival, Crowd, OneModel, Place
 from gossamer.servers.mean import Mean
@@ -112,7 +114,7 @@ class Shuffle(OneModel):
             raise ConfigError("Shuffle does not know how many clients there are yet: Method.fit tells it")
         met, epoch = self._met(state)
         order = permutation(fold(key, "shuffle", epoch), self.clients)
-        found = mixing.visits(met, order, cohort)
+        found = mixing.visits(met | self._waiting(state), order, cohort)
         weights = mixing.looked_up(state.get("mixing", {}), list(found.values()), list(found), self.clients)
         return {
             host: self._place(slot, self.clients * weight)
@@ -122,6 +124,11 @@ class Shuffle(OneModel):
     def _met(self, state: State) -> tuple[Tensor, int]:
         met: Tensor = state.get("met", torch.zeros(self.clients, self.clients, dtype=torch.bool))
         return met.cpu(), int(state.get("epoch", 0))
+
+    def _waiting(self, state: State) -> Tensor:
+        """Which pairs cannot meet yet: one of them was not compared."""
+        ready: Tensor = state.get("ready", torch.ones(self.clients, dtype=torch.bool)).cpu()
+        return ~(ready[:, None] & ready)
 
     def _place(self, slot: int, scale: float) -> Place:
         largest = self.largest or math.inf
@@ -139,6 +146,8 @@ class Shuffle(OneModel):
         else:
             moved = tree.clone(arrival.model)
             arrival.part.add(moved, change, 1.0)
+        if not tree.finite(moved):
+            raise PayloadError("with it the visiting model would not be finite: use a smaller --lr, or --bound")
         acc.models.put(acc.places[arrival.client].slot, {"params": moved})
         acc.hosts.append(arrival.client)
         return acc
@@ -150,9 +159,10 @@ class Shuffle(OneModel):
         for host, place in acc.places.items():
             if not place.scale or host in acc.hosts:
                 met[place.slot, host] = True
+        done = met | self._waiting(state)
         if self.radius is not None:
-            self._project(acc, met)
-        over = bool(met.all())
+            self._project(acc, done)
+        over = bool(acc.places) and bool(done.all())
         device = tree.device(self.model(state))
         return {
             **state,
@@ -161,10 +171,10 @@ class Shuffle(OneModel):
             "epoch": torch.tensor(epoch + over, device=device),
         }
 
-    def _project(self, acc: Round, met: Tensor) -> None:
+    def _project(self, acc: Round, done: Tensor) -> None:
         ball = Mean(radius=self.radius)
         for slot in acc.models.known():
-            if bool(met[slot].all()):
+            if bool(done[slot].all()):
                 acc.models.put(slot, {"params": ball.projected(acc.models.get(slot)["params"])})
 
     def moved(self, acc: Round) -> Iterator[tuple[int, Params]]:

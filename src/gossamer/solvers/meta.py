@@ -45,7 +45,7 @@ class PerFedAvg(SGD):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require((0 <= self.inner < math.inf, f"PerFedAvg.inner must not be negative, got {self.inner}"))
+        require((0 <= self.inner < math.inf, f"PerFedAvg.inner must be a number from 0 on, got {self.inner}"))
 
     def plan(self, samples: int, key: Key) -> list[np.ndarray]:
         """The batches of SGD, two for each step; where the epochs make an odd number, one more of a fresh order."""

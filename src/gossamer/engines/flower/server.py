@@ -19,7 +19,7 @@ from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.logger import log
 
-from gossamer import wire
+from gossamer import tree, wire
 from gossamer.channels import Receipt
 from gossamer.engines.client import reason
 from gossamer.engines.evaluate import Evaluator, worst_tenth
@@ -150,14 +150,15 @@ class Field(Rounds):
         ledger.notes["void"] = self.void
         ledger.notes["bytes_flower"] = {way: moved[way] - sent[way] for way in sent}
 
-    def approve(self, stage: Stage, asked: Sequence[int], after: State, ledger: Ledger) -> None:
-        """An exchange counts only if enough clients replied, and with finite numbers."""
+    def approve(self, stage: Stage, cohort: Sequence[int], asked: Sequence[int], after: State, ledger: Ledger) -> None:
+        """An exchange counts if enough clients replied, or had before and are not asked again; with finite numbers."""
         failed = {failure["client"]: failure["reason"] for failure in ledger.failures[stage.failed :]}
-        replied, needed = len(asked) - len(failed), _share(self.settings.least, len(asked))
+        heard = len(cohort) - len(stage.method.server.asks(self.server, cohort))
+        replied, needed = len(asked) + heard - len(failed), _share(self.settings.least, len(asked) + heard)
         why = "; ".join(f"client {client}: {reason}" for client, reason in failed.items())
         if replied < needed:
-            raise VoidError(f"{replied} of {len(asked)} clients replied, {needed} are needed ({why})")
-        if not all(bool(torch.isfinite(tensor).all()) for tensor in stage.method.server.model(after).values()):
+            raise VoidError(f"{replied} of {len(asked) + heard} clients replied, {needed} are needed ({why})")
+        if not tree.finite(stage.method.server.model(after)):
             raise VoidError("what came of it is not finite: a client sent numbers that are far too large")
 
     def settled(self, stage: Stage, asked: Sequence[int], ledger: Ledger) -> None:
