@@ -178,8 +178,9 @@ REFUSED = [
     ("run fedavg --model nope", "unknown model 'nope': known: cnn-gn, cnn2"),
     ("run fedavg --model cnn4", "cnn4 needs images of at least 16 x 16, got 8 x 8"),
     ("run fedavg --lr x", "--lr must be a number, got 'x'"),
-    ("run fedavg --lr -1e-3", "SGD.lr must be a positive number, got -0.001"),
-    ("run fedavg --lr nan", "SGD.lr must be a positive number, got nan"),
+    ("run fedavg --lr -1e-3", "--lr must be a positive number, got -0.001"),
+    ("run onebit-cs --retain signs", "--retain signs needs one matrix for all rounds: --no-fresh"),
+    ("run fedavg --lr nan", "--lr must be a positive number, got nan"),
     ("run fedavg --weights most", "--weights must be one of batches, samples, uniform, got 'most'"),
     ("run fedavg --epochs 3 --steps 4", "--epochs and --steps were both given: choose one"),
     (
@@ -277,11 +278,24 @@ def test_independent_mistakes_are_listed_at_once_and_each_once(gossamer: Gossame
     assert refused.status == 2
     assert len(refused.mistakes) == 12
     assert refused.err.startswith("gossamer: 12 mistakes:\n")
-    for said in ("--rounds must", "--per-round is 5", "cnn4 needs", "unknown split", "--lr must", "SGD.batch must"):
+    for said in ("--rounds must", "--per-round is 5", "cnn4 needs", "unknown split", "--lr must", "--batch must"):
         assert sum(said in mistake for mistake in refused.mistakes) == 1
     for said in ("--steps needs", "--bogus", "--set solver.nope=1", "--set solver.clip=-1", "--out mine.py", "'more'"):
         assert sum(said in mistake for mistake in refused.mistakes) == 1
     assert listing() == before
+
+
+def test_every_part_of_a_method_says_what_is_wrong_by_flags(gossamer: Gossamer) -> None:
+    flags = "--measurements 0 --share 0 --retain signs --no-fresh --accumulate --lr -1 --ratio 2"
+    said = gossamer(f"run onebit-cs {flags}").mistakes
+    assert [mistake.partition(" ")[0] for mistake in said] == [
+        "--measurements",
+        "--share",
+        "--retain",
+        "--lr",
+        "--ratio",
+    ]
+    assert "--retain signs keeps one round's signs, so --no-accumulate; --retain change keeps more" in said
 
 
 def test_mistakes_are_found_whatever_the_method_the_data_or_the_task(gossamer: Gossamer) -> None:

@@ -2,6 +2,7 @@
 
 import doctest
 from collections import Counter
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -27,22 +28,24 @@ spans = st.tuples(st.floats(0, 1e3), st.floats(1e-3, 1e3)).map(lambda ends: Span
 positive = st.floats(1e-9, 1e9)
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=12).filter(lambda t: t.isprintable() and t.strip())
 devices = st.builds(
-    Device,
+    lambda power, more, **given: Device(
+        power=power, most_power=more and more * (power.high if isinstance(power, Span) else power), **given
+    ),
     name=names,
     clients=st.integers(1, 60),
     memory=st.integers(1, 2**63 - 1),
     flops=st.floats(0, exclude_min=True, allow_infinity=False) | st.integers(1, 2**63).map(float),
-    power=positive,
+    power=positive | spans,
     distance=positive | spans,
-    bandwidth=positive,
-    noise=positive | positive.map(Density),
+    bandwidth=positive | spans,
+    noise=positive | positive.map(Density) | spans,
     interference=st.just(0.0) | positive | spans,
-    threshold=st.just(0.0) | positive,
-    exponent=positive,
+    threshold=st.just(0.0) | positive | spans,
+    exponent=st.floats(0.1, 9.0),
     draw=st.sampled_from(["once", "round"]),
     frequency=positive,
     capacitance=positive,
-    most_power=st.none() | positive,
+    more=st.none() | st.floats(1, 1e3),
 )
 fleets = st.lists(devices, min_size=1, max_size=6, unique_by=lambda device: device.name).map(tuple).map(Fleet)
 
@@ -122,15 +125,17 @@ def test_every_mistake_of_a_file_is_listed_with_its_place(tmp_path: Path) -> Non
         "device 3 (phone): clients must be a whole number from 1, got 1.5",
         f"device 3 (phone): {size}, got 0.5",
         f"device 3 (phone): {speed}, got -1",
-        """device 3 (phone): power must be watts such as 0.01, "10 mW" or "10 dBm", got '5 dB'""",
+        """device 3 (phone): power must be """
+        """watts such as 0.01, "10 mW" or "10 dBm", or a range, "5..20 mW", got '5 dB'""",
         'device 3 (phone): most_power must be watts such as 0.01, "10 mW" or "10 dBm", got 0',
         """device 3 (phone): distance must be metres such as 250, "0.25 km" or a range, "0..500 m", got '10..5 m'""",
         "device 3 (phone): exponent must be a positive number such as 2, got 0",
-        """device 3 (phone): bandwidth must be hertz such as 1e6 or "1 MHz", got '1 MB'""",
-        'device 3 (phone): noise must be watts in the whole band such as 1e-14, or a density such as "-174 dBm/Hz", '
+        """device 3 (phone): bandwidth must be hertz such as 1e6, "1 MHz" or a range, "0.5..2 MHz", got '1 MB'""",
+        'device 3 (phone): noise must be watts in the whole band such as 1e-14, a range, "10..20 fW", '
+        'or a density, "-174 dBm/Hz", '
         "got '-174 dBm/kHz'",
         'device 3 (phone): interference must be watts such as 5e-8, "50 nW" or a range, "10..110 nW", got \'-1..5 nW\'',
-        'device 3 (phone): threshold must be a ratio from 0 such as 1.08 or "0.33 dB", got -1',
+        'device 3 (phone): threshold must be a ratio from 0 such as 1.08, "0.33 dB" or a range, "1..2", got -1',
         "device 3 (phone): draw must be once or round, got 'never'",
         'device 3 (phone): frequency must be cycles a second such as 1e9 or "1 GHz", got True',
         "device 3 (phone): capacitance must be a positive number such as 1e-27, got '1 F'",
@@ -272,6 +277,63 @@ def test_a_range_is_drawn_once_or_anew_each_round_and_by_client() -> None:
         assert all(0 < distance <= 500 for distance in drawn)
     assert once.link(2, 5, 0, key(1)) == once.link(2, 5, 7, key(1))
     assert once.link(2, 5, 0, key(1)) != once.link(2, 5, 0, key(2)), "another seed, another place"
+
+
+def test_whatever_a_link_has_may_be_a_range(tmp_path: Path) -> None:
+    (tmp_path / "fleet.toml").write_text(
+        """
+        [[device]]
+        name = "phone"
+        clients = 1
+        flops = "1 GFLOPS"
+        draw = "round"
+        power = "10..20 dBm"
+        distance = "1E2..2E2 m"
+        bandwidth = "0.5..2 MHz"
+        noise = "10..20 fW"
+        interference = 0
+        threshold = "0..3 dB"
+        """
+    )
+    fleet = Fleet.read(tmp_path / "fleet.toml")
+    links = [fleet.link(0, 1, number, key(4)) for number in range(500)]
+    ends = {"power": (0.01, 0.1), "distance": (100, 200), "bandwidth": (5e5, 2e6), "noise": (1e-14, 2e-14)}
+    ends["threshold"] = (1, read_ratio("3 dB"))
+    for name, (low, high) in ends.items():
+        drawn = [(getattr(link, name) - low) / (high - low) for link in links]
+        assert 0 <= min(drawn) < 0.02
+        assert 0.98 < max(drawn) <= 1
+        assert abs(np.mean(drawn) - 0.5) < 0.04, "three standard errors of 500 even draws"
+    assert len({link.exponent for link in links}) == 1
+    told = np.corrcoef([[getattr(link, name) for link in links] for name in ends])
+    assert np.abs(told - np.eye(len(ends))).max() < 0.18, "no two of them go together"
+
+
+def test_other_ranges_leave_a_draw_as_it_is() -> None:
+    plain = Device("phone", 1, None, 1e9)
+    more = replace(plain, power=Span(0.001, 0.01), threshold=Span(0.5, 1.5))
+    assert more.link(key(3)).distance == plain.link(key(3)).distance
+    assert more.link(key(3)).interference == plain.link(key(3)).interference
+
+
+@pytest.mark.parametrize(
+    ("says", "told"),
+    [
+        ("power = 1e300", "what arrives cannot be 1e"),
+        ("distance = 1e-200", "what arrives cannot be 1e"),
+        ('distance = "0..500 m"\nexponent = 40', "what arrives cannot be 1e"),
+        ("most_power = 1e299", "what arrives cannot be 1e"),
+        ('power = "10..20 mW"\nmost_power = "15 mW"', "most_power must be at least the power, 0.02 W, got 0.015"),
+        ('noise = "-174..-170 dBm/Hz"', "noise must be watts in the whole band"),
+    ],
+)
+def test_values_that_do_not_go_together_are_told_with_their_entry(tmp_path: Path, says: str, told: str) -> None:
+    path = tmp_path / "fleet.toml"
+    fine = '[[device]]\nname = "phone"\nclients = 1\nflops = 1e9\n'
+    path.write_text(f"{fine}{fine.replace('phone', 'tag')}{says}")
+    with pytest.raises(ConfigError) as error:
+        Fleet.read(path)
+    assert error.value.mistakes[0].startswith(f"{path}: device 2 (tag): {told}")
 
 
 def test_ranges_are_drawn_evenly() -> None:

@@ -22,7 +22,7 @@ from gossamer.engines import Options
 from gossamer.engines.simulate import Simulation
 from gossamer.export import stand
 from gossamer.methods import perm, perm_two_stage
-from gossamer.report import groups, heat, page, tables
+from gossamer.report import groups, heat, page, tables, text
 from gossamer.report import mixing as drawing
 from gossamer.report.groups import Group, weights_of
 from gossamer.runs import read_about, read_metrics, read_server, read_split
@@ -123,13 +123,13 @@ def test_who_was_not_compared_yet_is_in_no_group_and_not_drawn() -> None:
 
 @given(st.sets(st.integers(0, 40), min_size=1))
 def test_ranges_name_all_numbers_or_say_how_many_are_left(numbers: set[int]) -> None:
-    said = groups.ranges(sorted(numbers))
+    said = text.ranges(sorted(numbers))
     pieces = re.findall(r"(\d+)-(\d+)|(\d+)(?=,|$| and)", re.sub(r" and (\d+) more$", "", said))
     named = [n for a, b, one in pieces for n in (range(int(a), int(b) + 1) if a else [int(one)])]
     more = re.search(r" and (\d+) more$", said)
     assert named == sorted(numbers)[: len(named)]
     assert len(named) + (int(more[1]) if more else 0) == len(numbers)
-    assert len(pieces) == groups.RANGES or not more
+    assert len(pieces) == text.RANGES or not more
 
 
 def test_thousands_of_clients_take_a_few_lines() -> None:

@@ -260,9 +260,9 @@ def test_deployed_it_is_the_same_also_where_replies_are_lost(name: str, tmp_path
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"measurements": 0}, "ratio must be"),
+        ({"measurements": 0, "share": 0}, "OneBit.measurements must be(.|\n)*OneBit.share must be"),
         ({"rows": 0}, "rows must be"),
-        ({"matrix": "other"}, "kind must be"),
+        ({"matrix": "other"}, "OneBit.matrix must be"),
         ({"decoder": "guess"}, "decoder must be one of"),
         ({"share": 0}, "share must be"),
         ({"length": 0}, "length must be"),

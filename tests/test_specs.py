@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossamer.channels import CHANNELS, Lossy, Perfect
+from gossamer.channels import CHANNELS, Lossy, Perfect, Wireless
 from gossamer.data import SPLITS, Dirichlet, DirichletClient, Iid, Labels, Natural, Shards, Slices
 from gossamer.errors import ConfigError
 from gossamer.solvers import SCHEDULES, Constant, Cosine, Exponential, Steps
-from gossamer.specs import nearest, parse, read, spec, unknown, usage
+from gossamer.specs import nearest, parse, read, spec, texts, unknown, usage, written
 
 rates = st.floats(0, 1, exclude_min=True)
 counts = st.integers(1, 10**9)
@@ -103,6 +103,11 @@ def test_every_mistake_in_a_spec_is_listed() -> None:
 @dataclass(frozen=True)
 class Unheard:
     volume: int = 3
+
+
+@pytest.mark.parametrize("value", ["plain", "a,b", "a=b", 'a"b', '"', ",=", "fleet=a,b"])
+def test_a_value_may_have_any_sign_in_it(value: str) -> None:
+    assert texts(f"3,{written('seed', value)}", Wireless) == [("fleet", "3"), ("seed", value)]
 
 
 def test_a_value_without_a_name_is_written_as_python_shows_it() -> None:

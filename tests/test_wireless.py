@@ -336,6 +336,18 @@ def test_a_spec_is_read_and_written_back(place: Path) -> None:
         assert Options.read(options.describe()) == options
 
 
+@pytest.mark.parametrize("name", ["a,b.toml", "a=b.toml", 'a"b,c=d.toml'])
+def test_a_fleet_may_be_called_what_it_likes(place: Path, name: str) -> None:
+    CITY.write(name)
+    words = ["run", "fedavg", "--epochs", "1", "--channel", "wireless:fading=none,seed=3", "--fleet", name]
+    assert main([*words, "--task", "tasks.py:task", "--rounds", "1", "--out", "run"]) == 0
+    recorded = json.loads(Path("run/run.json").read_text())["options"]["channel"]
+    channel = parse(recorded, CHANNELS, "channel")
+    assert isinstance(channel, Wireless)
+    assert (channel.fleet, channel.fading, channel.seed) == (CITY, "none", 3)
+    assert main(["resume", "run"]) == 0
+
+
 @pytest.mark.parametrize("method", ["fedavg --epochs 1", "heterofl --epochs 1 --labels all", "perm --probe 8"])
 def test_one_flag_serves_the_channel_and_the_method(
     place: Path, capsys: pytest.CaptureFixture[str], method: str

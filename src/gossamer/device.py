@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 import torch
 
 from gossamer.errors import gather, require
+from gossamer.mistakes import Mistakes
 from gossamer.radio import Density, Fading, Link
 from gossamer.random import Key as Seed
 from gossamer.random import fold, uniform
@@ -51,6 +52,11 @@ class Span:
         """One value; the same for the same key."""
         return self.high - (self.high - self.low) * float(uniform(key, 1, dtype=torch.float64)[0])
 
+    @property
+    def least(self) -> float:
+        """The smallest value that can be drawn."""
+        return self.high - (self.high - self.low) * (1 - 2.0**-53)
+
 
 # What a key may hold: each reads what the file says, and raises ValueError if it is nothing of the kind.
 
@@ -75,10 +81,12 @@ def _spread(read: Callable[..., float], zero: bool, value: object) -> float | Sp
     return Span(*(read(end, zero=True) for end in ends)) if ends else read(value, zero=zero)
 
 
-def _noise(value: object) -> float | Density:
+def _noise(value: object) -> float | Density | Span:
+    """Watts, or a range of them; or a density."""
     if isinstance(value, Density):
         return value
-    return Density(read_density(value)) if str(value).endswith("/Hz") else read_power(value)
+    density = str(value).endswith("/Hz") and split_range(value) is None
+    return Density(read_density(value)) if density else _spread(read_power, False, value)
 
 
 def _choice(*known: str) -> Callable[[object], str]:
@@ -104,14 +112,14 @@ KEYS = {
     "clients": Key(_count, "a whole number from 1"),
     "memory": Key(read_size, 'a whole number of bytes such as 64e6, "64 MB" or "2 GiB"'),
     "flops": Key(read_speed, 'operations a second such as 2e9 or "2 GFLOPS"'),
-    "power": Key(read_power, WATTS),
+    "power": Key(partial(_spread, read_power, False), f'{WATTS}, or a range, "5..20 mW"'),
     "most_power": Key(read_power, WATTS),
     "distance": Key(partial(_spread, read_length, False), 'metres such as 250, "0.25 km" or a range, "0..500 m"'),
     "exponent": Key(read_ratio, "a positive number such as 2"),
-    "bandwidth": Key(read_frequency, 'hertz such as 1e6 or "1 MHz"'),
-    "noise": Key(_noise, 'watts in the whole band such as 1e-14, or a density such as "-174 dBm/Hz"'),
+    "bandwidth": Key(partial(_spread, read_frequency, False), 'hertz such as 1e6, "1 MHz" or a range, "0.5..2 MHz"'),
+    "noise": Key(_noise, 'watts in the whole band such as 1e-14, a range, "10..20 fW", or a density, "-174 dBm/Hz"'),
     "interference": Key(partial(_spread, read_power, True), 'watts such as 5e-8, "50 nW" or a range, "10..110 nW"'),
-    "threshold": Key(partial(read_ratio, zero=True), 'a ratio from 0 such as 1.08 or "0.33 dB"'),
+    "threshold": Key(partial(_spread, read_ratio, True), 'a ratio from 0 such as 1.08, "0.33 dB" or a range, "1..2"'),
     "draw": Key(_choice("once", "round"), "once or round"),
     "frequency": Key(read_frequency, 'cycles a second such as 1e9 or "1 GHz"'),
     "capacitance": Key(read_ratio, "a positive number such as 1e-27"),
@@ -119,6 +127,10 @@ KEYS = {
 
 UNSAID = ("memory", "most_power")
 """Keys without which nothing is assumed."""
+
+
+SENT = ("power", "distance", "bandwidth", "noise", "interference", "threshold", "exponent")
+"""Fields that say how it sends: those of a link."""
 
 
 @dataclass(frozen=True)
@@ -136,7 +148,7 @@ class Device:
     interference: in the whole band, in watts
     threshold: the ratio of what arrives to what disturbs it that a packet needs; with 0 none is lost
     exponent: power falls with the distance to this power
-    draw: when ranges of distance and interference are drawn: once for each client, or anew each round
+    draw: when ranges are drawn: once for each client, or anew each round
     frequency: cycles of its processor in a second
     capacitance: effective, of its processor: joules a cycle and squared frequency
     most_power: the most that power may be set to, in watts; none: it stays as it is
@@ -146,12 +158,12 @@ class Device:
     clients: int
     memory: int | None
     flops: float
-    power: float = 0.01
+    power: float | Span = 0.01
     distance: float | Span = Span(0.0, 500.0)
-    bandwidth: float = 1e6
-    noise: float | Density = 1e-14
+    bandwidth: float | Span = 1e6
+    noise: float | Density | Span = 1e-14
     interference: float | Span = Span(1e-8, 1.1e-7)
-    threshold: float = 1.08
+    threshold: float | Span = 1.08
     exponent: float = 2.0
     draw: Literal["once", "round"] = "once"
     frequency: float = 1e9
@@ -162,7 +174,7 @@ class Device:
         given = {name: value for name, value in vars(self).items() if value is not None or name not in UNSAID}
         values, mistakes = read(given)
         mistakes += [mistake(name, given[name]) for name, value in values.items() if value != given[name]]
-        gather([f"Device.{text}" for text in mistakes])
+        gather([f"Device.{text}" for text in mistakes] or [f"Device: {text}" for text in _clashes(self)])
 
     def seconds(self, flops: float) -> float:
         """How long it takes to do so many operations."""
@@ -175,13 +187,44 @@ class Device:
 
     def link(self, key: Seed, fading: Fading = "power") -> Link:
         """Its uplink; what is a range is drawn, by the key alone."""
-        distance, interference = (
-            value.drawn(fold(key, name)) if isinstance(value, Span) else value
-            for name, value in (("distance", self.distance), ("interference", self.interference))
-        )
-        return Link(
-            self.power, distance, self.bandwidth, self.noise, interference, self.threshold, fading, self.exponent
-        )
+        drawn = {name: span.drawn(fold(key, name)) for name, span in self.spans.items()}
+        return Link(**{**self._sent, **drawn}, fading=fading)
+
+    def weakest(self, fading: Fading = "power") -> Link:
+        """Its uplink with each range at that end at which it is slowest and loses most."""
+        ends = {name: span.least if name in ("power", "bandwidth") else span.high for name, span in self.spans.items()}
+        if isinstance(self.noise, Density) and isinstance(self.bandwidth, Span):
+            ends["noise"] = self.noise.watts * self.bandwidth.high  # a wider band is faster, and loses more
+        return Link(**{**self._sent, **ends}, fading=fading)
+
+    def strongest(self) -> Link:
+        """Its uplink where most arrives of the most power that it may send with."""
+        ends = {name: span.least for name, span in self.spans.items()}
+        return Link(**{**self._sent, **ends, "power": max(self.full_power, self.most_power or 0.0)})
+
+    @property
+    def full_power(self) -> float:
+        """What it sends with at most, as long as no plan says more."""
+        return self.power.high if isinstance(self.power, Span) else self.power
+
+    @property
+    def spans(self) -> dict[str, Span]:
+        """What is drawn, by name."""
+        return {name: value for name, value in self._sent.items() if isinstance(value, Span)}
+
+    @property
+    def _sent(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in SENT}
+
+
+def _clashes(device: Device) -> list[str]:
+    """What of a device's values does not go together: links that cannot be, at either end of its ranges."""
+    power, most, found = device.full_power, device.most_power, Mistakes()
+    if most is not None and most < power:
+        found.note(f"most_power must be at least the power, {power:g} W, got {most:g}")
+    found.attempt(device.strongest)
+    found.attempt(device.weakest)
+    return [text.removeprefix("Link: ") for text in found.found]
 
 
 def read(entry: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:

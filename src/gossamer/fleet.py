@@ -114,6 +114,11 @@ class Fleet:
         return tuple(found[kind] for kind in _dealt(self._counts, clients))
 
     @property
+    def drawn(self) -> bool:
+        """Whether it takes a seed to say how devices send."""
+        return any(device.spans for device in self.devices)
+
+    @property
     def clients(self) -> int:
         """How many clients the file has devices for."""
         return sum(self._counts)
@@ -162,14 +167,18 @@ def _devices(table: Mapping[str, Any]) -> tuple[Device, ...]:
     entries = table.get("device", [])
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ConfigError(*mistakes, "device must be entries that begin with [[device]], in double brackets")
-    found = []
+    found, names = [], []
     for number, entry in enumerate(entries, start=1):
         values, wrong = kinds.read(entry)
         where = f"device {number} ({values['name']})" if "name" in values else f"device {number}"
+        try:
+            found += [] if wrong else [Device(**{"memory": None, **values})]
+        except ConfigError as error:  # each value can be, but not all of them together
+            wrong = [text.removeprefix("Device: ") for text in error.mistakes]
         mistakes += [f"{where}: {text}" for text in wrong]
-        found.append(values)
-    gather(mistakes + _clashes([values.get("name") for values in found]))
-    return tuple(Device(**{"memory": None, **values}) for values in found)
+        names.append(values.get("name"))
+    gather(mistakes + _clashes(names))
+    return tuple(found)
 
 
 def _clashes(names: Sequence[str | None]) -> list[str]:

@@ -2,9 +2,11 @@
 
 ``dirichlet:0.3,least=10`` names the dataclass registered as ``dirichlet`` and fills its fields in order, then by
 name. Splits, channels and schedules are all written so. Values are read by the type of the field they are for, so a
-wrong one is refused with the field's name before anything runs.
+wrong one is refused with the field's name before anything runs. A piece with a comma in it stands in double quotes:
+``wireless:"fleet=a,b.toml",seed=3``; quotes within are doubled.
 """
 
+import csv
 import dataclasses
 import difflib
 import types
@@ -108,10 +110,9 @@ def _values(rest: str, name: str, cls: type) -> dict[str, Any]:
     hints, fields = typing.get_type_hints(cls), _names(cls)
     values: dict[str, Any] = {}
     mistakes = []
-    for place, piece in enumerate(piece for piece in rest.split(",") if piece):
-        field, _, value = piece.rpartition("=")
-        field = field or (fields[place] if place < len(fields) else "")
+    for field, value in texts(rest, cls):
         if field not in fields or field in values:
+            piece = f"{field}={value}" if field else value
             mistakes.append(f"{piece!r} does not fit: write it as {usage(name, cls)}")
             continue
         try:
@@ -124,6 +125,25 @@ def _values(rest: str, name: str, cls: type) -> dict[str, Any]:
         mistakes.append(f"a value is missing: write it as {usage(name, cls)}")
     gather(mistakes)
     return values
+
+
+def texts(rest: str, cls: type) -> list[tuple[str, str]]:
+    """The name of each field that a spec fills, empty where there is none, and what is written for it."""
+    names, found = _names(cls), []
+    for place, piece in enumerate(filter(None, next(csv.reader([rest]), []))):
+        field, named, value = piece.partition("=")
+        found.append((field, value) if named else (names[place] if place < len(names) else "", piece))
+    return found
+
+
+def written(field: str, value: str) -> str:
+    """The piece of a spec that fills a field.
+
+    >>> print(written("seed", "3"), written("fleet", "a,b.toml"))
+    seed=3 "fleet=a,b.toml"
+    """
+    piece = f"{field}={value}"
+    return '"{}"'.format(piece.replace('"', '""')) if any(sign in piece for sign in ',"') else piece
 
 
 def usage(name: str, cls: type) -> str:
@@ -156,7 +176,7 @@ def spec(value: Any, choices: Mapping[str, type]) -> str:
     if name is None:
         return repr(value)
     given = [
-        f"{field.name}={_written(getattr(value, field.name))}"
+        written(field.name, _written(getattr(value, field.name)))
         for field in dataclasses.fields(value)
         if _required(type(value), field.name) or getattr(value, field.name) != field.default
     ]

@@ -28,6 +28,8 @@ DENSITY_LEVELS: Units = {f"{unit}/Hz": power for unit, power in LEVELS.items()}
 
 NONE: Units = MappingProxyType({})
 
+NUMBER = r"[-+]?[.\d]+(?:[eE][-+]?\d+)?"
+
 
 def read_size(value: object) -> int:
     """Bytes, from a number or from a text with a unit; ``ValueError`` if that is not a whole number from 1.
@@ -70,13 +72,13 @@ def read_density(value: object) -> float:
     return _number(value, DENSITIES, DENSITY_LEVELS)
 
 
-def read_frequency(value: object) -> float:
+def read_frequency(value: object, zero: bool = False) -> float:
     """Hertz, from a number or from a text with a unit.
 
     >>> read_frequency("2.5 MHz")
     2500000.0
     """
-    return _number(value, FREQUENCIES)
+    return _number(value, FREQUENCIES, zero=zero)
 
 
 def read_length(value: object, zero: bool = False) -> float:
@@ -106,7 +108,7 @@ def split_range(value: object) -> tuple[str, str] | None:
     if not isinstance(value, str) or ".." not in value:
         return None
     low, _, high = value.partition("..")
-    bare = re.fullmatch(r"[-+.\de]+", low.strip())
+    bare = re.fullmatch(NUMBER, low.strip())
     return (f"{bare[0]} {_written(high)[1]}".strip() if bare else low.strip()), high.strip()
 
 
@@ -134,7 +136,7 @@ def _written(value: object) -> tuple[str, str]:
     """A number and its unit, both as they are written."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError("neither a number nor a text")
-    written = re.fullmatch(r"([-+.\de]+) *([A-Za-zµ/]*)", str(value).strip())
+    written = re.fullmatch(rf"({NUMBER}) *([A-Za-zµ/]*)", str(value).strip())
     if written is None:
         raise ValueError("not a number with a unit")
     return written[1], written[2]

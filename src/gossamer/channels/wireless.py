@@ -30,7 +30,7 @@ class Wireless:
 
     fleet: the clients' devices
     fading: what the gain of a link is: power, amplitude or none
-    seed: another one draws other distances and interferences, where the fleet has ranges
+    seed: another one draws other values, where the fleet has ranges
     powers: watts that each client sends with, or one for all; none are those of their devices
     """
 

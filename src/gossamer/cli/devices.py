@@ -2,18 +2,24 @@
 
 ``--channel wireless --fleet FILE`` is short for ``--channel wireless:FILE``. A plan becomes what it stands for: the
 channel's ``powers`` and, where the method has such flags, ``--ratio``, ``--by tensor`` (by which operations fall as
-planned) and ``--rows``; so a run does not need its file.
+planned) and ``--rows``; so a run does not need its file. Of a method that has not, only powers are planned.
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
+from gossamer.channels import CHANNELS, Wireless
 from gossamer.cli.flags import Flag
+from gossamer.engines.simulate import Simulation
 from gossamer.errors import ConfigError
-from gossamer.fleet import Fleet
 from gossamer.planning import Plan
+from gossamer.planning.work import check_work
+from gossamer.specs import parse, texts, written
 
 FLEET, PLAN, WIRELESS = "fleet", "plan", "wireless"
+
+OTHERS = ("measurements", "rise", "codec")
+"""Flags that would change what a plan says, besides those that it stands for."""
 
 
 def share(given: dict[str, Any], own: Sequence[Flag]) -> list[str]:
@@ -24,39 +30,67 @@ def share(given: dict[str, Any], own: Sequence[Flag]) -> list[str]:
     wanted = any(flag.name == FLEET for flag in own)
     path = given.get(FLEET) if wanted else given.pop(FLEET, None)
     name, _, rest = given.get("channel", "").partition(":")
-    pieces = [piece for piece in rest.split(",") if piece]
-    named = any("=" not in piece or piece.startswith(f"{FLEET}=") for piece in pieces)
     if name != WIRELESS:
         return [] if path is None or wanted else ["--fleet says nothing here: add --channel wireless, or leave it out"]
+    named = any(field == FLEET for field, _ in texts(rest, Wireless))
     if path is not None and named and not wanted:
         return ["--channel names a fleet, and so does --fleet: choose one"]
     if path is None and not named:
         del given["channel"]
         return ["--channel wireless must know the clients' devices: add --fleet FILE, or write wireless:FILE"]
     if not named:
-        given["channel"] = f"{WIRELESS}:{','.join([f'{FLEET}={path}', *pieces])}"
+        given["channel"] = ",".join([f"{WIRELESS}:{written(FLEET, path or '')}", *([rest] if rest else [])])
     return []
 
 
-def follow(given: dict[str, Any], own: Sequence[Flag], clients: int, seed: int) -> list[str]:
-    """Do as a plan says; what is wrong with that comes back. ``given`` is changed in place, after :func:`share`."""
+class Followed(NamedTuple):
+    """A plan that a run is to follow, if there is one, whether in all that it says, and what is wrong with that."""
+
+    plan: Plan | None = None
+    whole: bool = False
+    mistakes: tuple[str, ...] = ()
+
+    def check(self, run: Simulation, method: str) -> list[str]:
+        """Refuse a run whose work is not what was planned; what is to be said of one that is comes back."""
+        if self.plan is None:
+            return []
+        if not self.whole:
+            return [f"--plan: {method} takes only powers from it: what it prunes and sends is its own, not as planned"]
+        try:
+            return [f"--plan: {note}" for note in check_work(self.plan, run.method, run.objective, run.split)]
+        except ConfigError as error:
+            raise ConfigError(*(f"--plan: {mistake}" for mistake in error.mistakes)) from error
+
+
+def follow(given: dict[str, Any], own: Sequence[Flag], clients: int, seed: int) -> Followed:
+    """Do as a plan says. ``given`` is changed in place, after :func:`share`."""
     path, channel = given.pop(PLAN, None), str(given.get("channel", ""))
     if path is None:
-        return []
+        return Followed()
     if not channel.startswith(f"{WIRELESS}:"):
-        return ["--plan is for devices on the air: add --channel wireless --fleet FILE"]
-    fleet = channel.partition(":")[2].split(",")[0].removeprefix(f"{FLEET}=")
+        return Followed(mistakes=("--plan is for devices on the air: add --channel wireless --fleet FILE",))
     try:
         plan = Plan.read(path)
         many = len(plan.clients) if given.get("task") else int(given.get("clients", clients))  # a task has its own
-        plan.check(Fleet.of_text(fleet), many, int(given.get("seed", seed)))
+        plan.check(_wireless(channel), many, int(given.get("seed", seed)))
     except ConfigError as error:
-        return [f"--plan: {mistake}" for mistake in error.mistakes]
-    except ValueError:  # a number of clients or a seed that is none, which is told elsewhere
-        return []
+        return Followed(mistakes=tuple(f"--plan: {mistake}" for mistake in error.mistakes))
+    except ValueError:  # a channel, a number of clients or a seed that is none, which is told elsewhere
+        return Followed()
     says = {"ratio": "+".join(map(repr, plan.ratios)), "by": "tensor", "rows": str(plan.measurements)}
     known = {flag.name for flag in own}
-    meant = says if says.keys() <= known else {}
-    twice = [f"--{name} is for the plan to say: leave one of both out" for name in meant if name in given]
-    given |= {**meant, "channel": f"{channel},powers={'+'.join(map(repr, plan.powers))}"}
-    return twice
+    whole = says.keys() <= known
+    twice = [name for name in (*says, *OTHERS) if whole and name in given]
+    twice += ["channel"] * ("powers" in dict(texts(channel.partition(":")[2], Wireless)))
+    given |= {**(says if whole else {}), "channel": f"{channel},powers={'+'.join(map(repr, plan.powers))}"}
+    return Followed(plan, whole, tuple(f"--{name} is for the plan to say: leave one of both out" for name in twice))
+
+
+def _wireless(channel: str) -> Wireless:
+    """The channel that a text names; ``ValueError`` of one that cannot be."""
+    try:
+        found = parse(channel, CHANNELS, "channel")
+    except ConfigError as error:
+        raise ValueError(str(error)) from error
+    assert isinstance(found, Wireless)
+    return found

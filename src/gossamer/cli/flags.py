@@ -174,6 +174,22 @@ def value(word: str, text: Any, kind: Any) -> Any:
         raise ConfigError(f"{word} must be {error}, got {text!r}") from None
 
 
+def by_flags(mistake: str, known: Sequence[Flag]) -> tuple[str, set[str]]:
+    """A mistake about fields of parts, such as ``SGD.lr`` or ``fresh=False``, by their flags; and which these are."""
+    flags, found = {flag.name: flag for flag in known}, set[str]()
+
+    def word(match: re.Match[str]) -> str:
+        name, value = match[1] or match[3], match[2] or match[4]
+        if name not in flags:
+            return match[0]
+        found.add(name)
+        if flags[name].kind is bool and value:
+            return next(word for word, implied in flags[name].words.items() if str(implied) == value)
+        return f"{flags[name].word} {value}" if value else flags[name].word
+
+    return re.sub(r"\b[A-Z]\w*\.(\w+)(?:=(\w+))?|\b(\w+)=(\w+)", word, mistake), found
+
+
 def shown(default: Any) -> str:
     """A default as help shows it: as it would be typed.
 

@@ -2,8 +2,10 @@
 
 import argparse
 import os
+import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -15,17 +17,17 @@ from gossamer.errors import ConfigError
 from gossamer.fleet import Fleet
 from gossamer.mistakes import Mistakes
 from gossamer.objective import Objective
-from gossamer.planning import Limits, Message, Plan, Problem, Share, Target, picture
+from gossamer.planning import Limits, Message, Plan, Problem, Pruning, Share, Target, picture
+from gossamer.planning.work import operations
 from gossamer.radio import Fading
 from gossamer.random import key
 from gossamer.report import text
 from gossamer.units import read_power
 
+T = TypeVar("T")
+
 ENERGIES = np.geomspace(1 / 8, 8, 17)
 """Budgets in the picture, over the one that was given."""
-
-TRIED = 4
-"""So many samples are sent through the network to count its operations."""
 
 LISTED = 3
 """So many clients are listed by their numbers."""
@@ -54,6 +56,12 @@ class Term(NamedTuple):
     meaning: str
 
 
+BUDGETS = {
+    "energy": Term(float, None, "J", "joules that a client may spend in a round"),
+    "deadline": Term(float, None, "S", "seconds that it may take"),
+}
+"""What must be said."""
+
 TASK = {
     "data": Term(str, None, "NAME", "data set (digits)"),
     "data_dir": Term(str, None, "DIR", "where the files of data sets are"),
@@ -74,6 +82,7 @@ OTHERS = {
     "clients": Term(int, None, "N", "number of clients (as the fleet's file says)"),
     "batch": Term(int | None, None, "N", "samples that a client takes in a round (all of its own)"),
     "seed": Term(int, 0, "S", "seed of the run, which puts devices where they are (0)"),
+    "channel_seed": Term(int, 0, "S", "seed of the channel, as in wireless:seed=S (0)"),
     "fading": Term(Fading, "power", "NAME", "what fades: power, amplitude or none (power)"),
     "most_power": Term(Watts, None, "W", "most power of devices that say nothing of it (it stays as it is)"),
     "most_pruned": Term(float, 0.9, "X", "largest share of the weights that is pruned (0.9)"),
@@ -97,8 +106,8 @@ BOUND = {
 def add_flags(parser: argparse.ArgumentParser) -> None:
     """What can be typed after ``gossamer plan``."""
     parser.add_argument("fleet", metavar="FLEET", help="the fleet's file")
-    parser.add_argument("--energy", metavar="J", required=True, help="joules that a client may spend in a round")
-    parser.add_argument("--deadline", metavar="S", required=True, help="seconds that it may take")
+    for name, term in BUDGETS.items():
+        parser.add_argument(f"--{name}", metavar=term.takes, required=True, help=term.meaning)
     for name, term in (TASK | NUMBERS | OTHERS | BOUND).items():
         parser.add_argument(f"--{name.replace('_', '-')}", metavar=term.takes, help=term.meaning)
     parser.add_argument("--out", metavar="FILE.json", default="plan.json", help="the plan (plan.json)")
@@ -107,12 +116,13 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
 
 
 class Size(NamedTuple):
-    """Entries of the model, for each client its samples and operations in a round, and bytes besides measurements."""
+    """Entries of the model, what each client has and does, bytes besides measurements, and what pruning saves."""
 
     parameters: int
     samples: tuple[int, ...]
     flops: tuple[float, ...]
     overhead: int = Message.overhead
+    pruning: Pruning = Pruning()
 
 
 def plan(arguments: argparse.Namespace) -> int:
@@ -135,7 +145,7 @@ def plan(arguments: argparse.Namespace) -> int:
 def _problem(arguments: argparse.Namespace) -> Problem:
     """What was asked, checked as a whole."""
     mistakes = Mistakes()
-    terms = {"energy": Term(float, None, "", ""), "deadline": Term(float, None, "", ""), **NUMBERS, **OTHERS, **BOUND}
+    terms = {**BUDGETS, **NUMBERS, **OTHERS, **BOUND}
     given: dict[str, Any] = {name: mistakes.attempt(_read, name, term, arguments) for name, term in terms.items()}
     fleet = mistakes.attempt(Fleet.read, arguments.fleet)
     mistakes.settle()
@@ -144,16 +154,31 @@ def _problem(arguments: argparse.Namespace) -> Problem:
     size = mistakes.attempt(_size, arguments, given, clients)
     mistakes.settle()
     assert size is not None
-    target = mistakes.attempt(Target, sum(size.samples), *(given[name] for name in BOUND))
+    target = mistakes.attempt(_flagged, Target, sum(size.samples), *(given[name] for name in BOUND))
     limits = mistakes.attempt(_limits, given["measurements"], size.parameters, given["most_pruned"])
     overhead = size.overhead if given["overhead"] is None else given["overhead"]
-    message = mistakes.attempt(Message, given["bits"], overhead)
+    message = mistakes.attempt(_flagged, Message, given["bits"], overhead)
     mistakes.settle()
     assert target is not None
     assert limits is not None
     assert message is not None
     work = (fleet, size.flops, size.parameters, given["energy"], given["deadline"])
-    return Problem(*work, target, limits, message, given["seed"], given["fading"], given["most_power"])
+    links = {name: given[name] for name in ("seed", "fading", "most_power", "channel_seed")}
+    return _flagged(Problem, *work, target, limits, message, pruning=size.pruning, **links)
+
+
+def _flagged(kind: Callable[..., T], *args: Any, **more: Any) -> T:
+    """A value; what is wrong with a field of it is told by its flag."""
+    try:
+        return kind(*args, **more)
+    except ConfigError as error:
+        raise ConfigError(*map(_by_flag, error.mistakes)) from None
+
+
+def _by_flag(mistake: str) -> str:
+    name = re.match(r"(?:\w+\.)?(\w+)", mistake)
+    known = name is not None and name[1] in {*BUDGETS, *NUMBERS, *OTHERS, *BOUND}
+    return f"--{name[1].replace('_', '-')}{mistake[name.end() :]}" if name and known else mistake
 
 
 def _read(name: str, term: Term, arguments: argparse.Namespace) -> Any:
@@ -163,7 +188,7 @@ def _read(name: str, term: Term, arguments: argparse.Namespace) -> Any:
 
 def _size(arguments: argparse.Namespace, given: dict[str, Any], clients: int) -> Size:
     """What a round takes: in numbers, or of a task."""
-    named = [f"--{name.replace('_', '-')}" for name in TASK if getattr(arguments, name)]
+    named = [f"--{name.replace('_', '-')}" for name in (*TASK, "batch") if getattr(arguments, name) is not None]
     numbers = {name: given[name] for name in NUMBERS}
     if all(number is None for number in numbers.values()):
         return _measured(arguments, given, clients)
@@ -181,19 +206,19 @@ def _measured(arguments: argparse.Namespace, given: dict[str, Any], clients: int
     if task.clients != clients and arguments.clients is not None:
         raise ConfigError(f"--clients is {clients}, but the task has {task.clients}: leave it out")
     objective = Objective(task, "cpu", key(given["seed"]))
-    rows = torch.arange(min(TRIED, len(objective.x)))
-    each = objective.flops(objective.initial(), rows).done / len(rows)
+    each, rows = operations(objective), torch.arange(1)
     sizes = tuple(len(task.split.train(client)) for client in range(task.clients))
     taken = (min(size, given["batch"] or size) for size in sizes)
     overhead = Message.of(objective.layout, given["bits"]).overhead
-    return Size(objective.layout.size, sizes, tuple(each * many for many in taken), overhead)
+    flops = tuple(each * many for many in taken)
+    return Size(objective.layout.size, sizes, flops, overhead, Pruning.of(objective, rows))
 
 
 def _limits(measurements: tuple[int, ...], parameters: int, most_pruned: float) -> Limits:
     if len(measurements) > 2:
         raise ConfigError(f"--measurements must be one number or two, got {len(measurements)}")
     ends = (max(1, parameters // 10), parameters) if not measurements else (measurements[0], measurements[-1])
-    return Limits(*ends, most_pruned)
+    return _flagged(Limits, *ends, most_pruned)
 
 
 HEAD = ("device", "clients", "power W", "pruned", "lost", "Mbit/s", "J computing", "sending", "s computing", "sending")

@@ -5,14 +5,14 @@ A request is plain data, kept in ``run.json``; resuming a run reads it back and 
 
 import inspect
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from gossamer.cli import sources
 from gossamer.cli.devices import FLEET
-from gossamer.cli.flags import REQUIRED, Recipe, arguments, defaults, flags, value
+from gossamer.cli.flags import REQUIRED, Flag, Recipe, arguments, by_flags, defaults, flags, value
 from gossamer.cli.settings import assign
 from gossamer.codecs import CODECS, Dense, Lift, MaskedNoise
 from gossamer.data import DATASETS, SPLITS, Data, Split, load
@@ -108,7 +108,7 @@ def make_method(request: Request) -> Method:
     values = arguments(known, request.given, mistakes)
     method = defaults(recipe)
     if all(flag.name in values for flag in known if flag.default is REQUIRED):
-        method = mistakes.attempt(call, recipe, request.method, values) or method
+        method = _called(recipe, request.method, known, values, mistakes) or method
     if method is not None:
         method = mistakes.attempt(with_codecs, method, request) or method
         for setting in request.sets:
@@ -132,6 +132,27 @@ def with_codecs(method: Method, request: Request) -> Method:
     mistakes.settle()
     lifted = {name: codec if isinstance(codec, Dense) else Lift(codec) for name, codec in found.items() if codec}
     return method.with_parts(**lifted)
+
+
+def _called(
+    recipe: Recipe, name: str, known: Sequence[Flag], values: dict[str, Any], mistakes: Mistakes
+) -> Method | None:
+    """What a recipe makes; where its parts refuse values, the mistakes are noted, by their flags.
+
+    It stops at the first part that does. So values that were refused are left out, and it is called again.
+    """
+    wrong: set[str] = set()
+    while True:
+        try:
+            method = call(recipe, name, {field: value for field, value in values.items() if field not in wrong})
+            return None if wrong else method
+        except ConfigError as error:
+            told = [by_flags(mistake, known) for mistake in error.mistakes]
+        mistakes.note(*(text for text, _ in told))
+        more = {field for _, fields in told for field in fields} & values.keys() - wrong
+        if not more or any(flag.default is REQUIRED for flag in known if flag.name in more):
+            return None
+        wrong |= more
 
 
 def call(recipe: Recipe, name: str, values: dict[str, Any]) -> Method:

@@ -31,12 +31,13 @@ def run(words: list[str]) -> int:
 
 
 class Asked(NamedTuple):
-    """What was typed: a method, values by flag, settings, and what was wrong with that."""
+    """What was typed: a method, values by flag, settings, what was wrong with that, and the plan that is followed."""
 
     method: str
     given: dict[str, Any]
     sets: tuple[str, ...]
     mistakes: Mistakes
+    followed: devices.Followed = devices.Followed()
 
     def request(self) -> Request:
         """The part that says what is run, taken out of what was given; flags that are left are the method's."""
@@ -64,10 +65,11 @@ def read(words: list[str], verb: Verb) -> Asked | None:
         return None
     typed = scan(rest, own or [], verb)
     mistakes.note(*typed.mistakes, *devices.share(typed.given, own or []))
-    mistakes.note(*devices.follow(typed.given, own or [], CLIENTS, 0))
+    followed = devices.follow(typed.given, own or [], CLIENTS, 0)
+    mistakes.note(*followed.mistakes)
     if own is not None:  # else a strange flag may well be one of the method's
         mistakes.note(*(unknown_flag(word, name, own, verb) for word in typed.strange))
-    return Asked(name, typed.given, tuple(typed.sets), mistakes)
+    return Asked(name, typed.given, tuple(typed.sets), mistakes, followed)
 
 
 def _start(asked: Asked) -> int:
@@ -76,8 +78,11 @@ def _start(asked: Asked) -> int:
     request = asked.request()
     asked.mistakes.attempt(check_place, Path(out) if out is not None else next(places(request)))
     simulation = asked.mistakes.attempt(assemble, request, options)
+    notes = asked.mistakes.attempt(asked.followed.check, simulation, asked.method) if simulation else None
     asked.mistakes.settle()
     assert simulation is not None  # or there were mistakes
+    for note in notes or ():
+        say(f"gossamer: {note}")
     return _go(simulation, simulation.create(Path(out)) if out is not None else _create(simulation, request))
 
 

@@ -31,7 +31,19 @@ from gossamer.errors import PayloadError, listed, require
 from gossamer.exact import norm
 from gossamer.random import Key, fold
 from gossamer.random import key as make_key
-from gossamer.sensing import Kind, Matrix, Sensing, amp, back_projection, biht, least_squares, niht, pack_signs, scaled
+from gossamer.sensing import (
+    KINDS,
+    Kind,
+    Matrix,
+    Sensing,
+    amp,
+    back_projection,
+    biht,
+    least_squares,
+    niht,
+    pack_signs,
+    scaled,
+)
 from gossamer.types import Layout, Payload, State
 from gossamer.wire import finite
 
@@ -75,16 +87,21 @@ class OneBit(Codec):
     accumulate: bool = False
 
     def __post_init__(self) -> None:
-        assert self.sensing  # which says what is wrong with its fields
-        signs = "OneBit.retain=signs"
+        signs, rows = "OneBit.retain=signs", self.rows
         require(
+            (0 < self.measurements < math.inf, f"OneBit.measurements must be positive, got {self.measurements}"),
+            (rows is None or rows >= 1, f"OneBit.rows must be at least 1, or none, got {rows}"),
+            (self.matrix in KINDS, f"OneBit.matrix must be one of {listed(KINDS)}, got {self.matrix!r}"),
             (self.decoder in DECODERS, f"OneBit.decoder must be one of {listed(DECODERS)}, got {self.decoder!r}"),
             (0 < self.share <= 1, f"OneBit.share must be in (0, 1], got {self.share}"),
             (self.length is None or 0 < self.length < 1e30, f"OneBit.length must be positive, got {self.length}"),
             (self.retain in ("nothing", "signs", "change"), f"OneBit.retain: got {self.retain!r}"),
             (0 < self.coefficient < math.inf, f"OneBit.coefficient must be positive, got {self.coefficient}"),
             (self.retain != "signs" or not self.fresh, f"{signs} needs one matrix for all rounds: fresh=False"),
-            (self.retain != "signs" or not self.accumulate, f"{signs} keeps one round's signs: use change"),
+            (
+                self.retain != "signs" or not self.accumulate,
+                f"{signs} keeps one round's signs, so accumulate=False; retain=change keeps more",
+            ),
         )
 
     @property

@@ -1,12 +1,13 @@
 """What devices have to do in a round, what they may spend on it, and how much they must prune.
 
-With a share rho pruned, computing takes (1 - rho) of its seconds and joules. Sending b bits at rate R with power p
-takes b / R seconds and p b / R joules. A device that keeps within its budgets prunes at least
+Where pruning saves a share s of its operations, computing takes (1 - s) of its seconds and joules. Sending b bits at
+rate R with power p takes b / R seconds and p b / R joules. A device that keeps within its budgets saves at least
 
     max(0, (E_cmp + p b / R - energy) / E_cmp, (T_cmp + b / R - deadline) / T_cmp)
 
-and as pruning only adds to the bound, it prunes no more than that. More power is faster and dearer: p / R rises with p,
-because R is concave and 0 where p is.
+and as pruning only adds to the bound, it prunes no more than that takes (:mod:`gossamer.planning.pruning`). More power
+is faster and dearer: p / R rises with p, because R is concave and 0 where p is. So the powers that keep to both budgets
+are those between the lowest that meets the deadline and the highest that the energy allows.
 """
 
 import math
@@ -18,12 +19,18 @@ import numpy as np
 import numpy.typing as npt
 
 from gossamer.errors import require
+from gossamer.planning.pruning import Pruning
 from gossamer.radio import Fading, Link, efficiency, losses
 
 Floats = npt.NDArray[np.float64]
 
 LOWEST = 1e-6
 """Powers are looked at from this share of the largest on."""
+
+ROUNDING = 1e-12
+"""This share of a budget is not planned with, so that sums of rounded numbers keep to it."""
+
+HALVINGS = 60
 
 
 @dataclass(frozen=True)
@@ -37,6 +44,7 @@ class Load:
     energy: joules that it may spend
     deadline: seconds that it may take
     fixed: whether its power stays as it is
+    flops: operations of computing, where nothing is pruned; 0: they are not known
     """
 
     name: str
@@ -46,13 +54,14 @@ class Load:
     energy: float
     deadline: float
     fixed: bool = False
+    flops: float = 0.0
 
     def __post_init__(self) -> None:
-        computing = {"seconds": self.seconds, "joules": self.joules}
+        least = {name: getattr(self, name) for name in ("seconds", "joules", "flops")}
         budgets = {"energy": self.energy, "deadline": self.deadline}
         require(
-            *((0 <= x < math.inf, f"Load.{name} must not be negative, got {x}") for name, x in computing.items()),
-            *((x > 0, f"Load.{name} must be positive, got {x}") for name, x in budgets.items()),
+            *((0 <= x < math.inf, f"Load.{name} must be a number from 0, got {x}") for name, x in least.items()),
+            *((0 < x < math.inf, f"Load.{name} must be a positive number, got {x}") for name, x in budgets.items()),
         )
 
 
@@ -62,10 +71,12 @@ class Loads:
 
     each: the loads
     largest: the largest share that a device may prune
+    pruning: what that saves
     """
 
     each: tuple[Load, ...]
     largest: float
+    pruning: Pruning = Pruning()
 
     def __post_init__(self) -> None:
         require(
@@ -90,8 +101,14 @@ class Loads:
 
     @cached_property
     def budgets(self) -> tuple[Floats, Floats]:
-        """Seconds and joules that each may take."""
-        return self._of(lambda load: load.deadline), self._of(lambda load: load.energy)
+        """Seconds and joules that each may take, less what rounding may add to them."""
+        deadline, energy = self._of(lambda load: load.deadline), self._of(lambda load: load.energy)
+        return deadline * (1 - ROUNDING), energy * (1 - ROUNDING)
+
+    @cached_property
+    def saved(self) -> Floats:
+        """What part of computing each saves at the largest pruning."""
+        return self._of(lambda load: self.pruning.saved(self.largest, load.flops))
 
     @cached_property
     def _links(self) -> tuple[Floats, Floats, Floats]:
@@ -109,17 +126,36 @@ class Loads:
         gains, _, thresholds = self._links
         return self._by_fading(losses, thresholds / (gains * powers))
 
-    def ratios(self, powers: Floats, sending: Floats) -> Floats:
-        """The share that each has to prune where sending takes so many seconds; more than 1 where that is no help."""
+    def savings(self, powers: Floats, sending: Floats) -> Floats:
+        """The part of computing that each has to save where sending takes so many seconds; more than 1: it cannot."""
         (seconds, joules), (deadline, energy) = self.computing, self.budgets
         late, dear = seconds + sending - deadline, joules + powers * sending - energy
         return np.maximum(0.0, np.maximum(_share(late, seconds), _share(dear, joules)))
 
+    def ratios(self, powers: Floats, sending: Floats) -> Floats:
+        """The share that each has to prune for that, where parts of weights could be; more than 1: it cannot."""
+        return _share(self.savings(powers, sending), np.asarray(self.pruning.whole))
+
+    def over(self, powers: Floats, sending: Floats) -> tuple[Floats, Floats]:
+        """By how many seconds and joules each is over its budgets, at the largest pruning; below 0, it is not."""
+        (seconds, joules), (deadline, energy), left = self.computing, self.budgets, 1 - self.saved
+        return left * seconds + sending - deadline, left * joules + powers * sending - energy
+
     def excess(self, powers: Floats, sending: Floats) -> Floats:
         """By which part of a budget each is over it, at the largest pruning; of power it falls, then rises."""
-        (seconds, joules), (deadline, energy), left = self.computing, self.budgets, 1 - self.largest
-        late, dear = (left * seconds + sending) / deadline, (left * joules + powers * sending) / energy
-        return np.asarray(np.maximum(late, dear) - 1)
+        (late, dear), (deadline, energy) = self.over(powers, sending), self.budgets
+        return np.asarray(np.maximum(late / deadline, dear / energy))
+
+    def slowest(self, bits: float | Floats) -> Floats:
+        """The lowest powers that meet the deadlines with messages of so many bits; full power, where none does."""
+        return _edge(lambda powers: self._over(powers, bits)[0] <= 0, self.least, self.most)
+
+    def dearest(self, bits: float | Floats) -> Floats:
+        """The highest powers that the energy allows; the lowest of all, where it allows none."""
+        return _edge(lambda powers: self._over(powers, bits)[1] <= 0, self.most, self.least)
+
+    def _over(self, powers: Floats, bits: float | Floats) -> tuple[Floats, Floats]:
+        return self.over(powers, bits / self.rates(powers))
 
     def _of(self, value: Callable[[Load], float]) -> Floats:
         return np.array([value(load) for load in self.each])
@@ -130,6 +166,16 @@ class Loads:
             rows = [load.link.fading == fading for load in self.each]
             found[..., rows] = find(values[..., rows], fading)
         return found
+
+
+def _edge(holds: Callable[[Floats], npt.NDArray[np.bool_]], start: Floats, end: Floats) -> Floats:
+    """The power from which on something holds, on the way from the start, entry by entry; the end, if nowhere else."""
+    outside, inside, first = start, end, holds(start)
+    for _ in range(HALVINGS):
+        middle = np.sqrt(outside * inside)
+        there = holds(middle)
+        outside, inside = np.where(there, outside, middle), np.where(there, middle, inside)
+    return np.where(first, start, inside)
 
 
 def _share(over: Floats, whole: Floats) -> Floats:

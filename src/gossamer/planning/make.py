@@ -10,9 +10,11 @@ from gossamer.errors import ConfigError, require
 from gossamer.planning.loads import Load, Loads
 from gossamer.planning.message import Message
 from gossamer.planning.plan import Plan, Share
+from gossamer.planning.pruning import Pruning
 from gossamer.planning.search import Found, Search
-from gossamer.planning.shortfall import shortfalls
+from gossamer.planning.shortfall import shortfalls, told
 from gossamer.planning.target import Target
+from gossamer.radio import outage, rate
 
 TIGHT = 1e-4
 """A budget of which no more than this share is left binds."""
@@ -38,14 +40,20 @@ class Limits:
         )
 
 
-def make(loads: Sequence[Load], target: Target, limits: Limits, message: Message | None = None) -> Plan:
+def make(
+    loads: Sequence[Load],
+    target: Target,
+    limits: Limits,
+    message: Message | None = None,
+    pruning: Pruning | None = None,
+) -> Plan:
     """The plan with the least bound; refused, with the reasons, where some device cannot keep to its budgets."""
-    message = message or Message()
+    message, pruning = message or Message(), pruning or Pruning()
     alike = [replace(load, name="") for load in loads]
     counts = Counter(alike)
-    search = Search(Loads(tuple(counts), limits.largest), tuple(counts.values()), target, message)
+    search = Search(Loads(tuple(counts), limits.largest, pruning), tuple(counts.values()), target, message)
     if not search.best([limits.least]).kept:
-        raise ConfigError(*_refusal(loads, limits, message))
+        raise ConfigError(*_refusal(Loads(tuple(loads), limits.largest, pruning), limits.least, message))
     measurements = search.measurements(limits.least, limits.most)
     found, weights, bits = search.best([measurements]), target.at(measurements), message.bits(measurements)
     each = dict(zip(counts, _shares(search.loads, found, bits), strict=True))
@@ -55,32 +63,37 @@ def make(loads: Sequence[Load], target: Target, limits: Limits, message: Message
         "outages": weights.outage * sum(share.outage for share in clients),
         "measuring": weights.measuring,
     }
-    return Plan(measurements, bits, terms, clients)
+    return Plan(measurements, bits, terms, clients, each=message.each)
 
 
 def _shares(loads: Loads, found: Found, bits: int) -> Iterator[Share]:
-    powers, rates, outages = (array[0] for array in (found.powers, found.rates, found.outages))
-    ratios = np.minimum(loads.ratios(powers, bits / rates), loads.largest)
-    for load, *row in zip(loads.each, powers, ratios, outages, rates, strict=True):
-        power, ratio, outage, rate = map(float, row)
-        left, sending = 1 - ratio, bits / rate
-        share = Share("", power, ratio, outage, rate, left * load.seconds, sending, left * load.joules, power * sending)
-        yield replace(share, binding=_binding(share, load))
+    """What each is to do; rates and seconds are those that a run has, to the last digit."""
+    powers, pruning = found.powers[0], loads.pruning
+    links = [replace(load.link, power=float(power)) for load, power in zip(loads.each, powers, strict=True)]
+    rates = [rate(link) for link in links]
+    savings = loads.savings(powers, bits / np.array(rates))
+    for load, link, speed, wanted in zip(loads.each, links, rates, map(float, savings), strict=True):
+        ratio, sending = pruning.least(wanted, loads.largest, load.flops), bits / speed
+        left = 1 - pruning.saved(ratio, load.flops)
+        spent = left * load.seconds, sending, left * load.joules, link.power * sending
+        share = Share("", link.power, ratio, outage(link), speed, load.flops, *spent)
+        yield replace(share, binding=_binding(share, load, 1 - wanted))
 
 
-def _binding(share: Share, load: Load) -> str:
-    """What keeps the bound from being smaller."""
+def _binding(share: Share, load: Load, left: float) -> str:
+    """What keeps the bound from being smaller; of computing so much would be left, could parts of weights be pruned."""
     full = {
-        "energy": share.joules >= load.energy * (1 - TIGHT),
-        "deadline": share.seconds >= load.deadline * (1 - TIGHT),
-        "power": share.power >= load.link.power * (1 - TIGHT) and not load.fixed,
+        "energy": left * load.joules + share.sending_joules >= load.energy * (1 - TIGHT),
+        "deadline": left * load.seconds + share.sending_seconds >= load.deadline * (1 - TIGHT),
+        "power (fixed)": load.fixed and share.outage > 0,
+        "power": not load.fixed and share.power >= load.link.power * (1 - TIGHT),
     }
     return " + ".join(name for name, binds in full.items() if binds) or "nothing"
 
 
-def _refusal(loads: Sequence[Load], limits: Limits, message: Message) -> list[str]:
-    """What to say of the devices that cannot have a plan, equal ones together."""
-    short = shortfalls(Loads(tuple(loads), limits.largest), message.bits(limits.least))
-    so = f"with {limits.least:,} measurements and {limits.largest:.0%} of the weights pruned"
-    told = Counter(f"{less.load.name} cannot keep to its budgets: {so} it takes {less}" for less in short)
-    return [f"{text} ({many} clients)" if many > 1 else text for text, many in told.items()]
+def _refusal(loads: Loads, measurements: int, message: Message) -> list[str]:
+    """What to say of the devices that cannot have a plan."""
+    bits = message.bits(measurements)
+    enough, *lines = told(shortfalls(loads, bits), loads, bits)
+    least = f"{measurements:,} measurements and {loads.largest:.0%} of the weights pruned"
+    return [f"no plan keeps to the budgets, even with {least}: {enough}", *lines]

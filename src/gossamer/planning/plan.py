@@ -1,8 +1,9 @@
 """A plan: for each client its power and the share that it prunes, for all the measurements; and its file.
 
 The file is JSON. It may be changed by hand: what is read is checked, and what a run needs is power, ratio and
-measurements. It says which fleet it was made for, by digest, and with how many clients and which seed: another seed
-would put devices elsewhere.
+measurements. It says what it was made for, and a run that is another is refused: the fleet, by digest, how many clients
+and which seeds, which put devices where they are, fading, the size of the model, the operations of each client, and
+the bits of a measurement.
 """
 
 import hashlib
@@ -14,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from gossamer import files
-from gossamer.device import Span
-from gossamer.errors import ConfigError, gather, require
+from gossamer.channels import Wireless
+from gossamer.errors import ConfigError, gather, listed, require
 from gossamer.fleet import Fleet
+from gossamer.radio import FADINGS
 from gossamer.specs import unknown
 
 
@@ -29,11 +31,13 @@ class Share:
     ratio: share of the weights that it prunes
     outage: the chance that its message is lost
     rate: bits a second
+    flops: operations of a round, where nothing is pruned; 0: they are not known
     computing_seconds: of a round
     sending_seconds: of a round
     computing_joules: of a round
     sending_joules: of a round, heard or not
-    binding: what keeps the bound from being smaller: energy, deadline, power, several with +, or nothing
+    binding: what keeps the bound from being smaller: energy, deadline, power, which may be fixed, several with +, or
+        nothing
     """
 
     name: str
@@ -41,6 +45,7 @@ class Share:
     ratio: float
     outage: float
     rate: float
+    flops: float
     computing_seconds: float
     sending_seconds: float
     computing_joules: float
@@ -48,7 +53,7 @@ class Share:
     binding: str = "nothing"
 
     def __post_init__(self) -> None:
-        spent = [field.name for field in fields(self) if field.name.endswith(("_seconds", "_joules"))]
+        spent = [field.name for field in fields(self) if field.name.endswith(("flops", "_seconds", "_joules"))]
         values = {name: getattr(self, name) for name in spent}
         require(
             (0 < self.power < math.inf, f"power must be a positive number, got {self.power}"),
@@ -79,7 +84,10 @@ class Plan:
     clients: what each is to do
     fleet: the digest of the fleet that it is for
     seed: of the run, which puts devices where they are
+    channel_seed: of the channel, which does so too
+    fading: of the links
     parameters: entries of the model
+    each: bits a measurement
     """
 
     measurements: int
@@ -88,13 +96,18 @@ class Plan:
     clients: tuple[Share, ...]
     fleet: str = ""
     seed: int = 0
+    channel_seed: int = 0
+    fading: str = "power"
     parameters: int = 1
+    each: int = 1
 
     def __post_init__(self) -> None:
-        for name in ("parameters", "measurements", "bits"):
-            value = getattr(self, name)
-            require((value >= 1, f"{name} must be at least 1, got {value}"))
-        require((len(self.clients) > 0, "clients must not be empty"))
+        counts = {name: getattr(self, name) for name in ("parameters", "measurements", "bits", "each")}
+        require(
+            *((value >= 1, f"{name} must be at least 1, got {value}") for name, value in counts.items()),
+            (len(self.clients) > 0, "clients must not be empty"),
+            (self.fading in FADINGS, f"fading must be one of {listed(FADINGS)}, got {self.fading!r}"),
+        )
 
     @property
     def bound(self) -> float:
@@ -124,16 +137,18 @@ class Plan:
         require((0 <= client <= most, f"client must be from 0 to {most}, got {client}"))
         return self.clients[client]
 
-    def check(self, fleet: Fleet, clients: int, seed: int) -> None:
-        """Refuse a run that the plan is not for."""
-        here, many = digest(fleet), len(self.clients)
+    def check(self, channel: Wireless, clients: int, seed: int) -> None:
+        """Refuse a run whose links are not those of the plan."""
+        here, many, fixed = digest(channel.fleet), len(self.clients), not channel.fleet.drawn
+        planned, there, elsewhere = "the plan is for", channel.seed, "devices are elsewhere: plan anew"
+        faded = f"not for {channel.fading}: plan anew, with --fading {channel.fading}"
+        placed = f"and with {there} {elsewhere}, with --channel-seed {there}"
         require(
-            (self.fleet == here, f"the plan is for the fleet {self.fleet}, not for {here}: plan anew"),
-            (many == clients, f"the plan is for {many} clients, not for {clients}: plan anew, or use --clients {many}"),
-            (
-                self.seed == seed or not drawn(fleet),
-                f"the plan is for --seed {self.seed}, and with {seed} devices are elsewhere: plan anew",
-            ),
+            (self.fleet == here, f"{planned} the fleet {self.fleet}, not for {here}: plan anew"),
+            (many == clients, f"{planned} {many} clients, not for {clients}: plan anew, or use --clients {many}"),
+            (self.seed == seed or fixed, f"{planned} --seed {self.seed}, and with {seed} {elsewhere}"),
+            (self.channel_seed == there or fixed, f"{planned} wireless:seed={self.channel_seed}, {placed}"),
+            (self.fading == channel.fading, f"{planned} wireless:fading={self.fading}, {faded}"),
         )
 
     def write(self, path: str | Path) -> None:
@@ -161,11 +176,6 @@ class Plan:
 def digest(fleet: Fleet) -> str:
     """What tells fleets apart, whatever their files look like."""
     return hashlib.sha256(repr(fleet).encode()).hexdigest()[:16]
-
-
-def drawn(fleet: Fleet) -> bool:
-    """Whether it takes a seed to say where devices are."""
-    return any(isinstance(value, Span) for kind in fleet.devices for value in (kind.distance, kind.interference))
 
 
 # The file.

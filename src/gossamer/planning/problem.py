@@ -1,9 +1,11 @@
 """Everything that a plan for a fleet is made from.
 
-Devices are where a run with the same seed over ``wireless`` has them. Where distance or interference are drawn anew in
-each round, the plan is made for the larger end of the range: then budgets are kept in all rounds.
+Devices are where a run with the same seeds over ``wireless`` has them. Where something is drawn anew in each round, the
+plan is made for the end of the range that is worst: then budgets are kept in all rounds. Power that is drawn once stays
+as it is drawn, unless the plan may choose it; power that is drawn anew in each round must be for the plan to choose.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -16,9 +18,13 @@ from gossamer.planning.loads import Load
 from gossamer.planning.make import Limits, make
 from gossamer.planning.message import Message
 from gossamer.planning.plan import Plan, digest
+from gossamer.planning.pruning import Pruning
 from gossamer.planning.target import Target
 from gossamer.radio import Fading
 from gossamer.random import key as make_key
+
+MOST = 1e30
+"""Budgets and operations are less: nothing overflows."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +42,8 @@ class Problem:
     seed: of the run
     fading: of the links
     most_power: in watts, of devices that say nothing of it; none: their power stays as it is
+    pruning: what it saves of the operations
+    channel_seed: of the channel
     """
 
     fleet: Fleet
@@ -49,36 +57,42 @@ class Problem:
     seed: int = 0
     fading: Fading = "power"
     most_power: float | None = None
+    pruning: Pruning = Pruning()
+    channel_seed: int = 0
 
     def __post_init__(self) -> None:
+        power, least, most = self.most_power, min(self.flops, default=0.0), max(self.flops, default=0.0)
         require(
             (len(self.flops) > 0, "Problem.flops must have one entry for each client"),
-            *((flops >= 0, f"Problem.flops must not be negative, got {flops}") for flops in self.flops),
+            (least >= 0, f"Problem.flops must not be negative, got {least}"),
+            (most < MOST, f"Problem.flops must be less than {MOST:g}, got {most}"),
             (self.parameters >= 1, f"Problem.parameters must be at least 1, got {self.parameters}"),
-            (self.energy > 0, f"the energy budget must be positive, got {self.energy}"),
-            (self.deadline > 0, f"the deadline must be positive, got {self.deadline}"),
-            (self.most_power is None or self.most_power > 0, f"most_power must be positive, got {self.most_power}"),
+            (0 < self.energy < MOST, f"energy must be a positive number of joules, got {self.energy}"),
+            (0 < self.deadline < MOST, f"deadline must be a positive number of seconds, got {self.deadline}"),
+            (power is None or 0 < power < math.inf, f"most_power must be a positive number, got {power}"),
+            *(_choosable(device, power) for device in self.fleet.devices),
         )
 
     def loads(self) -> tuple[Load, ...]:
         """What each client has to do."""
-        cell = Wireless(self.fleet, self.fading).fit(len(self.flops), make_key(self.seed))
+        cell = Wireless(self.fleet, self.fading, self.channel_seed).fit(len(self.flops), make_key(self.seed))
         return tuple(self._load(cell, client, flops) for client, flops in enumerate(self.flops))
 
     def _load(self, cell: Cell, client: int, flops: float) -> Load:
         device = cell.fleet.device(client, cell.clients)
         if device.draw == "round":
-            link = _farthest(device).link(cell.key, cell.fading)
+            link = device.weakest(cell.fading)
         else:
             link = cell.fleet.link(client, cell.clients, 0, cell.key, cell.fading)
         most, seconds = device.most_power or self.most_power, device.seconds(flops)
-        link = replace(link, power=most or device.power)
-        return Load(device.name, link, seconds, device.joules(seconds), self.energy, self.deadline, fixed=most is None)
+        link, spent = replace(link, power=most or link.power), (seconds, device.joules(seconds))
+        return Load(device.name, link, *spent, self.energy, self.deadline, most is None, flops)
 
     def solve(self) -> Plan:
         """The best plan."""
-        plan = make(self.loads(), self.target, self.limits, self.message)
-        return replace(plan, fleet=digest(self.fleet), seed=self.seed, parameters=self.parameters)
+        plan = make(self.loads(), self.target, self.limits, self.message, self.pruning)
+        plan = replace(plan, fleet=digest(self.fleet), seed=self.seed, channel_seed=self.channel_seed)
+        return replace(plan, fading=self.fading, parameters=self.parameters)
 
     def at_energies(self, energies: Sequence[float]) -> list[Plan | None]:
         """The best plans with other energy budgets; none where there is none."""
@@ -92,9 +106,12 @@ def _attempt(problem: Problem) -> Plan | None:
         return None
 
 
-def _farthest(device: Device) -> Device:
-    """The device with its ranges at their larger ends."""
-    distance, interference = (
-        value.high if isinstance(value, Span) else value for value in (device.distance, device.interference)
-    )
-    return replace(device, distance=distance, interference=interference)
+def _choosable(device: Device, most_power: float | None) -> tuple[bool, str]:
+    """That a device's power is one number, or one that the plan may choose; and what to say if not."""
+    moves = device.draw == "round" and isinstance(device.power, Span)
+    if device.most_power is not None or (most_power is None and not moves):
+        return True, ""
+    if most_power is None:
+        return False, f"{device.name}: its power is drawn anew in each round: say most_power, for the plan to choose it"
+    least, power = f"most_power must be at least the power of {device.name}", device.full_power
+    return power <= most_power, f"{least}, {power:g} W, got {most_power:g}"

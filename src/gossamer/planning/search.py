@@ -5,7 +5,8 @@ see :mod:`gossamer.planning.loads`. What is left is one number a device, its pow
 falls, while it is the deadline that makes the device prune, or nothing does: more power only helps. Then it is the
 energy, and pruning rises with power while the outage falls. The outage falls slowly at first, where next to nothing is
 heard, then fast, then slowly again, so that there can be two valleys: one where energy begins to bind, one further on.
-Hence a grid, even in the logarithm of the power, and a golden section between the neighbours of the best point.
+Hence a grid, even in the logarithm of the power, and a golden section between the neighbours of the best point. Where
+neither finds a power that keeps to both budgets, the lowest that meets the deadline does, or none.
 
 More measurements tell more, and take longer to send. Their number is searched between the smallest and the largest that
 are allowed, on a grid that is even in its logarithm, then on finer ones around the best number so far.
@@ -65,6 +66,12 @@ class Found(NamedTuple):
         """Whether all budgets are."""
         return bool((self.costs < BROKEN).all())
 
+    def or_better(self, other: "Found") -> "Found":
+        """Whatever costs less."""
+        better = other.costs < self.costs
+        powers, rates, outages, costs = (np.where(better, new, old) for new, old in zip(other, self, strict=True))
+        return Found(powers, rates, outages, costs)
+
 
 @dataclass(frozen=True, eq=False)
 class Search:
@@ -100,10 +107,8 @@ class Search:
         step = (ends[1] - ends[0]) / (POWERS - 1)
         low, high = (np.clip(np.log(rough.powers) + by, *ends) for by in (-step, step))
         finer = self._at(prices, np.exp(golden(lambda logs: self._at(prices, np.exp(logs)).costs, low, high)))
-        powers, rates, outages, costs = (
-            np.where(finer.costs < rough.costs, new, old) for new, old in zip(finer, rough, strict=True)
-        )
-        return Found(powers, rates, outages, costs)
+        found = rough.or_better(finer)
+        return found if found.kept else found.or_better(self._at(prices, self.loads.slowest(prices.bits[:, None])))
 
     def _prices(self, tried: Sequence[int]) -> Prices:
         weights = [self.target.at(number) for number in tried]

@@ -13,11 +13,15 @@ plans, but for participation: there it matters who is heard together, and fewer 
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gossamer.errors import require
+from gossamer.errors import gather, require
 from gossamer.theory import WirelessSetting, gradient_bound
 
 PLANNED = ("mean", "scale", "coefficient", "stale", "triangle")
 """Corrections that a plan can do with."""
+
+
+MOST = 1e20
+"""Constants of the bound are at most so large: squares of their products do not overflow."""
 
 
 class Weights(NamedTuple):
@@ -52,6 +56,9 @@ class Target:
     corrected: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        names = ("smoothness", "gradient", "weights", "reconstruction", "isometry", "coefficient")
+        large = {name: getattr(self, name) for name in names if getattr(self, name) > MOST}
+        gather([f"{name} must be at most {MOST:g}, got {value}" for name, value in large.items()])
         self.at(1.0)  # which refuses what makes no sense
         others = [name for name in self.corrected if name not in PLANNED]
         require(

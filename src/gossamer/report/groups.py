@@ -6,7 +6,6 @@ all N that have been compared counted alike. A group is all who are joined, dire
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -14,15 +13,13 @@ import numpy.typing as npt
 import torch
 
 from gossamer.errors import RunError
-from gossamer.report.text import count, percent
+from gossamer.report.text import count, percent, ranges
 from gossamer.runs import read_server
 from gossamer.types import State
 
 RULE = "two clients are in one if their mean weight for each other is above 1/(2N), or through others"
 NAMED = 5
 """So many groups are told one by one, the largest first."""
-RANGES = 6
-"""So many ranges of client numbers are written at most."""
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -127,16 +124,3 @@ def told(found: Sequence[Group], clients: int) -> Iterator[str]:
         yield f"alone: {numbers}: {count(len(alone), 'client')}, {percent(within)} of their weight for themselves"
     if left := clients - sum(len(group.clients) for group in found):
         yield f"not compared yet: {count(left, 'client')}"
-
-
-def ranges(numbers: Sequence[int]) -> str:
-    """Ascending numbers, neighbours as a range; of many ranges the first.
-
-    >>> ranges([0, 1, 2, 5, 8, 9])
-    '0-2, 5, 8-9'
-    """
-    first = [numbers[0], *(b for a, b in pairwise(numbers) if b != a + 1)]
-    last = [*(a for a, b in pairwise(numbers) if b != a + 1), numbers[-1]]
-    written = [f"{a}-{b}" if a < b else f"{a}" for a, b in zip(first, last, strict=True)][:RANGES]
-    rest = sum(number > last[len(written) - 1] for number in numbers)
-    return ", ".join(written) + (f" and {rest:,} more" if rest else "")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from gossamer.report.text import BLANK, count, duration, number, percent, table
+from gossamer.report.text import BLANK, count, number, percent, seconds, table
 
 Summary = dict[str, Any]
 
@@ -26,10 +26,10 @@ def _spent(summary: Summary) -> list[tuple[str, str]]:
         return []
     uses = f"{number(energy['computing'])} J computing, {number(energy['sending'])} J sending"
     wasted = f", {number(sum(spent['wasted']))} J of it for what was lost" if sum(spent["wasted"]) else ""
-    each = duration(summary["delay"] / max(1, summary["rounds"]))
+    each = seconds(summary["delay"] / max(1, summary["rounds"]))
     told = [
         ("energy", uses + wasted),
-        ("delay", f"{duration(summary['delay'])} on the devices and on the air, {each} a round"),
+        ("delay", f"{seconds(summary['delay'])} on the devices and on the air, {each} a round"),
     ]
     return [*told, *_outages(spent), ("joules a client", _range(spent["joules"], _active(spent), number))]
 
@@ -87,6 +87,6 @@ def compared(summary: Summary) -> tuple[str, ...]:
     return (
         number(energy["computing"]),
         number(energy["sending"]),
-        duration(summary["delay"]),
+        seconds(summary["delay"]),
         f"{summary['lost']:,}",
     )

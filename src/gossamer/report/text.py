@@ -6,10 +6,14 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Sequence
+from itertools import pairwise
 
 BLANK = "–"
 NARROWEST = 24
 """A last column is never made narrower than this, however small the terminal."""
+
+RANGES = 6
+"""So many ranges of numbers are written at most, unless told otherwise."""
 
 
 def size(count: float) -> str:
@@ -59,6 +63,15 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def seconds(time: float) -> str:
+    """Seconds with four figures, or minutes and hours where there are many.
+
+    >>> seconds(0.04996), seconds(7300)
+    ('0.04996 s', '2:01:40')
+    """
+    return f"{number(time)} s" if time < 59.95 else duration(time)
+
+
 def count(number: int, thing: str) -> str:
     """So many of a thing.
 
@@ -66,6 +79,19 @@ def count(number: int, thing: str) -> str:
     ('1 round', '20 rounds')
     """
     return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
+def ranges(numbers: Sequence[int], most: int = RANGES) -> str:
+    """Ascending numbers, neighbours as a range; of many ranges the first.
+
+    >>> ranges([0, 1, 2, 5, 8, 9])
+    '0-2, 5, 8-9'
+    """
+    first = [numbers[0], *(b for a, b in pairwise(numbers) if b != a + 1)]
+    last = [*(a for a, b in pairwise(numbers) if b != a + 1), numbers[-1]]
+    written = [f"{a}-{b}" if a < b else f"{a}" for a, b in zip(first, last, strict=True)][:most]
+    rest = sum(number > last[len(written) - 1] for number in numbers)
+    return ", ".join(written) + (f" and {rest:,} more" if rest else "")
 
 
 def screen() -> int | None:

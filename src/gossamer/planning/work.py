@@ -1,0 +1,74 @@
+"""Whether a run works as a plan says: the same model, no more operations and no longer messages than planned."""
+
+from collections.abc import Sequence
+
+import torch
+
+from gossamer.codecs import Lift, OneBit
+from gossamer.data import Split
+from gossamer.errors import require
+from gossamer.method import Method
+from gossamer.objective import Objective
+from gossamer.planning.plan import Plan
+from gossamer.random import Key
+from gossamer.views import Magnitude
+
+TRIED = 4
+"""So many samples are sent through the network to count its operations."""
+
+ALIKE = 1e-9
+"""Operations that differ by no more than this share are the same."""
+
+
+def operations(objective: Objective) -> float:
+    """Of one sample, forth and back."""
+    rows = torch.arange(min(TRIED, len(objective.x)))
+    return objective.flops(objective.initial(), rows).done / len(rows)
+
+
+def check_work(plan: Plan, method: Method, objective: Objective, split: Split) -> list[str]:
+    """Refuse a run that takes more than was planned; what comes back is to be said of one that takes less."""
+    size, planned = objective.layout.size, f"the plan is for {plan.parameters:,} parameters"
+    require((plan.parameters == size, f"{planned}, and the model has {size:,}: plan anew, for this model"))
+    each = operations(objective)
+    taken = [sum(map(len, method.solver.plan(len(split.train(c)), Key(0, 0)))) for c in range(len(plan.clients))]
+    parts = [each * many / share.flops for many, share in zip(taken, plan.clients, strict=True) if share.flops]
+    more = [client for client, part in enumerate(parts) if part > 1 + ALIKE]
+    require(
+        *_pruned(plan, method),
+        *_sent(plan, method),
+        (not more, f"{_many(more, parts)} of the operations that were planned: plan anew, for these samples"),
+    )
+    fewer = [client for client, part in enumerate(parts) if part < 1 - ALIKE]
+    return (
+        [f"{_many(fewer, parts)} of the operations that were planned: a plan for these would be better"]
+        if fewer
+        else []
+    )
+
+
+def _many(clients: Sequence[int], parts: Sequence[float]) -> str:
+    """Who has the most or the fewest operations, over those that were planned."""
+    if not clients:
+        return ""
+    farthest = max(clients, key=lambda client: abs(parts[client] - 1))
+    others = f", one of {len(clients)} like it," if len(clients) > 1 else ""
+    return f"client {farthest}{others} has {100 * parts[farthest]:.4g}%"
+
+
+def _pruned(plan: Plan, method: Method) -> list[tuple[bool, str]]:
+    view = method.view
+    if not isinstance(view, Magnitude):
+        return []
+    kept = (view.ratio, view.by, view.rise) == (plan.ratios, "tensor", 0)
+    return [(kept, "the plan says what is pruned, in every round: leave out what sets ratio, by or rise of the view")]
+
+
+def _sent(plan: Plan, method: Method) -> list[tuple[bool, str]]:
+    codec = method.codec.codec if isinstance(method.codec, Lift) else method.codec
+    if not isinstance(codec, OneBit):
+        return [(False, "the plan is for messages of the codec OneBit: leave out what sets another one")]
+    room = codec.retain != "signs" or plan.each > 1
+    again = "retained signs take 2 bits a measurement, and the plan has 1: plan anew, with --bits 2"
+    counted = f"the plan says that there are {plan.measurements:,} measurements: leave out what sets another number"
+    return [(codec.rows == plan.measurements, counted), (room, again)]
