@@ -4,6 +4,7 @@ import json
 import os
 import random
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from flower_runs import (
     CLIENTS,
     NUMBERS,
     agree,
+    altered,
     config,
     deploy,
     field,
@@ -26,6 +28,7 @@ from flower_runs import (
     messages,
     nodes,
     restarted,
+    rewritten,
     same,
     simulated,
     undisturbed,
@@ -46,7 +49,7 @@ from local_grid import Handle, LocalGrid, node
 TASK = tiny_task(CLIENTS)
 OWING = topk(steps=2, share=0.1, feedback=True)
 FIGURES = ("accuracy", "loss", "personal_accuracy", "worst_tenth_accuracy", "train_loss", "flops")
-COUNTS = ("round", "clients", "bytes_up", "bytes_down", "failures", "lost")
+COUNTS = ("round", "clients", "bytes_up", "bytes_down", "failures", "lost", "exchanges")
 
 
 @pytest.fixture(autouse=True)
@@ -232,6 +235,34 @@ def test_enough_replies_make_a_round(tmp_path: Path) -> None:
     deployed = deploy(OWING, TASK, LocalGrid(there), rounds=3, least=0.5)
     assert [failure["client"] for failure in deployed.metrics[1]["failures"]] == [0, 3]
     agree(deployed, simulated(OWING, TASK, lost={(1, 0), (1, 3)}, rounds=3), tmp_path)
+
+
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_what_was_retained_and_forgotten_is_told_as_in_the_simulator(accumulate: bool, tmp_path: Path) -> None:
+    """Client 0 is lost twice after it trained; client 3 did not get its order, so nothing of it was lost."""
+    method = METHODS["onebit-cs"](accumulate=accumulate)
+    there = nodes(method, TASK, tmp_path)
+    there[NUMBERS[0]] = failing(failing(there[NUMBERS[0]], 1, 1, train=True), 2, 1, train=True)
+    there[NUMBERS[3]] = failing(there[NUMBERS[3]], 1, 1, train=False)
+    deployed = deploy(method, TASK, LocalGrid(there), rounds=5, least=0.5)
+    run = simulated(method, TASK, cohorts={1: [0, 1, 2]}, lost={(1, 0), (2, 0)}, rounds=5)
+    found = [record.get("fates") for record in deployed.metrics]
+    assert found == [record.get("fates") for record in run.metrics]
+    both = (2, 0) if accumulate else (1, 1)
+    told = {name: [many, 0, 0, 0] for name, many in zip(("retained", "forgotten"), both, strict=True)}
+    assert found == [None, None, None, told, None]
+    assert deployed.metrics[1]["exchanges"] == [{"sent": 2, "lost": 0, "folded": 2}]
+
+
+@pytest.mark.parametrize(("retained", "forgotten"), [(2, 0), (1, 1), (-1, 0), (0, -1), (None, 0)])
+def test_a_reply_that_tells_of_more_lost_messages_than_there_can_be_is_refused(
+    retained: int | None, forgotten: int, tmp_path: Path
+) -> None:
+    there = nodes(OWING, TASK, tmp_path)
+    lie = partial(rewritten, retained=retained, forgotten=forgotten)
+    there[NUMBERS[1]] = altered(there[NUMBERS[1]], lie, MessageType.TRAIN, [1])
+    deployed = deploy(OWING, TASK, LocalGrid(there), rounds=2, least=0.5)
+    assert [failure["client"] for failure in deployed.metrics[1]["failures"]] == [1]
 
 
 # A server that dies.
@@ -533,7 +564,7 @@ def test_a_message_is_one_array_of_the_methods_own_bytes(tmp_path: Path) -> None
     for message in (m for m in grid.sent + grid.received if data(m)):
         assert [len(record) for record in message.content.array_records.values()] == [1]
     words = {name for m in grid.received for record in m.content.config_records.values() for name in record}
-    declared = {"run", "round", "loss", "flops", "useful", "own"}
+    declared = {"run", "round", "loss", "flops", "useful", "retained", "forgotten", "own"}
     who = {"client", "samples", "tested", "test", "method", "model"}
     assert words == declared | who, "a node sends its message and declared figures, and nothing else"
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gossamer import Dense, Eden, Feedback, Lift, MaskedNoise, PayloadError, StochasticSign, Ternary, TopK
-from gossamer.codecs import Codec
+from gossamer.codecs import Codec, OneBit, Retain
 from gossamer.nets import build
 from gossamer.random import fold, key, uniform
 from gossamer.testing import check_codec
@@ -33,6 +33,9 @@ LAYOUT = Layout.of(CHANGE)
         Lift(Eden(2), rest=Dense("bfloat16")),
         Feedback(StochasticSign()),
         Feedback(Lift(TopK(0.2))),
+        Retain(Dense(), 0.5),
+        Retain(Ternary(), accumulate=True),
+        Lift(OneBit(retain="change"), leave=("embedding.*",)),
     ],
     ids=repr,
 )
@@ -93,6 +96,49 @@ def test_feedback_owes_what_did_not_arrive() -> None:
         state, changed = codec.settle(state, delivered), changed + x
     assert torch.allclose(arrived + state["owed"]["x"], changed, atol=1e-6)
     assert state["owed"]["x"].any()
+
+
+def sent(codec: Codec, changes: list[Params], arrived: list[bool]) -> list[Params]:
+    """What the server decodes of a client's messages, those that arrive and those that do not."""
+    layout, found = Layout.of(changes[0]), []
+    state = codec.init(layout)
+    for number, (change, came) in enumerate(zip(changes, arrived, strict=True)):
+        payload, after = codec.encode_with(layout.flatten(change), layout, state, fold(KEY, number))
+        found.append(layout.unflatten(codec.decode(payload, layout, fold(KEY, number))))
+        state = codec.settle(after, came)
+    return found
+
+
+LOSING: dict[str, tuple[Codec, float, bool]] = {
+    "nothing": (OneBit(), 0.0, False),
+    "change": (OneBit(retain="change", coefficient=0.5), 0.5, False),
+    "accumulate": (OneBit(retain="change", coefficient=0.5, accumulate=True), 0.5, True),
+    "signs": (OneBit(retain="signs", fresh=False, coefficient=0.5), 0.5, False),
+    "feedback": (Feedback(TopK(0.5)), 1.0, True),
+}
+
+
+@pytest.mark.parametrize("name", LOSING)
+def test_what_goes_dense_is_retained_as_the_codec_retains(name: str) -> None:
+    """Biases that are lost twice; running statistics tell where a client stands, so they are never added up."""
+    codec, coefficient, accumulate = LOSING[name]
+    changes = [
+        {"w": torch.full((2, 3), n), "norm.bias": torch.tensor([n, -n]), "norm.running_var": torch.tensor([n])}
+        for n in (1.0, 10.0, 100.0)
+    ]
+    found = sent(Lift(codec), changes, [False, False, True])
+    x, y, z = (change["norm.bias"] for change in changes)
+    second = y + coefficient * x
+    wanted = [x, second, z + coefficient * (second if accumulate else y)]
+    for mine, biases, change in zip(found, wanted, changes, strict=True):
+        assert torch.equal(mine["norm.bias"], biases)
+        assert torch.equal(mine["norm.running_var"], change["norm.running_var"])
+
+
+def test_a_rest_that_remembers_by_itself_is_left_alone() -> None:
+    for codec in (OneBit(retain="change"), Feedback(TopK(0.5))):
+        assert Lift(codec, rest=Feedback(TopK(0.1))).others == Feedback(TopK(0.1))
+    assert Lift(OneBit()).others == Dense()
 
 
 def test_the_uplink_of_cnn8_is_one_bit_a_weight() -> None:

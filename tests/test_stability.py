@@ -12,6 +12,7 @@ import torch.nn.functional as F
 
 import gossamer.stability
 from gossamer import Bernoulli, Mean, Method, Task, Windows, centralised, fedavg, fedmrn, fedpm, local, simulate
+from gossamer.capacity import Room
 from gossamer.cli import main
 from gossamer.engines import Options
 from gossamer.engines.simulate import Simulation
@@ -247,6 +248,17 @@ def test_each_capacity_alone_shows_how_it_grows(tmp_path: Path, capsys: pytest.C
     assert json.loads(capsys.readouterr().out)["rounds"] == alone["rounds"]
 
 
+def test_a_capacity_is_printed_as_it_was_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = {"data": "digits", "clients": "4", "executor": "one-by-one", "steps": "1", "rounds": "1", "repeats": "1"}
+    asked = ["submodel-random", *(word for name, value in flags.items() for word in (f"--{name}", value)), "--each"]
+    typed = ["5000kB", "1/4", "0.125"]
+    assert ask(*asked, "--capacities", ",".join(typed)) == 0
+    assert [row.split()[0] for row in capsys.readouterr().out.splitlines()[4:]] == typed
+    assert ask(*asked, "--capacities", "+".join(typed[:2]), "--json") == 0
+    assert [found["capacity"] for found in json.loads(capsys.readouterr().out)] == typed[:2]
+    assert Room.of_text(str(Room(12_345))) == Room(12_345)
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -260,6 +272,10 @@ def test_each_capacity_alone_shows_how_it_grows(tmp_path: Path, capsys: pytest.C
         (["fedavg", "--replaced", "1+2", "--repeats", "1"], "--repeats is 1, but --replaced names 2"),
         (["fedavg", *FLAGS, "--replaced", "9"], "replaced: client must be from 0 to 3, got 9"),
         (["fedavg", "--each"], "--each: fedavg has no --capacities to go through"),
+        (
+            ["heterofl", "--each", "--fleet", "f.toml"],
+            "--each goes through --capacities, and with --fleet memory decides",
+        ),
         (["fedavg", "--repeat", "2"], "unknown flag --repeat: did you mean --repeats?"),
         (["fedavg", "--out", "here"], "unknown flag --out"),
         (["local", *FLAGS], "no global model"),

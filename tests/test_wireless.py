@@ -360,6 +360,38 @@ def test_one_flag_serves_the_channel_and_the_method(
     assert read_metrics(Path("run"))[0]["energy"]["sending"] > 0
 
 
+NEEDS = {
+    "perm": ("--probe 8", "--probe N"),
+    "perm-two-stage": ("--probe 8", "--probe N"),
+    "submodel-random --by coordinate": ("", "by=coordinate"),
+    "submodel-rolling --by coordinate": ("", "by=coordinate"),
+    "heterofl --by coordinate": ("", "by=coordinate"),
+    "fedrolex --by coordinate": ("", "by=coordinate"),
+    "heterofl --drawn": ("", "drawn"),
+    "fedrolex --capacities 1/16": ("", "--capacities says nothing with --fleet"),
+    "perm --probe 8 --capacities 1,1/2": ("", "--capacities says nothing with --fleet"),
+}
+"""What cannot go with a fleet for channel and method at once, a flag that makes it go, and what is told."""
+
+
+@pytest.mark.parametrize("method", [*METHODS, *(name for name in NEEDS if name not in METHODS)])
+def test_every_method_runs_over_radio_links_or_says_how_it_would(
+    place: Path, capsys: pytest.CaptureFixture[str], method: str
+) -> None:
+    words = f"run {method} {'--labels all' if method.startswith(('heterofl', 'fedrolex')) else ''}"
+    more, told = NEEDS.get(method, ("", ""))
+    if told:
+        assert go(f"{words} --channel wireless --fleet city.toml --out refused") == 2
+        said = capsys.readouterr().err
+        assert told in said
+        assert "for radio links alone name the fleet in the channel: --channel wireless:FILE" in said
+        assert go(f"{words} --channel wireless:city.toml --out alone") == 0
+        assert len(read_metrics(Path("alone"))) == 2
+    if not told or more:
+        assert go(f"{words} {more} --channel wireless --fleet city.toml --out both") == 0
+        assert len(read_metrics(Path("both"))) == 2
+
+
 def test_a_run_is_resumed_from_anywhere_unless_its_fleet_was_changed(
     place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -24,6 +24,10 @@ class Room:
     def __post_init__(self) -> None:
         require((self.size >= 1, f"Room.size must be at least 1 byte, got {self.size}"))
 
+    def __str__(self) -> str:
+        """As it can be typed."""
+        return f"{self.size}B"
+
     @classmethod
     def of_text(cls, text: str) -> "Room":
         """From a size with a unit, such as ``64MB``."""

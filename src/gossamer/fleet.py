@@ -32,7 +32,10 @@ from gossamer.radio import Density, Fading, Link
 from gossamer.random import Key, fold
 from gossamer.specs import unknown
 
-__all__ = ["Device", "Fleet", "Span"]
+__all__ = ["AIR", "Device", "Fleet", "Span"]
+
+AIR = "for radio links alone name the fleet in the channel: --channel wireless:FILE"
+"""What to do where a method is not to heed the fleet that its channel has."""
 
 
 @dataclass(frozen=True)

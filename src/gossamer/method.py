@@ -26,6 +26,7 @@ from gossamer.codecs import Codec, Dense
 from gossamer.codecs.base import checked
 from gossamer.codecs.packing import bits, expect_bits
 from gossamer.errors import PayloadError, require
+from gossamer.fates import counted
 from gossamer.forms import Form, Weights
 from gossamer.random import Key, fold
 from gossamer.servers import Arrival, Mean, Server, Visit
@@ -385,7 +386,8 @@ class Method:
         rest = {name: value for name, value in state.items() if name != "next"}
         if delivered and "next" in state:
             rest["view"] = state["next"]
-        return {**rest, "codec": self.codec.settle(state.get("codec", {}), delivered)}
+        settled = {**rest, "codec": self.codec.settle(state.get("codec", {}), delivered)}
+        return counted(settled, self.codec.retains, delivered)
 
     def personal(self, model: Params, state: State, client: int) -> Params:
         """What a client deploys and is evaluated on: a model of its own, its part of the global one, or all of that."""

@@ -28,7 +28,7 @@ from gossamer.codecs import (
 from gossamer.codecs.noise import Kind
 from gossamer.codecs.one_bit import Decoder
 from gossamer.errors import require
-from gossamer.fleet import Fleet
+from gossamer.fleet import AIR, Fleet
 from gossamer.forms import Supermask
 from gossamer.method import Method
 from gossamer.servers import Average, CodedMean, Compare, MaskAverage, Mean, Shuffle, WarmUp, Weights
@@ -578,7 +578,7 @@ def _widths(capacities: Capacities, fleet: Fleet | None, ties: Ties | None, comp
 
 
 def _check_compared(view: View, fleet: Fleet | None, probe: int | None, sketch: int | None, keep: int | None) -> None:
-    few = "with a fleet probe must be a number: how much memory a gradient takes depends on its batch"
+    few = f"with a fleet probe must be a number, as memory depends on the batch: add --probe N; {AIR}"
     equal = view == Full()
     require(
         (equal or not (sketch or keep), "clients with unequal models are compared in full: no sketch, no keep"),
@@ -624,9 +624,10 @@ def _part(by: By, channels: Channels, entries: Callable[..., View], **more: Any)
     """The view by channels; or one by entries of tensors, for which a fleet or a width rule mean nothing."""
     if by == "channel":
         return channels
+    whole = f"by=coordinate: masks take as much memory as the whole model, so fleet says nothing; {AIR}"
     require(
         (by == "coordinate", f"by must be channel or coordinate, got {by!r}"),
-        (channels.fleet is None, "by=coordinate: masks take as much memory as the whole model, so fleet says nothing"),
+        (channels.fleet is None, whole),
         (channels.ties is None, "by=coordinate: entries of tensors are not tied, so ties says nothing"),
         (channels.streams, "by=coordinate: entries of tensors are drawn one by one, so streams says nothing"),
     )

@@ -33,8 +33,13 @@ def read(text: str, kind: Any) -> Any:
     if origin in (Union, types.UnionType):
         return _read_union(text, args)
     if origin is tuple:
-        return tuple(read(piece, args[0]) for piece in text.split("+" if "+" in text else ",") if piece)
+        return tuple(read(piece, args[0]) for piece in pieces(text))
     return _read_plain(text, kind)
+
+
+def pieces(text: str) -> list[str]:
+    """What a list of values is made of: parted by + where there is one, else by commas."""
+    return [piece for piece in text.split("+" if "+" in text else ",") if piece]
 
 
 def _read_choice(text: str, choices: tuple[Any, ...]) -> Any:

@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
+from gossamer.fates import Fate
+
 Record = dict[str, Any]
 
 KINDS = ("seconds", "joules", "messages", "lost", "wasted")
@@ -33,12 +35,28 @@ def by_client(metrics: Sequence[Record], clients: int) -> dict[str, list[float]]
     return spent
 
 
+def fates(metrics: Sequence[Record], clients: int) -> dict[str, list[int]] | None:
+    """How many lost messages of each client were made up for, and how many given up; ``None`` where none was."""
+    said = [record for record in metrics if record.get("fates")]
+    if not said:
+        return None
+    found = {name: [0] * clients for name in Fate._fields}
+    for record in said:
+        for name, counts in found.items():
+            for client, number in zip(record["clients"], record["fates"][name], strict=True):
+                counts[client] += number
+    return found
+
+
 def unheard(metrics: Sequence[Record]) -> int:
-    """In how many rounds clients sent something, and nothing of it arrived."""
+    """In how many rounds messages were lost, and none was folded in any exchange."""
     return sum(_unheard(record) for record in metrics)
 
 
 def _unheard(record: Record) -> bool:
+    if exchanges := record.get("exchanges"):
+        return bool(record["lost"]) and not any(exchange["folded"] for exchange in exchanges)
+    # A record of an earlier release does not say what was sent in which exchange.
     if spent := record.get("by_client"):
         return bool(0 < sum(spent["messages"]) == sum(spent["lost"]))
     failed = {failure["client"] for failure in record["failures"]}

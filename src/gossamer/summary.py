@@ -58,6 +58,7 @@ def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any
         "memory_bytes": max((record["memory_bytes"] for record in metrics), default=0),
         "failures": sum(len(record["failures"]) for record in metrics),
         "lost": sum(len(record["lost"]) for record in metrics),
+        "fates": spending.fates(metrics, task["clients"]),
         "unheard": spending.unheard(metrics),
     }
     return {name: _finite(value) for name, value in summary.items()}
@@ -114,7 +115,9 @@ def visits(metrics: Sequence[Record]) -> dict[str, int] | None:
 
 
 def _folded(record: Record) -> int:
-    """Of how many clients a message arrived and was folded in."""
+    """Of how many clients a message arrived and was folded in, in the last exchange."""
+    if exchanges := record.get("exchanges"):
+        return int(exchanges[-1]["folded"])
     return len(set(record["clients"]) - {failure["client"] for failure in record["failures"]} - set(record["lost"]))
 
 

@@ -12,11 +12,12 @@ from gossamer.channels import CHANNELS, Wireless
 from gossamer.cli.flags import Flag
 from gossamer.engines.simulate import Simulation
 from gossamer.errors import ConfigError
+from gossamer.fleet import AIR
 from gossamer.planning import Plan
 from gossamer.planning.work import check_work
-from gossamer.specs import parse, texts, written
+from gossamer.specs import NONE, parse, texts, written
 
-FLEET, PLAN, WIRELESS = "fleet", "plan", "wireless"
+FLEET, PLAN, WIRELESS, CAPACITIES = "fleet", "plan", "wireless", "capacities"
 
 OTHERS = ("measurements", "rise", "codec")
 """Flags that would change what a plan says, besides those that it stands for."""
@@ -28,6 +29,17 @@ def share(given: dict[str, Any], own: Sequence[Flag]) -> list[str]:
     ``given`` is changed in place.
     """
     wanted = any(flag.name == FLEET for flag in own)
+    idle = f"--capacities says nothing with --fleet, by which memory decides: leave one of both out; {AIR}"
+    unheeded = wanted and heeded(given) and CAPACITIES in given
+    return [*([idle] if unheeded else []), *_handed(given, wanted)]
+
+
+def heeded(given: dict[str, Any]) -> bool:
+    """Whether a fleet is given to the method."""
+    return given.get(FLEET) not in (None, *NONE)
+
+
+def _handed(given: dict[str, Any], wanted: bool) -> list[str]:
     path = given.get(FLEET) if wanted else given.pop(FLEET, None)
     name, _, rest = given.get("channel", "").partition(":")
     if name != WIRELESS:

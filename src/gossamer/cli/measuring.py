@@ -4,18 +4,19 @@ import json
 from functools import partial
 from typing import Any, NamedTuple
 
-from gossamer.cli.flags import Flag, arguments, flags, value
+from gossamer.cli.devices import CAPACITIES, heeded
+from gossamer.cli.flags import Flag, flags, value
 from gossamer.cli.request import OPTIONS, Request, assemble, find_recipe, make_method
 from gossamer.cli.running import Asked, read, say
 from gossamer.cli.words import RUN, Verb
 from gossamer.errors import ConfigError
+from gossamer.fleet import AIR
 from gossamer.method import Method
 from gossamer.mistakes import Mistakes
 from gossamer.report.text import count
+from gossamer.specs import pieces
 from gossamer.stability import Growth, Stability, Swap, growth, stability
 from gossamer.stability.measure import REPEATS
-
-CAPACITIES = "capacities"
 
 OWN = [
     Flag("repeats", int, REPEATS, "samples to replace, one run each, or as many as --replaced names", "N"),
@@ -90,18 +91,25 @@ def _wanted(piece: str) -> int | Swap:
 
 
 def _capacities(request: Request) -> tuple[Any, ...]:
-    """The capacities that were given, or the method's own."""
+    """The capacities that were given, as typed, or the method's own."""
     recipe = find_recipe(request.method)
     known = [flag for flag in flags(recipe, request.method) if flag.name == CAPACITIES]
     if not known:
         raise ConfigError(f"--each: {request.method} has no --capacities to go through")
-    asked = {name: text for name, text in request.given.items() if name == CAPACITIES}
-    found = arguments(known, asked, Mistakes()).get(CAPACITIES, known[0].default)  # a mistake is told with the method's
-    return tuple(found) if isinstance(found, tuple) else ()
+    if heeded(request.given):
+        raise ConfigError(f"--each goes through --capacities, and with --fleet memory decides: leave one out; {AIR}")
+    if CAPACITIES in request.given:
+        return tuple(pieces(request.given[CAPACITIES]))
+    return tuple(known[0].default) if isinstance(known[0].default, tuple) else ()
 
 
 def _with_capacity(request: Request, capacity: Any) -> Method:
-    return make_method(Request(**{**vars(request), "given": {**request.given, CAPACITIES: (capacity,)}}))
+    return make_method(Request(**{**vars(request), "given": {**request.given, CAPACITIES: _one(capacity)}}))
+
+
+def _one(capacity: Any) -> Any:
+    """A capacity alone, as it was typed or as a method has it."""
+    return capacity if isinstance(capacity, str) else (capacity,)
 
 
 def _shown(found: Growth | Stability) -> str:

@@ -13,6 +13,7 @@ from gossamer.codecs.feedback import Feedback
 from gossamer.codecs.lift import Lift
 from gossamer.codecs.masked_noise import MaskedNoise
 from gossamer.codecs.one_bit import OneBit
+from gossamer.codecs.retain import Retain
 from gossamer.codecs.sampled_mask import SampledMask
 from gossamer.codecs.sign import StochasticSign
 from gossamer.codecs.sparse import Sparse
@@ -44,6 +45,7 @@ __all__ = [
     "Lift",
     "MaskedNoise",
     "OneBit",
+    "Retain",
     "SampledMask",
     "Sparse",
     "StochasticSign",

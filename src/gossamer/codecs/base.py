@@ -1,6 +1,7 @@
 """What a codec is, and the part that codecs without memory need not write."""
 
 from abc import ABC, abstractmethod
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -9,6 +10,9 @@ from gossamer.errors import PayloadError
 from gossamer.random import Key
 from gossamer.types import Layout, Params, Payload, State
 from gossamer.wire import finite
+
+Kept = Literal["nothing", "last", "all"]
+"""Which lost messages a codec makes up for."""
 
 
 class Codec(ABC):
@@ -28,6 +32,15 @@ class Codec(ABC):
     def common(self) -> bool:
         """Whether all clients of a round encode by one key, so that what they send can be added up before decoding."""
         return False
+
+    @property
+    def retains(self) -> Kept:
+        """Which lost messages the next one makes up for: none, the last, or all since one arrived."""
+        return "nothing"
+
+    def beside(self, other: "Codec") -> "Codec":
+        """What ``other`` becomes that takes further tensors in the same message: it makes up for as much."""
+        return other
 
     @abstractmethod
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:

@@ -5,7 +5,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossamer.codecs.base import Codec
+from gossamer.codecs.base import Codec, Kept
+from gossamer.codecs.retain import Retain
 from gossamer.random import Key
 from gossamer.types import Layout, Payload, State
 
@@ -31,6 +32,15 @@ class Feedback(Codec):
     def common(self) -> bool:
         """Where the codec inside asks for it."""
         return self.codec.common
+
+    @property
+    def retains(self) -> Kept:
+        """All that was lost is owed."""
+        return "all"
+
+    def beside(self, other: Codec) -> Codec:
+        """One that owes what was lost as well."""
+        return Retain(other, accumulate=True) if other.retains == "nothing" else other
 
     def codes(self, layout: Layout) -> int:
         """As the codec inside."""

@@ -11,8 +11,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gossamer.codecs.base import Codec
+from gossamer.codecs.base import Codec, Kept
 from gossamer.codecs.dense import Dense
+from gossamer.codecs.names import fits
 from gossamer.errors import PayloadError, require
 from gossamer.random import Key, fold
 from gossamer.types import Layout, Params, Payload, State
@@ -34,7 +35,7 @@ class Lift(Codec):
     each: one tensor at a time, with a scale and a key of its own, rather than all as one vector
     least: how many dimensions a tensor must have to be chosen: 2 leaves out norms and biases, 0 nothing
     leave: names of further tensors that are not chosen; * stands for anything
-    rest: what the others go through
+    rest: what the others go through; where the codec makes up for lost messages, so does this
     """
 
     codec: Codec
@@ -61,9 +62,19 @@ class Lift(Codec):
         """Where one of both asks for it."""
         return self.codec.common or self.rest.common
 
+    @property
+    def retains(self) -> Kept:
+        """As the codec does."""
+        return self.codec.retains
+
+    @property
+    def others(self) -> Codec:
+        """What tensors that are not chosen go through."""
+        return self.codec.beside(self.rest)
+
     def chosen(self, name: str, dimensions: int) -> bool:
         """Whether a tensor goes through the codec."""
-        return dimensions >= self.least and not any(_fits(name, pattern) for pattern in self.leave)
+        return dimensions >= self.least and not any(fits(name, pattern) for pattern in self.leave)
 
     def pieces(self, layout: Layout) -> list[Piece]:
         """The tensors by the codec they go through."""
@@ -74,7 +85,7 @@ class Lift(Codec):
             Piece(f"{number}." if self.each else "", self.codec, layout.only(group))
             for number, group in enumerate(groups)
         ]
-        return lifted + ([Piece("rest.", self.rest, layout.only(outside))] if outside else [])
+        return lifted + ([Piece("rest.", self.others, layout.only(outside))] if outside else [])
 
     def init(self, layout: Layout) -> State:
         """What each codec remembers of its own tensors."""
@@ -92,7 +103,7 @@ class Lift(Codec):
         kept: State = {}
         tensors = layout.unflatten(x)
         for prefix, codec, own in self.pieces(layout):
-            before = state.get(f"of {prefix}", {})
+            before = state.get(f"of {prefix}") or codec.init(own)
             part, after = codec.encode_with(own.flatten(tensors), own, before, fold(key, "piece", prefix))
             payload |= {prefix + name: array for name, array in part.items()}
             kept |= {f"of {prefix}": after} if after else {}
@@ -108,7 +119,7 @@ class Lift(Codec):
 
     def _of(self, name: str) -> Codec:
         """The codec whose memory has that name."""
-        return self.rest if name == "of rest." else self.codec
+        return self.others if name == "of rest." else self.codec
 
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
         """Every tensor from its own payload."""
@@ -172,23 +183,3 @@ class Lift(Codec):
         for name, tensor in inside.items():
             felt |= self.codec.rehearse({name: tensor}, aid[name], taken)
         return felt
-
-
-def _fits(name: str, pattern: str) -> bool:
-    """Whether a name is a pattern's, in which * stands for anything; in words that a compiler of steps can follow.
-
-    >>> _fits("block.norm.weight", "*norm*"), _fits("embedding.weight", "embedding")
-    (True, False)
-    """
-    head, *tail = pattern.split("*")
-    if not tail:
-        return name == head
-    if not name.startswith(head) or len(name) < len(head) + len(tail[-1]) or not name.endswith(tail[-1]):
-        return False
-    middle = name[len(head) : len(name) - len(tail[-1])]
-    for piece in tail[:-1]:
-        found = middle.find(piece)
-        if found < 0:
-            return False
-        middle = middle[found + len(piece) :]
-    return True

@@ -14,6 +14,7 @@ A message that was lost may be made up for, once it is known to be lost:
                      measured: one bit a measurement as ever, whatever the matrix and whatever is held
 
 Memory is of one round: what was lost in the round before last is forgotten, unless ``accumulate`` keeps all of it.
+Tensors that go dense in the same message are retained alike, as sums: these take no more bytes.
 """
 
 import math
@@ -24,8 +25,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gossamer.codecs.base import Codec
+from gossamer.codecs.base import Codec, Kept
 from gossamer.codecs.packing import expect_bits
+from gossamer.codecs.retain import Memory, Retain
 from gossamer.codecs.scale import expect_scale
 from gossamer.errors import PayloadError, listed, require
 from gossamer.exact import norm
@@ -115,11 +117,30 @@ class OneBit(Codec):
         return True
 
     @property
+    def memory(self) -> Memory:
+        """How lost changes are kept."""
+        return Memory(self.accumulate)
+
+    @property
+    def retains(self) -> Kept:
+        """As the fields say."""
+        if self.retain == "nothing":
+            return "nothing"
+        return "all" if self.accumulate else "last"
+
+    def beside(self, other: Codec) -> Codec:
+        """One that adds what was lost to what is new."""
+        if self.retains == "nothing" or other.retains != "nothing":
+            return other
+        return Retain(other, self.coefficient, self.accumulate)
+
+    @property
     def exact(self) -> bool:
         """A Gaussian matrix is multiplied in another order on every device."""
         return self.matrix == "hadamard"
 
-    def _phi(self, layout: Layout, key: Key, device: torch.device) -> Matrix:
+    def phi(self, layout: Layout, key: Key, device: torch.device) -> Matrix:
+        """The matrix of a round."""
         at = key if self.fresh else make_key(0)
         return self.sensing.matrix(layout.size, fold(at, "one-bit"), device=device, dtype=layout.dtype)
 
@@ -127,7 +148,7 @@ class OneBit(Codec):
 
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
         """The signs, and the norm."""
-        signs = self._phi(layout, key, x.device).signs(finite(x, "change"))
+        signs = self.phi(layout, key, x.device).signs(finite(x, "change"))
         return {"signs": pack_signs(signs), **self._scale("scale", x)}
 
     def _scale(self, name: str, x: Tensor) -> Payload:
@@ -135,34 +156,28 @@ class OneBit(Codec):
 
     def init(self, layout: Layout) -> State:
         """Nothing was lost yet."""
-        if self.retain == "nothing":
-            return {}
-        return {"lost": {name: torch.zeros(shape, dtype=layout.dtype) for name, shape in layout.shapes}}
+        return {} if self.retain == "nothing" else self.memory.empty(layout)
 
     def encode_with(self, x: Tensor, layout: Layout, state: State, key: Key) -> tuple[Payload, State]:
         """With what was lost the last time."""
         if self.retain == "nothing":
             return self.encode(x, layout, key), state
-        lost = layout.flatten(state["lost"]).to(x.device)
+        lost = self.memory.lost(state, x, layout)
         whole = x + self.coefficient * lost if self.retain == "change" else x
         payload = self.encode(whole, layout, key)
         if self.retain == "signs" and bool(lost.any()):
-            phi = self._phi(layout, key, x.device)
+            phi = self.phi(layout, key, x.device)
             payload["signs"] = pack_signs(phi.signs(x), phi.signs(lost))
             payload |= self._scale("lost", lost)
-        kept = whole if self.accumulate else x
-        return payload, {"lost": layout.unflatten(torch.zeros_like(x)), "sent": layout.unflatten(kept)}
+        return payload, self.memory.after(x, whole, layout)
 
     def unsent(self, state: State) -> State:
-        """Of entries that are not held: they were not sent with the last message, which is all that is remembered."""
-        if not state:
-            return state
-        kept = state["lost"] if self.accumulate else {name: torch.zeros_like(t) for name, t in state["lost"].items()}
-        return {"lost": kept, "sent": kept}
+        """What is not held was not sent."""
+        return self.memory.unsent(state) if state else state
 
     def settle(self, state: State, delivered: bool) -> State:
         """Nothing is lost, or what was just sent."""
-        return {"lost": state["lost" if delivered else "sent"]} if "sent" in state else state
+        return self.memory.settle(state, delivered)
 
     # At the server.
 
@@ -195,7 +210,7 @@ class OneBit(Codec):
         most = y.abs().amax() if len(y) else length
         if not bool(most > 0):
             return torch.zeros(layout.size, dtype=code.dtype, device=code.device)
-        phi = self._phi(layout, key, code.device)
+        phi = self.phi(layout, key, code.device)
         found = DECODERS[self.decoder](phi, y / most, max(1, round(self.share * layout.size)))
         return scaled(found) * length
 

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from gossamer.codecs import Codec
 from gossamer.errors import GossamerError
+from gossamer.fates import Fate, fate
 from gossamer.forms import Weights
 from gossamer.method import SILENT, Broadcast, Job, Method, Sent, Trained
 from gossamer.objective import Objective, seeded
@@ -45,12 +46,13 @@ class Order(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """What a client gives back: its message, what it remembers, and how training went."""
+    """What a client gives back: its message, what it remembers, how training went, and how lost messages fare."""
 
     sent: Sent
     state: State
     loss: float
     flops: Flops
+    fate: Fate = Fate()
 
 
 class Done(NamedTuple):
@@ -97,7 +99,8 @@ class Client:
         evidence = Findings(self, job, trained) if self.method.view.personal else None
         sent, state = self.method.reply(job, trained, evidence)
         spent = evidence.flops if evidence else 0
-        return Answer(sent, state, trained.loss, Flops(trained.flops.done + spent, trained.flops.useful + spent))
+        flops = Flops(trained.flops.done + spent, trained.flops.useful + spent)
+        return Answer(sent, state, trained.loss, flops, fate(job.state))
 
     def train(self, order: Order, job: Job) -> Trained:
         """The plain loop."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from gossamer.channels import Cost, Receipt
+from gossamer.fates import Fate
 from gossamer.machine import peak_memory
 from gossamer.types import Flops
 
@@ -51,6 +52,9 @@ class Ledger:
         self.energy = {"computing": 0.0, "sending": 0.0}
         self.airtime = self.delay = 0.0
         self.tallies: defaultdict[int, Tally] = defaultdict(Tally)
+        self.exchanges: list[dict[str, int]] = []
+        self._said: dict[int, Fate] = {}
+        self._fates: dict[int, Fate] = {}
         self._before: dict[int, float] = {}
         self._phase, self._since = "other", time.perf_counter()
 
@@ -80,18 +84,31 @@ class Ledger:
         self.energy["computing"] += cost.joules
         self.tallies[client].spend(*cost)
 
-    def send(self, client: int, kinds: dict[str, int], receipt: Receipt) -> None:
-        """Note one upload: its bytes count, whether it arrived or not."""
+    def begin(self) -> None:
+        """Note that an exchange begins."""
+        self.exchanges.append({"sent": 0, "lost": 0, "folded": 0})
+
+    def send(self, client: int, kinds: dict[str, int], receipt: Receipt, fate: Fate) -> None:
+        """Note one upload: its bytes count, whether it arrived or not. ``fate`` is of those that were lost before."""
         self.up.update(kinds)
         self.energy["sending"] += receipt.joules
         self.airtime = max(self.airtime, receipt.seconds)
         tally = self.tallies[client]
         tally.spend(receipt.seconds, receipt.joules)
         tally.messages += 1
+        self.exchanges[-1]["sent"] += 1
+        self._said[client] = fate
         if not receipt.delivered:
+            self.exchanges[-1]["lost"] += 1
             self.lost.append(client)
             tally.lost += 1
             tally.wasted += receipt.joules
+
+    def fold(self, client: int) -> None:
+        """Note that a message was folded in: what it says of lost ones counts."""
+        self.exchanges[-1]["folded"] += 1
+        if any(fate := self._said.get(client, Fate())):
+            self._fates[client] = fate
 
     def wait(self) -> None:
         """Note that an exchange is over, once its slowest client is done."""
@@ -124,9 +141,18 @@ class Ledger:
             "clients": cohort,
             "failures": self.failures,
             "lost": self.lost,
+            "exchanges": self.exchanges,
+            **self._told(cohort),
             **self._by_client(cohort),
             **self.notes,
         }
+
+    def _told(self, cohort: Sequence[int]) -> dict[str, Any]:
+        """What became of lost messages of each of the cohort, in its order; nothing where nothing did."""
+        if not self._fates:
+            return {}
+        fates = [self._fates.get(client, Fate()) for client in cohort]
+        return {"fates": {name: [getattr(fate, name) for fate in fates] for name in Fate._fields}}
 
     def _by_client(self, cohort: Sequence[int]) -> dict[str, Any]:
         """What each of the cohort spent, in its order; nothing where the channel counts neither time nor energy."""

@@ -219,6 +219,7 @@ class Rounds(ABC):
     def stage(self, stage: Stage, cohort: Sequence[int], ledger: Ledger) -> None:
         """Brief, train, send, fold, finish."""
         server, clock = stage.method.server, self.clock(stage.number)
+        ledger.begin()
         if stage.last and stage.method.view.personal:
             stage.known.update({client: self.known(client) for client in cohort})
         stage.places.update(server.places(self.server, cohort, clock, self.key))
@@ -234,6 +235,7 @@ class Rounds(ABC):
                 then = stage.method.revised(data, self.server, clock, known)
                 acc = stage.method.receive(acc, data, self.server, clock, key, known, visit)
                 self.revised[client] = then
+                ledger.fold(client)
             except Exception as error:  # whatever a message does to its decoder, it ends as a refusal with a reason
                 ledger.fail(client, f"refused: {reason(error)}")
 

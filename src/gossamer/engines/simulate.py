@@ -154,7 +154,7 @@ class Simulation(Rounds):
         delivered = False
         if result.sent.data:
             receipt = self.channel.send(len(result.sent.data), clock, fold(own(key, clock), "channel"))
-            ledger.send(clock.client, result.sent.kinds, receipt)
+            ledger.send(clock.client, result.sent.kinds, receipt, result.fate)
             delivered = receipt.delivered
         return result.sent.data if delivered else None
 

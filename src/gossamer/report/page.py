@@ -13,7 +13,7 @@ from typing import Any
 
 from gossamer import files
 from gossamer.data import Data, Split
-from gossamer.report import masks, mixing, tables
+from gossamer.report import masks, mixing, spending, tables
 from gossamer.report.holdings import holdings
 from gossamer.report.skin import PAGE, STYLE
 from gossamer.report.svg import Series, chart
@@ -168,7 +168,8 @@ def _bars(title: str, total: Counter[str], write: Callable[[float], str]) -> str
 
 
 def _failures(metrics: Sequence[Record], summary: dict[str, Any]) -> str:
-    lost = f"{count(summary['lost'], 'message')} lost on the way." if summary["lost"] else "No message was lost."
+    said = spending.lost(summary)
+    lost = f"Lost messages: {said}." if said else "No message was lost."
     if summary["unheard"]:
         lost += f" In {count(summary['unheard'], 'round')} nothing arrived, and the model stayed as it was."
     rows = "".join(_reason(reason, who) for reason, who in reasons(metrics))

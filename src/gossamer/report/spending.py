@@ -10,6 +10,9 @@ Summary = dict[str, Any]
 COMPARED = ("computing J", "sending J", "delay", "lost")
 """The columns that say what runs spent, side by side."""
 
+FATES = ("made up for", "given up")
+"""The columns that say what became of lost messages."""
+
 LISTED = 10
 """So many clients are listed one by one, those first of which most was lost."""
 
@@ -17,7 +20,20 @@ LISTED = 10
 def rows(summary: Summary) -> list[tuple[str, str]]:
     """What was spent and lost, where the channel counts it."""
     heard = [("nothing arrived", f"in {count(summary['unheard'], 'round')}: the model stayed as it was")]
-    return [*_spent(summary), *(heard if summary["unheard"] else [])]
+    fates = [("lost messages", said)] if (said := lost(summary)) else []
+    return [*_spent(summary), *fates, *(heard if summary["unheard"] else [])]
+
+
+def lost(summary: Summary) -> str:
+    """How many messages were lost, and what became of them; nothing where none was."""
+    many, fates = summary["lost"], summary["fates"]
+    if fates is None:
+        return f"{many:,}, none of them made up for" if many else ""
+    made_up, given_up = sum(fates["retained"]), sum(fates["forgotten"])
+    told = f"{made_up:,} made up for by a later one, {given_up:,} given up"
+    waiting = many - made_up - given_up
+    more = f", {waiting:,} still open" if waiting > 0 else ""
+    return f"{many:,}: {told}{more}" if many else told
 
 
 def _spent(summary: Summary) -> list[tuple[str, str]]:
@@ -63,13 +79,15 @@ def by_client(summary: Summary) -> str:
         return ""
     shares = [lost / max(1, sent) for lost, sent in zip(spent["lost"], spent["messages"], strict=True)]
     order = sorted(_active(spent), key=lambda client: -shares[client])
-    head = ("client", "messages", "lost", "share", "joules", "seconds")
+    fates = summary["fates"]
+    head = ("client", "messages", "lost", "share", *(FATES if fates else ()), "joules", "seconds")
     listed = [
         (
             str(client),
             f"{spent['messages'][client]:,}",
             f"{spent['lost'][client]:,}",
             percent(shares[client]),
+            *(f"{counts[client]:,}" for counts in (fates or {}).values()),
             number(spent["joules"][client]),
             number(spent["seconds"][client]),
         )
@@ -77,6 +95,12 @@ def by_client(summary: Summary) -> str:
     ]
     more = f"\nand {count(len(order) - LISTED, 'other client')}" if len(order) > LISTED else ""
     return table(head, listed) + more
+
+
+def fates(summary: Summary) -> tuple[str, ...]:
+    """A run's cells in the columns of :data:`FATES`."""
+    found = summary["fates"]
+    return tuple(f"{sum(counts):,}" for counts in found.values()) if found else (BLANK,) * len(FATES)
 
 
 def compared(summary: Summary) -> tuple[str, ...]:

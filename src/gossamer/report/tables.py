@@ -166,7 +166,7 @@ def listed(summary: Summary) -> tuple[str, ...]:
 
 
 def side_by_side(names: Sequence[str], summaries: Sequence[Summary]) -> str:
-    """A row a run; columns for values without masks, what was spent, and how clients mix, where any run has them."""
+    """A row a run; columns for values without masks, what was spent and lost, and mixing, where any run has them."""
     counted = [VALUES] if any(summary["masks"] for summary in summaries) else []
     head = ["run", "method", "rounds", "accuracy", "personal", "worst tenth", "loss", "up", "down", *counted]
     head.append("operations")
@@ -178,6 +178,9 @@ def side_by_side(names: Sequence[str], summaries: Sequence[Summary]) -> str:
     if any(summary["by_client"] for summary in summaries):
         head += spending.COMPARED
         rows = [[*row, *spending.compared(summary)] for row, summary in zip(rows, summaries, strict=True)]
+    if any(summary["fates"] for summary in summaries):
+        head += spending.FATES
+        rows = [[*row, *spending.fates(summary)] for row, summary in zip(rows, summaries, strict=True)]
     if any(summary["mixing"] for summary in summaries):
         head += MIXED
         rows = [[*row, *_mixed(summary)] for row, summary in zip(rows, summaries, strict=True)]

@@ -22,7 +22,7 @@ from torch import Tensor
 from gossamer import tree
 from gossamer.capacity import Capacities, Room, Shares, capacity, check_capacities, largest_share
 from gossamer.errors import ConfigError, require
-from gossamer.fleet import Fleet
+from gossamer.fleet import AIR, Fleet
 from gossamer.random import Key, fold, permutation
 from gossamer.random import key as make_key
 from gossamer.solvers import Solver
@@ -68,7 +68,7 @@ class Channels(Impersonal):
             (self.places >= 1, f"Channels.places must be at least 1, got {self.places}"),
             (
                 not (self.drawn and self.fleet),
-                "Channels: drawn capacities would not heed the fleet: choose one",
+                f"Channels: drawn capacities would not heed the fleet: choose one; {AIR}",
             ),
         )
 

@@ -90,7 +90,8 @@ class Node:
         """Train, and send what came of it."""
         answer = member.train(message)
         work = {"flops": answer.flops.done, "useful": answer.flops.useful}
-        return {**_echo(message), "loss": answer.loss, **work}, bytes(answer.sent.data)
+        words = {**_echo(message), "loss": answer.loss, **work, **answer.fate._asdict()}
+        return words, bytes(answer.sent.data)
 
     def evaluate(self, member: "Member", message: Message) -> tuple[Words, bytes]:
         """How good what this client would deploy is on its own test samples."""

@@ -33,6 +33,7 @@ from gossamer.engines.inbox import Inbox
 from gossamer.engines.ledger import Ledger
 from gossamer.engines.rounds import PATIENCE, Record, Result, Rounds, Stage, Watch
 from gossamer.errors import ConfigError, PayloadError, RunError
+from gossamer.fates import Fate
 from gossamer.method import Method
 from gossamer.random import fold, permutation
 from gossamer.runs import RunFolder, read_about
@@ -214,6 +215,7 @@ class Field(Rounds):
             letter = self.letter(stage.method, client, message) if self.method.shared else None
             kinds = wire.kinds(letter) if letter else {}
             work = Flops(*(max(0, word(message, name, int)) for name in ("flops", "useful")))
+            fate = self.fate(stage.number, message)
             ledger.train(word(message, "loss", float), work)
         except Exception as error:  # whatever a reply does to its reader, it ends as a refusal with a reason
             if reply.says(OUT_OF_STEP):
@@ -223,8 +225,15 @@ class Field(Rounds):
                 ledger.up["refused"] += reply.nbytes
             return None
         if letter:
-            ledger.send(client, kinds, Receipt(delivered=True))
+            ledger.send(client, kinds, Receipt(delivered=True), fate)
         return letter
+
+    def fate(self, number: int, message: Message) -> Fate:
+        """What a reply says of messages that were lost before it, if there can have been so many."""
+        said = Fate(*(word(message, name, int) for name in Fate._fields))
+        if min(said) < 0 or sum(said) > number:
+            raise PayloadError(f"refused: the reply tells of {sum(said)} lost messages in {number} rounds")
+        return said
 
     def fitting(self, number: int, reply: Reply) -> Message:
         """A reply's message, if it belongs to this run and round."""
