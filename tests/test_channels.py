@@ -22,6 +22,7 @@ from gossamer.engines import Options
 from gossamer.engines.client import Answer, Order
 from gossamer.engines.simulate import Simulation
 from gossamer.errors import ConfigError, PayloadError
+from gossamer.export import export
 from gossamer.fleet import Device, Fleet
 from gossamer.method import own
 from gossamer.methods import METHODS, fedrolex, heterofl, submodel_random, submodel_rolling
@@ -525,6 +526,39 @@ def test_own_labels_go_without_sub_models_too() -> None:
     assert not torch.equal(plain["out.bias"], model(made.with_parts(labels="all"), uneven())["out.bias"])
 
 
+def own_accuracies(simulation: Simulation, masked: bool) -> list[float]:
+    """What clients get right on their own test samples, with scores of labels that they lack at 0 or as they are."""
+    data, found = simulation.task.data.test, []
+    for client, labels in own_labels(simulation).items():
+        mine = torch.from_numpy(simulation.task.split.test(client))
+        scores = torch.func.functional_call(Residual().double(), simulation.personal(client), (data.x[mine],))
+        scores = torch.where(labels == 0, 0.0, scores) if masked else scores
+        found.append(float((scores.argmax(1) == data.y[mine]).double().mean()))
+    return found
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{}, {"tune": SGD(0.2, steps=1)}, {"send": "nothing"}],
+    ids=["the global model", "tuned", "models of their own"],
+)
+def test_personal_figures_have_scores_of_absent_labels_at_0_and_global_ones_do_not(
+    more: dict[str, Any], tmp_path: Path
+) -> None:
+    narrow = (fedavg(lr=0.02, steps=1) if more else method("static")).with_parts(labels="own", **more)
+    simulation, test = begun(narrow, uneven()), uneven().data.test
+    told = simulation.round(0, None)
+    found, plain = own_accuracies(simulation, masked=True), own_accuracies(simulation, masked=False)
+    assert sum(found) != sum(plain)
+    assert told["personal_accuracy"] == pytest.approx(sum(found) / 5)
+    assert told["worst_tenth_accuracy"] == pytest.approx(min(found))
+    if simulation.method.shared:
+        right = simulation.module()(test.x).argmax(1) == test.y
+        assert told["accuracy"] == pytest.approx(float(right.double().mean()))
+    exported = [export(simulation, tmp_path, client).own_accuracy for client in range(5)]
+    assert exported == pytest.approx(found)
+
+
 def test_own_labels_need_a_layer_with_one_row_a_label() -> None:
     task = some_task()
     summed = dataclasses.replace(task, model=lambda: nn.Sequential(nn.Linear(5, 8), nn.Unflatten(1, (4, 2)), Last()))
@@ -704,7 +738,8 @@ def test_deployed_it_is_the_same(order: str, labels: str, tmp_path: Path) -> Non
     assert all(torch.equal(found[name], tensor) for name, tensor in wanted.module.state_dict().items())
     for record, other in zip(deployed.metrics, wanted.metrics, strict=True):
         assert not record["failures"]
-        assert all(record[name] == other[name] for name in ("personal_accuracy", "bytes_up", "bytes_down", "flops"))
+        figures = ("personal_accuracy", "worst_tenth_accuracy", "accuracy", "bytes_up", "bytes_down", "flops")
+        assert all(record[name] == other[name] for name in figures)
     assert ("labels" in deployed.metrics[0]["bytes_up"]) == (labels == "own")
 
 

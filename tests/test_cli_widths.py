@@ -46,6 +46,96 @@ def test_the_rule_as_a_file_is_the_rule(place: Path, capsys: pytest.CaptureFixtu
     assert derived["bytes_up"] == by_hand["bytes_up"]
 
 
+CONCATENATED = """
+import torch
+from torch import nn
+from gossamer import Task
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.o = nn.Linear(6, 8), nn.Linear(8, 6), nn.Linear(14, 3)
+
+    def forward(self, x):
+        first = self.a(x).relu()
+        return self.o(torch.cat([first, self.b(first).relu()], 1))
+
+class Written(Net):
+    def forward(self, x):
+        first = self.a(x).relu().view(-1, 8)
+        return self.o(torch.cat([first, self.b(first).relu()], 1))
+
+class Wrong(Net):
+    def forward(self, x):
+        return self.b(x)
+
+class Products(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.o = nn.Linear(6, 4), nn.Linear(6, 5), nn.Linear(20, 3)
+
+    def forward(self, x):
+        return self.o((self.a(x)[:, :, None] * self.b(x)[:, None]).flatten(1))
+
+def task(network=Net):
+    x = torch.randn(40, 6, generator=torch.Generator().manual_seed(1))
+    y = torch.arange(40) % 3
+    return Task.of(network, (x, y), (x, y), clients=2)
+
+def written(): return task(Written)
+def wrong(): return task(Wrong)
+def products(): return task(Products)
+"""
+
+
+def test_a_rule_with_concatenations_goes_through_a_file(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "own.py").write_text(CONCATENATED)
+    assert main(["widths", "--task", "own.py:task", "--toml"]) == 0
+    written = capsys.readouterr().out
+    assert '"o.weight[1][8:14]",' in written
+    (place / "rule.toml").write_text(written)
+    run = ["run", "heterofl", "--task", "own.py:task", "--rounds", "2", "--capacities", "1/2,1/4"]
+    assert main([*run, "--out", "derived"]) == 0
+    assert main([*run, "--out", "stated", "--ties", "rule.toml"]) == 0
+    derived, by_hand = (last(place / name) for name in ("derived", "stated"))
+    assert [derived[name] for name in ("loss", "bytes_up")] == [by_hand[name] for name in ("loss", "bytes_up")]
+
+
+def test_products_of_channels_are_told_but_not_written_to_a_file(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "own.py").write_text(CONCATENATED)
+    assert main(["widths", "--task", "own.py:products"]) == 0
+    assert "o.weight[1] times others" in capsys.readouterr().out
+    assert main(["widths", "--task", "own.py:products", "--toml"]) == 2
+    found = capsys.readouterr()
+    assert found.out == ""
+    assert "o.weight[1] holds products of channels, which cannot be stated by hand" in found.err
+
+
+def test_groups_are_told_also_where_a_width_is_written_out_and_which_capacities_fail(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (place / "own.py").write_text(CONCATENATED)
+    assert main(["widths", "--task", "own.py:written", "--capacities", "1,1/2,1/4"]) == 2
+    found = capsys.readouterr()
+    lines = [line.split() for line in found.out.splitlines()]
+    assert ["a", "8", "a.weight[0],", "a.bias[0],", "b.weight[1],", "o.weight[1][0:8]"] in lines
+    assert [line[0] for line in lines if len(line) > 3 and "%" in line] == ["1"]
+    assert "does not work with 0.5 of its channels: the model fails on a batch of samples of shape 6 at layer b" in (
+        found.err
+    )
+    assert "does not work with 0.25 of its channels" in found.err
+    assert main(["run", "heterofl", "--task", "own.py:written", "--capacities", "1500B", "--rounds", "1"]) == 2
+    assert "does not work with 0.5 of its channels" in capsys.readouterr().err
+
+
+def test_a_network_that_does_not_work_at_all_is_refused(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (place / "own.py").write_text(CONCATENATED)
+    assert main(["widths", "--task", "own.py:wrong"]) == 2
+    assert "the model fails on a batch of samples of shape 6 at layer b (Linear)" in capsys.readouterr().err
+
+
 def last(run: Path) -> dict[str, object]:
     found: dict[str, object] = json.loads((run / "metrics.jsonl").read_text().splitlines()[-1])
     return found
@@ -102,6 +192,12 @@ def test_widths_refuses_what_cannot_be(capsys: pytest.CaptureFixture[str]) -> No
     said = capsys.readouterr().err
     assert "--batch must be a whole number, got 'x'" in said
     assert "--capacities must be in (0, 1], got 2" in said
+
+
+@pytest.mark.parametrize("batch", ["0", "-4"])
+def test_a_batch_has_a_sample_at_least(batch: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["widths", "--model", "mlp", "--batch", batch]) == 2
+    assert f"--batch must be at least 1, got {batch}" in capsys.readouterr().err
 
 
 def test_fractions_and_sizes_are_read() -> None:

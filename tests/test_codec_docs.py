@@ -23,6 +23,8 @@ def test_all_codecs_are_there() -> None:
     assert len(ROWS) >= 16
     told = {row[0].partition("(")[0] for row in ROWS}
     assert told == {c.__name__ for c in CODECS.values()} | {"SampledMask"}
+    number = {10: "ten", 11: "eleven", 12: "twelve", 13: "thirteen"}[len(told)]
+    assert f"[{number} of them](docs/codecs.md)" in (Path(__file__).parent.parent / "README.md").read_text()
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])

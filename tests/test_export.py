@@ -206,8 +206,8 @@ def test_by_own_batches_a_clients_figure_is_of_its_samples_alone(tmp_path: Path)
     task = static_task(OfOwnBatch(100))
     ran(fedavg(steps=1, batch=8), task, tmp_path / "run")
     run = stand(tmp_path / "run", fedavg(steps=1, batch=8), task)
-    exported, mine = export(run, tmp_path / "out", client=1), task.split.test(1)
-    assert exported.own_accuracy == pytest.approx(run.evaluate.share(run.deployed(), mine))
+    exported = export(run, tmp_path / "out", client=1)
+    assert exported.own_accuracy == pytest.approx(run.evaluate.own(run.deployed(), 1))
 
 
 # Whose model.
@@ -227,7 +227,7 @@ def test_of_local_every_client_has_its_own(tmp_path: Path) -> None:
         assert about(tmp_path / str(client) / TENSORS)["client"] == client
         wanted = run.clients.get(client).get("own", run.objective.initial())
         assert all(torch.equal(written[client][name], tensor) for name, tensor in wanted.items())
-        right = run.evaluate.share(wanted, task.split.test(client))
+        right = run.evaluate.own(wanted, client)
         assert exported.own_accuracy == pytest.approx(right)
     first, second = (written[client]["0.weight"] for client in took_part)
     assert not torch.equal(first, second)

@@ -22,8 +22,9 @@ from gossamer.solvers import SGD
 from gossamer.types import Params, Part
 from gossamer.views import Channels
 from gossamer.views.channels import held
-from gossamer.widths import Widths, derive, ties
+from gossamer.widths import Axis, Factor, Widths, derive, ties
 from gossamer.widths.elastic import stretch
+from gossamer.widths.opened import opened
 
 SHAPES = {name: {0: (4,), 1: (1, 4, 4)}.get(net.least, (2, net.least, net.least)) for name, net in NETS.items()}
 LARGE = ("resnet18", "resnet18-gn", "vgg11")
@@ -84,13 +85,31 @@ def draw(widths: Widths, share: float, seed: int) -> dict[str, Tensor]:
 
 
 def masked(module: nn.Module, cover: Params) -> nn.Module:
-    """The whole network, in which norms over channels look at those alone that are held."""
+    """The whole network, in which norms over channels and attention's scale look at those alone that are held."""
     module = copy.deepcopy(module)
     for name, part in module.named_modules():
         here = cover.get(f"{name}.weight")
         if isinstance(part, nn.LayerNorm | nn.RMSNorm | nn.GroupNorm):
             part.forward = functools.partial(over_held, part, here)
+        if isinstance(part, nn.MultiheadAttention):
+            size = int(cover[f"{name}.out_proj.weight"].amax(0).sum()) // part.num_heads
+            part.forward = functools.partial(attended, part, size)
     return module
+
+
+def attended(layer: Any, size: int, q: Tensor, k: Tensor, v: Tensor, **named: Any) -> tuple[Tensor, None]:
+    """Attention of heads of which so many channels are held, head by head."""
+    if layer.in_proj_weight is None:
+        weights = [layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight]
+    else:
+        weights = layer.in_proj_weight.split(layer.embed_dim)
+    sides = [
+        F.linear(x, w, b) for x, w, b in zip((q, k, v), weights, layer.in_proj_bias.split(layer.embed_dim), strict=True)
+    ]
+    found = []
+    for one, two, three in zip(*(side.split(layer.head_dim, -1) for side in sides), strict=True):
+        found.append((one @ two.transpose(-1, -2) / size**0.5).softmax(-1) @ three)
+    return layer.out_proj(torch.cat(found, -1)), None
 
 
 def over_held(norm: Any, here: Tensor, x: Tensor) -> Tensor:
@@ -366,7 +385,8 @@ def test_concatenated_channels_lie_one_behind_the_other() -> None:
     )
     widths = check(net, samples(2, 4, 4))
     assert dict(widths.sizes) == {"a": 4, "b": 6, "c": 5}
-    assert "c.weight[1] in part" in placed(widths)["a"]
+    assert placed(widths)["a"][4:] == [f"norm.{t}[0][0:4]" for t in ("bias", "running_mean", "running_var", "weight")]
+    assert {"c.weight[1][4:10]", "norm.weight[0][4:10]"} < set(placed(widths)["b"])
     part = widths.part({"a": torch.tensor([1]), "b": torch.tensor([0, 5])}, CPU)
     assert part.index["norm.running_var"][0].tolist() == [1, 4, 9]
 
@@ -457,6 +477,145 @@ def test_queries_and_values_may_be_of_unequal_size() -> None:
 
     net = Net(use, q=nn.Linear(6, 4), k=nn.Linear(6, 4), v=nn.Linear(6, 8), o=nn.Linear(8, 3))
     assert dict(check(net, samples(5, 6)).sizes) == {"q": 4, "v": 8}
+
+
+RECURRENT = [
+    (kind, {"num_layers": layers, "bidirectional": both, "batch_first": first, "bias": bias})
+    for kind in (nn.LSTM, nn.GRU, nn.RNN)
+    for layers, both, first, bias in ((1, False, True, True), (2, True, True, True), (2, False, False, False))
+]
+
+
+@pytest.mark.parametrize(("kind", "options"), RECURRENT)
+def test_recurrent_layers(kind: type[nn.RNNBase], options: dict[str, Any]) -> None:
+    def use(net: Any, x: Tensor) -> Tensor:
+        rows = net.i(x)
+        out, _ = net.cells(rows if options["batch_first"] else rows.transpose(0, 1))
+        return net.o(out.mean(1 if options["batch_first"] else 0))
+
+    width = 8 * (1 + options["bidirectional"])
+    net = Net(use, i=nn.Linear(6, 5), cells=kind(5, 8, **options), o=nn.Linear(width, 3))
+    widths = check(net, samples(4, 6))
+    assert dict(widths.sizes) == {"i": 5, "cells": 8}  # layers and directions have one tensor of states for all
+    gates = {nn.LSTM: "4 x ", nn.GRU: "3 x ", nn.RNN: ""}[kind]
+    rows = {f"{gates}cells.weight_ih_l0[0]", f"{gates}cells.weight_hh_l0[0]", "cells.weight_hh_l0[1]"}
+    assert rows < set(placed(widths)["cells"])
+    assert all("forward" not in vars(part) for part in net.modules())
+
+
+@pytest.mark.parametrize(("kind", "options"), [*RECURRENT, (nn.RNN, {"nonlinearity": "relu"})])
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_recurrent_layer_that_is_opened_computes_what_it_did(
+    kind: type[nn.RNNBase], options: dict[str, Any], begun: bool
+) -> None:
+    layer = stirred(kind(6, 8, **options))
+    for x in (samples(5, 6), samples(5, 6)[0]):
+        state = layer(x)[1] if begun else None
+        wanted = layer(x, state)
+        with opened(layer):
+            found = layer(x, state)
+        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_opening_puts_back_what_was_there() -> None:
+    layer = stretch(nn.LSTM(6, 8))
+    before = vars(layer)["forward"]
+    with opened(layer):
+        assert vars(layer)["forward"] is not before
+    assert vars(layer)["forward"] is before
+
+
+@pytest.mark.parametrize("sizes", [{}, {"kdim": 5, "vdim": 7}])
+def test_layers_of_attention_keep_their_heads_and_narrow_them(sizes: dict[str, int]) -> None:
+    def use(net: Any, x: Tensor) -> Tensor:
+        return net.o(net.heed(net.q(x), net.k(x), net.v(x), need_weights=False)[0].mean(1))
+
+    k, v = sizes.get("kdim", 12), sizes.get("vdim", 12)
+    heed = nn.MultiheadAttention(12, 3, batch_first=True, **sizes)
+    net = Net(use, q=nn.Linear(6, 12), k=nn.Linear(6, k), v=nn.Linear(6, v), heed=heed, o=nn.Linear(12, 3))
+    widths = check(net, samples(5, 6))
+    heads = next(places for places in placed(widths).values() if "3 x heed.out_proj.weight[1]" in places)
+    apart = [f"3 x heed.{side}_proj_weight[0]" for side in "qkv"]
+    blocks = apart if sizes else ["9 x heed.in_proj_weight[0]"]
+    assert heads == sorted(["3 x heed.out_proj.weight[1]", "9 x heed.in_proj_bias[0]", *blocks])
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_transformers(first: bool) -> None:
+    layer = nn.TransformerEncoderLayer(12, 3, 20, batch_first=True, norm_first=first)
+    encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+    net = Net(
+        lambda net, x: net.o(net.encoder(net.i(x)).mean(1)), i=nn.Linear(6, 12), encoder=encoder, o=nn.Linear(12, 3)
+    )
+    assert sorted(dict(check(net, samples(5, 6)).sizes).values()) == [4, 4, 12, 20, 20]
+    Channels((1.0, 1 / 3, 1 / 16)).fit(objective(lambda: copy.deepcopy(net), samples(5, 6)), SGD())
+
+
+def test_transformers_with_a_causal_mask() -> None:
+    def use(net: Any, x: Tensor) -> Tensor:
+        mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1], dtype=x.dtype)
+        return net.o(net.layer(net.i(x), mask, is_causal=True)[:, -1])
+
+    layer = nn.TransformerEncoderLayer(12, 3, 20, batch_first=True)
+    net = Net(use, i=nn.Linear(6, 12), layer=layer, o=nn.Linear(12, 3)).double()
+    assert sorted(dict(rule(net, samples(5, 6)).sizes).values()) == [4, 12, 20]
+    Channels((1.0, 1 / 3, 1 / 16)).fit(objective(lambda: copy.deepcopy(net), samples(5, 6)), SGD())
+
+
+def narrow_attention(**options: Any) -> tuple[nn.Module, nn.Module]:
+    """Torch's own layer of 8 channels, and one of 16 channels, of which these 8 are held."""
+    small, wide = (nn.MultiheadAttention(width, 2, **options) for width in (8, 16))
+    small = stirred(small)
+    wide = stretch(wide.double().eval())
+    for name, tensor in small.named_parameters():
+        part, _, attribute = name.rpartition(".")
+        wide.get_submodule(part)._parameters[attribute] = tensor
+    return small, wide
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("need_weights", [True, False])
+@pytest.mark.parametrize("kind", ["none", "bool", "float", "for each head"])
+def test_narrow_attention_is_torchs_own(batch_first: bool, bias: bool, need_weights: bool, kind: str) -> None:
+    small, wide = narrow_attention(batch_first=batch_first, bias=bias)
+    query, keys = (x if batch_first else x.transpose(0, 1) for x in (samples(4, 8), samples(5, 8)))
+    later = torch.arange(4)[:, None] < torch.arange(5) - 2
+    padding = torch.arange(5) >= torch.tensor([[5], [4], [3]])
+    numbers = torch.where(later, -1.5, 0.25).double()
+    masks: dict[str, dict[str, Tensor]] = {
+        "none": {},
+        "bool": {"attn_mask": later, "key_padding_mask": padding},
+        "float": {"attn_mask": numbers, "key_padding_mask": padding.double()},
+        "for each head": {"attn_mask": numbers * torch.arange(6).view(6, 1, 1)},
+    }
+    for average in (True, False):
+        given = {**masks[kind], "need_weights": need_weights, "average_attn_weights": average}
+        found, wanted = (layer(query, keys, keys, **given) for layer in (wide, small))
+        torch.testing.assert_close(found, wanted, rtol=1e-9, atol=1e-9)
+
+
+def test_narrow_attention_takes_a_sample_without_its_batch() -> None:
+    small, wide = narrow_attention()
+    x, padding = samples(5, 8)[0], torch.tensor([False, False, True, False, True])
+    torch.testing.assert_close(wide(x, x, x, padding), small(x, x, x, padding), rtol=1e-9, atol=1e-9)
+
+
+def test_without_gradients_torch_takes_no_short_cut_through_narrow_transformers() -> None:
+    padding = torch.arange(5) >= torch.tensor([[5], [4], [3]])
+
+    def use(net: Any, x: Tensor) -> Tensor:
+        return net.o(net.encoder(net.i(x), src_key_padding_mask=padding[: len(x)])[:, 0])
+
+    encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(12, 2, 20, batch_first=True), 2)
+    module = stirred(Net(use, i=nn.Linear(6, 12), encoder=encoder, o=nn.Linear(12, 3)))
+    widths, x = rule(module, samples(5, 6)), samples(5, 6)
+    for share in (1.0, 1 / 2, 1 / 3):
+        part = widths.part(draw(widths, share, 2), CPU).take(travels(module))
+        elastic = stretch(copy.deepcopy(module))
+        wanted = functional_call(module if share == 1 else elastic, part, (x,))
+        with torch.no_grad():
+            torch.testing.assert_close(functional_call(elastic, part, (x,)), wanted, rtol=1e-9, atol=1e-9)
 
 
 def test_transposed_convolutions() -> None:
@@ -593,12 +752,11 @@ def refused(network: Callable[[], nn.Module], x: Tensor, share: float = 0.5) -> 
     return str(error.value)
 
 
-def recurrent() -> nn.Module:
-    net = Net(lambda net, x: net.o(net.cells(x)[0][:, -1]), cells=nn.LSTM(6, 8, batch_first=True), o=nn.Linear(8, 3))
-    return net.double()
-
-
 def test_closed_layers_are_named_with_their_operation() -> None:
+    def recurrent() -> nn.Module:
+        cells = nn.LSTM(6, 8, proj_size=4, batch_first=True)
+        return Net(lambda net, x: net.o(net.cells(x)[0][:, -1]), cells=cells, o=nn.Linear(4, 3)).double()
+
     told = refused(recurrent, samples(5, 6))
     assert "layer cells (LSTM): there is no rule for this operation (in aten." in told
     assert "state it by hand" in told
@@ -632,7 +790,7 @@ def test_attention_that_remembers_its_width_is_refused_with_its_name() -> None:
         return net.o(net.attention(h, h, h, need_weights=False)[0].mean(1))
 
     def network() -> nn.Module:
-        attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        attention = nn.MultiheadAttention(8, 2, batch_first=True, add_zero_attn=True)
         return Net(use, i=nn.Linear(6, 8), attention=attention, o=nn.Linear(8, 3)).double()
 
     told = refused(network, samples(5, 6))
@@ -688,6 +846,96 @@ def test_what_is_derived_can_be_stated_by_hand(name: str) -> None:
     assert dict(stated.axes) == dict(widths.axes)
 
 
+def pyramid(net: Any, x: Tensor) -> Tensor:
+    """Concatenated twice over, with the input in between, flattened, and a part of it gated."""
+    a, b = net.a(x), net.b(x)
+    both = torch.cat([a, x, torch.cat([b, a], 1)], 1)
+    gated = F.glu(net.c(both), 1)
+    return net.o(torch.cat([both.flatten(1), gated.flatten(1)], 1)) + net.p(net.c(both).flatten(1))
+
+
+PYRAMID = {
+    "a": nn.Conv2d(2, 4, 3, padding=1), "b": nn.Conv2d(2, 6, 1), "c": nn.Conv2d(16, 10, 1),
+    "o": nn.Linear(16 * 9 + 5 * 9, 3), "p": nn.Linear(10 * 9, 3),
+}  # fmt: skip
+
+
+def test_concatenations_can_be_stated_by_hand() -> None:
+    module, x = stirred(Net(pyramid, **PYRAMID)), samples(2, 3, 3)
+    widths = rule(module, x)
+    assert placed(widths)["a"] == [
+        "a.bias[0]", "a.weight[0]", "c.weight[1][0:4]", "c.weight[1][12:16]", "o.weight[1][0:36] x 9",
+        "o.weight[1][108:144] x 9",
+    ]  # fmt: skip
+    assert placed(widths)["c"] == [
+        "2 x c.bias[0]",
+        "2 x c.weight[0]",
+        "2 x p.weight[1] x 9",
+        "o.weight[1][144:189] x 9",
+    ]
+    stated = Widths.stated(ties(placed(widths)), travels(module))
+    assert dict(stated.sizes) == dict(widths.sizes)
+    for seed, share in enumerate((1 / 2, 1 / 3, 1 / 16, 1.0)):
+        part, again = (each.part(draw(widths, share, seed), CPU) for each in (widths, stated))
+        agree(module, x, again)
+        for name, tensor in travels(module).items():
+            assert torch.equal(part.take({name: tensor})[name], again.take({name: tensor})[name])
+
+
+SIZES = {"a": 2, "b": 3, "c": 5}
+
+
+def factors(parts: st.SearchStrategy[Axis]) -> st.SearchStrategy[Factor]:
+    whole = st.integers(1, 3).map(Factor)
+    groups = st.sampled_from(sorted(SIZES)).map(lambda group: Factor(SIZES[group], group))
+    rows = st.lists(parts, min_size=1, max_size=3).map(
+        lambda row: Factor(sum(part.size for part in row), None, tuple(row))
+    )
+    return whole | groups | rows
+
+
+AXES = st.recursive(
+    st.integers(1, 4).map(lambda size: Axis((Factor(size),))),
+    lambda parts: st.lists(factors(parts), min_size=1, max_size=3).map(lambda found: Axis(tuple(found))),
+    max_leaves=6,
+)
+
+
+def multiplied(axis: Axis) -> bool:
+    within = (multiplied(part) for factor in axis.factors for part in factor.parts)
+    return sum(bool(factor.groups) for factor in axis.factors) > 1 or any(within)
+
+
+@settings(deadline=None)
+@given(axis=AXES, seed=st.integers(0, 99))
+def test_any_dimension_without_products_is_its_runs(axis: Axis, seed: int) -> None:
+    """Concatenations within concatenations, several times over, with several entries for each channel."""
+    channels = {g: torch.from_numpy(permutation(fold(key(seed), g), n)[: n // 2 + 1]).sort() for g, n in SIZES.items()}
+    kept = {group: found.values for group, found in channels.items()}
+    runs = axis.runs()
+    assert (runs is None) == multiplied(axis)
+    if runs is None:
+        return
+    assert sum(run.entries for run in runs) == axis.size
+    assert Axis.of_runs(runs).chosen(kept).tolist() == axis.chosen(kept).tolist()
+    like, places = {"w": torch.zeros(axis.size)}, Widths(tuple(SIZES.items()), (("w", (axis,)),))
+    groups = {group: list(places.places(group)) for group in sorted(axis.groups)}
+    stated = Widths.stated(ties(groups), like)
+    assert dict(stated.axes)["w"][0].chosen(kept).tolist() == axis.chosen(kept).tolist()
+
+
+def test_products_of_channels_cannot_be_stated_by_hand() -> None:
+    def use(net: Any, x: Tensor) -> Tensor:
+        return net.o((net.a(x)[:, :, None] * net.b(x)[:, None]).flatten(1))
+
+    net = Net(use, a=nn.Linear(6, 4), b=nn.Linear(6, 4), o=nn.Linear(16, 3)).double()
+    widths = rule(net, samples(6))
+    assert widths.multiplied == ["o.weight[1]"]
+    assert "o.weight[1] times others" in placed(widths)["a"]
+    assert Axis((Factor(4, "a"), Factor(4, "b"))).runs() is None
+    assert Axis((Factor(4, "a"), Factor(3), Factor(2))).runs() is not None
+
+
 LIKE = {"a.weight": torch.zeros(8, 6), "a.bias": torch.zeros(8), "b.weight": torch.zeros(3, 32)}
 
 
@@ -714,12 +962,33 @@ def test_a_rule_by_hand() -> None:
         ({"h": ["a.bias[0]", "a.bias[0]"]}, "'a.bias[0]' of group h belongs to group h already"),
         ({"h": ["a.bias[0]", "a.weight[1]"]}, "group h must have as many channels everywhere, but a.bias[0] has 8"),
         ({"h": []}, "group h has no places"),
+        ({"h": ["b.weight[1][8:8]"]}, "'b.weight[1][8:8]' of group h does not fit: that dimension has 32 entries"),
+        ({"h": ["b.weight[1][8:33]"]}, "'b.weight[1][8:33]' of group h does not fit: that dimension has 32 entries"),
+        ({"h": ["b.weight[1][8:16] x 3"]}, "'b.weight[1][8:16] x 3' of group h does not fit"),
+        ({"h": ["b.weight[1][8]"]}, "'b.weight[1][8]' of group h is no dimension of a tensor"),
+        (
+            {"h": ["b.weight[1][0:8]"], "g": ["b.weight[1][7:15]"]},
+            "'b.weight[1][7:15]' of group g belongs to group h already",
+        ),
+        ({"h": ["b.weight[1][0:8]"], "g": ["b.weight[1]"]}, "'b.weight[1]' of group g belongs to group h already"),
+        (
+            {"h": ["a.bias[0]", "b.weight[1][0:6]"]},
+            "group h must have as many channels everywhere, but a.bias[0] has 8",
+        ),
+        ({"labels": ["b.weight[0][0:2]"]}, "'b.weight[0][0:2]' of group labels must be a whole dimension"),
     ],
 )
 def test_mistakes_in_a_rule_by_hand_are_named(groups: dict[str, list[str]], told: str) -> None:
     with pytest.raises(ConfigError) as error:
         Widths.stated(ties(groups), LIKE)
     assert any(told in mistake for mistake in error.value.mistakes), error.value.mistakes
+
+
+def test_entries_of_a_dimension_that_belong_to_no_group_are_kept() -> None:
+    widths = Widths.stated(ties({"h": ["a.bias[0]", "b.weight[1][4:12]"], "g": ["b.weight[1][16:32] x 4"]}), LIKE)
+    assert dict(widths.sizes) == {"h": 8, "g": 4}
+    part = widths.part({"h": torch.tensor([0, 7]), "g": torch.tensor([2])}, CPU)
+    assert part.index["b.weight"][1].tolist() == [*range(4), 4, 11, *range(12, 16), *range(24, 28)]
 
 
 def test_all_mistakes_of_a_rule_are_listed() -> None:

@@ -56,7 +56,9 @@ class Exported:
     batch: how many samples the program takes at once, in words
     problem: why there is no program; none where there is one
     accuracy: of the program, as it was read back, on all test samples; none where there are no test samples
-    own_accuracy: the same on the client's test samples; none where there is no client, or it has no test samples
+    own_accuracy: the same on the client's test samples, as the run measures it: of a method with labels="own", the
+        program's scores of labels that the client lacks count as 0; none where there is no client, or it has no test
+        samples
     """
 
     files: Mapping[Path, int]
@@ -232,20 +234,23 @@ def _write(out: Path, data: Mapping[str, bytes]) -> dict[Path, int]:
 
 def _scores(run: Simulation, network: Network, client: int | None, size: int) -> tuple[float | None, float | None]:
     """Accuracy on all test samples and on the client's, in batches of so many, put together as in the run."""
-    right = _right(run.task, network, run.task.data.test, size)
-    if client is None:
-        return _mean(right), None
-    mine = run.task.split.test(client)
-    own = _right(run.task, network, run.task.data.test.take(mine), size) if run.evaluate.alone else right[mine]
-    return _mean(right), _mean(own)
+    judge, test = run.objective, run.task.data.test
+    if not len(test):
+        return None, None
+    answers = _answers(network, test, size)
+    accuracy = _mean(judge.judged([answers], test.y)[1])
+    if client is None or not len(mine := run.task.split.test(client)):
+        return accuracy, None
+    picked = test.take(mine)
+    answers = _answers(network, picked, size) if run.evaluate.alone else answers[torch.from_numpy(mine)]
+    return accuracy, _mean(judge.judged([answers], picked.y, run.labels(client))[1])
 
 
 @torch.no_grad()
-def _right(task: Task, network: Network, samples: Samples, size: int) -> Tensor:
-    """For each sample whether the network's answer is right."""
-    batches = zip(torch.split(samples.x, size), torch.split(samples.y, size), strict=True) if len(samples) else ()
-    return torch.cat([torch.zeros(0, dtype=torch.bool), *(task.correct(network(x), y) for x, y in batches)])
+def _answers(network: Network, samples: Samples, size: int) -> Tensor:
+    """What a network gives for samples."""
+    return torch.cat([network(x) for x in torch.split(samples.x, size)])
 
 
-def _mean(right: Tensor) -> float | None:
-    return float(right.double().mean()) if len(right) else None
+def _mean(right: Tensor) -> float:
+    return float(right.double().mean())

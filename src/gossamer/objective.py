@@ -222,17 +222,26 @@ class Objective:
             self._output({**self._outline, **self._counts}, self.x[:1])
         return found
 
+    def evaluate(self, params: Params, x: Tensor, y: Tensor, labels: Tensor | None = None) -> tuple[float, Tensor]:
+        """Mean loss, and for each sample whether the answer was right; ``labels`` as in :meth:`gradient`."""
+        return self.judged(self.outputs(params, x), y, labels)
+
     @torch.no_grad()
-    def evaluate(self, params: Params, x: Tensor, y: Tensor) -> tuple[float, Tensor]:
-        """Mean loss, and for each sample whether the answer was right."""
+    def outputs(self, params: Params, x: Tensor) -> Iterator[Tensor]:
+        """What the network gives in evaluation, batch by batch."""
         chunk, network = self.task.statistics.size, self._deployed(params)
-        total, right = 0.0, []
         for start in range(0, len(x), chunk):
-            xs, ys = x[start : start + chunk], y[start : start + chunk]
-            output = network(xs)
-            total += float(self.task.loss(output, ys)) * len(xs)
-            right.append(self.task.correct(output, ys))
-        return total / len(x), torch.cat(right)
+            yield network(x[start : start + chunk])
+
+    def judged(self, outputs: Iterable[Tensor], y: Tensor, labels: Tensor | None = None) -> tuple[float, Tensor]:
+        """Mean loss of outputs, in batches, and for each sample whether it is right; ``labels`` as above."""
+        total, right, start = 0.0, [], 0
+        for output in outputs:
+            counted, ys = _only(output, labels), y[start : start + len(output)]
+            total += float(self.task.loss(counted, ys)) * len(ys)
+            right.append(self.task.correct(counted, ys))
+            start += len(ys)
+        return total / len(y), torch.cat(right)
 
     @cached_property
     def static(self) -> bool:

@@ -84,14 +84,15 @@ class Client:
         before = self._broadcast if self._broadcast and self._broadcast.fits(order.data, order.key) else None
         job = self.method.open(order.data, self.like, order.state, order.clock, order.key, before)
         self._broadcast = job.broadcast
-        labels = self._labels(order) if self.method.labels == "own" else None
-        return job._replace(labels=labels, samples=order.samples)
+        return job._replace(labels=self.labels(order.samples), samples=order.samples)
 
-    def _labels(self, order: Order) -> Tensor:
-        """1 for each label that the client has a sample of."""
+    def labels(self, samples: np.ndarray) -> Tensor | None:
+        """1 for each label that the client has one of these samples of; none where all labels count."""
+        if self.method.labels == "all":
+            return None
         name, dim = self.method.rows[0]
         found = torch.zeros(self.like[name].shape[dim], dtype=self.objective.layout.dtype, device=self.objective.device)
-        found[self.objective.y[torch.from_numpy(order.samples).to(self.objective.device)]] = 1
+        found[self.objective.y[torch.from_numpy(samples).to(self.objective.device)]] = 1
         return found
 
     def reply(self, job: Job, trained: Trained) -> Answer:
@@ -254,7 +255,7 @@ class Findings:
         assert samples is not None
         rows = torch.from_numpy(samples).to(objective.device)
         self.flops += objective.forward_flops(params, rows)
-        _, right = objective.evaluate(params, objective.x[rows], objective.y[rows])
+        _, right = objective.evaluate(params, objective.x[rows], objective.y[rows], self.job.labels)
         return float(right.double().mean())
 
     def gradient(self) -> Params:
@@ -266,7 +267,7 @@ class Findings:
         draws = objective.draws(fold(self.job.key, "screen", "augment"), len(rows))
         x, y = objective.batch(rows.to(objective.device), draws)
         self.flops += objective.flops(self.weights, rows).done
-        return objective.gradient({**self.weights, **objective.local()}, x, y, training=False)[1]
+        return objective.gradient({**self.weights, **objective.local()}, x, y, self.job.labels, training=False)[1]
 
 
 def reason(error: BaseException) -> str:

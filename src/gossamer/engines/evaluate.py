@@ -1,26 +1,42 @@
 """How good the models are: the global one on the test set, and what each client would deploy on its personal one."""
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gossamer.errors import ConfigError
 from gossamer.objective import Objective
 from gossamer.statistics import OfOwnBatch, OfTraining
 from gossamer.types import Params
 
-Outcome = tuple[float, np.ndarray]
-"""Mean loss on the test set, and for each of its samples whether the answer was right."""
+Labels = Callable[[int], Tensor | None]
+"""From a client to the labels whose scores count for it, with 1 for each; none means all."""
+
+
+class Outcome(NamedTuple):
+    """Mean loss on the test set, for each of its samples whether the answer was right, and what the answers were.
+
+    The last is there only if clients count some scores as 0.
+    """
+
+    loss: float
+    right: np.ndarray
+    answers: Tensor | None = None
 
 
 class Evaluator:
-    """Evaluates on test data that lies on the device once."""
+    """Evaluates on test data that lies on the device once.
 
-    def __init__(self, objective: Objective) -> None:
-        self.objective, self.split = objective, objective.task.split
+    With ``labels`` a client's personal figures count the scores of other labels as 0, as its training does. The global
+    figures count all scores.
+    """
+
+    def __init__(self, objective: Objective, labels: Labels | None = None) -> None:
+        self.objective, self.split, self.labels = objective, objective.task.split, labels
         test = objective.task.data.test
         self.x, self.y = test.x.to(objective.device), test.y.to(objective.device)
         by = objective.task.statistics
@@ -43,7 +59,7 @@ class Evaluator:
                 last, outcome = params, self._outcome(params)
             if len(tested):
                 seen = params is last and not self.alone
-                own.append(float(outcome[1][tested].mean()) if seen else self.share(params, tested))
+                own.append(self._of(outcome, client) if seen else self.own(params, client))
             whole += [] if shared else [_mean(outcome)]
         loss, accuracy = np.mean(whole, axis=0)
         return {
@@ -57,14 +73,30 @@ class Evaluator:
         """Loss and accuracy on all test samples."""
         return _mean(self._outcome(params))
 
-    def share(self, params: Params, index: np.ndarray) -> float:
-        """Accuracy on some of them; no number, where there are none."""
-        return float(self._outcome(params, index)[1].mean()) if len(index) else math.nan
+    def own(self, params: Params, client: int) -> float:
+        """A client's accuracy on its personal test set; no number, where that is empty."""
+        tested = self.split.test(client)
+        return float(self._outcome(params, tested, self._labels(client)).right.mean()) if len(tested) else math.nan
 
-    def _outcome(self, params: Params, index: np.ndarray | None = None) -> Outcome:
+    def _of(self, outcome: Outcome, client: int) -> float:
+        """The same from answers to all test samples."""
+        tested, labels = self.split.test(client), self._labels(client)
+        if outcome.answers is None or labels is None:
+            return float(outcome.right[tested].mean())
+        rows = torch.from_numpy(tested).to(self.y.device)
+        _, right = self.objective.judged([outcome.answers[rows]], self.y[rows], labels)
+        return float(right.double().mean())
+
+    def _labels(self, client: int) -> Tensor | None:
+        return self.labels(client) if self.labels else None
+
+    def _outcome(self, params: Params, index: np.ndarray | None = None, labels: Tensor | None = None) -> Outcome:
         picked: Any = slice(None) if index is None else torch.from_numpy(index).to(self.x.device)
-        loss, right = self.objective.evaluate(params, self.x[picked], self.y[picked])
-        return loss, right.to("cpu", torch.float64).numpy()
+        outputs: Iterable[Tensor] = self.objective.outputs(params, self.x[picked])
+        if keep := self.labels is not None and index is None:
+            outputs = list(outputs)
+        loss, right = self.objective.judged(outputs, self.y[picked], labels)
+        return Outcome(loss, right.to("cpu", torch.float64).numpy(), torch.cat(list(outputs)) if keep else None)
 
 
 def worst_tenth(own: Sequence[float]) -> float:
@@ -74,4 +106,4 @@ def worst_tenth(own: Sequence[float]) -> float:
 
 
 def _mean(outcome: Outcome) -> tuple[float, float]:
-    return outcome[0], float(outcome[1].mean())
+    return outcome.loss, float(outcome.right.mean())

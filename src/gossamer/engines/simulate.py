@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from gossamer.engines.client import Answer, Client, Order
 from gossamer.engines.evaluate import Evaluator
@@ -59,8 +59,8 @@ class Simulation(Rounds):
         super().__init__(method, task, options, request)
         self.objective.check(self.like)
         self.split = task.split.pooled(len(task.data.test)) if method.pooled else task.split
-        self.evaluate = Evaluator(self.objective)
         self.client = Client(self.method, self.objective)
+        self.evaluate = Evaluator(self.objective, self.labels if method.labels == "own" else None)
         self.channel = options.channel.fit(task.clients, self.key)
         auto = options.executor == AUTO
         self.executor: Executor | None = None if auto else EXECUTORS[options.executor](self.client)
@@ -175,6 +175,10 @@ class Simulation(Rounds):
         after = len(self.metrics) - 1 if number is None else number
         with threads(1):  # as nodes of a deployment do it
             return self._deploy(self.client.tuned(held, *self.at(max(0, after), client), self.split.train(home)))
+
+    def labels(self, client: int) -> Tensor | None:
+        """The labels whose scores count for a client, with 1 for each; none means all."""
+        return self.client.labels(self.split.train(0 if self.method.pooled else client))
 
     def module(self) -> nn.Module:
         """The network to use after the last round: the pooled client's own, where there is no federation."""

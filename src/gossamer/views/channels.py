@@ -81,29 +81,19 @@ class Channels(Impersonal):
         """With the network's width rule, tried out at every capacity."""
         if self.widths is not None:
             return self
-        like = network.outline()
-        widths = network.widths(self.streams) if self.ties is None else Widths.stated(self.ties, like)
+        widths = network.widths(self.streams) if self.ties is None else Widths.stated(self.ties, network.outline())
         require(
             (bool(widths.sizes), "this network has no channels that could be left out: all its dimensions are fixed")
         )
         at, shares = shared_key(self.seed, network), self._shares(network, solver, widths)
         fitted = replace(self, widths=widths, capacities=shares, at=at)
         for share in sorted({float(share) for share in fitted.capacities}):  # type: ignore[arg-type]
-            try:
-                network.check(narrowed(widths, like, share))
-            except ConfigError as error:
-                told = (
-                    f"the network does not work with {share:g} of its channels: {m}; where its code writes a width "
-                    "out, take that from a tensor's shape, or state a width rule by hand that leaves this layer alone"
-                    for m in error.mistakes
-                )
-                raise ConfigError(*told) from error
+            tried(network, widths, share)
         return fitted
 
     def _shares(self, network: Network, solver: Solver, widths: Widths) -> Shares:
         """What each client can hold, where that is said in memory."""
-        like = network.outline()
-        needs = cache(lambda share: network.memory(narrowed(widths, like, share), solver))
+        needs = cache(lambda share: network.memory(tried(network, widths, share), solver))
         if self.fleet is not None:
             return self.fleet.capacities(network.clients, needs)
         return tuple(largest_share(c.size, needs) if isinstance(c, Room) else float(c) for c in self.capacities)
@@ -138,6 +128,21 @@ def narrowed(widths: Widths, like: Params, share: float) -> Params:
     """The tensors of a network with the first channels alone, each in memory of its own, which may be counted."""
     first = {name: torch.arange(held(size, share)) for name, size in widths.sizes}
     return {name: tensor.clone() for name, tensor in widths.part(first, tree.device(like)).take(like).items()}
+
+
+def tried(network: Network, widths: Widths, share: float) -> Params:
+    """The same of a network, refused if it does not work with them."""
+    found = narrowed(widths, network.outline(), share)
+    try:
+        network.check(found)
+    except ConfigError as error:
+        told = (
+            f"the network does not work with {share:g} of its channels: {m}; where its code writes a width "
+            "out, take that from a tensor's shape, or state a width rule by hand that leaves this layer alone"
+            for m in error.mistakes
+        )
+        raise ConfigError(*told) from error
+    return found
 
 
 def held(size: int, share: float) -> int:

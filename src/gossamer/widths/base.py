@@ -2,90 +2,35 @@
 
 A group is channels that belong together: whoever leaves some out leaves them out in every dimension of the group. A
 dimension of a tensor may hold a group as it is, several times over (``4 x``: the gates of an LSTM), with several
-entries for each channel (``x 49``: channels flattened with their 7 x 7 places), or groups one behind the other.
+entries for each channel (``x 49``: channels flattened with their 7 x 7 places), or groups one behind the other
+(``[0:64]``: the first 64 entries of a concatenation).
 """
 
-import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gossamer.errors import ConfigError
 from gossamer.types import Params, Part
+from gossamer.widths.axes import Axis, Run
 
 LABELS = "labels"
-PLACE = re.compile(r"(?:(\d+) x )?(\S+)\[(\d+)\](?: x (\d+))?")
-
-
-@dataclass(frozen=True)
-class Factor:
-    """A factor of a dimension: a group, a number of entries that are all kept, or dimensions one behind the other."""
-
-    size: int
-    group: str | None = None
-    parts: tuple["Axis", ...] = ()
-
-    @property
-    def groups(self) -> set[str]:
-        """The groups in it."""
-        return {self.group} if self.group else {group for part in self.parts for group in part.groups}
-
-    def chosen(self, channels: Mapping[str, Tensor]) -> Tensor:
-        """The positions that are kept, given the channels of groups of which not all are."""
-        if self.group is not None and self.group in channels:
-            return channels[self.group]
-        if not self.groups & channels.keys():
-            return torch.arange(self.size)
-        starts = [0]
-        for part in self.parts:
-            starts.append(starts[-1] + part.size)
-        return torch.cat([start + part.chosen(channels) for start, part in zip(starts, self.parts, strict=False)])
-
-
-@dataclass(frozen=True)
-class Axis:
-    """A dimension of a tensor as a product of factors, the outermost first."""
-
-    factors: tuple[Factor, ...]
-
-    @property
-    def size(self) -> int:
-        """How many entries it has."""
-        return math.prod(factor.size for factor in self.factors)
-
-    @property
-    def groups(self) -> set[str]:
-        """The groups in it."""
-        return {group for factor in self.factors for group in factor.groups}
-
-    def chosen(self, channels: Mapping[str, Tensor]) -> Tensor:
-        """The positions that are kept."""
-        positions = torch.zeros(1, dtype=torch.int64)
-        for factor in self.factors:
-            positions = (positions.view(-1, 1) * factor.size + factor.chosen(channels)).view(-1)
-        return positions
-
-    def around(self, group: str) -> tuple[int, int] | None:
-        """How often a group is there, and with how many entries a channel; none where it is one of several in a row."""
-        for place, factor in enumerate(self.factors):
-            if factor.group == group:
-                before, after = self.factors[:place], self.factors[place + 1 :]
-                return math.prod(f.size for f in before), math.prod(f.size for f in after)
-        return None
+PLACE = re.compile(r"(?:(\d+) x )?(\S+)\[(\d+)\](?:\[(\d+):(\d+)\])?(?: x (\d+))?")
 
 
 @dataclass(frozen=True)
 class Ties:
     """A width rule by hand.
 
-    groups: for each group its name, and the dimensions of tensors that it is, such as ``fc.weight[1]``. The group
-        ``labels`` is never narrowed: it says which dimensions have an entry for each label
+    groups: for each group its name, and the dimensions of tensors that it is, such as ``fc.weight[1]``, or entries of
+        one from a first up to a last that is left out, ``fc.weight[1][0:64]``. The group ``labels`` is never narrowed:
+        it says which dimensions have an entry for each label
     """
 
     groups: tuple[tuple[str, tuple[str, ...]], ...]
@@ -141,11 +86,17 @@ class Widths:
         return kept[axis]
 
     def places(self, group: str) -> Iterator[str]:
-        """Where a group is, as it would be stated by hand."""
+        """Where a group is, as it would be stated by hand; where that cannot be, what is in the way."""
         for name, axes in self.axes:
             for dim, axis in enumerate(axes):
                 if group in axis.groups:
-                    yield _written(name, dim, axis.around(group))
+                    yield from _written(f"{name}[{dim}]", axis.runs(), group)
+
+    @property
+    def multiplied(self) -> list[str]:
+        """The dimensions that cannot be stated by hand, as channels of a group are multiplied with others there."""
+        found = ((f"{name}[{dim}]", axis) for name, axes in self.axes for dim, axis in enumerate(axes))
+        return [place for place, axis in found if axis.runs() is None]
 
     @classmethod
     def stated(cls, ties: Ties, like: Params) -> "Widths":
@@ -153,11 +104,23 @@ class Widths:
         return _Reading(like).rule(ties)
 
 
-def _written(name: str, dim: int, around: tuple[int, int] | None) -> str:
-    if around is None:
-        return f"{name}[{dim}] in part"
-    often, each = around
-    return f"{often} x " * (often > 1) + f"{name}[{dim}]" + f" x {each}" * (each > 1)
+def _written(place: str, runs: list[Run] | None, group: str) -> Iterator[str]:
+    if runs is None:
+        yield f"{place} times others"
+    start = 0
+    for run in runs or ():
+        entries = f"[{start}:{start + run.entries}]" if len(runs or ()) > 1 else ""
+        start += run.entries
+        if run.group == group:
+            yield f"{run.often} x " * (run.often > 1) + place + entries + f" x {run.each}" * (run.each > 1)
+
+
+class Place(NamedTuple):
+    """Entries of a dimension, from a first up to a last that is left out, that are a group's."""
+
+    first: int
+    last: int
+    run: Run
 
 
 class _Reading:
@@ -166,8 +129,8 @@ class _Reading:
     def __init__(self, like: Params) -> None:
         self.like = like
         self.mistakes: list[str] = []
-        self.axes: dict[str, list[Axis]] = {
-            name: [Axis((Factor(size),)) for size in tensor.shape] for name, tensor in like.items()
+        self.places: dict[tuple[str, int], list[Place]] = {
+            (name, dim): [] for name, tensor in like.items() for dim in range(tensor.dim())
         }
 
     def rule(self, ties: Ties) -> Widths:
@@ -179,8 +142,17 @@ class _Reading:
         self.mistakes += [f"widths: group {group} has no places" for group, places in ties.groups if not places]
         if self.mistakes:
             raise ConfigError(*self.mistakes)
-        axes = tuple((name, tuple(axes)) for name, axes in self.axes.items())
+        axes = tuple((name, tuple(self.axis(name, dim) for dim in range(t.dim()))) for name, t in self.like.items())
         return Widths(tuple(sizes.items()), axes, tuple(found for found in labels if found))
+
+    def axis(self, name: str, dim: int) -> Axis:
+        """A dimension, of which what belongs to no group is kept."""
+        runs, at = [], 0
+        for first, last, run in sorted(self.places[name, dim]):
+            runs += [Run(first - at)] * (first > at) + [run]
+            at = last
+        rest = self.like[name].shape[dim] - at
+        return Axis.of_runs(runs + [Run(rest)] * (rest > 0 or not runs))
 
     def label(self, text: str) -> tuple[str, int] | None:
         size = self.place(LABELS, text)
@@ -188,7 +160,9 @@ class _Reading:
         if size is None or match is None:
             return None
         name, dim = match[2], int(match[3])
-        self.axes[name][dim] = Axis((Factor(self.like[name].shape[dim]),))
+        self.places[name, dim].pop()  # which is not narrowed
+        if size != self.like[name].shape[dim]:
+            self._wrong(LABELS, text, "must be a whole dimension with an entry for each label, such as weight[0]")
         return name, dim
 
     def group(self, group: str, places: Sequence[str]) -> int:
@@ -199,23 +173,24 @@ class _Reading:
         return next(iter(found.values()), 0)
 
     def place(self, group: str, text: str) -> int | None:
+        """Note a place, and say how many channels it has."""
         match = PLACE.fullmatch(text.strip())
-        if match is None or match[2] not in self.like or int(match[3]) >= self.like[match[2]].dim():
-            self._wrong(
-                group, text, "is no dimension of a tensor: write it as weight[0], 4 x weight[0] or weight[1] x 49"
-            )
+        if match is None or (match[2], int(match[3])) not in self.places:
+            forms = "weight[0], 4 x weight[0], weight[1] x 49 or, of a concatenation, weight[1][0:64]"
+            self._wrong(group, text, f"is no dimension of a tensor: write it as {forms}")
             return None
-        name, dim, often, each = match[2], int(match[3]), int(match[1] or 1), int(match[4] or 1)
+        name, dim, often, each = match[2], int(match[3]), int(match[1] or 1), int(match[6] or 1)
         total = self.like[name].shape[dim]
-        if not often * each or total % (often * each):
+        first, last = int(match[4] or 0), int(match[5] or total)
+        if not (often * each and first < last <= total) or (last - first) % (often * each):
             self._wrong(group, text, f"does not fit: that dimension has {total} entries")
             return None
-        if self.axes[name][dim].groups:
-            self._wrong(group, text, f"belongs to group {', '.join(self.axes[name][dim].groups)} already")
+        taken = {str(p.run.group) for p in self.places[name, dim] if p.first < last and first < p.last}
+        if taken:
+            self._wrong(group, text, f"belongs to group {', '.join(sorted(taken))} already")
             return None
-        size = total // (often * each)
-        factors = (Factor(often), Factor(size, group), Factor(each))
-        self.axes[name][dim] = Axis(tuple(f for f in factors if f.size > 1 or f.group))
+        size = (last - first) // (often * each)
+        self.places[name, dim].append(Place(first, last, Run(size, group, often, each)))
         return size
 
     def _wrong(self, group: str, text: str, what: str) -> None:

@@ -6,7 +6,8 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.errors import ConfigError
-from gossamer.widths.base import Axis, Factor, Widths
+from gossamer.widths.axes import Axis, Factor
+from gossamer.widths.base import Widths
 from gossamer.widths.dims import Dim, Unit, length, plain
 from gossamer.widths.trace import follow
 

@@ -84,7 +84,7 @@ def named(*names: str) -> Callable[[Rule], Rule]:
 @named(
     "clone", "detach", "alias", "_to_copy", "bernoulli", "empty_like", "zeros_like", "ones_like", "rand_like", "lift"
 )
-@named("fill", "zero", "hardswish", "_prelu_kernel")
+@named("fill", "zero", "hardswish", "_prelu_kernel", "masked_fill")
 def pointwise(call: Call) -> None:
     """Whatever meets is tied; a dimension of 1 meets nothing."""
     if not isinstance(call.out, Tensor):
@@ -280,6 +280,15 @@ def along(call: Call) -> None:
         fix(x[dim])
     for out in call.out if isinstance(call.out, tuple) else (call.out,):
         call.put(x, out)
+
+
+@named("tril", "triu")
+def triangle(call: Call) -> None:
+    """What is left depends on the place, which is fixed."""
+    x = call.dims(0)
+    for dim in x[-2:]:
+        fix(dim)
+    call.put(x)
 
 
 @named("max_pool2d_with_indices", "max_pool3d_with_indices", "avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool2d")

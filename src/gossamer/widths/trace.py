@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gossamer.errors import ConfigError
 from gossamer.widths.dims import Dim, MismatchError, fix, fresh
+from gossamer.widths.opened import opened
 from gossamer.widths.rules import Call, UnknownOperationError, rule
 
 
@@ -88,7 +89,7 @@ def follow(module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor, streams:
             for dim in trace.dims(tensor):
                 fix(dim)
         before = [(buffer, buffer.clone()) for buffer in module.buffers()]  # running statistics, which a pass changes
-        with trace:
+        with opened(module), trace:
             output = module(x)
         for buffer, value in before:
             buffer.copy_(value)

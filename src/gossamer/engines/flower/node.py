@@ -12,6 +12,7 @@ from typing import Any
 
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from torch import Tensor
 
 from gossamer.engines.client import Answer, Client, Done, Order, reason
 from gossamer.engines.evaluate import Evaluator
@@ -145,11 +146,14 @@ class Member:
         held = self.client.method.personal(start, state, self.number)
         tuned = self.client.tuned(held, clock, key, self.task.split.train(self.number))
         params = self.method.form.deploy(tuned, self.client.like)
-        evaluator = Evaluator(self.objective)
-        found = {"own": evaluator.share(params, self.task.split.test(self.number))}
+        evaluator = Evaluator(self.objective, self._labels if self.method.labels == "own" else None)
+        found = {"own": evaluator.own(params, self.number)}
         if word(message, "whole", bool):
             found |= dict(zip(("loss", "accuracy"), evaluator.whole(params), strict=True))
         return found
+
+    def _labels(self, client: int) -> Tensor | None:
+        return self.client.labels(self.task.split.train(client))
 
     def _order(self, message: Message) -> tuple[Clock, Key, int, Journal]:
         clock = Clock(word(message, "round", int), word(message, "rounds", int), self.number)
