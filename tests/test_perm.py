@@ -94,9 +94,25 @@ def test_the_noise_of_a_gradient_is_its_variance() -> None:
     assert sum(told) / len(told) == pytest.approx(variance, rel=0.1)
 
 
-def test_without_noise_half_as_much_is_computed() -> None:
+def test_without_noise_less_is_computed_and_the_gradient_is_the_same() -> None:
     with_noise, without = (ran(perm(warmup=9, probe=8, lambda_=lam), task(), 1) for lam in (None, 1.0))
     assert with_noise.metrics[0]["flops"] == 1.5 * without.metrics[0]["flops"]
+    assert close(with_noise.model(), without.model(), within=0)
+    assert torch.equal(with_noise.server["compared"]["apart"], without.server["compared"]["apart"])
+
+
+def test_statistics_of_norms_are_averaged_and_not_compared() -> None:
+    server = replace(Compare(lr=0.5, lam=1.0), clients=2, trained=("w",))
+    state = server.init({"mean": torch.zeros(3), "w": torch.zeros(2)})
+    acc = server.empty(state)
+    for client, (mean, w) in enumerate([([1.0, 2.0, 3.0], [1.0, 0.0]), ([7.0, 8.0, 9.0], [4.0, 4.0])]):
+        change = {"mean": torch.tensor(mean), "w": torch.tensor(w)}
+        acc = server.fold(acc, Arrival.of(client, Part(), change, 4.0))
+    after = server.finish(state, acc, Clock(0, 1, -1))
+    assert after["compared"]["apart"].tolist() == [[0, 25], [25, 0]]
+    assert after["compared"]["samples"].tolist() == [4, 4]
+    assert after["params"]["mean"].tolist() == [4, 5, 6]
+    assert after["params"]["w"].tolist() == [0.5 * 2.5, 0.5 * 2]
 
 
 # Models that go round.

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gossamer.codecs import Dense
 from gossamer.errors import PayloadError
 from gossamer.wire import Message, codec_id, expect, finite, pack, sizes, unpack
 
@@ -136,6 +137,7 @@ def test_examples_in_the_documentation_hold() -> None:
 def test_a_codec_is_known_by_the_crc_of_its_description() -> None:
     assert codec_id("sign") == 0x9F7E91FE
     assert codec_id("") == 0
+    assert Dense("float16").number == codec_id("Dense(dtype='float16')")
 
 
 def golden_messages() -> dict[str, Message]:

@@ -30,6 +30,7 @@ class Clients:
     limit: int = LIMIT
     changed: set[int] = field(default_factory=set)
     _near: dict[int, State] = field(default_factory=dict)  # whoever was asked for last stands last
+    _sizes: dict[int, int] = field(default_factory=dict)  # bytes of each that is near
     _filed: set[int] = field(default_factory=set)  # whose file has what they remember, near or not
     _bytes: int = 0
     _folder: Path | None = None
@@ -51,7 +52,7 @@ class Clients:
 
     def put(self, client: int, state: State) -> None:
         """Remember; a state without a single tensor is nothing to remember."""
-        if tree.flatten(state) or client in self:
+        if client in self or tree.flatten(state):
             self.forget(client)
             self._keep(client, state)
             self.changed.add(client)
@@ -63,14 +64,14 @@ class Clients:
     def forget(self, client: int) -> None:
         """As if it had never been there."""
         if client in self._near:
-            self._bytes -= size(self._near.pop(client))
+            self._drop(client)
         if client in self._filed:
             self._filed.discard(client)
             self._place(client).unlink()
 
     def _keep(self, client: int, state: State) -> None:
-        self._near[client] = state
-        self._bytes += size(state)
+        self._near[client], self._sizes[client] = state, size(state)
+        self._bytes += self._sizes[client]
         while self._bytes > self.limit and len(self._near) > 1:
             self._send_away(next(iter(self._near)))
 
@@ -79,7 +80,11 @@ class Clients:
             # Not synced to the disk: it need not outlive this process.
             self._place(client).write_bytes(files.to_tensors(tree.flatten(self._near[client])))
             self._filed.add(client)
-        self._bytes -= size(self._near.pop(client))
+        self._drop(client)
+
+    def _drop(self, client: int) -> None:
+        del self._near[client]
+        self._bytes -= self._sizes.pop(client)
 
     def _place(self, client: int) -> Path:
         if self._folder is None:

@@ -61,13 +61,14 @@ class Job(NamedTuple):
 
     ``labels`` has 1 for each label that the client has a sample of, and 0 for others, where that matters; ``samples``
     are the numbers of its own; ``scale`` is what its loss is multiplied by, where the server says so;
-    ``codec_key`` is what its change is encoded by.
+    ``codec_key`` is what its change is encoded by, ``layout`` how that lies in a vector.
     """
 
     clock: Clock
     key: Key
     part: Part
     start: Params
+    layout: Layout
     state: State
     like: Params
     broadcast: Broadcast | None = None
@@ -229,19 +230,19 @@ class Method:
         ``visit`` is whose model the client trains, where that is not the one of all.
         """
         model = visit.model if visit else self.server.model(state)
-        slot = visit.slot if visit else None
-        part = Part() if self.view.by_value else self._part(model, clock, key, known, slot)
+        slot, mine = visit.slot if visit else None, own(key, clock)
+        part = Part() if self.view.by_value else self._part(model, clock, mine, known, slot)
         held = part.take(model)
         layout = Layout.of(held, part.keep)
-        payload = self.down.encode(layout.flatten(held), layout, self._down_key(clock, key))
+        payload = self.down.encode(layout.flatten(held), layout, self._down_key(key, mine))
         if visit and not self.view.common:
             payload = {**payload, SLOT: torch.tensor([visit.slot], dtype=torch.int32)}
         return Body.of(payload)
 
-    def _part(self, like: Params, clock: Clock, key: Key, mine: State | None, slot: int | None) -> Part:
+    def _part(self, like: Params, clock: Clock, mine: Key, known: State | None, slot: int | None) -> Part:
         """What a client holds; of another one's model, what both hold, which is the smaller of two nested parts."""
-        key = fold(own(key, clock), "view")
-        part = self.view.part(like, clock, key, mine)
+        key = fold(mine, "view")
+        part = self.view.part(like, clock, key, known)
         if slot is None or self.view.common:
             return part
         theirs = self.view.part(like, clock._replace(client=slot), key)
@@ -274,7 +275,8 @@ class Method:
     ) -> Any:
         """Check a client's message, decode it and fold it in; ``PayloadError`` says why one is refused."""
         model = visit.model if visit else self.server.model(state)
-        part = self._part(model, clock, key, known, visit.slot if visit else None)
+        mine = own(key, clock)
+        part = self._part(model, clock, mine, known, visit.slot if visit else None)
         layout = part.layout(model)
         message = wire.unpack(data)
         _check_head(message.head, "up", clock, self.codec)
@@ -287,7 +289,7 @@ class Method:
         if self.labels == "own":
             part = part.counting(self.rows, _read_labels(payload, self.rows, model), model)
 
-        coded = payload, layout, self._codec_key(clock, key)
+        coded = payload, layout, self._codec_key(key, mine)
 
         def add(vector: Tensor, weight: float) -> None:
             self.codec.fold(vector, *coded, weight)
@@ -295,8 +297,8 @@ class Method:
         both = partial(self.codec.code, *coded), partial(_restored, self.codec, *coded[1:])
         return self.server.fold(acc, Arrival(clock.client, part, layout, message.weight, add, notes, model, *both))
 
-    def _codec_key(self, clock: Clock, key: Key) -> Key:
-        return fold(key if self.codec.common else own(key, clock), "codec")
+    def _codec_key(self, key: Key, mine: Key) -> Key:
+        return fold(key if self.codec.common else mine, "codec")
 
     def revised(self, data: Letter | bytes, state: State, clock: Clock, known: State | None) -> State:
         """What the client will hold from its next round on, as its message says; of a view that is not personal, {}."""
@@ -324,33 +326,35 @@ class Method:
         ``before`` is the broadcast of an earlier job, if it fits this message.
         """
         mine = own(key, clock)
+        coded = self._codec_key(key, mine)
         if not self.shared:
             start = state.get("own", like)
-            return Job(clock, mine, Part(), start, state, like, codec_key=self._codec_key(clock, key))
+            return Job(clock, mine, Part(), start, Layout.of(start), state, like, codec_key=coded)
         letter = Letter.of(data)
         checksum = before.checksum if before else wire.checksum(letter.body)
         head, arrays = wire.read_head(letter, checksum)
         _check_head(head, "down", clock, self.down)
-        coded = self._codec_key(clock, key)
         if before:
-            part = self._part(before.start if self.view.by_value else like, clock, key, state.get("view"), None)
+            part = self._part(before.start if self.view.by_value else like, clock, mine, state.get("view"), None)
             start = part.take(before.start) if self.view.by_value else before.start
-            return Job(clock, mine, part, start, state, like, before, codec_key=coded)
+            layout = Layout.of(start, part.keep)
+            return Job(clock, mine, part, start, layout, state, like, before, codec_key=coded)
         payload = wire.read_body(letter.body, arrays)
         slot = _read_slot(payload) if self.server.own and not self.view.common else None
-        part = Part() if self.view.by_value else self._part(like, clock, key, state.get("view"), slot)
+        part = Part() if self.view.by_value else self._part(like, clock, mine, state.get("view"), slot)
         layout = part.layout(like)
-        vector = self.down.decode(_moved(payload, tree.device(like)), layout, self._down_key(clock, key))
+        vector = self.down.decode(_moved(payload, tree.device(like)), layout, self._down_key(key, mine))
         start = layout.unflatten(checked(vector, layout))
         broadcast = Broadcast(key, letter.body, checksum, start) if self.broadcasts else None
         scale = head.weight if self.server.own else None
         if self.view.by_value:
-            part = self._part(start, clock, key, None, None)
+            part = self._part(start, clock, mine, None, None)
             start = part.take(start)
-        return Job(clock, mine, part, start, state, like, broadcast, scale=scale, codec_key=coded)
+            layout = Layout.of(start, part.keep)
+        return Job(clock, mine, part, start, layout, state, like, broadcast, scale=scale, codec_key=coded)
 
-    def _down_key(self, clock: Clock, key: Key) -> Key:
-        return fold(key if self.broadcasts else own(key, clock), "down")
+    def _down_key(self, key: Key, mine: Key) -> Key:
+        return fold(key if self.broadcasts else mine, "down")
 
     def reply(self, job: Job, trained: Trained, evidence: Evidence | None = None) -> tuple[Sent, State]:
         """The client's message, and what it remembers once it knows whether that arrived.
@@ -360,8 +364,7 @@ class Method:
         state = {**job.state, "solver": trained.solver}
         if not self.shared:
             return SILENT, {**state, "own": tree.add(job.start, trained.change)}
-        layout = Layout.of(trained.change, job.part.keep)
-        before = job.state.get("codec") or self.codec.init(Layout.of(job.like))
+        before, layout = job.state.get("codec") or self.codec.init(Layout.of(job.like)), job.layout
         vector = layout.flatten(tree.add(job.start, trained.change) if self.send == "model" else trained.change)
         held = _each(job.part.take, before)
         payload, after = self.codec.encode_with(vector, layout, held, job.codec_key)
@@ -419,7 +422,7 @@ def _restored(codec: Codec, layout: Layout, key: Key, code: Tensor) -> Tensor:
 
 
 def _address(kind: wire.Kind, clock: Clock, codec: Codec, weight: float, body: Body) -> Sent:
-    head = wire.Head(kind, clock.round, clock.client, wire.codec_id(repr(codec)), weight)
+    head = wire.Head(kind, clock.round, clock.client, codec.number, weight)
     return Sent(wire.address(body, head), body.sizes)
 
 
@@ -428,7 +431,7 @@ def _check_head(head: wire.Head, kind: wire.Kind, clock: Clock, codec: Codec) ->
         ("direction", head.kind, kind),
         ("round", head.round, clock.round),
         ("client", head.client, clock.client),
-        ("codec", head.codec, wire.codec_id(repr(codec))),
+        ("codec", head.codec, codec.number),
     ):
         if got != wanted:
             raise PayloadError(f"message is for another {what}: expected {wanted}, got {got}")
@@ -453,7 +456,7 @@ def _read_notes(payload: Payload, names: Collection[str]) -> dict[str, float]:
     notes = _take(payload, NOTE) if names else {}
     if {*notes} != {*names}:
         raise PayloadError(f"notes must be {', '.join(names)}, got {', '.join(notes) or 'none'}")
-    found = {name: float(expect(notes, name, torch.float32, 1)[0]) for name in names}
+    found = {name: expect(notes, name, torch.float32, 1).item() for name in names}
     for name, value in found.items():
         if not 0 <= value < math.inf:
             raise PayloadError(f"note {name} must be finite and not negative, got {value}")

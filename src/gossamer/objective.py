@@ -278,7 +278,9 @@ class Objective:
             layers = {name.partition(".")[2]: sum(ops.values()) for name, ops in counter.get_flop_counts().items()}
             self._flops[shapes] = counter.get_total_flops(), layers
         done, layers = self._flops[shapes]
-        shares = _shares({name: params[name] for name in self.trained}, keep or {})
+        if not keep:
+            return Flops(done, done)
+        shares = _shares({name: params[name] for name in self.trained}, keep)
         return Flops(done, done - round(sum((1 - share) * layers.get(name, 0) for name, share in shares.items())))
 
     def forward_flops(self, params: Params, rows: Tensor) -> int:

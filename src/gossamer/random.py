@@ -62,9 +62,15 @@ def key(seed: int) -> Key:
 def fold(key: Key, *labels: str | int) -> Key:
     """A new key for the purpose that the labels name; ``fold(k, x, y) == fold(fold(k, x), y)``."""
     for label in labels:
-        digest = blake2b(struct.pack("<QQ", *key) + _encoded(label), digest_size=16).digest()
-        key = Key(*struct.unpack("<QQ", digest))
+        key = _folded(key, _encoded(label))
     return key
+
+
+@functools.lru_cache(maxsize=4096)
+def _folded(key: Key, label: bytes) -> Key:
+    """The key with one label in it; remembered, as a round asks for a client's key again and again."""
+    digest = blake2b(struct.pack("<QQ", *key) + label, digest_size=16).digest()
+    return Key(*struct.unpack("<QQ", digest))
 
 
 def _encoded(label: str | int) -> bytes:

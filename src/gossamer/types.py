@@ -8,13 +8,14 @@ pickling. A ``Clock`` tells a part of a method when and where it is being called
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.errors import listed, require
+from gossamer.errors import ConfigError, listed
 
 Params = dict[str, Tensor]
 """Every tensor of a model, by name: parameters and buffers."""
@@ -57,12 +58,9 @@ class Layout:
     def of(cls, params: Mapping[str, Tensor], keep: Mapping[str, Tensor] | None = None) -> "Layout":
         """The layout of ``params``, whose tensors are all of one floating-point type; ``keep`` marks what is held."""
         dtypes = {tensor.dtype for tensor in params.values()} or {torch.float32}
-        require(
-            (
-                len(dtypes) == 1,
-                f"a model that travels must be of one floating-point type, got {listed(map(str, dtypes))}",
-            )
-        )
+        if len(dtypes) > 1:
+            found = listed(map(str, dtypes))
+            raise ConfigError(f"a model that travels must be of one floating-point type, got {found}")
         held = {name: _marked(mask.reshape(-1) != 0) for name, mask in (keep or {}).items() if name in params}
         return cls(tuple((name, params[name].shape) for name in sorted(params)), dtypes.pop(), held)
 
@@ -71,7 +69,7 @@ class Layout:
         shapes = tuple(entry for entry in self.shapes if entry[0] in names)
         return Layout(shapes, self.dtype, {name: at for name, at in self.held.items() if name in names})
 
-    @property
+    @cached_property
     def size(self) -> int:
         """How many entries the vector has."""
         return sum(self._count(*entry) for entry in self.shapes)
@@ -127,6 +125,8 @@ class Part:
 
     def take(self, params: Mapping[str, Tensor]) -> Params:
         """What the client gets: the slices, zero where ``keep`` is zero."""
+        if self.whole:
+            return dict(params)
         held = {name: _slice(tensor, self.index.get(name, ())) for name, tensor in params.items()}
         return {name: tensor * self.keep[name] if name in self.keep else tensor for name, tensor in held.items()}
 

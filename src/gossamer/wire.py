@@ -154,8 +154,10 @@ def address(body: Body, head: Head) -> Letter:
     """A body with its header."""
     for field in ("round", "client", "codec"):
         value = getattr(head, field)
-        _refuse_unless(0 <= value < 2**32, f"{field} must be from 0 to {2**32 - 1:,}, got {value}")
-    _refuse_unless(head.kind in KINDS, f"kind must be 'down' or 'up', got {head.kind!r}")
+        if not 0 <= value < 2**32:
+            raise PayloadError(f"{field} must be from 0 to {2**32 - 1:,}, got {value}")
+    if head.kind not in KINDS:
+        raise PayloadError(f"kind must be 'down' or 'up', got {head.kind!r}")
     _check_weight(head.weight)
     numbers = (body.arrays, head.round, head.client, head.codec, head.weight, len(body.data))
     checked = HEADER.pack(MAGIC, VERSION, KINDS.index(head.kind), *numbers, 0)[:CHECKED]
@@ -168,11 +170,15 @@ def sizes(message: Message) -> dict[str, int]:
 
 
 def _entries(payload: Payload) -> list[Entry]:
-    _refuse_unless(len(payload) <= 0xFFFF, f"a message holds at most 65,535 arrays, got {len(payload):,}")
+    if len(payload) > 0xFFFF:
+        raise PayloadError(f"a message holds at most 65,535 arrays, got {len(payload):,}")
     for name, tensor in payload.items():
-        _refuse_unless(_named_well(name), f"array name {name!r} must be {NAMES}")
-        _refuse_unless(tensor.dim() == 1, f"{name!r} must have 1 dimension, got {tensor.dim()}")
-        _refuse_unless(tensor.dtype in CODES, f"{name!r} is {_short(tensor.dtype)}, which has no form on the wire")
+        if not _named_well(name):
+            raise PayloadError(f"array name {name!r} must be {NAMES}")
+        if tensor.dim() != 1:
+            raise PayloadError(f"{name!r} must have 1 dimension, got {tensor.dim()}")
+        if tensor.dtype not in CODES:
+            raise PayloadError(f"{name!r} is {_short(tensor.dtype)}, which has no form on the wire")
     return [Entry(name, payload[name].dtype, payload[name].numel()) for name in sorted(payload)]
 
 
@@ -181,7 +187,8 @@ def _named_well(name: str) -> bool:
 
 
 def _check_weight(weight: float) -> None:
-    _refuse_unless(math.isfinite(weight) and weight >= 0, f"weight must be finite and at least 0, got {weight}")
+    if not 0 <= weight < math.inf:
+        raise PayloadError(f"weight must be finite and at least 0, got {weight}")
 
 
 def _table(entries: list[Entry]) -> bytes:
@@ -218,16 +225,20 @@ def unpack(data: bytes | Letter) -> Message:
 
 def read_head(letter: Letter, checksum: int) -> tuple[Head, int]:
     """What the header says, and of how many arrays, given the body's checksum."""
-    _refuse_unless(len(letter) >= HEADER.size, f"message holds {len(letter)} bytes, a header alone has {HEADER.size}")
+    if len(letter) < HEADER.size:
+        raise PayloadError(f"message holds {len(letter)} bytes, a header alone has {HEADER.size}")
     magic, version, kind, arrays, round, client, codec, weight, length, wanted = HEADER.unpack(letter.head)
-    _refuse_unless(magic == MAGIC, f"message begins with {magic!r}, not {MAGIC!r}")
-    _refuse_unless(version == VERSION, f"message has version {version}, this release reads version {VERSION}")
-    _refuse_unless(
-        len(letter.body) == length, f"message holds {len(letter)} bytes, its header says {HEADER.size + length}"
-    )
+    if magic != MAGIC:
+        raise PayloadError(f"message begins with {magic!r}, not {MAGIC!r}")
+    if version != VERSION:
+        raise PayloadError(f"message has version {version}, this release reads version {VERSION}")
+    if len(letter.body) != length:
+        raise PayloadError(f"message holds {len(letter)} bytes, its header says {HEADER.size + length}")
     found = zlib.crc32(letter.head[:CHECKED], checksum)
-    _refuse_unless(found == wanted, f"message has checksum {found:08x}, its header says {wanted:08x}")
-    _refuse_unless(kind < len(KINDS), f"message has kind {kind}, known are 0 (down) and 1 (up)")
+    if found != wanted:
+        raise PayloadError(f"message has checksum {found:08x}, its header says {wanted:08x}")
+    if kind >= len(KINDS):
+        raise PayloadError(f"message has kind {kind}, known are 0 (down) and 1 (up)")
     _check_weight(weight)
     return Head(KINDS[kind], round, client, codec, weight), arrays
 
@@ -251,7 +262,8 @@ def read_body(body: bytes, arrays: int) -> Payload:
 
 def _check_room(view: memoryview, entries: list[Entry], at: int) -> None:
     nbytes = sum(entry.nbytes for entry in entries)
-    _refuse_unless(nbytes == len(view) - at, f"arrays hold {len(view) - at:,} bytes, the table says {nbytes:,}")
+    if nbytes != len(view) - at:
+        raise PayloadError(f"arrays hold {len(view) - at:,} bytes, the table says {nbytes:,}")
 
 
 def _read_table(view: memoryview, arrays: int) -> tuple[list[Entry], int]:
@@ -260,7 +272,8 @@ def _read_table(view: memoryview, arrays: int) -> tuple[list[Entry], int]:
     for _ in range(arrays):
         entry, at = _read_entry(view, at)
         before = entries[-1].name if entries else ""
-        _refuse_unless(before < entry.name, f"array {entry.name!r} comes after {before!r}: names must ascend")
+        if before >= entry.name:
+            raise PayloadError(f"array {entry.name!r} comes after {before!r}: names must ascend")
         entries.append(entry)
     return entries, at
 
@@ -268,16 +281,20 @@ def _read_table(view: memoryview, arrays: int) -> tuple[list[Entry], int]:
 def _read_entry(view: memoryview, at: int) -> tuple[Entry, int]:
     length, at = _read_byte(view, at)
     name = bytes(view[at : at + length]).decode("latin-1")  # any byte decodes, so the check below can show the name
-    _refuse_unless(len(name) == length, f"table ends inside a name of {length} bytes")
-    _refuse_unless(_named_well(name), f"array name {name!r} must be {NAMES}")
+    if len(name) != length:
+        raise PayloadError(f"table ends inside a name of {length} bytes")
+    if not _named_well(name):
+        raise PayloadError(f"array name {name!r} must be {NAMES}")
     code, at = _read_byte(view, at + length)
-    _refuse_unless(code in TYPES, f"{name!r} has type code {code}, known are {min(TYPES)} to {max(TYPES)}")
+    if code not in TYPES:
+        raise PayloadError(f"{name!r} has type code {code}, known are {min(TYPES)} to {max(TYPES)}")
     count, at = _read_varint(view, at)
     return Entry(name, TYPES[code], count), at
 
 
 def _read_byte(view: memoryview, at: int) -> tuple[int, int]:
-    _refuse_unless(at < len(view), f"table runs past the body's {len(view)} bytes")
+    if at >= len(view):
+        raise PayloadError(f"table runs past the body's {len(view)} bytes")
     return view[at], at + 1
 
 
@@ -287,7 +304,8 @@ def _read_varint(view: memoryview, at: int) -> tuple[int, int]:
         group, at = _read_byte(view, at)
         number |= (group & 0x7F) << shift
         if group < 0x80:
-            _refuse_unless(group > 0 or shift == 0, f"count {number} is written longer than it need be")
+            if group == 0 and shift > 0:
+                raise PayloadError(f"count {number} is written longer than it need be")
             return number, at
     raise PayloadError("a count has more than 63 bits")
 
@@ -304,31 +322,31 @@ def _read_arrays(view: memoryview, entries: list[Entry], at: int) -> Iterator[tu
 def expect(payload: Payload, name: str, dtype: torch.dtype, count: int) -> Tensor:
     """The tensor of that name, if it is there with that type and count; for codecs to read a payload with."""
     tensor = payload.get(name)
+    if tensor is not None and tensor.dtype == dtype and tensor.shape == (count,):
+        return tensor
     wanted = f"expected {count:,} {_short(dtype)} values named {name!r}"
     if tensor is None:
         raise PayloadError(f"{wanted}, got {', '.join(map(repr, sorted(payload))) or 'an empty payload'}")
-    fits = tensor.dtype == dtype and tensor.shape == (count,)
     shape = "" if tensor.dim() == 1 else f" in {tensor.dim()} dimensions"
-    _refuse_unless(fits, f"{wanted}, got {tensor.numel():,} {_short(tensor.dtype)} values{shape}")
-    return tensor
+    raise PayloadError(f"{wanted}, got {tensor.numel():,} {_short(tensor.dtype)} values{shape}")
 
 
 def finite(tensor: Tensor, name: str) -> Tensor:
-    """The tensor itself, if it holds neither an infinity nor a NaN.
-
-    A sum is finite only if all its terms are, and is had sooner than a look at each; that one is needed only where it
-    is not, as large values may add up to infinity too.
-    """
-    if not math.isfinite(tensor.sum().item()) and not bool(torch.isfinite(tensor).all()):
+    """The tensor itself, if it holds neither an infinity nor a NaN."""
+    if not all_finite(tensor):
         bad = int((~torch.isfinite(tensor)).sum())
         raise PayloadError(f"{name!r} holds {bad:,} of {tensor.numel():,} values that are not finite")
     return tensor
 
 
+def all_finite(tensor: Tensor) -> bool:
+    """Whether a tensor holds neither an infinity nor a NaN.
+
+    A sum is finite only if all its terms are, and is had sooner than a look at each; that one is needed only where it
+    is not, as large values may add up to infinity too.
+    """
+    return math.isfinite(tensor.sum().item()) or bool(torch.isfinite(tensor).all())
+
+
 def _short(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
-
-
-def _refuse_unless(holds: bool, reason: str) -> None:
-    if not holds:
-        raise PayloadError(reason)

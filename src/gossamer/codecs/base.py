@@ -1,6 +1,7 @@
 """What a codec is, and the part that codecs without memory need not write."""
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import Literal
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 from gossamer.errors import PayloadError
 from gossamer.random import Key
 from gossamer.types import Layout, Params, Payload, State
-from gossamer.wire import finite
+from gossamer.wire import codec_id, finite
 
 Kept = Literal["nothing", "last", "all"]
 """Which lost messages a codec makes up for."""
@@ -17,6 +18,11 @@ Kept = Literal["nothing", "last", "all"]
 
 class Codec(ABC):
     """Turns a vector into a payload and back; see :func:`gossamer.testing.check_codec` for the contract."""
+
+    @cached_property
+    def number(self) -> int:
+        """What stands for it in the header of a message."""
+        return codec_id(repr(self))
 
     @property
     def exact(self) -> bool:

@@ -22,7 +22,7 @@ from gossamer.objective import Objective, seeded
 from gossamer.random import Key, fold
 from gossamer.solvers import Now
 from gossamer.tree import add, subtract
-from gossamer.types import Clock, Flops, Layout, Params, State
+from gossamer.types import Clock, Flops, Params, State
 from gossamer.views import Full
 from gossamer.wire import Letter
 
@@ -126,13 +126,13 @@ class Client:
         """For a round of so many steps: where it starts, what is carried from step to step, and what stays the same."""
         start = {**job.start, **self.objective.local()}
         carry = self.method.solver.begin(start, job.state.get("solver") or self._first(job), steps)
-        layout, device = Layout.of(job.start, job.part.keep), self.objective.device
-        codec = self.method.codec.rehearsal(layout, steps, job.codec_key, device)
+        device = self.objective.device
+        codec = self.method.codec.rehearsal(job.layout, steps, job.codec_key, device)
         form = self.method.form.aid(job.part.take(self.like), fold(job.key, "form")) if self.formed else {}
         taken = {"taken": torch.zeros((), dtype=torch.int64, device=device)} if codec or form else {}
         more = {} if job.labels is None else {"labels": job.labels}
         if job.scale is not None:
-            more["scale"] = torch.tensor(job.scale, dtype=layout.dtype, device=device)
+            more["scale"] = torch.tensor(job.scale, dtype=job.layout.dtype, device=device)
         return start, {**carry, **taken}, {"keep": dict(job.part.keep), "codec": codec, "form": form, **more}
 
     def _first(self, job: Job) -> State:

@@ -144,16 +144,16 @@ class Simulation(Rounds):
 
     def carry(self, order: Order, result: Answer | str, ledger: Ledger) -> Letter | None:
         """What arrives of a client's answer."""
-        clock, key = order.clock, order.key
+        clock, mine = order.clock, own(order.key, order.clock)
         if isinstance(result, str):
             ledger.fail(clock.client, result)
             return None
         ledger.train(result.loss, result.flops)
         if not self.method.pooled:  # which no device does
-            ledger.work(clock.client, self.channel.work(result.flops, clock, fold(own(key, clock), "work")))
+            ledger.work(clock.client, self.channel.work(result.flops, clock, fold(mine, "work")))
         delivered = False
         if result.sent.data:
-            receipt = self.channel.send(len(result.sent.data), clock, fold(own(key, clock), "channel"))
+            receipt = self.channel.send(len(result.sent.data), clock, fold(mine, "channel"))
             ledger.send(clock.client, result.sent.kinds, receipt, result.fate)
             delivered = receipt.delivered
         return result.sent.data if delivered else None

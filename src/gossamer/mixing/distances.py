@@ -21,6 +21,7 @@ from gossamer.errors import PayloadError, require
 from gossamer.mixing import pairs
 from gossamer.mixing.sketch import Sketch
 from gossamer.mixing.store import Array, Rows
+from gossamer.wire import all_finite
 
 LIMIT = 256 * 2**20
 """Bytes that are kept in memory."""
@@ -52,7 +53,7 @@ class Gallery:
         """Keep a client's gradient; ``held`` has 1 where the client holds an entry of the model, and 0 elsewhere."""
         self._check(client, vector, held)
         vector = vector.detach() if held is None else torch.where(held.bool(), vector.detach(), 0)
-        if not bool(vector.isfinite().all()):
+        if not all_finite(vector):
             raise PayloadError(f"the gradient of client {client} is not finite: leave the client out")
         kept = vector if self.sketch is None else self.sketch.reduce(vector)
         if held is not None:

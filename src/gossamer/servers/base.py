@@ -67,18 +67,26 @@ class Arrival:
     def of(cls, client: int, part: Part, change: Params, weight: float) -> "Arrival":
         """An arrival of which the change is known."""
         layout = Layout.of(change)
-        vector = layout.flatten(change)
+        return cls.laid(client, part, layout, layout.flatten(change), weight)
+
+    @classmethod
+    def laid(cls, client: int, part: Part, layout: Layout, vector: Tensor, weight: float) -> "Arrival":
+        """An arrival of which the change is known as a vector."""
 
         def add(acc: Tensor, times: float) -> None:
             acc.add_(vector * times)
 
         return cls(client, part, layout, weight, add)
 
-    def change(self, device: torch.device) -> Params:
-        """The change, decoded."""
+    def vector(self, device: torch.device) -> Tensor:
+        """The change, decoded, laid out by ``layout``."""
         vector = torch.zeros(self.layout.size, dtype=self.layout.dtype, device=device)
         self.add(vector, 1.0)
-        return self.layout.unflatten(vector)
+        return vector
+
+    def change(self, device: torch.device) -> Params:
+        """The change, decoded."""
+        return self.layout.unflatten(self.vector(device))
 
 
 class Server(Protocol):

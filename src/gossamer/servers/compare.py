@@ -23,6 +23,7 @@ What the server holds besides the global model:
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import torch
@@ -106,7 +107,7 @@ class Compare(OneModel):
         """With the number of clients, and the names of what is trained: others are statistics."""
         return replace(self, clients=crowd.clients, trained=tuple(crowd.trained))
 
-    @property
+    @cached_property
     def mean(self) -> Mean:
         """What moves the global model."""
         return Mean(self.weights, self.over, self.radius)
@@ -150,13 +151,15 @@ class Compare(OneModel):
 
     def fold(self, acc: Gathered, arrival: Arrival) -> Gathered:
         """Add one client's gradient."""
-        change = arrival.change(acc.total.vector.device)
+        client, part, layout, like = arrival.client, arrival.part, arrival.layout, acc.total.like
+        vector = arrival.vector(acc.total.vector.device)
         weight = 1.0 if self.weights == "uniform" else arrival.weight
-        self.mean.fold(acc.total, Arrival.of(arrival.client, arrival.part, change, weight))
-        held = None if arrival.part.whole else acc.layout.flatten(arrival.part.coverage(acc.total.like))
-        acc.gallery.add(arrival.client, acc.layout.flatten(arrival.part.spread(change, acc.total.like)), held)
+        self.mean.fold(acc.total, Arrival.laid(client, part, layout, vector, weight))
+        if not (part.whole and layout == acc.layout):
+            vector = acc.layout.flatten(part.spread(layout.unflatten(vector), like))
+        acc.gallery.add(client, vector, None if part.whole else acc.layout.flatten(part.coverage(like)))
         noise = arrival.notes.get("noise", 0.0)
-        acc.facts[arrival.client] = {"samples": arrival.weight, "noise": noise, "size": arrival.layout.size}
+        acc.facts[client] = {"samples": arrival.weight, "noise": noise, "size": layout.size}
         return acc
 
     def finish(self, state: State, acc: Gathered, clock: Clock) -> State:
@@ -192,8 +195,7 @@ class Compare(OneModel):
     def _known(self, before: State, name: str, acc: Gathered) -> Tensor:
         """A number for each client, as it was last told; 0 of those never heard of."""
         known: Tensor = before.get(name, torch.zeros(self.clients, dtype=torch.float64)).clone()
-        for client, facts in acc.facts.items():
-            known[client] = facts[name]
+        known[list(acc.facts)] = torch.tensor([facts[name] for facts in acc.facts.values()], dtype=torch.float64)
         return known
 
     def _dense(self, before: State, known: State, acc: Gathered, lam: float, state: State) -> tuple[State, State]:

@@ -155,10 +155,10 @@ class Shuffle(OneModel):
     def finish(self, state: State, acc: Round, clock: Clock) -> State:
         """Note who has met; models that were everywhere are projected, and when all were, the next epoch begins."""
         met, epoch = self._met(state)
-        met = met.clone()
-        for host, place in acc.places.items():
-            if not place.scale or host in acc.hosts:
-                met[place.slot, host] = True
+        met, moved = met.clone(), set(acc.hosts)
+        pairs = [(place.slot, host) for host, place in acc.places.items() if not place.scale or host in moved]
+        slots, hosts = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T
+        met[slots, hosts] = True
         done = met | self._waiting(state)
         if self.radius is not None:
             self._project(acc, done)

@@ -63,9 +63,11 @@ class Probe:
     def step(self, gradient: Gradient, start: Params, carry: State, now: Now) -> State:
         """The gradient, and then how far that on a part of the batch is from it."""
         grads, forward = gradient(start)
-        first, params = carry["first"] > 0, carry["params"]
+        params, moved = carry["params"], {name: start[name] - grad for name, grad in grads.items()}
+        if not self.noise:  # there is no other step
+            return {**carry, "params": {**params, **forward, **moved}}
+        first = carry["first"] > 0
         far: Tensor = sum((torch.sum((start[n] - params[n] - g) ** 2) for n, g in grads.items()), carry["noise"])
-        moved = {name: start[name] - grad for name, grad in grads.items()}
         kept = {name: torch.where(first, tensor, params[name]) for name, tensor in {**forward, **moved}.items()}
         noise = torch.where(first, carry["noise"], far)
         return {"params": {**params, **kept}, "noise": noise, "first": torch.zeros_like(carry["first"])}
