@@ -1,37 +1,56 @@
-"""A strongly convex problem solved with masked noise, beside what is proved about it (FedMRN, Theorem 1).
+"""A strongly convex problem solved with masked noise, beside what is proved about it (FedMRN, Theorems 1 and 2).
 
-    python examples/fedmrn_bounds.py [--rounds 200] [--runs 3] [--csv FILE] [--svg FILE]
+    python examples/fedmrn_bounds.py [--rounds 400] [--runs 5] [--svg FILE]
 
-Logistic regression with a ridge over 20 clients, 5 of them a round, 3 steps each, at the theorem's learning rates.
-Clients rehearse the masks at every step, as in the proof. The constants are the problem's: L and mu from the largest
-Hessian and the ridge, Gamma from the clients' minima, sigma from the longest sample, G from that and from how far the
-runs go, and q is the error of masking as it was found, the largest of any round until then. Bounds that use only the
-largest of everything hold with much to spare.
+Logistic regression with a ridge over 20 clients, 5 of them a round, 3 steps each on single samples. All clients train
+in every round, as in the proofs, which follow the mean of all of them from step to step; the server gets 5. Measured is
+
+    Theorem 1    F(w) - F* after each round, at the learning rates 2 / (mu (gamma + t))
+    Theorem 2    the mean of |grad F|^2 over all steps, at the rate 1 / (L sqrt(T)), a run for each number of rounds
+
+The constants are the problem's: L and mu from the largest Hessian and the ridge, Gamma from the clients' minima, sigma
+from the longest sample, G from that and from how far the runs go, and q is the error of masking the changes of a round
+as it was found, the largest of any round until then. Bounds that use only the largest of everything have much to spare.
 
 The noise is eta S G with the learning rate eta at which a round begins: just as much as its S steps can move an entry.
-The theorem has twice that, and the first round's for ever. But then changes that get smaller drown in it, and no q
-holds for all of them: see gossamer.theory.
+The theorems have twice that, and Theorem 1 the first round's for ever. But then changes that get smaller drown in it,
+and no q holds for all of them: see gossamer.theory. Masks are rehearsed at every step, as in the proofs.
 """
 
 import argparse
-import csv
+import io
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from gossamer.codecs.masked_noise import MaskedNoise, probability
+from gossamer.codecs.masked_noise import MaskedNoise
 from gossamer.random import Key, choice, fold, key, uniform
-from gossamer.theory import Setting, masking_error, noise_magnitude, strongly_convex_bound, strongly_convex_rate
+from gossamer.report.curves import COLOURS
+from gossamer.theory import (
+    Setting,
+    masking_error,
+    noise_magnitude,
+    nonconvex_bound,
+    nonconvex_rate,
+    strongly_convex_bound,
+    strongly_convex_rate,
+)
 from gossamer.types import Layout
 
 CLIENTS, COHORT, STEPS, SAMPLES, ENTRIES = 20, 5, 3, 40, 4
-RIDGE = 0.02
-LAYOUT = Layout((("w", torch.Size([ENTRIES])),), torch.float64)
-COLUMNS = ("round", "fedavg", "fedavg bound", "fedmrn", "fedmrn bound", "q")
+RIDGE = 0.05
+LAYOUT = Layout((("w", torch.Size([CLIENTS, ENTRIES])),), torch.float64)
+"""Of the changes of all clients, a row each."""
+HORIZONS = (10, 20, 50, 100, 200, 400)
+"""Rounds of the runs for Theorem 2: each has a learning rate of its own."""
+COLUMNS = ("rounds", "fedavg", "its bound", "fedmrn", "its bound", "q")
+
+Row = tuple[float, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,6 +77,15 @@ class Problem:
         margins = torch.einsum("csd,cd->cs", self.x, w)
         return torch.nn.functional.softplus(-margins).mean(1) + RIDGE * w.square().sum(1) / 2
 
+    def slope(self, w: Tensor) -> Tensor:
+        """The gradient of F, the mean of all losses."""
+        return RIDGE * w - (torch.sigmoid(-self.x @ w)[..., None] * self.x).mean((0, 1))
+
+    def slopes(self, w: Tensor, picked: Tensor) -> Tensor:
+        """Every client's gradient at its own row of w, on one sample each."""
+        x = self.x[torch.arange(CLIENTS), picked]
+        return RIDGE * w - torch.sigmoid(-(x * w).sum(-1, keepdim=True)) * x
+
     def least(self, together: bool) -> Tensor:
         """Where the mean of all losses is least, or each client's own, by Newton's method."""
         x = self.x.reshape(1, -1, ENTRIES) if together else self.x
@@ -69,11 +97,20 @@ class Problem:
             w = w - torch.linalg.solve(hessian, slope)
         return w
 
+    @cached_property
+    def best(self) -> Tensor:
+        """Where F is least."""
+        return self.least(together=True)[0]
+
+    def gap(self, w: Tensor) -> float:
+        """F(w) - F*."""
+        return float((self.losses(w) - self.losses(self.best)).mean())
+
     def setting(self, radius: float) -> Setting:
-        """The theorem's constants where no weights are longer than ``radius``."""
+        """The theorems' constants where no weights are longer than ``radius``."""
         longest = float(self.x.norm(dim=-1).max())
         curvature = torch.linalg.eigvalsh(self.x.mT @ self.x / SAMPLES / 4).max()
-        gamma = self.losses(self.least(together=True)).mean() - self.losses(self.least(together=False)).mean()
+        gamma = (self.losses(self.best) - self.losses(self.least(together=False))).mean()
         return Setting(
             smoothness=float(curvature) + RIDGE,
             gradient=longest + RIDGE * radius,
@@ -86,133 +123,149 @@ class Problem:
         )
 
 
+class Outside(Exception):  # noqa: N818 - nothing went wrong
+    """A run came farther than the constants hold for."""
+
+
 @dataclass
 class Course:
-    """What a run went through: the weights after each round, each round's masking error, the longest weights seen."""
+    """What a run went through.
+
+    weights: after each round
+    squares: |grad F|^2 at the mean of all clients, before each step
+    errors: of masking the changes of a round, in parts of them
+    """
 
     weights: list[Tensor]
+    squares: list[float]
     errors: list[float]
-    farthest: float = 0.0
 
 
-def run(problem: Problem, setting: Setting, rounds: int, at: Key, masked: bool) -> Course:
-    """Local steps on K clients a round, and the mean of what they send."""
-    w, course = torch.zeros(ENTRIES, dtype=torch.float64), Course([], [])
-    for number in range(rounds):
-        rate = strongly_convex_rate(setting, 1 + number * STEPS)
-        codec = (
-            MaskedNoise(signed=True, noise="bernoulli", alpha=noise_magnitude(setting, rate / 2)) if masked else None
-        )
-        total, changes, noises = torch.zeros_like(w), [], []
-        for client in choice(fold(at, "cohort", number), CLIENTS, COHORT).tolist():
-            mine = fold(at, "client", number, client)
-            noise = codec.draw(LAYOUT, mine) if codec else torch.zeros_like(w)
-            rates = [strongly_convex_rate(setting, 1 + number * STEPS + step) for step in range(STEPS)]
-            change = local(problem.x[client], w, rates, noise, mine, course)
-            changes.append(change)
-            noises.append(noise)
-            if codec:
-                codec.fold(total, codec.encode(change, LAYOUT, mine), LAYOUT, mine, 1 / COHORT)
-            else:
-                total += change / COHORT
-        w = w + total
-        course.weights.append(w)
-        course.errors.append(masking_error(torch.cat(changes), torch.cat(noises)) if masked else 0.0)
-    return course
+@dataclass(frozen=True, eq=False)
+class Runs:
+    """Runs with and without masks, within the radius that the constants hold for."""
+
+    problem: Problem
+    radius: float
+    count: int
+
+    @cached_property
+    def setting(self) -> Setting:
+        return self.problem.setting(self.radius)
+
+    def courses(self, rates: Sequence[float], masked: bool) -> list[Course]:
+        return [self.run(rates, fold(key(1), number), masked) for number in range(self.count)]
+
+    def run(self, rates: Sequence[float], at: Key, masked: bool) -> Course:
+        """Steps at these rates, and the mean of what a cohort sends whenever a round is over."""
+        w, course = torch.zeros(ENTRIES, dtype=torch.float64), Course([], [], [])
+        for number in range(len(rates) // STEPS):
+            mine = rates[number * STEPS :][:STEPS]
+            sent = self._round(w, mine, fold(at, number), masked, course)
+            w = w + sent[choice(fold(at, "cohort", number), CLIENTS, COHORT)].mean(0)
+            course.weights.append(w)
+        return course
+
+    def _round(self, w: Tensor, rates: Sequence[float], at: Key, masked: bool, course: Course) -> Tensor:
+        """What all clients would send."""
+        alpha = noise_magnitude(self.setting, rates[0] / 2)
+        codec = MaskedNoise(signed=True, noise="bernoulli", alpha=alpha, progressive=False)
+        change, aid = torch.zeros(CLIENTS, ENTRIES, dtype=torch.float64), codec.rehearsal(LAYOUT, STEPS, at, w.device)
+        picked = (uniform(fold(at, "samples"), STEPS * CLIENTS) * SAMPLES).long().view(STEPS, CLIENTS)
+        for step, rate in enumerate(rates):
+            course.squares.append(float(self.problem.slope(w + change.mean(0)).square().sum()))
+            here = w + (codec.rehearse({"w": change}, aid, torch.tensor(step))["w"] if masked else change)
+            if float(here.norm(dim=-1).max()) > self.radius:
+                raise Outside
+            change = change - rate * self.problem.slopes(here, picked[step])
+        if not masked:
+            course.errors.append(0.0)
+            return change
+        course.errors.append(masking_error(change, codec.draw(LAYOUT, at).view_as(change)))
+        return codec.decode(codec.encode(change.view(-1), LAYOUT, at), LAYOUT, at).view_as(change)
 
 
-def local(x: Tensor, w: Tensor, rates: Sequence[float], noise: Tensor, at: Key, course: Course) -> Tensor:
-    """One client's change: a step on one sample at each rate, seen through a mask where there is noise."""
-    change, masked = torch.zeros_like(w), bool(noise.any())
-    picked = (uniform(fold(at, "sample"), len(rates)) * len(x)).long()
-    draws = uniform(fold(at, "rehearsal"), noise.numel() * len(rates), dtype=torch.float64).view(len(rates), -1)
-    for rate, sample, draw in zip(rates, x[picked], draws, strict=True):
-        seen = torch.where(draw < probability(change, noise, signed=True), noise, -noise) if masked else change
-        here = w + seen
-        change = change - rate * (RIDGE * here - torch.sigmoid(-sample @ here) * sample)
-        course.farthest = max(course.farthest, float(here.norm()))
-    return change
-
-
-def courses(problem: Problem, rounds: int, runs: int) -> tuple[Setting, dict[bool, list[Course]]]:
-    """Runs without and with masks, and a setting that holds wherever they went: widened until they stay within it."""
-    radius, tried = 2 * float(problem.least(together=True).norm()), (min(rounds, 20), 1)
+def within(problem: Problem, count: int, work: Callable[[Runs], list[Row]]) -> tuple[Setting, list[Row]]:
+    """What comes of the work where no run leaves its radius: it is widened until none does."""
+    radius = 2 * float(problem.best.norm())
     while True:
-        setting = problem.setting(radius)
-        done = {
-            masked: [run(problem, setting, tried[0], fold(key(1), i), masked) for i in range(tried[1])]
-            for masked in (False, True)
-        }
-        farthest = max(course.farthest for each in done.values() for course in each)
-        if farthest > radius:
-            radius = 1.5 * farthest
-        elif tried == (rounds, runs):
-            return setting, done
-        else:
-            tried = (rounds, runs)
+        try:
+            runs = Runs(problem, radius, count)
+            return runs.setting, work(runs)
+        except Outside:
+            radius *= 1.5
 
 
-def table(problem: Problem, setting: Setting, done: dict[bool, list[Course]]) -> list[tuple[float, ...]]:
-    """For each round the measured mean of F - F* and its bound, without and with masks, and q until then."""
-    best = problem.least(together=True)[0]
-    least, distance = problem.losses(best).mean(), float(best.square().sum())
-
-    def gap(masked: bool, number: int) -> float:
-        return sum(float(problem.losses(c.weights[number]).mean() - least) for c in done[masked]) / len(done[masked])
-
-    rows: list[tuple[float, ...]] = []
-    q = 0.0
-    for number in range(len(done[False][0].weights)):
+def convex(runs: Runs, rounds: int) -> list[Row]:
+    """Theorem 1: for each round the mean of F - F* and its bound, without and with masks, and q until then."""
+    setting, distance = runs.setting, float(runs.problem.best.square().sum())
+    rates = [strongly_convex_rate(setting, 1 + step) for step in range(rounds * STEPS)]
+    done = [runs.courses(rates, masked) for masked in (False, True)]
+    rows: list[Row] = []
+    for number in range(rounds):
+        q = max(error for course in done[1] for error in course.errors[: number + 1])
+        gaps = [sum(runs.problem.gap(course.weights[number]) for course in each) / runs.count for each in done]
         step = (number + 1) * STEPS
-        q = max([q, *(course.errors[number] for course in done[True])])
         bounds = [strongly_convex_bound(replace(setting, error=error), step, distance) for error in (0.0, q)]
-        rows.append((number + 1, gap(False, number), bounds[0], gap(True, number), bounds[1], q))
+        rows.append((number + 1, gaps[0], bounds[0], gaps[1], bounds[1], q))
     return rows
 
 
-def picture(rows: list[tuple[float, ...]], width: int = 640, height: int = 400) -> str:
-    """The four curves over rounds, both axes logarithmic."""
-    colours = ("#1f77b4", "#9ecae1", "#d62728", "#f5a3a3")
-    values = [math.log(row[column]) for row in rows for column in range(1, 5)]
-    low, high, wide = min(values), max(values), math.log(len(rows)) or 1.0
+def nonconvex(runs: Runs, horizons: Sequence[int]) -> list[Row]:
+    """Theorem 2: for each number of rounds the mean of |grad F|^2 over its steps and its bound, likewise."""
+    setting, gap = runs.setting, runs.problem.gap(torch.zeros(ENTRIES).double())
+    rows: list[Row] = []
+    for rounds in horizons:
+        horizon = rounds * STEPS
+        done = [runs.courses([nonconvex_rate(setting, horizon)] * horizon, masked) for masked in (False, True)]
+        means = [sum(sum(course.squares) for course in each) / horizon / runs.count for each in done]
+        errors = [max(max(course.errors) for course in each) for each in done]
+        bounds = [nonconvex_bound(replace(setting, error=error), horizon, gap) for error in errors]
+        rows.append((rounds, means[0], bounds[0], means[1], bounds[1], errors[1]))
+    return rows
 
-    def points(column: int) -> str:
-        across = (60 + (width - 80) * math.log(row[0]) / wide for row in rows)
-        down = (20 + (height - 60) * (high - math.log(row[column])) / (high - low) for row in rows)
-        return " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(across, down, strict=True))
 
-    curves = [
-        f'<polyline fill="none" stroke="{c}" stroke-width="2" points="{points(i)}"/>' for i, c in enumerate(colours, 1)
-    ]
-    names = [
-        f'<text x="{70 + 140 * i}" y="{height - 10}" fill="{c}">{COLUMNS[i + 1]}</text>' for i, c in enumerate(colours)
-    ]
-    size = f'width="{width}" height="{height}" font-family="sans-serif" font-size="13"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size}>'
-    return "\n".join([head, *curves, *names, "</svg>", ""])
+def picture(tables: Sequence[Sequence[Row]]) -> str:
+    """A panel a theorem: measured means, and bounds dashed, both axes logarithmic."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
+    named = (("Theorem 1", "F - F* after each round"), ("Theorem 2", "mean |grad F|² of a run"))
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "fedmrn-bounds", "font.size": 9}):
+        figure = Figure(figsize=(7.2, 3.6), layout="constrained")
+        for axes, rows, (title, label) in zip(figure.subplots(1, 2), tables, named, strict=True):
+            rounds, *curves = zip(*rows, strict=True)
+            for name, at, colour in (("FedAvg", 0, COLOURS[0]), ("FedMRNS", 2, COLOURS[1])):
+                axes.plot(rounds, curves[at], color=colour, label=name)
+                axes.plot(rounds, curves[at + 1], "--", color=colour, linewidth=1, label=f"{name}, bound")
+            axes.set(xscale="log", yscale="log", xlabel="rounds", ylabel=label, title=title)
+            axes.grid(color="#e3e6ea", linewidth=0.8)
+            axes.spines[["top", "right"]].set_visible(False)
+        figure.legend(*axes.get_legend_handles_labels(), loc="outside lower center", ncols=4, frameon=False)
+        drawn = io.StringIO()
+        figure.savefig(drawn, format="svg", metadata={"Date": None})
+    return "\n".join(line.rstrip() for line in drawn.getvalue().splitlines()) + "\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="A measured run beside the bound of FedMRN's Theorem 1.")
-    parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--csv", type=Path)
+    parser = argparse.ArgumentParser(description="Measured runs beside the bounds of FedMRN's theorems.")
+    parser.add_argument("--rounds", type=int, default=max(HORIZONS))
+    parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--svg", type=Path)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    problem = Problem.drawn(key(0))
-    setting, done = courses(problem, given.rounds, given.runs)
-    rows = table(problem, setting, done)
-    print(setting)
-    print("".join(f"{name:>14}" for name in COLUMNS))
-    for row in rows:
-        if row[0] in (1, 2, 5, 10, 20, 50, 100, 200, 500, given.rounds):
-            print(f"{row[0]:>14}" + "".join(f"{value:>14.4g}" for value in row[1:]))
-    if given.csv:
-        with given.csv.open("w", newline="") as file:
-            csv.writer(file).writerows([COLUMNS, *rows])
+    problem, shown = Problem.drawn(key(0)), [rounds for rounds in HORIZONS if rounds <= given.rounds]
+    works = (lambda runs: convex(runs, given.rounds)), (lambda runs: nonconvex(runs, shown))
+    tables = []
+    for number, work in enumerate(works, 1):
+        setting, rows = within(problem, given.runs, work)
+        print(f"Theorem {number}: {setting}", "".join(f"{name:>14}" for name in COLUMNS), sep="\n")
+        for row in rows:
+            if row[0] in (1, *shown):
+                print(f"{row[0]:>14}" + "".join(f"{value:>14.4g}" for value in row[1:]))
+        tables.append(rows)
     if given.svg:
-        given.svg.write_text(picture(rows))
+        given.svg.write_text(picture(tables))
 
 
 if __name__ == "__main__":

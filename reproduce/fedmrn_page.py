@@ -6,6 +6,7 @@ from itertools import permutations
 
 import cells
 import fedmrn_curves
+import fedmrn_error
 import fedmrn_times
 from cells import Cell
 from fedmrn_studies import (
@@ -45,14 +46,15 @@ def page() -> str:
     ]
     parts += [differences("Figure 4: masking without its parts, Fashion-MNIST, `labels:3`", ablation())]
     parts += [differences("Figure 5: noise, Fashion-MNIST, `labels:3`", noise())]
-    parts += [fedmrn_times.tables(), shakespeare_table()]
+    parts += [fedmrn_times.tables(), shakespeare_table(), fedmrn_error.table()]
     parts += [differences("The search for learning rates, 25 rounds of `labels:3`", search())]
     return "\n".join(part for part in parts if part)
 
 
 def missing() -> str:
     """What was not run yet."""
-    return cells.missing(STUDIES, *([] if fedmrn_times.tables() else ["times"]))
+    others = {"times": fedmrn_times.tables(), "error": fedmrn_error.table()}
+    return cells.missing(STUDIES, *(name for name, made in others.items() if not made))
 
 
 # Tables of best and last rounds.

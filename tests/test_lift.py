@@ -6,9 +6,10 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from gossamer import Dense, Eden, Feedback, Lift, MaskedNoise, PayloadError, StochasticSign, Ternary, TopK
-from gossamer.codecs import Codec, OneBit, Retain
+from gossamer.codecs import Codec, OneBit, Retain, masked_noise
 from gossamer.nets import build
 from gossamer.random import fold, key, uniform
 from gossamer.testing import check_codec
@@ -81,6 +82,54 @@ def test_a_refused_piece_leaves_the_sum_as_it_was() -> None:
     acc = torch.zeros(LAYOUT.size)
     with pytest.raises(PayloadError):
         codec.fold(acc, {**payload, "0.scale": torch.tensor([torch.nan])}, LAYOUT, KEY, 1.0)
+    assert not acc.any()
+
+
+class Made(TorchDispatchMode):
+    """How many entries the longest tensor has that is not a piece of the sum or of a payload."""
+
+    def __init__(self, *known: torch.Tensor) -> None:
+        super().__init__()
+        self.known, self.longest = {tensor.untyped_storage().data_ptr() for tensor in known}, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, tuple | list) else [out]:
+            if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() not in self.known:
+                self.longest = max(self.longest, tensor.numel())
+        return out
+
+
+MODEL = {"a.weight": (50, 61), "b.bias": (5,), "c.weight": (3, 7), "d.running": (9,), "e.weight": (40, 50)}
+"""Weights that do not lie side by side in a vector, nor on whole bytes of a mask."""
+
+
+@pytest.mark.parametrize("inner", [MaskedNoise(), MaskedNoise(True, "gauss"), Feedback(MaskedNoise(True))], ids=repr)
+@pytest.mark.parametrize("each", [False, True])
+def test_masked_noise_is_added_where_the_weights_lie(inner: Codec, each: bool, monkeypatch) -> None:
+    """In chunks, without a vector of the model's size beside the sum, and with the bits of decoding and adding."""
+    monkeypatch.setitem(masked_noise.CHUNK, "cpu", 64)
+    codec = Lift(inner, each=each)
+    layout = Layout(tuple((name, torch.Size(shape)) for name, shape in MODEL.items()))
+    change, acc = (uniform(fold(KEY, label), layout.size) - 0.5 for label in ("change", "sum"))
+    payload = codec.encode(change * 0.01, layout, KEY)
+    wanted = layout.unflatten(acc + codec.decode(payload, layout, KEY) * 0.3)
+    with Made(acc, *payload.values()) as made:
+        codec.fold(acc, payload, layout, KEY, 0.3)
+    found = layout.unflatten(acc)
+    assert all(torch.equal(found[name], wanted[name]) for name in MODEL if name.endswith("weight"))
+    assert all(torch.allclose(found[name], wanted[name], rtol=0, atol=1e-7) for name in MODEL)
+    assert made.longest <= 100  # 64 entries of masked noise, and the words that they are drawn from
+
+
+@pytest.mark.parametrize("bad", ["2.mask", "0.mask", "rest.values", "stray"])
+def test_a_refused_piece_of_masked_noise_leaves_the_sum_as_it_was(bad: str) -> None:
+    codec = Lift(MaskedNoise(), each=True)
+    layout = Layout(tuple((name, torch.Size(shape)) for name, shape in MODEL.items()))
+    payload = codec.encode(torch.zeros(layout.size), layout, KEY)
+    acc = torch.zeros(layout.size)
+    with pytest.raises(PayloadError):
+        codec.fold(acc, {**payload, bad: torch.zeros(1)}, layout, KEY, 1.0)
     assert not acc.any()
 
 

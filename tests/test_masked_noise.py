@@ -315,6 +315,18 @@ def test_chunks_leave_no_trace(n: int, chunk: int, signed: bool, kind) -> None:
         assert torch.equal(codec.decode(payload, layout, key(n)), whole)
 
 
+@given(st.lists(st.integers(0, 90), max_size=6), st.booleans(), st.sampled_from(KINDS))
+def test_a_sum_in_pieces_gets_the_same_bits(sizes: list[int], signed: bool, kind) -> None:
+    n = sum(sizes)
+    codec, layout, acc = MaskedNoise(signed, kind), flat(n), change(n, 3.0)
+    payload, pieces = codec.encode(change(n), layout, key(n)), [piece.clone() for piece in acc.split(sizes)]
+    codec.fold(acc, payload, layout, key(n), 0.3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(masked_noise.CHUNK, "cpu", 16)
+        codec.adding(payload, layout, key(n), 0.3, acc)(pieces)
+    assert torch.equal(torch.cat([*pieces, torch.zeros(0)]), acc)
+
+
 @pytest.mark.parametrize("acc", [torch.zeros(9), torch.zeros(7), torch.zeros(2, 4), torch.zeros(16)[::2]])
 def test_sums_of_another_shape_are_refused(acc: torch.Tensor) -> None:
     payload = MaskedNoise().encode(torch.zeros(8), flat(8), key(1))
@@ -328,15 +340,15 @@ def test_folding_takes_memory_for_a_chunk_alone(monkeypatch) -> None:
     codec, layout = MaskedNoise(), flat(1 << 20)
     payload, acc = {"mask": torch.zeros(1 << 17, dtype=torch.uint8)}, torch.zeros(1 << 20)
     longest = 0
-    made = MaskedNoise._pieces
+    made = MaskedNoise._values
 
     def watched(*given):
         nonlocal longest
-        for start, values in made(*given):
+        for place, values in made(*given):
             longest = max(longest, len(values))
-            yield start, values
+            yield place, values
 
-    monkeypatch.setattr(MaskedNoise, "_pieces", watched)
+    monkeypatch.setattr(MaskedNoise, "_values", watched)
     tracemalloc.start()
     codec.fold(acc, payload, layout, key(1), 1.0)
     _, peak = tracemalloc.get_traced_memory()
@@ -359,3 +371,15 @@ def test_a_gpu_sends_and_folds_the_same_bits(codec: MaskedNoise, dtype: torch.dt
             codec.fold(sums[0], here, layout, key(n), weight)
             codec.fold(sums[1], there, layout, key(n), weight)
         assert torch.equal(sums[0], sums[1].cpu())
+
+
+@gpu
+@pytest.mark.parametrize("codec", CODECS, ids=repr)
+def test_a_gpu_adds_to_the_pieces_of_a_sum(codec: MaskedNoise) -> None:
+    sizes = [3, 0, 2048, 5, 8, 2049, 1]
+    n = sum(sizes)
+    layout, acc = flat(n), change(n, 3.0)
+    payload, pieces = codec.encode(change(n), layout, key(n)), [piece.cuda() for piece in acc.split(sizes)]
+    codec.fold(acc, payload, layout, key(n), 0.3)
+    codec.adding({k: v.cuda() for k, v in payload.items()}, layout, key(n), 0.3, pieces[0])(pieces)
+    assert torch.equal(torch.cat(pieces).cpu(), acc)

@@ -9,6 +9,9 @@ from gossamer import nets
 from gossamer.errors import ConfigError
 from gossamer.nets.lstm import LSTM
 from gossamer.nets.resnet import Block, resnet18
+from gossamer.objective import Objective
+from gossamer.random import key
+from gossamer.tasks import Task
 
 MNIST, SVHN, CIFAR, TEXT = (1, 28, 28), (3, 32, 32), (3, 32, 32), (80,)
 IMAGE_NETS = sorted(name for name, net in nets.NETS.items() if net.least)
@@ -163,6 +166,37 @@ def test_lstm_is_pytorchs_with_the_same_weights():
         assert torch.allclose(model.states(x), theirs(x)[0][:, -1], rtol=0, atol=1e-6)
         single, x = model.float(), x.float()
         assert torch.allclose(single.states(x), theirs.float()(x)[0][:, -1], rtol=0, atol=1e-6)
+
+
+@pytest.mark.parametrize("units", [256, 100])
+def test_what_cudnn_is_handed_is_the_loop_over_time(units):
+    """torch.lstm on the device at hand, with all units and with fewer, as in a narrower client's network."""
+    model = LSTM(80).double()
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        model.input = nn.Linear(8, 4 * units, bias=False).double()
+        model.hidden = nn.Linear(units, 4 * units, bias=False).double()
+        x = model.embedding(sentences(5, 12)).detach().requires_grad_()
+        goal = torch.randn(5, units).double()
+    inputs = (x, model.input.weight, model.hidden.weight)
+    found, wanted = model._states_by_cudnn(x), model.states(x)
+    assert torch.allclose(found, wanted, rtol=0, atol=1e-12)
+    grads = [torch.autograd.grad((states * goal).sum(), inputs) for states in (found, wanted)]
+    for mine, theirs in zip(*grads, strict=True):
+        assert theirs.abs().max() > 0.01
+        assert torch.allclose(mine, theirs, rtol=0, atol=1e-11)
+
+
+@pytest.mark.parametrize(("rows", "length"), [(3, 80), (5, 7)])
+def test_flops_of_the_lstm_are_those_of_its_products(rows, length):
+    """Forward, and backward for weights and for what they are applied to; nothing goes back to the first state."""
+    x = sentences(rows, length)
+    task = Task.of(lambda: LSTM(80), (x, x[:, 0]), (x, x[:, 0]), clients=1)
+    objective = Objective(task, "cpu", key(0))
+    gates = 4 * 256
+    pushed, carried, scores = (2 * rows * n for n in (length * 8 * gates, 256 * gates, 256 * 80))
+    wanted = 3 * pushed + (3 * length - 1) * carried + 3 * scores
+    assert objective.flops(objective.initial(), torch.arange(rows)).done == wanted
 
 
 def test_lstm_starts_small_and_has_no_biases():

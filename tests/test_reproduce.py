@@ -10,14 +10,19 @@ from xml.etree import ElementTree
 import pytest
 import torch
 
+from gossamer import Task
+from gossamer.codecs import MaskedNoise
+from gossamer.nets import build
+from gossamer.random import key, uniform
+from gossamer.theory import progressive_factor_by_entry
 from gossamer.types import Layout
 from small_files import shakespeare_roles
 
 ROOT = Path(__file__).parents[1]
 sys.path.append(str(ROOT / "reproduce"))
-cells, fashion, curves, page, studies, times = (
+cells, fashion, curves, errors, page, studies, times = (
     importlib.import_module(name)
-    for name in ("cells", "fashion", "fedmrn_curves", "fedmrn_page", "fedmrn_studies", "fedmrn_times")
+    for name in ("cells", "fashion", "fedmrn_curves", "fedmrn_error", "fedmrn_page", "fedmrn_studies", "fedmrn_times")
 )
 EVERY = [cell for study in studies.STUDIES.values() for cell in study()]
 
@@ -134,6 +139,39 @@ def test_the_pictures_stand_on_their_own(empty: Path, tmp_path: Path, monkeypatc
 
 def test_curves_are_means_of_a_few_rounds_and_end_at_the_floor() -> None:
     assert curves.smooth([10.0] * 5 + [60.0] * 5) == [(5, 40), (6, 40), (7, 40), (8, 40), (9, 50), (10, 60)]
+
+
+# The masking error.
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_errors_of_a_change_are_those_of_its_messages(signed: bool) -> None:
+    """Within the noise, progressive masking leaves what masking entry by entry does; beyond it, it saves nothing."""
+    codec, layout = MaskedNoise(signed, alpha=0.01), Layout((("w", torch.Size([200, 100])),))
+    noise = codec.draw(layout, key(4))
+    small = noise * (uniform(key(5), layout.size) * (1.8 if signed else 0.9) - (0.9 if signed else 0))
+    found = errors.facts(codec, small, layout, key(4), 20)
+    decoded = codec.decode(codec.encode(small, layout, key(4)), layout, key(4))
+    assert found["beyond"] == 0
+    assert found["whole"] == pytest.approx(float((decoded - small).norm() / small.norm()), rel=0.03)
+    assert found["clipped"] == pytest.approx(found["whole"], rel=1e-5)
+    left = found["whole, progressive"] / found["whole"]
+    assert left == pytest.approx(progressive_factor_by_entry(20), rel=0.01)
+    large = errors.facts(codec, 3 * noise, layout, key(4), 20)
+    assert (large["beyond"], large["clipped"]) == (1, pytest.approx(0, abs=1e-6))
+    assert [large["whole"], large["whole, progressive"]] == pytest.approx([2 / 3, 2 / 3])
+
+
+def test_real_updates_are_watched_and_told(empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = uniform(key(0), 30 * 16).view(30, 1, 4, 4), torch.arange(30) % 10
+    small = Task.of(lambda: build("logistic", (1, 4, 4), 10), (x, y), (x, y), clients=3)
+    monkeypatch.setattr(cells, "task", lambda cell, data_dir: small)
+    monkeypatch.setattr(errors, "STEPS", 2)
+    monkeypatch.setattr(errors, "METHODS", ("fedmrns",))
+    errors.keep(tmp_path)
+    assert [row["round"] for row in json.loads(errors.path().read_text())["found"]["fedmrns"]] == [1, 1, 2, 2, 3, 3]
+    assert "error" not in page.missing()
+    assert errors.table().count("| `fedmrns` |") == 3
 
 
 # Times.

@@ -4,7 +4,9 @@ import doctest
 import math
 import runpy
 from dataclasses import replace
+from itertools import combinations, product
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -14,7 +16,7 @@ import gossamer.theory
 from gossamer.codecs.dense import Dense
 from gossamer.codecs.masked_noise import MaskedNoise, clipped, probability
 from gossamer.errors import ConfigError
-from gossamer.random import fold, key, uniform
+from gossamer.random import choice, fold, key, uniform
 from gossamer.theory import (
     Setting,
     masking_error,
@@ -230,15 +232,127 @@ def test_rates_are_those_of_the_theorems() -> None:
     assert noise_magnitude(SETTING, 0.1) == pytest.approx(2 * 0.1 * 4 * 2)
 
 
-def test_the_example_stays_below_its_bounds() -> None:
-    example = runpy.run_path(str(ROOT / "examples" / "fedmrn_bounds.py"))
+def descent(setting: Setting, steps: int, start: float) -> tuple[list[float], float]:
+    """|grad F|^2 before each step of gradient descent on F(w) = L w^2 / 2 at Theorem 2's rate, and F(start)."""
+    w, squares = start, []
+    for _ in range(steps):
+        squares.append((setting.smoothness * w) ** 2)
+        w -= nonconvex_rate(setting, steps) * setting.smoothness * w
+    return squares, setting.smoothness * start**2 / 2
+
+
+def test_gradient_descent_on_a_parabola_reaches_the_second_bound_in_one_step_and_half_of_it_in_many() -> None:
+    """The mean of T squares is 1 / (2 - 1 / sqrt(T)) of the bound, but for what is left at the end."""
+    plain = replace(SETTING, error=0.0, cohort=20, steps=1, deviation=0.0)
+    for horizon in (1, 16, 100, 10_000):
+        squares, gap = descent(plain, horizon, 1.7)
+        root = math.sqrt(horizon)
+        wanted = (1 - (1 - 1 / root) ** (2 * horizon)) / (2 - 1 / root)
+        assert sum(squares) / horizon == pytest.approx(wanted * nonconvex_bound(plain, horizon, gap))
+
+
+def test_the_first_bound_is_reached_before_the_first_step() -> None:
+    """With nothing to spread, F = L |w - w*|^2 / 2 at the start is all there is."""
+    plain = replace(SETTING, error=0.0, cohort=20, steps=1, deviation=0.0, heterogeneity=0.0)
+    assert strongly_convex_bound(plain, 1, 2.5) == pytest.approx(plain.smoothness * 2.5 / 2)
+
+
+def test_drawing_clients_and_masks_spreads_their_mean_by_a_quarter_of_what_the_bounds_count() -> None:
+    """Lemma 3 at a constant rate, over all cohorts and all masks; its 4 is for rates that have halved since."""
+    rate, steps, g, clients, cohort, alpha = 0.1, 3, 2.0, 4, 2, 0.8
+    slopes = g * torch.tensor([[0.6, 0.8], [-0.6, -0.8], [0.8, -0.6], [-0.8, 0.6]], dtype=torch.float64)
+    changes, noise = -rate * steps * slopes, torch.tensor([alpha, -alpha], dtype=torch.float64)
+    chance, square = probability(changes, noise, signed=True), 0.0
+    signs = [torch.tensor(each, dtype=torch.float64).view(cohort, 2) for each in product((-1, 1), repeat=2 * cohort)]
+    for picked in combinations(range(clients), cohort):
+        for mask in signs:
+            p = torch.where(mask > 0, chance[list(picked)], 1 - chance[list(picked)]).prod()
+            square += float(p * ((mask * noise).mean(0) - changes.mean(0)).square().sum()) / math.comb(clients, cohort)
+    error = masking_error(changes, noise.expand_as(changes))
+    setting = Setting(1.0, g, 0.0, clients, cohort, steps, error=error)
+    assert 4 * square == pytest.approx(rate**2 * setting.sampling)
+
+
+# The example
+
+
+@pytest.fixture(scope="module")
+def example() -> dict[str, Any]:
+    return runpy.run_path(str(ROOT / "examples" / "fedmrn_bounds.py"))
+
+
+def test_the_examples_constants_are_those_of_its_problem(example: dict[str, Any]) -> None:
     problem = example["Problem"].drawn(key(0))
-    setting, done = example["courses"](problem, 12, 1)
-    rows = example["table"](problem, setting, done)
-    assert len(rows) == 12
-    assert all(0 < fedavg < bound and 0 < fedmrn < wider for _, fedavg, bound, fedmrn, wider, _ in rows)
-    assert all(course.farthest <= (setting.gradient - 1) / 0.02 for each in done.values() for course in each)
-    assert ElementTree.fromstring(example["picture"](rows)).tag.endswith("svg")
+    setting, zero = problem.setting(3.0), torch.zeros(4, dtype=torch.float64)
+    hessians = torch.stack(
+        [torch.autograd.functional.hessian(lambda w, k=k: problem.losses(w)[k], zero) for k in range(20)]
+    )
+    bends = torch.linalg.eigvalsh(hessians)
+    assert setting.smoothness == pytest.approx(float(bends.max()))  # logistic losses bend most at 0
+    assert 0 < setting.convexity < float(bends.min())
+    assert problem.slope(problem.best).norm() < 1e-12
+    own = problem.losses(problem.least(together=False))
+    assert setting.heterogeneity == pytest.approx(float(problem.losses(problem.best).mean() - own.mean()))
+    w = torch.linspace(-1.5, 1.5, 4, dtype=torch.float64).requires_grad_()
+    (wanted,) = torch.autograd.grad(problem.losses(w).mean(), w)
+    each = [problem.slopes(w.detach().expand(20, 4), torch.full((20,), sample)) for sample in range(40)]
+    assert torch.allclose(problem.slope(w.detach()), wanted)
+    assert torch.allclose(torch.stack(each).mean((0, 1)), wanted)
+    assert torch.stack(each).norm(dim=-1).max() <= setting.gradient
+
+
+def test_the_examples_tables_are_what_its_runs_went_through(example: dict[str, Any]) -> None:
+    runs = example["Runs"](example["Problem"].drawn(key(0)), 1e3, 2)
+    setting, horizon = runs.setting, 6 * example["STEPS"]
+    rows = example["nonconvex"](runs, (6, 24))
+    plain, masked = (runs.courses([nonconvex_rate(setting, horizon)] * horizon, each) for each in (False, True))
+    squares = [torch.tensor([course.squares for course in each]) for each in (plain, masked)]
+    assert squares[0].shape == (2, horizon)
+    assert [rows[0][1], rows[0][3]] == pytest.approx([float(each.mean()) for each in squares])
+    assert rows[0][5] == max(error for course in masked for error in course.errors) > 0
+    gap = runs.problem.gap(torch.zeros(4, dtype=torch.float64))
+    assert rows[0][2] == pytest.approx(slow_nonconvex_bound(setting, horizon, gap))
+    assert rows[0][4] == pytest.approx(slow_nonconvex_bound(replace(setting, error=rows[0][5]), horizon, gap))
+    table = example["convex"](runs, 6)
+    distance = float(runs.problem.best.square().sum())
+    assert [row[2] for row in table] == pytest.approx(
+        [slow_convex_bound(setting, 3 * n, distance) for n in range(1, 7)]
+    )
+    assert [row[5] for row in table] == sorted(row[5] for row in table)
+    lines = ElementTree.fromstring(example["picture"]([table, rows])).iter("{http://www.w3.org/2000/svg}g")
+    assert sum("line2d" in line.get("id", "") for line in lines) >= 8
+
+
+def test_without_masks_the_example_is_federated_averaging(example: dict[str, Any]) -> None:
+    """Two rounds by hand: single steps on the samples drawn, then the mean of the cohort drawn."""
+    problem = example["Problem"].drawn(key(0))
+    rates, at, w = [0.9, 0.8, 0.7, 0.6, 0.5, 0.4], key(7), torch.zeros(4, dtype=torch.float64)
+    course = example["Runs"](problem, 1e3, 1).run(rates, at, masked=False)
+    for number in range(2):
+        mine = fold(at, number)
+        picked = (uniform(fold(mine, "samples"), 60) * 40).long().view(3, 20)
+        ends = []
+        for client in choice(fold(at, "cohort", number), 20, 5).tolist():
+            here = w
+            for step in range(3):
+                x = problem.x[client, picked[step, client]]
+                here = here - rates[3 * number + step] * (example["RIDGE"] * here - torch.sigmoid(-x @ here) * x)
+            ends.append(here)
+        w = torch.stack(ends).mean(0)
+        assert torch.allclose(course.weights[number], w)
+
+
+def test_a_run_that_leaves_its_radius_is_done_again_in_a_wider_one(example: dict[str, Any]) -> None:
+    problem, tried = example["Problem"].drawn(key(0)), []
+
+    def work(runs):
+        tried.append(runs.radius)
+        return example["nonconvex"](runs, (10,))
+
+    setting, _ = example["within"](problem, 1, work)
+    assert len(tried) > 1
+    assert tried[1] == 1.5 * tried[0]
+    assert setting == problem.setting(tried[-1])
 
 
 def test_examples_in_the_module_hold() -> None:

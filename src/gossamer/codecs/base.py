@@ -1,6 +1,7 @@
 """What a codec is, and the part that codecs without memory need not write."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Literal
 
@@ -14,6 +15,9 @@ from gossamer.wire import codec_id, finite
 
 Kept = Literal["nothing", "last", "all"]
 """Which lost messages a codec makes up for."""
+
+Adding = Callable[[Sequence[Tensor]], None]
+"""Adds a payload to a sum that lies in pieces: one after the other they are the vector."""
 
 
 class Codec(ABC):
@@ -75,6 +79,20 @@ class Codec(ABC):
     def fold(self, acc: Tensor, payload: Payload, layout: Layout, key: Key, weight: float) -> None:
         """Add ``weight`` times what a payload stands for to ``acc``; overridden where one pass over it does it all."""
         acc.add_(checked(self.decode(payload, layout, key), layout).to(acc.dtype) * weight)
+
+    def adding(self, payload: Payload, layout: Layout, key: Key, weight: float, like: Tensor) -> Adding:
+        """What :meth:`fold` would add to a sum of the type and device of ``like``, checked, but not added yet.
+
+        Overridden with :meth:`fold`, where the pieces of a sum can be gone through without a vector beside them.
+        """
+        total = torch.zeros(layout.size, dtype=like.dtype, device=like.device)
+        self.fold(total, payload, layout, key, weight)
+
+        def add(pieces: Sequence[Tensor]) -> None:
+            for piece, part in zip(pieces, torch.split(total, [len(piece) for piece in pieces]), strict=True):
+                piece.add_(part)
+
+        return add
 
     def codes(self, layout: Layout) -> int:
         """How many entries a code has, see :meth:`code`."""

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossamer.codecs.base import Codec, Kept
+from gossamer.codecs.base import Adding, Codec, Kept
 from gossamer.codecs.retain import Retain
 from gossamer.random import Key
 from gossamer.types import Layout, Payload, State
@@ -84,3 +84,7 @@ class Feedback(Codec):
     def fold(self, acc: Tensor, payload: Payload, layout: Layout, key: Key, weight: float) -> None:
         """As the codec inside."""
         self.codec.fold(acc, payload, layout, key, weight)
+
+    def adding(self, payload: Payload, layout: Layout, key: Key, weight: float, like: Tensor) -> Adding:
+        """As the codec inside."""
+        return self.codec.adding(payload, layout, key, weight, like)

@@ -129,14 +129,14 @@ class Lift(Codec):
         return layout.flatten(tensors)
 
     def fold(self, acc: Tensor, payload: Payload, layout: Layout, key: Key, weight: float) -> None:
-        """Each codec folds its own tensors; nothing is added before all of them have."""
-        folded: Params = {}
-        for piece, part, own in self._parts(payload, layout, key):
-            total = torch.zeros(piece.layout.size, dtype=acc.dtype, device=acc.device)
-            piece.codec.fold(total, part, piece.layout, own, weight)
-            folded |= dict(piece.layout.cut(total))
-        for name, entries in layout.cut(acc):
-            entries.add_(folded[name])
+        """Each codec adds to its own tensors, where they lie in the sum; nothing before all payloads are checked."""
+        checked = [
+            (piece.layout, piece.codec.adding(part, piece.layout, own, weight, acc))
+            for piece, part, own in self._parts(payload, layout, key)
+        ]
+        entries = dict(layout.cut(acc))
+        for mine, add in checked:
+            add([entries[name] for name, _ in mine.shapes])
 
     def codes(self, layout: Layout) -> int:
         """All codes together."""

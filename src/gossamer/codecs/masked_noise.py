@@ -25,12 +25,13 @@ and takes the gradient there for the gradient at u, which itself is never clippe
 both: below t / S it masks, and below t / S times the mask's probability the mask is 1. In the last step all entries are
 masked. Without ``progressive`` they are in every step; without ``rehearsed`` only what training arrived at is masked.
 
-The server need not decode: :meth:`MaskedNoise.fold` adds a message to a running sum in one pass, noise and all.
+The server need not decode: :meth:`MaskedNoise.fold` adds a message to a running sum in one pass, noise and all, and
+:meth:`MaskedNoise.adding` to one that lies in pieces, as the masked tensors of a model do.
 """
 
 import functools
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,7 +40,7 @@ from torch import Tensor
 
 from gossamer import random
 from gossamer.codecs import packing, positions
-from gossamer.codecs.base import Codec
+from gossamer.codecs.base import Adding, Codec
 from gossamer.codecs.noise import KINDS, LEAST, Kind, draw, single
 from gossamer.errors import PayloadError, listed, require
 from gossamer.random import Key
@@ -115,8 +116,8 @@ class MaskedNoise(Codec):
         """Noise times mask."""
         packed = self._packed(payload, layout.size)
         out = torch.empty(layout.size, dtype=layout.dtype, device=packed.device)
-        for start, values in self._pieces(packed, layout.size, key):
-            out[start : start + len(values)] = values
+        for place, values in self._values(packed, 0, out, key):
+            place.copy_(values)
         return out
 
     def fold(self, acc: Tensor, payload: Payload, layout: Layout, key: Key, weight: float) -> None:
@@ -127,13 +128,29 @@ class MaskedNoise(Codec):
         """
         fits = acc.shape == (layout.size,) and acc.is_contiguous()
         require((fits, f"MaskedNoise.fold: the sum must be a contiguous vector of {layout.size:,} entries"))
-        packed = self._packed(payload, layout.size).to(acc.device)
-        if acc.is_cuda and acc.dtype == torch.float32 and self.noise == "uniform" and (kernel := _kernel()):
+        self.adding(payload, layout, key, weight, acc)([acc])
+
+    def adding(self, payload: Payload, layout: Layout, key: Key, weight: float, like: Tensor) -> Adding:
+        """As :meth:`fold`, into pieces; with uniform noise, float32 and a GPU by one kernel for each."""
+        packed = self._packed(payload, layout.size).to(like.device)
+
+        def add(pieces: Sequence[Tensor]) -> None:
+            start = 0
+            for piece in pieces:
+                self._add(piece, packed, start, key, weight)
+                start += len(piece)
+
+        return add
+
+    def _add(self, piece: Tensor, packed: Tensor, first: int, key: Key, weight: float) -> None:
+        """Add a message's entries from ``first`` on, as many as the piece has."""
+        fused = piece.is_cuda and piece.dtype == torch.float32 and self.noise == "uniform" and piece.is_contiguous()
+        if fused and (kernel := _kernel()):
             where = random.fold(key, "noise")
-            kernel(acc, packed, where, single(self.alpha), LEAST, single(weight), self.signed)
+            kernel(piece, packed, where, single(self.alpha), LEAST, single(weight), self.signed, first)
             return
-        for start, values in self._pieces(packed, layout.size, key):
-            acc[start : start + len(values)].add_(values.to(acc.dtype).mul_(weight))
+        for place, values in self._values(packed, first, piece, key):
+            place.add_(values.to(piece.dtype).mul_(weight))
 
     def rehearsal(self, layout: Layout, steps: int, key: Key, device: torch.device) -> State:
         """The noise, a key for the draws, and how many steps there will be."""
@@ -164,14 +181,14 @@ class MaskedNoise(Codec):
             raise PayloadError(f"'mask' is not alone, or has ones behind its {size:,} bits")
         return packed
 
-    def _pieces(self, packed: Tensor, size: int, key: Key) -> Iterator[tuple[int, Tensor]]:
-        """Where each chunk starts, and its noise times its mask, float32."""
-        chunk = CHUNK["cuda" if packed.is_cuda else "cpu"]
-        for start in range(0, size, chunk):
-            count = min(chunk, size - start)
-            mask = _unpacked(packed[start // 8 : -(-(start + count) // 8)], count)
-            noise = self._noise(key, start, count, packed.device)
-            yield start, noise.mul_(mask.mul_(2).sub_(1) if self.signed else mask)
+    def _values(self, packed: Tensor, first: int, into: Tensor, key: Key) -> Iterator[tuple[Tensor, Tensor]]:
+        """Chunk by chunk a place in ``into``, whose entries are those from ``first`` on, and its masked noise."""
+        for place in torch.split(into, CHUNK["cuda" if packed.is_cuda else "cpu"]):
+            skip, end = first % 8, first + len(place)
+            mask = _unpacked(packed[first // 8 : -(-end // 8)], skip + len(place))[skip:]
+            noise = self._noise(key, first, len(place), packed.device)
+            yield place, noise.mul_(mask.mul_(2).sub_(1) if self.signed else mask)
+            first = end
 
     def _noise(self, key: Key, start: int, count: int, device: torch.device | str) -> Tensor:
         return draw(self.noise, self.alpha, random.fold(key, "noise"), count, start=start, device=device)

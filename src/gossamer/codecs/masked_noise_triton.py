@@ -4,6 +4,9 @@ One counter of Philox4x64-10 gives four words, which are eight uniform numbers, 
 bits. So each lane takes a counter and a byte, and makes eight entries: nothing but the sum and the mask is read, and
 nothing but the sum is written. The arithmetic is that of :mod:`gossamer.codecs.noise`, operation for operation.
 
+The sum may be a piece of the message's vector. It then begins at any entry, not only at the first of eight: the first
+lane makes all eight, and adds those that are in the piece.
+
 A compiler would turn ``sum + weight * value`` into one fused operation, rounded once where the CPU rounds twice. The
 kernel is therefore compiled with ``enable_fp_fusion=False``, by which Triton keeps products and sums apart in LLVM and
 in ptxas alike.
@@ -39,10 +42,10 @@ def _value(half, byte, bit: tl.constexpr, alpha, least, signed: tl.constexpr):  
 _one: Any = triton.jit(_value)
 
 
-def _fold(acc, packed, n, key_a, key_b, alpha, least, weight, signed: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
-    program = tl.program_id(0).to(tl.int64)
-    lane = program * block + tl.arange(0, block)
-    byte = tl.load(packed + lane, mask=lane * 8 < n, other=0).to(tl.int32)
+def _fold(acc, packed, first, n, key_a, key_b, alpha, least, weight, signed: tl.constexpr, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    begin = first // 8 + tl.program_id(0).to(tl.int64) * block
+    lane = begin + tl.arange(0, block)
+    byte = tl.load(packed + lane, mask=lane * 8 - first < n, other=0).to(tl.int32)
     counter = (lane + 1).to(tl.uint64)
     zero = counter * 0
     # The key comes as int64, since the same bits in Python's unsigned form would compile a second kernel.
@@ -59,26 +62,29 @@ def _fold(acc, packed, n, key_a, key_b, alpha, least, weight, signed: tl.constex
     even = tl.interleave(tl.interleave(v0, v4), tl.interleave(v2, v6))
     odd = tl.interleave(tl.interleave(v1, v5), tl.interleave(v3, v7))
     values = tl.interleave(even, odd)
-    place = program * (8 * block) + tl.arange(0, 8 * block)
-    inside = place < n
+    place = begin * 8 + tl.arange(0, 8 * block) - first
+    inside = (place >= 0) & (place < n)
     before = tl.load(acc + place, mask=inside, other=0.0)
     tl.store(acc + place, before + weight * values, mask=inside)
 
 
 # Not specialised: an argument that happens to be 1, or a multiple of 16, must not compile another kernel.
-_kernel: Any = triton.jit(_fold, do_not_specialize=["n", "key_a", "key_b"])
+_kernel: Any = triton.jit(_fold, do_not_specialize=["first", "n", "key_a", "key_b"])
 
 
-def fold(acc: Tensor, packed: Tensor, key: Key, alpha: float, least: float, weight: float, signed: bool) -> None:
+def fold(
+    acc: Tensor, packed: Tensor, key: Key, alpha: float, least: float, weight: float, signed: bool, first: int = 0
+) -> None:
     """Add ``weight`` times uniform noise of magnitude ``alpha`` under a mask to ``acc``, contiguous float32.
 
-    ``packed`` is the mask, one bit an entry, on the same device; the three floats must be float32 values already.
+    ``packed`` is the mask, one bit an entry, on the same device; the three floats must be float32 values already. The
+    sum's entries are those of the message from ``first`` on.
     """
     n = acc.numel()
     if n:
-        programs = triton.cdiv(n, EIGHT * BLOCK)
+        programs = triton.cdiv(first % EIGHT + n, EIGHT * BLOCK)
         words = (random.signed(key.a), random.signed(key.b))
         with torch.cuda.device(acc.device):
             _kernel[(programs,)](
-                acc, packed, n, *words, alpha, least, weight, signed=signed, block=BLOCK, enable_fp_fusion=False
+                acc, packed, first, n, *words, alpha, least, weight, signed=signed, block=BLOCK, enable_fp_fusion=False
             )
