@@ -1,6 +1,7 @@
 """``gossamer run --plan``: what a plan says is what a run does."""
 
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,13 +25,15 @@ from gossamer.types import Clock
 
 FLEET = Fleet((Device("phone", 5, None, 1e9, power=0.01, distance=100.0),))
 SHARES = tuple(Share("phone", 0.01 * (n + 1), 0.1 * n, 0.1, 1e6, 0.0, 0.1, 0.1, 0.1, 0.1) for n in range(5))
+ROOM = 500
+"""Bytes of a planned message: more than it takes."""
 
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     FLEET.write("fleet.toml")
-    Plan(7, 7, {"outages": 1.0}, SHARES, digest(FLEET), parameters=83).write("plan.json")
+    Plan(7, 8 * ROOM, {"outages": 1.0}, SHARES, digest(FLEET), parameters=83).write("plan.json")
     Path("tasks.py").write_text("from gossamer.testing import tiny_task\n\n\ndef task():\n    return tiny_task()\n")
     return tmp_path
 
@@ -90,6 +93,7 @@ WORK = [
     ("--set codec.codec.rows=9", 1.0, 1, "the plan says that there are 7 measurements"),
     ("--no-fresh --retain signs", 1.0, 1, "retained signs take 2 bits a measurement, and the plan has 1"),
     ("--no-fresh --retain signs", 1.0, 2, ""),
+    ("--length 0.5", 1.0, 1, ""),
     ("--set solver.steps=2", 1.0, 1, "has 200% of the operations"),
 ]
 
@@ -102,11 +106,26 @@ def test_a_run_that_takes_more_than_its_plan_has_is_refused(
     each = operations(Objective(task, "cpu", key(0)))
     taken = [planned * each * len(task.split.train(client)) for client in range(5)]
     shares = tuple(replace(share, flops=flops) for share, flops in zip(SHARES, taken, strict=True))
-    Plan(7, 7, {"outages": 1.0}, shares, digest(FLEET), parameters=83, each=bits).write("plan.json")
+    Plan(7, 8 * ROOM, {"outages": 1.0}, shares, digest(FLEET), parameters=83, each=bits).write("plan.json")
     assert go(f"onebit-cs {words}") == (2 if told else 0)
     said = capsys.readouterr().err
     assert told in said
     assert ("has 50% of the operations that were planned: a plan for these would be better" in said) == (planned > 1)
+
+
+def test_a_run_whose_messages_are_longer_than_planned_is_refused(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert go("onebit-cs") == 0
+    (record,) = read_metrics(Path("run"))
+    taken = sum(record["bytes_up"].values()) // 5
+    for room in (taken, taken - 1):
+        shutil.rmtree("run", ignore_errors=True)
+        Plan(7, 8 * room, {"outages": 1.0}, SHARES, digest(FLEET), parameters=83).write("plan.json")
+        assert go("onebit-cs") == (0 if room == taken else 2)
+    assert (
+        f"messages take {taken} bytes, and the plan has {room}: plan anew, with --overhead" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize(
@@ -123,7 +142,7 @@ def test_a_plan_is_for_its_links(place: Path, capsys: pytest.CaptureFixture[str]
     fleet = Fleet((replace(FLEET.devices[0], distance=Span(10.0, 100.0)),))
     fleet.write("fleet.toml")
     fleet.write("a,b.toml")
-    Plan(7, 7, {"outages": 1.0}, SHARES, digest(fleet), parameters=83).write("plan.json")
+    Plan(7, 8 * ROOM, {"outages": 1.0}, SHARES, digest(fleet), parameters=83).write("plan.json")
     words = ["run", "onebit-cs", "--channel", channel, "--plan", "plan.json", "--task", "tasks.py:task"]
     assert main([*words, "--rounds", "1", "--executor", "one-by-one"]) == (2 if told else 0)
     assert told in capsys.readouterr().err

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
-import torch
 
 from gossamer.cli.flags import value
 from gossamer.cli.looking import check_picture
@@ -18,7 +17,7 @@ from gossamer.fleet import Fleet
 from gossamer.mistakes import Mistakes
 from gossamer.objective import Objective
 from gossamer.planning import Limits, Message, Plan, Problem, Pruning, Share, Target, picture
-from gossamer.planning.work import operations
+from gossamer.planning.work import operations, tried
 from gossamer.radio import Fading
 from gossamer.random import key
 from gossamer.report import text
@@ -206,12 +205,12 @@ def _measured(arguments: argparse.Namespace, given: dict[str, Any], clients: int
     if task.clients != clients and arguments.clients is not None:
         raise ConfigError(f"--clients is {clients}, but the task has {task.clients}: leave it out")
     objective = Objective(task, "cpu", key(given["seed"]))
-    each, rows = operations(objective), torch.arange(1)
+    each = operations(objective)
     sizes = tuple(len(task.split.train(client)) for client in range(task.clients))
     taken = (min(size, given["batch"] or size) for size in sizes)
     overhead = Message.of(objective.layout, given["bits"]).overhead
     flops = tuple(each * many for many in taken)
-    return Size(objective.layout.size, sizes, flops, overhead, Pruning.of(objective, rows))
+    return Size(objective.layout.size, sizes, flops, overhead, Pruning.of(objective, tried(objective)))
 
 
 def _limits(measurements: tuple[int, ...], parameters: int, most_pruned: float) -> Limits:

@@ -36,8 +36,7 @@ class Share:
     sending_seconds: of a round
     computing_joules: of a round
     sending_joules: of a round, heard or not
-    binding: what keeps the bound from being smaller: energy, deadline, power, which may be fixed, several with +, or
-        nothing
+    binding: what keeps the bound from being smaller: energy, deadline, power, power (fixed), several with +, or nothing
     """
 
     name: str

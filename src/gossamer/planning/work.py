@@ -3,14 +3,17 @@
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from gossamer.codecs import Lift, OneBit
 from gossamer.data import Split
 from gossamer.errors import require
 from gossamer.method import Method
 from gossamer.objective import Objective
+from gossamer.planning.message import Message
 from gossamer.planning.plan import Plan
 from gossamer.random import Key
+from gossamer.types import Layout
 from gossamer.views import Magnitude
 
 TRIED = 4
@@ -20,9 +23,14 @@ ALIKE = 1e-9
 """Operations that differ by no more than this share are the same."""
 
 
+def tried(objective: Objective) -> Tensor:
+    """The samples whose operations are counted."""
+    return torch.arange(min(TRIED, len(objective.x)))
+
+
 def operations(objective: Objective) -> float:
     """Of one sample, forth and back."""
-    rows = torch.arange(min(TRIED, len(objective.x)))
+    rows = tried(objective)
     return objective.flops(objective.initial(), rows).done / len(rows)
 
 
@@ -36,7 +44,7 @@ def check_work(plan: Plan, method: Method, objective: Objective, split: Split) -
     more = [client for client, part in enumerate(parts) if part > 1 + ALIKE]
     require(
         *_pruned(plan, method),
-        *_sent(plan, method),
+        *_sent(plan, method, objective.layout),
         (not more, f"{_many(more, parts)} of the operations that were planned: plan anew, for these samples"),
     )
     fewer = [client for client, part in enumerate(parts) if part < 1 - ALIKE]
@@ -64,11 +72,17 @@ def _pruned(plan: Plan, method: Method) -> list[tuple[bool, str]]:
     return [(kept, "the plan says what is pruned, in every round: leave out what sets ratio, by or rise of the view")]
 
 
-def _sent(plan: Plan, method: Method) -> list[tuple[bool, str]]:
+def _sent(plan: Plan, method: Method, layout: Layout) -> list[tuple[bool, str]]:
     codec = method.codec.codec if isinstance(method.codec, Lift) else method.codec
     if not isinstance(codec, OneBit):
         return [(False, "the plan is for messages of the codec OneBit: leave out what sets another one")]
-    room = codec.retain != "signs" or plan.each > 1
-    again = "retained signs take 2 bits a measurement, and the plan has 1: plan anew, with --bits 2"
+    each = 2 if codec.retain == "signs" else 1
+    again = (
+        f"retained signs take {each} bits a measurement, and the plan has {plan.each}: plan anew, with --bits {each}"
+    )
+    message = Message.of(layout, each)
+    taken, room = message.bits(plan.measurements) // 8, plan.bits // 8
+    longer = f"messages take {taken:,} bytes, and the plan has {room:,}: plan anew, with --overhead {message.overhead}"
     counted = f"the plan says that there are {plan.measurements:,} measurements: leave out what sets another number"
-    return [(codec.rows == plan.measurements, counted), (room, again)]
+    kept = codec.rows == plan.measurements
+    return [(kept, counted), (each <= plan.each, again), (taken <= room or each > plan.each, longer)]
