@@ -99,7 +99,7 @@ def keep(data_dir: Path) -> None:
         path().parent.mkdir(parents=True, exist_ok=True)
         found = {method: measured(method, data_dir, ROUNDS, FEW) for method in METHODS}
         path().write_text(json.dumps({"steps": STEPS, "found": found}) + "\n")
-    print(f"fedmrn-error: {path()}")
+    print(f"{path().stem}: kept")
 
 
 def table() -> str:

@@ -221,7 +221,7 @@ def _check_memory(codec: Codec, dtype: torch.dtype) -> None:
 
 
 def _check_fold(codec: Codec, dtype: torch.dtype) -> None:
-    """To fold a payload into a sum is to decode it, weigh it and add it."""
+    """To fold a payload into a sum is to decode it, weigh it and add it, and so it is if the sum lies in pieces."""
     x = _ordinary(dtype)
     layout = _layout(x)
     payload = codec.encode(x, layout, KEY)
@@ -230,6 +230,11 @@ def _check_fold(codec: Codec, dtype: torch.dtype) -> None:
     wanted = 1 + codec.decode(payload, layout, KEY) * 0.5
     assert torch.allclose(acc, wanted, rtol=1e-5, atol=1e-5), (
         f"{codec!r}.fold adds something else than half of what it decodes"
+    )
+    pieces = [torch.ones_like(part) for part in (x[:3], x[3:])]
+    codec.adding(payload, layout, KEY, 0.5, acc)(pieces)
+    assert torch.allclose(torch.cat(pieces), wanted, rtol=1e-5, atol=1e-5), (
+        f"{codec!r}.adding adds something else than {codec!r}.fold"
     )
 
 
