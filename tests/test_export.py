@@ -352,7 +352,7 @@ def test_a_narrower_networks_static_norms_have_statistics_of_its_own(tmp_path: P
     assert torch.allclose(read["1.running_mean"], torch.stack(batches).mean(0), atol=1e-6)
     assert len(read["1.running_mean"]) == 2
     assert exported.batch == "any"
-    assert exported.own_accuracy == pytest.approx(run.evaluate.share(run.personal(1), task.split.test(1)))
+    assert exported.own_accuracy == pytest.approx(run.evaluate.own(run.personal(1), 1))
 
 
 # Networks that torch cannot follow.

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from gossamer import SGD, Clock, ConfigError, Lossy, Options, PrunedChannels, Task, sub_fedavg, tree
 from gossamer.codecs.packing import bits
+from gossamer.engines.client import Findings
 from gossamer.engines.simulate import Simulation
 from gossamer.errors import PayloadError
 from gossamer.nets import build
@@ -496,8 +497,18 @@ def test_in_a_run_a_channel_that_is_gone_is_gone_everywhere(name: str) -> None:
     assert many > 0
 
 
-def test_useful_operations_are_those_of_held_weights() -> None:
-    """A multiplication and addition for each weight and place, forward, and twice backward but to the input."""
+def test_useful_operations_are_those_of_held_weights(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A multiplication and addition for each weight and place, forward, and twice backward but to the input.
+
+    To judge a mask is a pass forward over all samples, whatever is held.
+    """
+    judged, judge = [], Findings.accuracy
+
+    def noted(findings: Findings, params: Params) -> float:
+        judged.append(len(findings.job.samples))  # type: ignore[arg-type]
+        return judge(findings, params)
+
+    monkeypatch.setattr(Findings, "accuracy", noted)
     per = {
         "0.weight": 4 * 25 * 20 * 256,
         "3.weight": 6 * 500 * 50 * 16,
@@ -512,10 +523,13 @@ def test_useful_operations_are_those_of_held_weights() -> None:
             samples = 2 * len(task.split.train(client))
             done += samples * sum(per.values())
             useful += samples * sum(float(held[n].double().mean()) * cost for n, cost in per.items())
+        judged.clear()
         record = run.round(number, None)
-        assert record["flops"] == done
-        assert record["useful_flops"] == pytest.approx(useful, rel=1e-9, abs=100)
+        forward = sum(judged) * (per["0.weight"] / 2 + sum(cost for n, cost in per.items() if n != "0.weight") / 3)
+        assert record["flops"] == done + forward
+        assert record["useful_flops"] == pytest.approx(useful + forward, rel=1e-9, abs=100)
         fell |= useful < 0.9 * done
+        assert judged
     assert fell
 
 
