@@ -41,7 +41,7 @@ class Row(NamedTuple):
         return self.method in LOCAL_ROUNDS
 
 
-STEPS, TRIED = (0.2, 0.4), (0.1, 0.2, 0.4)
+STEPS, TRIED = (0.2, 0.4), (0.05, 0.1, 0.2, 0.4)
 """Step sizes of one gradient a round in ``compare``, and in ``retention``."""
 ONE_BIT: dict[str, Any] = {"ratio": (PRUNED,), "measurements": MEASURED}
 COMPARED = {

@@ -309,10 +309,21 @@ def test_examples_in_the_module_hold() -> None:
 def test_measured_runs_stay_below_the_corrected_bound() -> None:
     sys.path.append(str(ROOT / "reproduce"))
     script = importlib.import_module("wireless_bound")
-    rows = [script.measured(script.PROBLEM.plain(), outage, rounds=6, seeds=1) for outage in (0.0, 0.5)]
-    for row in rows:
-        assert all(0 < mean < bound for mean, bound in zip(row["mean"], script.bounds(row), strict=True))
-    assert rows[0]["mean"][-1] < rows[0]["mean"][0]
-    assert script.bounds(rows[1])[-1] > script.bounds(rows[0])[-1]
-    assert "outage 0.5" in script.picture(rows)
-    assert len(script.table(rows).splitlines()) == 4
+    for sent in ("dense", "signs"):
+        rows = [script.measured(sent, outage, rounds=6, seeds=1) for outage in (0.0, 0.5)]
+        for row in rows:
+            assert all(0 < mean < bound for mean, bound in zip(row["mean"], script.bounds(row), strict=True))
+        assert rows[0]["mean"][-1] < rows[0]["mean"][0]
+        assert script.bounds(rows[1])[-1] > script.bounds(rows[0])[-1]
+        assert "outage 0.5" in script.picture(rows) or sent == "signs"
+        assert len(script.table(rows).splitlines()) == 4
+
+
+def test_with_signs_every_term_of_the_corrected_bound_counts() -> None:
+    sys.path.append(str(ROOT / "reproduce"))
+    script = importlib.import_module("wireless_bound")
+    sensed = script.PROBLEM.sensed()
+    assert sensed["reconstruction"] > 1 > sensed["isometry"] > 0
+    setting = script.setting({"sent": "signs", "outage": 0.5, "longest": 5.0})
+    terms = gradient_bound(setting, 100, script.PROBLEM.rate, script.PROBLEM.gap, CORRECTIONS)
+    assert {name for name, term in terms.items() if not term} == {"noise", "step"}
