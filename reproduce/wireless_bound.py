@@ -8,7 +8,7 @@ squared gradient of F, at the models that the rounds begin with. The constants a
 far the runs went. Twelve devices are the most that the theorem can be had for as it is printed.
 
 Beside dense gradients there is the paper's own system: a third of the weights pruned, signs of measurements by one
-Gaussian matrix, those that were lost sent again with the next. Of the theorem's terms none is zero then. Its C and
+Gaussian matrix, those that were lost sent again with the next. Then every term counts that the corrections leave. C and
 delta are those of the matrix: C is how much least squares by it may multiply errors, delta how far it is from keeping
 lengths.
 
