@@ -7,6 +7,7 @@ import argparse
 import json
 import multiprocessing
 import shutil
+import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -37,6 +38,8 @@ HERE = Path(__file__).parent
 PAGES = HERE.parent / "docs/reproduction"
 CELLS = PAGES / "cells"
 UNDER_WAY = HERE.parent / "runs/cells"
+NO_PART = ("prepare", "evaluate", "save")
+"""Seconds that belong to a run and not to its rounds."""
 
 
 class Cell(NamedTuple):
@@ -112,6 +115,35 @@ def outcome(cell: Cell, data_dir: Path, more: More = nothing, engine: Engine | N
         "failures": sum(len(record["failures"]) for record in result.metrics),
         **more(cell, mine, result),
     }
+
+
+def personal(result: Result) -> Facts:
+    """Of a run whose clients' own models are what counts: these by evaluated round, beside the global one."""
+    told = [record for record in result.metrics if "personal_accuracy" in record]
+    found = [round(100 * record["personal_accuracy"], 2) for record in told]
+    return {
+        "best": max(found),
+        "last": found[-1],
+        "rounds_told": [record["round"] for record in told],
+        "personal": found,
+        "accuracy": [round(100 * record["accuracy"], 2) for record in told],
+        "worst_tenth": round(100 * told[-1]["worst_tenth_accuracy"], 2),
+        "flops": sum(record["flops"] for record in result.metrics),
+    }
+
+
+def timed(result: Result) -> Facts:
+    """Seconds of a round (median), from the first message to the new model, and what they were measured on."""
+    return {
+        "round_seconds": round(statistics.median(map(seconds, result.metrics)), 3),
+        "device": result.about["machine"]["device"],
+        "executor": result.about["executor"],
+    }
+
+
+def seconds(record: Facts) -> float:
+    """How long a round took."""
+    return float(sum(spent for phase, spent in record["seconds"].items() if phase not in NO_PART))
 
 
 def task(cell: Cell, data_dir: Path) -> Task:

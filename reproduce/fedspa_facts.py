@@ -1,6 +1,5 @@
 """What is kept of a FedSpa run: personal accuracies by round, and costs as they are and as the paper counts them."""
 
-import statistics
 from typing import Any
 
 import cells
@@ -15,32 +14,21 @@ from gossamer.random import key
 from gossamer.views import masks
 
 Record = dict[str, Any]
-NO_PART = ("prepare", "evaluate", "save")
-"""Seconds that belong to the run and not to its rounds."""
 WAYS = ("bytes_down", "bytes_up")
 
 
 def facts(cell: Cell, task: Task, result: Result) -> dict[str, Any]:
     """All figures that the page needs; ``best`` and ``last`` are those of clients' own models, as in the paper."""
     told = [record for record in result.metrics if "personal_accuracy" in record]
-    personal = [round(100 * record["personal_accuracy"], 2) for record in told]
     return {
-        "best": max(personal),
-        "last": personal[-1],
-        "rounds_told": [record["round"] for record in told],
-        "personal": personal,
-        "accuracy": [round(100 * record["accuracy"], 2) for record in told],
-        "worst_tenth": round(100 * told[-1]["worst_tenth_accuracy"], 2),
+        **cells.personal(result),
+        **cells.timed(result),
         "bytes": _running([_bytes(record) for record in result.metrics], told),
         "paper_bytes": _running([_bytes(record, "values") for record in result.metrics], told),
-        "flops": sum(record["flops"] for record in result.metrics),
         "useful_flops": sum(record["useful_flops"] for record in result.metrics),
         "paper_flops": paper_flops(cell, task, result.metrics),
         "masks": result.metrics[-1].get("masks"),
-        "round_seconds": round(statistics.median(map(_seconds, result.metrics)), 3),
         "failures": sum(len(record["failures"]) for record in result.metrics),
-        "device": result.about["machine"]["device"],
-        "executor": result.about["executor"],
     }
 
 
@@ -52,11 +40,6 @@ def _bytes(record: Record, kind: str = "") -> int:
 def _running(each: list[int], told: list[Record]) -> list[int]:
     """The sum up to each evaluated round."""
     return [sum(each[: record["round"]]) for record in told]
-
-
-def _seconds(record: Record) -> float:
-    """How long a round took, from the first message to the new model."""
-    return float(sum(spent for phase, spent in record["seconds"].items() if phase not in NO_PART))
 
 
 def paper_flops(cell: Cell, task: Task, metrics: list[Record]) -> int | None:

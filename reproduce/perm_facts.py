@@ -1,15 +1,14 @@
 """What is kept of a PERM run: clients' own accuracy and loss by round, who learned from whom, and what it cost."""
 
 import functools
-import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import cells
 import numpy as np
 import torch
 from cells import Cell
-from submodel_facts import seconds
 from torch import Tensor
 
 from gossamer import Method, Options, Task, mixing
@@ -50,23 +49,14 @@ def engine(method: Method, task: Task, *, out: Path, resume: bool, **options: An
 def facts(cell: Cell, task: Task, result: Result) -> Record:
     """All figures that the page needs; ``best`` and ``last`` are those of clients' own models."""
     told = [record for record in result.metrics if "personal_accuracy" in record]
-    personal = [round(100 * record["personal_accuracy"], 2) for record in told]
     return {
-        "best": max(personal),
-        "last": personal[-1],
-        "rounds_told": [record["round"] for record in told],
-        "personal": personal,
+        **cells.personal(result),
+        **cells.timed(result),
         "loss": [None if record["personal_loss"] is None else round(record["personal_loss"], 4) for record in told],
-        "accuracy": [round(100 * record["accuracy"], 2) for record in told],
-        "worst_tenth": round(100 * told[-1]["worst_tenth_accuracy"], 2),
         "constant": round(100 * constant(task), 2),
         "bytes_a_round": {way: _mean_bytes(result.metrics, way) for way in ("bytes_down", "bytes_up")},
-        "flops": sum(record["flops"] for record in result.metrics),
-        "round_seconds": round(statistics.median(map(seconds, result.metrics)), 3),
         "visits": _visits(result.metrics),
         "mixing": mixed(cell, task, result) if cell.method.startswith("perm") else None,
-        "device": result.about["machine"]["device"],
-        "executor": result.about["executor"],
     }
 
 

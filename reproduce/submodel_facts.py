@@ -17,8 +17,6 @@ from gossamer.random import fold, key
 from gossamer.types import Clock
 
 Record = dict[str, Any]
-NO_PART = ("prepare", "evaluate", "save")
-"""Seconds that belong to the run and not to its rounds."""
 
 
 def facts(cell: Cell, task: Task, result: Result) -> dict[str, Any]:
@@ -30,9 +28,7 @@ def facts(cell: Cell, task: Task, result: Result) -> dict[str, Any]:
         "loss": [round(record["loss"], 4) for record in result.metrics if "loss" in record],
         "rate": round(statistics.mean(held), 6),
         "bytes_a_client": {way: round(total / len(held)) for way, total in sent.items()},
-        "round_seconds": round(statistics.median(map(seconds, result.metrics)), 3),
-        "device": result.about["machine"]["device"],
-        "executor": result.about["executor"],
+        **cells.timed(result),
         "gap": gap(cell, task, result, device),
     }
 
@@ -47,11 +43,6 @@ def widths(cell: Cell, metrics: list[Record]) -> list[float]:
             at = own(fold(key(cell.seed), "round", clock.round), clock)
             found.append(capacity(view.capacities, view.drawn, clock, fold(at, "view")))
     return found
-
-
-def seconds(record: Record) -> float:
-    """How long a round took, from the first message to the new model."""
-    return float(sum(spent for phase, spent in record["seconds"].items() if phase not in NO_PART))
 
 
 def gap(cell: Cell, task: Task, result: Result, device: str) -> dict[str, float]:

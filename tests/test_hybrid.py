@@ -27,7 +27,7 @@ from gossamer.testing import check_method, check_view
 from gossamer.types import Params, State
 from gossamer.views import masks
 from gossamer.widths import ties
-from test_personal import Seen, batches, everything, flower, noise, same, slope
+from test_personal import Seen, everything, flower, noise, same, taught
 
 __all__ = ["flower"]  # a fixture
 
@@ -347,13 +347,7 @@ def test_a_round_is_what_the_paper_says_on_lenet5() -> None:
         total, holders = ({name: torch.zeros_like(t) for name, t in w.items()} for _ in range(2))
         for client in range(CLIENTS):
             mask = everything(w, held[client])
-            v = {name: w[name] * mask[name] for name in w}
-            lessons, _ = batches(run, number, client)
-            for step, (x, y) in enumerate(lessons):
-                g = slope(run, v, x, y)
-                v = {name: v[name] - 0.2 * g[name] * mask[name] for name in v}
-                if step + 1 == len(lessons) // 2:
-                    first = v
+            first, v = taught(run, number, client, w, mask)
             for name in w:
                 total[name] += v[name]
                 holders[name] += mask[name]

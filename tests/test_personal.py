@@ -444,6 +444,19 @@ def slope(run: Simulation, w: Params, x: Tensor, y: Tensor) -> Params:
     return {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
 
 
+def taught(run: Simulation, number: int, client: int, w: Params, mask: Params) -> tuple[Params, Params]:
+    """A client's weights after the first of two epochs, and after both."""
+    v = {name: w[name] * mask[name] for name in w}
+    (lessons, _), solver = batches(run, number, client), run.method.solver
+    assert isinstance(solver, SGD)
+    for step, (x, y) in enumerate(lessons):
+        g = slope(run, v, x, y)
+        v = {name: v[name] - solver.lr * g[name] * mask[name] for name in v}
+        if step + 1 == len(lessons) // 2:
+            first = v
+    return first, v
+
+
 def everything(like: Params, held: dict[str, Tensor]) -> Params:
     return {name: held[name].to(t) if name in held else torch.ones_like(t) for name, t in like.items()}
 
@@ -564,13 +577,7 @@ def test_a_round_of_sub_fedavg_is_what_the_paper_says() -> None:
         now = {client: dict(held[client]) for client in held}
         for client in range(CLIENTS):
             mask = everything(w, held[client])
-            v = {name: w[name] * mask[name] for name in w}
-            lessons, _ = batches(run, number, client)
-            for step, (x, y) in enumerate(lessons):
-                g = slope(run, v, x, y)
-                v = {name: v[name] - 0.3 * g[name] * mask[name] for name in v}
-                if step + 1 == len(lessons) // 2:
-                    first = v
+            first, v = taught(run, number, client, w, mask)
             for name in w:
                 total[name] += v[name]
                 holders[name] += mask[name]

@@ -194,7 +194,7 @@ def test_widths_are_those_that_were_trained_and_training_is_measured_without_aug
 
 def test_a_rounds_seconds_leave_out_what_the_run_does_besides() -> None:
     spent = {"prepare": 100.0, "brief": 1.0, "train": 2.0, "receive": 0.5, "other": 0.25, "evaluate": 50.0, "save": 9.0}
-    assert facts.seconds({"seconds": spent}) == 3.75
+    assert cells.seconds({"seconds": spent}) == 3.75
 
 
 # The page.

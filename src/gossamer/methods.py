@@ -517,8 +517,7 @@ def perm(
     ties: the width rule by hand (gossamer widths --toml shows its form); none derives it from the network
     """
     view, size = _widths(capacities, fleet, ties, complexity)
-    _check_compared(view, fleet, probe, sketch, keep)
-    _check_lambda(lambda_)
+    _check_compared(view, fleet, probe, lambda_, sketch, keep)
     server = Compare("uniform", "cohort", radius, global_lr, lambda_, solve, every, None, sketch, keep, size)
     before = Method(view, Probe(probe, noise=lambda_ is None), server=server)
     return Method(view, SGD(lr, epochs, steps, batch), server=_shuffle(warmup, bound, lr, radius), before=(before,))
@@ -556,8 +555,7 @@ def perm_two_stage(
     ties: the width rule by hand (gossamer widths --toml shows its form); none derives it from the network
     """
     view, size = _widths(capacities, fleet, ties, complexity)
-    _check_compared(view, fleet, probe, sketch, keep)
-    _check_lambda(lambda_)
+    _check_compared(view, fleet, probe, lambda_, sketch, keep)
     first, mean = SGD(global_lr, epochs, steps, batch), WarmUp("uniform", "cohort", radius, rounds=warmup)
     compare = Compare("uniform", "cohort", None, 0.0, lambda_, solve, "round", warmup, sketch, keep, size)
     before = Method(view, first, server=mean), Method(view, Probe(probe, noise=lambda_ is None), server=compare)
@@ -577,18 +575,16 @@ def _widths(capacities: Capacities, fleet: Fleet | None, ties: Ties | None, comp
     return Channels(capacities, order="static", ties=ties, fleet=fleet), complexity
 
 
-def _check_compared(view: View, fleet: Fleet | None, probe: int | None, sketch: int | None, keep: int | None) -> None:
+def _check_compared(
+    view: View, fleet: Fleet | None, probe: int | None, lambda_: float | None, sketch: int | None, keep: int | None
+) -> None:
     few = f"with a fleet probe must be a number, as memory depends on the batch: add --probe N; {AIR}"
-    equal = view == Full()
+    equal, fits = view == Full(), lambda_ is None or 0 <= lambda_ < math.inf
     require(
         (equal or not (sketch or keep), "clients with unequal models are compared in full: no sketch, no keep"),
         (fleet is None or probe is not None, few),
+        (fits, f"lambda must be a number from 0 on, got {lambda_}"),
     )
-
-
-def _check_lambda(lambda_: float | None) -> None:
-    fits = lambda_ is None or 0 <= lambda_ < math.inf
-    require((fits, f"lambda must be a number from 0 on, got {lambda_}"))
 
 
 # Thin links: pruned models, and signs of a few measurements.

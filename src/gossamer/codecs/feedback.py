@@ -5,14 +5,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossamer.codecs.base import Adding, Codec, Kept
+from gossamer.codecs.around import Around
+from gossamer.codecs.base import Codec, Kept
 from gossamer.codecs.retain import Retain
 from gossamer.random import Key
 from gossamer.types import Layout, Payload, State
 
 
 @dataclass(frozen=True)
-class Feedback(Codec):
+class Feedback(Around):
     """Remembers what the server has not got, and sends it with the next change.
 
     If a message arrives, what its codec lost is kept; if it does not, everything is. Nothing is lost for good, only
@@ -24,16 +25,6 @@ class Feedback(Codec):
     codec: Codec
 
     @property
-    def exact(self) -> bool:
-        """Where the codec inside is."""
-        return self.codec.exact
-
-    @property
-    def common(self) -> bool:
-        """Where the codec inside asks for it."""
-        return self.codec.common
-
-    @property
     def retains(self) -> Kept:
         """All that was lost is owed."""
         return "all"
@@ -42,25 +33,9 @@ class Feedback(Codec):
         """One that owes what was lost as well."""
         return Retain(other, accumulate=True) if other.retains == "nothing" else other
 
-    def codes(self, layout: Layout) -> int:
-        """As the codec inside."""
-        return self.codec.codes(layout)
-
-    def code(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        """As the codec inside."""
-        return self.codec.code(payload, layout, key)
-
-    def restore(self, code: Tensor, layout: Layout, key: Key) -> Tensor:
-        """As the codec inside."""
-        return self.codec.restore(code, layout, key)
-
     def init(self, layout: Layout) -> State:
         """Nothing is owed yet."""
         return {"owed": {name: torch.zeros(shape, dtype=layout.dtype) for name, shape in layout.shapes}}
-
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
-        """The payload when nothing is owed."""
-        return self.codec.encode(x, layout, key)
 
     def encode_with(self, x: Tensor, layout: Layout, state: State, key: Key) -> tuple[Payload, State]:
         """The payload for the change with what is owed, and what will be owed after it."""
@@ -76,15 +51,3 @@ class Feedback(Codec):
     def settle(self, state: State, delivered: bool) -> State:
         """What the codec lost, or all of it."""
         return {"owed": state["owed" if delivered else "whole"]}
-
-    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        """As the codec inside."""
-        return self.codec.decode(payload, layout, key)
-
-    def fold(self, acc: Tensor, payload: Payload, layout: Layout, key: Key, weight: float) -> None:
-        """As the codec inside."""
-        self.codec.fold(acc, payload, layout, key, weight)
-
-    def adding(self, payload: Payload, layout: Layout, key: Key, weight: float, like: Tensor) -> Adding:
-        """As the codec inside."""
-        return self.codec.adding(payload, layout, key, weight, like)

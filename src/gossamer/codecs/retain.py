@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from gossamer.codecs.around import Around
 from gossamer.codecs.base import Codec, Kept
 from gossamer.codecs.names import fits
 from gossamer.errors import require
@@ -52,7 +53,7 @@ class Memory:
 
 
 @dataclass(frozen=True)
-class Retain(Codec):
+class Retain(Around):
     """Adds a change that was lost to the next one. Training does not rehearse the codec inside.
 
     codec: what the sum goes through
@@ -80,27 +81,13 @@ class Retain(Codec):
         return "all" if self.accumulate else "last"
 
     @property
-    def exact(self) -> bool:
-        """Where the codec inside is."""
-        return self.codec.exact
-
-    @property
     def unbiased(self) -> bool:
         """Where the codec inside is."""
         return self.codec.unbiased
 
-    @property
-    def common(self) -> bool:
-        """Where the codec inside asks for it."""
-        return self.codec.common
-
     def init(self, layout: Layout) -> State:
         """Nothing was lost yet."""
         return self.memory.empty(layout)
-
-    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
-        """The payload when nothing was lost."""
-        return self.codec.encode(x, layout, key)
 
     def encode_with(self, x: Tensor, layout: Layout, state: State, key: Key) -> tuple[Payload, State]:
         """The payload of the sum, and what to remember."""
@@ -119,23 +106,3 @@ class Retain(Codec):
     def settle(self, state: State, delivered: bool) -> State:
         """Nothing is lost, or what was just sent."""
         return self.memory.settle(state, delivered)
-
-    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        """As the codec inside."""
-        return self.codec.decode(payload, layout, key)
-
-    def fold(self, acc: Tensor, payload: Payload, layout: Layout, key: Key, weight: float) -> None:
-        """As the codec inside."""
-        self.codec.fold(acc, payload, layout, key, weight)
-
-    def codes(self, layout: Layout) -> int:
-        """As the codec inside."""
-        return self.codec.codes(layout)
-
-    def code(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        """As the codec inside."""
-        return self.codec.code(payload, layout, key)
-
-    def restore(self, code: Tensor, layout: Layout, key: Key) -> Tensor:
-        """As the codec inside."""
-        return self.codec.restore(code, layout, key)

@@ -242,7 +242,7 @@ class Rounds(ABC):
         with ledger.time("train"):
             self.exchange(stage, asked, ledger, Inbox(asked, deliver))
         after = server.finish(self.server, acc, clock)
-        self.approve(stage, cohort, asked, after, ledger)
+        self.approve(stage, asked, len(cohort) - len(wanted), after, ledger)
         self.server = after
         for slot, model in server.moved(acc):
             self.models.put(slot, {"params": model})
@@ -250,8 +250,11 @@ class Rounds(ABC):
         if stage.last:
             self.settled(stage, asked, ledger)
 
-    def approve(self, stage: Stage, cohort: Sequence[int], asked: Sequence[int], after: State, ledger: Ledger) -> None:
-        """Refuse an exchange that is not to count: here one that no run can go on from."""
+    def approve(self, stage: Stage, asked: Sequence[int], heard: int, after: State, ledger: Ledger) -> None:
+        """Refuse an exchange that is not to count: here one that no run can go on from.
+
+        ``heard`` is how many of the cohort were not asked, as the server has heard them before.
+        """
         if not tree.finite(stage.method.server.model(after)):
             raise RunError(
                 f"the global model is not finite after round {stage.number + 1}: training diverges; start a new run "

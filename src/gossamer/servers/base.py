@@ -147,9 +147,18 @@ class Server(Protocol):
 
 
 class OneModel:
-    """A server with one model, in every round."""
+    """A server with one model for all, in every round."""
 
     own: ClassVar[bool] = False
+
+    def init(self, params: Params) -> State:
+        """The model, and nothing else."""
+        return {"params": params}
+
+    def model(self, state: State) -> Params:
+        """The model."""
+        params: Params = state["params"]
+        return params
 
     def fit(self: T, crowd: Crowd) -> T:
         """The server as it is."""

@@ -34,7 +34,7 @@ from gossamer.errors import ConfigError, require
 from gossamer.random import key as make_key
 from gossamer.servers.base import Arrival, Crowd, OneModel, Place
 from gossamer.servers.mean import Mean, Sum
-from gossamer.types import Clock, Layout, Params, State
+from gossamer.types import Clock, Layout, State
 
 SKETCH = 4096
 """Numbers that a gradient is reduced to where few weights a client are kept."""
@@ -111,14 +111,6 @@ class Compare(OneModel):
     def mean(self) -> Mean:
         """What moves the global model."""
         return Mean(self.weights, self.over, self.radius)
-
-    def init(self, params: Params) -> State:
-        """The global model."""
-        return self.mean.init(params)
-
-    def model(self, state: State) -> Params:
-        """The global model."""
-        return self.mean.model(state)
 
     def weigh(self, samples: int, batches: int) -> float:
         """How many samples there are: the server must know, whatever a client counts for."""

@@ -70,15 +70,6 @@ class Mean(OneModel):
             ),
         )
 
-    def init(self, params: Params) -> State:
-        """The model, and nothing else."""
-        return {"params": params}
-
-    def model(self, state: State) -> Params:
-        """The model."""
-        params: Params = state["params"]
-        return params
-
     def weigh(self, samples: int, batches: int) -> float:
         """Samples, batches or one."""
         return float({"samples": samples, "batches": batches, "uniform": 1}[self.weights])

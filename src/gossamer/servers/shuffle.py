@@ -91,15 +91,6 @@ class Shuffle(OneModel):
         """With the number of clients."""
         return replace(self, clients=crowd.clients)
 
-    def init(self, params: Params) -> State:
-        """The global model."""
-        return {"params": params}
-
-    def model(self, state: State) -> Params:
-        """The global model."""
-        params: Params = state["params"]
-        return params
-
     def weigh(self, samples: int, batches: int) -> float:
         """Nothing is averaged: every visit counts alike."""
         return 1.0

@@ -11,6 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gossamer.nets.lstm import step
+
 States = list[Tensor]
 """What a layer carries from one place to the next: its output first."""
 
@@ -64,9 +66,7 @@ def _run(rnn: Any, cell: Callable[..., States], rows: Tensor, states: States, we
 
 
 def _lstm(rnn: Any, ahead: Tensor, behind: Tensor, states: States) -> States:
-    enter, keep, new, show = (ahead + behind).chunk(4, -1)
-    memory = keep.sigmoid() * states[1] + enter.sigmoid() * new.tanh()
-    return [show.sigmoid() * memory.tanh(), memory]
+    return list(step(ahead + behind, states[1]))
 
 
 def _gru(rnn: Any, ahead: Tensor, behind: Tensor, states: States) -> States:

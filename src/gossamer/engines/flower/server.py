@@ -151,10 +151,9 @@ class Field(Rounds):
         ledger.notes["void"] = self.void
         ledger.notes["bytes_flower"] = {way: moved[way] - sent[way] for way in sent}
 
-    def approve(self, stage: Stage, cohort: Sequence[int], asked: Sequence[int], after: State, ledger: Ledger) -> None:
+    def approve(self, stage: Stage, asked: Sequence[int], heard: int, after: State, ledger: Ledger) -> None:
         """An exchange counts if enough clients replied, or had before and are not asked again; with finite numbers."""
         failed = {failure["client"]: failure["reason"] for failure in ledger.failures[stage.failed :]}
-        heard = len(cohort) - len(stage.method.server.asks(self.server, cohort))
         replied, needed = len(asked) + heard - len(failed), _share(self.settings.least, len(asked) + heard)
         why = "; ".join(f"client {client}: {reason}" for client, reason in failed.items())
         if replied < needed:
