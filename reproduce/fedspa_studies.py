@@ -100,6 +100,7 @@ def cell(data: str, setting: str, method: str, seed: int = 0) -> Cell:
         rounds=ROUNDS,
         schedule=SCHEDULE,
         eval_every=ALONE_EVERY if method == "local" else EVERY,
+        executor="captured-plain",
         solver={"weight_decay": WEIGHT_DECAY, "clip": CLIP},
     )
 

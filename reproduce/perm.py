@@ -28,8 +28,9 @@ from perm_studies import DEFAULT, STUDIES, cost
 
 
 def wanted(study: str, methods: list[str] | None) -> list[Cell]:
-    """The cells of a study; of some methods only, if these are given."""
-    return [cell for cell in STUDIES[study]() if not methods or cell.method in methods]
+    """The cells of a study, the longest first; of some methods only, if these are given."""
+    found = [cell for cell in STUDIES[study]() if not methods or cell.method in methods]
+    return sorted(found, key=cost, reverse=True)
 
 
 def main() -> None:

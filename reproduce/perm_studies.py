@@ -37,6 +37,7 @@ class Setting(NamedTuple):
     forward: operations of a forward pass of one sample
     every: evaluate every so many rounds
     executor: what trains clients, where the machine is not to say
+    searched: rounds of the search for step sizes
     """
 
     data: str
@@ -50,6 +51,7 @@ class Setting(NamedTuple):
     every: int = 5
     batch: int = 50
     executor: str = ""
+    searched: int = ROUNDS
 
 
 def _generated(data: str) -> Setting:
@@ -67,7 +69,18 @@ SETTINGS = {
     "literal": _generated("two-populations-literal"),
     "iid": _mnist("iid"),
     "one-class": _mnist("labels:1"),
-    "cifar": Setting("cifar-10:augment=no", "cnn2", "slices:2", 20, 1_000, 10_000, 8.7e6, executor="stacked"),
+    "cifar": Setting(
+        "cifar-10:augment=no",
+        "cnn2",
+        "slices:2",
+        20,
+        1_000,
+        10_000,
+        8.7e6,
+        every=10,
+        executor="captured-plain",
+        searched=50,
+    ),
     "femnist": Setting("femnist", "mlp", "natural:least=50", 20, 200, 1_000, 420_000),
 }
 
@@ -137,6 +150,7 @@ def cell(setting: str, method: str, seed: int = 0, choice: str | None = None) ->
     """One run; with the step sizes that were chosen, if none are named."""
     what, choice = SETTINGS[setting], choice or chosen(setting, method)
     alone = 5 if method == "local" else 1  # each client's model is evaluated on the whole test set too
+    rounds = what.searched if seed == SEARCHED_ON else what.rounds
     return Cell(
         name=f"perm-{setting}-{method}-{choice}-{seed}",
         method=method,
@@ -145,7 +159,7 @@ def cell(setting: str, method: str, seed: int = 0, choice: str | None = None) ->
         model=what.model,
         split=what.split,
         seed=seed,
-        rounds=what.rounds,
+        rounds=rounds,
         clients=CLIENTS,
         per_round=CLIENTS,
         eval_every=alone * what.every if what.model != "logistic" else what.every,

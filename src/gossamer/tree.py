@@ -45,6 +45,14 @@ def scale(a: Mapping[str, Tensor], by: Tensor) -> Params:
     return dict(zip(a, torch._foreach_mul(list(a.values()), by), strict=True))
 
 
+def multiply(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Params:
+    """``a`` times ``b``, entry by entry, for the names that both have; what only ``a`` has stays as it is."""
+    both = {name: tensor for name, tensor in a.items() if name in b}
+    if not _at_once(both):
+        return {**a, **{name: tensor * b[name] for name, tensor in both.items()}}
+    return {**a, **dict(zip(both, torch._foreach_mul(list(both.values()), [b[name] for name in both]), strict=True))}
+
+
 def norm(a: Mapping[str, Tensor]) -> Tensor:
     """The Euclidean norm of all entries taken together, added up in name order."""
     if _at_once(a):

@@ -21,7 +21,7 @@ from gossamer.method import SILENT, Broadcast, Job, Method, Sent, Trained
 from gossamer.objective import Objective, seeded
 from gossamer.random import Key, fold
 from gossamer.solvers import Now
-from gossamer.tree import add, subtract
+from gossamer.tree import add, multiply, scale, subtract
 from gossamer.types import Clock, Flops, Params, State
 from gossamer.views import Full
 from gossamer.wire import Letter
@@ -185,8 +185,8 @@ def step(
         losses.append(loss)
         grads = method.form.pull(grads, at, aid["form"]) if aid["form"] else grads
         if "scale" in aid:
-            grads = {name: grad * aid["scale"] for name, grad in grads.items()}
-        return masked(grads, aid["keep"]), changed
+            grads = scale(grads, aid["scale"])
+        return multiply(grads, aid["keep"]), changed
 
     new = method.solver.step(gradient, start, carry, now)
     if "taken" in carry:
@@ -197,13 +197,8 @@ def step(
 def felt(codec: Codec, trained: Sequence[str], start: Params, params: Params, aid: State, taken: Tensor) -> Params:
     """The tensors as the forward pass sees them, when training feels what the codec will do to the change."""
     change = subtract(params, {name: start[name] for name in trained})
-    sent = masked(codec.rehearse(change, aid["codec"], taken), aid["keep"])
+    sent = multiply(codec.rehearse(change, aid["codec"], taken), aid["keep"])
     return {**params, **{name: start[name] + value for name, value in sent.items()}}
-
-
-def masked(values: Params, keep: Params) -> Params:
-    """Values, zero where the client does not train an entry."""
-    return {name: value * keep[name] if name in keep else value for name, value in values.items()} if keep else values
 
 
 class Lesson:

@@ -18,7 +18,7 @@ from gossamer.engines.client import Client, Lesson, Order
 from gossamer.engines.executors.compiled import check
 from gossamer.engines.executors.program import begin_anew
 from gossamer.engines.executors.stacked import Group, InChunks, Pair, kind
-from gossamer.engines.executors.steps import in_place, tensors
+from gossamer.engines.executors.steps import Step, in_place, plain_step, pure_step, tensors
 from gossamer.errors import ConfigError
 from gossamer.method import Job, Trained
 from gossamer.types import State
@@ -41,10 +41,11 @@ class Captured(InChunks):
         if client.objective.device.type != "cuda":
             raise ConfigError("executor captured needs a GPU: use --device cuda, or another executor")
         super().__init__(client, size)
-        self.plain = self.compiled = stepping(client)
+        self.plain = self.compiled = stepping(client, plain_step(client.method, client.objective))
         if self.compiles:
             begin_anew()
-            self.compiled = torch.compile(self.plain, fullgraph=True, dynamic=False)
+            pure = stepping(client, pure_step(client.method, client.objective))
+            self.compiled = torch.compile(pure, fullgraph=True, dynamic=False)
         self.full: int | None = None
         self.room = 0
         self.places: dict[Any, list[Place]] = {}
@@ -95,9 +96,9 @@ Stepping = Callable[[State, int], None]
 """Takes one step, on the next so many samples, of the client whose tensors these are."""
 
 
-def stepping(client: Client) -> Stepping:
+def stepping(client: Client, by: Step) -> Stepping:
     """A client's step on tensors that stay where they are, from the numbers of its samples on."""
-    step = in_place(client.method, client.objective)
+    step = in_place(by, client.objective)
 
     def take(place: State, size: int) -> None:
         rows = place["at"] + torch.arange(size, device=place["at"].device)

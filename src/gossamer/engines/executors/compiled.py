@@ -13,7 +13,7 @@ from gossamer.engines.client import Client, Done, Lesson, Order
 from gossamer.engines.executors.program import Program, begin_anew
 from gossamer.engines.executors.side_by_side import SideBySide
 from gossamer.engines.executors.stacked import CHUNK, Stacked, kind, refuse_random
-from gossamer.engines.executors.steps import in_place, tensors
+from gossamer.engines.executors.steps import in_place, pure_step, tensors
 from gossamer.errors import ConfigError
 from gossamer.method import Job, Method, Trained
 from gossamer.objective import Objective
@@ -34,7 +34,7 @@ class CompiledClient(Client):
         refuse_random(objective)
         self.size: int | None = None
         begin_anew()
-        step = in_place(method, objective)
+        step = in_place(pure_step(method, objective), objective)
 
         def take(nest: State) -> Tensor:
             return step(nest["start"], nest["carry"], nest["aid"], nest["rows"], nest.get("draws"), nest["now"])
