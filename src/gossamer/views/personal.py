@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gossamer.codecs.packing import bits, unbits
 from gossamer.errors import ConfigError, require
-from gossamer.random import Key, fold, permutation
+from gossamer.random import Key, fold, uniform, words
 from gossamer.random import key as make_key
 from gossamer.solvers import Solver
 from gossamer.sparsity import DENSITIES, kept
@@ -26,6 +26,9 @@ from gossamer.views.base import Evidence, Network, shared_key
 from gossamer.views.masks import Bits
 
 Trained = tuple[tuple[str, torch.Size], ...]
+
+LOWEST = torch.iinfo(torch.int64).min
+"""Turns over the sign: words in the order that they have as unsigned numbers."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ class Personal:
         for name, packed in mine["mask"].items():
             weight = evidence.weights[name].reshape(-1)
             held = unbits(packed.to(weight.device), weight.numel())
-            wanted = gradient[name].reshape(-1).abs() if gradient else _random(fold(key, "regrow", name), weight)
+            wanted = gradient[name].reshape(-1).abs() if gradient else _drawn(fold(key, "regrow", name), weight)
             new[name] = bits(moved(held, weight.abs(), wanted, share))
         said = masks.difference(mine["mask"], new)
         return {"mask": {name: packed.cpu() for name, packed in new.items()}}, said
@@ -136,16 +139,14 @@ def _counts(view: Personal) -> dict[str, int]:
 
 @lru_cache(maxsize=256)
 def _first(view: Personal, client: int | None) -> Bits:
-    """The mask that a client, or everybody, starts with."""
+    """The mask that a client, or everybody, starts with: the first so many entries of a permutation of all."""
     shapes, found = dict(view.shapes or ()), {}
     for name, many in _counts(view).items():
         at = fold(view.at, "mask", name, *([] if client is None else [client]))
-        mask = torch.zeros(shapes[name].numel(), dtype=torch.bool)
-        mask[torch.from_numpy(permutation(at, shapes[name].numel())[:many])] = True
-        found[name] = bits(mask)
+        found[name] = bits(masks.smallest(words(at, shapes[name].numel()) ^ LOWEST, many))
     return found
 
 
-def _random(key: Key, like: Tensor) -> Tensor:
-    """Numbers in random order, by which entries are taken up at random; all different, as not every type has them."""
-    return torch.from_numpy(permutation(key, like.numel())).to(like.device, torch.float64)
+def _drawn(key: Key, like: Tensor) -> Tensor:
+    """Random numbers, by which entries are taken up at random."""
+    return uniform(key, like.numel(), dtype=torch.float64, device=like.device)
