@@ -10,7 +10,7 @@ import shutil
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -215,12 +215,20 @@ def run(
     more: More = nothing,
     engine: Engine | None = None,
 ) -> None:
-    """Run the cells that are missing, several at once; none is begun after so many seconds."""
+    """Run the cells that are missing, several at once; none is begun after so many seconds.
+
+    One that fails (a full disk, say) does not keep the others from being done: that is said at the end.
+    """
     CELLS.mkdir(parents=True, exist_ok=True)
-    until = time.time() + seconds
+    until, failed = time.time() + seconds, []
     with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
-        for job in [pool.submit(keep, cell, data_dir, until, more, engine) for cell in cells]:
-            print(job.result(), flush=True)
+        under_way = {pool.submit(keep, cell, data_dir, until, more, engine): cell for cell in cells}
+        for job in as_completed(under_way):
+            if error := job.exception():
+                failed.append(under_way[job].name)
+            print(f"{under_way[job].name}: FAILED, {error!r}" if error else job.result(), flush=True)
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}; what they had saved is in {UNDER_WAY}: run again to go on")
 
 
 def parser(description: str, studies: Sequence[str], default: Sequence[str], methods: str) -> argparse.ArgumentParser:

@@ -2,7 +2,9 @@
 
 import importlib
 import json
+import re
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -87,6 +89,25 @@ def test_shakespeare_runs(tmp_path: Path, empty: Path, monkeypatch: pytest.Monke
     found = cells.read(small)
     assert found["failures"] == 0
     assert len(found["accuracy"]) == 1
+
+
+def test_a_cell_that_fails_keeps_no_other_from_being_done(
+    empty: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = list(studies.cifar())[:3]
+
+    def keep(cell: Any, *rest: Any) -> str:
+        if cell is mine[1]:
+            raise OSError("No space left on device")
+        return f"{cell.name}: done"
+
+    monkeypatch.setattr(cells, "keep", keep)
+    monkeypatch.setattr(cells, "ProcessPoolExecutor", lambda jobs, context: ThreadPoolExecutor(jobs))
+    with pytest.raises(SystemExit, match=rf"failed: {re.escape(mine[1].name)}; .* run again to go on"):
+        cells.run(mine, empty, jobs=1, seconds=60)
+    said = capsys.readouterr().out
+    assert all(f"{cell.name}: done" in said for cell in (mine[0], mine[2]))
+    assert f"{mine[1].name}: FAILED, OSError('No space left on device')" in said
 
 
 # The page.

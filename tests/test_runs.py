@@ -4,6 +4,7 @@ import errno
 import json
 import multiprocessing
 import os
+import random
 import signal
 import stat
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import torch
 
 from gossamer import RunError, fedavg, local, simulate
 from gossamer.clients import Clients
+from gossamer.files import from_tensors
 from gossamer.method import Method
 from gossamer.runs import RunFolder, check_vacant, is_busy, read_about, read_metrics, read_server
 from gossamer.testing import tiny_task
@@ -141,6 +143,29 @@ def test_the_last_two_checkpoints_are_kept_and_no_more(tmp_path: Path) -> None:
     manifests = [json.loads((tmp_path / f"run/checkpoints/{n}/manifest.json").read_text()) for n in (3, 4)]
     needed = {name for m in manifests for name in m["files"] if name.startswith("clients/")}
     assert {f"clients/{p.name}" for p in (tmp_path / "run/clients").iterdir()} == needed
+
+
+def test_files_hold_at_most_twice_what_clients_remember(tmp_path: Path) -> None:
+    """Forty clients, four a round: without writing some again, files would hold more than three times as much."""
+    draw = random.Random(0)
+    folder, clients, models = RunFolder.create(tmp_path / "run", {}, {}), Clients(), Clients()
+    for done in range(1, 121):
+        if done % 30 == 0:  # as after a break
+            folder.close()
+            folder, clients, models = RunFolder.open(tmp_path / "run"), Clients(), Clients()
+            assert folder.restore()
+            folder.recall(clients, models)
+        for client in draw.sample(range(40), 4):
+            clients.put(client, {"mask": torch.full((3,), float(done))})
+        folder.save(done, {}, clients, models)
+        manifest = json.loads((tmp_path / f"run/checkpoints/{done}/manifest.json").read_text())
+        held = {name: from_tensors(tmp_path / "run" / name) for name in manifest["files"] if "clients/" in name}
+        assert sum(map(len, held.values())) <= 2 * len(manifest["clients"])
+        assert list(map(int, manifest["clients"])) == clients.known()
+        for client, home in manifest["clients"].items():
+            found = held[f"clients/{home}.safetensors"][f"{client}/mask"]
+            assert torch.equal(found, clients.get(int(client))["mask"])
+    folder.close()
 
 
 def flip(path: Path) -> None:

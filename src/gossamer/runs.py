@@ -4,7 +4,7 @@
     split.safetensors      which client holds which samples
     executor.json          which executor the run uses, and what was measured if it was chosen
     metrics.jsonl          one line a round, only ever appended to
-    clients/N.safetensors  what the clients of round N remember
+    clients/N.safetensors  what the clients of round N remember, and some of earlier rounds
     models/N.safetensors   models of clients' own that the server keeps, as round N left them
     checkpoints/N/         the server's state after N rounds, and a manifest with the digest of every file it needs
     report.html            the run as a page, written when it ends
@@ -19,6 +19,7 @@ is used, and the run says so.
 import json
 import os
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,6 +37,9 @@ KEEP = 2
 """How many checkpoints are kept."""
 
 CHOICE = "executor.json"
+
+SLACK = 2
+"""Files have at most so many times the states that count; before that, some of the oldest are written once more."""
 
 STORES = ("clients", "models")
 """What is kept client by client: in the folder of that name, and under that name in a manifest."""
@@ -56,7 +60,8 @@ class RunFolder:
         self.path = path
         self.warnings: list[str] = []
         self._lock = files.take_lock(path / "run.lock")
-        self._homes: dict[str, dict[int, int]] = {store: {} for store in STORES}
+        self._homes: dict[str, dict[int, int]] = {store: {} for store in STORES}  # whose state is in which round's file
+        self._filed: dict[str, int] = {}  # how many states there are in a file, whether they still count or not
         self._digests: dict[str, str] = {}
 
     @classmethod
@@ -116,12 +121,30 @@ class RunFolder:
         self._tidy()
 
     def _write_states(self, rounds: int, store: str, states: Clients) -> None:
-        name = _file(store, rounds)
-        changed = {str(client): states.get(client) for client in states.changed}
-        files.write(self.path / name, files.to_tensors(tree.flatten(changed)))
+        name, homes = _file(store, rounds), self._homes[store]
+        homes |= dict.fromkeys(states.changed, rounds)
+        mine = self._gathered(store, rounds)
+        homes |= dict.fromkeys(mine, rounds)
+        flat = tree.flatten({str(client): states.get(client) for client in mine})
+        files.write(self.path / name, files.to_tensors(flat))
         files.sync_folder(self.path / store)
-        self._homes[store] |= dict.fromkeys(states.changed, rounds)
-        self._digests[name] = files.digest(self.path / name)
+        self._digests[name], self._filed[name] = files.digest(self.path / name), len(tree.unflatten(flat))
+
+    def _gathered(self, store: str, rounds: int) -> list[int]:
+        """Whose states a round writes: those at home there, and those of files in which most do not count any more.
+
+        A file is kept as long as one state in it counts. Were none written again, files would come to hold several
+        times what clients remember.
+        """
+        homes = self._homes[store]
+        counting = Counter(homes.values())
+        mine = {client for client, home in homes.items() if home == rounds}
+        others = {home: self._filed[_file(store, home)] for home in counting if home != rounds}
+        while others and len(mine) + sum(others.values()) > SLACK * len(homes):
+            stalest = max(others, key=lambda home: (others[home] - counting[home], -home))
+            del others[stalest]
+            mine |= {client for client, home in homes.items() if home == stalest}
+        return sorted(mine)
 
     def _write_checkpoint(self, rounds: int, server: State) -> None:
         aside, final = self.path / f"checkpoints/.{rounds}", self.path / f"checkpoints/{rounds}"
@@ -185,6 +208,7 @@ class RunFolder:
             homes = self._homes[store]
             for home in set(homes.values()):
                 found = tree.unflatten(files.from_tensors(self.path / _file(store, home)))
+                self._filed[_file(store, home)] = len(found)
                 for client in found:
                     if homes[int(client)] == home:
                         states.fill(int(client), found[client])
