@@ -10,12 +10,13 @@ names studies; none renews the page alone:
     baselines       CIFAR-10: Ditto, Sub-FedAvg, Subsampling and Local in all settings
     densities       CIFAR-10, setting B: densities 0.2 and 0.8 of FedSpa and Sub-FedAvg
     ablations       CIFAR-10: random regrowth, masks of clients' own from the start, uniform densities
+    longer          CIFAR-10, setting B: FedSpa and FedAvg with four times the rounds
     hybrid          CIFAR-10: Sub-FedAvg with channels of convolutions, in all settings
     seeds           more seeds of ``claims``, which takes twice as long as that
     emnist-letters  EMNIST-Letters with LeNet5: all methods in all settings
     cifar-100       CIFAR-100 with ResNet18-GN: the same, and all variants in setting B
 
-Without ``--only`` the first four are run, in this order: what time does not suffice for is the least important. Cells
+Without ``--only`` the first five are run, in this order: what time does not suffice for is the least important. Cells
 whose data set is not in DIR are left out.
 """
 

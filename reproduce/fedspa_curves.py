@@ -1,11 +1,12 @@
 """FedSpa's Figures 1 and 3: clients' own accuracy by round and by bytes, two pictures a setting, of the first seed."""
 
 import re
+from itertools import product
 
 import cells
 from cells import PAGES
 from fedmrn_curves import picture
-from fedspa_studies import METHODS, SETS, SETTINGS, cell
+from fedspa_studies import LONGER, METHODS, PATIENT, ROUNDS, SETS, SETTINGS, cell
 
 from gossamer.report.svg import Series
 
@@ -16,18 +17,16 @@ AXES = {"rounds": "round", "bytes": "GB sent and received"}
 
 def draw() -> None:
     """Draw all pictures anew."""
-    for data in SETS:
-        for setting in SETTINGS:
-            for axis in AXES:
-                lines = series(data, setting, axis)
-                if lines:
-                    title = f"{data}, setting {setting}: accuracy of clients' own models (%)"
-                    (PAGES / name(data, setting, axis)).write_text(drawn(title, axis, lines))
+    for data, setting, axis, rounds in product(SETS, SETTINGS, AXES, (ROUNDS, LONGER)):
+        lines = series(data, setting, axis, rounds)
+        if lines:
+            title = f"{data}, setting {setting}: accuracy of clients' own models (%)"
+            (PAGES / name(data, setting, axis, rounds)).write_text(drawn(title, axis, lines))
 
 
-def name(data: str, setting: str, axis: str) -> str:
+def name(data: str, setting: str, axis: str, rounds: int = ROUNDS) -> str:
     """The file of a picture."""
-    return f"fedspa-{data}-{setting}-{axis}.svg"
+    return f"fedspa-{data}-{setting}{'' if rounds == ROUNDS else rounds}-{axis}.svg"
 
 
 def drawn(title: str, axis: str, lines: list[Series]) -> str:
@@ -36,9 +35,10 @@ def drawn(title: str, axis: str, lines: list[Series]) -> str:
     return plain.replace(f">{AXES['rounds']}<", f">{AXES[axis]}<")
 
 
-def series(data: str, setting: str, axis: str) -> list[Series]:
+def series(data: str, setting: str, axis: str, rounds: int = ROUNDS) -> list[Series]:
     """A line for each method that there is a cell of; who sends nothing has none by bytes."""
-    mine = {method: cell(data, setting, method) for method in DRAWN}
+    methods = DRAWN if rounds == ROUNDS else PATIENT
+    mine = {method: cell(data, setting, method, rounds=rounds) for method in methods}
     kept = {method: cells.read(each) for method, each in mine.items() if each.path.exists()}
     across = {m: found["rounds_told"] if axis == "rounds" else _giga(found["bytes"]) for m, found in kept.items()}
     points = {m: list(zip(across[m], found["personal"], strict=True)) for m, found in kept.items()}

@@ -9,7 +9,9 @@ import fedspa_paper as paper
 from fedspa_studies import (
     ALONE_EVERY,
     EVERY,
+    LONGER,
     METHODS,
+    PATIENT,
     PRUNINGS,
     ROUNDS,
     SEEDS,
@@ -32,7 +34,7 @@ EVERYTHING = {**METHODS, **VARIANTS}
 
 def page() -> str:
     """All that is made of cells, part by part."""
-    parts = [missing(), SETTING, claims()]
+    parts = [missing(), SETTING, claims(), longer()]
     parts += [accuracies(data, setting) for data in SETS for setting in SETTINGS]
     parts += [speeds(data) for data in SETS] + [ablations(), globals_(), exchanged(), costs()]
     return "\n".join(part for part in parts if part)
@@ -43,9 +45,9 @@ def missing() -> str:
     return cells.missing(STUDIES)
 
 
-def kept(data: str, setting: str, method: str) -> dict[int, Kept]:
+def kept(data: str, setting: str, method: str, rounds: int = ROUNDS) -> dict[int, Kept]:
     """What there is of a method in a setting, by seed."""
-    every = {seed: cell(data, setting, method, seed) for seed in SEEDS}
+    every = {seed: cell(data, setting, method, seed, rounds) for seed in SEEDS}
     return {seed: cells.read(each) for seed, each in every.items() if each.path.exists()}
 
 
@@ -118,6 +120,23 @@ def _claim(said: str, data: str, setting: str, one: str, other: str) -> list[lis
     beside = "" if None in theirs else f"{theirs[0] - theirs[1]:.1f}"  # type: ignore[operator]
     here = spread([first[seed]["last"] - second[seed]["last"] for seed in both])
     return [[said, data.upper(), setting.upper(), f"`{one}` - `{other}`", beside, here, f"{len(both)}"]]
+
+
+def longer(data: str = "cifar-10", setting: str = "b") -> str:
+    """The same claims after more rounds, with a picture."""
+    lines, targets = [], (*SETS[data].targets, 75)
+    for method in PATIENT:
+        found = list(kept(data, setting, method, LONGER).values())
+        if found:
+            own, whole = (spread([one[which][-1] for one in found]) for which in ("personal", "accuracy"))
+            here = [reached(found, target) for target in targets]
+            theirs, _ = paper.SPEED[setting].get(method, (None, None))
+            lines.append([f"`{method}`", shown(published(data, setting, method)), own, whole, *here, shown(theirs, 0)])
+    heads = ["method", f"paper, {paper.ROUNDS[data]} rounds", "last", "global model"]
+    heads += [*(f"{target} %" for target in targets), "paper, 75 %"]
+    told = "Of clients' own models, also the first evaluated rounds in which they are that good."
+    made = table(f"{LONGER} rounds: {data.upper()}, setting {setting.upper()}", heads, lines, told)
+    return f"{made}\n\n![By rounds]({fedspa_curves.name(data, setting, 'rounds', LONGER)})" if made else ""
 
 
 # Table 2.

@@ -277,6 +277,19 @@ def test_rounds_to_an_accuracy_are_the_first_that_reach_it_in_every_run(empty: P
     assert line == wanted
 
 
+def test_longer_runs_have_a_table_of_their_own(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curves, "PAGES", empty)
+    put(studies.cell("cifar-10", "b", "dst"), [99.0])
+    assert page.longer() == ""
+    cell = studies.cell("cifar-10", "b", "dst", rounds=studies.LONGER)
+    assert (cell.rounds, cell.eval_every) == (240, 16)
+    put(cell, [25.0, 45.0, 76.0])
+    assert "| `dst` | 88.2 | 76.00 | 76.00 | 8 | 8 | 12 | 12 | 12 | 12 | 206 |" in page.longer()
+    curves.draw()
+    assert (empty / "fedspa-cifar-10-b240-rounds.svg").read_text().count('class="line') == 2
+    assert "![By rounds](fedspa-cifar-10-b240-rounds.svg)" in page.longer()
+
+
 def test_variants_stand_beside_what_they_vary(empty: Path) -> None:
     put(studies.cell("cifar-100", "b", "dst-uniform"), [40.0])
     put(studies.cell("cifar-100", "b", "dst"), [50.0])
