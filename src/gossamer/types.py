@@ -61,7 +61,7 @@ class Layout:
         if len(dtypes) > 1:
             found = listed(map(str, dtypes))
             raise ConfigError(f"a model that travels must be of one floating-point type, got {found}")
-        held = {name: _marked(mask.reshape(-1) != 0) for name, mask in (keep or {}).items() if name in params}
+        held = {name: true_at(mask.reshape(-1) != 0) for name, mask in (keep or {}).items() if name in params}
         return cls(tuple((name, params[name].shape) for name in sorted(params)), dtypes.pop(), held)
 
     def only(self, names: Collection[str]) -> "Layout":
@@ -199,7 +199,7 @@ class Part:
         return full
 
 
-def _marked(mask: Tensor) -> Tensor:
+def true_at(mask: Tensor) -> Tensor:
     """Where a vector of booleans is true; NumPy finds that several times faster than torch."""
     return mask.nonzero().view(-1) if mask.is_cuda else torch.from_numpy(np.flatnonzero(mask.numpy()))
 

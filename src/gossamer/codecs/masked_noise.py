@@ -34,7 +34,6 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -185,9 +184,10 @@ class MaskedNoise(Codec):
         """Chunk by chunk a place in ``into``, whose entries are those from ``first`` on, and its masked noise."""
         for place in torch.split(into, CHUNK["cuda" if packed.is_cuda else "cpu"]):
             skip, end = first % 8, first + len(place)
-            mask = _unpacked(packed[first // 8 : -(-end // 8)], skip + len(place))[skip:]
+            flags = packing.unbits(packed[first // 8 : -(-end // 8)], skip + len(place))[skip:]
+            mask = (packing.plus_minus if self.signed else packing.numbers)(flags, torch.float32)
             noise = self._noise(key, first, len(place), packed.device)
-            yield place, noise.mul_(mask.mul_(2).sub_(1) if self.signed else mask)
+            yield place, noise.mul_(mask)
             first = end
 
     def _noise(self, key: Key, start: int, count: int, device: torch.device | str) -> Tensor:
@@ -197,13 +197,6 @@ class MaskedNoise(Codec):
 def _worth(payload: Payload, size: int) -> bool:
     """Whether this is a mask as gaps, and these are enough shorter than its bits."""
     return set(payload) == GAPS and sum(array.numel() for array in payload.values()) + WORTH <= -(-size // 8)
-
-
-def _unpacked(packed: Tensor, count: int) -> Tensor:
-    """Bits as float32; NumPy has the faster way on a CPU."""
-    if packed.device.type == "cpu":
-        return torch.from_numpy(np.unpackbits(packed.numpy(), count=count, bitorder="little")).to(torch.float32)
-    return packing.unbits(packed, count).to(torch.float32)
 
 
 @functools.cache

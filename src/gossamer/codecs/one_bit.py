@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from gossamer.codecs.base import Codec, Kept
-from gossamer.codecs.packing import expect_bits
+from gossamer.codecs.packing import expect_bits, plus_minus
 from gossamer.codecs.retain import Memory, Retain
 from gossamer.codecs.scale import expect_scale
 from gossamer.errors import PayloadError, listed, require
@@ -194,7 +194,7 @@ class OneBit(Codec):
         if both:
             lengths.append(self.coefficient * self._length(payload, "lost", layout, flags))
         weights = torch.stack(lengths)
-        values = (2 * flags.to(layout.dtype) - 1).view(count, len(lengths)) @ weights
+        values = plus_minus(flags, layout.dtype).view(count, len(lengths)) @ weights
         return torch.cat((values, weights.sum().view(1)))
 
     def _length(self, payload: Payload, name: str, layout: Layout, like: Tensor) -> Tensor:

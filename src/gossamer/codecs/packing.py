@@ -1,5 +1,6 @@
 """Bits and trits to bytes and back, on any device: the first of a byte is its lowest."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +17,8 @@ def bits(flags: Tensor) -> Tensor:
     >>> bits(torch.tensor([True, False, True]))
     tensor([5], dtype=torch.uint8)
     """
+    if flags.device.type == "cpu":  # where NumPy is ten times as fast
+        return torch.from_numpy(np.packbits(flags.numpy(), bitorder="little"))
     full = torch.zeros(-(-len(flags) // 8) * 8, dtype=torch.uint8, device=flags.device)
     full[: len(flags)] = flags
     return (full.view(-1, 8) << _places(flags.device)).sum(1, dtype=torch.uint8)
@@ -23,8 +26,20 @@ def bits(flags: Tensor) -> Tensor:
 
 def unbits(packed: Tensor, count: int) -> Tensor:
     """The booleans behind :func:`bits`; ``packed`` must have just the bytes that ``count`` of them take."""
+    if packed.device.type == "cpu":
+        return torch.from_numpy(np.unpackbits(packed.numpy(), count=count, bitorder="little")).view(torch.bool)
     flags = ((packed.view(-1, 1) >> _places(packed.device)) & 1).view(-1).bool()
     return flags[:count]
+
+
+def numbers(flags: Tensor, dtype: torch.dtype) -> Tensor:
+    """Booleans as 0 and 1; as bytes they are changed several times faster than as booleans."""
+    return flags.view(torch.uint8).to(dtype)
+
+
+def plus_minus(flags: Tensor, dtype: torch.dtype) -> Tensor:
+    """Booleans as -1 and 1."""
+    return numbers(flags, dtype).mul_(2).sub_(1)
 
 
 def expect_bits(payload: Payload, name: str, count: int) -> Tensor:

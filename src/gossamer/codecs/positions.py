@@ -13,9 +13,9 @@ random take at most 5 % and three bytes more than they must: the logarithm of th
 import torch
 from torch import Tensor
 
-from gossamer.codecs.packing import bits, expect_bits, unbits
+from gossamer.codecs.packing import bits, expect_bits, numbers, unbits
 from gossamer.errors import PayloadError
-from gossamer.types import Payload
+from gossamer.types import Payload, true_at
 from gossamer.wire import expect
 
 INVERTED = 0x80  # added to the shift when the gaps are those between entries that are not marked
@@ -28,7 +28,7 @@ def pack(mask: Tensor) -> Payload:
     {'quotients': 1, 'remainders': 2}
     """
     inverted = 2 * marked(mask) > len(mask)
-    rare = (~mask if inverted else mask).nonzero().view(-1)
+    rare = true_at(~mask if inverted else mask)
     gaps = torch.diff(rare, prepend=rare.new_full((1,), -1)) - 1
     shift = _shift(gaps)
     quotients = (gaps >> shift) + 1
@@ -49,7 +49,7 @@ def unpack(payload: Payload, count: int) -> Tensor:
     gaps = _quotients(quotients, count) << _checked(shift, count)
     digits = expect_bits({"remainders": remainders[1:]}, "remainders", len(gaps) * shift)
     for place, column in enumerate(digits.view(len(gaps), shift).unbind(1)):
-        gaps += column.to(torch.int64) << place
+        gaps += numbers(column, torch.int64) << place
     mask = torch.zeros(count, dtype=torch.bool, device=gaps.device)
     mask[_places(gaps, count)] = True
     return ~mask if inverted else mask
@@ -106,7 +106,7 @@ def _any_bytes(payload: Payload, name: str) -> Tensor:
 def _quotients(packed: Tensor, count: int) -> Tensor:
     if len(packed) and int(packed[-1]) == 0:
         raise PayloadError("'quotients' ends in a byte without a one")
-    ends = unbits(packed, 8 * len(packed)).nonzero().view(-1)
+    ends = true_at(unbits(packed, 8 * len(packed)))
     if 2 * len(ends) > count:
         raise PayloadError(f"'quotients' has {len(ends):,} gaps, more than half of {count:,} entries")
     return torch.diff(ends, prepend=ends.new_full((1,), -1)) - 1

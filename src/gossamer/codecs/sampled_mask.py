@@ -28,4 +28,4 @@ class SampledMask(Codec):
 
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
         """Zeros and ones."""
-        return packing.expect_bits(payload, "mask", layout.size).to(layout.dtype)
+        return packing.numbers(packing.expect_bits(payload, "mask", layout.size), layout.dtype)

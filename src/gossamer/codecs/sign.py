@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gossamer.codecs.base import Codec
-from gossamer.codecs.packing import bits, expect_bits
+from gossamer.codecs.packing import bits, expect_bits, plus_minus
 from gossamer.codecs.scale import expect_scale, largest, ratio
 from gossamer.errors import require
 from gossamer.exact import norm
@@ -54,7 +54,7 @@ class StochasticSign(Codec):
             scale = expect_scale(payload, layout)
         else:
             scale = torch.full((1,), self.scale, dtype=layout.dtype, device=positive.device)
-        return torch.where(positive, scale, -scale)
+        return plus_minus(positive, layout.dtype).mul_(scale)
 
     def _scale(self, x: Tensor) -> Tensor:
         if self.scale == "max":

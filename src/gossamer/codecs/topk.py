@@ -12,7 +12,7 @@ from gossamer.codecs import positions
 from gossamer.codecs.base import Codec
 from gossamer.errors import PayloadError, require
 from gossamer.random import Key
-from gossamer.types import Layout, Payload
+from gossamer.types import Layout, Payload, true_at
 from gossamer.wire import expect, finite
 
 
@@ -53,7 +53,7 @@ def top(sizes: Tensor, k: int) -> Tensor:
         return torch.zeros_like(sizes, dtype=torch.bool)
     least = _kth_largest(sizes, k)
     mask = sizes > least
-    ties = (sizes == least).nonzero().view(-1)
+    ties = true_at(sizes == least)
     mask[ties[: k - positions.marked(mask)]] = True
     return mask
 

@@ -1,12 +1,13 @@
 """Masks as packed bits, and how a change of them travels: the bits that turned over, in the shorter of two forms."""
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from gossamer.codecs import positions
-from gossamer.codecs.packing import bits, unbits
+from gossamer.codecs.packing import bits, numbers, unbits
 from gossamer.errors import PayloadError
-from gossamer.types import Params, Part, Payload
+from gossamer.types import Params, Part, Payload, true_at
 
 Bits = dict[str, Tensor]
 """Packed bits by the name of a tensor, each filled up to whole bytes; a tensor without is held whole."""
@@ -18,7 +19,7 @@ def part(masks: Bits, like: Params) -> Part:
 
 
 def _laid(packed: Tensor, like: Tensor) -> Tensor:
-    return unbits(packed.to(like.device), like.numel()).view(like.shape).to(like.dtype)
+    return numbers(unbits(packed.to(like.device), like.numel()), like.dtype).view(like.shape)
 
 
 def difference(old: Bits, new: Bits) -> Payload:
@@ -53,14 +54,14 @@ def smallest(values: Tensor, many: int) -> Tensor:
         return chosen | (equal & (equal.cumsum(0) <= many - chosen.sum()))
     least = values.kthvalue(many).values
     chosen = values < least
-    equal = (values == least).nonzero().view(-1)
+    equal = true_at(values == least)
     chosen[equal[: many - int(chosen.sum())]] = True
     return chosen
 
 
 def count(packed: Tensor) -> int:
     """How many entries a mask covers."""
-    return int(unbits(packed, 8 * len(packed)).sum())
+    return int(np.bitwise_count(packed.cpu().numpy()).sum(dtype=np.int64))
 
 
 def refuse_unless(holds: bool, reason: str) -> None:
