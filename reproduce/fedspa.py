@@ -13,6 +13,8 @@ names studies; none renews the page alone:
     longer          CIFAR-10, setting B: FedSpa and FedAvg with four times the rounds
     hybrid          CIFAR-10: Sub-FedAvg with channels of convolutions, in all settings
     seeds           more seeds of ``claims``, which takes twice as long as that
+    fashion         Fashion-MNIST with LeNet5: the claims, which a CPU has done in an hour
+    fashion-seeds   more seeds of ``fashion``
     emnist-letters  EMNIST-Letters with LeNet5: all methods in all settings
     cifar-100       CIFAR-100 with ResNet18-GN: the same, and all variants in setting B
 

@@ -63,7 +63,7 @@ def every() -> Iterator[tuple[str, str, str, list[Kept]]]:
 
 def published(data: str, setting: str, method: str) -> float | None:
     """The paper's accuracy, if it has one."""
-    found = paper.ACCURACIES[data].get(method)
+    found = paper.ACCURACIES.get(data, {}).get(method)
     return None if found is None else found[SETTINGS.index(setting)]
 
 
@@ -82,8 +82,8 @@ def accuracies(data: str, setting: str) -> str:
         best, last, worst = (spread([one[which] for one in found]) for which in ("best", "last", "worst_tenth"))
         lines.append([f"`{method}`", shown(published(data, setting, method)), best, last, worst, f"{len(found)}"])
     title = f"Table 1: {data.upper()} with `{SETS[data].model}`, setting {setting.upper()} (`{split(data, setting)}`)"
-    heads = ["method", f"paper, {paper.ROUNDS[data]} rounds", "best", "last", "last, worst tenth of clients", "seeds"]
-    made = table(title, heads, lines)
+    theirs = f"paper, {paper.ROUNDS[data]} rounds" if data in paper.ROUNDS else "paper"
+    made = table(title, ["method", theirs, "best", "last", "last, worst tenth of clients", "seeds"], lines)
     pictures = (f"![By {axis}]({fedspa_curves.name(data, setting, axis)})" for axis in fedspa_curves.AXES)
     return "\n\n".join([made, *pictures]) if made else ""
 
@@ -219,8 +219,8 @@ def costs() -> str:
     """Costs of Table 1, scaled to the paper's number of rounds; what was executed beside."""
     lines = []
     for data, setting, method, found in every():
-        one, longer = found[0], paper.ROUNDS[data] / found[0]["rounds"]
-        size, work = paper.COSTS[data].get(method, (None, None))
+        one, longer = found[0], paper.ROUNDS.get(data, found[0]["rounds"]) / found[0]["rounds"]
+        size, work = paper.COSTS.get(data, {}).get(method, (None, None))
         counted = one["paper_flops"] and one["paper_flops"] * longer / 1e14
         done, useful = (one[which] * longer / 1e14 for which in ("flops", "useful_flops"))
         sent = [f"{one[which][-1] * longer / 1e9:.1f}" for which in ("paper_bytes", "bytes")]
@@ -230,8 +230,8 @@ def costs() -> str:
     heads = ["data", "setting", "method", "GB, paper", "GB, counted so", "GB, all bytes", "10^14 FLOP, paper"]
     heads += ["counted so", "executed", "executed on held weights", "a round"]
     told = (
-        "Bytes and operations are scaled to the paper's number of rounds, so that they can be compared; of Sub-FedAvg, "
-        "whose masks shrink, that says little. The paper's are those of setting B. Seconds are medians, of cells that "
-        "shared a device with others: between rows they say little."
+        "Bytes and operations are scaled to the paper's number of rounds, where it has one, so that they can be "
+        "compared; of Sub-FedAvg, whose masks shrink, that says little. The paper's are those of setting B. Seconds "
+        "are medians, of cells that shared a device with others: between rows they say little."
     )
     return table("Costs, as the paper counts them and as they are", heads, lines, told)

@@ -24,7 +24,7 @@ PRUNINGS = 4
 SEEDS = (0, 1, 2)
 EPOCHS, BATCH = 5, 128
 SCHEDULE, WEIGHT_DECAY, CLIP = "exponential:0.998", 5e-4, 10.0
-GIVEN: dict[str, Any] = {"lr": 0.1, "batch": BATCH}
+RATE = 0.1
 
 
 def pruning(target: float) -> dict[str, float]:
@@ -58,12 +58,14 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 class Data(NamedTuple):
-    """A data set of the paper's.
+    """A data set of the paper's; Fashion-MNIST stands in for EMNIST-Letters, which it does not have.
 
     forward: operations of a forward pass of one sample
     train, test: how many samples there are
     gammas: concentrations of its settings A and B
     targets: accuracies of which Table 2 has the rounds
+    batch: images of a batch
+    part: whether clients share only so many samples, not all that there are
     """
 
     model: str
@@ -72,12 +74,15 @@ class Data(NamedTuple):
     test: int
     gammas: tuple[float, float]
     targets: tuple[int, ...]
+    batch: int = BATCH
+    part: bool = False
 
 
 SETS = {
     "cifar-10": Data("vgg11", 305.7e6, 50_000, 10_000, (0.5, 0.3), (30, 40, 50, 60, 70)),
     "cifar-100": Data("resnet18-gn", 1110.9e6, 50_000, 10_000, (0.2, 0.1), (10, 20, 30, 40)),
     "emnist-letters": Data("lenet5", 4.6e6, 124_800, 20_800, (0.2, 0.1), (70, 80, 85, 90)),
+    "fashion-mnist": Data("lenet5", 4.6e6, 20_000, 10_000, (0.2, 0.1), (70, 80, 85, 90), batch=20, part=True),
 }
 SETTINGS = ("iid", "a", "b")
 
@@ -91,12 +96,13 @@ def cell(data: str, setting: str, method: str, seed: int = 0, rounds: int = ROUN
     """One run of the tables: of a method, or of a variant of one."""
     base, more = VARIANTS.get(method, (method, {}))
     name, own = METHODS[base]
+    made = SETS[data]
     return Cell(
         name=f"fedspa-{data}-{setting}{'' if rounds == ROUNDS else rounds}-{method}-{seed}",
         method=name,
-        given={**GIVEN, **own, **more},
+        given={"lr": RATE, "batch": made.batch, **own, **more},
         data=data,
-        model=SETS[data].model,
+        model=made.model,
         split=split(data, setting),
         seed=seed,
         rounds=rounds,
@@ -104,6 +110,7 @@ def cell(data: str, setting: str, method: str, seed: int = 0, rounds: int = ROUN
         eval_every=(ALONE_EVERY if method == "local" else EVERY) * rounds // ROUNDS,
         executor="captured-plain",
         solver={"weight_decay": WEIGHT_DECAY, "clip": CLIP},
+        samples=made.train // 100 if made.part else 0,
     )
 
 
@@ -159,6 +166,18 @@ def seeds() -> Iterator[Cell]:
         yield from claims(seed)
 
 
+def fashion(seed: int = 0) -> Iterator[Cell]:
+    """The claims on images that are learnt soon enough for a CPU."""
+    yield from grid("fashion-mnist", "b", ("dst", "fedavg", "rsm", "dst-uniform"), seed)
+    yield from grid("fashion-mnist", "iid", ("rsm", "fedavg", "dst"), seed)
+
+
+def fashion_seeds() -> Iterator[Cell]:
+    """More seeds of them."""
+    for seed in SEEDS[1:]:
+        yield from fashion(seed)
+
+
 def emnist_letters() -> Iterator[Cell]:
     """EMNIST-Letters with LeNet5."""
     for setting in ("b", "iid", "a"):
@@ -180,6 +199,8 @@ STUDIES: dict[str, Callable[[], Iterator[Cell]]] = {
     "hybrid": hybrid,
     "longer": longer,
     "seeds": seeds,
+    "fashion": fashion,
+    "fashion-seeds": fashion_seeds,
     "emnist-letters": emnist_letters,
     "cifar-100": cifar_100,
 }
@@ -191,7 +212,7 @@ def cost(cell: Cell) -> float:
     """A run's operations in units of 10^15, roughly: training, and evaluation of all models."""
     data, evaluations = SETS[cell.data], -(-cell.rounds // cell.eval_every)
     trained = (
-        3 * cell.rounds * cell.per_round * (EPOCHS * data.train / cell.clients + BATCH * (cell.method == "fedspa"))
+        3 * cell.rounds * cell.per_round * (EPOCHS * data.train / cell.clients + data.batch * (cell.method == "fedspa"))
     )
     tested = evaluations * data.test * (cell.clients if cell.method == "local" else 2)
     return (trained + tested) * data.forward / 1e15
