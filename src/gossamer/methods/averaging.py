@@ -1,0 +1,118 @@
+"""Averaging, with clients that stay alone, keep a model of their own or tune it: what others are compared with."""
+
+from gossamer.codecs import Dense
+from gossamer.errors import require
+from gossamer.method import Method
+from gossamer.servers import Mean, Weights
+from gossamer.solvers import SGD, Ditto, PerFedAvg, PFedMe
+from gossamer.views import Full
+
+
+def fedavg(
+    lr: float = 0.1, epochs: int = 5, steps: int | None = None, batch: int | None = 16, weights: Weights = "samples"
+) -> Method:
+    """Federated averaging (McMahan et al., 2017): clients train, the server averages their changes."""
+    return Method(Full(), SGD(lr, epochs, steps, batch), Dense(), Mean(weights))
+
+
+def fedsgd(lr: float = 0.5, weights: Weights = "samples") -> Method:
+    """One full-batch gradient from each client a round: gradient descent, spread out."""
+    return Method(Full(), SGD(lr, steps=1, batch=None), Dense(), Mean(weights))
+
+
+def fedprox(
+    lr: float = 0.1,
+    epochs: int = 5,
+    steps: int | None = None,
+    batch: int | None = 16,
+    weights: Weights = "samples",
+    mu: float = 0.01,
+) -> Method:
+    """FedAvg with a pull back to the global model (Li et al., 2020).
+
+    mu: strength of the pull; 0 is FedAvg
+    """
+    return Method(Full(), SGD(lr, epochs, steps, batch, proximal=mu), Dense(), Mean(weights))
+
+
+def local(lr: float = 0.1, epochs: int = 5, steps: int | None = None, batch: int | None = 16) -> Method:
+    """Every client alone: no communication, each goes on from its own model."""
+    return Method(Full(), SGD(lr, epochs, steps, batch), send="nothing")
+
+
+def centralised(lr: float = 0.1, epochs: int = 5, steps: int | None = None, batch: int | None = 16) -> Method:
+    """All samples in one place, no federation: the upper reference."""
+    return Method(Full(), SGD(lr, epochs, steps, batch), send="nothing", pooled=True)
+
+
+def ditto(
+    lr: float = 0.1,
+    epochs: int = 2,
+    personal_epochs: int = 3,
+    batch: int | None = 16,
+    weights: Weights = "samples",
+    lam: float = 0.5,
+) -> Method:
+    """FedAvg, and at each client a model of its own that is pulled towards the global one (Li et al., 2021)."""
+    solver = Ditto(lr, epochs, batch=batch, personal_epochs=personal_epochs, lam=lam)
+    return Method(Full(), solver, Dense(), Mean(weights))
+
+
+def fedavg_tuned(
+    lr: float = 0.1,
+    epochs: int = 5,
+    steps: int | None = None,
+    batch: int | None = 16,
+    weights: Weights = "samples",
+    tune_epochs: int = 1,
+) -> Method:
+    """FedAvg, whose clients train the global model some more, alone, before they deploy it.
+
+    tune_epochs: passes over its own samples by which a client tunes the global model
+    """
+    require((tune_epochs >= 1, f"tune_epochs must be at least 1, got {tune_epochs}"))
+    return fedavg(lr, epochs, steps, batch, weights).with_parts(tune=SGD(lr, tune_epochs, batch=batch))
+
+
+def per_fedavg(
+    lr: float = 0.1,
+    epochs: int = 5,
+    steps: int | None = None,
+    batch: int | None = 16,
+    weights: Weights = "samples",
+    inner: float = 0.05,
+) -> Method:
+    """A global model that is good after one step on a client's own samples, first order (Fallah et al., 2020).
+
+    inner: rate of the step ahead, and of the one step by which a client tunes the global model; 0: neither
+    """
+    solver = PerFedAvg(lr, epochs, steps, batch, inner=inner)
+    tune = SGD(inner, steps=1, batch=batch) if inner else None
+    return Method(Full(), solver, Dense(), Mean(weights), tune=tune)
+
+
+def pfedme(
+    lr: float = 0.01,
+    personal_lr: float = 0.05,
+    steps: int = 20,
+    inner_steps: int = 5,
+    batch: int | None = 20,
+    weights: Weights = "samples",
+    weight_decay: float = 0.0,
+    lam: float = 15.0,
+    beta: float = 1.0,
+) -> Method:
+    """Each client a model of its own near the global one, which follows them (Dinh et al., 2020).
+
+    beta: how far the global model moves towards the mean of what clients send: 1 all the way
+    """
+    solver = PFedMe(
+        lr,
+        steps=steps,
+        batch=batch,
+        weight_decay=weight_decay,
+        personal_lr=personal_lr,
+        inner_steps=inner_steps,
+        lam=lam,
+    )
+    return Method(Full(), solver, Dense(), Mean(weights, step=beta))

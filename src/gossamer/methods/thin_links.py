@@ -1,0 +1,36 @@
+"""Thin links: pruned models, and signs of a few measurements."""
+
+from typing import Literal
+
+from gossamer.codecs import Lift, OneBit
+from gossamer.codecs.one_bit import Decoder
+from gossamer.method import Method
+from gossamer.servers import CodedMean, Weights
+from gossamer.solvers import SGD
+from gossamer.views import Magnitude
+
+
+def onebit_cs(
+    lr: float = 0.5,
+    weights: Weights = "samples",
+    ratio: tuple[float, ...] = (0.5,),
+    by: Literal["model", "tensor"] = "model",
+    rise: int = 0,
+    measurements: float = 0.25,
+    rows: int | None = None,
+    matrix: Literal["hadamard", "gaussian"] = "hadamard",
+    fresh: bool = True,
+    decoder: Decoder = "least-squares",
+    share: float = 0.1,
+    length: float | None = None,
+    retain: Literal["nothing", "signs", "change"] = "change",
+    coefficient: float = 1.0,
+    accumulate: bool = False,
+) -> Method:
+    """One gradient of a pruned model a round, as signs of measurements of it (Guan, Hou et al.).
+
+    retain: what becomes of a message that is lost: nothing, or its signs or the gradient are sent with the next
+    """
+    codec = OneBit(measurements, rows, matrix, fresh, decoder, share, length, retain, coefficient, accumulate)
+    solver = SGD(lr, steps=1, batch=None)
+    return Method(Magnitude(ratio, by, rise), solver, Lift(codec), CodedMean(weights))
