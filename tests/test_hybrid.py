@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from gossamer import SGD, Clock, ConfigError, Lossy, Options, PrunedChannels, Task, sub_fedavg, tree
+from gossamer.codecs import CODECS, Lift
 from gossamer.codecs.packing import bits
 from gossamer.engines.client import Findings
 from gossamer.engines.simulate import Simulation
@@ -23,10 +24,12 @@ from gossamer.errors import PayloadError
 from gossamer.nets import build
 from gossamer.objective import Objective
 from gossamer.random import fold, key, uniform
+from gossamer.specs import parse
 from gossamer.testing import check_method, check_view
 from gossamer.types import Params, State
 from gossamer.views import masks
 from gossamer.widths import ties
+from test_channels import SPECS
 from test_personal import Seen, everything, flower, noise, same, taught
 
 __all__ = ["flower"]  # a fixture
@@ -489,6 +492,15 @@ def test_in_a_run_a_channel_that_is_gone_is_gone_everywhere(name: str) -> None:
                 assert all(not bool(deployed[n][at].any()) for n, at in ground.entries(group, channel, run.like))
                 many += 1
     assert many > 0
+
+
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_codec_goes_with_channels_that_are_pruned(spec: str) -> None:
+    codec = parse(spec, CODECS, "codec")
+    for sent in (codec, Lift(codec, each=True)):
+        run = Simulation(METHOD.with_parts(codec=sent), TASKS["grouped"], Options(rounds=2, channel=Lossy(0.3)))
+        assert not any(run.round(number, None)["failures"] for number in range(2))
+        assert all(torch.isfinite(tensor).all() for tensor in run.model().values())
 
 
 def test_useful_operations_are_those_of_held_weights(monkeypatch: pytest.MonkeyPatch) -> None:

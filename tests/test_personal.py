@@ -18,17 +18,20 @@ from torch._inductor.utils import fresh_cache
 
 from gossamer import SGD, Clock, ConfigError, Method, Options, Task, fedavg, fedspa, simulate, sub_fedavg, tree, wire
 from gossamer.channels import Lossy
+from gossamer.codecs import CODECS, Lift
 from gossamer.engines.client import Client, Findings, Order
 from gossamer.engines.simulate import Simulation
 from gossamer.errors import PayloadError
 from gossamer.method import own
 from gossamer.random import Key, fold, key, uniform
 from gossamer.solvers import NotingSGD
+from gossamer.specs import parse
 from gossamer.testing import check_method, check_solver, check_view
 from gossamer.types import Params, Payload, State
 from gossamer.views import Personal, Pruned, masks
 from gossamer.views.personal import moved
 from gossamer.wire import Letter
+from test_channels import SPECS
 
 CLIENTS = 4
 VARIANTS = {
@@ -885,6 +888,16 @@ def test_server_and_clients_agree_in_the_simulator(
     folder.close()
     assert same(second.server, run.server)
     assert all(same(second.clients.get(client), run.clients.get(client)) for client in range(CLIENTS))
+
+
+@pytest.mark.parametrize("name", ["fedspa", "sub-fedavg"])
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_codec_goes_with_masks_that_move_or_shrink(name: str, spec: str) -> None:
+    codec = parse(spec, CODECS, "codec")
+    for sent in (codec, Lift(codec, each=True)):
+        run = Watched(METHODS[name].with_parts(codec=sent), TASK, Options(rounds=2, channel=Lossy(0.3)))
+        run.run(None, lambda record: None)
+        assert all(torch.isfinite(tensor).all() for tensor in run.model().values())
 
 
 # What a client may not say.
