@@ -114,7 +114,7 @@ class Gallery:
         if self._rows is None:
             return torch.zeros(0, 0, dtype=torch.float64)
         order = torch.tensor([self._clients[client] for client in sorted(self._clients)])
-        return torch.from_numpy(self._rows.columns(start, stop)).double()[order]
+        return torch.from_numpy(self._rows.columns(start, stop))[order].double()
 
     def _check(self, client: int, vector: Tensor, held: Tensor | None) -> None:
         where = f"Gallery.add: the gradient of client {client}"

@@ -30,8 +30,10 @@ def products(x: Tensor, y: Tensor, masked: bool) -> Tensor:
     Those of some columns and of the others sum to those of all.
     """
     if not masked:
-        squares = torch.linalg.vecdot(x, x)[:, None] + torch.linalg.vecdot(y, y)
-        return torch.stack((squares - 2 * x @ y.T, squares, torch.full_like(squares, x.shape[1])))
+        inner = x @ y.T
+        own = inner.diagonal() if x is y else torch.linalg.vecdot(x, x)
+        squares = own[:, None] + (own if x is y else torch.linalg.vecdot(y, y))
+        return torch.stack((squares - 2 * inner, squares, torch.full_like(squares, x.shape[1])))
     mine, theirs = (~x.isnan()).double(), (~y.isnan()).double()
     x, y = x.nan_to_num(0), y.nan_to_num(0)
     squares = x.square() @ theirs.T + mine @ y.square().T
