@@ -39,7 +39,7 @@ KEEP = 2
 CHOICE = "executor.json"
 
 SLACK = 2
-"""Files have at most so many times the states that count; before that, some of the oldest are written once more."""
+"""Files hold at most so many times the states that count; before that, some are written once more, and files go."""
 
 STORES = ("clients", "models")
 """What is kept client by client: in the folder of that name, and under that name in a manifest."""
@@ -121,22 +121,20 @@ class RunFolder:
         self._tidy()
 
     def _write_states(self, rounds: int, store: str, states: Clients) -> None:
-        name, homes = _file(store, rounds), self._homes[store]
-        homes |= dict.fromkeys(states.changed, rounds)
-        mine = self._gathered(store, rounds)
-        homes |= dict.fromkeys(mine, rounds)
+        name, homes = _file(store, rounds), self._homes[store] | dict.fromkeys(states.changed, rounds)
+        mine = self._gathered(store, homes, rounds)
         flat = tree.flatten({str(client): states.get(client) for client in mine})
         files.write(self.path / name, files.to_tensors(flat))
         files.sync_folder(self.path / store)
+        self._homes[store] = homes | dict.fromkeys(mine, rounds)
         self._digests[name], self._filed[name] = files.digest(self.path / name), len(tree.unflatten(flat))
 
-    def _gathered(self, store: str, rounds: int) -> list[int]:
+    def _gathered(self, store: str, homes: dict[int, int], rounds: int) -> list[int]:
         """Whose states a round writes: those at home there, and those of files in which most do not count any more.
 
         A file is kept as long as one state in it counts. Were none written again, files would come to hold several
         times what clients remember.
         """
-        homes = self._homes[store]
         counting = Counter(homes.values())
         mine = {client for client, home in homes.items() if home == rounds}
         others = {home: self._filed[_file(store, home)] for home in counting if home != rounds}
