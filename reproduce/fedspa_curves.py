@@ -6,7 +6,7 @@ from itertools import product
 import cells
 from cells import PAGES
 from fedmrn_curves import picture
-from fedspa_studies import LONGER, METHODS, PATIENT, ROUNDS, SETS, SETTINGS, cell
+from fedspa_studies import LONGER, METHODS, PATIENT, ROUNDS, SETS, SETTINGS, cell, place
 
 from gossamer.report.svg import Series
 
@@ -26,7 +26,7 @@ def draw() -> None:
 
 def name(data: str, setting: str, axis: str, rounds: int = ROUNDS) -> str:
     """The file of a picture."""
-    return f"fedspa-{data}-{setting}{'' if rounds == ROUNDS else rounds}-{axis}.svg"
+    return f"fedspa-{place(data, setting, rounds)}-{axis}.svg"
 
 
 def drawn(title: str, axis: str, lines: list[Series]) -> str:

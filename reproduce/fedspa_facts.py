@@ -28,7 +28,6 @@ def facts(cell: Cell, task: Task, result: Result) -> dict[str, Any]:
         "useful_flops": sum(record["useful_flops"] for record in result.metrics),
         "paper_flops": paper_flops(cell, task, result.metrics),
         "masks": result.metrics[-1].get("masks"),
-        "failures": sum(len(record["failures"]) for record in result.metrics),
     }
 
 
