@@ -14,36 +14,18 @@ from gossamer.types import Params, State
 
 Step = Callable[[Params, State, State, Tensor, Tensor, dict[str, Tensor]], tuple[State, Tensor]]
 """From start, carry, aid, inputs, labels and the round's numbers to the next carry and the loss."""
-LossAndGradients = tuple[Tensor, Params, Params]  # named, because the compiler reads annotations too
 
 
 def pure_step(method: Method, objective: Objective) -> Step:
     """A client's step with nothing hidden in it."""
-    return _step(method, objective, objective.pure_gradient)
 
-
-def plain_step(method: Method, objective: Objective) -> Step:
-    """The same, operation by operation: backward passes that nothing looks into may use what is fastest for them.
-
-    GroupNorm's, for one, is a single kernel then, and twenty where it could be differentiated once more.
-    """
-    step = _step(method, objective, objective.gradient)
-
-    def take(
-        start: Params, carry: State, aid: State, x: Tensor, y: Tensor, now: dict[str, Tensor]
-    ) -> tuple[State, Tensor]:
-        with torch.enable_grad():
-            return step(start, carry, aid, x, y, now)
-
-    return take
-
-
-def _step(method: Method, objective: Objective, gradient: Callable[..., LossAndGradients]) -> Step:
     def step(
         start: Params, carry: State, aid: State, x: Tensor, y: Tensor, now: dict[str, Tensor]
     ) -> tuple[State, Tensor]:
         trained, labels = objective.trained, aid.get("labels")
-        return client.step(method, trained, lambda at: gradient(at, x, y, labels), start, carry, aid, now)
+        return client.step(
+            method, trained, lambda at: objective.pure_gradient(at, x, y, labels), start, carry, aid, now
+        )
 
     return step
 
