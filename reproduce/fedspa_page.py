@@ -104,22 +104,22 @@ def claims() -> str:
     for said, settings, one, other in CLAIMS:
         for data in SETS:
             for setting in settings:
-                lines += _claim(said, data, setting, one, other)
+                for rounds in (ROUNDS, LONGER):
+                    lines += _claim(said, data, setting, one, other, rounds)
     told = "In points of accuracy of clients' own models after the last round: a seed decides split and cohorts too."
-    return table(
-        "What the paper says above all", ["claim", "data", "setting", "of", "paper", "here", "seeds"], lines, told
-    )
+    heads = ["claim", "data", "setting", "of", "paper", "here", "rounds", "seeds"]
+    return table("What the paper says above all", heads, lines, told)
 
 
-def _claim(said: str, data: str, setting: str, one: str, other: str) -> list[list[str]]:
-    first, second = kept(data, setting, one), kept(data, setting, other)
+def _claim(said: str, data: str, setting: str, one: str, other: str, rounds: int = ROUNDS) -> list[list[str]]:
+    first, second = kept(data, setting, one, rounds), kept(data, setting, other, rounds)
     both = sorted(first.keys() & second.keys())
     if not both:
         return []
     theirs = [published(data, setting, method) for method in (one, other)]
     beside = "" if None in theirs else f"{theirs[0] - theirs[1]:.1f}"  # type: ignore[operator]
     here = spread([first[seed]["last"] - second[seed]["last"] for seed in both])
-    return [[said, data.upper(), setting.upper(), f"`{one}` - `{other}`", beside, here, f"{len(both)}"]]
+    return [[said, data.upper(), setting.upper(), f"`{one}` - `{other}`", beside, here, f"{rounds}", f"{len(both)}"]]
 
 
 def longer(data: str = "cifar-10", setting: str = "b") -> str:
@@ -136,7 +136,8 @@ def longer(data: str = "cifar-10", setting: str = "b") -> str:
     heads += [*(f"{target} %" for target in targets), "paper, 75 %"]
     told = "Of clients' own models, also the first evaluated rounds in which they are that good."
     made = table(f"{LONGER} rounds: {data.upper()}, setting {setting.upper()}", heads, lines, told)
-    return f"{made}\n\n![By rounds]({fedspa_curves.name(data, setting, 'rounds', LONGER)})" if made else ""
+    pictures = (f"![By {axis}]({fedspa_curves.name(data, setting, axis, LONGER)})" for axis in fedspa_curves.AXES)
+    return "\n\n".join([made, *pictures]) if made else ""
 
 
 # Table 2.
@@ -177,7 +178,7 @@ def ablations() -> str:
         base, more = VARIANTS[method]
         changed = ", ".join(f"{name}={value}" for name, value in more.items())
         lines += [[f"`{base}`", changed, *line[1:]] for line in _claim("", data, setting, method, base)]
-    heads = ["method", "with", "data", "setting", "of", "paper", "here", "seeds"]
+    heads = ["method", "with", "data", "setting", "of", "paper", "here", "rounds", "seeds"]
     told = "Last round, clients' own models, in points. The paper has figures of its ablations for CIFAR-100 alone."
     return table("Ablations: density, initial masks, regrowth", heads, lines, told)
 

@@ -11,6 +11,7 @@ names studies; none renews the page alone:
     maps            Figure 6: MNIST, who learns from whom if clients have all digits, and if each has one
     cifar-search    step sizes on CIFAR-10, as above
     cifar           Figure 2: CIFAR-10, two classes a client, two convolutions
+    cifar-longer    the same with PERM's models going round five times, which is as much work as the others have
     femnist         Figures 4 and 5: FEMNIST by writer
 
 Studies are run one after the other, in the order in which they are named: what a search finds counts for those after

@@ -266,8 +266,11 @@ def test_claims_are_compared_seed_by_seed(empty: Path) -> None:
         put(studies.cell("cifar-10", "b", "dst", seed), [dst])
         put(studies.cell("cifar-10", "b", "rsm", seed), [rsm])
     put(studies.cell("cifar-10", "b", "dst", 2), [99.0])
-    assert "| CIFAR-10 | B | `dst` - `rsm` | 7.3 | 0.50 (-1.00 to 2.00) | 2 |" in page.claims()
+    assert "| CIFAR-10 | B | `dst` - `rsm` | 7.3 | 0.50 (-1.00 to 2.00) | 60 | 2 |" in page.claims()
     assert "fedavg" not in page.claims()
+    for method, last in (("dst", 76.0), ("rsm", 72.0)):
+        put(studies.cell("cifar-10", "b", method, rounds=studies.LONGER), [last])
+    assert "| CIFAR-10 | B | `dst` - `rsm` | 7.3 | 4.00 | 240 | 1 |" in page.claims()
 
 
 def test_rounds_to_an_accuracy_are_the_first_that_reach_it_in_every_run(empty: Path) -> None:
@@ -294,7 +297,7 @@ def test_longer_runs_have_a_table_of_their_own(empty: Path, monkeypatch: pytest.
 def test_variants_stand_beside_what_they_vary(empty: Path) -> None:
     put(studies.cell("cifar-100", "b", "dst-uniform"), [40.0])
     put(studies.cell("cifar-100", "b", "dst"), [50.0])
-    wanted = "| `dst` | init=uniform | CIFAR-100 | B | `dst-uniform` - `dst` | -10.6 | -10.00 | 1 |"
+    wanted = "| `dst` | init=uniform | CIFAR-100 | B | `dst-uniform` - `dst` | -10.6 | -10.00 | 60 | 1 |"
     assert wanted in page.ablations()
 
 
