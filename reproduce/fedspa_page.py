@@ -84,7 +84,12 @@ def accuracies(data: str, setting: str) -> str:
     title = f"Table 1: {data.upper()} with `{SETS[data].model}`, setting {setting.upper()} (`{split(data, setting)}`)"
     theirs = f"paper, {paper.ROUNDS[data]} rounds" if data in paper.ROUNDS else "paper"
     made = table(title, ["method", theirs, "best", "last", "last, worst tenth of clients", "seeds"], lines)
-    pictures = (f"![By {axis}]({fedspa_curves.name(data, setting, axis)})" for axis in fedspa_curves.AXES)
+    return _pictured(made, data, setting, ROUNDS)
+
+
+def _pictured(made: str, data: str, setting: str, rounds: int) -> str:
+    """A table with its pictures, if there is one."""
+    pictures = (f"![By {axis}]({fedspa_curves.name(data, setting, axis, rounds)})" for axis in fedspa_curves.AXES)
     return "\n\n".join([made, *pictures]) if made else ""
 
 
@@ -136,8 +141,7 @@ def longer(data: str = "cifar-10", setting: str = "b") -> str:
     heads += [*(f"{target} %" for target in targets), "paper, 75 %"]
     told = "Of clients' own models, also the first evaluated rounds in which they are that good."
     made = table(f"{LONGER} rounds: {data.upper()}, setting {setting.upper()}", heads, lines, told)
-    pictures = (f"![By {axis}]({fedspa_curves.name(data, setting, axis, LONGER)})" for axis in fedspa_curves.AXES)
-    return "\n\n".join([made, *pictures]) if made else ""
+    return _pictured(made, data, setting, LONGER)
 
 
 # Table 2.

@@ -120,7 +120,7 @@ def worked() -> str:
         last = spread([run["last"] for run in runs])
         lines.append([f"`{method}`", f"{runs[0]['rounds']}", done, sent, last, f"{len(runs)}"])
     heads = ["method", "rounds", "operations", "bytes a client, both ways", "last", "seeds"]
-    return table(f"Figure 2 by work: {SETTINGS['cifar'].data.partition(':')[0].upper()}", heads, lines)
+    return table("Figure 2 by work", heads, lines)
 
 
 # Figures 5 and 6.
