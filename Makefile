@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup run test check deploy-test bench reproduce clean
+.PHONY: setup run test check deploy-test gpu-test bench reproduce clean
 
 setup: $(READY)
 
@@ -28,6 +28,10 @@ test: check
 # Real Flower processes that are killed, come back and send garbage; some minutes
 deploy-test: $(READY)
 	@$(BIN)/pytest -m network
+
+# Every method on a GPU against the CPU; needs torch, NumPy and safetensors alone
+gpu-test:
+	@$(PYTHON) tests/gpu.py $(GPU)
 
 # BENCH="--full --docs --data-dir DIR ..." for the whole comparison: see docs/speed.md
 bench: $(READY)

@@ -7,6 +7,7 @@ wraps the dense one, and all other fields have their defaults.
 """
 
 import argparse
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from stopwatch import milliseconds
 
 from gossamer import codecs
 from gossamer.codecs import Codec, Dense
+from gossamer.codecs.base import memory_of
 from gossamer.random import fold, key, uniform
 from gossamer.types import Layout
 
@@ -25,7 +27,7 @@ def found(only: list[str] | None) -> Iterator[Codec]:
     """One of each codec that Gossamer exports."""
     for name in only or codecs.__all__:
         kind: Any = getattr(codecs, name)
-        if isinstance(kind, type) and issubclass(kind, Codec) and kind is not Codec:
+        if isinstance(kind, type) and issubclass(kind, Codec) and not inspect.isabstract(kind):
             yield made(kind)
 
 
@@ -38,9 +40,9 @@ def made(kind: Any) -> Codec:
 
 
 def row(codec: Codec, x: torch.Tensor, device: str, repeats: int) -> str:
-    layout = Layout((("x", x.shape),))
-    payload, _ = codec.encode_with(x, layout, codec.init(layout), KEY)
-    encode = milliseconds(lambda: codec.encode_with(x, layout, codec.init(layout), KEY), device, repeats)
+    layout, memory = Layout((("x", x.shape),)), memory_of(codec)
+    payload, _ = memory.encode_with(x, layout, memory.init(layout), KEY)
+    encode = milliseconds(lambda: memory.encode_with(x, layout, memory.init(layout), KEY), device, repeats)
     decode = milliseconds(lambda: codec.decode(payload, layout, KEY), device, repeats)
     nbytes = sum(tensor.numel() * tensor.element_size() for tensor in payload.values())
     return f"{encode:10.3f} {decode:10.3f} {nbytes:12,} {8 * nbytes / len(x):8.4f}  {codec!r}"

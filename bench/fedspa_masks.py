@@ -3,11 +3,11 @@
     python bench/fedspa_masks.py [--models lenet5 vgg11 resnet18-gn] [--device cuda] [--executor captured] [--repeats 5]
 
 A client of the size that FedSpa's paper has, with random images: 5 epochs in batches of 128, density 0.5, the first
-round, whose search moves half of the mask. The search is all that `Personal.revise` does: a gradient of all entries on
-one batch, dropping, taking up, and coding the change for the wire. It is to take at most a tenth of the training time.
-On a CPU there is one thread, whose own time counts, so that a busy machine matters little; training is timed on few
-steps and multiplied, as its steps are all alike; the table says how many. Training and search take turns; times are
-medians.
+round, whose search moves half of the mask. The search is all that `BoundPersonal.revise` does: a gradient of all
+entries on one batch, dropping, taking up, and coding the change for the wire. It is to take at most a tenth of the
+training time. On a CPU there is one thread, whose own time counts, so that a busy machine matters little; training is
+timed on few steps and multiplied, as its steps are all alike; the table says how many. Training and search take turns;
+times are medians.
 
 Then a round of 10 masked ResNet18-GN messages on the server: seconds, and the most memory that folding holds at once,
 in dense models, with 2 messages and with 10. It must not grow with their number.
@@ -23,11 +23,12 @@ import stopwatch
 import torch
 from held import peak
 
-from gossamer import METHODS, Method, Task
+from gossamer import METHODS, Task
 from gossamer.engines.client import Client, Findings, Order
 from gossamer.engines.executors import EXECUTORS, Executor, threads
 from gossamer.engines.executors.stacked import InChunks
-from gossamer.method import Job, Trained
+from gossamer.exchange import GLOBAL
+from gossamer.jobs import Job, Trained
 from gossamer.nets import build
 from gossamer.objective import Objective
 from gossamer.random import fold, key
@@ -91,11 +92,11 @@ class Entrant(NamedTuple):
     def of(cls, model: str, device: str, executor: str) -> "Entrant":
         setting = SETTINGS[model]
         objective = Objective(images(model, setting.samples), device, KEY)
-        client = Client(METHODS["fedspa"](), objective)
-        clock, server = Clock(0, ROUNDS, 0), client.method.server.init(objective.initial())
-        data = client.method.brief(server, clock, KEY).data
+        client, clock = Client(METHODS["fedspa"]().bind(objective), objective), Clock(0, ROUNDS, 0)
+        server = client.method.init(objective.initial(), KEY)
+        data = client.exchange.make_download(server, clock, KEY, GLOBAL, None, None).data
         order = Order(clock, KEY, data, {}, objective.task.split.train(0))
-        whole = len(client.method.solver.plan(setting.samples, KEY))
+        whole = len(client.exchange.solver.plan(setting.samples, KEY))
         few = setting.steps if device == "cpu" else whole
         runs = EXECUTORS[executor](client)
         runs.prepare(order, 1)
@@ -109,13 +110,13 @@ class Entrant(NamedTuple):
 
     def measure(self, clock: Callable[[Callable[[], object]], float]) -> dict[str, float]:
         """Milliseconds of a whole round's training, and of the search that follows."""
-        view, found = self.client.method.view, []
+        view, found = self.client.exchange.view_memory, list[Trained]()
+        assert view is not None
         job = self.client.open(self.order)
         training = clock(lambda: found.append(self.train(job))) / self.share
-        evidence = Findings(self.client, job, found[0])
-        now = view.start(job.like, 0)
+        info, now = Findings(self.client, job, found[0]), view.first(0)
         gradient = clock(lambda: Findings(self.client, job, found[0]).gradient())
-        search = clock(lambda: view.revise(now, evidence, job.clock, fold(job.key, "view")))
+        search = clock(lambda: view.revise(now, info, job.clock, fold(job.key, "view")))
         return {"train": training, "gradient": gradient, "search": search}
 
 
@@ -141,10 +142,13 @@ def searches(models: list[str], device: str, executor: str, repeats: int) -> Non
 
 
 class Made:
-    """Evidence that took no training: random weights and gradients."""
+    """What a client knows that did not train: random weights and gradients."""
 
     def __init__(self, weights: Params, draw: torch.Generator) -> None:
-        self.weights, self.notes, self.draw = weights, State(), draw
+        self.start, self.weights, self.carry, self.draw = weights, weights, State(), draw
+
+    def loss(self) -> float:
+        return 1.0
 
     def accuracy(self, params: Params) -> float:
         return 1.0
@@ -152,33 +156,37 @@ class Made:
     def gradient(self) -> Params:
         return {name: torch.randn(t.shape, generator=self.draw).to(t) for name, t in self.weights.items()}
 
+    def start_gradient(self) -> Params:
+        return self.gradient()
+
 
 class Desk:
     """A server with a round's messages before it."""
 
     def __init__(self, model: str, many: int, device: str) -> None:
         objective = Objective(images(model, many, many), device, KEY)
-        self.method: Method = METHODS["fedspa"](own_init=True).fit(objective)
-        self.state = self.method.server.init(objective.initial())
+        method = METHODS["fedspa"](own_init=True).bind(objective)
+        self.exchange, self.state = method.training, method.init(objective.initial(), KEY)
         self.dense = 4 * objective.layout.size
         draw = torch.Generator().manual_seed(1)
-        self.messages = [self._message(Clock(0, ROUNDS, c), objective.outline(), draw) for c in range(many)]
+        self.messages = [self._message(Clock(0, ROUNDS, c), draw) for c in range(many)]
 
-    def _message(self, clock: Clock, like: Params, draw: torch.Generator) -> tuple[Clock, bytes]:
-        method = self.method
-        job = method.open(method.brief(self.state, clock, KEY).data, like, {}, clock, KEY)
+    def _message(self, clock: Clock, draw: torch.Generator) -> tuple[Clock, bytes]:
+        down = self.exchange.make_download(self.state, clock, KEY, GLOBAL, None, None)
+        job = self.exchange.read_download(down.data, {}, clock, KEY)
         made = Made(job.start, draw)
-        trained = Trained(job.part.take(made.gradient()), {}, 0.0, Flops(0, 0), 500, {})
-        sent, _ = method.reply(job, trained, made)
-        return clock, bytes(sent.data.head + sent.data.body)
+        trained = Trained(job.part.take(made.gradient()), {}, 0.0, Flops(0, 0), 500)
+        sent, _ = self.exchange.make_upload(job, trained, made)
+        return clock, bytes(sent.data)
 
     def fold(self, many: int) -> None:
         """What the server does with so many messages, from their bytes to the new model."""
-        acc = self.method.server.empty(self.state)
+        server = self.exchange.server
+        acc = server.begin(self.state, {clock.client: GLOBAL for clock, _ in self.messages[:many]})
         for clock, data in self.messages[:many]:
-            self.method.revised(data, self.state, clock, None)
-            acc = self.method.receive(acc, data, self.state, clock, KEY)
-        self.method.server.finish(self.state, acc, Clock(0, ROUNDS, -1))
+            arrival, _ = self.exchange.read_upload(data, self.state, clock, KEY, GLOBAL, None)
+            acc = server.fold(acc, arrival)
+        server.finish(self.state, acc, Clock(0, ROUNDS, -1))
 
 
 def folding(device: str, repeats: int, model: str = "resnet18-gn", many: int = 10) -> None:

@@ -91,7 +91,9 @@ class Run:
 
     def shifted(self, client: int) -> State:
         """The mask to start with, moved on by so many bytes as the client's number: as many weights of each tensor."""
-        start = self.simulation.method.view.start(self.simulation.like, client)
+        view = self.simulation.method.training.view_memory
+        assert view is not None
+        start = view.first(client)
         return {"mask": {name: packed.roll(client) for name, packed in start["mask"].items()}}
 
     def figures(self) -> dict[str, Any]:

@@ -33,8 +33,8 @@ EPOCHS, BATCH, LR = 10, 64, 0.03
 
 def difference(method: Method, executor: str) -> float:
     task = tiny_task(clients=8, dtype=torch.float64)
-    here = simulate(method, task, rounds=3, per_round=6).module.state_dict()
-    there = simulate(method, task, rounds=3, per_round=6, device="cuda", executor=executor).module.state_dict()
+    here = simulate(method, task, rounds=3, per_round=6).model.state_dict()
+    there = simulate(method, task, rounds=3, per_round=6, device="cuda", executor=executor).model.state_dict()
     return max(float((here[name] - there[name].cpu()).abs().max()) for name in here)
 
 
@@ -69,7 +69,7 @@ def timed(simulation: Simulation, number: int, cohort: list[int]) -> tuple[float
     simulation.prepare(number, cohort, Ledger())
     ready = time.perf_counter()
     ledger = Ledger()
-    simulation.train(number, cohort, ledger)
+    simulation.train(number, ledger)
     torch.cuda.synchronize()
     spent = time.perf_counter() - ready
     if number == 2:
@@ -85,7 +85,7 @@ def race(task: Task, rounds: int) -> None:
     model, plain = first.objective.build(), []
     times: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(rounds):
-        cohort = first.cohort(number)
+        cohort = first.cohort(number, Ledger())
         if number < 3:
             begin = time.perf_counter()
             plain_round(model, first, cohort)
@@ -112,7 +112,7 @@ def rehearsal(task: Task, rounds: int) -> None:
     times: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(rounds):
         for name, simulation in runs.items():
-            times[name].append(timed(simulation, number, simulation.cohort(number))[0])
+            times[name].append(timed(simulation, number, simulation.cohort(number, Ledger()))[0])
     medians = {name: statistics.median(taken[1:]) for name, taken in times.items()}
     print(f"fedmrn       {medians['fedmrn']:.3f} s a round, {medians['fedmrn'] / medians['fedavg']:.2f}x fedavg")
 

@@ -80,7 +80,7 @@ class Entrant:
     def round(self) -> None:
         """One more."""
         ledger = Ledger()
-        self.run.train(self.done, self.cohort, ledger)
+        self.run.train(self.done, ledger)
         assert not ledger.failures, ledger.failures[0]
         self.done += 1
 

@@ -16,7 +16,7 @@ import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import stopwatch
 import torch
@@ -29,14 +29,14 @@ from gossamer.engines.executors import EXECUTORS, Executor, threads
 from gossamer.engines.executors.stacked import InChunks
 from gossamer.engines.ledger import Ledger
 from gossamer.engines.simulate import Simulation
-from gossamer.method import Job
+from gossamer.exchange import GLOBAL, Context
+from gossamer.jobs import Job
 from gossamer.nets import build
 from gossamer.objective import Objective
 from gossamer.random import Key, key
-from gossamer.solvers import Solver
 from gossamer.types import Clock, Params, Part, State
-from gossamer.views import Channels, Network
-from gossamer.views.base import Impersonal
+from gossamer.views import BoundView, Channels, View
+from gossamer.views.channels import BoundChannels
 
 KEY, CLOCK = key(0), Clock(0, 1, 0)
 SHAPE, BATCH = torch.Size([3, 32, 32]), 10
@@ -47,23 +47,29 @@ MEMORY, TIME, ROUND = 0.12, 0.2, 2.0
 
 
 @dataclass(frozen=True)
-class Masked(Impersonal):
+class Masked(View):
     """The same channels as those of a narrower network, but as 0 and 1 on all entries of the whole one."""
 
     channels: Channels
-    common: ClassVar[bool] = False
 
-    def fit(self, network: Network, solver: Solver) -> "Masked":
-        return Masked(self.channels.fit(network, solver))
+    def bind(self, context: Context) -> "BoundMasked":
+        return BoundMasked(self.channels.bind(context))
 
-    def part(self, like: Params, clock: Clock, key: Key, mine: State | None = None) -> Part:
+
+@dataclass(frozen=True)
+class BoundMasked(BoundView):
+    """The same for a network."""
+
+    channels: BoundChannels
+
+    def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
         narrow = self.channels.part(like, clock, key)
         return Part() if narrow.whole else Part(keep=narrow.coverage(like))
 
 
 def method(view: Any, device: str) -> Method:
     solver = SGD(0.01, steps=STEPS[device], batch=BATCH, momentum=0.9, weight_decay=5e-4, clip=1.0)
-    return Method(view, solver, Dense(), Mean("uniform", over="holders"))
+    return Method.of(view, solver, Dense(), Mean("uniform", over="holders"))
 
 
 def task(clients: int, device: str) -> Task:
@@ -86,9 +92,9 @@ class Entrant(NamedTuple):
     @classmethod
     def of(cls, share: float, device: str, executor: str) -> "Entrant":
         objective = Objective(task(1, device), device, KEY)
-        made = method(Channels((share,)), device).fit(objective)
-        client = Client(made, objective)
-        data = made.brief(made.server.init(objective.initial()), CLOCK, KEY).data
+        made = method(Channels((share,)), device).bind(objective)
+        client, state = Client(made, objective), made.init(objective.initial(), KEY)
+        data = made.training.make_download(state, CLOCK, KEY, GLOBAL, None, None).data
         order = Order(CLOCK, KEY, data, {}, objective.task.split.train(0))
         runs = EXECUTORS[executor](client)
         runs.prepare(order, 1)
@@ -103,7 +109,7 @@ class Entrant(NamedTuple):
 
     def estimate(self) -> int:
         """Bytes as gossamer.memory works them out."""
-        return self.client.objective.memory(self.client.open(self.order).start, self.client.method.solver)
+        return self.client.objective.memory(self.client.open(self.order).start, self.client.exchange.solver)
 
     def memory(self, device: str) -> int:
         """Bytes as they are allocated, operation by operation."""
@@ -146,7 +152,7 @@ def rounds(device: str, executor: str, repeats: int) -> None:
     for number in range(1 + repeats):
         for name, run in field.items():
             run.prepare(number, clients, Ledger())
-            taken[name].append(clock(lambda: run.train(number, clients, Ledger())))  # noqa: B023
+            taken[name].append(clock(lambda: run.train(number, Ledger())))  # noqa: B023
             if number == 0:
                 print(f"{name}: first round {taken[name][0]:.0f} ms, bytes sent: {_bytes(run):,}")
     narrow, masked = (statistics.median(each[1:]) for each in taken.values())
@@ -162,7 +168,7 @@ def _simulation(view: Any, device: str, options: dict[str, Any]) -> Simulation:
 def _bytes(run: Simulation) -> int:
     """What the clients of a round send."""
     ledger = Ledger()
-    run.train(0, range(len(SHARES)), ledger)
+    run.train(0, ledger)
     return sum(ledger.up.values())
 
 

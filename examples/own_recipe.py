@@ -18,4 +18,4 @@ def my_recipe(
     equal: every client counts the same, however many samples it has
     """
     solver = SGD(lr, epochs, batch=16, momentum=momentum, schedule=Exponential(decay))
-    return Method(Full(), solver, Dense(), Mean("uniform" if equal else "samples"))
+    return Method.of(Full(), solver, Dense(), Mean("uniform" if equal else "samples"))

@@ -16,8 +16,8 @@ full = fedavg(epochs=2, weights="uniform")
 simulation = Simulation(thin, task, Options(rounds=1))
 print("capacity  entries held")
 for client, share in enumerate(SHARES):
-    clock, key = simulation.at(0, client)
-    part = simulation.method.view.part(simulation.model(), clock, key)
+    clock, key = simulation.clock(0, client), simulation.round_key(0)
+    part = simulation.method.training.view.part(simulation.model(), clock, key)
     print(f"{share:8}  {part.layout(simulation.model()).size:,}")
 
 for name, method in (("all", full), ("five widths", thin)):

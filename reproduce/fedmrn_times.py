@@ -20,12 +20,14 @@ from gossamer import METHODS, Method, Task
 from gossamer.engines.client import Client, Order
 from gossamer.engines.executors import EXECUTORS, Executor, threads
 from gossamer.engines.executors.stacked import InChunks
+from gossamer.exchange import GLOBAL, Arrival
+from gossamer.jobs import Job, Trained
 from gossamer.machine import machine
-from gossamer.method import Job, Trained
 from gossamer.nets import build
 from gossamer.objective import Objective
-from gossamer.random import fold, key
+from gossamer.random import key
 from gossamer.types import Clock
+from gossamer.wire import Frame
 
 T = TypeVar("T")
 
@@ -48,7 +50,6 @@ HEADS = ("method", "training", "beside FedAvg's", "encoding", "of its training",
 class Entrant(NamedTuple):
     """A method with all it needs for one client's round, again and again."""
 
-    method: Method
     client: Client
     executor: Executor
     order: Order
@@ -66,10 +67,15 @@ class Entrant(NamedTuple):
         with threads(self.executor.threads):
             job = self.client.open(self.order)
             training, trained = clocked(lambda: self.train(job))
-            encoding, (sent, _) = clocked(lambda: self.method.reply(job, trained))
-            total = self.method.server.empty(self.server)
-            folding, _ = clocked(lambda: self.method.receive(total, sent.data, self.server, CLOCK, KEY))
-        return {"train": training, "encode": encoding, "fold": folding, "bytes": len(sent.data)}
+            encoding, answer = clocked(lambda: self.client.reply(job, trained))
+            sent, server = answer.sent.data, self.client.exchange.server
+            total = server.begin(self.server, {CLOCK.client: GLOBAL})
+            folding, _ = clocked(lambda: server.fold(total, self.read(sent)))
+        return {"train": training, "encode": encoding, "fold": folding, "bytes": len(sent)}
+
+    def read(self, sent: Frame) -> Arrival:
+        """What the server finds in the client's message."""
+        return self.client.exchange.read_upload(sent, self.server, CLOCK, KEY, GLOBAL, None)[0]
 
 
 def clocked(work: Callable[[], T]) -> tuple[float, T]:
@@ -89,13 +95,14 @@ def settle() -> None:
 def entrant(method: Method, task: Task, device: str, executor: str) -> Entrant:
     """A method ready to be measured, compiled where its executor compiles."""
     objective = Objective(task, device, KEY)
-    server = method.server.init(method.form.hold(objective.initial(), fold(KEY, "form")))
-    client = Client(method, objective)
-    runs = EXECUTORS[executor](client)
-    order = Order(CLOCK, KEY, method.brief(server, CLOCK, KEY).data, {}, task.split.train(0))
+    bound = method.bind(objective)
+    server, client = bound.init(objective.initial(), KEY), Client(bound, objective)
+    runs, common = EXECUTORS[executor](client), client.exchange.make_common(server, CLOCK, KEY)
+    told = client.exchange.make_download(server, CLOCK, KEY, GLOBAL, None, common)
+    order = Order(CLOCK, KEY, told.data, {}, task.split.train(0))
     with threads(runs.threads):
         runs.prepare(order, 1)
-    return Entrant(method, client, runs, order, server)
+    return Entrant(client, runs, order, server)
 
 
 def images(model: str) -> Task:

@@ -6,12 +6,13 @@ import cells
 from cells import Cell
 from fedspa_studies import EPOCHS
 
-from gossamer import Personal, Pruned, Task
+from gossamer import Pruned, Task
 from gossamer.costs import paper_forward_flops, paper_round_flops
 from gossamer.engines.rounds import Result
 from gossamer.objective import Objective
 from gossamer.random import key
 from gossamer.views import masks
+from gossamer.views.personal import BoundPersonal
 
 Record = dict[str, Any]
 WAYS = ("bytes_down", "bytes_up")
@@ -46,14 +47,14 @@ def paper_flops(cell: Cell, task: Task, metrics: list[Record]) -> int | None:
 
     A batch by which masks are moved is charged to every run with masks, whether these move or not.
     """
-    method = cells.method(cell).fit(Objective(task, "cpu", key(cell.seed)))
-    if isinstance(method.view, Pruned):
+    view = cells.method(cell).bind(Objective(task, "cpu", key(cell.seed))).training.view
+    if isinstance(view, Pruned):
         return None
     module, sample = task.model(), task.data.train.x[0]
     dense = forward = paper_forward_flops(module, sample)
     screened = 0
-    if isinstance(method.view, Personal):
-        held = method.view.start(dict(module.named_parameters()), 0)["mask"]
+    if isinstance(view, BoundPersonal):
+        held = view.first(0)["mask"]
         forward = paper_forward_flops(module, sample, {name: masks.count(packed) for name, packed in held.items()})
         screened = cell.given["batch"]
     sizes = task.split.sizes()

@@ -11,7 +11,7 @@ from cells import Cell
 from gossamer import Channels, Task
 from gossamer.capacity import capacity
 from gossamer.engines.rounds import Result
-from gossamer.method import own
+from gossamer.jobs import own_key
 from gossamer.objective import Objective
 from gossamer.random import fold, key
 from gossamer.types import Clock
@@ -40,14 +40,14 @@ def widths(cell: Cell, metrics: list[Record]) -> list[float]:
     for record in metrics:
         for client in record["clients"]:
             clock = Clock(record["round"] - 1, cell.rounds, client)
-            at = own(fold(key(cell.seed), "round", clock.round), clock)
+            at = own_key(fold(key(cell.seed), "round", clock.round), clock)
             found.append(capacity(view.capacities, view.drawn, clock, fold(at, "view")))
     return found
 
 
 def gap(cell: Cell, task: Task, result: Result, device: str) -> dict[str, float]:
     """Loss and accuracy of the last model on the clients' training samples as they are, and on the test set."""
-    objective, params = Objective(task, device, key(cell.seed)), dict(result.module.state_dict())
+    objective, params = Objective(task, device, key(cell.seed)), dict(result.model.state_dict())
     rows = torch.from_numpy(np.sort(task.split.train_index)).to(device)
     test = task.data.test
     found: dict[str, float] = {}

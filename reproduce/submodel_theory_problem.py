@@ -121,7 +121,7 @@ class Problem:
         view = windows if self.rolling else Bernoulli(shares, least=1)
         solver = SGD(rate, steps=STEPS, batch=BATCH if self.noisy else None, weight_decay=RIDGE)
         options = Options(rounds=rounds, seed=seed, eval_every=rounds)
-        return Simulation(Method(view, solver, Dense(), Mean("uniform", radius=RADIUS)), self.task, options)
+        return Simulation(Method.of(view, solver, Dense(), Mean("uniform", radius=RADIUS)), self.task, options)
 
 
 @cache

@@ -11,14 +11,13 @@ from typing import Any
 
 import cells
 import torch
-from fedmrn_times import KEY, entrant
+from fedmrn_times import entrant
 from submodel_studies import recipe
 
 from gossamer import Task
 from gossamer.capacity import SHARES
 from gossamer.machine import machine
 from gossamer.nets import build
-from gossamer.objective import Objective
 
 SHAPE = torch.Size([3, 32, 32])
 RACED = ("rolling", "random", "published", "static")
@@ -36,8 +35,7 @@ def images(samples: int) -> Task:
 
 def race(share: float, task: Task, device: str, repeats: int) -> dict[str, float]:
     """Milliseconds of each method's client: training, encoding and folding; medians after one turn to warm up."""
-    network = Objective(task, device, KEY)
-    methods = {name: recipe(name, capacities=(share,)).fit(network) for name in RACED}
+    methods = {name: recipe(name, capacities=(share,)) for name in RACED}
     field = {name: entrant(method, task, device, EXECUTOR) for name, method in methods.items()}
     turns = [{name: _whole(each.measure()) for name, each in field.items()} for _ in range(1 + repeats)][1:]
     return {name: round(statistics.median(turn[name] for turn in turns), 2) for name in field}

@@ -118,11 +118,11 @@ class Problem:
 
     def plain(self) -> Method:
         """A step on all of a device's samples, sent as it is."""
-        return Method(Full(), self.solver, Dense(), Mean("samples"))
+        return Method.of(Full(), self.solver, Dense(), Mean("samples"))
 
     def signs(self) -> Method:
         """The step of a pruned model as signs; what is lost goes with the next."""
-        return Method(Magnitude((PRUNED,)), self.solver, self.codec, CodedMean("samples"))
+        return Method.of(Magnitude((PRUNED,)), self.solver, self.codec, CodedMean("samples"))
 
     @property
     def solver(self) -> SGD:

@@ -40,6 +40,7 @@ def _running(each: list[float], told: list[Record]) -> list[float]:
 
 
 def _mean(sizes: list[dict[str, int]], messages: float) -> dict[str, float]:
-    """Bytes of each array of a message, over all that were sent."""
+    """Bytes of each array of a message, over all that were sent; all but the overhead are the codec's."""
     names = sorted({name for size in sizes for name in size})
-    return {name: round(sum(size.get(name, 0) for size in sizes) / messages, 1) for name in names}
+    found = {name: round(sum(size.get(name, 0) for size in sizes) / messages, 1) for name in names}
+    return {name.removeprefix("codec."): size for name, size in found.items()}

@@ -1,6 +1,6 @@
 """Runs through a Flower grid in one process, and the simulator's runs that they must equal bit for bit."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -9,20 +9,19 @@ import torch
 from flwr.app import Message, MessageType
 
 from gossamer import tree
-from gossamer.engines.client import Answer, Order
+from gossamer.engines.client import Answer, Failure, Order
 from gossamer.engines.flower import Settings, client_app
 from gossamer.engines.flower.journal import NEVER, Journal
 from gossamer.engines.flower.messages import WORDS, content, data, word
 from gossamer.engines.flower.server import FOLDED, Field
-from gossamer.engines.inbox import Inbox
+from gossamer.engines.inbox import Inbox, Reply
 from gossamer.engines.ledger import Ledger
 from gossamer.engines.options import Options
-from gossamer.engines.rounds import Stage
+from gossamer.engines.rounds import Turn
 from gossamer.engines.simulate import Simulation
 from gossamer.method import Method
 from gossamer.tasks import AnyTask, Task
 from gossamer.types import State
-from gossamer.wire import Letter
 from local_grid import Handle, LocalGrid, node, through
 
 CLIENTS = 4
@@ -84,7 +83,7 @@ def remembered(deployed: Field, home: Path, client: int) -> State:
     """What a node remembers at the end of a run, settled by what the server folded last."""
     known = int(deployed.clients.get(client).get(FOLDED, NEVER))
     journal = Journal(home, deployed.about["id"], client)
-    return journal.recall(deployed.options.rounds, known, deployed.method.settle)
+    return journal.recall(deployed.options.rounds, known, deployed.method.training.settle)
 
 
 # What is altered on the way.
@@ -127,21 +126,21 @@ class Reference(Simulation):
         self.cohorts, self.losses = cohorts, set(lost)
         self.messages: Sent = {}
 
-    def cohort(self, number: int) -> list[int]:
-        return self.cohorts[number] if number in self.cohorts else super().cohort(number)
+    def cohort(self, number: int, ledger: Ledger) -> list[int]:
+        return self.cohorts[number] if number in self.cohorts else super().cohort(number, ledger)
 
-    def orders(self, stage: Stage, cohort: Sequence[int], ledger: Ledger, inbox: Inbox) -> Iterator[Order]:
-        for order in super().orders(stage, cohort, ledger, inbox):
-            self.messages["down", stage.number, order.clock.client] = bytes(order.data)
+    def orders(self, turn: Turn, ledger: Ledger, inbox: Inbox) -> Iterator[Order]:
+        for order in super().orders(turn, ledger, inbox):
+            self.messages["down", turn.number, order.clock.client] = bytes(order.data)
             yield order
 
-    def carry(self, order: Order, result: Answer | str, ledger: Ledger) -> Letter | None:
+    def carry(self, order: Order, result: Answer | Failure, ledger: Ledger) -> Reply:
         assert isinstance(result, Answer)
         self.messages["up", order.clock.round, order.clock.client] = bytes(result.sent.data)
         if (order.clock.round, order.clock.client) not in self.losses:
             return super().carry(order, result, ledger)
         ledger.lost.append(order.clock.client)
-        return None
+        return Reply(state=result.state)
 
 
 def simulated(

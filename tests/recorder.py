@@ -11,7 +11,7 @@ without its vector extensions.
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,8 @@ from torch import Tensor, nn
 from gossamer import Lossy, Method, Options, Task, Wireless, methods, tree, wire
 from gossamer.channels import Perfect
 from gossamer.codecs import Dense, Drive, Feedback, Lift, TopK
-from gossamer.engines.rounds import Stage
+from gossamer.engines.client import Answer
+from gossamer.engines.rounds import Turn
 from gossamer.engines.simulate import Simulation
 from gossamer.fleet import Device, Fleet
 from gossamer.random import fold, key, uniform
@@ -165,20 +166,20 @@ class Recording(Simulation):
         self.messages: dict[str, Any] = {}
         self.number = 0
 
-    def orders(self, stage: Stage, cohort: Sequence[int], *rest: Any) -> Iterator[Any]:
-        self.number = stage.place
-        for order in super().orders(stage, cohort, *rest):
+    def orders(self, turn: Turn, *rest: Any) -> Iterator[Any]:
+        self.number = turn.exchange.number
+        for order in super().orders(turn, *rest):
             self.take_down("down", order.clock.client, order.data)
             yield order
 
     def carry(self, order: Any, result: Any, ledger: Any) -> Any:
-        if not isinstance(result, str):
+        if isinstance(result, Answer):
             self.take_down("up", order.clock.client, result.sent.data)
         return super().carry(order, result, ledger)
 
     def take_down(self, way: str, client: int, data: Any) -> None:
         if data:
-            payload = wire.unpack(data).payload
+            payload = wire.unpack(data).arrays
             self.messages[f"{self.number}.{client}.{way}"] = [len(data), digests(payload)]
 
     def taken_down(self, told: dict[str, Any]) -> dict[str, Any]:

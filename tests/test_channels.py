@@ -20,23 +20,26 @@ from gossamer.cli.request import Request, make_method
 from gossamer.codecs import CODECS
 from gossamer.engines import Options
 from gossamer.engines.client import Answer, Order
+from gossamer.engines.ledger import Ledger
+from gossamer.engines.rounds import Turn
 from gossamer.engines.simulate import Simulation
 from gossamer.errors import ConfigError, PayloadError
+from gossamer.exchange import GLOBAL, Arrival
 from gossamer.export import export
 from gossamer.fleet import Device, Fleet
-from gossamer.method import own
+from gossamer.jobs import own_key
 from gossamer.methods import METHODS, fedrolex, heterofl, submodel_random, submodel_rolling
 from gossamer.nets import build
 from gossamer.nets.resnet import Scaler, resnet18
 from gossamer.objective import Objective
 from gossamer.random import Key, fold, key, permutation
-from gossamer.servers import Arrival, Average
+from gossamer.servers import Average
 from gossamer.solvers import SGD
 from gossamer.specs import parse
 from gossamer.testing import check_method, check_view
 from gossamer.types import Params
 from gossamer.views import Bernoulli, Channels, Windows
-from gossamer.views.channels import ORDERS, held
+from gossamer.views.channels import ORDERS, BoundChannels, held
 from gossamer.widths import ties
 
 FIVE = (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)
@@ -100,22 +103,29 @@ def method(order: str, capacities: Any = (1 / 2,), over: str = "cohort", **more:
 def model(made: Method, task: Task, **options: Any) -> dict[str, Tensor]:
     result = simulate(made, task, **{"rounds": 3, "executor": "one-by-one", **options})
     assert not any(record["failures"] for record in result.metrics)
-    return dict(result.module.state_dict())
+    return dict(result.model.state_dict())
 
 
 def begun(made: Method, task: Task, rounds: int = 2, **options: Any) -> Simulation:
     return Simulation(made, task, Options(rounds=rounds, executor="one-by-one", **options))
 
 
-def fitted(order: str, capacities: Any = (1 / 2,), task: Task | None = None, run: int = 0, **more: Any) -> Channels:
-    view = begun(method(order, capacities, **more), task or some_task(), seed=run).method.view
-    assert isinstance(view, Channels)
+def fitted(
+    order: str, capacities: Any = (1 / 2,), task: Task | None = None, run: int = 0, **more: Any
+) -> BoundChannels:
+    view = begun(method(order, capacities, **more), task or some_task(), seed=run).method.training.view
+    assert isinstance(view, BoundChannels)
     return view
 
 
 def part_of(simulation: Simulation, number: int, client: int) -> Part:
-    clock, round_key = simulation.at(number, client)
-    return simulation.method.view.part(simulation.like, clock, fold(own(round_key, clock), "view"))
+    clock, round_key = at(simulation, number, client)
+    return simulation.method.training.view.part(simulation.like, clock, fold(own_key(round_key, clock), "view"))
+
+
+def at(simulation: Simulation, number: int, client: int) -> tuple[Clock, Key]:
+    """When and where a client trains, and the randomness of that exchange."""
+    return simulation.at(Turn(simulation.method.training, number, {}), client)
 
 
 def channels(part: Part, tensor: str, dim: int = 0) -> list[int]:
@@ -133,7 +143,8 @@ LIKE: Params = {name: p.detach() for name, p in Residual().named_parameters()}
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("more", [{}, {"drawn": True}, {"streams": False}], ids=str)
 def test_it_keeps_the_contract_of_views(order: str, more: dict[str, Any]) -> None:
-    check_view(fitted(order, FIVE[1:], **more), LIKE)
+    for view in (Channels(FIVE[1:], order=order, **more), fitted(order, FIVE[1:], **more)):  # type: ignore[arg-type]
+        check_view(view, some_task())
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -265,11 +276,6 @@ def test_a_stream_has_one_draw_and_without_streams_each_layer_its_own() -> None:
     assert differ == 8
 
 
-def test_a_view_that_knows_no_network_says_so() -> None:
-    with pytest.raises(ConfigError, match="knows nothing of the network yet"):
-        Channels().part(LIKE, Clock(0, 1, 0), key(0))
-
-
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
@@ -339,15 +345,15 @@ def scaled(simulation: Simulation, factor: float) -> None:
 
 def expected(simulation: Simulation, number: int, over: str, present: dict[int, Tensor] | None = None) -> Params:
     """A round on whole tensors, entry by entry: w - lr m (g(m w) + decay m w), then fill in, or divide by holders."""
-    solver: Any = simulation.method.solver
+    solver: Any = simulation.method.training.solver
     before = {name: tensor.clone() for name, tensor in simulation.model().items()}
     total = {name: torch.zeros_like(tensor) for name, tensor in before.items()}
     holders = {name: torch.zeros_like(tensor) for name, tensor in before.items()}
-    cohort = simulation.cohort(number)
-    view: Any = simulation.method.view
+    cohort = simulation.cohort(number, Ledger())
+    view: Any = simulation.method.training.view
     for client in cohort:
-        clock, round_key = simulation.at(number, client)
-        mine = own(round_key, clock)
+        clock, round_key = at(simulation, number, client)
+        mine = own_key(round_key, clock)
         mask = part_of(simulation, number, client).coverage(before)
         scaled(simulation, 1 / view.capacities[client % len(view.capacities)])
         labels = None if present is None else present[client]
@@ -460,7 +466,7 @@ def test_rows_of_absent_labels_neither_change_nor_count(order: str, over: str) -
 def test_a_row_that_nobody_has_a_label_for_stays_to_the_bit() -> None:
     made = method("rolling", (1 / 2,), "holders").with_parts(labels="own", solver=SGD(0.2, weight_decay=0.1))
     simulation = begun(made, uneven(), per_round=1)
-    client = simulation.cohort(0)[0]
+    client = simulation.cohort(0, Ledger())[0]
     absent = own_labels(simulation)[client] == 0
     before = {name: tensor.clone() for name, tensor in simulation.model().items()}
     simulation.round(0, None)
@@ -470,8 +476,10 @@ def test_a_row_that_nobody_has_a_label_for_stays_to_the_bit() -> None:
 
 
 def answered(simulation: Simulation, client: int) -> tuple[wire.Message, Clock, Key]:
-    clock, round_key = simulation.at(0, client)
-    sent = simulation.method.brief(simulation.server, clock, round_key)
+    clock, round_key = at(simulation, 0, client)
+    exchange, server = simulation.method.training, simulation.server
+    common = exchange.make_common(server, clock, round_key)
+    sent = exchange.make_download(server, clock, round_key, GLOBAL, None, common)
     order = Order(clock, round_key, sent.data, {}, simulation.split.train(client))
     result = simulation.client.do(order).result
     assert isinstance(result, Answer), result
@@ -482,11 +490,11 @@ def test_which_labels_a_client_has_is_on_the_wire_and_counted() -> None:
     simulation = begun(method("static").with_parts(labels="own"), uneven())
     for client, labels in own_labels(simulation).items():
         message, _, _ = answered(simulation, client)
-        assert message.payload["labels"].tolist() == [sum(2**place for place in range(4) if labels[place])]
+        assert message.payload["@labels"].tolist() == [sum(2**place for place in range(4) if labels[place])]
     record = simulation.round(0, None)
-    assert record["bytes_up"]["labels"] == 5
-    assert "labels" not in record["bytes_down"]
-    assert "labels" not in begun(method("static"), uneven()).round(0, None)["bytes_up"]
+    assert record["bytes_up"]["loss.labels"] == 5
+    assert "loss.labels" not in record["bytes_down"]
+    assert "loss.labels" not in begun(method("static"), uneven()).round(0, None)["bytes_up"]
 
 
 def test_labels_that_were_tampered_with_are_refused_or_harmless() -> None:
@@ -494,14 +502,15 @@ def test_labels_that_were_tampered_with_are_refused_or_harmless() -> None:
     message, clock, round_key = answered(simulation, 0)
 
     def receive(labels: Tensor | None) -> Params:
-        kept = {name: tensor for name, tensor in message.payload.items() if name != "labels"}
-        payload = kept if labels is None else {**kept, "labels": labels}
-        server = simulation.method.server
+        kept = {name: tensor for name, tensor in message.payload.items() if name != "@labels"}
+        payload = kept if labels is None else {**kept, "@labels": labels}
+        exchange, state = simulation.method.training, simulation.server
         data = wire.pack(dataclasses.replace(message, payload=payload))
-        acc = simulation.method.receive(server.empty(simulation.server), data, simulation.server, clock, round_key)
-        return server.model(server.finish(simulation.server, acc, clock))
+        arrival, _ = exchange.read_upload(data, state, clock, round_key, GLOBAL, None)
+        acc = exchange.server.fold(exchange.server.begin(state, {clock.client: GLOBAL}), arrival)
+        return exchange.server.download(exchange.server.finish(state, acc, clock), GLOBAL).models[0]
 
-    sent = message.payload["labels"]
+    sent = message.payload["@labels"]
     wrong = [None, sent[:0], torch.cat([sent, sent]), sent.to(torch.int64), sent.float(), sent | 16, sent | 128]
     for labels in wrong:
         with pytest.raises(PayloadError):
@@ -531,7 +540,7 @@ def own_accuracies(simulation: Simulation, masked: bool) -> list[float]:
     data, found = simulation.task.data.test, []
     for client, labels in own_labels(simulation).items():
         mine = torch.from_numpy(simulation.task.split.test(client))
-        scores = torch.func.functional_call(Residual().double(), simulation.personal(client), (data.x[mine],))
+        scores = torch.func.functional_call(Residual().double(), simulation.client_params(client), (data.x[mine],))
         scores = torch.where(labels == 0, 0.0, scores) if masked else scores
         found.append(float((scores.argmax(1) == data.y[mine]).double().mean()))
     return found
@@ -564,7 +573,7 @@ def test_own_labels_need_a_layer_with_one_row_a_label() -> None:
     summed = dataclasses.replace(task, model=lambda: nn.Sequential(nn.Linear(5, 8), nn.Unflatten(1, (4, 2)), Last()))
     with pytest.raises(ConfigError, match="labels=own: no dimension is known to have an entry for each label"):
         begun(fedavg().with_parts(labels="own"), summed)
-    with pytest.raises(ConfigError, match=r"Method\.labels must be all or own, got 'some'"):
+    with pytest.raises(ConfigError, match=r"Exchange\.labels must be all or own, got 'some'"):
         fedavg().with_parts(labels="some")
 
 
@@ -587,8 +596,8 @@ def test_a_scaler_makes_up_for_missing_channels_in_training_alone() -> None:
 
 def after(server: Mean, start: Params, change: Params) -> Params:
     state = server.init(start)
-    acc = server.fold(server.empty(state), Arrival.of(0, Part(), change, 2.0))
-    return server.model(server.finish(state, acc, Clock(0, 1, -1)))
+    acc = server.fold(server.begin(state, {0: GLOBAL}), Arrival.of(0, Part(), change, 2.0))
+    return server.download(server.finish(state, acc, Clock(0, 1, -1)), GLOBAL).models[0]
 
 
 @pytest.mark.parametrize("over", OVERS)
@@ -644,7 +653,7 @@ def test_messages_hold_what_is_held_and_no_more(order: str) -> None:
         entries = (5 * a + a) + (a * b + b) + (b * a + a) + (4 * a + 4)
         assert part_of(simulation, 0, client).layout(simulation.like).size == entries
         wanted += 4 * entries
-    assert record["bytes_up"]["values"] == record["bytes_down"]["values"] == wanted
+    assert record["bytes_up"]["codec.values"] == record["bytes_down"]["down.values"] == wanted
 
 
 def test_operations_fall_with_the_width() -> None:
@@ -735,12 +744,12 @@ def test_deployed_it_is_the_same(order: str, labels: str, tmp_path: Path) -> Non
     deployed = deploy(made, task, LocalGrid(nodes(made, task, tmp_path)))
     wanted = simulate(made, task, rounds=2)
     found = deployed.module().state_dict()
-    assert all(torch.equal(found[name], tensor) for name, tensor in wanted.module.state_dict().items())
+    assert all(torch.equal(found[name], tensor) for name, tensor in wanted.model.state_dict().items())
     for record, other in zip(deployed.metrics, wanted.metrics, strict=True):
         assert not record["failures"]
         figures = ("personal_accuracy", "worst_tenth_accuracy", "accuracy", "bytes_up", "bytes_down", "flops")
         assert all(record[name] == other[name] for name in figures)
-    assert ("labels" in deployed.metrics[0]["bytes_up"]) == (labels == "own")
+    assert ("loss.labels" in deployed.metrics[0]["bytes_up"]) == (labels == "own")
 
 
 @pytest.mark.parametrize("order", ["shuffled", "random"])
@@ -782,7 +791,7 @@ def needs(share: float) -> int:
     """Bytes that training a share of the network takes, with the solver of ``method``."""
     simulation = begun(method("static", (share,)), some_task())
     params = part_of(simulation, 0, 0).take(simulation.like)
-    return simulation.objective.memory(params, simulation.method.solver)
+    return simulation.objective.memory(params, simulation.method.training.solver)
 
 
 def test_room_is_the_largest_share_that_fits() -> None:
@@ -796,7 +805,7 @@ def test_room_is_the_largest_share_that_fits() -> None:
 def test_room_depends_on_the_batch_and_needs_one() -> None:
     room = Room(needs(1.0))
     larger = method("static", (room,)).with_parts(solver=SGD(batch=24))
-    view: Any = begun(larger, some_task()).method.view
+    view: Any = begun(larger, some_task()).method.training.view
     assert 1 / 16 <= view.capacities[0] < 1
     with pytest.raises(ConfigError, match="batch"):
         begun(method("static", (room,)).with_parts(solver=SGD(batch=None)), some_task())
@@ -845,9 +854,9 @@ def test_a_room_is_written_with_its_unit() -> None:
 
 def test_recipes_of_papers_average_and_mask_as_these_say() -> None:
     for recipe in (submodel_random, submodel_rolling):
-        assert (recipe().server, recipe().labels) == (Mean("uniform", "cohort"), "all")
+        assert (recipe().server, recipe().training.labels) == (Mean("uniform", "cohort"), "all")
     for recipe in (heterofl, fedrolex):
-        assert (recipe().server, recipe().labels) == (Mean("uniform", "holders"), "own")
+        assert (recipe().server, recipe().training.labels) == (Mean("uniform", "holders"), "own")
     assert submodel_random(streams=False).view == Channels(FIVE, order="random", streams=False)
 
 
@@ -901,4 +910,6 @@ def test_a_server_needs_no_training_samples() -> None:
     none = task.data.train.x[:0], task.data.train.y[:0]
     data = dataclasses.replace(task.data, train=type(task.data.train)(*none))
     objective = Objective(dataclasses.replace(task, data=data), "cpu", key(0))
-    assert Channels((1 / 2,)).fit(objective, SGD()).widths == fitted("rolling").widths
+    view = Method.of(Channels((1 / 2,)), SGD()).bind(objective).training.view
+    assert isinstance(view, BoundChannels)
+    assert view.widths == fitted("rolling").widths

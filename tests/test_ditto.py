@@ -20,6 +20,7 @@ from gossamer import (
     Lift,
     Lossy,
     MaskedNoise,
+    Mean,
     Method,
     Options,
     Personal,
@@ -31,11 +32,12 @@ from gossamer import (
     simulate,
     tree,
 )
+from gossamer.bound import own_key
 from gossamer.data.augment import CropFlip
+from gossamer.engines.ledger import Ledger
 from gossamer.engines.simulate import Simulation
 from gossamer.errors import ConfigError
 from gossamer.memory import solver_copies
-from gossamer.method import own
 from gossamer.random import Key, fold, key
 from gossamer.testing import check_method, check_solver, tiny_task
 from gossamer.types import Clock, Params
@@ -47,6 +49,8 @@ SOLVERS = {
     "steps": Ditto(lr=0.2, steps=4, personal_steps=5, batch=8, lam=2.0),
     "personal steps": Ditto(lr=0.2, epochs=1, personal_steps=2, batch=8),
 }
+NO_INFO: Any = None
+"""Ditto asks for nothing of what a client knows when its training is over."""
 
 
 def some_task(clients: int = 4, dtype: torch.dtype = torch.float64) -> Task:
@@ -78,6 +82,11 @@ def personal(simulation: Simulation) -> dict[int, Params]:
     return {client: state["solver"]["personal"] for client, state in remembered.items() if state}
 
 
+def cohort(simulation: Simulation, number: int) -> list[int]:
+    """Who takes part in a round."""
+    return simulation.cohort(number, Ledger())
+
+
 def equal(ours: Params, theirs: Params) -> bool:
     return ours.keys() == theirs.keys() and all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
 
@@ -101,8 +110,8 @@ class Slow:
     def round(self, number: int) -> float:
         """One round; the mean loss."""
         sums = {name: torch.zeros_like(tensor) for name, tensor in floats(self.model).items()}
-        cohort, total, losses = self.simulation.cohort(number), 0, []
-        for client in cohort:
+        clients, total, losses = cohort(self.simulation, number), 0, []
+        for client in clients:
             samples, received = len(self.task.split.train(client)), copy.deepcopy(self.model)
             mine, theirs = self.personal.setdefault(client, self.simulation.objective.build()), copy.deepcopy(received)
             shared, alone = self.batches(number, client)
@@ -116,8 +125,8 @@ class Slow:
         return float(np.mean(losses))
 
     def batches(self, number: int, client: int) -> tuple[list[Tensor], list[Tensor]]:
-        clock, round_key = self.simulation.at(number, client)
-        mine, solver = fold(own(round_key, clock), "batches"), self.solver
+        clock, round_key = self.simulation.clock(number, client), self.simulation.round_key(number)
+        mine, solver = fold(own_key(round_key, clock), "batches"), self.solver
         index = self.task.split.train(client)
         shared = SGD(epochs=solver.epochs, steps=solver.steps, batch=8).plan(len(index), mine)
         alone = SGD(epochs=solver.personal_epochs, steps=solver.personal_steps, batch=8)
@@ -166,19 +175,21 @@ def test_rounds_are_what_the_algorithm_says(name: str) -> None:
         close(floats(slow.model), simulation.model())
         assert set(personal(simulation)) == set(slow.personal)
         for client, module in slow.personal.items():
-            close(floats(module), simulation.personal(client))
+            close(floats(module), simulation.client_params(client))
     assert set(first.values()) > {0}, "somebody came later, when the global model had moved"
-    assert max(sum(c in r for r in map(simulation.cohort, range(4))) for c in range(4)) > 1, "somebody came back"
+    assert max(sum(c in cohort(simulation, r) for r in range(4)) for c in range(4)) > 1, "somebody came back"
 
 
 def test_the_pull_is_a_move_of_its_own_towards_what_was_received() -> None:
     """On the loss |v|**2 / 2 in one dimension: v - lr v, and of that the way to w shortened by lr lam."""
     solver, start = Ditto(lr=0.5, steps=1, personal_steps=1, lam=0.4), {"w": torch.tensor([2.0])}
-    carry = solver.begin(start, {"personal": {"w": torch.tensor([8.0])}}, 2)
+    carry = solver.begin(start, {}, {"personal": {"w": torch.tensor([8.0])}}, 2)
     for _ in range(2):
         carry = solver.step(lambda at: ({"w": at["w"]}, {}), start, carry, solver.now(Clock(0, 1, 0)))
     assert carry["params"]["w"].item() == pytest.approx(1.0)
-    assert solver.end(carry)["personal"]["w"].item() == pytest.approx(4.0 - 0.5 * 0.4 * (4.0 - 2.0))
+    memory, said = solver.end(carry, NO_INFO)
+    assert said == {}
+    assert memory["personal"]["w"].item() == pytest.approx(4.0 - 0.5 * 0.4 * (4.0 - 2.0))
 
 
 def test_it_keeps_the_contract_of_solvers() -> None:
@@ -211,7 +222,7 @@ def test_without_a_pull_the_personal_model_is_that_of_local_training() -> None:
     ours = run(method(Ditto(lr=0.2, batch=8, lam=0)), task, per_round=None)
     theirs = run(local().with_parts(solver=Alone(lr=0.2, epochs=3, batch=8)), task, per_round=None)
     for client in range(4):
-        close(ours.personal(client), theirs.personal(client), atol=1e-12)
+        close(ours.client_params(client), theirs.client_params(client), atol=1e-12)
 
 
 def test_without_a_pull_no_bit_depends_on_what_is_received() -> None:
@@ -220,10 +231,10 @@ def test_without_a_pull_no_bit_depends_on_what_is_received() -> None:
     wanted = {"w": torch.tensor([1.0, -2.0])}
     for received in ([1.0, -2.0], [0.3, 0.7], [5.0, 5.0]):
         start = {"w": torch.tensor(received)}
-        carry = solver.begin(start, state, 5)
+        carry = solver.begin(start, {}, state, 5)
         for _ in range(5):
             carry = solver.step(lambda at: ({"w": at["w"].sin() / 3}, {}), start, carry, now)
-        state, other = solver.end(carry), alone.begin(wanted, {}, 3)
+        (state, _), other = solver.end(carry, NO_INFO), alone.begin(wanted, {}, {}, 3)
         for _ in range(3):
             other = alone.step(lambda at: ({"w": at["w"].sin() / 3}, {}), wanted, other, now)
         wanted = other["params"]
@@ -243,13 +254,13 @@ def test_a_stronger_pull_keeps_the_personal_model_nearer() -> None:
 
 def test_who_never_took_part_deploys_the_global_model() -> None:
     simulation = Simulation(ditto(), some_task(), Options(rounds=1, per_round=2))
-    assert all(equal(simulation.personal(client), simulation.like) for client in range(4))
-    (one, two), idle = simulation.cohort(0), set(range(4)) - set(simulation.cohort(0))
+    assert all(equal(simulation.client_params(client), simulation.like) for client in range(4))
+    (one, two), idle = cohort(simulation, 0), set(range(4)) - set(cohort(simulation, 0))
     simulation.round(0, None)
-    assert all(equal(simulation.personal(client), simulation.model()) for client in idle)
+    assert all(equal(simulation.client_params(client), simulation.model()) for client in idle)
     assert not equal(simulation.model(), simulation.like)
-    assert not equal(simulation.personal(one), simulation.model())
-    assert not equal(simulation.personal(one), simulation.personal(two))
+    assert not equal(simulation.client_params(one), simulation.model())
+    assert not equal(simulation.client_params(one), simulation.client_params(two))
 
 
 def test_a_personal_model_goes_on_though_the_message_is_lost() -> None:
@@ -275,7 +286,7 @@ def test_evaluation_is_on_personal_models() -> None:
     shares: dict[str, list[float]] = {"personal": [], "global": []}
     for client in range(task.clients):
         mine = torch.from_numpy(task.split.test(client))
-        for name, params in (("personal", simulation.personal(client)), ("global", simulation.model())):
+        for name, params in (("personal", simulation.client_params(client)), ("global", simulation.model())):
             module = simulation.objective.build(params).eval()
             shares[name].append((module(test.x[mine]).argmax(1) == test.y[mine]).double().mean().item())
     assert record["personal_accuracy"] == pytest.approx(np.mean(shares["personal"]))
@@ -385,14 +396,14 @@ def test_a_field_that_cannot_be_is_refused_by_name(field: str, value: float) -> 
 def test_the_recipe_passes_everything_on() -> None:
     made = ditto(0.3, 4, 5, 6, "uniform", 0.7)
     assert made.solver == Ditto(0.3, 4, None, 6, personal_epochs=5, lam=0.7)
-    assert made.server.weigh(10, 3) == 1
+    assert made.server == Mean("uniform")
     assert simulate(made, tiny_task(), rounds=1).metrics[0]["bytes_up"]
 
 
 @pytest.mark.parametrize("view", [Bernoulli(), Channels(), Personal(), Pruned()], ids=lambda view: type(view).__name__)
 def test_it_needs_the_whole_model(view: View) -> None:
     with pytest.raises(ConfigError, match="Ditto needs clients that hold the whole model"):
-        ditto().with_parts(view=view)
+        simulate(ditto().with_parts(view=view), tiny_task(), rounds=1)
 
 
 def test_training_must_not_feel_its_codec() -> None:

@@ -17,6 +17,7 @@ from gossamer import (
     Exponential,
     Method,
     Options,
+    RunError,
     Task,
     fedavg,
     fedmrn,
@@ -25,10 +26,12 @@ from gossamer import (
     simulate,
 )
 from gossamer.data.augment import CropFlip
-from gossamer.engines.client import Client, Order
+from gossamer.engines.client import Answer, Client, Failure, Order
 from gossamer.engines.executors import SideBySide, Stacked
 from gossamer.engines.executors.stacked import schedule
+from gossamer.engines.rounds import Turn
 from gossamer.engines.simulate import Simulation
+from gossamer.exchange import GLOBAL
 from gossamer.nets import build
 from gossamer.runs import read_about
 from gossamer.testing import tiny_task
@@ -37,7 +40,12 @@ ROUNDS = 3
 
 
 def final(result: Any) -> dict[str, Tensor]:
-    state: dict[str, Tensor] = result.module.state_dict()
+    """The global model; of a method whose clients choose among several, what each client deploys."""
+    try:
+        state: dict[str, Tensor] = result.model.state_dict()
+    except RunError:
+        each = {client: result.client_model(client) for client in range(result.about["task"]["clients"])}
+        return {f"{client}/{name}": t for client, model in each.items() for name, t in model.state_dict().items()}
     return state
 
 
@@ -165,9 +173,9 @@ def test_who_fails_is_named_alike(executor: str) -> None:
 
 
 def order(client: int, simulation: Simulation) -> Order:
-    clock, key = simulation.at(0, client)
-    sent = simulation.method.brief(simulation.server, clock, key)
-    return Order(clock, key, sent.data, {}, simulation.split.train(client))
+    turn = Turn(simulation.method.training, 0, {client: GLOBAL})
+    made, _ = simulation.order(turn, client, None)
+    return made
 
 
 def test_a_worker_that_dies_is_a_client_that_failed_and_is_replaced() -> None:
@@ -182,9 +190,9 @@ def test_a_worker_that_dies_is_a_client_that_failed_and_is_replaced() -> None:
     executor = SideBySide(Mortal(simulation.method, simulation.objective), workers=2)
     done = {d.order.clock.client: d.result for d in executor.run(order(c, simulation) for c in range(6))}
     executor.close()
-    assert isinstance(done[1], str)
-    assert "its process died (exit code -9)" in done[1]
-    assert all(not isinstance(done[c], str) for c in (0, 2, 3, 4, 5))
+    assert isinstance(done[1], Failure)
+    assert "its process died (exit code -9)" in done[1].reason
+    assert all(isinstance(done[c], Answer) for c in (0, 2, 3, 4, 5))
 
 
 def test_workers_go_when_the_run_is_over() -> None:
@@ -241,7 +249,7 @@ def test_gradients_in_single_precision_agree_to_rounding() -> None:
     task = images("cnn4", 16)
     single = replace(task, model=lambda: build("cnn4", (1, 16, 16), 3), data=replace(
         task.data, train=replace(task.data.train, x=task.data.train.x.float())))  # fmt: skip
-    objective = Client(fedprox(), Simulation(fedprox(), single, Options(rounds=1)).objective).objective
+    objective = Simulation(fedprox(), single, Options(rounds=1)).objective
     params = {**objective.initial(), **objective.local()}
     objective.train_mode(alone=False)
     _, eager, _ = objective.gradient(params, objective.x[:9], objective.y[:9])
@@ -305,13 +313,21 @@ def test_clients_of_a_round_share_what_the_server_sent() -> None:
     simulation = Simulation(fedavg(), tiny_task(clients=4), Options(rounds=1))
     client = simulation.client
     orders = [order(c, simulation) for c in range(2)]
-    body = simulation.method.load(simulation.server, *simulation.at(0, 0))
-    shared = [o._replace(data=simulation.method.brief(simulation.server, o.clock, o.key, body).data) for o in orders]
-    assert shared[0].data.body is shared[1].data.body
+    exchange = simulation.method.training
+    common = exchange.make_common(simulation.server, orders[0].clock, orders[0].key)
+    assert common is not None
+    shared = [
+        o._replace(data=exchange.make_download(simulation.server, o.clock, o.key, GLOBAL, None, common).data)
+        for o in orders
+    ]
+    assert shared[0].data.common is shared[1].data.common is common.data
     jobs = [client.open(o) for o in shared]
-    assert jobs[0].start is jobs[1].start
+    assert jobs[0].models is jobs[1].models
+    assert all(jobs[0].start[name] is tensor is jobs[0].models[0][name] for name, tensor in jobs[1].start.items())
     before = {name: tensor.clone() for name, tensor in jobs[0].start.items()}
-    assert all(not isinstance(client.do(o).result, str) for o in shared)
+    assert all(isinstance(client.do(o).result, Answer) for o in shared)
     assert all(torch.equal(jobs[0].start[name], tensor) for name, tensor in before.items())
     late = shared[1]._replace(clock=shared[1].clock._replace(round=1))
-    assert "another round" in str(client.do(late).result)
+    result = client.do(late).result
+    assert isinstance(result, Failure)
+    assert "another round" in result.reason

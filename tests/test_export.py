@@ -124,7 +124,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Fresh:
         task, method = some_task(model), fedsparsify(steps=1, batch=8, lr=0.01)
         result = ran(method, task, home / model, per_round=1)
         out = home / model / "export"
-        found[model] = out, result.module, export(stand(home / model, method, task), out)
+        found[model] = out, result.model, export(stand(home / model, method, task), out)
         save_file({"x": task.data.test.x}, out / "x.safetensors")
     words = [FRESH, python_on_the_page("torch.export.load"), python_on_the_page("load_sparse")]
     folders = [str(out) for out, _, _ in found.values()]
@@ -207,7 +207,7 @@ def test_by_own_batches_a_clients_figure_is_of_its_samples_alone(tmp_path: Path)
     ran(fedavg(steps=1, batch=8), task, tmp_path / "run")
     run = stand(tmp_path / "run", fedavg(steps=1, batch=8), task)
     exported = export(run, tmp_path / "out", client=1)
-    assert exported.own_accuracy == pytest.approx(run.evaluate.own(run.deployed(), 1))
+    assert exported.own_accuracy == pytest.approx(run.evaluate.on_client(run.deployed(), 1)[1])
 
 
 # Whose model.
@@ -227,7 +227,7 @@ def test_of_local_every_client_has_its_own(tmp_path: Path) -> None:
         assert about(tmp_path / str(client) / TENSORS)["client"] == client
         wanted = run.clients.get(client).get("own", run.objective.initial())
         assert all(torch.equal(written[client][name], tensor) for name, tensor in wanted.items())
-        right = run.evaluate.own(wanted, client)
+        _, right = run.evaluate.on_client(wanted, client)
         assert exported.own_accuracy == pytest.approx(right)
     first, second = (written[client]["0.weight"] for client in took_part)
     assert not torch.equal(first, second)
@@ -244,7 +244,7 @@ def test_without_personal_models_a_client_has_the_global_one(tmp_path: Path) -> 
     assert exported.round == 2
     assert exported.accuracy == pytest.approx(result.accuracy)
     read = load_file(tmp_path / "out" / TENSORS)
-    assert all(torch.equal(read[name], tensor) for name, tensor in result.module.state_dict().items())
+    assert all(torch.equal(read[name], tensor) for name, tensor in result.model.state_dict().items())
     assert exported.files.keys() == {tmp_path / "out" / name for name in (TENSORS, PROGRAM)}
 
 
@@ -257,12 +257,12 @@ def test_an_interrupted_run_has_the_model_of_its_last_checkpoint(tmp_path: Path)
         simulate(fedavg(), tiny_task(), rounds=5, out=tmp_path / "run", watch=stop)
     exported = export(stand(tmp_path / "run", fedavg(), tiny_task()), tmp_path / "out")
     assert exported.round == 2
-    kept = fedavg().server.model(read_server(tmp_path / "run"))
+    kept = read_server(tmp_path / "run")["params"]
     read = load_file(tmp_path / "out" / TENSORS)
     assert all(torch.equal(read[name], tensor) for name, tensor in kept.items())
     again = simulate(fedavg(), tiny_task(), rounds=5, out=tmp_path / "run", resume=True)
     whole = simulate(fedavg(), tiny_task(), rounds=5)
-    assert all(torch.equal(a, b) for a, b in zip(again.module.parameters(), whole.module.parameters(), strict=True))
+    assert all(torch.equal(a, b) for a, b in zip(again.model.parameters(), whole.model.parameters(), strict=True))
 
 
 def test_a_run_on_a_gpu_is_exported_where_there_is_none(tmp_path: Path) -> None:
@@ -317,7 +317,7 @@ def test_a_narrower_clients_program_says_what_its_network_says(
 ) -> None:
     """By the network that clients are trained and evaluated with, which has narrower tensors put into it."""
     out, run, exported = narrow[model]
-    mine, x, y = run.personal(1), run.task.data.test.x, run.task.data.test.y
+    mine, x, y = run.client_params(1), run.task.data.test.x, run.task.data.test.y
     scores = load_file(out / "y.safetensors")["scores"]
     loss, right = run.objective.evaluate(mine, x, y)
     assert float(run.task.loss(scores, y)) == pytest.approx(loss, rel=1e-5)
@@ -345,14 +345,18 @@ def test_a_narrower_networks_static_norms_have_statistics_of_its_own(tmp_path: P
     ran(NARROW, task, tmp_path / "run", executor="one-by-one")
     run = stand(tmp_path / "run", NARROW, task)
     exported = export(run, tmp_path / "out", client=1)
-    read, network, x = load_file(tmp_path / "out" / TENSORS), run.objective.build(run.personal(1)), task.data.train.x
+    read, network, x = (
+        load_file(tmp_path / "out" / TENSORS),
+        run.objective.build(run.client_params(1)),
+        task.data.train.x,
+    )
     conv = network[0]
     assert isinstance(conv, nn.Conv2d)
     batches = [conv(batch).mean((0, 2, 3)) for batch in torch.split(x, 8)]
     assert torch.allclose(read["1.running_mean"], torch.stack(batches).mean(0), atol=1e-6)
     assert len(read["1.running_mean"]) == 2
     assert exported.batch == "any"
-    assert exported.own_accuracy == pytest.approx(run.evaluate.own(run.personal(1), 1))
+    assert exported.own_accuracy == pytest.approx(run.evaluate.on_client(run.client_params(1), 1)[1])
 
 
 # Networks that torch cannot follow.
@@ -594,7 +598,7 @@ def test_of_a_deployed_run_the_server_has_the_global_model_alone(tmp_path: Path)
     status, _, err = gossamer(f"export {tmp_path}/run")
     assert status == 0, err
     read = load_file(tmp_path / "run/export" / TENSORS)
-    assert all(torch.equal(read[name], tensor) for name, tensor in result.module.state_dict().items())
+    assert all(torch.equal(read[name], tensor) for name, tensor in result.model.state_dict().items())
     status, _, err = gossamer(f"export {tmp_path}/run --client 0")
     assert status == 2
     assert "the run was deployed, and what its clients have is on their machines" in err

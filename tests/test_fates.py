@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gossamer import Feedback, Lossy, Method, TopK, fedavg, simulate, tree
+from gossamer.bound import BoundExchange
 from gossamer.cli import main
 from gossamer.codecs.base import Kept
 from gossamer.engines.rounds import Result
@@ -82,14 +83,14 @@ def test_a_run_books_them_in_the_round_that_makes_up_for_them(name: str) -> None
 
 
 def test_a_message_that_is_refused_is_made_up_for_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    receive = Method.receive
+    read = BoundExchange.read_upload
 
-    def refusing(self: Method, acc: Any, data: Any, state: Any, clock: Any, *more: Any) -> Any:
+    def refusing(self: BoundExchange, data: Any, state: Any, clock: Any, *more: Any) -> Any:
         if (clock.round, clock.client) in ((0, 1), (1, 1)):
             raise ValueError("garbage")
-        return receive(self, acc, data, state, clock, *more)
+        return read(self, data, state, clock, *more)
 
-    monkeypatch.setattr(Method, "receive", refusing)
+    monkeypatch.setattr(BoundExchange, "read_upload", refusing)
     metrics = simulate(onebit_cs(), tiny_task(3), rounds=3).metrics
     assert [record.get("fates") for record in metrics] == [None, None, {"retained": [0, 1, 0], "forgotten": [0, 1, 0]}]
     assert [record["exchanges"][0]["folded"] for record in metrics] == [2, 2, 3]

@@ -33,17 +33,20 @@ from flower_runs import (
     simulated,
     undisturbed,
 )
-from gossamer import METHODS, ConfigError, RunError, Task, fedavg, local, topk
+from gossamer import METHODS, ConfigError, RunError, Task, fedavg, local, topk, tree, wire
 from gossamer.cli import main
-from gossamer.codecs import Eden, Feedback, TopK
+from gossamer.clients import Clients
+from gossamer.codecs import Dense, Eden, Feedback, TopK
 from gossamer.engines.flower import client_app, fleet, server_app
 from gossamer.engines.flower.journal import NEVER, Journal
 from gossamer.engines.flower.messages import data, word
-from gossamer.engines.flower.server import Field
+from gossamer.engines.flower.server import Field, VoidError
+from gossamer.engines.ledger import Ledger
 from gossamer.method import Method
 from gossamer.random import choice, fold, key, permutation
 from gossamer.runs import RunFolder, read_metrics, read_server
 from gossamer.testing import tiny_task
+from gossamer.types import State
 from local_grid import Handle, LocalGrid, node
 
 TASK = tiny_task(CLIENTS)
@@ -183,13 +186,15 @@ def test_a_client_is_known_by_its_own_number_and_not_by_flowers(method: Method, 
 # Rounds that do not count.
 
 
-def failing(handle: Handle, at: int, times: int, train: bool) -> Handle:
+def failing(handle: Handle, at: int, times: int, train: bool, exchange: int = 0) -> Handle:
     """A node that does not reply to the orders of a round so many times, with or without having done them."""
     left = times
 
     def answer(message: Message) -> Message | None:
         nonlocal left
-        if message.metadata.message_type != MessageType.TRAIN or word(message, "round", int) != at or left == 0:
+        asked = message.metadata.message_type == MessageType.TRAIN
+        meant = asked and (word(message, "round", int), word(message, "exchange", int)) == (at, exchange)
+        if not meant or left == 0:
             return handle(message)
         left -= 1
         if train:
@@ -208,6 +213,87 @@ def test_a_round_with_too_few_replies_is_tried_again_to_the_same_end(
     there[NUMBERS[2]] = failing(there[NUMBERS[2]], 1, 2, train)
     grid, run = LocalGrid(there), undisturbed(method, TASK, rounds=3)
     deployed = deploy(method, TASK, grid, rounds=3, least=1.0)
+    agree(deployed, run, tmp_path)
+    assert messages(grid) == run.messages
+    assert figures(deployed.metrics) == figures(run.metrics)
+
+
+def huge(handle: Handle, at: int, times: int) -> Handle:
+    """A node that sends numbers in a round, so many times, which are finite but whose sum is not."""
+    left = times
+
+    def change(reply: Message) -> Message:
+        nonlocal left
+        if left == 0:
+            return reply
+        left -= 1
+        message = wire.unpack(data(reply))
+        message.payload["values"].fill_(torch.finfo(torch.float32).max)
+        return rewritten(reply, wire.pack(message))
+
+    return altered(handle, change, MessageType.TRAIN, [at])
+
+
+VOID: dict[str, tuple[Method, Callable[[Handle], Handle], str, str]] = {
+    "what clients owe": (
+        fedavg(steps=2).with_parts(codec=Feedback(Dense())),
+        lambda handle: huge(handle, 1, 2),
+        "what came of it is not finite",
+        "clients",
+    ),
+    "what clients hold": (
+        METHODS["fedspa"](),
+        lambda handle: failing(handle, 1, 2, train=True),
+        "3 of 4 clients replied, 4 are needed",
+        "clients",
+    ),
+    "clients' models": (
+        METHODS["perm"](warmup=1),
+        lambda handle: failing(handle, 1, 2, train=True, exchange=1),
+        "3 of 4 clients replied, 4 are needed",
+        "models",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", VOID)
+def test_a_round_that_does_not_count_leaves_no_trace(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was staged in it is forgotten, and the next try gives the same bits."""
+    method, disturb, reason, store = VOID[name]
+    there = nodes(method, TASK, tmp_path)
+    there[NUMBERS[3]] = disturb(there[NUMBERS[3]])
+    grid, run = LocalGrid(there), undisturbed(method, TASK, rounds=3)
+    deployed, dropped, train = field(method, TASK, grid, rounds=3, least=1.0), list[list[int]](), Field.train
+
+    def stores() -> dict[str, State]:
+        known = {"clients": deployed.clients, "models": deployed.models}
+        return {what: {str(c): kept.get(c) for c in kept.known()} for what, kept in known.items()}
+
+    def discard(clients: Clients) -> None:
+        if clients is getattr(deployed, store):
+            dropped.append([client for client in range(CLIENTS) if clients.staged(client)])
+        real(clients)
+
+    def watched(self: Field, number: int, ledger: Ledger) -> list[int]:
+        server, before = self.server, tree.clone(stores())
+        try:
+            return train(self, number, ledger)
+        except VoidError:
+            assert self.server is server
+            assert same(stores(), before)
+            assert not any(kept.staged(c) for kept in (self.clients, self.models) for c in range(CLIENTS))
+            raise
+
+    real = Clients.discard
+    monkeypatch.setattr(Clients, "discard", discard)
+    monkeypatch.setattr(Field, "train", watched)
+    deployed.run(None, ignore)
+    assert [reason in record["reason"] for record in deployed.metrics[1]["void"]] == [True, True]
+    assert [len(record["void"]) for record in deployed.metrics] == [0, 2, 0]
+    assert len(dropped) == 2
+    assert all(dropped), "something was staged, or nothing is tested"
     agree(deployed, run, tmp_path)
     assert messages(grid) == run.messages
     assert figures(deployed.metrics) == figures(run.metrics)
@@ -406,7 +492,7 @@ def test_a_node_that_forgot_is_named_and_starts_over(name: str, damage: Any, tmp
     assert [record["failures"] for record in deployed.metrics if record["round"] != 3] == [[]] * 3
     agree(deployed, simulated(method, TASK, forget, cohorts={2: [0, 2, 3]}, rounds=4), tmp_path)
     (entry,) = Journal(tmp_path, deployed.about["id"], lost).entries()
-    assert (entry.round, entry.known, entry.before) == (3, NEVER, {})
+    assert (entry.round, entry.last_folded, entry.before) == (3, NEVER, {})
 
 
 def test_a_node_that_forgot_before_it_was_ever_folded_needs_nothing(tmp_path: Path) -> None:
@@ -552,7 +638,7 @@ def test_what_flower_adds_does_not_depend_on_the_number_of_tensors(tmp_path: Pat
         grid = LocalGrid(nodes(fedavg(steps=1), task, tmp_path))
         for record in deploy(fedavg(steps=1), task, grid).metrics:
             added.append(record["bytes_flower"])
-            assert record["bytes_down"]["values"] == record["bytes_up"]["values"] == CLIENTS * 4 * 18
+            assert record["bytes_down"]["down.values"] == record["bytes_up"]["codec.values"] == CLIENTS * 4 * 18
     assert all(one == added[0] for one in added)
     assert 0 < added[0]["down"] < CLIENTS * 2000
     assert 0 < added[0]["up"] < CLIENTS * 2000
@@ -564,7 +650,7 @@ def test_a_message_is_one_array_of_the_methods_own_bytes(tmp_path: Path) -> None
     for message in (m for m in grid.sent + grid.received if data(m)):
         assert [len(record) for record in message.content.array_records.values()] == [1]
     words = {name for m in grid.received for record in m.content.config_records.values() for name in record}
-    declared = {"run", "round", "loss", "flops", "useful", "retained", "forgotten", "own"}
+    declared = {"run", "round", "loss", "flops", "useful", "retained", "forgotten", "own", "own_loss"}
     who = {"client", "samples", "tested", "test", "method", "model"}
     assert words == declared | who, "a node sends its message and declared figures, and nothing else"
 

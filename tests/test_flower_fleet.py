@@ -15,6 +15,7 @@ from flower_runs import CLIENTS, NUMBERS, altered, app, config, deploy, field, i
 from gossamer import ConfigError, RunError, Split, Task, fedavg
 from gossamer.codecs import Eden
 from gossamer.engines.flower import Settings, fleet, messages
+from gossamer.engines.ledger import Ledger
 from gossamer.errors import PayloadError
 from gossamer.testing import tiny_task
 from local_grid import Handle, LocalGrid, node
@@ -216,4 +217,4 @@ def test_a_share_of_replies_is_counted_without_rounding_up_by_mistake() -> None:
     """0.28 of 25 clients are 7 of them, though 0.28 * 25 is a little more than 7 in floats."""
     assert math.ceil(0.28 * 25) == 8
     with pytest.raises(RunError, match="0 of 7 clients were there"):
-        field(METHOD, tiny_task(25), LocalGrid({}), least=0.28).cohort(0)
+        field(METHOD, tiny_task(25), LocalGrid({}), least=0.28).cohort(0, Ledger())

@@ -128,7 +128,7 @@ def with_payload(change: Callable[[dict[str, torch.Tensor]], None]) -> Callable[
 def with_head(**changes: Any) -> Callable[[bytes], bytes]:
     def lie(sent: bytes) -> bytes:
         message = wire.unpack(sent)
-        return bytes(wire.address(wire.Body.of(message.payload), message.head._replace(**changes)))
+        return bytes(wire.address(message.head._replace(**changes), wire.Body.of(message.payload)))
 
     return lie
 
@@ -141,7 +141,7 @@ def boasting(sent: bytes) -> bytes:
     """A message whose table says that a short array is long."""
     head = wire.unpack(sent).head
     table = b"\x06values\x08\xff\xff\xff\x7f"
-    return bytes(wire.address(wire.Body(table, 1, wire.checksum(table), {}), head))
+    return bytes(wire.address(head, wire.Body(table, 1, wire.checksum(table), {})))
 
 
 def nan(name: str) -> Callable[[dict[str, torch.Tensor]], None]:
@@ -155,8 +155,10 @@ def nan(name: str) -> Callable[[dict[str, torch.Tensor]], None]:
         (with_head(client=1), "another client: expected 2, got 1"),
         (with_head(codec=7), "another codec"),
         (with_head(kind="down"), "another direction"),
-        (with_head(weight=5.0), "weight 5.0, but 21 samples weigh 1.0"),
-        (with_head(weight=0.0), "weight 0.0"),
+        (with_head(exchange=1), "another exchange: expected 0, got 1"),
+        (with_head(weight=5.0), "trained on 5 samples, but the client has 21"),
+        (with_head(weight=20.5), "trained on 20.5 samples, but the client has 21"),
+        (with_head(weight=0.0), "trained on 0 samples, but the client has 21"),
         (lambda sent: b"", "holds 0 bytes"),
         (lambda sent: sent[:20], "holds 20 bytes"),
         (lambda sent: sent[:-1], "its header says"),
@@ -168,6 +170,7 @@ def nan(name: str) -> Callable[[dict[str, torch.Tensor]], None]:
         (with_payload(nan("rest.values")), "not finite"),
         (with_payload(lambda payload: payload.pop("values")), "expected"),
         (with_payload(lambda payload: payload.update(values=payload["values"][1:])), "expected"),
+        (with_payload(lambda payload: payload.update({"@more": torch.ones(1)})), "a section that nobody reads: more"),
         (boasting, "the table says"),
     ],
 )
@@ -186,7 +189,10 @@ def test_messages_that_do_not_fit(lie: Callable[[bytes], bytes], said: str, with
 
 @pytest.mark.parametrize(
     ("message", "said"),
-    [((ROUND, 0), "another client: expected 2, got 0"), ((ROUND - 1, LIAR), "another round: expected 1, got 0")],
+    [
+        ((ROUND, 0), "trained on 5 samples, but the client has 21"),
+        ((ROUND - 1, LIAR), "another round: expected 1, got 0"),
+    ],
     ids=["another client's", "an earlier one"],
 )
 def test_a_message_that_was_seen_before(

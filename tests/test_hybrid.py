@@ -21,16 +21,20 @@ from gossamer.codecs.packing import bits
 from gossamer.engines.client import Findings
 from gossamer.engines.simulate import Simulation
 from gossamer.errors import PayloadError
+from gossamer.exchange import Context
+from gossamer.method import Exchange
 from gossamer.nets import build
 from gossamer.objective import Objective
 from gossamer.random import fold, key, uniform
+from gossamer.samplers import Uniform
 from gossamer.specs import parse
 from gossamer.testing import check_method, check_view
 from gossamer.types import Params, State
 from gossamer.views import masks
+from gossamer.views.pruned_channels import BoundPrunedChannels
 from gossamer.widths import ties
 from test_channels import SPECS
-from test_personal import Seen, everything, flower, noise, same, taught
+from test_personal import Seen, everything, flower, known, noise, same, taught, view_of
 
 __all__ = ["flower"]  # a fixture
 
@@ -168,9 +172,10 @@ def opened(state: State, like: Params) -> dict[str, Tensor]:
     return {name: torch.from_numpy(mask).bool().view(like[name].shape) for name, mask in flat.items()}
 
 
-def fitted(name: str, **fields: Any) -> tuple[PrunedChannels, Params]:
+def fitted(name: str, **fields: Any) -> tuple[BoundPrunedChannels, Params]:
     """The view of a network, and tensors such as its own."""
-    return PrunedChannels(**fields).fit(objective(name), SGD()), objective(name).initial()
+    network, view = objective(name), PrunedChannels(**fields)
+    return view.bind(Context(network, Exchange(view, SGD()), Uniform())), network.initial()
 
 
 @cache
@@ -189,7 +194,7 @@ METHOD = sub_fedavg(0.1, 2, batch=8, accuracy=0.0, prune="hybrid", **EAGER)  # t
 
 @pytest.mark.parametrize("name", SMALL)
 def test_it_keeps_the_contract_of_views(name: str) -> None:
-    check_view(*fitted(name, **EAGER))
+    check_view(PrunedChannels(**EAGER), TASKS[name])
 
 
 def test_its_method_keeps_the_contract_of_methods(tmp_path: Path) -> None:
@@ -211,7 +216,6 @@ def test_without_hybrid_it_is_as_before() -> None:
         (lambda: PrunedChannels(channel_share=1.0), "channel_share must be between"),
         (lambda: PrunedChannels(channel_distance=-1.0), "channel_distance must not be negative"),
         (lambda: PrunedChannels(share=1.0), "PrunedChannels.share must be between"),
-        (lambda: PrunedChannels().start({}, 0), "Method.fit tells it"),
         (lambda: sub_fedavg(prune="all"), "prune must be weights or hybrid"),  # type: ignore[arg-type]
         (lambda: sub_fedavg(ties=ties({"a": ["0.weight[0]"]})), "so ties says nothing"),
     ],
@@ -237,16 +241,15 @@ def test_masked_is_what_channels_are_in_and_fully_connected_weights(name: str) -
     view, like = fitted(name)
     ground = GROUNDS[name]
     wanted = {place for group in ground.places.values() for place, _, _ in group} | set(ground.weights)
-    assert set(view.start(like, 0)["mask"]) == wanted
-    assert all(bool(mask.all()) for mask in opened(view.start(like, 0), like).values())
-    assert view.widths is not None
+    assert set(view.first(0)["mask"]) == wanted
+    assert all(bool(mask.all()) for mask in opened(view.first(0), like).values())
     assert dict(view.widths.sizes) == ground.sizes
 
 
 def test_a_width_rule_by_hand_says_what_is_tied() -> None:
     given = {"0": ["0.weight[0]", "0.bias[0]", "3.weight[1]"]}
     view, like = fitted("lenet5", ties=ties(given), **EAGER)
-    mine = view.start(like, 0)
+    mine = view.first(0)
     then, _ = view.revise(mine, evidence(like, 1), Clock(0, 5, 0), key(0))
     held = opened(then, like)
     assert not (held["0.weight"].any() and held["0.weight"].all())
@@ -276,7 +279,7 @@ def sorted_pruned(held: Tensor, weight: Tensor, share: float) -> Tensor:
     return found
 
 
-def slowly_fewer(ground: Ground, channels: dict[str, list[int]], values: Params, view: PrunedChannels) -> Any:
+def slowly_fewer(ground: Ground, channels: dict[str, list[int]], values: Params, view: BoundPrunedChannels) -> Any:
     found = {}
     for group, held in channels.items():
         order = sorted(held, key=lambda channel, group=group: (ground.matters(group, channel, values), channel))
@@ -287,7 +290,7 @@ def slowly_fewer(ground: Ground, channels: dict[str, list[int]], values: Params,
 
 
 def slowly_revised(
-    ground: Ground, view: PrunedChannels, held: dict[str, Tensor], seen: Any, right: Callable[[Params], float]
+    ground: Ground, view: BoundPrunedChannels, held: dict[str, Tensor], seen: Any, right: Callable[[Params], float]
 ) -> dict[str, Tensor]:
     """Weights first, then channels, each if its own thresholds are passed."""
 
@@ -321,7 +324,7 @@ def slowly_revised(
 )
 def test_it_prunes_as_by_hand(name: str, fields: dict[str, float]) -> None:
     view, like = fitted(name, **fields)
-    ground, mine = GROUNDS[name], view.start(like, 0)
+    ground, mine = GROUNDS[name], view.first(0)
     moved = 0
     for number in range(5):
         seen = evidence(like, number, at=mine)
@@ -343,8 +346,8 @@ def test_a_round_is_what_the_paper_says_on_lenet5() -> None:
     rounds, task, ground = 3, some_task("lenet5", torch.float64), GROUNDS["lenet5"]
     fields = {"share": 0.2, "channel_share": 0.45, "channel_target": 0.3, "channel_distance": 0.02, "accuracy": 0.6}
     run = Simulation(sub_fedavg(0.2, 2, batch=8, prune="hybrid", **fields), task, Options(rounds=rounds))  # type: ignore[arg-type]
-    view: Any = run.method.view
-    held = {client: opened(view.start(run.like, client), run.like) for client in range(CLIENTS)}
+    view = view_of(run)
+    held = {client: opened(view.first(client), run.like) for client in range(CLIENTS)}
     w, few, outcomes = {name: t.clone() for name, t in run.like.items()}, 0, set()
     for number in range(rounds):
         total, holders = ({name: torch.zeros_like(t) for name, t in w.items()} for _ in range(2))
@@ -369,7 +372,7 @@ def test_a_round_is_what_the_paper_says_on_lenet5() -> None:
         for name in w:
             torch.testing.assert_close(run.model()[name], w[name])
         for client in range(CLIENTS):
-            found = opened(run.known(client) or view.start(run.like, client), run.like)
+            found = opened(known(run, client) or view.first(client), run.like)
             assert all(torch.equal(found[name], held[client][name]) for name in found)
     assert {(True, True), (False, False)} <= outcomes, "some prunings must take place, and some must not"
     assert few > 0, "a channel must have lost a holder"
@@ -378,7 +381,7 @@ def test_a_round_is_what_the_paper_says_on_lenet5() -> None:
 # The thresholds.
 
 
-def pruned(view: PrunedChannels, like: Params, right: float | list[float] = 1.0) -> tuple[bool, bool]:
+def pruned(view: BoundPrunedChannels, like: Params, right: float | list[float] = 1.0) -> tuple[bool, bool]:
     """Whether the first round's evidence prunes weights, and whether it prunes channels."""
     answers = right if isinstance(right, list) else [right, right]
     seen = evidence(like, 1)
@@ -389,7 +392,7 @@ def pruned(view: PrunedChannels, like: Params, right: float | list[float] = 1.0)
         return answers[len(tried) - 1]
 
     seen.accuracy = accuracy  # type: ignore[method-assign]
-    held = opened(view.revise(view.start(like, 0), seen, Clock(0, 5, 0), key(0))[0], like)
+    held = opened(view.revise(view.first(0), seen, Clock(0, 5, 0), key(0))[0], like)
     return not bool(held["9.weight"].all()), not bool(held["0.weight"].all())
 
 
@@ -417,7 +420,7 @@ def test_a_pruning_that_makes_the_model_too_bad_does_not_hold_the_other_back() -
 def test_channels_are_tried_on_what_pruning_weights_left() -> None:
     view, like = fitted("lenet5", **EAGER)
     seen = evidence(like, 1)
-    held = opened(view.revise(view.start(like, 0), seen, Clock(0, 5, 0), key(0))[0], like)
+    held = opened(view.revise(view.first(0), seen, Clock(0, 5, 0), key(0))[0], like)
     assert seen.tried is not None
     for name, tensor in seen.tried.items():
         assert torch.equal(tensor, seen.weights[name] * held[name] if name in held else seen.weights[name]), name
@@ -440,7 +443,7 @@ def test_a_mean_difference_of_candidates_is_over_all_channels() -> None:
 
 def counts(name: str, rounds: int, **fields: float) -> list[list[int]]:
     view, like = fitted(name, **{**EAGER, **fields})
-    mine, found = view.start(like, 0), []
+    mine, found = view.first(0), []
     for number in range(rounds):
         mine, _ = view.revise(mine, evidence(like, number, at=mine), Clock(number, rounds, 0), key(0))
         found.append([len(held) for held in GROUNDS[name].channels(opened(mine, like), like).values()])
@@ -461,7 +464,7 @@ def test_a_layer_is_never_left_without_a_channel() -> None:
 def test_fully_connected_weights_fall_as_without_channels() -> None:
     """While no channel goes, the masks are those of the other pruning."""
     view, like = fitted("lenet5", channel_distance=1.0, share=0.2)
-    mine = view.start(like, 0)
+    mine = view.first(0)
     held, many = opened(mine, like), []
     for number in range(5):
         seen = evidence(like, number, at=mine)
@@ -485,8 +488,8 @@ def test_in_a_run_a_channel_that_is_gone_is_gone_everywhere(name: str) -> None:
     for number in range(3):
         assert not run.round(number, None)["failures"]
     for client in range(CLIENTS):
-        state = run.known(client) or run.method.view.start(run.like, client)
-        deployed = run.personal(client)
+        state = known(run, client) or view_of(run).first(client)
+        deployed = run.client_params(client)
         for group, held in ground.channels(opened(state, run.like), run.like).items():
             for channel in set(range(ground.sizes[group])) - set(held):
                 assert all(not bool(deployed[n][at].any()) for n, at in ground.entries(group, channel, run.like))
@@ -525,7 +528,7 @@ def test_useful_operations_are_those_of_held_weights(monkeypatch: pytest.MonkeyP
     for number in range(2):
         done = useful = 0.0
         for client in range(CLIENTS):
-            held = opened(run.known(client) or run.method.view.start(run.like, client), run.like)
+            held = opened(known(run, client) or view_of(run).first(client), run.like)
             samples = 2 * len(task.split.train(client))
             done += samples * sum(per.values())
             useful += samples * sum(float(held[n].double().mean()) * cost for n, cost in per.items())
@@ -550,8 +553,8 @@ def test_deployed_it_is_the_same(flower: Any, tmp_path: Path) -> None:
         assert ours["failures"] == []
         for figure in ("bytes_up", "bytes_down", "flops", "accuracy", "personal_accuracy", "masks"):
             assert ours[figure] == theirs[figure]
-    assert any(deployed.known(client) is not None for client in range(CLIENTS))
-    assert all(same(deployed.known(client), run.known(client)) for client in range(CLIENTS))
+    assert any(known(deployed, client) is not None for client in range(CLIENTS))
+    assert all(same(known(deployed, client), known(run, client)) for client in range(CLIENTS))
 
 
 @pytest.mark.parametrize("stop", [1, 3])
@@ -601,7 +604,7 @@ def gone(ground: Ground, group: str, like: Params, *channels: int) -> Callable[[
 @pytest.mark.parametrize("name", GROUNDS)
 def test_a_channel_that_is_cut_in_part_is_refused(name: str) -> None:
     view, like = fitted(name)
-    ground, mine = GROUNDS[name], view.start(like, 0)
+    ground, mine = GROUNDS[name], view.first(0)
     group = next(iter(ground.sizes))
     then, told = said(mine, like, gone(ground, group, like, 1))
     assert same(view.follow(mine, told, like), then), "a whole channel may go"
@@ -641,7 +644,7 @@ def test_a_channel_that_is_cut_in_part_is_refused(name: str) -> None:
 @settings(max_examples=100)
 def test_what_is_not_refused_holds_channels_whole(flips: list[tuple[str, int]], channels: set[int]) -> None:
     (view, like), ground = fitted("grouped"), GROUNDS["grouped"]
-    mine = view.start(like, 0)
+    mine = view.first(0)
 
     def change(held: dict[str, Tensor]) -> None:
         gone(ground, "0", like, *channels)(held)
@@ -661,6 +664,6 @@ def test_what_is_not_refused_holds_channels_whole(flips: list[tuple[str, int]], 
 def test_the_change_of_a_mask_is_at_most_a_bit_an_entry() -> None:
     run = Simulation(METHOD, TASKS["lenet5"], Options(rounds=2))
     record = run.round(0, None)
-    entries = sum(int(np.ceil(run.like[n].numel() / 8)) for n in run.method.view.masked())  # type: ignore[attr-defined]
-    sent = sum(many for kind, many in record["bytes_up"].items() if kind.startswith("view."))
+    entries = sum(int(np.ceil(run.like[n].numel() / 8)) for n, _ in view_of(run).sizes)
+    sent = record["bytes_up"]["view.mask"]
     assert 0 < sent <= CLIENTS * entries

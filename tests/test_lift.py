@@ -191,7 +191,7 @@ def test_a_rest_that_remembers_by_itself_is_left_alone() -> None:
 
 
 def test_the_uplink_of_cnn8_is_one_bit_a_weight() -> None:
-    """1,181,536 masked weights: 147,692 bytes of masks, the norms, and 64 bytes."""
+    """1,181,536 masked weights: 147,692 bytes of masks, the norms, and 71 bytes."""
     module = build("cnn8", (3, 32, 32), 10)
     params = {n: t.detach() for n, t in module.state_dict().items() if t.is_floating_point()}
     layout, codec = Layout.of(params), Lift(MaskedNoise())
@@ -200,7 +200,7 @@ def test_the_uplink_of_cnn8_is_one_bit_a_weight() -> None:
     told = sizes(message)
     assert told["mask"] == 1_181_536 // 8 == 147_692
     assert told["rest.values"] == 4 * (1_920 + 1_920)
-    assert told["overhead"] <= 64
+    assert told["overhead"] <= 71
     assert len(pack(message)) == sum(told.values())
 
 

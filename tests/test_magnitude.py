@@ -1,14 +1,13 @@
 """Weights that are left out by their size, and means that are taken of codes."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from gossamer import ConfigError, Method, Task
-from gossamer.codecs import Codec, Dense, Feedback, Lift, TopK
+from gossamer import ConfigError, Method, Task, simulate
+from gossamer.codecs import Codec, Dense, Feedback, Lift, Summing, TopK
 from gossamer.engines.options import Options
 from gossamer.engines.simulate import Simulation
 from gossamer.random import Key
@@ -33,7 +32,7 @@ def ran(method: Method, rounds: int = 1, **options: Any) -> Simulation:
 
 def pruned(ratio: tuple[float, ...] = (0.5,), server: Mean | None = None, **more: Any) -> Method:
     solver = SGD(0.3, steps=1, batch=None)
-    return Method(Magnitude(ratio, **more), solver, server=server or Mean("uniform"))
+    return Method.of(Magnitude(ratio, **more), solver, server=server or Mean("uniform"))
 
 
 # The view.
@@ -44,7 +43,7 @@ def pruned(ratio: tuple[float, ...] = (0.5,), server: Mean | None = None, **more
 def test_the_smallest_weights_are_left_out(by: str, ratio: float) -> None:
     run = Simulation(pruned((ratio,), by=by), task(), Options(rounds=1))
     model = run.model()
-    keep = run.method.view.part(model, Clock(0, 1, 0), Key(0, 0)).keep
+    keep = run.method.training.view.part(model, Clock(0, 1, 0), Key(0, 0)).keep
     if ratio == 0:
         assert keep == {}
         return
@@ -59,7 +58,7 @@ def test_the_smallest_weights_are_left_out(by: str, ratio: float) -> None:
 
 def test_clients_differ_by_their_share_and_rounds_by_how_it_rises() -> None:
     run = Simulation(pruned((0.2, 0.8), rise=4), task(), Options(rounds=9))
-    view, model = run.method.view, run.model()
+    view, model = run.method.training.view, run.model()
     assert isinstance(view, Magnitude)
     total = sum(model[name].numel() for name in WEIGHTS)
     for client, round_, share in ((0, 0, 0.05), (1, 0, 0.2), (1, 1, 0.4), (1, 3, 0.8), (3, 8, 0.8), (2, 8, 0.2)):
@@ -72,7 +71,7 @@ def test_one_step_is_that_of_the_pruned_network() -> None:
     before = Simulation(pruned(), task(), Options(rounds=1))
     run, on = ran(pruned()), before.task
     model = before.model()
-    keep = before.method.view.part(model, Clock(0, 1, 0), Key(0, 0)).keep
+    keep = before.method.training.view.part(model, Clock(0, 1, 0), Key(0, 0)).keep
     cut = {name: tensor * keep[name] if name in keep else tensor for name, tensor in model.items()}
     wanted = {name: tensor.clone() for name, tensor in model.items()}
     for client in range(4):
@@ -87,8 +86,8 @@ def test_the_model_comes_down_whole_and_what_is_left_goes_up() -> None:
     record = ran(pruned()).metrics[0]
     whole = sum(tensor.numel() for tensor in task().model().parameters())
     weights = sum(p.numel() for p in task().model().parameters() if p.dim() == 2)
-    assert record["bytes_down"]["values"] == 4 * 8 * whole
-    assert record["bytes_up"]["values"] == 4 * 8 * (whole - weights // 2)
+    assert record["bytes_down"]["down.values"] == 4 * 8 * whole
+    assert record["bytes_up"]["codec.values"] == 4 * 8 * (whole - weights // 2)
     assert record["useful_flops"] < record["flops"]
 
 
@@ -96,7 +95,7 @@ METHODS = {
     "shared": pruned(),
     "own": pruned((0.3, 0.6)),
     "coded": pruned((0.3, 0.6), CodedMean("uniform")),
-    "compressed": replace(pruned(), codec=Lift(TopK(0.2))),
+    "compressed": pruned().with_parts(codec=Lift(TopK(0.2))),
 }
 
 
@@ -125,7 +124,7 @@ def test_executors_agree(executor: str) -> None:
 # Means of codes.
 
 
-class Thrice(Codec):
+class Thrice(Summing):
     """A codec whose code is three times as long as the vector: to see that nobody decodes before the mean is taken."""
 
     restored = 0
@@ -165,15 +164,15 @@ class Thrice(Codec):
 def test_the_mean_of_codes_stands_for_the_mean(codec: Codec, over: Any) -> None:
     for view in (Full(), Magnitude((0.3, 0.6))):
         solver = SGD(0.3, steps=1, batch=8)
-        plain = ran(Method(view, solver, codec, Mean("samples", over)), 2)
-        coded = ran(Method(view, solver, codec, CodedMean("samples", over)), 2)
+        plain = ran(Method.of(view, solver, codec, Mean("samples", over)), 2)
+        coded = ran(Method.of(view, solver, codec, CodedMean("samples", over)), 2)
         assert all(torch.allclose(plain.model()[name], tensor, atol=1e-12) for name, tensor in coded.model().items())
 
 
 def test_who_holds_the_same_is_decoded_once() -> None:
     for ratio, times in (((0.5,), 1), ((0.3, 0.6), 2), ((0.1, 0.2, 0.3, 0.4), 4)):
         Thrice.restored = 0
-        ran(replace(pruned(ratio, CodedMean()), codec=Thrice()))
+        ran(pruned(ratio, CodedMean()).with_parts(codec=Thrice()))
         assert Thrice.restored == times
 
 
@@ -201,4 +200,4 @@ def test_mistakes_are_told(given: dict[str, Any], says: str) -> None:
 
 def test_a_model_that_comes_down_changed_cannot_be_cut_alike() -> None:
     with pytest.raises(ConfigError, match="exactly as it is"):
-        ran(replace(pruned(), down=Dense("float16")))
+        simulate(pruned().with_parts(down=Dense("float16")), task(), rounds=1)

@@ -136,7 +136,9 @@ def test_where_there_are_no_masks_there_are_no_figures(after: dict[int, State]) 
 
 def unpacked(simulation: Simulation, client: int) -> Tensor:
     """A client's mask as booleans, the one it starts with if none is stored."""
-    mine = simulation.clients.get(client).get("view") or simulation.method.view.start(simulation.like, client)
+    view = simulation.method.training.view_memory
+    assert view is not None
+    mine = simulation.clients.get(client).get("view") or view.first(client)
     return joined({n: unbits(mask, simulation.like[n].numel()) for n, mask in mine["mask"].items()})
 
 
@@ -253,15 +255,16 @@ def test_values_are_counted_as_the_paper_counts_them() -> None:
 @pytest.mark.parametrize(
     ("up", "counted"),
     [
-        ({"values": 40, "view.bitmap": 5, "overhead": 9}, 60),
-        ({"values": 40, "rest.values": 8, "labels": 1, "refused": 70}, 68),
-        ({"values": 40, "quotients": 1, "remainders": 3}, None),
-        ({"bits": 4, "scale": 4}, None),
+        ({"codec.values": 40, "view.mask": 5, "overhead": 9}, 60),
+        ({"codec.values": 40, "codec.rest.values": 8, "loss.labels": 1, "refused": 70}, 68),
+        ({"codec.values": 40, "codec.quotients": 1, "codec.remainders": 3}, None),
+        ({"codec.values": 40, "solver.noise": 4}, None),
+        ({"codec.bits": 4, "codec.scale": 4}, None),
         ({}, 20),
     ],
 )
 def test_only_values_are_counted_as_values(up: dict[str, int], counted: int | None) -> None:
-    sent = {"bytes_up": up, "bytes_down": {"values": 20, "overhead": 2}}
+    sent = {"bytes_up": up, "bytes_down": {"down.values": 20, "overhead": 2}}
     result = simulate(fedavg(epochs=1), tiny_task(), rounds=1)
     assert summarise(result.about, [{**result.metrics[0], **sent}])["bytes_values"] == counted
 

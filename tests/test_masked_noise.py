@@ -45,7 +45,7 @@ def change(n: int, size: float = 0.01, dtype: torch.dtype = torch.float32) -> to
 
 @pytest.mark.parametrize("codec", CODECS, ids=repr)
 def test_the_contract_of_codecs(codec: MaskedNoise) -> None:
-    check_codec(codec)
+    check_codec(codec, size=max(1.0, codec.alpha))
 
 
 @pytest.mark.parametrize(

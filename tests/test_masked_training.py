@@ -21,8 +21,8 @@ from gossamer import (
     simulate,
 )
 from gossamer.codecs.masked_noise import clipped, probability
+from gossamer.exchange import GLOBAL, Arrival
 from gossamer.random import draws, fold, key, tensor, uniform
-from gossamer.servers import Arrival
 from gossamer.testing import check_codec, check_server, check_solver, tiny_task
 from gossamer.types import Clock, Layout, Part, State
 
@@ -152,13 +152,13 @@ def test_the_gradient_goes_straight_through_the_draw() -> None:
 
 def test_scores_are_the_logit_of_the_mean_mask() -> None:
     server = MaskAverage("uniform")
-    check_server(server, scores())
+    check_server(server)
     state = server.init(scores())
-    acc = server.empty(state)
+    acc = server.begin(state, {})
     for client in range(4):
         mask = {"w": (torch.arange(12).view(3, 4) % 4 <= client).float(), "b": torch.full((3,), float(client))}
         acc = server.fold(acc, Arrival.of(client, Part(), mask, 1.0))
-    after = server.model(server.finish(state, acc, Clock(0, 1, -1)))
+    after = server.download(server.finish(state, acc, Clock(0, 1, -1)), GLOBAL).models[0]
     share = torch.tensor([1.0, 0.75, 0.5, 0.25])
     assert torch.allclose(torch.sigmoid(after["w"][0]), 0.01 + 0.98 * share, atol=1e-6)
     assert after["b"].tolist() == [1.5, 1.5, 1.5]
@@ -171,7 +171,7 @@ def test_a_sampled_mask_keeps_the_contract() -> None:
 def test_fedpm_learns() -> None:
     result = simulate(fedpm(lr=0.3), tiny_task(), rounds=8)
     assert result.accuracy > 0.6
-    assert result.metrics[-1]["bytes_up"]["mask"] > 0
+    assert result.metrics[-1]["bytes_up"]["codec.mask"] > 0
 
 
 # FedSparsify and solvers
@@ -179,7 +179,7 @@ def test_fedpm_learns() -> None:
 
 def test_a_round_ends_with_the_sparsity_asked_for() -> None:
     solver, start = PruningSGD(sparsity=0.9), {"w": torch.randn(100, 10), "b": torch.ones(100)}
-    carry, grads = solver.begin(start, {}, 4), {n: torch.full_like(t, 0.01) for n, t in start.items()}
+    carry, grads = solver.begin(start, {}, {}, 4), {n: torch.full_like(t, 0.01) for n, t in start.items()}
     shares = []
     for _ in range(4):
         carry = solver.step(lambda _: (grads, {}), start, carry, {"rate": 0.1})
@@ -192,8 +192,8 @@ def test_a_round_ends_with_the_sparsity_asked_for() -> None:
 
 def test_fedsparsify_sends_what_is_left() -> None:
     result = simulate(fedsparsify(sparsity=0.8), tiny_task(clients=4), rounds=2, per_round=4)
-    weights = sum(t.numel() for t in result.module.parameters() if t.dim() > 1)
-    sent = result.metrics[-1]["bytes_up"]["values"] / 4 / 4
+    weights = sum(t.numel() for t in result.model.parameters() if t.dim() > 1)
+    sent = result.metrics[-1]["bytes_up"]["codec.values"] / 4 / 4
     assert sent == pytest.approx(0.2 * weights, abs=1)
 
 
@@ -201,7 +201,7 @@ def test_adam_is_torchs() -> None:
     start = {"w": torch.randn(5, 3, dtype=torch.float64)}
     solver, weight = Adam(0.05), start["w"].clone().requires_grad_()
     optimiser = torch.optim.Adam([weight], lr=0.05)
-    carry: State = solver.begin(start, {}, 7)
+    carry: State = solver.begin(start, {}, {}, 7)
     for _ in range(7):
         weight.grad = weight.detach() ** 3 - 1
         optimiser.step()
@@ -217,6 +217,6 @@ def test_solvers_keep_their_contract(solver: Adam | PruningSGD) -> None:
 def test_an_average_of_models_is_fedavg() -> None:
     """Sending models and averaging them is sending changes and averaging those."""
     task = tiny_task(dtype=torch.float64)
-    by_change = simulate(fedavg(), task, rounds=3).module.state_dict()
-    by_model = simulate(fedavg().with_parts(send="model", server=Average()), task, rounds=3).module.state_dict()
+    by_change = simulate(fedavg(), task, rounds=3).model.state_dict()
+    by_model = simulate(fedavg().with_parts(send="model", server=Average()), task, rounds=3).model.state_dict()
     assert all(torch.allclose(by_change[n], by_model[n], atol=1e-12) for n in by_change)

@@ -1,12 +1,14 @@
 """The mean over the cohort and over the holders, against an entry-by-entry version."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gossamer import Clock, ConfigError, Mean, Part
-from gossamer.servers import Arrival
+from gossamer.exchange import GLOBAL, Arrival
 from gossamer.types import Params
 
 CLOCK = Clock(0, 1, -1)
@@ -24,10 +26,11 @@ def arrivals(seed: int, clients: int, full: bool) -> list[Arrival]:
 
 def run(server: Mean, params: Params, found: list[Arrival]) -> Params:
     state = server.init(params)
-    acc = server.empty(state)
+    acc = server.begin(state, dict.fromkeys(range(len(found)), GLOBAL))
     for arrival in found:
         acc = server.fold(acc, arrival)
-    return server.model(server.finish(state, acc, CLOCK))
+    (model,) = server.download(server.finish(state, acc, CLOCK), GLOBAL).models
+    return model
 
 
 @given(seed=st.integers(0, 1000), clients=st.integers(1, 5), over=st.sampled_from(["cohort", "holders"]))
@@ -38,8 +41,8 @@ def test_entry_by_entry(seed: int, clients: int, over: str) -> None:
     for i in range(4):
         for j in range(3):
             held = [a for a in found if a.part.keep["w"][i, j] or over == "cohort"]
-            total = sum(a.weight * float(a.change(torch.device("cpu"))["w"][i, j]) for a in held)
-            wanted = float(params["w"][i, j]) + (total / sum(a.weight for a in held) if held else 0)
+            total = sum(a.samples * float(a.change(torch.device("cpu"))["w"][i, j]) for a in held)
+            wanted = float(params["w"][i, j]) + (total / sum(a.samples for a in held) if held else 0)
             assert moved[i, j].item() == pytest.approx(wanted, rel=1e-5, abs=1e-5)
 
 
@@ -61,9 +64,10 @@ def test_an_entry_that_nobody_holds_keeps_its_value_to_the_bit() -> None:
 
 
 def test_weights() -> None:
-    assert Mean("samples").weigh(70, 3) == 70
-    assert Mean("batches").weigh(70, 3) == 3
-    assert Mean("uniform").weigh(70, 3) == 1
+    arrival = replace(Arrival.of(0, Part(), {"w": torch.ones(1)}, 70.0), batches=3.0)
+    assert Mean("samples").weigh(arrival) == 70
+    assert Mean("batches").weigh(arrival) == 3
+    assert Mean("uniform").weigh(arrival) == 1
 
 
 def test_wrong_fields_are_refused() -> None:

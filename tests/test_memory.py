@@ -295,7 +295,7 @@ def test_a_step_of_a_narrow_client_peaks_there(solver: SGD, width: float) -> Non
         _, gradients, changed = here.gradient(params, x, y)
         return gradients, changed
 
-    carry = solver.step(gradient, start, solver.begin(start, {}, 2), {"rate": 0.1})
+    carry = solver.step(gradient, start, solver.begin(start, {}, {}, 2), {"rate": 0.1})
     with Allocations([*start.values(), *tree.flatten(carry).values(), x, y]) as counted:
         solver.step(gradient, start, carry, {"rate": 0.1})
     found = client_memory(here, start, 10, copies=1 + solver_copies(solver, start))

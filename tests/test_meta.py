@@ -40,14 +40,16 @@ from gossamer import (
     simulate,
     tree,
 )
-from gossamer.engines.client import Order
+from gossamer.bound import own_key
+from gossamer.engines.client import Answer, Order
+from gossamer.engines.ledger import Ledger
 from gossamer.engines.simulate import Simulation
 from gossamer.errors import ConfigError
+from gossamer.exchange import GLOBAL, Arrival
 from gossamer.export import TENSORS, export, stand
+from gossamer.jobs import SILENT
 from gossamer.memory import solver_copies
-from gossamer.method import SILENT, own
 from gossamer.random import Key, fold, key
-from gossamer.servers import Arrival
 from gossamer.testing import check_server, check_solver, tiny_task
 from gossamer.types import Params
 from gossamer.views import View
@@ -110,7 +112,7 @@ Slow = Callable[[Any, nn.Module, list[Batch], float], nn.Module]
 def batches(simulation: Simulation, solver: SGD, at: Key, client: int) -> list[Batch]:
     """What SGD would get with these numbers."""
     index, data = simulation.task.split.train(client), simulation.task.data.train
-    plan = solver.plan(len(index), fold(own(at, Clock(0, 1, client)), "batches"))
+    plan = solver.plan(len(index), fold(own_key(at, Clock(0, 1, client)), "batches"))
     return [(data.x[index[rows]], data.y[index[rows]]) for rows in plan]
 
 
@@ -177,11 +179,11 @@ def slow_round(
     simulation: Simulation, train: Slow, number: int, model: nn.Module, mine: dict[int, nn.Module], steps: SGD
 ) -> None:
     """All who take part train a copy, and the mean of their changes is added."""
-    solver, cohort, before = simulation.method.solver, simulation.cohort(number), floats(model)
+    solver, cohort, before = simulation.method.training.solver, simulation.cohort(number, Ledger()), floats(model)
     sums = {name: torch.zeros_like(tensor) for name, tensor in before.items()}
     for client in cohort:
         theirs = copy.deepcopy(model)
-        given = batches(simulation, steps, simulation.at(number, client)[1], client)
+        given = batches(simulation, steps, simulation.round_key(number), client)
         mine[client] = train(solver, theirs, given, solver.schedule.factor(number, 3))  # type: ignore[attr-defined]
         for name, tensor in floats(theirs).items():
             sums[name] += (tensor - before[name]) / len(cohort)
@@ -210,13 +212,13 @@ def test_pfedme_is_what_the_algorithm_says(name: str) -> None:
         slow_round(simulation, slow_near, number, model, mine, SGD(epochs=1, steps=solver.steps, batch=8))
         close(floats(model), simulation.model())
         for client in range(4):
-            close(floats(mine.get(client, model)), simulation.personal(client))
+            close(floats(mine.get(client, model)), simulation.client_params(client))
     assert 2 < len(mine) < 4, "somebody is new in a later round, somebody never takes part and deploys the global model"
 
 
 def descend(solver: SGD, batches: int, loss: float = 1.0) -> dict[str, Any]:
     """So many batches of the loss ``loss w**2 / 2`` in one dimension, from 2."""
-    carry = solver.begin(QUADRATIC, {}, batches)
+    carry = solver.begin(QUADRATIC, {}, {}, batches)
     for _ in range(batches):
         carry = solver.step(lambda at: ({"w": loss * at["w"]}, {}), QUADRATIC, carry, solver.now(Clock(0, 1, 0)))
     return carry
@@ -275,7 +277,7 @@ def test_without_a_look_ahead_per_fedavg_is_federated_averaging_to_the_bit() -> 
     task, made = tiny_task(), per_fedavg(lr=0.2, epochs=2, batch=8, inner=0)
     ours, theirs = (run(m, task) for m in (made, fedavg().with_parts(solver=Second(lr=0.2, epochs=2, batch=8))))
     assert equal(ours.model(), theirs.model())
-    assert all(equal(ours.personal(client), ours.model()) for client in range(task.clients))
+    assert all(equal(ours.client_params(client), ours.model()) for client in range(task.clients))
     for record, other in zip(ours.metrics, theirs.metrics, strict=True):
         assert all(record[name] == other[name] for name in ("accuracy", "personal_accuracy", "bytes_up", "bytes_down"))
 
@@ -296,7 +298,7 @@ def test_a_strong_pull_pins_the_personal_model_and_makes_it_federated_averaging(
 
 def tuned_slowly(simulation: Simulation, client: int, number: int, solver: SGD) -> Params:
     """The global model, trained as local training would, with a key of the round's own."""
-    module, at = simulation.module(), fold(simulation.at(number, client)[1], "tune")
+    module, at = simulation.module(), fold(simulation.round_key(number), "tune")
     step = optimiser(solver, module, solver.lr)
     for batch in batches(simulation, solver, at, client):
         step(gradient(module, batch))
@@ -310,10 +312,10 @@ TUNES = [SGD(0.2, 2, batch=8), SGD(0.3, steps=1, batch=8), SGD(0.1, 1, None, Non
 def test_a_client_deploys_the_global_model_tuned_on_its_own_samples(tune: SGD) -> None:
     simulation = run(fedavg(epochs=1, batch=8).with_parts(tune=tune), some_task())
     for client in range(4):
-        close(tuned_slowly(simulation, client, 2, tune), simulation.personal(client))
-    assert not equal(simulation.personal(0), simulation.personal(1))
-    assert equal(simulation.personal(0), simulation.personal(0)), "asked again it is the same"
-    assert not equal(simulation.personal(0), simulation.personal(0, 1)), "after another round it is another"
+        close(tuned_slowly(simulation, client, 2, tune), simulation.client_params(client))
+    assert not equal(simulation.client_params(0), simulation.client_params(1))
+    assert equal(simulation.client_params(0), simulation.client_params(0)), "asked again it is the same"
+    assert not equal(simulation.client_params(0), simulation.client_params(0, 1)), "after another round it is another"
 
 
 def test_tuning_is_local_training_from_the_global_model_to_the_bit() -> None:
@@ -321,11 +323,11 @@ def test_tuning_is_local_training_from_the_global_model_to_the_bit() -> None:
     simulation = run(fedavg().with_parts(tune=tune), task)
     alone = Simulation(local().with_parts(solver=tune), task, Options(rounds=3))
     for client in range(task.clients):
-        clock, at = simulation.at(2, client)
+        clock, at = simulation.clock(2, client), simulation.round_key(2)
         mine = {"own": simulation.model()}
         done = alone.client.do(Order(clock, fold(at, "tune"), SILENT.data, mine, task.split.train(client)))
-        assert not isinstance(done.result, str)
-        assert equal(done.result.state["own"], simulation.personal(client))
+        assert isinstance(done.result, Answer)
+        assert equal(done.result.state["own"], simulation.client_params(client))
 
 
 def test_tuning_leaves_no_trace_but_in_personal_figures() -> None:
@@ -348,7 +350,7 @@ def test_evaluation_is_on_what_clients_deploy(name: str) -> None:
         shares, test = [], task.data.test
         for client in range(task.clients):
             mine = torch.from_numpy(task.split.test(client))
-            module = simulation.objective.build(simulation.personal(client)).eval()
+            module = simulation.objective.build(simulation.client_params(client)).eval()
             assert not equal(floats(module), simulation.model())
             shares.append((module(test.x[mine]).argmax(1) == test.y[mine]).double().mean().item())
         assert record["personal_accuracy"] == pytest.approx(np.mean(shares))
@@ -374,7 +376,7 @@ def test_only_own_labels_are_tuned_where_only_they_are_trained() -> None:
     simulation = run(fedavg_tuned(tune_epochs=1).with_parts(labels="own"), task)
     for client in range(4):
         name = "3.bias"
-        moved = simulation.personal(client)[name] - simulation.model()[name]
+        moved = simulation.client_params(client)[name] - simulation.model()[name]
         assert moved[0] != 0
         assert moved[1] == 0, "no sample has this label"
 
@@ -386,7 +388,7 @@ def test_a_tuned_model_is_exported(tmp_path: Path) -> None:
     for client in range(task.clients):
         exported = export(standing, tmp_path / str(client), client)
         assert not exported.shared
-        assert equal(load_file(tmp_path / str(client) / TENSORS), standing.personal(client))
+        assert equal(load_file(tmp_path / str(client) / TENSORS), standing.client_params(client))
         own_accuracies.append(exported.own_accuracy)
     assert np.mean(own_accuracies) == pytest.approx(result.metrics[-1]["personal_accuracy"])
     shared = export(standing, tmp_path / "all")
@@ -415,7 +417,7 @@ def test_executors_agree(solver: SGD, executor: str, monkeypatch: pytest.MonkeyP
     atol = 0 if executor == "side-by-side" else 1e-9
     close(found.model(), wanted.model(), atol)
     for client in range(task.clients):
-        close(found.personal(client), wanted.personal(client), atol)
+        close(found.client_params(client), wanted.client_params(client), atol)
     for record, other in zip(found.metrics, wanted.metrics, strict=True):
         assert all(record[name] == other[name] for name in ("personal_accuracy", "bytes_up", "flops"))
         assert record["train_loss"] == pytest.approx(other["train_loss"], abs=1e-9)
@@ -468,13 +470,13 @@ def test_what_is_remembered_is_the_personal_model_and_no_more() -> None:
 @pytest.mark.parametrize("over", ["cohort", "holders"])
 def test_the_server_goes_some_of_the_way_to_the_mean(over: Any, step: float) -> None:
     server = Mean("samples", over, step=step)
-    check_server(server, {"w": torch.zeros(3)})
+    check_server(server)
     state = server.init({"w": torch.tensor([1.0, 1.0])})
-    acc = server.empty(state)
+    acc = server.begin(state, {0: GLOBAL, 1: GLOBAL})
     acc = server.fold(acc, Arrival.of(0, Part(), {"w": torch.tensor([2.0, 0.0])}, 1.0))
     acc = server.fold(acc, Arrival.of(1, Part(), {"w": torch.tensor([6.0, 4.0])}, 3.0))
-    moved = server.model(server.finish(state, acc, Clock(0, 1, -1)))["w"]
-    assert moved.tolist() == [1 + step * 5, 1 + step * 3]
+    (moved,) = server.download(server.finish(state, acc, Clock(0, 1, -1)), GLOBAL).models
+    assert moved["w"].tolist() == [1 + step * 5, 1 + step * 3]
 
 
 @pytest.mark.parametrize("step", [0.0, -1.0, float("inf"), float("nan")])
@@ -544,7 +546,7 @@ def test_a_pull_that_leaps_too_far_is_refused() -> None:
 @pytest.mark.parametrize("view", [Bernoulli(), Personal()], ids=lambda view: type(view).__name__)
 def test_whole_models_are_needed(view: View) -> None:
     with pytest.raises(ConfigError, match="PFedMe needs clients that hold the whole model"):
-        pfedme().with_parts(view=view)
+        simulate(pfedme().with_parts(view=view), tiny_task(), rounds=1)
     with pytest.raises(ConfigError, match=r"Method\.tune needs clients that hold the whole model"):
         fedavg_tuned().with_parts(view=view)
     assert per_fedavg().with_parts(view=view, tune=None).view == view, "nothing is kept of a look ahead"
@@ -573,7 +575,7 @@ def test_a_personal_model_can_be_tuned_too() -> None:
     simulation = run(ditto().with_parts(tune=SGD(epochs=1)), tiny_task(), per_round=None)
     bare = run(ditto(), tiny_task(), per_round=None)
     for client in range(5):
-        clock, at = simulation.at(2, client)
-        wanted = simulation.client.tuned(bare.personal(client), clock, at, simulation.task.split.train(client))
-        assert equal(wanted, simulation.personal(client))
-        assert not equal(wanted, bare.personal(client))
+        clock, at = simulation.clock(2, client), simulation.round_key(2)
+        wanted = simulation.client.tuned(bare.client_params(client), clock, at, simulation.task.split.train(client))
+        assert equal(wanted, simulation.client_params(client))
+        assert not equal(wanted, bare.client_params(client))

@@ -1,12 +1,13 @@
-"""Both halves of a method, message by message."""
+"""Both halves of an exchange, message by message."""
 
 import math
 import pickle
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gossamer import (
     SGD,
@@ -21,34 +22,63 @@ from gossamer import (
     Method,
     Params,
     PayloadError,
+    Task,
     simulate,
     wire,
 )
+from gossamer.bound import BoundExchange
 from gossamer.codecs import Feedback, Lift, OneBit, TopK
-from gossamer.method import Trained
+from gossamer.exchange import GLOBAL
+from gossamer.jobs import Job, Outgoing, Trained
 from gossamer.methods import METHODS, fedavg
 from gossamer.nets import build
 from gossamer.random import Key, key
-from gossamer.testing import tiny_task
+from gossamer.testing import bound, tiny_task
 from gossamer.types import Flops, Payload, State
+from gossamer.wire import Frame
 
 KEY, CLOCK, FLOPS = key(1), Clock(3, 10, 7), Flops(1, 1)
-LIKE = {"w": torch.arange(6.0).view(2, 3), "b": torch.tensor([1.0, 2.0])}
+LIKE = {"weight": torch.arange(6.0).view(2, 3), "bias": torch.tensor([1.0, 2.0])}
 
 
-def exchange(method: Method, change: Params) -> bytes:
+def task_of(module: nn.Module, *shape: int) -> Task:
+    """A task for a network, with as many clients as the clock knows."""
+    x, y = torch.zeros(8, *shape), torch.zeros(8, dtype=torch.int64)
+    return Task.of(lambda: module, (x, y), (x, y), clients=8)
+
+
+def linear(method: Method) -> BoundExchange:
+    """A method for a network with the tensors of ``LIKE``."""
+    return bound(method.training, task_of(nn.Linear(3, 2), 3))
+
+
+def briefed(exchange: BoundExchange, params: Params, clock: Clock = CLOCK) -> Outgoing:
+    """What the server sends while it has these tensors."""
+    state = exchange.server.init(params)
+    return exchange.make_download(state, clock, KEY, GLOBAL, None, exchange.make_common(state, clock, KEY))
+
+
+def replied(exchange: BoundExchange, job: Job, change: Params) -> tuple[Outgoing, State]:
+    """What a client sends after having trained by ``change``, and what it remembers."""
+    info: Any = None  # nobody asks for anything
+    return exchange.make_upload(job, Trained(change, {}, 0.5, FLOPS, 20), info)
+
+
+def sent(method: Method, change: Params) -> Frame:
     """What a client sends after having been briefed and having trained by ``change``."""
-    sent = method.brief(method.server.init(LIKE), CLOCK, KEY)
-    job = method.open(sent.data, LIKE, {}, CLOCK, KEY)
+    exchange = linear(method)
+    job = exchange.read_download(briefed(exchange, LIKE).data, {}, CLOCK, KEY)
     assert all(torch.equal(job.start[name], LIKE[name]) for name in LIKE)
-    reply, _ = method.reply(job, Trained(change, {}, 0.5, FLOPS, 20, {}))
-    return reply.data
+    return replied(exchange, job, change)[0].data
 
 
-def receive(method: Method, data: bytes, clock: Clock = CLOCK) -> Params:
-    state = method.server.init(LIKE)
-    acc = method.receive(method.server.empty(state), data, state, clock, KEY)
-    return method.server.model(method.server.finish(state, acc, clock))
+def receive(method: Method, data: Frame | bytes, clock: Clock = CLOCK) -> Params:
+    exchange = linear(method)
+    server, state = exchange.server, exchange.server.init(LIKE)
+    arrival, _ = exchange.read_upload(data, state, clock, KEY, GLOBAL, None)
+    acc = server.fold(server.begin(state, {clock.client: GLOBAL}), arrival)
+    (model,) = server.download(server.finish(state, acc, clock), GLOBAL).models
+    return model
 
 
 def ones() -> Params:
@@ -56,7 +86,7 @@ def ones() -> Params:
 
 
 def test_a_change_arrives_as_it_was_sent() -> None:
-    moved = receive(fedavg(), exchange(fedavg(), ones()))
+    moved = receive(fedavg(), sent(fedavg(), ones()))
     assert all(torch.equal(moved[name], LIKE[name] + 1) for name in LIKE)
 
 
@@ -64,22 +94,22 @@ def test_a_change_arrives_as_it_was_sent() -> None:
 def test_a_dense_message_is_four_bytes_an_entry_plus_at_most_64(model: str) -> None:
     module = build(model, (1, 28, 28), 10)
     params = {n: t.detach() for n, t in module.state_dict().items() if t.is_floating_point()}
-    method = fedavg()
+    exchange = bound(fedavg().training, task_of(module, 1, 28, 28))
     size = sum(t.numel() for t in params.values())
-    down = method.brief(method.server.init(params), CLOCK, KEY)
-    job = method.open(down.data, params, {}, CLOCK, KEY)
-    up, _ = method.reply(job, Trained(params, {}, 0.5, FLOPS, 20, {}))
-    for sent in (down, up):
-        assert 4 * size < len(sent.data) <= 4 * size + 64
-        assert sum(sent.kinds.values()) == len(sent.data)
-        assert sent.kinds["values"] == 4 * size
+    down = briefed(exchange, params)
+    job = exchange.read_download(down.data, {}, CLOCK, KEY)
+    up, _ = replied(exchange, job, params)
+    for message, kind in ((down, "down.values"), (up, "codec.values")):
+        assert 4 * size < len(message.data) <= 4 * size + 64
+        assert sum(message.kinds.values()) == len(message.data)
+        assert message.kinds[kind] == 4 * size
 
 
 def test_a_model_in_double_precision_travels_in_double_precision() -> None:
-    like = {"w": torch.tensor([1 / 3], dtype=torch.float64)}
-    method = fedavg()
-    job = method.open(method.brief(method.server.init(like), CLOCK, KEY).data, like, {}, CLOCK, KEY)
-    assert torch.equal(job.start["w"], like["w"])
+    like = {"weight": torch.tensor([[1 / 3]], dtype=torch.float64)}
+    exchange = bound(fedavg().training, task_of(nn.Linear(1, 1, bias=False).double(), 1))
+    job = exchange.read_download(briefed(exchange, like).data, {}, CLOCK, KEY)
+    assert torch.equal(job.start["weight"], like["weight"])
 
 
 @pytest.mark.parametrize(
@@ -88,14 +118,14 @@ def test_a_model_in_double_precision_travels_in_double_precision() -> None:
 )
 def test_a_message_for_another_round_or_client_is_refused(clock: Clock, said: str) -> None:
     with pytest.raises(PayloadError, match=said):
-        receive(fedavg(), exchange(fedavg(), ones()), clock)
+        receive(fedavg(), sent(fedavg(), ones()), clock)
 
 
 def test_a_message_of_another_codec_or_direction_is_refused() -> None:
-    data = exchange(fedavg(), ones())
+    data = sent(fedavg(), ones())
     with pytest.raises(PayloadError, match="another codec"):
         receive(fedavg().with_parts(codec=Halved()), data)
-    down = fedavg().brief(Mean().init(LIKE), CLOCK, KEY).data
+    down = briefed(linear(fedavg()), LIKE).data
     with pytest.raises(PayloadError, match="another direction"):
         receive(fedavg(), down)
 
@@ -103,21 +133,21 @@ def test_a_message_of_another_codec_or_direction_is_refused() -> None:
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_change_that_is_not_finite_is_refused(bad: float) -> None:
     change = ones()
-    change["b"][1] = bad
+    change["bias"][1] = bad
     with pytest.raises(PayloadError, match="1 of 8 values that are not finite"):
-        receive(fedavg(), exchange(fedavg(), change))
+        receive(fedavg(), sent(fedavg(), change))
 
 
-def test_a_message_without_weight_is_refused() -> None:
-    message = wire.unpack(exchange(fedavg(), ones()))
-    light = wire.Message("up", message.round, message.client, message.codec, 0.0, message.payload)
-    with pytest.raises(PayloadError, match="weight must be positive"):
-        receive(fedavg(), wire.pack(light))
+@pytest.mark.parametrize("samples", [0.0, 2.5])
+def test_a_message_without_samples_is_refused(samples: float) -> None:
+    message = wire.unpack(sent(fedavg(), ones()))
+    with pytest.raises(PayloadError, match=f"samples must be a positive whole number, got {samples}"):
+        receive(fedavg(), wire.pack(replace(message, weight=samples)))
 
 
 def test_a_payload_of_another_size_is_refused_with_figures() -> None:
-    message = wire.unpack(exchange(fedavg(), ones()))
-    short = wire.Message("up", 3, 7, message.codec, 1.0, {"values": message.payload["values"][:-1]})
+    message = wire.unpack(sent(fedavg(), ones()))
+    short = replace(message, payload={"values": message.payload["values"][:-1]})
     with pytest.raises(PayloadError, match="expected 8 float32 values named 'values', got 7"):
         receive(fedavg(), wire.pack(short))
 
@@ -125,7 +155,7 @@ def test_a_payload_of_another_size_is_refused_with_figures() -> None:
 def test_a_codec_that_decodes_to_the_wrong_size_is_refused() -> None:
     method = fedavg().with_parts(codec=Halved())
     with pytest.raises(PayloadError, match="decoded shape"):
-        receive(method, exchange(method, ones()))
+        receive(method, sent(method, ones()))
 
 
 @dataclass(frozen=True)
@@ -152,17 +182,17 @@ RETAINED = Feedback(Dense())
 
 def test_a_client_learns_whether_its_message_arrived() -> None:
     """With a constant change each round, what arrived plus what is owed is everything that was ever changed."""
-    method = Method(Full(), SGD(), RETAINED, Mean())
+    exchange = linear(Method.of(Full(), SGD(), RETAINED, Mean()))
     state: State = {}
     arrived, sent_rounds = 0.0, 8
     for number in range(sent_rounds):
         clock = Clock(number, sent_rounds, 0)
-        job = method.open(method.brief(Mean().init(LIKE), clock, KEY).data, LIKE, state, clock, KEY)
-        sent, state = method.reply(job, Trained(ones(), {}, 0.5, FLOPS, 20, {}))
-        delivered = Lossy(0.5).send(len(sent.data), clock, key(number)).delivered
+        job = exchange.read_download(briefed(exchange, LIKE, clock).data, state, clock, KEY)
+        reply, state = replied(exchange, job, ones())
+        delivered = Lossy(0.5).send(len(reply.data), clock, key(number)).delivered
         if delivered:
-            arrived += float(wire.unpack(sent.data).payload["values"][0])
-        state = method.settle(state, delivered)
+            arrived += float(wire.unpack(reply.data).payload["values"][0])
+        state = exchange.settle(state, delivered)
     assert 0 < arrived <= sent_rounds
     assert arrived + float(next(iter(state["codec"]["owed"].values())).flatten()[0]) == sent_rounds
 

@@ -367,7 +367,7 @@ def test_an_exported_client_is_its_own_model(kept: Path, capsys: pytest.CaptureF
         assert main(["export", str(kept), "--client", str(client), "--out", str(kept / f"export/{client}")]) == 0
         assert f"client {client}'s own" in capsys.readouterr().out
         models.append(files.from_tensors(kept / f"export/{client}/model.safetensors"))
-        own, again = live.personal(client), stand(kept, method, task).personal(client)
+        own, again = live.client_params(client), stand(kept, method, task).client_params(client)
         assert models[-1].keys() == own.keys()
         assert all(torch.equal(models[-1][name], own[name]) and torch.equal(own[name], again[name]) for name in own)
     assert not any(torch.equal(models[0][name], models[1][name]) for name in models[0]), "each has another"

@@ -16,6 +16,7 @@ from gossamer.methods import perm_two_stage
 from gossamer.mixing import square
 from gossamer.random import fold, key, uniform
 from gossamer.theory import Mixture, step_size, task_losses
+from gossamer.types import Params
 
 RIDGE, CLIENTS, EACH, ENTRIES, STEPS = 0.3, 4, 24, 4, 2
 ZERO = torch.zeros(ENTRIES, dtype=torch.float64)
@@ -54,6 +55,11 @@ def problem() -> Task:
     return replace(made, split=replace(made.split, train_index=np.arange(len(y)), train_start=starts))
 
 
+def own_model(run: Simulation, client: int) -> Params:
+    """A client's own model, as the server has it."""
+    return run.method.training.server.download(run.server, run.method.home(client)).models[0]
+
+
 def distance(epochs: int, batch: int | None, seeds: int) -> float:
     """Mean squared distance of clients' models from the optima of their mixtures."""
     task, found = problem(), []
@@ -67,7 +73,7 @@ def distance(epochs: int, batch: int | None, seeds: int) -> float:
         mixed = square(run.server["mixing"], CLIENTS)
         for client in range(CLIENTS):
             optimum = Mixture(losses, mixed[client]).optimum(ZERO)
-            found.append(float((run.slot(client)["w"] - optimum).square().sum()))
+            found.append(float((own_model(run, client)["w"] - optimum).square().sum()))
     return sum(found) / len(found)
 
 

@@ -191,7 +191,7 @@ def test_under_losses_what_is_retained_matters_and_is_sent() -> None:
             for r in (retain, "nothing")
         )
         assert kept.metrics[-1]["loss"] != plain.metrics[-1]["loss"]
-        sent = [sum(record["bytes_up"]["signs"] for record in run.metrics) for run in (kept, plain)]
+        sent = [sum(record["bytes_up"]["codec.signs"] for record in run.metrics) for run in (kept, plain)]
         assert (sent[0] > sent[1]) == more
 
 
@@ -205,7 +205,7 @@ def test_a_mask_that_moves_brings_back_nothing_older_than_a_round() -> None:
         )
         run.run(None, lambda record: None)
         after = [0, *(len(record["lost"]) for record in run.metrics[:-1])]
-        twice = [record["bytes_up"]["signs"] // 10 - 4 for record in run.metrics]
+        twice = [record["bytes_up"]["codec.signs"] // 10 - 4 for record in run.metrics]
         assert twice == after
 
 

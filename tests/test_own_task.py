@@ -84,18 +84,20 @@ def test_what_cannot_be_is_refused(given: dict[str, Any], mistakes: list[str]) -
 def test_kinds_are_read_off_a_message_as_they_were_counted() -> None:
     payload = {"values": torch.ones(5), "places": torch.arange(300, dtype=torch.int16), "none": torch.ones(0)}
     message = wire.Message("up", 1, 2, 3, 4.0, payload)
-    letter = wire.Letter.of(wire.pack(message))
-    assert wire.kinds(letter) == wire.sizes(message) | {"none": 0}
-    assert sum(wire.kinds(letter).values()) == len(letter)
-    assert wire.kinds(wire.Letter.of(wire.pack(wire.Message("up", 0, 0, 0, 0.0, {})))) == {"overhead": 40}
+    frame = wire.Frame.of(wire.pack(message))
+    assert wire.read_sizes(frame) == wire.sizes(message) | {"none": 0}
+    assert sum(wire.read_sizes(frame).values()) == len(frame)
+    assert wire.read_sizes(wire.Frame.of(wire.pack(wire.Message("up", 0, 0, 0, 0.0, {})))) == {"overhead": 47}
 
 
 @pytest.mark.parametrize(
     "body", [b"\x01a\x08\xff\xff\xff\x7f", b"\x01a\x08\x01", b"\x01a\x08\x01" + bytes(5), b"\x05a"], ids=repr
 )
 def test_kinds_of_a_table_that_does_not_fit_its_arrays_are_refused(body: bytes) -> None:
-    letter = wire.address(wire.Body(body, 1, wire.checksum(body), {}), wire.Head("up", 0, 0, 0, 1.0))
-    with pytest.raises(PayloadError):
-        wire.kinds(letter)
-    with pytest.raises(PayloadError):
-        wire.unpack(letter)
+    piece = wire.Body(body, 1, wire.checksum(body), {})
+    head = wire.Head("up", 0, 0, 0, 1.0)
+    for frame in (wire.address(head, piece), wire.address(head, wire.NOTHING, piece)):
+        with pytest.raises(PayloadError):
+            wire.read_sizes(frame)
+        with pytest.raises(PayloadError):
+            wire.unpack(frame)

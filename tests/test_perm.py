@@ -11,20 +11,25 @@ import torch
 from torch import Tensor, nn
 
 from gossamer import METHODS, Channels, ConfigError, Full, Lossy, Method, PayloadError, Task, simulate
+from gossamer.bound import own_key
 from gossamer.codecs import Dense, Feedback, Lift, TopK
 from gossamer.device import Device
-from gossamer.engines.client import Client, Order
+from gossamer.engines.client import Answer, Client, Order
 from gossamer.engines.options import Options
+from gossamer.engines.rounds import Turn
 from gossamer.engines.simulate import Simulation
+from gossamer.exchange import GLOBAL, Arrival, Assignment
 from gossamer.fleet import Fleet
-from gossamer.method import own
 from gossamer.methods import fedavg, perm, perm_two_stage
 from gossamer.mixing import even, square
 from gossamer.random import fold, key, permutation, uniform
-from gossamer.servers import Arrival, Compare, Place, Shuffle
+from gossamer.servers import Compare, Shuffle
+from gossamer.servers.compare import BoundCompare
+from gossamer.servers.shuffle import BoundShuffle
 from gossamer.solvers import SGD, Probe
 from gossamer.testing import check_method, check_solver, check_value, tiny_task
 from gossamer.types import Clock, Params, Part
+from gossamer.wire import Body, address, unpack
 
 N = 5
 PLAIN: dict[str, Any] = {"warmup": 0, "bound": None, "steps": 2, "batch": 8}
@@ -43,6 +48,11 @@ def ran(method: Method, on: Task, rounds: int, **options: Any) -> Simulation:
 
 def weights(run: Simulation) -> Tensor:
     return square(run.server.get("mixing", {}), run.task.clients)
+
+
+def own_model(run: Simulation, client: int) -> Params:
+    """A client's own model, as the server has it."""
+    return run.method.training.server.download(run.server, run.method.home(client)).models[0]
 
 
 def close(a: Params, b: Params, within: float = 1e-10) -> bool:
@@ -78,15 +88,16 @@ def test_the_noise_of_a_gradient_is_its_variance() -> None:
     """Batches of 8 from many samples: what is told is, on average, how far such gradients are from the mean one."""
     on = tiny_task(1, torch.float64)
     samples = on.split.train(0)
-    method = Method(Full(), Probe(8), server=Compare())
-    run = Simulation(method, on, Options(rounds=1))
-    client, told, found = Client(method, run.objective), [], []
+    run = Simulation(Method.of(Full(), Probe(8), server=Compare()), on, Options(rounds=1))
+    client, exchange, told, found = Client(run.method, run.objective), run.method.training, [], []
     for number in range(400):
         clock, at = Clock(number, 1, 0), fold(run.key, number)
-        data = client.method.brief(run.server, clock, at).data
+        common = exchange.make_common(run.server, clock, at)
+        data = exchange.make_download(run.server, clock, at, GLOBAL, None, common).data
         order = Order(clock, at, data, {}, samples)
-        trained = client.train(order, client.open(order))
-        told.append(float(trained.notes["noise"]))
+        job = client.open(order)
+        trained = client.train(order, job)
+        told.append(float(unpack(client.reply(job, trained).sent.data).payload["@noise"]))
         found.append(torch.cat([change.flatten() for change in trained.change.values()]))
     gradients = torch.stack(found)
     finite = 1 - 8 / len(samples)  # batches are drawn without putting back; halves of a batch are not
@@ -102,9 +113,9 @@ def test_without_noise_less_is_computed_and_the_gradient_is_the_same() -> None:
 
 
 def test_statistics_of_norms_are_averaged_and_not_compared() -> None:
-    server = replace(Compare(lr=0.5, lam=1.0), clients=2, trained=("w",))
+    server = BoundCompare(lr=0.5, lam=1.0, clients=2, trained=("w",))
     state = server.init({"mean": torch.zeros(3), "w": torch.zeros(2)})
-    acc = server.empty(state)
+    acc = server.begin(state, {0: GLOBAL, 1: GLOBAL})
     for client, (mean, w) in enumerate([([1.0, 2.0, 3.0], [1.0, 0.0]), ([7.0, 8.0, 9.0], [4.0, 4.0])]):
         change = {"mean": torch.tensor(mean), "w": torch.tensor(w)}
         acc = server.fold(acc, Arrival.of(client, Part(), change, 4.0))
@@ -120,16 +131,16 @@ def test_statistics_of_norms_are_averaged_and_not_compared() -> None:
 
 def replayed(run: Simulation, mixed: Tensor, rounds: int) -> list[Params]:
     """Every model after an epoch or more, by a plain loop over rounds, models and batches."""
-    on, solver, count = run.task, run.method.solver, run.task.clients
+    on, solver, count = run.task, run.method.training.solver, run.task.clients
     assert isinstance(solver, SGD)
     models = [{name: tensor.clone() for name, tensor in run.server["origin"].items()} for _ in range(count)]
     for number in range(rounds):
         order = permutation(fold(run.key, "shuffle", number // count), count)
         for model in range(count):
             host = int(order[(model + number) % count])
-            clock, at = run.at(number, host)
+            clock, at = run.at(Turn(run.method.training, number, {}), host)
             mine = on.split.train(host)
-            for batch in solver.plan(len(mine), fold(own(at, clock), "batches")):
+            for batch in solver.plan(len(mine), fold(own_key(at, clock), "batches")):
                 rows = torch.from_numpy(mine[batch])
                 _, grads, _ = run.objective.gradient(models[model], on.data.train.x[rows], on.data.train.y[rows])
                 step = solver.lr * count * float(mixed[model, host])
@@ -153,7 +164,7 @@ def test_models_go_round_as_a_plain_loop_takes_them(lam: float, executor: str) -
         sizes = torch.tensor([len(run.task.split.train(c)) for c in range(N)])
         assert torch.allclose(mixed, (sizes / sizes.sum()).double().expand(N, N), atol=1e-6)
     for client, model in enumerate(replayed(run, mixed, 2 * N)):
-        assert close(run.slot(client), model)
+        assert close(own_model(run, client), model)
     assert int(run.server["epoch"]) == 2
 
 
@@ -170,7 +181,7 @@ def test_with_even_weights_on_identical_clients_it_is_shuffled_sgd() -> None:
     run = ran(perm_two_stage(lambda_=1e9, **PLAIN), dealt(x.repeat(N, 1), y.repeat(N), (x, y), N), N)
     assert torch.allclose(weights(run), even(N), atol=1e-9)
     for client, model in enumerate(replayed(run, even(N), N)):
-        assert close(run.slot(client), model)
+        assert close(own_model(run, client), model)
 
 
 def test_in_an_epoch_every_pair_meets_once_whoever_is_absent() -> None:
@@ -198,13 +209,13 @@ def test_a_lost_model_stays_as_it_was() -> None:
     assert not bool(run.server["met"].any())
     assert run.models.known() == []
     assert all(len(record["lost"]) == 2 * N for record in run.metrics), "the gradient, and then the model"
-    assert close(run.slot(0), run.like)
+    assert close(own_model(run, 0), run.like)
 
 
 def test_in_the_warm_up_each_model_is_the_global_one() -> None:
     run = ran(perm(warmup=3), task(), 3)
     assert run.models.known() == []
-    assert all(close(run.personal(client), run.model()) for client in range(N))
+    assert all(close(run.client_params(client), run.model()) for client in range(N))
     assert "visits" not in run.metrics[-1]
 
 
@@ -223,13 +234,14 @@ def test_two_stages_begin_as_federated_averaging() -> None:
 
 def test_steps_are_bounded_and_what_was_capped_is_told() -> None:
     run = Simulation(perm_two_stage(0.1, lambda_=0, bound=0.2, warmup=0, steps=1), task(), Options(rounds=N))
-    server = run.method.server
-    assert isinstance(server, Shuffle)
+    server = run.method.training.server
+    assert isinstance(server, BoundShuffle)
     scales = []
     for number in range(N):
         run.round(number, None)
-        places = server.places({**run.server, "met": torch.zeros(N, N) > 0}, range(N), Clock(0, 1, -1), run.key)
-        scales += [place.scale for place in places.values()]
+        assigned = server.assign({**run.server, "met": torch.zeros(N, N) > 0}, range(N), Clock(0, 1, -1), run.key)
+        assert assigned is not None
+        scales += [to.loss_scale for to in assigned.values()]
     assert set(scales) == {0.0, 2.0}, "0.1 times 5 times 1 is above 0.2"
     assert sum(record["visits"]["capped"] for record in run.metrics) == N
     free = simulate(perm_two_stage(0.1, lambda_=0, bound=None, warmup=0, steps=1), task(), rounds=N)
@@ -239,7 +251,7 @@ def test_steps_are_bounded_and_what_was_capped_is_told() -> None:
 def test_after_an_epoch_models_lie_in_the_ball() -> None:
     run = ran(perm(0.3, lambda_=1e6, radius=0.5, **PLAIN), task(), N)
     for client in range(N):
-        squares = sum(float(tensor.square().sum()) for tensor in run.slot(client).values())
+        squares = sum(float(tensor.square().sum()) for tensor in own_model(run, client).values())
         assert squares**0.5 <= 0.5 + 1e-12
 
 
@@ -314,7 +326,8 @@ def test_two_stages_compare_everybody_once_whoever_is_late(late: str, more: dict
     assert bool(run.server["ready"].all())
     assert torch.allclose(weights(run), weights(all_), rtol=0, atol=1e-9)
     assert "rows" not in run.server["compared"], "what was kept for the late ones is let go"
-    heard = sum(record["bytes_up"].get("note.noise", 0) // 4 for record in run.metrics)
+    each = all_.metrics[0]["bytes_up"]["solver.noise"] // N
+    heard = sum(record["bytes_up"].get("solver.noise", 0) for record in run.metrics) / each
     assert heard == N if late == "some take part" else heard > N, "who was heard is not asked again"
     told = [number for number, record in enumerate(run.metrics) if "mixing" in record]
     assert len(told) > 1, "somebody was late"
@@ -326,12 +339,12 @@ def test_in_two_stages_a_model_goes_round_once_its_client_was_compared() -> None
     run = Simulation(method, task(), Options(rounds=99, per_round=2, executor="one-by-one"))
     waited = 0
     for number in range(12):
-        before = {client: run.slot(client) for client in range(N)}
+        before = {client: own_model(run, client) for client in range(N)}
         run.round(number, None)
         ready = run.server.get("ready", torch.zeros(N, dtype=torch.bool))
         if number == 0:
             continue
-        moved = {client for client in range(N) if not close(run.slot(client), before[client])}
+        moved = {client for client in range(N) if not close(own_model(run, client), before[client])}
         assert moved <= {int(client) for client in ready.nonzero()}
         assert not bool(run.server["met"][~ready].any())
         assert not bool(run.server["met"][:, ~ready].any())
@@ -345,8 +358,8 @@ def test_in_two_stages_a_model_goes_round_once_its_client_was_compared() -> None
 def test_a_client_that_is_never_heard_does_not_stop_the_others() -> None:
     class Deaf(Simulation):
         def carry(self, order: Order, result: Any, ledger: Any) -> Any:
-            letter = super().carry(order, result, ledger)
-            return None if order.clock.client == 3 else letter
+            reply = super().carry(order, result, ledger)
+            return reply._replace(data=None) if order.clock.client == 3 else reply
 
     method = perm_two_stage(lambda_=1e6, warmup=0, bound=None, steps=1, batch=8)
     run = Deaf(method, task(), Options(rounds=12, executor="one-by-one"))
@@ -354,14 +367,14 @@ def test_a_client_that_is_never_heard_does_not_stop_the_others() -> None:
     assert run.server["ready"].tolist() == [True, True, True, False, True]
     assert run.models.known() == [0, 1, 2, 4]
     assert int(run.server["epoch"]) == 3, "in four rounds all four have met"
-    assert close(run.slot(3), run.model())
+    assert close(own_model(run, 3), run.model())
 
 
 @pytest.mark.parametrize("lam", [None, 5.0])
 def test_few_weights_a_client_are_those_of_all_where_all_are_kept(lam: float | None) -> None:
     all_, few = (ran(perm(lambda_=lam, keep=keep, **PLAIN), task(), 4) for keep in (None, N))
     assert torch.allclose(weights(all_), weights(few), atol=1e-12)
-    assert all(close(all_.slot(client), few.slot(client)) for client in range(N))
+    assert all(close(own_model(all_, client), own_model(few, client)) for client in range(N))
     two = ran(perm(lambda_=1e9, keep=2, **PLAIN), task(), 2)
     assert ((weights(two) > 0).sum(1) == 2).all()
     assert torch.allclose(weights(two).sum(1), torch.ones(N).double())
@@ -370,12 +383,14 @@ def test_few_weights_a_client_are_those_of_all_where_all_are_kept(lam: float | N
 def test_a_change_that_would_take_a_model_out_of_range_is_refused() -> None:
     """Both are finite, and their sum is not."""
     huge = {"w": torch.full((2,), 1e308, dtype=torch.float64)}
-    server = Shuffle().fit(Simulation(perm(), task(), Options(rounds=1)).objective)
-    acc = server.empty({"params": huge}, {1: Place(4, 1.0)})
-    arrival = replace(Arrival.of(1, Part(), huge, 1.0), model=huge)
+    run = Simulation(perm(), task(), Options(rounds=1))
+    server = run.method.training.server
+    acc = server.begin({"params": huge}, {1: Assignment(4, 1.0)})
+    arrival = replace(Arrival.of(1, Part(), huge, 1.0), model=huge, owner=4)
     with pytest.raises(PayloadError, match="would not be finite"):
         server.fold(acc, arrival)
-    assert acc.models.known() == []
+    run.models.commit()
+    assert run.models.known() == []
 
 
 # Unequal models.
@@ -401,10 +416,10 @@ def test_a_model_trains_at_a_host_only_what_both_can_hold() -> None:
             host = int(order[(model + number) % N])
             rows = 8 if WIDE[model % 2] == WIDE[host % 2] == 1 else 4
             earlier = before[model] or run.server["origin"]
-            moved = (run.slot(model)["0.weight"] != earlier["0.weight"]).any(1)
+            moved = (own_model(run, model)["0.weight"] != earlier["0.weight"]).any(1)
             assert bool(moved[:rows].any())
             assert not bool(moved[rows:].any())
-    assert [run.personal(client)["0.weight"].shape[0] for client in range(N)] == [8, 4, 8, 4, 8]
+    assert [run.client_params(client)["0.weight"].shape[0] for client in range(N)] == [8, 4, 8, 4, 8]
 
 
 def test_larger_models_are_farther_away() -> None:
@@ -556,32 +571,42 @@ def test_mistakes_are_told(make: Callable[[], Any], says: str) -> None:
         make()
 
 
-def test_a_note_that_cannot_be_one_is_refused() -> None:
-    from gossamer.wire import Body, Head, address, unpack
-
+def test_a_section_that_cannot_be_one_is_refused() -> None:
     run = Simulation(perm(), task(), Options(rounds=1))
-    method = run.method.before[0]
-    clock, at = Clock(0, 1, 0), key(0)
-    client = Client(method, run.objective)
-    order = Order(clock, at, method.brief(run.server, clock, at).data, {}, run.task.split.train(0))
-    sent = client.do(order).result
-    assert not isinstance(sent, str)
-    message = unpack(sent.sent.data)
-    head = Head("up", 0, 0, message.codec, message.weight)
-    for notes in (
+    exchange, (clock, at) = run.method.exchanges[0], (Clock(0, 1, 0), key(0))
+    common = exchange.make_common(run.server, clock, at)
+    data = exchange.make_download(run.server, clock, at, GLOBAL, None, common).data
+    answer = Client(run.method, run.objective, exchange).do(Order(clock, at, data, {}, run.task.split.train(0))).result
+    assert isinstance(answer, Answer)
+    message, acc = unpack(answer.sent.data), exchange.server.begin(run.server, {0: GLOBAL})
+    noise = message.payload["@noise"]
+
+    def receive(said: dict[str, Tensor]) -> None:
+        rest = {name: array for name, array in message.payload.items() if not name.startswith("@")}
+        sent = address(message.head, Body.of({**rest, **said}))
+        arrival, _ = exchange.read_upload(sent, run.server, clock, at, GLOBAL, None)
+        exchange.server.fold(acc, arrival)
+
+    for said in (
         {},
-        {"note.noise": torch.tensor([-1.0])},
-        {"note.noise": torch.tensor([1.0, 2.0])},
-        {"note.x": torch.ones(1)},
+        {"@noise": -torch.ones_like(noise)},
+        {"@noise": noise * torch.nan},
+        {"@noise": noise.repeat(2)},
+        {"@noise": noise.to(torch.int64)},
+        {"@x": noise},
     ):
-        rest = {name: array for name, array in message.payload.items() if not name.startswith("note.")}
-        bad = address(Body.of({**rest, **notes}), head)
-        with pytest.raises(PayloadError, match=r"note|noise"):
-            method.receive(method.server.empty(run.server), bad, run.server, clock, at)
+        with pytest.raises(PayloadError, match="noise"):
+            receive(said)
+    with pytest.raises(PayloadError, match="a section that nobody reads: x"):
+        receive({"@noise": noise, "@x": noise})
+    assert not bool(acc.total.vector.any()), "what is refused does not count"
+    assert acc.total.weight == 0
+    receive({"@noise": noise})
+    assert acc.total.weight == 1
 
 
 def test_recipes_are_there_by_name() -> None:
     assert METHODS["perm"]() == perm()
-    assert METHODS["perm-two-stage"]().before[1].solver == Probe()
+    assert METHODS["perm-two-stage"]().exchanges[1].solver == Probe()
     assert perm(capacities=WIDE).view == Channels(WIDE, order="static")
     assert perm().codec == Dense()

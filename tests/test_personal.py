@@ -16,21 +16,41 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch._inductor.utils import fresh_cache
 
-from gossamer import SGD, Clock, ConfigError, Method, Options, Task, fedavg, fedspa, simulate, sub_fedavg, tree, wire
+from gossamer import (
+    SGD,
+    Clock,
+    ConfigError,
+    Method,
+    Options,
+    Task,
+    fedavg,
+    fedspa,
+    sections,
+    simulate,
+    sub_fedavg,
+    tree,
+    wire,
+)
+from gossamer.bound import own_key
 from gossamer.channels import Lossy
 from gossamer.codecs import CODECS, Lift
-from gossamer.engines.client import Client, Findings, Order
+from gossamer.engines.client import Answer, Client, Findings, Order
+from gossamer.engines.inbox import Reply
+from gossamer.engines.ledger import Ledger
+from gossamer.engines.rounds import Rounds, Turn
 from gossamer.engines.simulate import Simulation
 from gossamer.errors import PayloadError
-from gossamer.method import own
+from gossamer.exchange import GLOBAL, Context
+from gossamer.method import Exchange
 from gossamer.random import Key, fold, key, uniform
+from gossamer.samplers import Uniform
 from gossamer.solvers import NotingSGD
 from gossamer.specs import parse
 from gossamer.testing import check_method, check_solver, check_view
 from gossamer.types import Params, Payload, State
 from gossamer.views import Personal, Pruned, masks
-from gossamer.views.personal import moved
-from gossamer.wire import Letter
+from gossamer.views.personal import BoundPersonal, moved
+from gossamer.wire import Frame
 from test_channels import SPECS
 
 CLIENTS = 4
@@ -76,7 +96,7 @@ def some_task(
 
 @dataclass
 class Outline:
-    """As much of a network as a view is fitted to."""
+    """As much of a network as these views are bound to."""
 
     like: Params
     key: Key = key(0)
@@ -91,7 +111,7 @@ class Outline:
 
 @dataclass
 class Seen:
-    """Made-up evidence."""
+    """Made-up training."""
 
     weights: Params
     slopes: Params = field(default_factory=dict)
@@ -101,7 +121,7 @@ class Seen:
     asked: int = 0
 
     @property
-    def notes(self) -> State:
+    def carry(self) -> State:
         return {"early": self.early}
 
     def accuracy(self, params: Params) -> float:
@@ -114,7 +134,24 @@ class Seen:
 
 
 def fit(view: Any, like: Params) -> Any:
-    return view.fit(Outline(like), SGD())
+    """A view that is bound to a network with such tensors."""
+    network: Any = Outline(like)
+    return view.bind(Context(network, Exchange(view, SGD()), Uniform()))
+
+
+def view_of(run: Rounds) -> Any:
+    """A run's view, bound."""
+    return run.method.training.view
+
+
+def known(run: Rounds, client: int) -> State | None:
+    """What the server knows of a client's mask."""
+    return run.tracked(Turn(run.method.training, 0, {}), client)
+
+
+def ordered(run: Simulation, number: int, client: int) -> Order:
+    """What a client is to do in a round."""
+    return run.order(Turn(run.method.training, number, {client: GLOBAL}), client, None)[0]
 
 
 def noise(like: Params, *labels: str | int) -> Params:
@@ -151,11 +188,11 @@ LIKE = {name: t.detach() for name, t in plain().named_parameters()}
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_personal_views_keep_the_contract_of_views(name: str) -> None:
-    check_view(fit(VARIANTS[name], LIKE), LIKE)
+    check_view(VARIANTS[name], TASK)
 
 
 def test_pruned_views_keep_the_contract_of_views() -> None:
-    check_view(fit(Pruned(share=0.2), LIKE), LIKE)
+    check_view(Pruned(share=0.2), TASK)
 
 
 def test_a_solver_that_takes_notes_keeps_the_contract_of_solvers() -> None:
@@ -188,8 +225,6 @@ def test_methods_keep_the_contract_of_methods(name: str, tmp_path: Path) -> None
         (lambda: Pruned(share=1.0), "share must be between"),
         (lambda: Pruned(distance=-1.0), "distance must not be negative"),
         (lambda: Pruned(accuracy=1.1), "accuracy must be in"),
-        (lambda: Personal().part(LIKE, Clock(0, 1, 0), key(0)), "Method.fit tells it"),
-        (lambda: Pruned().start(LIKE, 0), "Method.fit tells it"),
         (lambda: fit(Personal(density=0.1), LIKE), "room for biases and norms"),
     ],
 )
@@ -239,8 +274,8 @@ def test_what_was_just_dropped_may_be_taken_up_again() -> None:
 
 
 @st.composite
-def courses(draw: st.DrawFn) -> tuple[Personal, Params, list[str]]:
-    """A view fitted to tensors of any size, and what gradients and weights are like in each of some rounds."""
+def courses(draw: st.DrawFn) -> tuple[BoundPersonal, Params, list[str]]:
+    """A view bound to tensors of any size, and what gradients and weights are like in each of some rounds."""
     shapes = draw(st.lists(st.lists(st.integers(1, 9), min_size=2, max_size=3), min_size=1, max_size=3))
     thin = draw(st.lists(st.integers(1, 9), max_size=2))
     like = {f"w{9 - i}": torch.ones(shape) for i, shape in enumerate(shapes)}
@@ -274,9 +309,9 @@ def values(kind: str, like: Params, number: int) -> Params:
 
 @given(courses())
 @settings(max_examples=60)
-def test_how_much_of_each_tensor_is_held_never_changes(case: tuple[Personal, Params, list[str]]) -> None:
+def test_how_much_of_each_tensor_is_held_never_changes(case: tuple[BoundPersonal, Params, list[str]]) -> None:
     view, like, kinds = case
-    mine = theirs = view.start(like, 2)
+    mine = theirs = view.first(2)
     many = {name: masks.count(packed) for name, packed in mine["mask"].items()}
     assert all(0 <= count < like[name].numel() for name, count in many.items())
     for number, kind in enumerate(kinds):
@@ -293,10 +328,10 @@ def test_how_much_of_each_tensor_is_held_never_changes(case: tuple[Personal, Par
 
 @given(courses())
 @settings(max_examples=60)
-def test_dense_tensors_have_no_mask(case: tuple[Personal, Params, list[str]]) -> None:
+def test_dense_tensors_have_no_mask(case: tuple[BoundPersonal, Params, list[str]]) -> None:
     """Biases and norms never have one; others have one unless their share comes to all of their entries."""
     view, like, _ = case
-    masked = view.start(like, 0)["mask"]
+    masked = view.first(0)["mask"]
     assert not [name for name in masked if name.startswith("b")]
     total = sum(t.numel() for t in like.values())
     held = sum(masks.count(masked[name]) if name in masked else t.numel() for name, t in like.items())
@@ -307,14 +342,14 @@ def test_dense_tensors_have_no_mask(case: tuple[Personal, Params, list[str]]) ->
 def test_a_single_number_is_held() -> None:
     like = {"w": torch.ones(8, 8), "temperature": torch.ones(())}
     for init in ("erk", "uniform"):
-        assert set(fit(Personal(init=init), like).start(like, 0)["mask"]) == {"w"}
+        assert set(fit(Personal(init=init), like).first(0)["mask"]) == {"w"}
 
 
 @pytest.mark.parametrize("regrow", ["gradient", "random"])
 def test_in_the_last_round_a_mask_stays(regrow: Any) -> None:
     for last in (True, False):
         view = fit(Personal(regrow=regrow, last=last), LIKE)
-        mine, clock = view.start(LIKE, 0), Clock(9, 10, 0)
+        mine, clock = view.first(0), Clock(9, 10, 0)
         seen = Seen(view.part(LIKE, clock, key(0), mine).take(noise(LIKE, "w")), noise(LIKE, "g"))
         assert same(view.revise(mine, seen, clock, key(0))[0], mine) == last
 
@@ -322,7 +357,7 @@ def test_in_the_last_round_a_mask_stays(regrow: Any) -> None:
 def test_the_rate_falls_by_a_cosine() -> None:
     for rounds in (2, 3, 10):
         to_last, beyond = (
-            [Personal(rate=0.4, last=last).rate_at(Clock(t, rounds, 0)) for t in range(rounds)]
+            [fit(Personal(rate=0.4, last=last), LIKE).rate_at(Clock(t, rounds, 0)) for t in range(rounds)]
             for last in (True, False)
         )
         assert to_last == pytest.approx([0.2 * (1 + math.cos(math.pi * t / (rounds - 1))) for t in range(rounds)])
@@ -331,14 +366,14 @@ def test_the_rate_falls_by_a_cosine() -> None:
         assert to_last[-1] == 0
         assert beyond[-1] > 0
     for last in (True, False):
-        assert Personal(rate=0.4, last=last).rate_at(Clock(0, 1, 0)) == 0.4
+        assert fit(Personal(rate=0.4, last=last), LIKE).rate_at(Clock(0, 1, 0)) == 0.4
 
 
 def test_random_entries_are_taken_up_uniformly_and_without_a_gradient() -> None:
     """5 of 25 free places (20 never held, 5 just dropped): each is taken up in a fifth of the draws."""
     like = {"w": torch.ones(5, 8)}
     view, draws = fit(Personal(init="uniform", regrow="random", rate=0.25), like), 1500
-    mine = view.start(like, 0)
+    mine = view.first(0)
     held = opened(mine, like)["w"]
     seen = Seen({"w": torch.arange(1.0, 41).view(5, 8) * held})
     taken = torch.zeros(5, 8)
@@ -356,7 +391,7 @@ def test_random_entries_are_taken_up_uniformly_in_any_precision() -> None:
     """One of 600 places is taken up, and on average that is the middle one, though bfloat16 cannot count to 600."""
     like = {"w": torch.ones(20, 30, dtype=torch.bfloat16)}
     view, draws = fit(Personal(density=0.01, init="uniform", regrow="random", rate=0.1), like), 200
-    mine = view.start(like, 0)
+    mine = view.first(0)
     seen, old = Seen({"w": like["w"]}), opened(mine, like)["w"]
     places = []
     for draw in range(draws):
@@ -368,18 +403,18 @@ def test_random_entries_are_taken_up_uniformly_in_any_precision() -> None:
 
 def test_clients_start_with_one_mask_or_with_their_own() -> None:
     one, other = (fit(Personal(own_init=own_init), LIKE) for own_init in (False, True))
-    assert same(one.start(LIKE, 0), one.start(LIKE, 3))
-    assert not same(other.start(LIKE, 0), other.start(LIKE, 3))
-    assert same(other.start(LIKE, 3), other.start(LIKE, 3))
-    assert not same(one.start(LIKE, 0), fit(Personal(seed=1), LIKE).start(LIKE, 0))
-    counts = {client: [masks.count(p) for p in other.start(LIKE, client)["mask"].values()] for client in range(9)}
+    assert same(one.first(0), one.first(3))
+    assert not same(other.first(0), other.first(3))
+    assert same(other.first(3), other.first(3))
+    assert not same(one.first(0), fit(Personal(seed=1), LIKE).first(0))
+    counts = {client: [masks.count(p) for p in other.first(client)["mask"].values()] for client in range(9)}
     assert all(found == counts[0] for found in counts.values())
 
 
 def test_each_entry_is_as_likely_to_be_held_at_the_start() -> None:
     like = {"w": torch.ones(5, 8)}
     view = fit(Personal(init="uniform", own_init=True, density=0.3), like)
-    held = sum(opened(view.start(like, client), like)["w"].float() for client in range(800)) / 800
+    held = sum(opened(view.first(client), like)["w"].float() for client in range(800)) / 800
     assert (held - 0.3).abs().max() < 5 * math.sqrt(0.3 * 0.7 / 800)
 
 
@@ -389,8 +424,7 @@ def test_each_entry_is_as_likely_to_be_held_at_the_start() -> None:
 def trained(method: Method, task: Task, client: int = 1) -> tuple[Client, Any, Any]:
     """One client's first round: who did it, what it was given, and what came of it."""
     run = Simulation(method, task, Options(rounds=4))
-    clock, at = run.at(0, client)
-    order = Order(clock, at, run.method.brief(run.server, clock, at).data, {}, task.split.train(client))
+    order = ordered(run, 0, client)
     job = run.client.open(order)
     return run.client, job, run.client.train(order, job)
 
@@ -426,7 +460,7 @@ def test_taking_the_gradient_does_not_disturb_training() -> None:
     method, task = fedspa(epochs=1, batch=8), some_task(restless)
     client, job, result = trained(method, task)
     Findings(client, job, result).gradient()
-    order = Order(job.clock, fold(key(0), "round", 0), Letter(b"", b""), {}, task.split.train(1))
+    order = Order(job.clock, fold(key(0), "round", 0), Frame(b""), {}, task.split.train(1))
     assert same(client.train(order, job).change, result.change)
 
 
@@ -435,9 +469,9 @@ def test_taking_the_gradient_does_not_disturb_training() -> None:
 
 def batches(run: Simulation, number: int, client: int) -> tuple[list[tuple[Tensor, Tensor]], Any]:
     """A client's batches of a round, and its key."""
-    clock, at = run.at(number, client)
-    mine, samples, data = own(at, clock), run.task.split.train(client), run.task.data.train
-    rows = [samples[b] for b in run.method.solver.plan(len(samples), fold(mine, "batches"))]
+    mine = own_key(run.round_key(number), run.clock(number, client))
+    samples, data = run.task.split.train(client), run.task.data.train
+    rows = [samples[b] for b in run.method.training.solver.plan(len(samples), fold(mine, "batches"))]
     return [(data.x[torch.from_numpy(r)], data.y[torch.from_numpy(r)]) for r in rows], mine
 
 
@@ -450,7 +484,7 @@ def slope(run: Simulation, w: Params, x: Tensor, y: Tensor) -> Params:
 def taught(run: Simulation, number: int, client: int, w: Params, mask: Params) -> tuple[Params, Params]:
     """A client's weights after the first of two epochs, and after both."""
     v = {name: w[name] * mask[name] for name in w}
-    (lessons, _), solver = batches(run, number, client), run.method.solver
+    (lessons, _), solver = batches(run, number, client), run.method.training.solver
     assert isinstance(solver, SGD)
     for step, (x, y) in enumerate(lessons):
         g = slope(run, v, x, y)
@@ -470,8 +504,8 @@ def test_a_round_of_fedspa_is_what_the_paper_says(regrow: Any) -> None:
     task = some_task(dtype=torch.float64)
     method = fedspa(0.3, 2, batch=8, weight_decay=0.01, clip=0.7, decay=0.9, own_init=True, regrow=regrow)
     run = Simulation(method, task, Options(rounds=3))
-    view: Any = run.method.view
-    held = {client: opened(view.start(run.like, client), run.like) for client in range(CLIENTS)}
+    view = view_of(run)
+    held = {client: opened(view.first(client), run.like) for client in range(CLIENTS)}
     w = {name: t.clone() for name, t in run.like.items()}
     for number in range(3):
         total = {name: torch.zeros_like(t) for name, t in w.items()}
@@ -512,12 +546,10 @@ def test_a_round_of_fedspa_is_what_the_paper_says(regrow: Any) -> None:
 
 def test_a_regrown_entry_starts_from_the_servers_value() -> None:
     run = Simulation(fedspa(epochs=1, batch=8), some_task(), Options(rounds=4))
-    before = opened(run.method.view.start(run.like, 1), run.like)
+    before = opened(view_of(run).first(1), run.like)
     run.round(0, None)
     after = opened(run.clients.get(1)["view"], run.like)
-    clock, at = run.at(1, 1)
-    data = run.method.brief(run.server, clock, at, known=run.known(1)).data
-    job = run.client.open(Order(clock, at, data, run.clients.get(1), run.task.split.train(1)))
+    job = run.client.open(ordered(run, 1, 1))
     for name, mask in after.items():
         grown = mask & ~before[name]
         assert grown.any()
@@ -530,7 +562,7 @@ def test_a_regrown_entry_starts_from_the_servers_value() -> None:
 def test_with_everything_held_it_is_federated_averaging(mask: Any) -> None:
     whole = fedspa(0.2, 2, batch=8, weight_decay=0.0, clip=None, decay=1.0, density=1.0, mask=mask)
     found, wanted = (simulate(m, some_task(), rounds=3) for m in (whole, fedavg(0.2, 2, batch=8, weights="uniform")))
-    assert same(dict(found.module.state_dict()), dict(wanted.module.state_dict()))
+    assert same(dict(found.model.state_dict()), dict(wanted.model.state_dict()))
     for ours, theirs in zip(found.metrics, wanted.metrics, strict=True):
         assert all(ours[name] == theirs[name] for name in ("bytes_up", "bytes_down", "accuracy", "personal_accuracy"))
 
@@ -538,10 +570,10 @@ def test_with_everything_held_it_is_federated_averaging(mask: Any) -> None:
 def test_one_mask_that_stays_is_federated_averaging_of_what_it_covers() -> None:
     method = fedspa(0.2, 2, batch=8, weight_decay=0.0, clip=None, decay=1.0, mask="rsm")
     run = Simulation(method, some_task(), Options(rounds=3))
-    held = opened(run.method.view.start(run.like, 0), run.like)
+    held = opened(view_of(run).first(0), run.like)
     mask = everything(run.like, held)
     other = Simulation(fedavg(0.2, 2, batch=8, weights="uniform"), some_task(), Options(rounds=3))
-    other.server = other.method.server.init({name: t * mask[name] for name, t in other.like.items()})
+    other.server = other.method.training.server.init({name: t * mask[name] for name, t in other.like.items()})
     plain_step = other.client.objective.gradient
 
     def covered(*args: Any) -> Any:
@@ -618,7 +650,7 @@ PRUNING = {"w": torch.ones(5, 8), "b": torch.ones(5)}
 
 def prune(view: Pruned, early: Tensor, late: Tensor, right: float = 1.0, mine: State | None = None) -> State:
     fitted = fit(view, PRUNING)
-    now = mine or fitted.start(PRUNING, 0)
+    now = mine or fitted.first(0)
     seen = Seen({"w": late, "b": torch.ones(5)}, {}, {"w": early, "b": torch.ones(5)}, right)
     then, said = fitted.revise(now, seen, Clock(0, 5, 0), key(0))
     assert same(fitted.follow(now, said, PRUNING), then)
@@ -642,7 +674,7 @@ def test_pruning_takes_the_smallest_weights_of_the_last_epoch() -> None:
 
 def test_pruning_needs_masks_that_still_change() -> None:
     """Of 40 entries the candidates differ in 8: a distance of 0.2."""
-    assert same(prune(Pruned(share=0.1), RISING, RISING), fit(Pruned(), PRUNING).start(PRUNING, 0))
+    assert same(prune(Pruned(share=0.1), RISING, RISING), fit(Pruned(), PRUNING).first(0))
     for distance, pruned in ((0.2 - 1e-9, True), (0.2, False), (0.3, False)):
         then = prune(Pruned(share=0.1, distance=distance), FALLING, RISING)
         assert (masks.count(then["mask"]["w"]) == 36) == pruned
@@ -668,7 +700,7 @@ def test_pruning_ends_at_the_target() -> None:
 
 def test_biases_and_norms_are_not_pruned() -> None:
     like = {name: t.detach() for name, t in normed().named_parameters()}
-    assert set(fit(Pruned(), like).start(like, 0)["mask"]) == {"z.weight", "a.weight"}
+    assert set(fit(Pruned(), like).first(0)["mask"]) == {"z.weight", "a.weight"}
 
 
 # A solver that takes notes.
@@ -682,16 +714,17 @@ def test_the_note_is_of_the_weights_after_the_first_epoch(momentum: float) -> No
     noting, plainly, once = (trained(sub_fedavg().with_parts(solver=s), task) for s in solvers)
     assert same(noting[2].change, plainly[2].change)
     assert noting[2].loss == plainly[2].loss
-    start, early = noting[1].start, noting[2].notes["early"]
+    start, early = noting[1].start, noting[2].carry["early"]
     assert same({name: early[name] - start[name] for name in start}, once[2].change)
     assert not same(once[2].change, noting[2].change)
-    assert noting[0].method.solver.end({}) == {}
+    info: Any = None  # it asks for nothing
+    assert noting[0].exchange.solver.end({}, info) == ({}, {})
 
 
 def test_with_one_epoch_the_note_is_the_end_so_that_nothing_would_be_pruned() -> None:
     once = sub_fedavg(batch=8).with_parts(solver=NotingSGD(0.1, 1, batch=8))
     _, job, result = trained(once, some_task())
-    early = result.notes["early"]
+    early = result.carry["early"]
     assert same({name: early[name] - job.start[name] for name in job.start}, result.change)
     with pytest.raises(ConfigError, match="epochs must be at least 2"):
         sub_fedavg(epochs=1)
@@ -709,7 +742,7 @@ def test_masks_follow_from_the_seed_of_the_run_unless_they_have_their_own() -> N
     def first(run_seed: int, **view: int) -> State:
         method = fedspa(mask="rsm").with_parts(view=Personal(moving=False, **view))
         run = Simulation(method, TASK, Options(rounds=1, seed=run_seed))
-        return run.method.view.start(run.like, 0)
+        return view_of(run).first(0)
 
     assert same(first(1), first(1))
     assert not same(first(1), first(2))
@@ -737,8 +770,8 @@ def test_executors_agree(name: str, executor: str) -> None:
     for tensor, other in zip(wanted.model().values(), found.model().values(), strict=True):
         torch.testing.assert_close(other, tensor, rtol=0, atol=0 if executor == "side-by-side" else 1e-9)
     for client in range(CLIENTS):
-        assert wanted.known(client) is not None
-        assert same(found.known(client), wanted.known(client))
+        assert known(wanted, client) is not None
+        assert same(known(found, client), known(wanted, client))
     for ours, theirs in zip(found.metrics, wanted.metrics, strict=True):
         assert all(ours[n] == theirs[n] for n in ("bytes_up", "bytes_down", "flops", "personal_accuracy", "masks"))
 
@@ -757,7 +790,7 @@ def test_personal_accuracy_is_of_what_each_clients_mask_covers(name: str) -> Non
         seen |= set(record["clients"])
         shares = []
         for client in range(CLIENTS):
-            state = run.known(client) or run.method.view.start(run.like, client)
+            state = known(run, client) or view_of(run).first(client)
             mask = everything(run.model(), opened(state, run.like))
             module = run.objective.build({n: t * mask[n] for n, t in run.model().items()}).eval()
             rows = torch.from_numpy(task.split.test(client))
@@ -774,12 +807,12 @@ def test_bytes_are_those_of_held_values_and_of_what_changed(name: str) -> None:
     run = Simulation(METHODS[name], some_task(), Options(rounds=4, per_round=2))
     every = sum(t.numel() for t in run.like.values())
     for number in range(4):
-        before = {c: run.known(c) or run.method.view.start(run.like, c) for c in range(CLIENTS)}
+        before = {c: known(run, c) or view_of(run).first(c) for c in range(CLIENTS)}
         record = run.round(number, None)
         held, change = 0, 0
         for client in record["clients"]:
             held += every - sum(int((~m).sum()) for m in opened(before[client], run.like).values())
-            after = run.known(client)
+            after = known(run, client)
             if after is not None and (name != "sub-fedavg" or not same(after, before[client])):
                 sent = sum(array.nbytes for array in masks.difference(before[client]["mask"], after["mask"]).values())
                 assert sent <= sum(len(packed) for packed in after["mask"].values()), "no more than a bitmap"
@@ -787,16 +820,16 @@ def test_bytes_are_those_of_held_values_and_of_what_changed(name: str) -> None:
         down, up = (dict(record[way]) for way in ("bytes_down", "bytes_up"))
         assert 0 < down.pop("overhead") < 2 * 64
         assert 0 < up.pop("overhead") < 2 * 128
-        assert down == {"values": 4 * held}
-        assert up.pop("values") == 4 * held
-        assert all(kind in ("view.bitmap", "view.quotients", "view.remainders") for kind in up)
+        assert down == {"down.values": 4 * held}
+        assert up.pop("codec.values") == 4 * held
+        assert up.keys() <= {"view.mask"}
         assert sum(up.values()) == change
         assert (change > 0) == (name != "rsm") or name == "sub-fedavg"
 
 
 def test_a_change_is_coded_in_the_smaller_form() -> None:
     like = {"w": torch.ones(40, 20), "a": torch.ones(5, 5)}
-    mine = fit(Personal(init="uniform"), like).start(like, 0)["mask"]
+    mine = fit(Personal(init="uniform"), like).first(0)["mask"]
     for many, names in ((0, {"quotients", "remainders"}), (3, {"quotients", "remainders"}), (400, {"bitmap"})):
         turn = torch.randperm(800, generator=torch.Generator().manual_seed(1))[:many]
         flags = torch.tensor(bools(mine["w"], 800))
@@ -832,24 +865,34 @@ class Watched(Simulation):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         self.told: dict[int, State] = {}
+        self.heard: dict[int, State] = {}
 
-    def train(self, number: int, cohort: Sequence[int], ledger: Any) -> None:
-        before = {client: self.known(client) for client in range(CLIENTS)}
-        for client in cohort:
-            clock, at = self.at(number, client)
-            briefs = [
-                self.method.brief(self.server, clock, at, known=k) for k in (self.told.get(client), before[client])
-            ]
-            assert bytes(briefs[0].data) == bytes(briefs[1].data)
-        super().train(number, cohort, ledger)
+    def settle(self, turn: Turn, client: int, reply: Reply, arrived: bool, known: State) -> None:
+        super().settle(turn, client, reply, arrived, known)
+        if arrived:
+            self.heard[client] = known
+
+    def train(self, number: int, ledger: Ledger) -> list[int]:
+        before = {client: known(self, client) for client in range(CLIENTS)}
+        for client in self.cohort(number, Ledger()):
+            turn = Turn(self.method.training, number, {client: GLOBAL})
+            clock, at = self.at(turn, client)
+            one, other = (
+                turn.exchange.make_download(self.server, clock, at, GLOBAL, mask, None)
+                for mask in (self.told.get(client), before[client])
+            )
+            assert bytes(one.data) == bytes(other.data)
+        self.heard = {}
+        cohort = super().train(number, ledger)
         missing = {failure["client"] for failure in ledger.failures} | set(ledger.lost)
-        assert set(self.revised) == set(cohort) - missing
-        self.told |= self.revised
+        assert set(self.heard) == set(cohort) - missing
+        self.told |= self.heard
         for client in range(CLIENTS):
-            start = self.method.view.start(self.like, client)
-            assert same(self.told.get(client) or start, self.known(client) or start)
-            if client not in self.revised:
-                assert same(self.known(client) or start, before[client] or start), "what did not arrive does not count"
+            start = view_of(self).first(client)
+            assert same(self.told.get(client) or start, known(self, client) or start)
+            if client not in self.heard:
+                assert same(known(self, client) or start, before[client] or start), "what did not arrive does not count"
+        return cohort
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -882,8 +925,8 @@ def test_server_and_clients_agree_in_the_simulator(
     folder.close()
     second = Watched(METHODS[name], task, options)
     folder = second.restore(home)
-    second.told = {client: state for client in range(CLIENTS) if (state := second.known(client)) is not None}
-    assert all(same(state, first.known(client)) for client, state in second.told.items())
+    second.told = {client: state for client in range(CLIENTS) if (state := known(second, client)) is not None}
+    assert all(same(state, known(first, client)) for client, state in second.told.items())
     second.run(folder, lambda record: None)
     folder.close()
     assert same(second.server, run.server)
@@ -903,15 +946,19 @@ def test_every_codec_goes_with_masks_that_move_or_shrink(name: str, spec: str) -
 # What a client may not say.
 
 
-def forged(run: Simulation, client: int, change: Callable[[Payload], Payload]) -> Letter:
+def retold(data: Frame | bytes, change: Callable[[Payload], Payload]) -> bytes:
+    """A message with other arrays that tell of a mask."""
+    message = wire.unpack(data)
+    payload, said = sections.split(message.payload)
+    arrays = sections.joined(payload, {**said, "mask": change(said.get("mask", {}))})
+    return wire.pack(replace(message, payload=arrays))
+
+
+def forged(run: Simulation, client: int, change: Callable[[Payload], Payload]) -> Frame:
     """A client's message of the first round, with other arrays that tell of its mask."""
-    clock, at = run.at(0, client)
-    order = Order(clock, at, run.method.brief(run.server, clock, at).data, {}, run.task.split.train(client))
-    message = wire.unpack(run.client.do(order).result.sent.data)  # type: ignore[union-attr]
-    said = {name: t for name, t in message.payload.items() if name.startswith("view.")}
-    rest = {name: t for name, t in message.payload.items() if name not in said}
-    arrays = {f"view.{name}": t for name, t in change({n.removeprefix("view."): t for n, t in said.items()}).items()}
-    return Letter.of(wire.pack(replace(message, payload={**rest, **arrays})))
+    result = run.client.do(ordered(run, 0, client)).result
+    assert isinstance(result, Answer)
+    return Frame.of(retold(result.sent.data, change))
 
 
 def turns(*places: int) -> Callable[[Payload], Payload]:
@@ -945,41 +992,42 @@ FORGED: dict[str, tuple[str, Callable[[Payload], Payload], str]] = {
 def test_a_forged_change_of_a_mask_is_refused_and_changes_nothing(name: str) -> None:
     recipe, change, said = FORGED[name]
     run = Simulation(METHODS[recipe], some_task(), Options(rounds=4))
-    letter = forged(run, 1, change)
-    clock, _ = run.at(0, 1)
-    known = run.method.view.start(run.like, 1)
-    before = tree.clone(known)
+    frame = forged(run, 1, change)
+    mine = view_of(run).first(1)
+    before = tree.clone(mine)
     with pytest.raises(PayloadError, match=said):
-        run.method.revised(letter, run.server, clock, known)
-    assert same(known, before)
-    assert _folded(run, {1: letter}, said) == [0, 2, 3]
+        run.method.training.read_upload(frame, run.server, run.clock(0, 1), run.round_key(0), GLOBAL, mine)
+    assert same(mine, before)
+    assert _folded(run, {1: frame}, said) == [0, 2, 3]
 
 
-def _folded(run: Simulation, replaced: dict[int, Letter], said: str) -> list[int]:
-    """Who was folded in a round in which the letters of some were replaced; the others' refusal says why."""
+def _folded(run: Simulation, replaced: dict[int, Frame], said: str) -> list[int]:
+    """Who was folded in a round in which the messages of some were replaced; the others' refusal says why."""
     server = run.server
     carry = run.carry
 
-    def swapped(order: Order, result: Any, ledger: Any) -> Any:
-        letter = carry(order, result, ledger)
-        return replaced.get(order.clock.client, letter)
+    def swapped(order: Order, result: Any, ledger: Any) -> Reply:
+        reply = carry(order, result, ledger)
+        return reply._replace(data=replaced.get(order.clock.client, reply.data))
 
     run.carry = swapped  # type: ignore[method-assign]
     record = run.round(0, None)
     assert [failure["client"] for failure in record["failures"]] == list(replaced)
     assert all(said in failure["reason"] and failure["reason"].startswith("refused") for failure in record["failures"])
-    alone = Simulation(run.method, run.task, run.options)
+    heard = sorted(set(record["clients"]) - set(replaced))
+    assert record["exchanges"][0]["folded"] == len(heard)
+    alone = Simulation(run.method.method, run.task, run.options)
     assert same(alone.server, server)
-    alone.cohort = lambda number: sorted(run.revised)  # type: ignore[method-assign]
+    alone.cohort = lambda number, ledger: heard  # type: ignore[method-assign]
     alone.round(0, None)
     assert same(run.server, alone.server), "as if the others had been alone"
-    return sorted(run.revised)
+    return heard
 
 
 def test_what_was_pruned_is_not_taken_up_again() -> None:
     view = fit(Pruned(share=0.1), PRUNING)
     mine = prune(Pruned(share=0.1), FALLING, RISING)
-    back = masks.difference(mine["mask"], view.start(PRUNING, 0)["mask"])
+    back = masks.difference(mine["mask"], view.first(0)["mask"])
     before = tree.clone(mine)
     with pytest.raises(PayloadError, match="takes up pruned entries of w"):
         view.follow(mine, back, PRUNING)
@@ -991,7 +1039,7 @@ def test_what_was_pruned_is_not_taken_up_again() -> None:
 @settings(max_examples=100)
 def test_random_bytes_are_refused_or_leave_a_mask_that_may_be(name: str, data: st.DataObject) -> None:
     view = fit(METHODS[name].view, LIKE)
-    mine = view.start(LIKE, 0)
+    mine = view.first(0)
 
     def array(label: str, most: int) -> Tensor:
         return torch.tensor(list(data.draw(st.binary(max_size=most), label=label)), dtype=torch.uint8)
@@ -1037,15 +1085,15 @@ def test_deployed_it_is_the_same(name: str, flower: Any, tmp_path: Path) -> None
         for figure in ("bytes_up", "bytes_down", "flops", "accuracy", "personal_accuracy", "masks"):
             assert ours[figure] == theirs[figure]
     for client in range(CLIENTS):
-        assert same(deployed.known(client), run.known(client))
+        assert same(known(deployed, client), known(run, client))
 
 
 def settled(deployed: Any, flower: Any, home: Path, client: int) -> State:
     """The mask that a node will train with next, from its journal."""
-    known = int(deployed.clients.get(client).get(flower.FOLDED, flower.NEVER))
+    folded = int(deployed.clients.get(client).get(flower.FOLDED, flower.NEVER))
     journal = flower.Journal(home, deployed.about["id"], client)
-    state = journal.recall(len(deployed.metrics), known, deployed.method.settle)
-    return state.get("view") or deployed.method.view.start(deployed.like, client)
+    state = journal.recall(len(deployed.metrics), folded, deployed.method.training.settle)
+    return state.get("view") or view_of(deployed).first(client)
 
 
 def troubled(flower: Any, handle: Any, events: dict[int, str], journal: Callable[[], Any]) -> Any:
@@ -1094,8 +1142,8 @@ def test_server_and_nodes_agree(
 
     def watch(record: dict[str, Any]) -> None:
         for client in set(range(CLIENTS)) - deployed.anew:
-            known = deployed.known(client) or deployed.method.view.start(deployed.like, client)
-            assert same(known, settled(deployed, flower, home, client)), (record["round"], client)
+            mine = known(deployed, client) or view_of(deployed).first(client)
+            assert same(mine, settled(deployed, flower, home, client)), (record["round"], client)
             checked.append(client)
         failed = {failure["client"] for failure in record["failures"]}
         assert least < 1 or not failed, "a round that counts is whole"
@@ -1111,10 +1159,7 @@ def test_a_mask_that_the_server_did_not_get_does_not_take_effect(flower: Any, tm
     method = fedspa(epochs=1, batch=8, rate=1.0)
 
     def spoil(reply: Any) -> Any:
-        message = wire.unpack(flower.data(reply))
-        arrays = {n: t for n, t in message.payload.items() if not n.startswith("view.")}
-        arrays["view.bitmap"] = turns(0)({})["bitmap"]
-        return flower.rewritten(reply, wire.pack(replace(message, payload=arrays)))
+        return flower.rewritten(reply, retold(flower.data(reply), turns(0)))
 
     there = flower.nodes(method, TASK, tmp_path)
     for client, change in ((1, spoil), (2, lambda reply: None)):
@@ -1122,13 +1167,13 @@ def test_a_mask_that_the_server_did_not_get_does_not_take_effect(flower: Any, tm
         there[place] = flower.altered(there[place], change, "train", [1])
     grid = flower.LocalGrid(there)
     deployed = flower.field(method, TASK, grid, rounds=3)
-    known: list[dict[int, State]] = []
-    deployed.run(None, lambda record: known.append({c: deployed.known(c) for c in range(CLIENTS)}))
+    told: list[dict[int, State | None]] = []
+    deployed.run(None, lambda record: told.append({c: known(deployed, c) for c in range(CLIENTS)}))
     failures = {failure["client"]: failure["reason"] for failure in deployed.metrics[1]["failures"]}
     assert "refused: the client changes how many entries of a.weight it holds" in failures[1]
     assert "no reply" in failures[2]
     for client in range(CLIENTS):
-        assert same(known[1][client], known[0][client]) == (client in (1, 2))
+        assert same(told[1][client], told[0][client]) == (client in (1, 2))
     run = flower.simulated(method, TASK, lost={(1, 1), (1, 2)}, rounds=3)
     flower.agree(deployed, run, tmp_path)
     sent = flower.messages(grid)
@@ -1151,13 +1196,13 @@ def test_a_server_that_died_resumes_with_the_masks_it_knew(name: str, flower: An
     grid.nodes = flower.restarted(method, TASK, tmp_path)
     second = flower.field(method, TASK, grid, rounds=5, per_round=3)
     folder = second.restore(out)
-    assert all(same(second.known(client), first.known(client)) for client in range(CLIENTS))
+    assert all(same(known(second, client), known(first, client)) for client in range(CLIENTS))
     second.run(folder, lambda record: None)
     folder.close()
     flower.agree(second, flower.simulated(method, TASK, rounds=5, per_round=3), tmp_path)
     for client in range(CLIENTS):
-        start = second.method.view.start(second.like, client)
-        assert same(second.known(client) or start, settled(second, flower, tmp_path, client))
+        start = view_of(second).first(client)
+        assert same(known(second, client) or start, settled(second, flower, tmp_path, client))
 
 
 def test_a_server_stores_no_masks_that_stay(flower: Any, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossamer import SGD, Magnitude, Task, onebit_cs, simulate
+from gossamer import SGD, Magnitude, Method, Task, onebit_cs, simulate
 from gossamer.channels import Wireless
 from gossamer.cli import main
 from gossamer.device import Device, Span
@@ -441,7 +441,7 @@ def test_no_client_spends_more_than_its_budget(model: str) -> None:
     plan = Problem(*work, Target(1000), Limits(size // 4, size // 4), message, pruning=pruning).solve()
     assert max(plan.ratios) > 0.1
     channel = Wireless(Fleet((device,)), powers=plan.powers).fit(4, key(0))
-    view = Magnitude(plan.ratios, "tensor").fit(objective, SGD())
+    view = Method.of(Magnitude(plan.ratios, "tensor"), SGD()).bind(objective).training.view
     for client, share in enumerate(plan.clients):
         clock, model_ = Clock(0, 1, client), objective.initial()
         keep = view.part(model_, clock, key(0)).keep

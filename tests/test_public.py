@@ -27,6 +27,7 @@ PACKAGES = (
     "mixing",
     "nets",
     "planning",
+    "samplers",
     "sensing",
     "servers",
     "solvers",

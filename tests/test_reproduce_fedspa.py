@@ -175,8 +175,8 @@ def test_flops_as_the_paper_counts_them(small: Any, empty: Path) -> None:
     dense = sum((2 * sizes[f"{layer}.weight"].numel() + out) * area for layer, (out, area) in sides.items())
     assert counted["fedavg"] == counted["ditto"] == 4 * 3 * 5 * each * dense
     assert counted["sub-fedavg"] is None
-    view = cells.method(small("dst")).fit(facts.Objective(task, "cpu", facts.key(0))).view
-    held = {n: masks.count(packed) for n, packed in view.start(dict(module.named_parameters()), 0)["mask"].items()}
+    view = cells.method(small("dst")).bind(facts.Objective(task, "cpu", facts.key(0))).training.view
+    held = {n: masks.count(packed) for n, packed in view.first(0)["mask"].items()}
     whole = {name: held.get(name, shape.numel()) for name, shape in sizes.items()}
     sparse = sum((2 * whole[f"{layer}.weight"] + out) * area for layer, (out, area) in sides.items())
     assert sparse < dense

@@ -57,7 +57,7 @@ def test_a_name_stands_for_one_cell_alone() -> None:
 def test_every_recipe_takes_its_parameters(cell: Any) -> None:
     made = cells.method(cell)
     assert (made.solver.lr, made.solver.momentum, made.solver.clip) == (cell.given["lr"], 0.9, 1.0)
-    assert (made.server.over, made.server.weights, made.labels) == ("holders", "uniform", "own")
+    assert (made.server.over, made.server.weights, made.training.labels) == ("holders", "uniform", "own")
     assert made.view.capacities == cell.given["capacities"]
     if cell.schedule != "constant":
         assert made.solver.schedule == Steps((cell.rounds // 2, 3 * cell.rounds // 4), 0.25)
@@ -87,7 +87,7 @@ def test_costs_go_with_the_square_of_the_width() -> None:
 def trained(method: str, **given: Any) -> dict[str, Tensor]:
     result = simulate(recipe(method, **given), small_task(), rounds=2)
     assert not any(record["failures"] for record in result.metrics)
-    return result.module.state_dict()
+    return result.model.state_dict()
 
 
 def test_at_capacity_one_all_methods_are_one_but_for_the_published_draw() -> None:
@@ -103,8 +103,8 @@ def test_the_published_draw_makes_another_network_only_where_there_is_a_residual
 ) -> None:
     objective = Objective(small_task(model), "cpu", key(1))
     like = objective.initial()
-    method = recipe("published", capacities=(1.0,)).fit(objective)
-    held = method.view.part(like, Clock(0, 1, 0), key(2)).take(like)
+    view = recipe("published", capacities=(1.0,)).bind(objective).training.view
+    held = view.part(like, Clock(0, 1, 0), key(2)).take(like)
     assert {n: t.shape for n, t in held.items()} == {n: t.shape for n, t in like.items()}
     assert any(not torch.equal(held[name], like[name]) for name in like)
     (mine, _), (whole, _) = (objective.evaluate(p, objective.x, objective.y) for p in (held, like))
@@ -113,7 +113,7 @@ def test_the_published_draw_makes_another_network_only_where_there_is_a_residual
 
 def test_of_a_layer_the_published_draw_holds_distinct_channels_of_its_own() -> None:
     objective = Objective(small_task(), "cpu", key(1))
-    view = recipe("published", capacities=(0.5,)).fit(objective).view
+    view = recipe("published", capacities=(0.5,)).bind(objective).training.view
     index = view.part(objective.initial(), Clock(0, 1, 0), key(2)).index
     streams = [index[f"{block}.conv2.weight"][0].tolist() for block in (7, 8)]  # one stream: 32 channels
     assert [len(set(found)) for found in streams] == [16, 16]
@@ -183,7 +183,7 @@ def test_widths_are_those_that_were_trained_and_training_is_measured_without_aug
     for at in range(0, len(rows), 7):
         picked = torch.from_numpy(rows[at : at + 7])
         with torch.no_grad():
-            output = result.module(task.data.train.x[picked])
+            output = result.model(task.data.train.x[picked])
         losses += F.cross_entropy(output, task.data.train.y[picked], reduction="none").tolist()
         right += (output.argmax(1) == task.data.train.y[picked]).tolist()
     assert task.statistics == OfBatch(7)

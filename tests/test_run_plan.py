@@ -52,7 +52,7 @@ def test_a_run_does_as_its_plan_says_and_needs_it_no_more(place: Path) -> None:
     assert isinstance(channel, Wireless)
     assert channel.powers == tuple(share.power for share in SHARES)
     (record,) = read_metrics(Path("run"))
-    assert record["bytes_up"]["signs"] == 5, "seven signs each"
+    assert record["bytes_up"]["codec.signs"] == 5, "seven signs each"
     Path("plan.json").unlink()
     assert main(["resume", "run"]) == 0
 

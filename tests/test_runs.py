@@ -136,7 +136,7 @@ def test_a_finished_run_resumes_to_itself(tmp_path: Path) -> None:
     result = go(fedavg(), tmp_path / "run", resume=True)
     assert contents(tmp_path / "run") == before
     assert len(result.metrics) == ROUNDS
-    assert torch.equal(result.module.state_dict()["0.bias"], read_server(tmp_path / "run")["params"]["0.bias"])
+    assert torch.equal(result.model.state_dict()["0.bias"], read_server(tmp_path / "run")["params"]["0.bias"])
 
 
 def test_the_last_two_checkpoints_are_kept_and_no_more(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def start() -> Params:
 
 def ours(solver: SGD, round_: int = 0) -> Params:
     begin = start()
-    carry = solver.begin(begin, {}, 1)
+    carry = solver.begin(begin, {}, {}, 1)
     for x in DATA:
 
         def gradient(params: Params, x: Tensor = x) -> tuple[Params, Params]:
@@ -84,9 +84,10 @@ def test_a_term_that_is_on_matters() -> None:
 
 def test_momentum_starts_afresh_in_every_round() -> None:
     solver = SGD(momentum=0.9)
-    carry = solver.step(lambda params: (params, {}), start(), solver.begin(start(), {}, 1), {"rate": 0.1})
+    carry = solver.step(lambda params: (params, {}), start(), solver.begin(start(), {}, {}, 1), {"rate": 0.1})
     assert "velocity" in carry
-    assert solver.end(carry) == {}
+    info: Any = None  # it asks for nothing
+    assert solver.end(carry, info) == ({}, {})
 
 
 def test_the_schedule_scales_the_learning_rate_by_round() -> None:

@@ -1,9 +1,10 @@
 """The simulator: what a run computes, whatever order things come in and whoever fails."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+import traceback
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -11,9 +12,11 @@ import torch
 from torch import Tensor, nn
 
 from gossamer import (
+    SGD,
     Clock,
     ConfigError,
     Feedback,
+    Full,
     Lossy,
     Method,
     Options,
@@ -30,19 +33,23 @@ from gossamer import (
     local,
     simulate,
 )
+from gossamer.bound import BoundExchange
 from gossamer.engines import executors
 from gossamer.engines.client import Done, Order
 from gossamer.engines.executors import OneByOne
-from gossamer.engines.inbox import Inbox
+from gossamer.engines.inbox import Inbox, Reply
 from gossamer.engines.simulate import Simulation
+from gossamer.method import Exchange
 from gossamer.objective import Objective
 from gossamer.random import key
 from gossamer.runs import read_metrics
 from gossamer.testing import tiny_task
+from gossamer.types import Flops
+from gossamer.wire import Frame
 
 
 def final(result: Any) -> dict[str, list[float]]:
-    return {name: tensor.tolist() for name, tensor in result.module.state_dict().items()}
+    return {name: tensor.tolist() for name, tensor in result.model.state_dict().items()}
 
 
 def gradient_descent(task: Task, lr: float, steps: int, seed: int = 0) -> nn.Module:
@@ -65,7 +72,7 @@ def gradient_descent(task: Task, lr: float, steps: int, seed: int = 0) -> nn.Mod
 def test_one_full_batch_step_is_centralised_gradient_descent(method: Any) -> None:
     task = tiny_task(dtype=torch.float64)
     assert len(set(task.split.sizes())) > 1, "clients of unequal size, or the weights are not tested"
-    ours = simulate(method, task, rounds=10).module.state_dict()
+    ours = simulate(method, task, rounds=10).model.state_dict()
     theirs = gradient_descent(task, 0.3, 10).state_dict()
     for name, tensor in theirs.items():
         torch.testing.assert_close(ours[name], tensor, rtol=0, atol=1e-9)
@@ -81,7 +88,7 @@ def test_fedprox_without_pull_is_fedavg_and_with_pull_stays_closer() -> None:
     start = Objective(task, "cpu", key(0)).initial()
 
     def distance(method: Any) -> float:
-        state = simulate(method, task, rounds=1).module.state_dict()
+        state = simulate(method, task, rounds=1).model.state_dict()
         return float(sum((state[n] - start[n]).square().sum() for n in start))
 
     assert distance(fedprox(mu=0)) == distance(fedavg())
@@ -110,14 +117,15 @@ def test_the_order_of_arrival_does_not_matter(places: list[int], monkeypatch: py
 
 
 def test_an_inbox_hands_on_in_client_order_and_waits_for_nobody_who_will_not_come() -> None:
-    got: list[tuple[int, bytes]] = []
-    inbox = Inbox([2, 5, 9], lambda client, data: got.append((client, data)))
-    inbox.put(9, b"c")
+    got: list[tuple[int, Reply]] = []
+    inbox = Inbox([2, 5, 9], lambda client, reply: got.append((client, reply)))
+    first, never, last = Reply(Frame(b"a")), Reply(), Reply(Frame(b"c"))
+    inbox.put(9, last)
     assert got == []
-    inbox.put(2, b"a")
-    assert got == [(2, b"a")]
-    inbox.put(5, None)
-    assert got == [(2, b"a"), (9, b"c")]
+    inbox.put(2, first)
+    assert got == [(2, first)]
+    inbox.put(5, never)
+    assert got == [(2, first), (5, never), (9, last)]
 
 
 def test_every_sample_is_trained_on_once_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +146,7 @@ def test_every_sample_is_trained_on_once_an_epoch(monkeypatch: pytest.MonkeyPatc
             out: Tensor = self.layer(x * 0)
             return out
 
-    monkeypatch.setattr(Objective, "flops", lambda *args: 0)  # it runs one more pass for each shape
+    monkeypatch.setattr(Objective, "flops", lambda *args: Flops(0, 0))  # it runs one more pass for each shape
     task = Task.of(Recorder, (x, y), (x, y), clients=5, split="dirichlet:0.5")
     simulation = Simulation(fedavg(epochs=2, batch=4), task, Options(rounds=1))
     seen.clear()
@@ -150,8 +158,8 @@ def test_bytes_are_those_of_the_messages() -> None:
     task = tiny_task()
     entries = 6 * 8 + 8 + 8 * 3 + 3
     record = simulate(fedavg(), task, rounds=1).metrics[0]
-    for way in ("bytes_up", "bytes_down"):
-        assert record[way]["values"] == 5 * 4 * entries
+    for way, kind in (("bytes_up", "codec.values"), ("bytes_down", "down.values")):
+        assert record[way][kind] == 5 * 4 * entries
         assert 0 < record[way]["overhead"] <= 5 * 64
     silent = simulate(local(), task, rounds=1).metrics[0]
     assert silent["bytes_up"] == silent["bytes_down"] == {}
@@ -184,7 +192,7 @@ def test_local_clients_learn_alone_and_are_never_averaged() -> None:
     assert set(simulation.clients.known()) == trained
     assert all(torch.equal(simulation.model()[n], simulation.like[n]) for n in simulation.like)
     first, second = sorted(trained)[:2]
-    a, b = (simulation.personal(c) for c in (first, second))
+    a, b = (simulation.client_params(c) for c in (first, second))
     assert not torch.equal(a["0.weight"], b["0.weight"])
 
 
@@ -193,7 +201,9 @@ def test_accuracy_of_local_is_the_mean_of_what_clients_deploy() -> None:
     simulation = Simulation(local(), task, Options(rounds=1))
     record = simulation.round(0, None)
     x, y = task.data.test.x, task.data.test.y
-    each = [simulation.objective.evaluate(simulation.personal(c), x, y)[1].double().mean().item() for c in range(5)]
+    each = [
+        simulation.objective.evaluate(simulation.client_params(c), x, y)[1].double().mean().item() for c in range(5)
+    ]
     assert record["accuracy"] == pytest.approx(np.mean(each))
 
 
@@ -203,13 +213,13 @@ def test_centralised_deploys_one_model_to_all() -> None:
     assert result.metrics[0]["clients"] == [0]
     accuracy = result.summary()["accuracy"]
     x, y = task.data.test.x, task.data.test.y
-    assert accuracy == pytest.approx((result.module.eval()(x).argmax(1) == y).double().mean().item())
+    assert accuracy == pytest.approx((result.model.eval()(x).argmax(1) == y).double().mean().item())
 
 
 def test_personal_figures_are_means_over_clients_and_over_the_worst_tenth() -> None:
     task = tiny_task(clients=11)
     result = simulate(fedavg(), task, rounds=1)
-    right = result.module.eval()(task.data.test.x).argmax(1) == task.data.test.y
+    right = result.model.eval()(task.data.test.x).argmax(1) == task.data.test.y
     each = [right[torch.from_numpy(task.split.test(c))].double().mean().item() for c in range(11)]
     assert result.metrics[0]["personal_accuracy"] == pytest.approx(np.mean(each))
     assert result.metrics[0]["worst_tenth_accuracy"] == pytest.approx(np.mean(sorted(each)[:2]))
@@ -243,8 +253,8 @@ def test_running_statistics_travel_and_are_averaged() -> None:
     sizes = task.split.sizes()
     means = torch.stack([0.1 * x[torch.from_numpy(task.split.train(c))].mean(0) for c in range(4)])
     wanted = (means * torch.from_numpy(sizes)[:, None]).sum(0) / sizes.sum()
-    torch.testing.assert_close(result.module.state_dict()["0.running_mean"], wanted.float())
-    assert result.metrics[0]["bytes_up"]["values"] == 4 * 4 * (6 * 4 + 6 * 2 + 2)
+    torch.testing.assert_close(result.model.state_dict()["0.running_mean"], wanted.float())
+    assert result.metrics[0]["bytes_up"]["codec.values"] == 4 * 4 * (6 * 4 + 6 * 2 + 2)
 
 
 def test_dropout_repeats_with_the_seed() -> None:
@@ -262,15 +272,17 @@ def test_injected_failures_are_named_and_the_rest_goes_on() -> None:
     assert 10 < failed < 55
     record = records[0]
     assert all(f["reason"] == "failed as asked (failure rate)" for f in record["failures"])
-    entries = record["bytes_down"]["values"] // 20
-    assert record["bytes_up"]["values"] == entries * (20 - len(record["failures"])), "who fails sends nothing"
+    entries = record["bytes_down"]["down.values"] // 20
+    assert record["bytes_up"]["codec.values"] == entries * (20 - len(record["failures"])), "who fails sends nothing"
 
 
-def test_all_failing_as_asked_changes_nothing_and_goes_on() -> None:
+@pytest.mark.parametrize("per_round", [1, 5])
+def test_all_failing_as_asked_changes_nothing_and_goes_on(per_round: int) -> None:
     task = tiny_task()
-    result = simulate(fedavg(), task, rounds=5, failure_rate=1.0)
+    result = simulate(fedavg(), task, rounds=5, per_round=per_round, failure_rate=1.0)
+    assert [len(record["failures"]) for record in result.metrics] == [per_round] * 5
     start = Objective(task, "cpu", key(0)).initial()
-    assert all(torch.equal(result.module.state_dict()[n], start[n]) for n in start)
+    assert all(torch.equal(result.model.state_dict()[n], start[n]) for n in start)
     assert result.metrics[-1]["train_loss"] is None
 
 
@@ -303,13 +315,181 @@ def test_a_client_that_raises_is_named_with_its_reason() -> None:
     assert all(r["accuracy"] is not None for r in records)
 
 
-def test_a_run_in_which_everybody_keeps_failing_stops_and_says_why() -> None:
+@pytest.mark.parametrize("executor", ["one-by-one", "stacked", "side-by-side"])
+def test_a_round_in_which_everybody_fails_for_one_reason_ends_the_run_at_once(executor: str) -> None:
     seen: list[Any] = []
-    with pytest.raises(
-        RunError, match="every client failed in 3 rounds in a row; the last said: client 3: ValueError: sensor"
-    ):
-        simulate(fedavg(), fragile_task(slice(0, 4)), rounds=10, watch=seen.append)
-    assert len(seen) == 3
+    with pytest.raises(RunError, match=r"^all 4 clients failed in round 1: ValueError: sensor broken$") as stopped:
+        simulate(fedavg(), fragile_task(slice(0, 4)), rounds=10, executor=executor, watch=seen.append)
+    assert seen == [], "the round is not recorded"
+    cause = stopped.value.__cause__
+    assert isinstance(cause, ValueError)
+    assert str(cause) == "sensor broken"
+    where = "".join(traceback.format_exception(cause))
+    assert "in forward" in where, "where it happened is told"
+    notes = getattr(cause, "__notes__", [])
+    if executor == "side-by-side":
+        (note,) = notes
+        assert note.startswith("Traceback (most recent call last)"), "it happened in another process"
+        assert note.endswith("ValueError: sensor broken")
+    else:
+        assert notes == []
+
+
+class UnsendableError(Exception):
+    """An error that cannot be sent to another process."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(f"{one} {two}")
+
+
+class Unsent(SGD):
+    """Fails with an error of its own."""
+
+    def step(self, *args: Any) -> Any:
+        raise UnsendableError("no", "way")
+
+
+def test_a_cause_that_cannot_be_sent_is_told_in_words() -> None:
+    with pytest.raises(RunError, match="all 5 clients failed in round 1: UnsendableError: no way") as stopped:
+        simulate(Method.of(Full(), Unsent()), tiny_task(), rounds=2, executor="side-by-side")
+    assert isinstance(stopped.value.__cause__, RuntimeError)
+    assert "UnsendableError: no way" in str(stopped.value.__cause__)
+    assert "in step" in str(stopped.value.__cause__), "its traceback is kept"
+
+
+def test_one_client_alone_that_fails_is_named() -> None:
+    with pytest.raises(RunError, match=r"client \d failed in round 1: ValueError: sensor broken"):
+        simulate(fedavg(), fragile_task(slice(0, 4)), rounds=3, per_round=1)
+
+
+def test_messages_that_are_all_refused_end_the_run_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse(monkeypatch, range(5))
+    with pytest.raises(RunError, match="all 5 clients failed in round 1: refused: not that one") as stopped:
+        simulate(fedavg(), tiny_task(), rounds=3)
+    assert isinstance(stopped.value.__cause__, PayloadError)
+
+
+@dataclass(frozen=True)
+class Sick(SGD):
+    """Fails from some round on, all clients alike or each with another reason, until it is cured.
+
+    sick: the first round in which it fails
+    alike: whether all clients fail for the same reason
+    """
+
+    sick: int = 0
+    alike: bool = True
+    cured: ClassVar[bool] = False
+
+    def now(self, clock: Clock) -> dict[str, float]:
+        if clock.round >= self.sick and not self.cured:
+            raise ValueError("fever" if self.alike else f"fever of client {clock.client}")
+        return super().now(clock)
+
+
+@pytest.fixture
+def cure(monkeypatch: pytest.MonkeyPatch) -> Callable[[bool], None]:
+    return lambda well: monkeypatch.setattr(Sick, "cured", well)
+
+
+def sick(rounds: int, alike: bool = True) -> Method:
+    """A first exchange that moves the model, and a second that fails, of which clients remember things."""
+    first = Exchange(Full(), SGD(steps=1, batch=None))
+    return Method.of(Full(), Sick(steps=1, sick=rounds, alike=alike), Feedback(TopK(0.2)), before=(first,))
+
+
+@pytest.mark.parametrize("executor", ["one-by-one", "side-by-side"])
+def test_a_round_that_ended_a_run_is_tried_again(executor: str, cure: Callable[[bool], None], tmp_path: Path) -> None:
+    """What its first exchange changed is undone, and the second try ends where an undisturbed run does."""
+    task, seen, out = tiny_task(), list[Any](), tmp_path / "run"
+    options: dict[str, Any] = {"rounds": 4, "per_round": 3, "executor": executor}
+    for resume in (False, True, True):
+        with pytest.raises(RunError, match="all 3 clients failed in round 3: ValueError: fever"):
+            simulate(sick(2), task, out=out, resume=resume, watch=seen.append, **options)
+        assert [record["round"] for record in read_metrics(out)] == [1, 2]
+    assert [record["round"] for record in seen] == [1, 2]
+    cure(True)
+    found = simulate(sick(2), task, out=out, resume=True, **options)
+    whole = simulate(sick(2), task, out=tmp_path / "whole", **options)
+    assert final(found) == final(whole)
+    for file in sorted((tmp_path / "whole/clients").iterdir()):
+        assert (out / "clients" / file.name).read_bytes() == file.read_bytes()
+
+
+def test_a_round_that_does_not_count_leaves_server_and_clients_as_they_were(cure: Callable[[bool], None]) -> None:
+    run = Simulation(sick(1), tiny_task(), Options(rounds=2))
+    run.round(0, None)
+    server, known = run.server, {client: run.clients.get(client) for client in run.clients.known()}
+    with pytest.raises(RunError, match="all 5 clients failed in round 2"):
+        run.round(1, None)
+    assert run.server is server
+    assert known
+    assert all(run.clients.get(client) is state for client, state in known.items())
+    assert len(run.metrics) == 1
+    cure(True)
+    run.round(1, None)
+    whole = Simulation(sick(1), tiny_task(), Options(rounds=2))
+    whole.run(None, lambda record: None)
+    assert all(torch.equal(run.model()[name], tensor) for name, tensor in whole.model().items())
+
+
+def test_what_was_staged_before_an_interruption_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two clients had their messages folded; the round is done again, to the same bits."""
+    method = fedavg(epochs=1).with_parts(codec=Feedback(TopK(0.3)))
+    run, whole = (Simulation(method, tiny_task(), Options(rounds=2)) for _ in range(2))
+    run.round(0, None)
+    before = {client: run.clients.get(client) for client in run.clients.known()}
+    carry, folded = Simulation.carry, list[int]()
+
+    def stopping(self: Simulation, order: Order, *rest: Any) -> Reply:
+        if len(folded) == 2:
+            raise KeyboardInterrupt
+        folded.append(order.clock.client)
+        return carry(self, order, *rest)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Simulation, "carry", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            run.round(1, None)
+    assert folded == [0, 1]
+    assert all(run.clients.get(client) is state for client, state in before.items())
+    assert all(run.clients.staged(client) == {} for client in range(5))
+    run.round(1, None)
+    whole.run(None, lambda record: None)
+    assert all(torch.equal(run.model()[name], tensor) for name, tensor in whole.model().items())
+    for client in range(5):
+        mine, other = (one.clients.get(client)["codec"]["owed"] for one in (run, whole))
+        assert all(torch.equal(mine[name], other[name]) for name in other)
+
+
+def test_everybody_failing_for_various_reasons_stops_a_run_after_three_rounds_in_a_row(tmp_path: Path) -> None:
+    seen: list[Any] = []
+    with pytest.raises(RunError, match="every client failed in round 4: client 4: ValueError: fever of client 4"):
+        simulate(sick(1, alike=False), tiny_task(), rounds=10, out=tmp_path / "run", watch=seen.append)
+    assert [record["round"] for record in seen] == [1, 2, 3, 4]
+    assert seen == read_metrics(tmp_path / "run")
+    assert [f["client"] for f in seen[-1]["failures"]] == [0, 1, 2, 3, 4]
+
+
+def test_a_run_that_got_over_such_a_round_ends_and_tells_of_it(cure: Callable[[bool], None]) -> None:
+    seen: list[Any] = []
+
+    def watch(record: dict[str, Any]) -> None:
+        seen.append(record)
+        cure(record["round"] == 3)
+
+    with pytest.raises(RunError, match="every client failed in round 3: client 4: ValueError: fever of client 4"):
+        simulate(sick(1, alike=False), tiny_task(), rounds=4, watch=watch)
+    assert [len(record["failures"]) for record in seen] == [0, 5, 5, 0]
+
+
+def test_a_failure_that_was_asked_for_and_a_lost_message_are_no_reason_to_stop() -> None:
+    """Whoever is left fails, for one reason, in every round."""
+    asked = simulate(fedavg(), fragile_task(slice(0, 4)), rounds=5, failure_rate=0.7).metrics
+    assert all("failed as asked (failure rate)" in [f["reason"] for f in record["failures"]] for record in asked)
+    assert any("ValueError: sensor broken" in [f["reason"] for f in record["failures"]] for record in asked)
+    lost = simulate(fedavg(), fragile_task(slice(0, 2)), rounds=5, channel=Lossy(1.0)).metrics
+    assert [([f["client"] for f in record["failures"]], record["lost"]) for record in lost] == [([0, 1], [2, 3])] * 5
 
 
 def test_training_that_diverges_is_refused_not_averaged() -> None:
@@ -338,9 +518,10 @@ def test_a_lossy_channel_loses_uploads_but_counts_their_bytes() -> None:
     assert lossy[0]["bytes_up"] == perfect[0]["bytes_up"]
     assert 2 <= len(lossy[0]["lost"]) <= 18
     assert lossy[0]["failures"] == []
-    everything = simulate(fedavg(), task, rounds=1, channel=Lossy(1.0))
+    everything = simulate(fedavg(), task, rounds=5, channel=Lossy(1.0))
+    assert [len(record["lost"]) for record in everything.metrics] == [20] * 5
     start = Objective(task, "cpu", key(0)).initial()
-    assert all(torch.equal(everything.module.state_dict()[n], start[n]) for n in start)
+    assert all(torch.equal(everything.model.state_dict()[n], start[n]) for n in start)
 
 
 def test_options_out_of_range_are_listed_all_at_once() -> None:
@@ -367,6 +548,18 @@ def test_every_second_of_a_round_belongs_to_one_phase() -> None:
     assert record["memory_bytes"] > 10_000_000
 
 
+def refuse(monkeypatch: pytest.MonkeyPatch, clients: Collection[int]) -> None:
+    """Have the server refuse what these clients send."""
+    read = BoundExchange.read_upload
+
+    def fussy(self: BoundExchange, data: Any, state: Any, clock: Clock, *rest: Any) -> Any:
+        if clock.client in clients:
+            raise PayloadError("not that one")
+        return read(self, data, state, clock, *rest)
+
+    monkeypatch.setattr(BoundExchange, "read_upload", fussy)
+
+
 def test_a_client_whose_message_is_refused_keeps_what_it_would_keep_of_a_lost_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -374,14 +567,7 @@ def test_a_client_whose_message_is_refused_keeps_what_it_would_keep_of_a_lost_on
     lost = Simulation(method, tiny_task(), Options(rounds=1, channel=Lossy(1.0)))
     lost.round(0, None)
     refused = Simulation(method, tiny_task(), Options(rounds=1))
-    receive = Method.receive
-
-    def fussy(self: Method, acc: Any, data: Any, state: Any, clock: Clock, *rest: Any) -> Any:
-        if clock.client == 2:
-            raise PayloadError("not that one")
-        return receive(self, acc, data, state, clock, *rest)
-
-    monkeypatch.setattr(Method, "receive", fussy)
+    refuse(monkeypatch, {2})
     record = refused.round(0, None)
     assert [failure["client"] for failure in record["failures"]] == [2]
     for client in range(5):

@@ -15,6 +15,7 @@ from gossamer import Bernoulli, Mean, Method, Task, Windows, centralised, fedavg
 from gossamer.capacity import Room
 from gossamer.cli import main
 from gossamer.engines import Options
+from gossamer.engines.ledger import Ledger
 from gossamer.engines.simulate import Simulation
 from gossamer.errors import ConfigError
 from gossamer.random import key
@@ -87,7 +88,7 @@ def test_the_same_sample_changes_nothing(method: Method) -> None:
 def test_a_client_that_never_takes_part_changes_nothing(view: Bernoulli | Windows) -> None:
     method, options = fedavg(epochs=1).with_parts(view=view), {"rounds": 3, "per_round": 1, "seed": 2}
     run = Simulation(method, TASK, Options(**options))
-    seen = {client for number in range(3) for client in run.cohort(number)}
+    seen = {client for number in range(3) for client in run.cohort(number, Ledger())}
     absent = next(client for client in range(5) if client not in seen)
     assert is_zero(stability(method, TASK, replaced=[absent], repeats=2, **options))
     found = stability(method, TASK, replaced=[next(iter(seen))], repeats=4, **options)
@@ -100,7 +101,7 @@ def test_distances_and_losses_are_those_of_two_plain_runs(name: str) -> None:
     found = stability(method, TASK, rounds=3, seed=5, replaced=swaps)
     test = TASK.data.test
     plain, *others = (
-        simulate(method, task, rounds=3, seed=5).module for task in (TASK, *(swapped(TASK, swap) for swap in swaps))
+        simulate(method, task, rounds=3, seed=5).model for task in (TASK, *(swapped(TASK, swap) for swap in swaps))
     )
 
     def losses(module: torch.nn.Module) -> torch.Tensor:

@@ -230,7 +230,7 @@ def some_task() -> Task:
 def test_the_losses_of_a_task_are_those_that_clients_train() -> None:
     task = some_task()
     losses, like = task_losses(task, decay=0.1)
-    run = Simulation(Method(Full(), SGD()), task, Options(rounds=1))
+    run = Simulation(Method.of(Full(), SGD()), task, Options(rounds=1))
     layout = run.objective.layout
     w = layout.flatten(like)
     for client in range(3):
@@ -403,7 +403,7 @@ def quadratic_task() -> Task:
 
 def late_distance(view: Bernoulli | Windows, optimum: Tensor, rounds: int, rate: float, seeds: int) -> float:
     """The mean squared distance to the masked optimum over the second half of the rounds, and over seeds."""
-    method, found = Method(view, SGD(rate, steps=1, batch=None), Dense(), Mean("uniform", radius=3.0)), []
+    method, found = Method.of(view, SGD(rate, steps=1, batch=None), Dense(), Mean("uniform", radius=3.0)), []
     for seed in range(seeds):
         part = replace(view, seed=seed) if isinstance(view, Windows) else view
         options = Options(rounds=rounds, seed=seed, eval_every=rounds)

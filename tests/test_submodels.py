@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from torch._inductor.utils import fresh_cache
 
 from gossamer import (
+    SGD,
     Bernoulli,
     Clock,
     Dense,
@@ -28,12 +29,18 @@ from gossamer.channels import CHANNELS
 from gossamer.codecs import CODECS
 from gossamer.engines import Options
 from gossamer.engines.executors import EXECUTORS
+from gossamer.engines.rounds import Turn
 from gossamer.engines.simulate import Simulation
 from gossamer.errors import ConfigError
-from gossamer.method import own
-from gossamer.random import fold, key
+from gossamer.exchange import GLOBAL
+from gossamer.jobs import own_key
+from gossamer.method import Exchange
+from gossamer.random import Key, fold, key
 from gossamer.specs import parse
+from gossamer.testing import bound
 from gossamer.types import Params
+from gossamer.views import BoundView
+from gossamer.views.windows import BoundWindows
 from gossamer.wire import unpack
 
 VIEWS = [
@@ -60,7 +67,16 @@ def some_task(clients: int = 4, dtype: torch.dtype = torch.float32) -> Task:
 def model(method: Method, task: Task, **options: object) -> dict[str, Tensor]:
     result = simulate(method, task, **{"rounds": 3, **options})
     assert not any(record["failures"] for record in result.metrics)
-    return result.module.state_dict()
+    return result.model.state_dict()
+
+
+def fitted(view: Bernoulli | Windows) -> BoundView:
+    return bound(Exchange(view, SGD())).view
+
+
+def at(simulation: Simulation, number: int, client: int) -> tuple[Clock, Key]:
+    """When and where a client trains, and the randomness of that exchange."""
+    return simulation.at(Turn(simulation.method.training, number, {}), client)
 
 
 # What a part is.
@@ -91,12 +107,12 @@ def test_what_is_put_back_replaces_what_is_held() -> None:
 def test_each_entry_is_held_with_the_clients_chance() -> None:
     like = {"w": torch.ones(400, 500)}
     for client, share in ((0, 0.2), (1, 0.7), (2, 0.2)):
-        part = Bernoulli((0.2, 0.7)).part(like, Clock(0, 1, client), key(client))
+        part = fitted(Bernoulli((0.2, 0.7))).part(like, Clock(0, 1, client), key(client))
         assert part.keep["w"].mean().item() == pytest.approx(share, abs=5 * (share * (1 - share) / 200_000) ** 0.5)
 
 
 def test_an_epoch_of_windows_holds_every_entry_equally_often() -> None:
-    view, size = Windows((0.25,), places=21, least=1), 21
+    view, size = fitted(Windows((0.25,), places=21, least=1)), 21
     like = {"v": torch.ones(14), "w": torch.ones(7)}
     for epoch in range(3):
         held = torch.zeros(size)
@@ -107,7 +123,7 @@ def test_an_epoch_of_windows_holds_every_entry_equally_often() -> None:
 
 
 def test_windows_are_neighbouring_entries_that_go_round() -> None:
-    view = Windows((0.5,), places=4, shuffled=False, least=1)
+    view = fitted(Windows((0.5,), places=4, shuffled=False, least=1))
     rows = [view.part({"w": torch.ones(8)}, Clock(r, 8, 0), key(0)).keep["w"].tolist() for r in range(5)]
     assert rows[0] == rows[4] == [1, 1, 1, 1, 0, 0, 0, 0]
     assert rows[1] == [0, 0, 1, 1, 1, 1, 0, 0]
@@ -115,7 +131,8 @@ def test_windows_are_neighbouring_entries_that_go_round() -> None:
 
 
 def test_the_order_of_windows_is_one_for_all_clients_and_new_in_every_epoch() -> None:
-    view = Windows((0.5,), places=16)
+    view = fitted(Windows((0.5,), places=16))
+    assert isinstance(view, BoundWindows)
     first, second = ([view.place(r) for r in range(16 * e, 16 * e + 16)] for e in range(2))
     assert sorted(first) == sorted(second) == list(range(16))
     assert first != second
@@ -125,7 +142,7 @@ def test_the_order_of_windows_is_one_for_all_clients_and_new_in_every_epoch() ->
 
 def test_small_tensors_are_held_whole() -> None:
     for view in (Bernoulli((0.1,)), Windows((0.1,))):
-        assert set(view.part(LIKE, Clock(0, 1, 0), key(0)).keep) == {"a.weight", "b.weight"}
+        assert set(fitted(view).part(LIKE, Clock(0, 1, 0), key(0)).keep) == {"a.weight", "b.weight"}
 
 
 @pytest.mark.parametrize("capacities", [(), (0.0,), (0.5, 1.5), (-1.0,)])
@@ -159,9 +176,9 @@ def test_a_round_is_what_the_algorithm_says(view: Bernoulli | Windows, over: str
         total = {name: torch.zeros_like(tensor) for name, tensor in before.items()}
         holders = {name: torch.zeros_like(tensor) for name, tensor in before.items()}
         for client in range(4):
-            clock, round_key = simulation.at(number, client)
-            mine = own(round_key, clock)
-            keep = view.part(before, clock, fold(mine, "view")).keep
+            clock, round_key = at(simulation, number, client)
+            mine = own_key(round_key, clock)
+            keep = simulation.method.training.view.part(before, clock, fold(mine, "view")).keep
             mask = {name: keep.get(name, torch.ones_like(tensor)) for name, tensor in before.items()}
             w = {name: tensor * mask[name] for name, tensor in before.items()}
             for batch in method.solver.plan(len(task.split.train(client)), fold(mine, "batches")):
@@ -182,7 +199,7 @@ def test_what_nobody_holds_keeps_its_value() -> None:
     view = Windows((0.25,), places=4, least=1)
     simulation = Simulation(fedavg(epochs=1).with_parts(view=view), some_task(), Options(rounds=1))
     before = simulation.model()
-    keep = view.part(before, Clock(0, 1, 0), key(0)).keep
+    keep = simulation.method.training.view.part(before, Clock(0, 1, 0), key(0)).keep
     simulation.round(0, None)
     for name, tensor in simulation.model().items():
         assert torch.equal(tensor[keep[name] == 0], before[name][keep[name] == 0])
@@ -195,15 +212,15 @@ def test_what_nobody_holds_keeps_its_value() -> None:
 @pytest.mark.parametrize("view", VIEWS, ids=str)
 def test_messages_hold_what_is_held_and_no_more(view: Bernoulli | Windows) -> None:
     simulation = Simulation(fedavg(epochs=1).with_parts(view=view), some_task(), Options(rounds=2))
-    record = simulation.round(0, None)
-    entries = 0
+    record, exchange, entries = simulation.round(0, None), simulation.method.training, 0
     for client in range(4):
-        clock, round_key = simulation.at(0, client)
-        part = view.part(simulation.like, clock, fold(own(round_key, clock), "view"))
+        clock, round_key = at(simulation, 0, client)
+        part = exchange.view.part(simulation.like, clock, fold(own_key(round_key, clock), "view"))
         entries += sum(int(part.keep.get(n, torch.ones_like(t)).sum()) for n, t in simulation.like.items())
-    assert record["bytes_up"]["values"] == record["bytes_down"]["values"] == 4 * entries
-    clock, round_key = simulation.at(1, 1)
-    message = unpack(simulation.method.brief(simulation.server, clock, round_key).data)
+    assert record["bytes_up"]["codec.values"] == record["bytes_down"]["down.values"] == 4 * entries
+    clock, round_key = at(simulation, 1, 1)
+    common = exchange.make_common(simulation.server, clock, round_key)
+    message = unpack(exchange.make_download(simulation.server, clock, round_key, GLOBAL, None, common).data)
     assert message.payload["values"].numel() <= simulation.objective.layout.size
 
 
@@ -257,7 +274,7 @@ def test_useful_operations_are_those_of_held_weights() -> None:
     view = Windows((0.5,), places=1)
     simulation = Simulation(fedavg(steps=1, batch=8).with_parts(view=view), some_task(1), Options(rounds=1))
     record = simulation.round(0, None)
-    keep = view.part(simulation.like, Clock(0, 1, 0), key(0)).keep
+    keep = simulation.method.training.view.part(simulation.like, Clock(0, 1, 0), key(0)).keep
     held = {name: int(mask.sum()) for name, mask in keep.items()}
     assert record["flops"] == 8 * 2 * (2 * 35 + 3 * 14)
     assert record["useful_flops"] == 8 * 2 * (2 * held["0.weight"] + 3 * held["2.weight"])
@@ -289,6 +306,6 @@ def test_deployed_it_is_the_same(view: Bernoulli | Windows, tmp_path: Path) -> N
     deployed = deploy(method, task, LocalGrid(nodes(method, task, tmp_path)))
     wanted = simulate(method, task, rounds=2)
     found = deployed.module().state_dict()
-    assert all(torch.equal(found[name], tensor) for name, tensor in wanted.module.state_dict().items())
+    assert all(torch.equal(found[name], tensor) for name, tensor in wanted.model.state_dict().items())
     for record, other in zip(deployed.metrics, wanted.metrics, strict=True):
         assert all(record[name] == other[name] for name in ("personal_accuracy", "bytes_up", "bytes_down", "flops"))

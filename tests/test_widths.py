@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from gossamer import Clock, ConfigError, Task
+from gossamer import Clock, ConfigError, Method, Task
 from gossamer.nets import NETS, build
 from gossamer.nets.resnet import resnet18
 from gossamer.objective import Objective
 from gossamer.random import fold, key, permutation
 from gossamer.solvers import SGD
 from gossamer.types import Params, Part
-from gossamer.views import Channels
+from gossamer.views import BoundView, Channels
 from gossamer.views.channels import held
 from gossamer.widths import Axis, Factor, Widths, derive, ties
 from gossamer.widths.elastic import stretch
@@ -548,7 +548,7 @@ def test_transformers(first: bool) -> None:
         lambda net, x: net.o(net.encoder(net.i(x)).mean(1)), i=nn.Linear(6, 12), encoder=encoder, o=nn.Linear(12, 3)
     )
     assert sorted(dict(check(net, samples(5, 6)).sizes).values()) == [4, 4, 12, 20, 20]
-    Channels((1.0, 1 / 3, 1 / 16)).fit(objective(lambda: copy.deepcopy(net), samples(5, 6)), SGD())
+    bound(Channels((1.0, 1 / 3, 1 / 16)), objective(lambda: copy.deepcopy(net), samples(5, 6)))
 
 
 def test_transformers_with_a_causal_mask() -> None:
@@ -559,7 +559,7 @@ def test_transformers_with_a_causal_mask() -> None:
     layer = nn.TransformerEncoderLayer(12, 3, 20, batch_first=True)
     net = Net(use, i=nn.Linear(6, 12), layer=layer, o=nn.Linear(12, 3)).double()
     assert sorted(dict(rule(net, samples(5, 6)).sizes).values()) == [4, 12, 20]
-    Channels((1.0, 1 / 3, 1 / 16)).fit(objective(lambda: copy.deepcopy(net), samples(5, 6)), SGD())
+    bound(Channels((1.0, 1 / 3, 1 / 16)), objective(lambda: copy.deepcopy(net), samples(5, 6)))
 
 
 def narrow_attention(**options: Any) -> tuple[nn.Module, nn.Module]:
@@ -651,11 +651,9 @@ def test_a_parameter_with_two_names_is_one() -> None:
 
     module = Tied()
     assert placed(rule(module, words(4))) == {"words": ["words.weight[1]"]}
-    method = Channels((0.5,), order="random").fit(objective(Tied, words(4)), SGD())
-    assert method.part(travels(module), Clock(0, 1, 0), key(1)).take(travels(module))["words.weight"].shape == (
-        CLASSES,
-        4,
-    )
+    view = bound(Channels((0.5,), order="random"), objective(Tied, words(4)))
+    taken = view.part(travels(module), Clock(0, 1, 0), key(1)).take(travels(module))
+    assert taken["words.weight"].shape == (CLASSES, 4)
 
 
 def test_a_stream_that_is_the_input_is_fixed() -> None:
@@ -746,9 +744,13 @@ def objective(network: Callable[[], nn.Module], x: Tensor) -> Objective:
     return Objective(Task.of(network, (x, y), (x, y), clients=1), "cpu", key(1))
 
 
+def bound(view: Channels, to: Objective) -> BoundView:
+    return Method.of(view, SGD()).bind(to).training.view
+
+
 def refused(network: Callable[[], nn.Module], x: Tensor, share: float = 0.5) -> str:
     with pytest.raises(ConfigError) as error:
-        Channels((share,)).fit(objective(network, x), SGD())
+        bound(Channels((share,)), objective(network, x))
     return str(error.value)
 
 
@@ -1005,7 +1007,7 @@ def test_a_group_that_is_stated_twice_is_a_mistake() -> None:
 
 def test_a_rule_by_hand_narrows_what_cannot_be_derived() -> None:
     by_hand = ties({"a": ["a.weight[0]", "a.bias[0]", "b.weight[1]"]})
-    view = Channels((0.25,), ties=by_hand).fit(objective(closed, samples(6)), SGD())
+    view = bound(Channels((0.25,), ties=by_hand), objective(closed, samples(6)))
     like = travels(closed())
     assert view.part(like, Clock(0, 1, 0), key(0)).take(like)["b.weight"].shape == (5, 2)
 
@@ -1016,7 +1018,7 @@ def test_a_rule_by_hand_that_forgets_a_place_is_refused_at_its_layer() -> None:
 
     wrong = ties({"a": ["0.weight[0]", "0.bias[0]"]})
     with pytest.raises(ConfigError, match=r"at layer 2 \(Linear\)"):
-        Channels((0.5,), ties=wrong).fit(objective(network, samples(6)), SGD())
+        bound(Channels((0.5,), ties=wrong), objective(network, samples(6)))
 
 
 def test_deriving_a_rule_leaves_the_network_as_it_was_and_takes_a_sample_alone() -> None:
@@ -1038,6 +1040,6 @@ def test_every_capacity_is_tried_before_the_first_round() -> None:
         layers = {"a": nn.Linear(6, 8), "b": nn.Linear(8, 8), "norm": nn.GroupNorm(2, 8), "o": nn.Linear(8, 3)}
         return Net(use, **layers).double()
 
-    Channels((1 / 4,), streams=False).fit(objective(network, samples(6)), SGD())
+    bound(Channels((1 / 4,), streams=False), objective(network, samples(6)))
     with pytest.raises(ConfigError, match=r"does not work with 0\.375 of its channels"):
-        Channels((1 / 4, 3 / 8), streams=False).fit(objective(network, samples(6)), SGD())
+        bound(Channels((1 / 4, 3 / 8), streams=False), objective(network, samples(6)))

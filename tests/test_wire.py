@@ -4,6 +4,7 @@ import doctest
 import re
 import struct
 import zlib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,29 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gossamer import SGD, Clock, Full
 from gossamer.codecs import Dense
 from gossamer.errors import PayloadError
-from gossamer.wire import Message, codec_id, expect, finite, pack, sizes, unpack
+from gossamer.exchange import GLOBAL
+from gossamer.method import Exchange
+from gossamer.random import key
+from gossamer.testing import bound
+from gossamer.wire import (
+    NOTHING,
+    Body,
+    Frame,
+    Message,
+    address,
+    checksum,
+    codec_id,
+    expect,
+    finite,
+    pack,
+    read_head,
+    read_sizes,
+    sizes,
+    unpack,
+)
 
 ROOT = Path(__file__).parent.parent
 GOLDEN = ROOT / "tests" / "golden"
@@ -28,37 +49,52 @@ CODES = {
     torch.float32: 8,
     torch.float64: 9,
 }
+SECOND = bytes.fromhex(
+    "47 53 4d 52 02 01 02 00 03 00 00 00 11 00 00 00 fe 91 7e 9f 00 00 00 00 00 c0 82 40 15 00 00 00"
+    "00 00 00 00 15 11 c9 d6 04 62 69 74 73 01 02 05 73 63 61 6c 65 08 01 b1 05 00 00 80 3e"
+)
+"""A message of the format's second version, as release 0.1 packed it."""
 steady = settings(deadline=None, derandomize=True)
 
 
 def up(**payload: torch.Tensor) -> Message:
-    return Message("up", round=3, client=17, codec=codec_id("sign"), weight=600.0, payload=payload)
+    return Message("up", round=3, client=17, codec=codec_id("sign"), weight=600.0, payload=payload, version=3)
 
 
 def example() -> Message:
     return up(bits=torch.tensor([177, 5], dtype=torch.uint8), scale=torch.tensor([0.25]))
 
 
+def download() -> Message:
+    """A model and a section that all clients get, and a section of the client's own, shaped as the model."""
+    common = {"values": torch.tensor([1.0, -2.0]), "@rate": torch.tensor([0.5])}
+    own = {"@control.values": torch.tensor([0.25, 3.0])}
+    return Message("down", 3, 17, codec_id("dense"), 0.0, own, exchange=1, version=3, common=common)
+
+
 def same(one: Message, other: Message) -> bool:
     def fields(m: Message) -> tuple[object, ...]:
-        return m.kind, m.round, m.client, m.codec, struct.pack("<d", m.weight), sorted(m.payload)
+        weight = struct.pack("<d", m.weight)
+        return m.kind, m.round, m.client, m.codec, weight, m.exchange, m.version, sorted(m.common), sorted(m.payload)
 
     def raw(tensor: torch.Tensor) -> tuple[torch.dtype, list[int]]:
         return tensor.dtype, tensor.clone().view(torch.uint8).tolist()
 
-    return fields(one) == fields(other) and all(raw(one.payload[n]) == raw(other.payload[n]) for n in one.payload)
+    return fields(one) == fields(other) and all(raw(one.arrays[n]) == raw(other.arrays[n]) for n in one.arrays)
 
 
 def resealed(data: bytes, length: int | None = None) -> bytes:
     """The same bytes with a right checksum and, unless one is given, a right length."""
-    body = data[40:]
-    head = data[:28] + struct.pack("<Q", len(body) if length is None else length)
+    body = data[47:]
+    head = data[:35] + struct.pack("<Q", len(body) if length is None else length)
     return head + struct.pack("<I", zlib.crc32(body + head)) + body
 
 
-def by_hand(table: bytes, arrays: bytes = b"", count: int = 1, kind: int = 1, weight: float = 1.0) -> bytes:
-    """A sealed message with any table at all."""
-    head = struct.pack("<4sBBHIIIdQI", b"GSMR", 2, kind, count, 0, 0, 0, weight, 0, 0)
+def by_hand(
+    table: bytes, arrays: bytes = b"", count: int = 1, kind: int = 1, weight: float = 1.0, common: int = 0
+) -> bytes:
+    """A sealed message with any table at all; so many of its arrays are common."""
+    head = struct.pack("<4sBBBHHIIIIdQI", b"GSMR", 3, kind, 0, common, count, 0, 0, 0, 0, weight, 0, 0)
     return resealed(head + table + arrays)
 
 
@@ -73,14 +109,19 @@ def varint(number: int) -> bytes:
 def slow_pack(m: Message) -> bytes:
     """The format from its description, one value at a time."""
     letters = dict(zip(CODES, "Bbhiqehfd", strict=True))
-    table, arrays = b"", b""
-    for name, tensor in sorted(m.payload.items()):
-        table += bytes([len(name)]) + name.encode("ascii") + bytes([CODES[tensor.dtype]]) + varint(len(tensor))
-        plain = tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
-        arrays += b"".join(struct.pack("<" + letters[tensor.dtype], value) for value in plain.tolist())
+
+    def piece(payload: dict[str, torch.Tensor]) -> bytes:
+        table, arrays = b"", b""
+        for name, tensor in sorted(payload.items()):
+            table += bytes([len(name)]) + name.encode("ascii") + bytes([CODES[tensor.dtype]]) + varint(len(tensor))
+            plain = tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
+            arrays += b"".join(struct.pack("<" + letters[tensor.dtype], value) for value in plain.tolist())
+        return table + arrays
+
     kind = {"down": 0, "up": 1}[m.kind]
-    head = struct.pack("<4sBBHIII", b"GSMR", 2, kind, len(m.payload), m.round, m.client, m.codec)
-    return resealed(head + struct.pack("<d", m.weight) + bytes(12) + table + arrays)
+    head = struct.pack("<4sBBBHH", b"GSMR", 3, kind, m.exchange, len(m.common), len(m.payload))
+    numbers = struct.pack("<IIIId", m.round, m.version, m.client, m.codec, m.weight)
+    return resealed(head + numbers + bytes(12) + piece(m.common) + piece(m.payload))
 
 
 def tensors(special: bool) -> st.SearchStrategy[torch.Tensor]:
@@ -101,7 +142,11 @@ weights = st.floats(min_value=0, allow_infinity=False)
 
 def messages(special: bool = True) -> st.SearchStrategy[Message]:
     payloads = st.dictionaries(names, tensors(special), max_size=5)
-    return st.builds(Message, st.sampled_from(["down", "up"]), u32, u32, u32, weights, payloads)
+    shared = st.dictionaries(names, tensors(special), max_size=3)
+    built = st.builds(
+        Message, st.sampled_from(["down", "up"]), u32, u32, u32, weights, payloads, st.integers(0, 255), u32, shared
+    )
+    return built.filter(lambda message: not message.common.keys() & message.payload.keys())
 
 
 # The format
@@ -109,23 +154,62 @@ def messages(special: bool = True) -> st.SearchStrategy[Message]:
 
 def test_the_header_is_as_written_down() -> None:
     data = pack(example())
-    assert data[:36].hex(" ") == (
-        "47 53 4d 52 02 01 02 00 "  # magic, version 2, up, 2 arrays
-        "03 00 00 00 11 00 00 00 fe 91 7e 9f "  # round 3, client 17, the CRC-32 of "sign"
+    assert data[:43].hex(" ") == (
+        "47 53 4d 52 03 01 00 "  # magic, version 3, up, the round's first exchange
+        "00 00 02 00 "  # no array is common, 2 are the client's own
+        "03 00 00 00 03 00 00 00 11 00 00 00 fe 91 7e 9f "  # round 3, version 3, client 17, the CRC-32 of "sign"
         "00 00 00 00 00 c0 82 40 15 00 00 00 00 00 00 00"  # weight 600.0, 21 bytes follow
     )
-    assert data[36:40] == struct.pack("<I", zlib.crc32(data[40:] + data[:36]))
+    assert data[43:47] == struct.pack("<I", zlib.crc32(data[47:] + data[:43]))
 
 
 def test_the_body_is_as_written_down() -> None:
-    assert pack(example())[40:] == b"\x04bits\x01\x02" + b"\x05scale\x08\x01" + bytes([177, 5]) + b"\0\0\x80\x3e"
+    assert pack(example())[47:] == b"\x04bits\x01\x02" + b"\x05scale\x08\x01" + bytes([177, 5]) + b"\0\0\x80\x3e"
+
+
+def test_the_common_piece_comes_before_the_clients_own() -> None:
+    data = pack(download())
+    assert data[:43].hex(" ") == (
+        "47 53 4d 52 03 00 01 "  # magic, version 3, down, the round's second exchange
+        "02 00 01 00 "  # 2 arrays are common, 1 is the client's own
+        "03 00 00 00 03 00 00 00 11 00 00 00 69 78 eb dd "  # round 3, version 3, client 17, the CRC-32 of "dense"
+        "00 00 00 00 00 00 00 00 37 00 00 00 00 00 00 00"  # weight 0.0, 55 bytes follow
+    )
+    assert data[43:47] == struct.pack("<I", zlib.crc32(data[47:] + data[:43]))
+    common = b"\x05@rate\x08\x01" + b"\x06values\x08\x02" + b"\0\0\0\x3f" + b"\0\0\x80\x3f\0\0\0\xc0"
+    assert data[47:] == common + b"\x0f@control.values\x08\x02" + b"\0\0\x80\x3e\0\0\x40\x40"
+
+
+def test_a_message_is_the_sum_of_its_pieces() -> None:
+    message = download()
+    frame = address(message.head, Body.of(message.payload), Body.of(message.common))
+    assert bytes(frame) == frame.head + frame.common + frame.single == pack(message)
+    assert len(frame) == len(pack(message))
+    assert (len(frame.head), len(frame.common), len(frame.single)) == (47, 29, 26)
+    cut = Frame.of(pack(message))
+    assert (cut.head, cut.common, cut.single) == (frame.head, frame.common, frame.single)
+    assert Frame.of(frame) is frame
+    assert same(unpack(frame), message)
+    assert read_sizes(frame) == sizes(message)
+
+
+def test_a_common_piece_is_made_and_checked_once() -> None:
+    """Two clients get the same bytes; whoever has checked them need not do so again."""
+    common, own = Body.of(download().common), Body.of(download().payload)
+    head = download().head
+    one, two = address(head, own, common), address(head._replace(client=18), NOTHING, common)
+    assert one.common is two.common
+    assert [unpack(frame).client for frame in (one, two)] == [17, 18]
+    assert read_head(one) == read_head(one, checksum(one.common)) == (head, (2, 1))
+    with pytest.raises(PayloadError, match="message has checksum"):
+        read_head(one, checksum(one.common + b"x"))
 
 
 def test_the_documented_message_is_the_packed_one() -> None:
     block = re.search(r"```hex\n(.*?)```", (ROOT / "docs" / "wire.md").read_text(encoding="utf-8"), re.DOTALL)
     assert block is not None
     lines = [re.match(r"((?:[0-9a-f]{2} )+)", line) for line in block[1].splitlines()]
-    assert bytes.fromhex("".join(line[1] for line in lines if line)) == pack(example())
+    assert bytes.fromhex("".join(line[1] for line in lines if line)) == pack(download())
 
 
 def test_examples_in_the_documentation_hold() -> None:
@@ -137,7 +221,10 @@ def test_examples_in_the_documentation_hold() -> None:
 def test_a_codec_is_known_by_the_crc_of_its_description() -> None:
     assert codec_id("sign") == 0x9F7E91FE
     assert codec_id("") == 0
-    assert Dense("float16").number == codec_id("Dense(dtype='float16')")
+    exchange = bound(Exchange(Full(), SGD(), down=Dense("float16")))
+    state, clock = {"params": exchange.context.network.initial()}, Clock(0, 1, 0)
+    sent = exchange.make_download(state, clock, key(1), GLOBAL, None, None)
+    assert unpack(sent.data).codec == codec_id("Dense(dtype='float16')")
 
 
 def golden_messages() -> dict[str, Message]:
@@ -159,10 +246,11 @@ def golden_messages() -> dict[str, Message]:
     dense = t([0.0, -0.0, 1.0, -2.5, 3.4028234663852886e38], torch.float32)
     long = (torch.arange(200) % 251).to(torch.uint8)  # a count of two bytes
     return {
+        "common": download(),
         "empty": Message("down", 0, 0, 0, 0.0, {}),
         "dense": Message("up", 41, 7, codec_id("dense"), 600.0, {"values": dense}),
         "sign": example(),
-        "every-type": Message("down", 2**32 - 1, 2**32 - 1, 2**32 - 1, 0.125, every),
+        "every-type": Message("down", 2**32 - 1, 2**32 - 1, 2**32 - 1, 0.125, every, 2**8 - 1, 2**32 - 1),
         "long": Message("up", 1, 2, codec_id("masked-noise"), 1.0, {"bits": long}),
     }
 
@@ -201,9 +289,10 @@ def test_what_was_packed_comes_back_bit_for_bit(message: Message) -> None:
 @given(messages())
 def test_sizes_sum_to_the_length(message: Message) -> None:
     found = sizes(message)
-    assert set(found) == {*message.payload, "overhead"}
+    assert set(found) == {*message.arrays, "overhead"}
     assert sum(found.values()) == len(pack(message))
-    assert all(found[name] == tensor.numel() * tensor.element_size() for name, tensor in message.payload.items())
+    assert all(found[name] == tensor.numel() * tensor.element_size() for name, tensor in message.arrays.items())
+    assert read_sizes(Frame.of(pack(message))) == found
 
 
 @pytest.mark.parametrize("n", [0, 1, 127, 128, 200_000])
@@ -214,7 +303,7 @@ def test_a_dense_vector_costs_little_more_than_its_values(n: int) -> None:
 @pytest.mark.parametrize("count", [0, 1, 127, 128, 16_383, 16_384, 70_000])
 def test_counts_are_leb128(count: int) -> None:
     data = pack(up(x=torch.zeros(count, dtype=torch.uint8)))
-    assert data[43 : len(data) - count] == varint(count)
+    assert data[50 : len(data) - count] == varint(count)
 
 
 def test_order_of_insertion_does_not_matter() -> None:
@@ -276,6 +365,8 @@ def test_pack_refuses_what_has_no_form(payload: dict[str, torch.Tensor], reason:
         ("round", -1, "round must be from 0 to 4,294,967,295, got -1"),
         ("client", 2**32, "client must be from 0"),
         ("codec", 2**32, "codec must be from 0"),
+        ("exchange", 256, "exchange must be from 0 to 255, got 256"),
+        ("version", -1, "version must be from 0 to 4,294,967,295, got -1"),
         ("weight", -1.0, "weight must be finite and at least 0, got -1.0"),
         ("weight", float("nan"), "got nan"),
         ("weight", float("inf"), "got inf"),
@@ -287,20 +378,28 @@ def test_pack_refuses_a_header_out_of_range(field: str, value: object, reason: s
         pack(Message(**{"kind": "up", "round": 0, "client": 0, "codec": 0, "weight": 1.0, "payload": {}, field: value}))
 
 
+def test_pack_refuses_an_array_that_is_in_both_pieces() -> None:
+    twice = replace(example(), common={"scale": torch.zeros(1)})
+    with pytest.raises(PayloadError, match="array 'scale' is in both pieces of the message"):
+        pack(twice)
+
+
 # Refusals of what arrives
 
 
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"", "message holds 0 bytes, a header alone has 40"),
-        (pack(example())[:39], "message holds 39 bytes, a header alone has 40"),
-        (pack(example())[:60], "message holds 60 bytes, its header says 61"),
-        (pack(example()) + b"\0", "message holds 62 bytes, its header says 61"),
+        (b"", "message holds 0 bytes, a header alone has 47"),
+        (pack(example())[:46], "message holds 46 bytes, a header alone has 47"),
+        (pack(example())[:67], "message holds 67 bytes, its header says 68"),
+        (pack(example()) + b"\0", "message holds 69 bytes, its header says 68"),
+        (pack(download())[:60], "message holds 60 bytes, its header says 102"),
         (b"ELF!" + pack(example())[4:], "message begins with b'ELF!', not b'GSMR'"),
-        (b"GSMR\x01" + pack(example())[5:], "message has version 1, this release reads version 2"),
-        (pack(example())[:-1] + b"\0", "message has checksum [0-9a-f]{8}, its header says d6c91115"),
-        (resealed(pack(example()), length=2**64 - 1), "its header says 18446744073709551655"),
+        (b"GSMR\x02" + pack(example())[5:], "message has version 2, this release reads version 3"),
+        (SECOND, "message has version 2, this release reads version 3"),
+        (pack(example())[:-1] + b"\0", "message has checksum [0-9a-f]{8}, its header says ac842dc2"),
+        (resealed(pack(example()), length=2**64 - 1), "its header says 18446744073709551662"),
         (by_hand(b"", count=0, kind=2), "message has kind 2"),
         (by_hand(b"", count=0, weight=-1.0), "weight must be finite and at least 0, got -1.0"),
         (by_hand(b"", count=0, weight=float("nan")), "weight must be finite"),
@@ -326,6 +425,14 @@ def test_pack_refuses_a_header_out_of_range(field: str, value: object, reason: s
         (by_hand(b"\x01a\x01\x81\x00", b"x"), "count 1 is written longer than it need be"),
         (by_hand(b"\x01a\x01\x00\x01a\x01\x00", count=2), "array 'a' comes after 'a': names must ascend"),
         (by_hand(b"\x01b\x01\x00\x01a\x01\x00", count=2), "array 'a' comes after 'b'"),
+        (by_hand(b"\x01a\x01\x00\x01a\x01\x00", common=1), "array 'a' is in both pieces of the message"),
+        (by_hand(b"\x01a\x01\x05", bytes(4), count=0, common=1), "arrays run past the message's 55 bytes"),
+        (by_hand(b"\x01a\x01\x05", bytes(6), count=0, common=1), "arrays hold 1 bytes, the table says 0"),
+        (by_hand(b"\x01a\x01\x00", common=1), "table runs past the body's 0 bytes"),
+        (
+            by_hand(b"\x01a\x09" + varint(2**63 - 1), bytes(8), count=0, common=1),
+            "arrays run past the message's 67 bytes",
+        ),
     ],
 )
 def test_unpack_says_why_it_refuses(data: bytes, reason: str) -> None:
@@ -335,6 +442,7 @@ def test_unpack_says_why_it_refuses(data: bytes, reason: str) -> None:
 
 def test_hand_made_messages_are_otherwise_good() -> None:
     assert unpack(by_hand(b"\x01a\x08\x02", bytes(8))).payload["a"].tolist() == [0, 0]
+    assert unpack(by_hand(b"\x01a\x08\x02", bytes(8), count=0, common=1)).common["a"].tolist() == [0, 0]
 
 
 @steady
@@ -379,14 +487,14 @@ def test_altered_and_resealed_messages_do_no_harm(message: Message, data: st.Dat
     altered = bytearray(pack(message))
     for place in data.draw(st.lists(st.integers(0, len(altered) - 1), min_size=1, max_size=4)):
         altered[place] = data.draw(st.integers(0, 255))
-    cut = data.draw(st.integers(40, len(altered)))
+    cut = data.draw(st.integers(47, len(altered)))
     refused_or_faithful(resealed(bytes(altered[:cut])))
 
 
 @settings(steady, max_examples=300)
-@given(st.integers(0, 4), st.binary(max_size=60))
-def test_random_tables_do_no_harm(count: int, body: bytes) -> None:
-    refused_or_faithful(by_hand(body, count=count))
+@given(st.integers(0, 4), st.integers(0, 2), st.binary(max_size=60))
+def test_random_tables_do_no_harm(count: int, common: int, body: bytes) -> None:
+    refused_or_faithful(by_hand(body, count=count, common=common))
 
 
 @steady

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from gossamer.cli.flags import Flag
 from gossamer.engines import Result
 from gossamer.engines.inbox import Inbox
 from gossamer.engines.ledger import Ledger
-from gossamer.engines.rounds import Stage
+from gossamer.engines.rounds import Turn
 from gossamer.engines.simulate import Simulation
 from gossamer.fleet import Device, Fleet, Span
 from gossamer.methods import METHODS
@@ -45,7 +45,7 @@ def clock(client: int, number: int = 0) -> Clock:
 
 
 def same(one: Result, other: Result) -> bool:
-    mine, theirs = one.module.state_dict(), other.module.state_dict()
+    mine, theirs = one.model.state_dict(), other.model.state_dict()
     return all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
@@ -139,7 +139,7 @@ def test_where_everything_is_lost_nothing_moves_and_the_run_says_so() -> None:
     task = tiny_task()
     result = simulate(fedavg(), task, rounds=2, channel=Wireless(NEVER))
     start = Objective(task, "cpu", key(0)).initial()
-    assert all(torch.equal(result.module.state_dict()[name], start[name]) for name in start)
+    assert all(torch.equal(result.model.state_dict()[name], start[name]) for name in start)
     summary = result.summary()
     assert (summary["unheard"], summary["lost"], summary["failures"]) == (2, 10, 0)
     assert sum(summary["by_client"]["wasted"]) == pytest.approx(summary["energy"]["sending"], rel=1e-5)
@@ -189,10 +189,10 @@ def test_every_exchange_of_a_round_counts_and_waits_for_the_slowest() -> None:
     method, costs = METHODS["perm"](warmup=0), []
 
     class Noting(Simulation):
-        def exchange(self, stage: Stage, cohort: Sequence[int], ledger: Ledger, inbox: Inbox) -> None:
-            before = {client: ledger.tallies[client].seconds for client in cohort}
-            super().exchange(stage, cohort, ledger, inbox)
-            costs.append({client: ledger.tallies[client].seconds - before[client] for client in cohort})
+        def exchange(self, turn: Turn, ledger: Ledger, inbox: Inbox) -> None:
+            before = {client: ledger.tallies[client].seconds for client in turn.asked}
+            super().exchange(turn, ledger, inbox)
+            costs.append({client: ledger.tallies[client].seconds - before[client] for client in turn.asked})
 
     record = Noting(method, tiny_task(), Options(rounds=1, channel=Wireless(SURE))).round(0, None)
     compared, trained = costs

@@ -3,6 +3,8 @@
 Thousands of clients that each remember something (a mask, a model of their own) may together be larger than memory.
 Whoever was not asked for longest is written to a temporary file, and read again when it is needed. The file stays until
 the client remembers something else, so that looking at everybody writes nothing.
+
+What a round changes is staged first, client by client. It counts once the round does, and is forgotten otherwise.
 """
 
 import shutil
@@ -34,6 +36,7 @@ class Clients:
     _filed: set[int] = field(default_factory=set)  # whose file has what they remember, near or not
     _bytes: int = 0
     _folder: Path | None = None
+    _next: "Clients | None" = None  # what is staged
 
     def __contains__(self, client: int) -> bool:
         return client in self._near or client in self._filed
@@ -56,6 +59,35 @@ class Clients:
             self.forget(client)
             self._keep(client, state)
             self.changed.add(client)
+
+    def stage(self, client: int, state: State) -> None:
+        """Remember from the next :meth:`commit` on; until then :meth:`get` gives what was before."""
+        if self._next is None:
+            self._next = Clients(self.device, self.limit)
+        self._next.forget(client)
+        if client in self or tree.flatten(state):  # else there is nothing to remember
+            self._next._keep(client, state)
+
+    def staged(self, client: int) -> State:
+        """What is staged of a client."""
+        return self._next.get(client) if self._next is not None else {}
+
+    def commit(self) -> None:
+        """What is staged counts from now on; what lies in files stays in files."""
+        waiting, self._next = self._next, None
+        for client in waiting.known() if waiting is not None else ():
+            assert waiting is not None
+            if client in waiting._near:
+                self.put(client, waiting._near[client])
+            else:
+                self.forget(client)
+                waiting._place(client).rename(self._place(client))
+                self._filed.add(client)
+                self.changed.add(client)
+
+    def discard(self) -> None:
+        """Forget what is staged."""
+        self._next = None
 
     def fill(self, client: int, state: State) -> None:
         """Remember what was remembered before, so that nothing has changed."""

@@ -127,7 +127,7 @@ def _deployed(run: Simulation, client: int | None) -> Params:
     """The network's tensors, of the client or of all."""
     if client is None and not run.method.pooled:
         return run.deployed()
-    return run.personal(client or 0)
+    return run.client_params(client or 0)
 
 
 def _network(run: Simulation, params: Params) -> nn.Module:

@@ -94,7 +94,7 @@ def client_memory(objective: Objective, params: Params, batch: int, *, copies: i
 
 def solver_copies(solver: Solver, params: Params) -> int:
     """How many values a solver keeps from step to step for each trained one, besides the parameters themselves."""
-    carry = solver.begin(params, {}, 1)
+    carry = solver.begin(params, {}, {}, 1)
     kept = sum(tensor.nbytes for name, tensor in tree.flatten(carry).items() if not name.startswith("params/"))
     return kept // sum(tensor.nbytes for tensor in params.values())
 

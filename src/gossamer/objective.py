@@ -73,9 +73,9 @@ class Objective:
         """Whether tensors are those of a narrower network."""
         return any(params[name].shape != whole.shape for name, whole in self._outline.items() if name in params)
 
-    def _filled(self, params: Params) -> nn.Module:
+    def _filled(self, params: Params, number: int = 0) -> nn.Module:
         """The network with these tensors in it, whose layers may remember another width."""
-        with seeded(fold(self.key, "model")):
+        with seeded(fold(self.key, "model", *([number] if number else []))):
             module = self.task.model()
         if not isinstance(module, nn.Module):
             raise ConfigError(f"Task.model must build an nn.Module, got a {type(module).__name__}")
@@ -87,9 +87,9 @@ class Objective:
         module.load_state_dict(params, strict=False)
         return module.to(self.device)
 
-    def initial(self) -> Params:
-        """The tensors that travel, as the model was built."""
-        module = self.build()
+    def initial(self, number: int = 0) -> Params:
+        """The tensors that travel, as the model was built; other numbers give models built from other seeds."""
+        module = self._filled({}, number)
         named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         return {name: named[name].detach().clone() for name in self._outline}
 

@@ -33,6 +33,9 @@ from gossamer.clients import Clients
 from gossamer.errors import RunError
 from gossamer.types import State
 
+FORMAT = 2
+"""The form of a run folder; version 0.1 wrote 1, and did not say so."""
+
 KEEP = 2
 """How many checkpoints are kept."""
 
@@ -73,7 +76,7 @@ class RunFolder:
             with files.told(f"no run was started in {path}"):
                 for name in ("checkpoints", *STORES):
                     (aside / name).mkdir(parents=True)
-                files.write(aside / "run.json", files.to_json(about))
+                files.write(aside / "run.json", files.to_json({"format": FORMAT, **about}))
                 files.write(aside / "split.safetensors", files.to_tensors(split))
                 files.write(aside / "metrics.jsonl", b"")
                 if path.is_dir():
@@ -251,11 +254,17 @@ def read_about(path: Path) -> dict[str, Any]:
     """What ``run.json`` says, and which executor was chosen."""
     try:
         choice = files.from_json(path / CHOICE) if (path / CHOICE).exists() else {}
-        return files.from_json(path / "run.json") | choice
+        about = files.from_json(path / "run.json") | choice
     except FileNotFoundError:
         raise RunError(f"{path} is not a run: there is no run.json in it") from None
     except (OSError, ValueError) as error:
         raise RunError(f"{path}/run.json cannot be used: {error}") from error
+    if (found := about.get("format", 1)) != FORMAT:
+        raise RunError(
+            f"{path} has format {found}, and this release reads format {FORMAT}: use the release that wrote it"
+            + (" (0.1), or start the run anew" if found == 1 else "")
+        )
+    return about
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

@@ -6,15 +6,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from gossamer import spending
-from gossamer.method import LABELS, VIEW
 from gossamer.wire import OVERHEAD
 
 Record = dict[str, Any]
 
-VALUES = {"values", "rest.values"}
+VALUES = {f"{part}.{name}" for part in ("codec", "down") for name in ("values", "rest.values")}
 """Kinds of bytes that are values of a model's entries, and nothing else."""
-FREE = {OVERHEAD, LABELS, "refused"}
-"""Kinds that are no values, beside those that tell how a mask moved."""
+FREE = {OVERHEAD, "loss.labels", "refused"}
+"""Kinds that are no values, beside those that tell what a client holds."""
 
 VISITS = ("trained", "skipped", "capped")
 """What becomes of visits of models to clients, where models go round."""
@@ -84,7 +83,7 @@ def values(metrics: Sequence[Record]) -> int | None:
     None where something else stands for values, of which nobody can say how many they are.
     """
     total = totals(metrics, "bytes_up") + totals(metrics, "bytes_down")
-    sent = {kind: n for kind, n in total.items() if kind not in FREE and not kind.startswith(VIEW)}
+    sent = {kind: n for kind, n in total.items() if kind not in FREE and not kind.startswith("view.")}
     return sum(sent.values()) if sent.keys() <= VALUES else None
 
 

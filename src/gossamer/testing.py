@@ -3,8 +3,9 @@
     def test_my_codec():
         check_codec(MyCodec(bits=2))
 
-Each raises ``AssertionError`` with what was expected. A part that passes works with every other part, over every
-channel, in every engine.
+Each binds the part first, to a small network, and raises ``AssertionError`` with what was expected; a part that crashes
+is a finding too, with the member that did. A part that passes works with every other part, over every channel, in every
+engine.
 """
 
 import contextlib
@@ -17,25 +18,48 @@ import torch
 from torch import Tensor, nn
 
 from gossamer import tree, wire
+from gossamer.bound import BoundExchange
 from gossamer.channels import Channel
 from gossamer.codecs import Codec
+from gossamer.codecs.base import memory_of
 from gossamer.engines import Result, simulate
-from gossamer.errors import PayloadError
-from gossamer.method import Method
+from gossamer.errors import ConfigError, PayloadError, RunError
+from gossamer.exchange import Arrival, Outcome
+from gossamer.method import Exchange, Method
+from gossamer.objective import Objective
 from gossamer.random import Key, fold, key, uniform
-from gossamer.servers import Arrival, Server
-from gossamer.solvers import Solver
+from gossamer.samplers import Pool, Sampler
+from gossamer.servers import Mean, Server
+from gossamer.solvers import SGD, Solver
 from gossamer.tasks import Task
 from gossamer.types import Clock, Flops, Layout, Params, Part, Payload, State
-from gossamer.views import View
+from gossamer.views import Full, View, ViewMemory
 
 KEY = key(20)
 CLOCK = Clock(round=1, rounds=4, client=2)
 
 
+@contextlib.contextmanager
+def _named(part: object, member: str) -> Iterator[None]:
+    """Whatever a part raises that it must not is a finding, by the name of what was called."""
+    try:
+        yield
+    except (AssertionError, PayloadError, ConfigError):
+        raise
+    except Exception as error:
+        raise AssertionError(f"{part!r}.{member} crashes: {type(error).__name__}: {error}") from error
+
+
+def bound(exchange: Exchange, task: Task | None = None) -> BoundExchange:
+    """An exchange that is bound to a task, a small one if none is given: what the checks here work with."""
+    with _named(exchange, "bind"):
+        return Method((exchange,)).bind(Objective(task or tiny_task(), "cpu", KEY)).training
+
+
 def check_value(part: Any) -> None:
     """A part is a value: it prints its fields, compares, hashes and pickles."""
-    twin = pickle.loads(pickle.dumps(part))
+    with _named(part, "__reduce__ (it must pickle)"):
+        twin = pickle.loads(pickle.dumps(part))
     assert twin == part, f"{part!r} is not equal to its own copy: make it a frozen dataclass"
     assert hash(twin) == hash(part), f"{part!r} does not hash by value"
     assert repr(twin) == repr(part), f"{part!r} does not print its fields"
@@ -50,12 +74,15 @@ def check_codec(
     *,
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64),
     largest: float = 1e30,
+    size: float = 1.0,
 ) -> None:
     """A codec is pure, keeps what it promises, crosses the wire unharmed, and decodes no payload but its own.
 
-    A vector with an entry above ``largest`` may be refused, with the reason; any other must be encoded.
+    A vector with an entry above ``largest`` may be refused, with the reason; any other must be encoded. ``size`` is how
+    large the entries of an ordinary vector are, for a codec that has a scale of its own.
     """
     check_value(codec)
+    codec = bound(Exchange(Full(), SGD(), codec)).codec
     for dtype in dtypes:
         for x in awkward_vectors(dtype):
             _check_round_trip(codec, x, largest)
@@ -64,6 +91,8 @@ def check_codec(
         _check_fold(codec, dtype)
     if codec.unbiased:
         _check_mean(codec, dtypes[-1])
+    else:
+        _check_direction(codec, dtypes[-1], size)
 
 
 def awkward_vectors(dtype: torch.dtype = torch.float32) -> Iterator[Tensor]:
@@ -90,7 +119,8 @@ def _ordinary(dtype: torch.dtype) -> Tensor:
 def _check_round_trip(codec: Codec, x: Tensor, largest: float) -> None:
     layout, before = _layout(x), x.clone()
     try:
-        payload = codec.encode(x, layout, KEY)
+        with _named(codec, "encode"):
+            payload = codec.encode(x, layout, KEY)
     except PayloadError as error:
         if x.abs().max() > largest:
             return
@@ -104,6 +134,7 @@ def _check_round_trip(codec: Codec, x: Tensor, largest: float) -> None:
     assert _same(codec.encode(strided, layout, KEY), payload), f"{codec!r} encodes a strided vector otherwise"
     decoded = _own(codec, sent, layout)
     assert decoded.shape == x.shape, f"{codec!r} decoded {tuple(decoded.shape)}, expected {tuple(x.shape)}"
+    assert decoded.dtype == x.dtype, f"{codec!r} decoded {decoded.dtype} from a vector of {x.dtype}"
     assert torch.isfinite(decoded).all(), f"{codec!r} decoded values that are not finite from {x}"
     assert torch.equal(decoded, codec.decode(sent, layout, KEY)), f"{codec!r}.decode gives another vector each time"
     if codec.exact and torch.cuda.is_available():
@@ -112,7 +143,8 @@ def _check_round_trip(codec: Codec, x: Tensor, largest: float) -> None:
 
 def _own(codec: Codec, payload: Payload, layout: Layout) -> Tensor:
     try:
-        return codec.decode(payload, layout, KEY)
+        with _named(codec, "decode"):
+            return codec.decode(payload, layout, KEY)
     except PayloadError as error:
         raise AssertionError(f"{codec!r}.decode refuses what encode made: {error}") from error
 
@@ -151,6 +183,29 @@ def _check_mean(codec: Codec, dtype: torch.dtype) -> None:
         )
 
 
+def _check_direction(codec: Codec, dtype: torch.dtype, size: float) -> None:
+    """What is decoded points where the encoded vector does, and encoding it again does not make it smaller or larger.
+
+    A codec that is biased may lose much of a vector. But over many vectors what is left must not be unrelated to them,
+    and must be such as the codec itself would send.
+    """
+    cosines, ratios = [], []
+    for draw in range(48):
+        at = fold(KEY, "direction", draw)
+        x = (size * (uniform(fold(at, "x"), 257, dtype=torch.float64) * 2 - 1)).to(dtype)
+        layout = _layout(x)
+        once = codec.decode(codec.encode(x, layout, at), layout, at)
+        twice = codec.decode(codec.encode(once, layout, at), layout, at)
+        cosines.append(float(once @ x / (once.norm() * x.norm()).clamp(min=1e-30)))
+        ratios.append(float(twice.norm() / once.norm().clamp(min=1e-30)))
+    cosine, ratio = sum(cosines) / len(cosines), sorted(ratios)[len(ratios) // 2]
+    assert cosine > 0.05, f"{codec!r} decodes vectors that do not point where the encoded ones do: cosine {cosine:.3f}"
+    assert 0.8 < ratio < 1.25, (
+        f"{codec!r} decodes vectors of another length than it is given: sent again, what it decoded comes back "
+        f"{ratio:.2f} times as long"
+    )
+
+
 def _check_refusals(codec: Codec, dtype: torch.dtype) -> None:
     """A payload with an array missing is refused; one that was altered is refused or decodes to finite values."""
     x = _ordinary(dtype)
@@ -171,7 +226,8 @@ def _check_refusals(codec: Codec, dtype: torch.dtype) -> None:
 
 def _decodes(codec: Codec, payload: Payload, layout: Layout) -> bool:
     try:
-        decoded = codec.decode(payload, layout, KEY)
+        with _named(codec, "decode"):
+            decoded = codec.decode(payload, layout, KEY)
     except PayloadError:
         return False
     assert decoded.shape == (layout.size,), f"{codec!r} decoded {tuple(decoded.shape)}, expected {layout.size} entries"
@@ -209,14 +265,17 @@ def _check_memory(codec: Codec, dtype: torch.dtype) -> None:
     """What a codec remembers is a nest of tensors, and survives being stored between rounds."""
     x = _ordinary(dtype)
     layout = _layout(x)
-    state = codec.init(layout)
+    memory = memory_of(codec)
+    state = memory.init(layout)
     for number, delivered in enumerate((True, False, True)):
         at = fold(KEY, number)
-        payload, kept = codec.encode_with(x, layout, state, at)
-        again, _ = codec.encode_with(x, layout, tree.unflatten(tree.flatten(state)) or state, at)
+        with _named(codec, "encode_with"):
+            payload, kept = memory.encode_with(x, layout, state, at)
+            again, _ = memory.encode_with(x, layout, tree.unflatten(tree.flatten(state)) or state, at)
         assert _same(payload, again), f"{codec!r} encodes otherwise once its memory was stored and read back"
         assert codec.decode(_over_the_wire(payload), layout, at).shape == x.shape
-        state = codec.settle(kept, delivered)
+        with _named(codec, "settle"):
+            state = memory.settle(kept, delivered)
         assert all(isinstance(leaf, Tensor) for leaf in tree.flatten(state).values()), f"{codec!r} must keep tensors"
 
 
@@ -226,13 +285,15 @@ def _check_fold(codec: Codec, dtype: torch.dtype) -> None:
     layout = _layout(x)
     payload = codec.encode(x, layout, KEY)
     acc = torch.ones_like(x)
-    codec.fold(acc, payload, layout, KEY, 0.5)
+    with _named(codec, "fold"):
+        codec.fold(acc, payload, layout, KEY, 0.5)
     wanted = 1 + codec.decode(payload, layout, KEY) * 0.5
     assert torch.allclose(acc, wanted, rtol=1e-5, atol=1e-5), (
         f"{codec!r}.fold adds something else than half of what it decodes"
     )
     pieces = [torch.ones_like(part) for part in (x[:3], x[3:])]
-    codec.adding(payload, layout, KEY, 0.5, acc)(pieces)
+    with _named(codec, "adding"):
+        codec.adding(payload, layout, KEY, 0.5, acc)(pieces)
     assert torch.allclose(torch.cat(pieces), wanted, rtol=1e-5, atol=1e-5), (
         f"{codec!r}.adding adds something else than {codec!r}.fold"
     )
@@ -241,10 +302,13 @@ def _check_fold(codec: Codec, dtype: torch.dtype) -> None:
 # Views, solvers, servers, channels.
 
 
-def check_view(view: View, like: Params) -> None:
+def check_view(view: View, task: Task | None = None) -> None:
     """Server and client see the same part; what is taken and put back covers exactly what it says."""
     check_value(view)
-    part, twin = view.part(like, CLOCK, KEY), view.part(like, CLOCK, KEY)
+    found = bound(Exchange(view, SGD()), task)
+    view, like = found.view, found.context.network.initial()
+    with _named(view, "part"):
+        part, twin = view.part(like, CLOCK, KEY), view.part(like, CLOCK, KEY)
     held = part.take(like)
     assert _same(_flat(held), _flat(twin.take(like))), f"{view!r} gives another part for the same clock and key"
     assert held.keys() == like.keys(), f"{view!r} must take something of every tensor"
@@ -259,53 +323,70 @@ def check_view(view: View, like: Params) -> None:
     assert _same(_flat(part.put(like, held)), _flat(like)), f"{view!r} puts back something else than was taken"
     layout = part.layout(like)
     assert _same(_flat(layout.unflatten(layout.flatten(held))), _flat(held)), f"{view!r} loses entries on the way"
-    if view.personal:
-        _check_personal(view, like)
+    with _named(view, "sent"):
+        sent = view.sent(like, CLOCK, KEY)
+        other = view.sent(like, CLOCK._replace(client=CLOCK.client + 1), fold(KEY, "other"))
+    assert sent.whole or _same_part(sent, part, like), f"{view!r}.sent must be the whole model, or what part says"
+    assert not view.common or _same_part(sent, other, like), f"{view!r} is not common: clients are sent other parts"
+    if isinstance(view, ViewMemory):
+        _check_view_memory(view, like)
 
 
-def _check_personal(view: View, like: Params) -> None:
+def _check_view_memory(view: ViewMemory, like: Params) -> None:
     """What a client makes of its part, the server makes of what it is told, round after round."""
-    mine = view.start(like, CLOCK.client)
-    assert _same_part(view.part(like, CLOCK, KEY, mine), view.part(like, CLOCK, KEY), like), (
+    with _named(view, "first"):
+        memory = view.first(CLOCK.client)
+    assert _same_part(view.part(like, CLOCK, KEY, memory), view.part(like, CLOCK, KEY), like), (
         f"{view!r}: a client that remembers nothing must hold what it starts with"
     )
     for number in range(CLOCK.rounds):
-        clock, at, seen = CLOCK._replace(round=number), fold(KEY, number), _Seen(view, like, mine, number)
-        before = tree.clone(mine)
-        (then, said), (twin, again) = (view.revise(mine, seen, clock, at) for _ in range(2))
+        clock, at, info = CLOCK._replace(round=number), fold(KEY, number), _Info(view, like, memory, number)
+        before = tree.clone(memory)
+        with _named(view, "revise"):
+            (then, said), (twin, again) = (view.revise(memory, info, clock, at) for _ in range(2))
         assert _same(said, again), f"{view!r}.revise says something else the second time"
         assert _same_state(then, twin), f"{view!r}.revise comes to another part the second time"
-        assert _same_state(mine, before), f"{view!r}.revise changed the part that it must only read"
-        for known in (mine, _stored(mine) or mine):
-            followed = view.follow(known, _over_the_wire(said), like)
+        assert _same_state(memory, before), f"{view!r}.revise changed the part that it must only read"
+        for known in (memory, _stored(memory) or memory):
+            with _named(view, "follow"):
+                followed = view.follow(known, _over_the_wire(said), like)
             assert _same_state(followed, then), f"{view!r}.follow comes to another part than revise"
         assert _same_part(view.part(like, clock, at, then), view.part(like, clock, at, _stored(then)), like), (
             f"{view!r} gives another part once it was stored and read back"
         )
         for altered in _altered(said):
-            with contextlib.suppress(PayloadError):
-                view.part(like, clock, at, view.follow(mine, _over_the_wire(altered), like)).layout(like)
-        mine = then
+            with contextlib.suppress(PayloadError), _named(view, "follow"):
+                view.part(like, clock, at, view.follow(memory, _over_the_wire(altered), like)).layout(like)
+        with _named(view, "measure"):
+            view.measure({0: memory}, {0: then}, like)
+        memory = then
 
 
-class _Seen:
-    """Made-up evidence: what a client holds, and random numbers."""
+class _Info:
+    """Made-up training: what a client holds, and random numbers."""
 
-    def __init__(self, view: View, like: Params, mine: State, number: int) -> None:
+    def __init__(self, view: Any, like: Params, memory: State, number: int) -> None:
         def noise(label: str) -> Params:
             return {
                 name: (uniform(fold(KEY, label, number, name), t.numel(), dtype=torch.float64) - 0.5).to(t).view_as(t)
                 for name, t in like.items()
             }
 
-        part = view.part(like, CLOCK, KEY, mine)
-        self.weights, self.notes = part.take(noise("weights")), {"early": part.take(noise("early"))}
+        part = view.part(like, CLOCK, KEY, memory)
+        self.start = part.take(like)
+        self.weights, self.carry = part.take(noise("weights")), {"early": part.take(noise("early"))}
         self._gradient = noise("gradient")
+
+    def loss(self) -> float:
+        return 1.0
 
     def accuracy(self, params: Params) -> float:
         return 1.0
 
     def gradient(self) -> Params:
+        return self._gradient
+
+    def start_gradient(self) -> Params:
         return self._gradient
 
 
@@ -326,57 +407,171 @@ def _flat(params: Params) -> Payload:
     return {name: tensor.reshape(-1) for name, tensor in params.items()}
 
 
-def check_solver(solver: Solver) -> None:
-    """The plan holds real samples, and a step is pure."""
+def check_solver(solver: Solver, server: Server | None = None) -> None:
+    """The plan holds real samples, steps are pure, and what is remembered and said is what was declared.
+
+    ``server`` is the one that it goes with, where it reads sections that not every server writes.
+    """
     check_value(solver)
+    found = bound(Exchange(Full(), solver, server=server or Mean()))
+    solver = found.solver
     for samples in (1, 2, 17, 64):
-        plan = solver.plan(samples, KEY)
-        assert plan, f"{solver!r} plans no step for {samples} samples"
+        with _named(solver, "plan"):
+            plan = solver.plan(samples, KEY)
         assert all(0 < len(set(b.tolist())) == len(b) and 0 <= b.min() <= b.max() < samples for b in plan), (
             f"{solver!r} plans an empty batch, a sample twice in a batch, or one that is not there"
         )
-    start = {"w": torch.tensor([1.0, -2.0])}
-    once, twice = (_two_steps(solver, start) for _ in range(2))
-    assert torch.equal(once["w"], twice["w"]), f"{solver!r} steps elsewhere the second time"
-    assert torch.equal(start["w"], torch.tensor([1.0, -2.0])), f"{solver!r} changed the model it started from"
+        with _named(solver, "batches"):
+            assert solver.batches(samples) >= 1, f"{solver!r} has no batch for {samples} samples"
+    start = found.context.network.initial()
+    before = tree.clone(start)
+    once, twice = (_two_steps(found, start) for _ in range(2))
+    assert _same(_flat(once), _flat(twice)), f"{solver!r} steps elsewhere the second time"
+    assert _same(_flat(start), _flat(before)), f"{solver!r} changed the model it started from"
 
 
-def _two_steps(solver: Solver, start: Params) -> Params:
+def _two_steps(found: BoundExchange, start: Params) -> Params:
+    solver, trained = found.solver, found.context.trained
+
     def gradient(params: Params) -> tuple[Params, Params]:
-        return {"w": params["w"] * 3}, {}
+        return {name: params[name] * 3 for name in trained}, {}
 
-    carry = solver.begin(start, {}, 2)
+    with _named(solver, "init"):
+        memory = found.solver_memory.init(found.context)
+    with _named(solver, "now"):
+        now = solver.now(CLOCK)
+    sections = found.server.download(found.server.init(start), found.home(0)).sections
+    with _named(solver, "begin"):
+        carry = solver.begin(start, sections, memory, 2)
     for _ in range(2):
-        carry = solver.step(gradient, start, carry, solver.now(CLOCK))
-    assert all(isinstance(leaf, Tensor) for leaf in tree.flatten(solver.end(carry)).values())
+        with _named(solver, "step"):
+            carry = solver.step(gradient, start, carry, now)
+    info = _Info(Full(), start, {}, 0)
+    info.carry = {**info.carry, **carry}
+    with _named(solver, "end"):
+        after, said = solver.end(carry, info)
+    declared = {section.name for section in solver.sections}
+    assert said.keys() == declared, f"{solver!r} declares the sections {sorted(declared)}, and writes {sorted(said)}"
+    assert all(isinstance(leaf, Tensor) for leaf in tree.flatten(after).values()), f"{solver!r} must remember tensors"
+    for delivered in (True, False):
+        with _named(solver, "settle"):
+            settled = found.solver_memory.settle(after, delivered)
+        with _named(solver, "begin, with what it remembers,"):
+            solver.begin(start, sections, settled, 2)
+        with _named(solver, "unsent"):
+            kept = found.solver_memory.unsent(settled)
+        assert tree.flatten(kept).keys() == tree.flatten(after).keys(), (
+            f"{solver!r}.unsent must have the form of what end returns: {sorted(tree.flatten(after))}"
+        )
+        with _named(solver, "deploy"):
+            own = found.solver_memory.deploy(settled)
+        assert own is None or own.keys() == start.keys(), f"{solver!r}.deploy gives a model with other tensors"
     params: Params = carry["params"]
     return params
 
 
-def check_server(server: Server, params: Params) -> None:
-    """Nobody's arrival changes nothing, folding leaves the state alone, and the state is a nest of tensors."""
+def check_server(server: Server, solver: Solver | None = None) -> None:
+    """Nobody's arrival changes nothing, folding leaves the state alone, and the state is a nest of tensors.
+
+    ``solver`` is the one that it goes with, where it reads sections that not every solver writes.
+    """
     check_value(server)
-    before = {name: tensor.clone() for name, tensor in params.items()}
-    state = server.init(params)
-    still = server.finish(state, server.empty(state), CLOCK)
-    assert _same(_flat(server.model(still)), _flat(before)), f"{server!r} moves the model though nothing arrived"
+    found = bound(Exchange(Full(), solver or SGD(), server=server))
+    server, params = found.server, found.context.network.initial()
+    cohort = [0, 2, 3]
+    with _named(server, "init"):
+        state = server.init(params)
+    before = tree.clone(state)
+    with _named(server, "assign"):
+        assigned = server.assign(state, cohort, CLOCK, KEY)
+    assert assigned is None or assigned.keys() <= {*cohort}, f"{server!r} assigns models to clients that are not there"
+    assigned = assigned or {}
+    with _named(server, "download"):
+        down = server.download(state, found.home(0))
+    declared = {section.name for section in server.sections}
+    assert down.sections.keys() == declared, (
+        f"{server!r} declares {sorted(declared)}, and writes {sorted(down.sections)}"
+    )
+    with _named(server, "begin"):
+        acc, nothing = server.begin(state, assigned), server.begin(state, assigned)
+    with _named(server, "finish"):
+        still = server.finish(state, nothing, CLOCK)
+    models = server.download(still, found.home(0)).models
+    assert all(_same(_flat(a), _flat(b)) for a, b in zip(models, down.models, strict=True)), (
+        f"{server!r} moves the model though nothing arrived"
+    )
+    for client in cohort:
+        with _named(server, "fold"):
+            acc = server.fold(acc, _arrival(found, client, params))
+    with _named(server, "finish"):
+        after = server.finish(state, acc, CLOCK)
+    assert _same_state(state, before), f"{server!r} changed the state that it must only read"
+    if found.measured is not None:
+        with _named(server, "measure"):
+            found.measured.measure(after, acc)
+    assert all(isinstance(leaf, Tensor) for leaf in tree.flatten(after).values()), (
+        f"{server!r}: the state must be a nest of tensors"
+    )
+    with _named(server, "download, of a state that was stored,"):
+        (first, *_), _ = server.download(tree.unflatten(tree.flatten(after)), found.home(0))
+    assert first.keys() == params.keys(), f"{server!r} sends a model with other tensors"
+
+
+def _arrival(found: BoundExchange, client: int, params: Params) -> Arrival:
+    """One client's change of one everywhere, with whatever its solver would say."""
     change = {name: torch.ones_like(tensor) for name, tensor in params.items()}
-    acc = server.empty(state)
-    for client in range(3):
-        acc = server.fold(acc, Arrival.of(client, Part(), change, 1.0))
-    assert _same(_flat(server.model(state)), _flat(before)), f"{server!r}.fold changed the state it must only read"
-    stored = tree.unflatten(tree.flatten(server.finish(state, acc, CLOCK)))
-    assert server.model(stored).keys() == params.keys(), f"{server!r}: the state must be a nest of tensors"
-    assert server.weigh(10, 3) > 0, f"{server!r} weighs a client with nothing"
+    trained = {name: torch.ones_like(params[name]) for name in found.context.trained}
+    said = {section.name: trained if section.shape == "model" else 1.0 for section in found.solver.sections}
+    layout = Layout.of(change)
+    vector = layout.flatten(change)
+
+    def add(acc: Tensor, weight: float) -> None:
+        acc.add_(vector * weight)
+
+    owner = found.home(client).owner
+    whole = (client, Part(), layout, 10.0, add, said, params, owner)
+    return Arrival(*whole, batches=3.0, code=lambda: vector, restore=lambda code: code)
+
+
+def check_sampler(sampler: Sampler) -> None:
+    """Who is drawn is there, nobody is drawn twice, and the same is drawn again."""
+    check_value(sampler)
+    for there in ({client: 5 + client for client in range(12)}, {3: 1, 7: 20, 8: 4, 11: 2}):
+        for count in (1, 3, len(there)):
+            pool = Pool(12, there, count)
+            for number in range(4):
+                with _named(sampler, "propose"):
+                    drawn, again = (sampler.propose(pool, CLOCK._replace(round=number), KEY) for _ in range(2))
+                assert drawn == again, f"{sampler!r} draws others the second time"
+                assert drawn == sorted(set(drawn)), f"{sampler!r} draws a client twice, or not in client order"
+                assert {*drawn} <= there.keys(), f"{sampler!r} draws clients that are not there"
+                if sampler.probe is None:
+                    assert len(drawn) == min(count, len(there)), f"{sampler!r} draws {len(drawn)} clients, not {count}"
+                    continue
+                names = [section.name for section in sampler.probe.solver.sections]
+                said = [{name: float(uniform(fold(KEY, client), 1)) for name in names} for client in drawn]
+                heard = [Outcome(c, 0, 0, True, words) for c, words in zip(drawn, said, strict=True)]
+                with _named(sampler, "choose"):
+                    chosen = sampler.choose(heard, count)
+                assert {*chosen} <= {*drawn}, f"{sampler!r} chooses clients that it did not propose"
+                assert len(chosen) == min(count, len(there)), f"{sampler!r} chooses {len(chosen)} clients, not {count}"
+                lost = heard[0]._replace(folded=False, sections={}, reason="no reply")
+                with _named(sampler, "choose, where a candidate did not answer,"):
+                    assert {*sampler.choose([lost, *heard[1:]], count)} <= {*drawn}
 
 
 def check_channel(channel: Channel) -> None:
     """The same message meets the same fate, the same work costs the same, and costs are not negative."""
-    for one in (channel, channel.fit(5, KEY)):
+    with _named(channel, "fit"):
+        fitted = channel.fit(5, KEY)
+    for one in (channel, fitted):
         check_value(one)
         for number in range(20):
             at, flops = fold(KEY, number), Flops(done=2 * number, useful=number)
-            receipt, cost = one.send(1000, CLOCK, at), one.work(flops, CLOCK, at)
+            with _named(one, "send"):
+                receipt = one.send(1000, CLOCK, at)
+            with _named(one, "work"):
+                cost = one.work(flops, CLOCK, at)
             assert receipt == one.send(1000, CLOCK, at), f"{one!r} decides otherwise the second time"
             assert cost == one.work(flops, CLOCK, at), f"{one!r} charges otherwise for the same work"
             assert min(receipt.seconds, cost.seconds) >= 0, f"{one!r} takes negative time"
@@ -434,8 +629,11 @@ def _stop_after(rounds: int) -> Callable[[dict[str, Any]], None]:
 def _final(result: Result) -> tuple[Any, ...]:
     """Everything a run says but for how long it took and how much memory it had."""
     rounds = [{k: v for k, v in r.items() if k not in ("seconds", "memory_bytes")} for r in result.metrics]
-    state: State = dict(result.module.state_dict())
-    return rounds, {name: tensor.tolist() for name, tensor in state.items()}
+    try:
+        modules = [result.model]
+    except RunError:  # clients choose among several
+        modules = [result.client_model(client) for client in range(result.about["task"]["clients"])]
+    return rounds, [{name: tensor.tolist() for name, tensor in m.state_dict().items()} for m in modules]
 
 
 def _newest(folder: Path) -> dict[str, bytes]:

@@ -1,13 +1,14 @@
 """Payload to bytes and back: one buffer a message, and a message is refused unless every byte of it makes sense.
 
-    header    40 bytes, little endian: magic, version, kind, how many arrays, round, client, codec id, weight,
-              body length, checksum
-    table     for each array in name order: name length, name, type code, count as a LEB128 varint
-    arrays    their little-endian bytes in the same order, with no padding
+    header    47 bytes, little endian: magic, version, kind, exchange, how many arrays are common and how many are the
+              client's own, round, model version, client, codec id, weight, length of what follows, checksum
+    common    a table, for each array in name order: name length, name, type code, count as a LEB128 varint; then the
+              arrays: their little-endian bytes in the same order, with no padding
+    single    the same once more, of what is this client's alone
 
-Table and arrays are the body. The checksum is the CRC-32 of the body followed by the header's other 36 bytes: in this
-order, what goes to many clients at once is checked once and only addressed to each. It catches damage, not malice: a
-message may carry a right checksum and still lie, so lengths are compared with the bytes at hand before anything is
+What goes to all clients of a round alike is the common piece: it is made, checked and read once, and only addressed to
+each. The checksum is the CRC-32 of both pieces followed by the header's other 43 bytes. It catches damage, not malice:
+a message may carry a right checksum and still lie, so lengths are compared with the bytes at hand before anything is
 allocated, and nothing is ever unpickled. A message has one form only: what ``unpack`` accepts, ``pack`` gives back byte
 for byte. ``docs/wire.md`` shows one such message byte by byte.
 """
@@ -16,7 +17,7 @@ import math
 import struct
 import zlib
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -28,8 +29,8 @@ from gossamer.errors import PayloadError
 from gossamer.types import Payload
 
 MAGIC = b"GSMR"
-VERSION = 2
-HEADER = struct.Struct("<4sBBHIIIdQI")
+VERSION = 3
+HEADER = struct.Struct("<4sBBBHHIIIIdQI")
 CHECKED = HEADER.size - 4  # the checksum is the header's last field
 OVERHEAD = "overhead"  # the name under which `sizes` reports header and table, so no array may have it
 NAMES = f"1 to 255 printable ASCII characters and not {OVERHEAD!r}"
@@ -56,8 +57,9 @@ TYPES = {code: dtype for dtype, (code, _) in CODES.items()}
 class Message:
     """What crosses a link: to the client ("down") or to the server ("up").
 
-    ``weight`` is what the payload counts for in aggregation. Messages compare by identity, as tensors have no plain
-    equality; compare what :func:`pack` makes of them.
+    ``weight`` is what the payload counts for, ``exchange`` which exchange of the round it belongs to, ``version`` which
+    version of the model it holds or was trained from. ``common`` are the arrays that all clients get alike. Messages
+    compare by identity, as tensors have no plain equality; compare what :func:`pack` makes of them.
     """
 
     kind: Kind
@@ -66,11 +68,19 @@ class Message:
     codec: int
     weight: float
     payload: Payload
+    exchange: int = 0
+    version: int = 0
+    common: Payload = field(default_factory=dict)
 
     @property
     def head(self) -> "Head":
-        """All but the payload."""
-        return Head(self.kind, self.round, self.client, self.codec, self.weight)
+        """All but the arrays."""
+        return Head(self.kind, self.round, self.client, self.codec, self.weight, self.exchange, self.version)
+
+    @property
+    def arrays(self) -> Payload:
+        """All arrays, common or not."""
+        return {**self.common, **self.payload}
 
 
 @dataclass(frozen=True)
@@ -89,7 +99,7 @@ class Entry:
 
 @dataclass(frozen=True, eq=False)
 class Body:
-    """A payload as bytes, with its checksum and its bytes by array name."""
+    """A payload as bytes, with its checksum and its bytes by array name; those of the table are the overhead."""
 
     data: bytes
     arrays: int
@@ -102,37 +112,59 @@ class Body:
         entries = _entries(payload)
         table = _table(entries)
         data = b"".join([table, *(_array(payload[entry.name]) for entry in entries)])
-        sizes = {entry.name: entry.nbytes for entry in entries} | {OVERHEAD: HEADER.size + len(table)}
+        sizes = {entry.name: entry.nbytes for entry in entries} | {OVERHEAD: len(table)}
         return cls(data, len(entries), checksum(data), sizes)
 
 
+NOTHING = Body(b"", 0, 0, {OVERHEAD: 0})
+"""A piece without arrays."""
+
+
 @dataclass(frozen=True, eq=False)
-class Letter:
-    """A message's bytes in two pieces, so that many letters can share one body; ``bytes`` of it is the message."""
+class Frame:
+    """A message's bytes in three pieces, so that many can share what is common; ``bytes`` of it is the message."""
 
     head: bytes
-    body: bytes
+    common: bytes = b""
+    single: bytes = b""
 
     @classmethod
-    def of(cls, data: "bytes | Letter") -> "Letter":
-        """A message's bytes, cut."""
-        return data if isinstance(data, Letter) else cls(data[: HEADER.size], data[HEADER.size :])
+    def of(cls, data: "bytes | Frame") -> "Frame":
+        """A message's bytes, cut where its header and table say."""
+        if isinstance(data, Frame):
+            return data
+        _, _, _, _, arrays, *_ = _checked_head(data[: HEADER.size], len(data))
+        rest = memoryview(data)[HEADER.size :]
+        entries, at = _read_table(rest, arrays)
+        at += sum(entry.nbytes for entry in entries)
+        if at > len(rest):
+            raise PayloadError(f"arrays run past the message's {len(data):,} bytes")
+        return cls(data[: HEADER.size], bytes(rest[:at]), bytes(rest[at:]))
 
     def __len__(self) -> int:
-        return len(self.head) + len(self.body)
+        return len(self.head) + len(self.common) + len(self.single)
 
     def __bytes__(self) -> bytes:
-        return self.head + self.body
+        return self.head + self.common + self.single
 
 
 class Head(NamedTuple):
-    """What a header says, besides what it says about the body."""
+    """What a header says, besides what it says about the pieces."""
 
     kind: Kind
     round: int
     client: int
     codec: int
     weight: float
+    exchange: int = 0
+    version: int = 0
+
+
+class Counts(NamedTuple):
+    """How many arrays the pieces of a message have."""
+
+    common: int
+    single: int
 
 
 def codec_id(description: str) -> int:
@@ -140,33 +172,43 @@ def codec_id(description: str) -> int:
     return zlib.crc32(description.encode())
 
 
-def checksum(body: bytes) -> int:
-    """The part of a message's checksum that its body makes up."""
-    return zlib.crc32(body)
+def checksum(piece: bytes, before: int = 0) -> int:
+    """The part of a message's checksum that a piece makes up, after those before it."""
+    return zlib.crc32(piece, before)
 
 
 def pack(message: Message) -> bytes:
     """The message as bytes; tensors may live on any device."""
-    return bytes(address(Body.of(message.payload), message.head))
+    if twice := message.common.keys() & message.payload.keys():
+        raise PayloadError(f"array {min(twice)!r} is in both pieces of the message")
+    return bytes(address(message.head, Body.of(message.payload), Body.of(message.common)))
 
 
-def address(body: Body, head: Head) -> Letter:
-    """A body with its header."""
-    for field in ("round", "client", "codec"):
-        value = getattr(head, field)
-        if not 0 <= value < 2**32:
-            raise PayloadError(f"{field} must be from 0 to {2**32 - 1:,}, got {value}")
+def address(head: Head, own: Body, common: Body = NOTHING) -> Frame:
+    """Pieces with their header."""
+    for name, most in (("round", 2**32), ("client", 2**32), ("codec", 2**32), ("exchange", 2**8), ("version", 2**32)):
+        value = getattr(head, name)
+        if not 0 <= value < most:
+            raise PayloadError(f"{name} must be from 0 to {most - 1:,}, got {value}")
     if head.kind not in KINDS:
         raise PayloadError(f"kind must be 'down' or 'up', got {head.kind!r}")
     _check_weight(head.weight)
-    numbers = (body.arrays, head.round, head.client, head.codec, head.weight, len(body.data))
-    checked = HEADER.pack(MAGIC, VERSION, KINDS.index(head.kind), *numbers, 0)[:CHECKED]
-    return Letter(checked + struct.pack("<I", zlib.crc32(checked, body.checksum)), body.data)
+    which = KINDS.index(head.kind), head.exchange, common.arrays, own.arrays
+    numbers = head.round, head.version, head.client, head.codec, head.weight, len(common.data) + len(own.data)
+    checked = HEADER.pack(MAGIC, VERSION, *which, *numbers, 0)[:CHECKED]
+    whole = checksum(checked, checksum(own.data, common.checksum) if common.arrays else own.checksum)
+    return Frame(checked + struct.pack("<I", whole), common.data, own.data)
 
 
 def sizes(message: Message) -> dict[str, int]:
-    """Bytes by array name, and of header and table as ``overhead``; they sum to the length of the packed message."""
-    return Body.of(message.payload).sizes
+    """Bytes by array name, and of header and tables as ``overhead``; they sum to the length of the packed message."""
+    return summed(Body.of(message.payload), Body.of(message.common))
+
+
+def summed(*pieces: Body) -> dict[str, int]:
+    """Bytes of a message with these pieces, by array name; header and tables are the overhead."""
+    overhead = HEADER.size + sum(piece.sizes[OVERHEAD] for piece in pieces)
+    return {name: n for piece in pieces for name, n in piece.sizes.items()} | {OVERHEAD: overhead}
 
 
 def _entries(payload: Payload) -> list[Entry]:
@@ -216,45 +258,62 @@ def _plain(tensor: Tensor) -> Tensor:
     return tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
 
 
-def unpack(data: bytes | Letter) -> Message:
+def unpack(data: bytes | Frame) -> Message:
     """The message that the bytes hold, or :class:`~gossamer.errors.PayloadError` with the reason why they hold none."""
-    letter = Letter.of(data)
-    head, arrays = read_head(letter, checksum(letter.body))
-    return Message(*head, read_body(letter.body, arrays))
+    frame = Frame.of(data)
+    head, counts = read_head(frame)
+    common, own = read_piece(frame.common, counts.common), read_piece(frame.single, counts.single)
+    if twice := common.keys() & own.keys():
+        raise PayloadError(f"array {min(twice)!r} is in both pieces of the message")
+    return Message(*head[:5], own, head.exchange, head.version, common)
 
 
-def read_head(letter: Letter, checksum: int) -> tuple[Head, int]:
-    """What the header says, and of how many arrays, given the body's checksum."""
-    if len(letter) < HEADER.size:
-        raise PayloadError(f"message holds {len(letter)} bytes, a header alone has {HEADER.size}")
-    magic, version, kind, arrays, round, client, codec, weight, length, wanted = HEADER.unpack(letter.head)
-    if magic != MAGIC:
-        raise PayloadError(f"message begins with {magic!r}, not {MAGIC!r}")
-    if version != VERSION:
-        raise PayloadError(f"message has version {version}, this release reads version {VERSION}")
-    if len(letter.body) != length:
-        raise PayloadError(f"message holds {len(letter)} bytes, its header says {HEADER.size + length}")
-    found = zlib.crc32(letter.head[:CHECKED], checksum)
+def read_head(frame: Frame, common: int | None = None) -> tuple[Head, Counts]:
+    """What the header says; ``common`` is the checksum of the common piece, if that is known already."""
+    _, _, kind, exchange, shared, own, round, model, client, codec, weight, _, wanted = _checked_head(
+        frame.head, len(frame)
+    )
+    before = checksum(frame.common) if common is None else common
+    found = checksum(frame.head[:CHECKED], checksum(frame.single, before))
     if found != wanted:
         raise PayloadError(f"message has checksum {found:08x}, its header says {wanted:08x}")
     if kind >= len(KINDS):
         raise PayloadError(f"message has kind {kind}, known are 0 (down) and 1 (up)")
     _check_weight(weight)
-    return Head(KINDS[kind], round, client, codec, weight), arrays
+    return Head(KINDS[kind], round, client, codec, weight, exchange, model), Counts(shared, own)
 
 
-def kinds(letter: Letter) -> dict[str, int]:
-    """A message's bytes by array name, as :func:`sizes` gives them, read off its table."""
-    _, arrays = read_head(letter, checksum(letter.body))
-    view = memoryview(letter.body)
-    entries, table = _read_table(view, arrays)
-    _check_room(view, entries, table)
-    return {entry.name: entry.nbytes for entry in entries} | {OVERHEAD: HEADER.size + table}
+def _checked_head(head: bytes, total: int) -> tuple[Any, ...]:
+    """The fields of a header, if it is one of this version and of a message with so many bytes."""
+    if len(head) < HEADER.size:
+        raise PayloadError(f"message holds {total} bytes, a header alone has {HEADER.size}")
+    fields = HEADER.unpack(head)
+    magic, version, length = fields[0], fields[1], fields[-2]
+    if magic != MAGIC:
+        raise PayloadError(f"message begins with {magic!r}, not {MAGIC!r}")
+    if version != VERSION:
+        raise PayloadError(f"message has version {version}, this release reads version {VERSION}")
+    if total != HEADER.size + length:
+        raise PayloadError(f"message holds {total} bytes, its header says {HEADER.size + length}")
+    return fields
 
 
-def read_body(body: bytes, arrays: int) -> Payload:
-    """The arrays of a body, copied."""
-    view = memoryview(body)
+def read_sizes(frame: Frame) -> dict[str, int]:
+    """A message's bytes by array name, as :func:`sizes` gives them, read off its tables."""
+    _, counts = read_head(frame)
+    found, overhead = dict[str, int](), HEADER.size
+    for piece, arrays in ((frame.common, counts.common), (frame.single, counts.single)):
+        view = memoryview(piece)
+        entries, table = _read_table(view, arrays)
+        _check_room(view, entries, table)
+        found |= {entry.name: entry.nbytes for entry in entries}
+        overhead += table
+    return found | {OVERHEAD: overhead}
+
+
+def read_piece(piece: bytes, arrays: int) -> Payload:
+    """The arrays of a piece, copied."""
+    view = memoryview(piece)
     entries, at = _read_table(view, arrays)
     _check_room(view, entries, at)
     return dict(_read_arrays(view, entries, at))

@@ -2,11 +2,12 @@
 ``plan``, ``stability``, ``export`` and ``deploy``.
 
 Exit status: 0 done, 1 the run could not go on (nothing finished is lost), 2 something asked for is wrong (nothing was
-written), 130 stopped from the keyboard.
+written), 130 stopped from the keyboard. With ``--debug`` an error shows its traceback, down to the user's own part.
 """
 
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 
 from gossamer.cli.parsers import dispatch
@@ -20,12 +21,14 @@ PACKAGES = {"sklearn": "scikit-learn", "flwr": "'gossamer[flower]'"}
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command; the return value is the exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words
     try:
-        return dispatch(list(sys.argv[1:] if argv is None else argv))
+        return dispatch([word for word in words if word != "--debug"])
     except ConfigError as error:
-        return _refuse(error.mistakes, 2)
+        return _refuse(error.mistakes, 2, error if debug else None)
     except GossamerError as error:
-        return _refuse([str(error)], 1)
+        return _refuse([str(error)], 1, error if debug else None)
     except ModuleNotFoundError as error:
         missing = str(error.name).partition(".")[0]
         package = PACKAGES.get(missing, missing)
@@ -39,8 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _refuse([str(error)], 1)
 
 
-def _refuse(mistakes: Sequence[str], status: int) -> int:
+def _refuse(mistakes: Sequence[str], status: int, error: BaseException | None = None) -> int:
+    """Say what is wrong; with ``--debug`` where it happened comes first."""
     sys.stdout.flush()
+    if error is not None:
+        traceback.print_exception(error)
     if len(mistakes) == 1:
         print(f"gossamer: {mistakes[0]}", file=sys.stderr)
     else:

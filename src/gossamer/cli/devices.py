@@ -69,7 +69,7 @@ class Followed(NamedTuple):
         if not self.whole:
             return [f"--plan: {method} takes only powers from it: what it prunes and sends is its own, not as planned"]
         try:
-            return [f"--plan: {note}" for note in check_work(self.plan, run.method, run.objective, run.split)]
+            return [f"--plan: {note}" for note in check_work(self.plan, run.method.method, run.objective, run.split)]
         except ConfigError as error:
             raise ConfigError(*(f"--plan: {mistake}" for mistake in error.mistakes)) from error
 

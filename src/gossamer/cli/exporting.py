@@ -34,7 +34,7 @@ def write(arguments: argparse.Namespace) -> int:
     if client is not None:
         _check_client(client, about)
     run = _standing(path, about)
-    if client is not None and "deployment" in about and not run.method.server.own:
+    if client is not None and "deployment" in about and run.method.home(client).owner is None:
         raise ConfigError("--client: the run was deployed, and what its clients have is on their machines")
     if client is None and not (run.method.shared or run.method.pooled):
         raise ConfigError(f"{path} has no global model, every client has its own: name one with --client N")

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, Union
 from gossamer.channels import CHANNELS, Channel
 from gossamer.codecs import CODECS, Codec
 from gossamer.errors import ConfigError
-from gossamer.method import Method
+from gossamer.method import Exchange, Method
 from gossamer.mistakes import Mistakes
 from gossamer.solvers import SCHEDULES, Schedule
 from gossamer.specs import parse, read
@@ -113,7 +113,7 @@ def meanings(recipe: Recipe) -> dict[str, str]:
     """What each parameter means: the recipe's own words first, then those of its parts, and of what these extend."""
     told: dict[str, str] = {}
     extended = (kind for part in parts(defaults(recipe)) for kind in type(part).__mro__)
-    for source in (recipe, *extended, Method):
+    for source in (recipe, *extended, Exchange, Method):
         for name, meaning in lines(source):
             told.setdefault(name, meaning)
     return told
@@ -122,7 +122,7 @@ def meanings(recipe: Recipe) -> dict[str, str]:
 def parts(whole: Any) -> Iterator[Any]:
     """The parts of a method, and theirs; those of exchanges that come first in a round are last."""
     fields = dataclasses.fields(whole) if dataclasses.is_dataclass(whole) else ()
-    for part in whole if isinstance(whole, tuple) else (getattr(whole, field.name) for field in fields):
+    for part in reversed(whole) if isinstance(whole, tuple) else (getattr(whole, field.name) for field in fields):
         yield part
         yield from parts(part)
 

@@ -90,10 +90,10 @@ def _starts(path: Path, about: dict[str, Any], data: Data | None) -> Starts | No
         method, split = make_method(request), Split.from_tensors(read_split(path))
         named = (data, request.model, request.split or data.split, split, request.statistics)
         objective = Objective(whole_task(request.task) if request.task else Task.of_data(*named), "cpu", key(seed))
-        view, like = method.fit(objective).view, objective.outline()
+        view = method.bind(objective).training.view_memory
     except (GossamerError, ModuleNotFoundError):
         return None
-    return (lambda client: view.start(like, client)) if method.describe() == about["method"] else None
+    return view.first if view is not None and method.describe() == about["method"] else None
 
 
 def write_report(path: Path, data: Data) -> Path | None:

@@ -14,17 +14,21 @@ from gossamer.cli import sources
 from gossamer.cli.devices import FLEET
 from gossamer.cli.flags import REQUIRED, Flag, Recipe, arguments, by_flags, defaults, flags, value
 from gossamer.cli.settings import assign
-from gossamer.codecs import CODECS, Dense, Lift, MaskedNoise
+from gossamer.codecs import CODECS, Codec, Dense, Lift, MaskedNoise
 from gossamer.data import DATASETS, SPLITS, Data, Split, load
 from gossamer.engines.options import AUTO, Options
 from gossamer.engines.simulate import Simulation
 from gossamer.errors import ConfigError
+from gossamer.exchange import check_part
 from gossamer.forms import Weights
 from gossamer.method import Method
 from gossamer.methods import METHODS
 from gossamer.mistakes import Mistakes
 from gossamer.nets import NETS, build
 from gossamer.random import key
+from gossamer.samplers import SAMPLERS, Sampler
+from gossamer.servers import Server
+from gossamer.solvers import Solver
 from gossamer.specs import parse, unknown
 from gossamer.statistics import STATISTICS
 from gossamer.tasks import Task, deal, task_at
@@ -37,6 +41,15 @@ TASK = ("data", "data_dir", "model", "split", "statistics", "clients")
 """What ``--task`` replaces."""
 
 OPTIONS = tuple(option.name for option in fields(Options))
+
+PARTS: dict[str, tuple[type, dict[str, Any]]] = {
+    "codec": (Codec, CODECS),
+    "down": (Codec, CODECS),
+    "solver": (Solver, {}),
+    "server": (Server, {}),
+    "sampler": (Sampler, SAMPLERS),
+}
+"""Parts that can be named in place of a method's own: what they are, and those that have a name."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +68,9 @@ class Request:
     task: str | None = None
     codec: str | None = None
     down: str | None = None
+    solver: str | None = None
+    server: str | None = None
+    sampler: str | None = None
 
     def plain(self) -> dict[str, Any]:
         """For ``run.json``: files by their full path, and what is in them by digest."""
@@ -73,9 +89,10 @@ class Request:
         return cls(**{**asked, "sets": tuple(asked["sets"])})
 
     def files(self) -> dict[str, str]:
-        """Which of method and task is in a file of the user's."""
-        method = {"method": self.method} if sources.is_file(self.method) else {}
-        return method | ({"task": self.task} if self.task else {})
+        """Which of method, task and parts are in files of the user's."""
+        asked = {name: getattr(self, name) for name in ("method", *PARTS)}
+        named = {name: spec for name, spec in asked.items() if spec and sources.is_file(spec)}
+        return named | ({"task": self.task} if self.task else {})
 
 
 def assemble(request: Request, options: dict[str, Any], split: Split | None = None) -> Simulation:
@@ -110,7 +127,7 @@ def make_method(request: Request) -> Method:
     if all(flag.name in values for flag in known if flag.default is REQUIRED):
         method = _called(recipe, request.method, known, values, mistakes) or method
     if method is not None:
-        method = mistakes.attempt(with_codecs, method, request) or method
+        method = mistakes.attempt(with_parts, method, request) or method
         for setting in request.sets:
             method = mistakes.attempt(assign, method, setting) or method
     mistakes.settle()
@@ -118,20 +135,40 @@ def make_method(request: Request) -> Method:
     return method
 
 
-def with_codecs(method: Method, request: Request) -> Method:
-    """The method with other codecs, where they were asked for."""
+def with_parts(method: Method, request: Request) -> Method:
+    """The method with other parts, where they were asked for."""
     mistakes = Mistakes()
-    asked = {"codec": request.codec, "down": request.down}
-    found = {name: mistakes.attempt(parse, spec, CODECS, "codec") for name, spec in asked.items() if spec}
-    if found and not method.shared:
-        mistakes.note(f"{' and '.join(map(_word, found))}: {request.method} sends nothing")
+    asked = {name: getattr(request, name) for name in PARTS if getattr(request, name)}
+    found = {name: mistakes.attempt(find_part, name, spec) for name, spec in asked.items()}
+    silent = [name for name in found if name in ("codec", "down", "server")]
+    if silent and not method.shared:
+        mistakes.note(f"{' and '.join(map(_word, silent))}: {request.method} sends nothing")
     if found.get("codec") and method.form != Weights():
         mistakes.note(f"--codec: {request.method} sends masks, and has a codec of its own")
     if isinstance(found.get("down"), MaskedNoise):
         mistakes.note("--down: masked noise can stand for a small change, not for a model")
     mistakes.settle()
-    lifted = {name: codec if isinstance(codec, Dense) else Lift(codec) for name, codec in found.items() if codec}
-    return method.with_parts(**lifted)
+    return method.with_parts(**{name: _lifted(part) for name, part in found.items() if part})
+
+
+def find_part(name: str, spec: str) -> Any:
+    """A part by its spec, or ``file.py:Name``: a part, or a class or function that makes one."""
+    kind, known = PARTS[name]
+    if not sources.is_file(spec):
+        if not known:
+            raise ConfigError(f"{_word(name)} {spec}: write it as file.py:Name; a recipe's own is set by its flags")
+        return parse(spec, known, "codec" if kind is Codec else name)
+    label = f"{_word(name)} {spec}"
+    found = sources.load(spec, label)
+    if isinstance(found, type) or (callable(found) and not isinstance(found, kind)):
+        found = sources.called(label, found)
+    check_part(found, kind, label)
+    return found
+
+
+def _lifted(part: Any) -> Any:
+    """A codec taken to the weights of a model, but for those that take all of it."""
+    return Lift(part) if isinstance(part, Codec) and not isinstance(part, (Dense, Lift)) else part
 
 
 def _called(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from gossamer.cli import devices, sources
 from gossamer.cli.looking import open_run, sentence, write_report
-from gossamer.cli.request import CLIENTS, DATA, OPTIONS, TASK, Request, assemble, find_recipe
+from gossamer.cli.request import CLIENTS, DATA, OPTIONS, PARTS, TASK, Request, assemble, find_recipe
 from gossamer.cli.words import RUN_VERB, Verb, method_help, own_flags, scan, unknown_flag, verb_help
 from gossamer.data import Split
 from gossamer.engines.rounds import Rounds
@@ -41,7 +41,7 @@ class Asked(NamedTuple):
 
     def request(self) -> Request:
         """The part that says what is run, taken out of what was given; flags that are left are the method's."""
-        task = self.take((*TASK, "task", "codec", "down"))
+        task = self.take((*TASK, "task", *PARTS))
         return Request(self.method, self.given, self.sets, **task)
 
     def take(self, names: Iterable[str]) -> dict[str, Any]:

@@ -20,7 +20,9 @@ def assign(method: Method, setting: str) -> Method:
 
 def settable(method: Method) -> dict[str, Any]:
     """The parts of a method that have fields, by name."""
-    parts = {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}
+    whole = {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}
+    inside = {field.name: getattr(method.training, field.name) for field in dataclasses.fields(method.training)}
+    parts = {**inside, **whole}
     return {name: part for name, part in parts.items() if dataclasses.is_dataclass(part)}
 
 
@@ -40,9 +42,7 @@ def _assigned(method: Method, setting: str) -> Method:
 def _changed(part: Any, path: str, text: str) -> Any:
     """A part with one field set; the field may itself be a part: ``codec.codec.bits``."""
     field, dot, inner = path.partition(".")
-    fields = [f.name for f in dataclasses.fields(part) if f.init and f.repr]
-    if field in [f.name for f in dataclasses.fields(part) if f.init and not f.repr]:  # Method.fit finds it out
-        raise ConfigError(f"{type(part).__name__}.{field} follows from the task and the network: it cannot be set")
+    fields = [f.name for f in dataclasses.fields(part) if f.init]
     if field not in fields:
         known = f"it has {listed(fields)}" if fields else "it has none"
         raise ConfigError(f"{type(part).__name__} has no field {field!r}: {known}")

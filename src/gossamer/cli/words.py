@@ -15,6 +15,7 @@ from gossamer.report.text import pairs
 from gossamer.specs import nearest
 
 SUITS = "what suits the data"
+OWN = "the method's own"
 
 RUN = [
     Flag("data", str, DATA, "data set: gossamer data list", "NAME"),
@@ -30,8 +31,13 @@ RUN = [
     ),
     Flag("clients", int, CLIENTS, "number of clients", "N"),
     Flag("task", str, "", "your own task, instead of data, model and split", "FILE.py:NAME"),
-    Flag("codec", str, "the method's own", "what weights go through on their way up, such as eden:2", "SPEC"),
-    Flag("down", str, "dense", "what weights go through on their way down, such as dense:float16", "SPEC"),
+    Flag("codec", str, OWN, "what weights go through on their way up, such as eden:2", "SPEC|FILE.py:NAME"),
+    Flag("down", str, "dense", "what weights go through on their way down, such as dense:float16", "SPEC|FILE.py:NAME"),
+    Flag("solver", str, OWN, "your own solver: how clients train", "FILE.py:NAME"),
+    Flag("server", str, OWN, "your own server: what becomes of what arrives", "FILE.py:NAME"),
+    Flag(
+        "sampler", str, "uniform", "who takes part: uniform, by-size, round-robin, power-of-choice", "SPEC|FILE.py:NAME"
+    ),
     Flag("per_round", int, "all", "clients in a round", "K"),
     Flag("rounds", int, ROUNDS, "rounds", "R"),
     Flag("seed", int, 0, "where all randomness comes from", "S"),

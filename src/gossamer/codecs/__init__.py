@@ -2,10 +2,10 @@
 
 A codec is two pure functions: ``encode`` makes a payload of a vector, ``decode`` makes the vector of the payload.
 Whoever needs no memory writes just these two. A codec that keeps something between rounds (what it could not send,
-say) also overrides ``init``, ``encode_with`` and ``settle``.
+say) extends :class:`CodecMemory`.
 """
 
-from gossamer.codecs.base import Codec
+from gossamer.codecs.base import Codec, CodecMemory, StraightThrough, Summing
 from gossamer.codecs.dense import Dense
 from gossamer.codecs.drive import Drive
 from gossamer.codecs.eden import Eden
@@ -38,6 +38,7 @@ CODECS: dict[str, type[Codec]] = {
 __all__ = [
     "CODECS",
     "Codec",
+    "CodecMemory",
     "Dense",
     "Drive",
     "Eden",
@@ -49,7 +50,9 @@ __all__ = [
     "SampledMask",
     "Sparse",
     "StochasticSign",
+    "StraightThrough",
     "Subsample",
+    "Summing",
     "Ternary",
     "TopK",
 ]

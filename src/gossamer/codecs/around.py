@@ -2,12 +2,12 @@
 
 from torch import Tensor
 
-from gossamer.codecs.base import Adding, Codec
+from gossamer.codecs.base import Adding, Codec, CodecMemory, Summing, sums_of
 from gossamer.random import Key
 from gossamer.types import Layout, Payload
 
 
-class Around(Codec):
+class Around(CodecMemory, Summing):
     """A codec around another, by which all is read as the one inside wrote it."""
 
     codec: Codec
@@ -40,12 +40,12 @@ class Around(Codec):
 
     def codes(self, layout: Layout) -> int:
         """As the codec inside."""
-        return self.codec.codes(layout)
+        return sums_of(self.codec).codes(layout)
 
     def code(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
         """As the codec inside."""
-        return self.codec.code(payload, layout, key)
+        return sums_of(self.codec).code(payload, layout, key)
 
     def restore(self, code: Tensor, layout: Layout, key: Key) -> Tensor:
         """As the codec inside."""
-        return self.codec.restore(code, layout, key)
+        return sums_of(self.codec).restore(code, layout, key)

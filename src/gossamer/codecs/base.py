@@ -1,17 +1,28 @@
-"""What a codec is, and the part that codecs without memory need not write."""
+"""What a codec is; and what it may be besides: one that remembers, one whose codes add up, one that training feels.
+
+Whoever writes a codec writes two pure functions, ``encode`` and ``decode``, and extends :class:`Codec`. One that keeps
+something between rounds extends :class:`CodecMemory` too, one whose payloads can be averaged before they are decoded
+:class:`Summing`, and one whose loss training is to feel :class:`StraightThrough`. For all others, :func:`memory_of`,
+:func:`sums_of` and :func:`felt_of` give what does nothing.
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from functools import cached_property
-from typing import Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
-from gossamer.errors import PayloadError
+from gossamer.errors import ConfigError, PayloadError
 from gossamer.random import Key
 from gossamer.types import Layout, Params, Payload, State
-from gossamer.wire import codec_id, finite
+from gossamer.wire import finite
+
+if TYPE_CHECKING:
+    from gossamer.exchange import Context
+
+T = TypeVar("T")
 
 Kept = Literal["nothing", "last", "all"]
 """Which lost messages a codec makes up for."""
@@ -22,11 +33,6 @@ Adding = Callable[[Sequence[Tensor]], None]
 
 class Codec(ABC):
     """Turns a vector into a payload and back; see :func:`gossamer.testing.check_codec` for the contract."""
-
-    @cached_property
-    def number(self) -> int:
-        """What stands for it in the header of a message."""
-        return codec_id(repr(self))
 
     @property
     def exact(self) -> bool:
@@ -43,14 +49,9 @@ class Codec(ABC):
         """Whether all clients of a round encode by one key, so that what they send can be added up before decoding."""
         return False
 
-    @property
-    def retains(self) -> Kept:
-        """Which lost messages the next one makes up for: none, the last, or all since one arrived."""
-        return "nothing"
-
-    def beside(self, other: "Codec") -> "Codec":
-        """What ``other`` becomes that takes further tensors in the same message: it makes up for as much."""
-        return other
+    def bind(self: T, context: "Context") -> T:
+        """The codec for a network; done once, before the first round. It may refuse what it does not go with."""
+        return self
 
     @abstractmethod
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
@@ -59,22 +60,6 @@ class Codec(ABC):
     @abstractmethod
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
         """The vector that a payload stands for; raises ``PayloadError`` for one that ``encode`` cannot have made."""
-
-    def init(self, layout: Layout) -> State:
-        """What the codec remembers before the first round: nothing."""
-        return {}
-
-    def encode_with(self, x: Tensor, layout: Layout, state: State, key: Key) -> tuple[Payload, State]:
-        """Encode with memory: the payload and what to remember, should it arrive or not."""
-        return self.encode(x, layout, key), state
-
-    def settle(self, state: State, delivered: bool) -> State:
-        """What to remember, now that it is known whether the payload arrived."""
-        return state
-
-    def unsent(self, state: State) -> State:
-        """What it would remember after a round in which nothing was sent, in the form of :meth:`encode_with`."""
-        return state
 
     def fold(self, acc: Tensor, payload: Payload, layout: Layout, key: Key, weight: float) -> None:
         """Add ``weight`` times what a payload stands for to ``acc``; overridden where one pass over it does it all."""
@@ -94,6 +79,42 @@ class Codec(ABC):
 
         return add
 
+
+class CodecMemory(Codec):
+    """A codec that remembers: what it could not send, or what was lost on its way.
+
+    Memory is a nest of tensors that are shaped as the model's and called as these are; a view cuts it as it cuts them.
+    """
+
+    @property
+    def retains(self) -> Kept:
+        """Which lost messages the next one makes up for: none, the last, or all since one arrived."""
+        return "nothing"
+
+    def init(self, layout: Layout) -> State:
+        """What the codec remembers before the first round."""
+        return {}
+
+    def encode_with(self, x: Tensor, layout: Layout, state: State, key: Key) -> tuple[Payload, State]:
+        """Encode with memory: the payload and what to remember, should it arrive or not."""
+        return self.encode(x, layout, key), state
+
+    def settle(self, state: State, delivered: bool) -> State:
+        """What to remember, now that it is known whether the payload arrived."""
+        return state
+
+    def unsent(self, state: State) -> State:
+        """What it would remember after a round in which nothing was sent, in the form of :meth:`encode_with`."""
+        return state
+
+    def beside(self, other: Codec) -> Codec:
+        """What ``other`` becomes that takes further tensors in the same message: it makes up for as much."""
+        return other
+
+
+class Summing(Codec):
+    """A codec whose payloads can be averaged before they are decoded."""
+
     def codes(self, layout: Layout) -> int:
         """How many entries a code has, see :meth:`code`."""
         return layout.size
@@ -105,6 +126,10 @@ class Codec(ABC):
     def restore(self, code: Tensor, layout: Layout, key: Key) -> Tensor:
         """The vector that a code, or a mean of codes, stands for."""
         return code
+
+
+class StraightThrough(Codec):
+    """A codec whose loss training feels: the forward pass sees what will be sent, the gradient passes it by."""
 
     def rehearsal(self, layout: Layout, steps: int, key: Key, device: torch.device) -> State:
         """What training that feels this codec's loss needs in a round of so many steps; nothing: it does not feel it.
@@ -120,6 +145,44 @@ class Codec(ABC):
         there is taken for the gradient at the true change (straight through). Pure, so that it can be compiled.
         """
         return {}
+
+
+@dataclass(frozen=True)
+class Plain(CodecMemory, Summing, StraightThrough):
+    """A codec without memory, whose codes are what it decodes, and of which training knows nothing."""
+
+    codec: Codec
+
+    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+        """As the codec does."""
+        return self.codec.encode(x, layout, key)
+
+    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+        """As the codec does."""
+        return self.codec.decode(payload, layout, key)
+
+
+def memory_of(codec: Codec) -> CodecMemory:
+    """The codec as one that remembers; if it is none, as one that remembers nothing."""
+    return codec if isinstance(codec, CodecMemory) else _plain(codec, "CodecMemory", "encode_with")
+
+
+def sums_of(codec: Codec) -> Summing:
+    """The codec as one whose codes add up; if it is none, its codes are what it decodes."""
+    return codec if isinstance(codec, Summing) else _plain(codec, "Summing", "restore")
+
+
+def felt_of(codec: Codec) -> StraightThrough:
+    """The codec as one that training feels; if it is none, as one that it does not."""
+    return codec if isinstance(codec, StraightThrough) else _plain(codec, "StraightThrough", "rehearse")
+
+
+def _plain(codec: Codec, base: str, member: str) -> Plain:
+    """The codec without something; one that has it all the same was written for version 0.1."""
+    if hasattr(codec, member):
+        name = type(codec).__name__
+        raise ConfigError(f"{name} has {member}, which is a member of {base} now: class {name}({base})")
+    return Plain(codec)
 
 
 def checked(vector: Tensor, layout: Layout) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from gossamer.codecs.around import Around
-from gossamer.codecs.base import Codec, Kept
+from gossamer.codecs.base import Codec, Kept, memory_of
 from gossamer.codecs.retain import Retain
 from gossamer.random import Key
 from gossamer.types import Layout, Payload, State
@@ -31,7 +31,7 @@ class Feedback(Around):
 
     def beside(self, other: Codec) -> Codec:
         """One that owes what was lost as well."""
-        return Retain(other, accumulate=True) if other.retains == "nothing" else other
+        return Retain(other, accumulate=True) if memory_of(other).retains == "nothing" else other
 
     def init(self, layout: Layout) -> State:
         """Nothing is owed yet."""

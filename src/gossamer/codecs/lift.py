@@ -11,7 +11,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gossamer.codecs.base import Codec, Kept
+from gossamer.codecs.base import Codec, CodecMemory, Kept, StraightThrough, Summing, felt_of, memory_of, sums_of
 from gossamer.codecs.dense import Dense
 from gossamer.codecs.names import fits
 from gossamer.errors import PayloadError, require
@@ -28,7 +28,7 @@ class Piece(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Lift(Codec):
+class Lift(CodecMemory, Summing, StraightThrough):
     """Takes a codec to a whole model.
 
     codec: what the chosen tensors go through
@@ -65,12 +65,12 @@ class Lift(Codec):
     @property
     def retains(self) -> Kept:
         """As the codec does."""
-        return self.codec.retains
+        return memory_of(self.codec).retains
 
     @property
     def others(self) -> Codec:
         """What tensors that are not chosen go through."""
-        return self.codec.beside(self.rest)
+        return memory_of(self.codec).beside(self.rest)
 
     def chosen(self, name: str, dimensions: int) -> bool:
         """Whether a tensor goes through the codec."""
@@ -89,7 +89,7 @@ class Lift(Codec):
 
     def init(self, layout: Layout) -> State:
         """What each codec remembers of its own tensors."""
-        kept = {f"of {piece.prefix}": piece.codec.init(piece.layout) for piece in self.pieces(layout)}
+        kept = {f"of {piece.prefix}": memory_of(piece.codec).init(piece.layout) for piece in self.pieces(layout)}
         return {name: state for name, state in kept.items() if state}
 
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
@@ -103,8 +103,9 @@ class Lift(Codec):
         kept: State = {}
         tensors = layout.unflatten(x)
         for prefix, codec, own in self.pieces(layout):
-            before = state.get(f"of {prefix}") or codec.init(own)
-            part, after = codec.encode_with(own.flatten(tensors), own, before, fold(key, "piece", prefix))
+            memory = memory_of(codec)
+            before = state.get(f"of {prefix}") or memory.init(own)
+            part, after = memory.encode_with(own.flatten(tensors), own, before, fold(key, "piece", prefix))
             payload |= {prefix + name: array for name, array in part.items()}
             kept |= {f"of {prefix}": after} if after else {}
         return payload, kept
@@ -117,9 +118,9 @@ class Lift(Codec):
         """Each codec learns whether the message arrived."""
         return {name: self._of(name).settle(inner, delivered) for name, inner in state.items()}
 
-    def _of(self, name: str) -> Codec:
+    def _of(self, name: str) -> CodecMemory:
         """The codec whose memory has that name."""
-        return self.others if name == "of rest." else self.codec
+        return memory_of(self.others if name == "of rest." else self.codec)
 
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
         """Every tensor from its own payload."""
@@ -140,19 +141,19 @@ class Lift(Codec):
 
     def codes(self, layout: Layout) -> int:
         """All codes together."""
-        return sum(piece.codec.codes(piece.layout) for piece in self.pieces(layout))
+        return sum(sums_of(piece.codec).codes(piece.layout) for piece in self.pieces(layout))
 
     def code(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
         """All codes as one."""
         parts = list(self._parts(payload, layout, key))
-        return torch.cat([piece.codec.code(part, piece.layout, own) for piece, part, own in reversed(parts)])
+        return torch.cat([sums_of(piece.codec).code(part, piece.layout, own) for piece, part, own in reversed(parts)])
 
     def restore(self, code: Tensor, layout: Layout, key: Key) -> Tensor:
         """Every tensor from its own code."""
         pieces, tensors = self.pieces(layout), Params()
-        sizes = [piece.codec.codes(piece.layout) for piece in pieces]
+        sizes = [sums_of(piece.codec).codes(piece.layout) for piece in pieces]
         for piece, own in zip(pieces, torch.split(code, sizes), strict=True):
-            vector = piece.codec.restore(own, piece.layout, fold(key, "piece", piece.prefix))
+            vector = sums_of(piece.codec).restore(own, piece.layout, fold(key, "piece", piece.prefix))
             tensors |= piece.layout.unflatten(vector)
         return layout.flatten(tensors)
 
@@ -170,7 +171,7 @@ class Lift(Codec):
         """What the codec needs for the tensors it takes."""
         found: State = {}
         for prefix, codec, own in self.pieces(layout):
-            if prefix != "rest." and (aid := codec.rehearsal(own, steps, fold(key, "piece", prefix), device)):
+            if prefix != "rest." and (aid := felt_of(codec).rehearsal(own, steps, fold(key, "piece", prefix), device)):
                 found[own.shapes[0][0] if self.each else "all"] = aid
         return found
 
@@ -178,8 +179,8 @@ class Lift(Codec):
         """The codec's rehearsal of the tensors it takes."""
         inside = {name: tensor for name, tensor in change.items() if self.chosen(name, tensor.dim())}
         if not self.each:
-            return self.codec.rehearse(inside, aid["all"], taken)
+            return felt_of(self.codec).rehearse(inside, aid["all"], taken)
         felt: Params = {}
         for name, tensor in inside.items():
-            felt |= self.codec.rehearse({name: tensor}, aid[name], taken)
+            felt |= felt_of(self.codec).rehearse({name: tensor}, aid[name], taken)
         return felt

@@ -39,7 +39,7 @@ from torch import Tensor
 
 from gossamer import random
 from gossamer.codecs import packing, positions
-from gossamer.codecs.base import Adding, Codec
+from gossamer.codecs.base import Adding, StraightThrough
 from gossamer.codecs.noise import KINDS, LEAST, Kind, draw, single
 from gossamer.errors import PayloadError, listed, require
 from gossamer.random import Key
@@ -65,7 +65,7 @@ def clipped(u: Tensor, n: Tensor, signed: bool) -> Tensor:
 
 
 @dataclass(frozen=True)
-class MaskedNoise(Codec):
+class MaskedNoise(StraightThrough):
     """A mask over noise that both ends draw from the key they share: one bit an entry, and nothing else.
 
     signed: masks are -1 and 1 rather than 0 and 1

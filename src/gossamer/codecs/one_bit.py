@@ -25,7 +25,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gossamer.codecs.base import Codec, Kept
+from gossamer.codecs.base import Codec, CodecMemory, Kept, Summing, memory_of
 from gossamer.codecs.packing import expect_bits, plus_minus
 from gossamer.codecs.retain import Memory, Retain
 from gossamer.codecs.scale import expect_scale
@@ -62,7 +62,7 @@ DECODERS: dict[str, Decode] = {
 
 
 @dataclass(frozen=True)
-class OneBit(Codec):
+class OneBit(CodecMemory, Summing):
     """The signs of so many random measurements, and the norm.
 
     measurements: how many there are for each entry
@@ -130,7 +130,7 @@ class OneBit(Codec):
 
     def beside(self, other: Codec) -> Codec:
         """One that adds what was lost to what is new."""
-        if self.retains == "nothing" or other.retains != "nothing":
+        if self.retains == "nothing" or memory_of(other).retains != "nothing":
             return other
         return Retain(other, self.coefficient, self.accumulate)
 

@@ -4,6 +4,7 @@ Whoever runs a client, one of thousands in a simulation or the only one on a mac
 ``Answer``; both are made of bytes and tensors alone, so they cross process boundaries.
 """
 
+import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -13,18 +14,21 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.codecs import Codec
+from gossamer.binding import BoundMethod
+from gossamer.bound import BoundExchange
+from gossamer.codecs.base import StraightThrough
 from gossamer.errors import GossamerError
 from gossamer.fates import Fate, fate
 from gossamer.forms import Weights
-from gossamer.method import SILENT, Broadcast, Job, Method, Sent, Trained
+from gossamer.jobs import SILENT, Broadcast, Job, Outgoing, Trained
+from gossamer.method import Method
 from gossamer.objective import Objective, seeded
 from gossamer.random import Key, fold
 from gossamer.solvers import Now
 from gossamer.tree import add, multiply, scale, subtract
 from gossamer.types import Clock, Flops, Params, State
 from gossamer.views import Full
-from gossamer.wire import Letter
+from gossamer.wire import Frame
 
 Gradients = tuple[Params, Params]  # named, because the compiler reads annotations too, and trips over brackets
 Evaluate = Callable[[Params], tuple[Tensor, Params, Params]]
@@ -34,12 +38,13 @@ Evaluate = Callable[[Params], tuple[Tensor, Params, Params]]
 class Order(NamedTuple):
     """What a client is given: the server's message, its own memory, and which samples are its own.
 
-    ``key`` is the round's. With a ``limit`` it takes so many steps at most: enough to measure how fast an executor is.
+    ``key`` is the exchange's. With a ``limit`` it takes so many steps at most: enough to measure how fast an executor
+    is.
     """
 
     clock: Clock
     key: Key
-    data: Letter
+    data: Frame
     state: State
     samples: np.ndarray
     limit: int | None = None
@@ -48,28 +53,44 @@ class Order(NamedTuple):
 class Answer(NamedTuple):
     """What a client gives back: its message, what it remembers, how training went, and how lost messages fare."""
 
-    sent: Sent
+    sent: Outgoing
     state: State
     loss: float
     flops: Flops
     fate: Fate = Fate()
 
 
+class Failure(NamedTuple):
+    """Why a client has no answer, in words, and the error behind that where it happened in this process."""
+
+    reason: str
+    cause: BaseException | None = None
+
+    @classmethod
+    def of(cls, error: BaseException) -> "Failure":
+        """What went wrong."""
+        return cls(reason(error), error)
+
+
 class Done(NamedTuple):
-    """An order, and what came of it: an answer, or the reason why there is none."""
+    """An order, and what came of it: an answer, or why there is none."""
 
     order: Order
-    result: Answer | str
+    result: Answer | Failure
 
 
 class Client:
     """Does orders, one at a time and step by step: the reference for every faster way."""
 
-    def __init__(self, method: Method, objective: Objective) -> None:
-        self.method, self.objective = method.fit(objective), objective
-        self.formed = self.method.form != Weights()
-        self.like = objective.initial() if self.formed or not self.method.shared else objective.outline()
+    def __init__(self, method: BoundMethod, objective: Objective, exchange: BoundExchange | None = None) -> None:
+        self.method, self.objective, self.exchange = method, objective, exchange or method.training
+        self.formed = method.form != Weights()
         self._broadcast: Broadcast | None = None
+
+    @cached_property
+    def built(self) -> Params:
+        """The tensors that the network was built with."""
+        return self.objective.initial()
 
     def do(self, order: Order) -> Done:
         """Carry out an order; a failure is told, never raised: the round goes on without this client."""
@@ -77,35 +98,56 @@ class Client:
             job = self.open(order)
             return Done(order, self.reply(job, self.train(order, job)))
         except Exception as error:
-            return Done(order, reason(error))
+            return Done(order, Failure.of(error))
 
     def open(self, order: Order) -> Job:
-        """Read the server's message."""
+        """Read the server's message; of several models choose the one with the smallest loss."""
         before = self._broadcast if self._broadcast and self._broadcast.fits(order.data, order.key) else None
-        job = self.method.open(order.data, self.like, order.state, order.clock, order.key, before)
+        job = self.exchange.read_download(order.data, order.state, order.clock, order.key, before)
         self._broadcast = job.broadcast
-        return job._replace(labels=self.labels(order.samples), samples=order.samples)
+        job = job._replace(labels=self.labels(order.samples), samples=order.samples)
+        if len(job.models) == 1:
+            return job
+        best, spent = self.best(job.models, order.samples)
+        return self.exchange.choose(job, best)._replace(spent=spent)
+
+    def choose(self, models: Sequence[Params], samples: np.ndarray) -> Params:
+        """Of several models the one with the smallest loss on a client's samples."""
+        return models[self.best(models, samples)[0] if len(models) > 1 else 0]
+
+    def best(self, models: Sequence[Params], samples: np.ndarray) -> tuple[int, int]:
+        """Which of several models has the smallest loss, and the operations that it takes to find out."""
+        labels = self.labels(samples)
+        losses, spent = zip(*(self.loss(model, samples, labels) for model in models), strict=True)
+        return int(np.argmin(losses)), sum(spent)
+
+    def loss(self, held: Params, samples: np.ndarray, labels: Tensor | None) -> tuple[float, int]:
+        """The mean loss of a client's samples at a model, and the operations that it takes to find out."""
+        params = self.method.form.deploy(held, self.built) if self.formed else held
+        rows = torch.from_numpy(samples).to(self.objective.device)
+        loss, _ = self.objective.evaluate(params, self.objective.x[rows], self.objective.y[rows], labels)
+        return loss, self.objective.forward_flops(params, rows)
 
     def labels(self, samples: np.ndarray) -> Tensor | None:
         """1 for each label that the client has one of these samples of; none where all labels count."""
-        if self.method.labels == "all":
+        if self.exchange.labels is None:
             return None
-        name, dim = self.method.rows[0]
-        found = torch.zeros(self.like[name].shape[dim], dtype=self.objective.layout.dtype, device=self.objective.device)
-        found[self.objective.y[torch.from_numpy(samples).to(self.objective.device)]] = 1
+        device = self.objective.device
+        found = torch.zeros(self.exchange.labels.count, dtype=self.objective.layout.dtype, device=device)
+        found[self.objective.y[torch.from_numpy(samples).to(device)]] = 1
         return found
 
     def reply(self, job: Job, trained: Trained) -> Answer:
         """Make the client's message of what training came to."""
-        evidence = Findings(self, job, trained) if self.method.view.personal else None
-        sent, state = self.method.reply(job, trained, evidence)
-        spent = evidence.flops if evidence else 0
+        info = Findings(self, job, trained)
+        sent, state = self.exchange.make_upload(job, trained, info)
+        spent = info.flops + job.spent
         flops = Flops(trained.flops.done + spent, trained.flops.useful + spent)
         return Answer(sent, state, trained.loss, flops, fate(job.state))
 
     def train(self, order: Order, job: Job) -> Trained:
         """The plain loop."""
-        solver, objective = self.method.solver, self.objective
+        solver, objective = self.exchange.solver, self.objective
         lesson, losses = Lesson(self, order, job), []
         start, carry, aid = self.begin(job, len(lesson))
         now = solver.now(job.clock)
@@ -114,38 +156,30 @@ class Client:
                 x, y = objective.batch(rows, draws)
                 carry, loss = self.step(start, carry, aid, x, y, now)
                 losses.append(loss)
-        return self.finish(order, job, lesson, carry, float(torch.stack(losses).mean()))
+        return self.finish(order, job, lesson, carry, mean(losses))
 
     def finish(self, order: Order, job: Job, lesson: "Lesson", carry: State, loss: float) -> Trained:
         """What a round came to, from what its last step carried and the mean loss."""
-        change, state = subtract(carry["params"], job.start), self.method.solver.end(carry)
-        notes = self.method.solver.notes(carry)
-        return Trained(change, state, loss, lesson.flops(job), len(order.samples), notes)
+        return Trained(subtract(carry["params"], job.start), carry, loss, lesson.flops(job), len(order.samples))
 
     def begin(self, job: Job, steps: int) -> tuple[Params, State, State]:
         """For a round of so many steps: where it starts, what is carried from step to step, and what stays the same."""
         start = {**job.start, **self.objective.local()}
-        carry = self.method.solver.begin(start, job.state.get("solver") or self._first(job), steps)
-        device = self.objective.device
-        codec = self.method.codec.rehearsal(job.layout, steps, job.codec_key, device)
-        form = self.method.form.aid(job.part.take(self.like), fold(job.key, "form")) if self.formed else {}
+        exchange, device = self.exchange, self.objective.device
+        carry = exchange.solver.begin(start, job.sections, exchange.remembered(job), steps)
+        codec = exchange.felt.rehearsal(job.layout, steps, job.codec_key, device)
+        form = self.method.form.aid(job.part.take(self.built), fold(job.key, "form")) if self.formed else {}
         taken = {"taken": torch.zeros((), dtype=torch.int64, device=device)} if codec or form else {}
         more = {} if job.labels is None else {"labels": job.labels}
         if job.scale is not None:
             more["scale"] = torch.tensor(job.scale, dtype=job.layout.dtype, device=device)
         return start, {**carry, **taken}, {"keep": dict(job.part.keep), "codec": codec, "form": form, **more}
 
-    def _first(self, job: Job) -> State:
-        """What the solver remembers before the client's first round."""
-        if not self.method.solver.from_first:
-            return {}
-        return {"personal": job.part.take(self.objective.initial())}
-
     def step(self, start: Params, carry: State, aid: State, x: Tensor, y: Tensor, now: Now) -> tuple[State, Tensor]:
         """One step, operation by operation: the next carry, and the loss."""
         trained = self.objective.trained
         labels = aid.get("labels")
-        return step(self.method, trained, lambda at: self.objective.gradient(at, x, y, labels), start, carry, aid, now)
+        return step(self, trained, lambda at: self.objective.gradient(at, x, y, labels), start, carry, aid, now)
 
     def tuned(self, model: Params, clock: Clock, key: Key, samples: np.ndarray) -> Params:
         """A model as the client deploys it: tuned on its own samples, where the method says so; ``key`` is the round's.
@@ -164,12 +198,17 @@ class Client:
         """A client that trains alone."""
         if (solver := self.method.tune) is None:
             return None
-        alone = Method(Full(), solver, send="nothing", labels=self.method.labels, rows=self.method.rows)
-        return Client(alone, self.objective)
+        alone = Method.of(Full(), solver, send="nothing", labels=self.exchange.exchange.labels)
+        return Client(alone.bind(self.objective), self.objective)
+
+
+def mean(losses: Sequence[Tensor]) -> float:
+    """The mean loss of a round's steps; no number where there were none."""
+    return float(torch.stack(list(losses)).mean()) if losses else math.nan
 
 
 def step(
-    method: Method, trained: Sequence[str], evaluate: Evaluate, start: Params, carry: State, aid: State, now: Now
+    client: Client, trained: Sequence[str], evaluate: Evaluate, start: Params, carry: State, aid: State, now: Now
 ) -> tuple[State, Tensor]:
     """One step of a method's solver: the next carry, and the loss. Whoever trains, and however, comes through here.
 
@@ -178,23 +217,26 @@ def step(
     labels count, where that is not all (``labels``), and what the loss is multiplied by (``scale``).
     """
     losses: list[Tensor] = []
+    form, codec, solver = client.method.form, client.exchange.felt, client.exchange.solver
 
     def gradient(params: Params) -> Gradients:
-        at = felt(method.codec, trained, start, params, aid, carry["taken"]) if aid["codec"] else params
-        loss, grads, changed = evaluate(method.form.network(at, aid["form"], carry["taken"]) if aid["form"] else at)
+        at = felt(codec, trained, start, params, aid, carry["taken"]) if aid["codec"] else params
+        loss, grads, changed = evaluate(form.network(at, aid["form"], carry["taken"]) if aid["form"] else at)
         losses.append(loss)
-        grads = method.form.pull(grads, at, aid["form"]) if aid["form"] else grads
+        grads = form.pull(grads, at, aid["form"]) if aid["form"] else grads
         if "scale" in aid:
             grads = scale(grads, aid["scale"])
         return multiply(grads, aid["keep"]), changed
 
-    new = method.solver.step(gradient, start, carry, now)
+    new = solver.step(gradient, start, carry, now)
     if "taken" in carry:
         new = {**new, "taken": carry["taken"] + 1}
     return new, losses[-1]
 
 
-def felt(codec: Codec, trained: Sequence[str], start: Params, params: Params, aid: State, taken: Tensor) -> Params:
+def felt(
+    codec: StraightThrough, trained: Sequence[str], start: Params, params: Params, aid: State, taken: Tensor
+) -> Params:
     """The tensors as the forward pass sees them, when training feels what the codec will do to the change."""
     change = subtract(params, {name: start[name] for name in trained})
     sent = multiply(codec.rehearse(change, aid["codec"], taken), aid["keep"])
@@ -205,10 +247,10 @@ class Lesson:
     """A client's batches for one round, as numbers of samples, with the draws that augment them."""
 
     def __init__(self, client: Client, order: Order, job: Job) -> None:
-        plan = client.method.solver.plan(len(order.samples), fold(job.key, "batches"))
+        plan = client.exchange.solver.plan(len(order.samples), fold(job.key, "batches"))
         self.rows = [order.samples[batch] for batch in plan[: order.limit]]
         self.objective = client.objective
-        noise = self.objective.draws(fold(job.key, "augment"), sum(self.sizes))
+        noise = self.objective.draws(fold(job.key, "augment"), sum(self.sizes)) if plan else None
         self.draws: list[Tensor] | None = None if noise is None else list(torch.split(noise, self.sizes))
 
     def __len__(self) -> int:
@@ -240,15 +282,29 @@ class Findings:
     """What a client knows when its training is over, and what it can find out."""
 
     def __init__(self, client: Client, job: Job, trained: Trained) -> None:
-        self.client, self.job = client, job
-        self.weights, self.notes = add(job.start, trained.change), trained.notes
-        self.flops = 0
+        self.client, self.job, self.change = client, job, trained.change
+        self.start, self.carry, self.flops = job.start, trained.carry, 0
+
+    @cached_property
+    def weights(self) -> Params:
+        """The client's tensors after training."""
+        return add(self.start, self.change)
+
+    @property
+    def _rows(self) -> Tensor:
+        assert self.job.samples is not None
+        return torch.from_numpy(self.job.samples).to(self.client.objective.device)
+
+    def loss(self) -> float:
+        """The mean loss of the client's training samples at the model that it received."""
+        assert self.job.samples is not None
+        loss, spent = self.client.loss(self.start, self.job.samples, self.job.labels)
+        self.flops += spent
+        return loss
 
     def accuracy(self, params: Params) -> float:
         """The share of the client's training samples that a network with these tensors gets right."""
-        objective, samples = self.client.objective, self.job.samples
-        assert samples is not None
-        rows = torch.from_numpy(samples).to(objective.device)
+        objective, rows = self.client.objective, self._rows
         self.flops += objective.forward_flops(params, rows)
         _, right = objective.evaluate(params, objective.x[rows], objective.y[rows], self.job.labels)
         return float(right.double().mean())
@@ -257,12 +313,24 @@ class Findings:
         """The gradient, in evaluation mode, on the first batch of a new order of the client's samples."""
         assert self.job.samples is not None
         objective = self.client.objective
-        plan = self.client.method.solver.plan(len(self.job.samples), fold(self.job.key, "screen"))
+        plan = self.client.exchange.solver.plan(len(self.job.samples), fold(self.job.key, "screen"))
         rows = torch.from_numpy(self.job.samples[plan[0]])
         draws = objective.draws(fold(self.job.key, "screen", "augment"), len(rows))
         x, y = objective.batch(rows.to(objective.device), draws)
         self.flops += objective.flops(self.weights, rows).done
         return objective.gradient({**self.weights, **objective.local()}, x, y, self.job.labels, training=False)[1]
+
+    def start_gradient(self) -> Params:
+        """The gradient, in evaluation mode, of the mean loss of all samples at the model that was received."""
+        objective, total = self.client.objective, Params()
+        params = {**self.start, **objective.local()}
+        for rows in torch.split(self._rows, objective.task.statistics.size):
+            self.flops += objective.flops(self.start, rows.cpu()).done
+            x, y = objective.x[rows], objective.y[rows]
+            grads = objective.gradient(params, x, y, self.job.labels, training=False)[1]
+            share = len(rows) / len(self._rows)
+            total = {name: total.get(name, 0) + share * grad for name, grad in grads.items()}
+        return multiply(total, self.job.part.keep)
 
 
 def reason(error: BaseException) -> str:

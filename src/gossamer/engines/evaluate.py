@@ -59,24 +59,32 @@ class Evaluator:
                 last, outcome = params, self._outcome(params)
             if len(tested):
                 seen = params is last and not self.alone
-                own.append(self._of(outcome, client) if seen else self.own(params, client))
+                own.append(self._of(outcome, client) if seen else self.on_client(params, client)[1])
             whole += [] if shared else [_mean(outcome)]
         loss, accuracy = np.mean(whole, axis=0)
         return {
             "accuracy": float(accuracy),
             "loss": float(loss),
-            "personal_accuracy": sum(own) / len(own) if own else math.nan,
-            "worst_tenth_accuracy": worst_tenth(own),
+            **personal_figures(own),
         }
+
+    def by_client(self, personal: Callable[[int], Params]) -> dict[str, float]:
+        """The same where there is no global model: accuracy and loss of what clients deploy, by test samples."""
+        tested = [client for client in range(self.split.clients) if len(self.split.test(client))]
+        sizes = [len(self.split.test(client)) for client in tested]
+        found = [self.on_client(personal(client), client) for client in tested]
+        own = [accuracy for _, accuracy in found]
+        loss, accuracy = np.average(found, axis=0, weights=sizes) if found else (math.nan, math.nan)
+        return {"accuracy": float(accuracy), "loss": float(loss), **personal_figures(own)}
 
     def whole(self, params: Params) -> tuple[float, float]:
         """Loss and accuracy on all test samples."""
         return _mean(self._outcome(params))
 
-    def own(self, params: Params, client: int) -> float:
-        """A client's accuracy on its personal test set; no number, where that is empty."""
+    def on_client(self, params: Params, client: int) -> tuple[float, float]:
+        """Loss and accuracy on a client's personal test set; no numbers, where that is empty."""
         tested = self.split.test(client)
-        return float(self._outcome(params, tested, self._labels(client)).right.mean()) if len(tested) else math.nan
+        return _mean(self._outcome(params, tested, self._labels(client))) if len(tested) else (math.nan, math.nan)
 
     def _of(self, outcome: Outcome, client: int) -> float:
         """The same from answers to all test samples."""
@@ -97,6 +105,12 @@ class Evaluator:
             outputs = list(outputs)
         loss, right = self.objective.judged(outputs, self.y[picked], labels)
         return Outcome(loss, right.to("cpu", torch.float64).numpy(), torch.cat(list(outputs)) if keep else None)
+
+
+def personal_figures(own: Sequence[float]) -> dict[str, float]:
+    """The mean of clients' own accuracies, and that of the worst tenth of them."""
+    mean = sum(own) / len(own) if own else math.nan
+    return {"personal_accuracy": mean, "worst_tenth_accuracy": worst_tenth(own)}
 
 
 def worst_tenth(own: Sequence[float]) -> float:

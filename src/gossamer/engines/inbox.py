@@ -6,23 +6,33 @@ early waits as its own small bytes; nobody waits for a client that is known not 
 
 from collections import deque
 from collections.abc import Callable, Iterable
+from typing import NamedTuple
 
-from gossamer.wire import Letter
+from gossamer.engines.client import Failure
+from gossamer.types import State
+from gossamer.wire import Frame
+
+
+class Reply(NamedTuple):
+    """What came of a client: its message, or (``None``) none that arrived; what it remembers; why it failed, if so."""
+
+    data: Frame | None = None
+    state: State | None = None
+    failure: Failure | None = None
+    injected: bool = False
 
 
 class Inbox:
-    """Hands messages on in client order."""
+    """Hands replies on in client order."""
 
-    def __init__(self, cohort: Iterable[int], deliver: Callable[[int, Letter], None]) -> None:
+    def __init__(self, cohort: Iterable[int], deliver: Callable[[int, Reply], None]) -> None:
         self._awaited = deque(cohort)
-        self._early: dict[int, Letter | None] = {}
+        self._early: dict[int, Reply] = {}
         self._deliver = deliver
 
-    def put(self, client: int, data: Letter | None) -> None:
-        """A client's message has come, or (``None``) will never come."""
-        self._early[client] = data
+    def put(self, client: int, reply: Reply) -> None:
+        """A client's reply has come, or will never come."""
+        self._early[client] = reply
         while self._awaited and self._awaited[0] in self._early:
             first = self._awaited.popleft()
-            message = self._early.pop(first)
-            if message is not None:
-                self._deliver(first, message)
+            self._deliver(first, self._early.pop(first))

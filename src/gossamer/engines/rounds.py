@@ -1,57 +1,68 @@
 """A run in progress, wherever its clients are: the server's half of every round, and the run's folder.
 
-A round, top to bottom: draw the cohort; brief each client; let it train; fold what arrives, in client order whatever
-order it came in; finish; evaluate; write it down. A client that fails, or whose message is refused, is named with the
-reason and the round goes on without it. How clients are reached is the engine's: :mod:`gossamer.engines.simulate` has
+A round, top to bottom: draw the cohort; for each exchange of the method tell each client what to do, let it train, fold
+what arrives, in client order whatever order it came in, and finish; evaluate; write it down. Each client of an exchange
+has one outcome, from which all else follows. One that fails, or whose message is refused, is named with the reason and
+the round goes on without it. How clients are reached is the engine's: :mod:`gossamer.engines.simulate` has
 them in this process, :mod:`gossamer.engines.flower` across a network.
 """
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from gossamer import tree
+from gossamer.bound import BoundExchange
 from gossamer.clients import Clients
-from gossamer.engines.client import reason
-from gossamer.engines.inbox import Inbox
+from gossamer.engines.client import Failure
+from gossamer.engines.inbox import Inbox, Reply
 from gossamer.engines.ledger import Ledger
 from gossamer.engines.options import Options
 from gossamer.errors import RunError
+from gossamer.exchange import GLOBAL, Assignment, Outcome
 from gossamer.machine import machine
 from gossamer.method import Method
 from gossamer.objective import Objective
-from gossamer.random import Key, choice, fold
+from gossamer.random import Key, fold
 from gossamer.random import key as make_key
 from gossamer.runs import RunFolder, read_about, read_metrics
-from gossamer.servers import Place, Visit
+from gossamer.samplers import Pool
 from gossamer.summary import summarise
 from gossamer.tasks import Task
 from gossamer.types import Clock, Params, State
-from gossamer.views.overlap import figures
-from gossamer.wire import Letter
 
 Record = dict[str, Any]
 Watch = Callable[[Record], None]
 
 PATIENCE = 3
-"""After so many rounds in a row in which every client failed of itself, a run stops."""
+"""After so many rounds in a row in which every client failed of itself, for various reasons, a run stops."""
 
 INJECTED = "failed as asked (failure rate)"
 
 
 @dataclass(frozen=True)
 class Result:
-    """A run that has ended: its metrics by round, and its last model, in evaluation mode."""
+    """A run that has ended: its metrics by round, and its last model."""
 
     about: dict[str, Any]
     metrics: list[Record]
-    module: nn.Module
     path: Path | None
+    run: "Rounds" = field(repr=False)
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """The network as it was trained together, in evaluation mode."""
+        return self.run.module().eval()
+
+    def client_model(self, client: int) -> nn.Module:
+        """The network as a client deploys it, in evaluation mode."""
+        return self.run.client_module(client).eval()
 
     def summary(self) -> dict[str, Any]:
         """What ``gossamer show --json`` prints."""
@@ -64,29 +75,29 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Stage:
-    """One exchange of a round.
+class Turn:
+    """One exchange of one round.
 
-    method: what is exchanged, and what becomes of it
-    place: which exchange of the round, from 0 on
-    last: whether it is the method's own, of which clients remember things
+    exchange: what is exchanged, and what becomes of it
     number: the round
-    failed: how many failures the round had before
-    known: what the server knew of clients' views when they were briefed, where these are personal
-    places: whose models clients train, where that is not the model of all
+    assigned: which model each client trains
+    outcomes: what came of each client that was asked, as it is folded
     """
 
-    method: Method
-    place: int
-    last: bool
+    exchange: BoundExchange
     number: int
-    failed: int = 0
-    known: dict[int, State | None] = field(default_factory=dict)
-    places: dict[int, Place] = field(default_factory=dict)
+    assigned: Mapping[int, Assignment]
+    outcomes: list[Outcome] = field(default_factory=list)
 
-    def key(self, key: Key) -> Key:
-        """The randomness of the exchange, of that of its round."""
-        return early(key, self.place) if not self.last else key
+    @property
+    def asked(self) -> list[int]:
+        """The clients that have something to do, in client order."""
+        return sorted(client for client, to in self.assigned.items() if to.loss_scale != 0)
+
+    @property
+    def failed(self) -> dict[int, str]:
+        """Who failed, or whose message was refused, and why."""
+        return {outcome.client: outcome.reason for outcome in self.outcomes if outcome.reason}
 
 
 class Rounds(ABC):
@@ -97,12 +108,11 @@ class Rounds(ABC):
         self.cohort_size = options.cohort(task.clients)
         self.key = make_key(options.seed)
         self.objective = Objective(task, options.device, self.key)
-        self.method = method.fit(self.objective)
+        self.method = method.bind(self.objective)
         self.like = self.objective.initial()
         self.choice: dict[str, Any] = {"executor": options.executor}
-        self.server: State = self.method.server.init(method.form.hold(self.like, fold(self.key, "form")))
-        self.clients = Clients(options.device)
-        self.models = Clients(options.device)
+        self.server: State = self.method.init(self.like, self.key)
+        self.clients, self.models = Clients(options.device), self.method.models
         self.metrics: list[Record] = []
         self.saving = 0.0
         self._last: tuple[Params, Params] | None = None
@@ -118,8 +128,12 @@ class Rounds(ABC):
     # What engines differ in.
 
     @abstractmethod
-    def exchange(self, stage: Stage, cohort: Sequence[int], ledger: Ledger, inbox: Inbox) -> None:
-        """Have the cohort trained, and put what arrives of each client, or ``None``, into the inbox."""
+    def exchange(self, turn: Turn, ledger: Ledger, inbox: Inbox) -> None:
+        """Have those who are asked do their part, and put what comes of each client into the inbox."""
+
+    @abstractmethod
+    def available(self) -> Mapping[int, int]:
+        """The clients that are there, with their numbers of training samples."""
 
     @abstractmethod
     def evaluated(self, number: int, ledger: Ledger) -> dict[str, float]:
@@ -170,26 +184,25 @@ class Rounds(ABC):
             self.rounds(folder, watch)
         finally:
             self.close()
-        return Result(self.about, self.metrics, self.module().eval(), folder.path if folder else None)
+        return Result(self.about, self.metrics, folder.path if folder else None, self)
 
     def rounds(self, folder: RunFolder | None, watch: Watch) -> None:
         """Round after round, until all are done or everybody keeps failing."""
-        streak = 0
+        streak, problem = 0, ""
         for number in range(len(self.metrics), self.options.rounds):
             record = self.round(number, folder)
             watch(record)
             streak = streak + 1 if _all_failed(record) else 0
+            problem = f"every client failed in round {number + 1}: {_last_reason(record)}" if streak else problem
             if streak == PATIENCE:
-                raise RunError(
-                    f"every client failed in {PATIENCE} rounds in a row; the last said: {_last_reason(record)}"
-                )
+                break
+        if problem:
+            raise RunError(problem)
 
     def round(self, number: int, folder: RunFolder | None) -> Record:
         """One round, from the cohort to the checkpoint."""
         ledger = Ledger()
-        cohort = self.cohort(number)
-        self.prepare(number, cohort, ledger)
-        self.train(number, cohort, ledger)
+        cohort = self.train(number, ledger)
         with ledger.time("evaluate"):
             due = (number + 1) % self.options.eval_every == 0 or number + 1 == self.options.rounds
             evaluated = self.evaluated(number, ledger) if due else {}
@@ -205,94 +218,114 @@ class Rounds(ABC):
         self.metrics.append(record)
         return record
 
-    def cohort(self, number: int) -> list[int]:
+    def train(self, number: int, ledger: Ledger) -> list[int]:
+        """All exchanges of a round; who took part. What clients remember counts if the round does."""
+        before = self.server
+        try:
+            cohort = self.cohort(number, ledger)
+            self.prepare(number, cohort, ledger)
+            for exchange in self.method.exchanges:
+                self.carry_out(exchange, number, cohort, ledger)
+        except BaseException:
+            self.server = before
+            self.clients.discard()
+            self.models.discard()
+            raise
+        self.clients.commit()
+        self.models.commit()
+        return cohort
+
+    def cohort(self, number: int, ledger: Ledger) -> list[int]:
         """Who takes part in a round, in client order."""
-        return [int(c) for c in choice(fold(self.key, "cohort", number), self.task.clients, self.cohort_size)]
+        sampler, pool = self.method.sampler, Pool(self.task.clients, self.available(), self.cohort_size)
+        proposed = sampler.propose(pool, self.clock(number), self.key)
+        if self.method.probe is None:
+            return proposed
+        self.prepare(number, proposed, ledger)
+        return sampler.choose(self.carry_out(self.method.probe, number, proposed, ledger), self.cohort_size)
 
-    def train(self, number: int, cohort: Sequence[int], ledger: Ledger) -> None:
-        """All exchanges of a round that are due."""
-        for place, method in enumerate(self.method.stages):
-            if method.server.due(self.server, self.clock(number)):
-                last, failed = place == len(self.method.before), len(ledger.failures)
-                self.stage(Stage(method, place, last, number, failed), cohort, ledger)
-
-    def stage(self, stage: Stage, cohort: Sequence[int], ledger: Ledger) -> None:
-        """Brief, train, send, fold, finish."""
-        server, clock = stage.method.server, self.clock(stage.number)
+    def carry_out(
+        self, exchange: BoundExchange, number: int, cohort: Sequence[int], ledger: Ledger
+    ) -> Sequence[Outcome]:
+        """One exchange: send, train, fold, finish. What came of each client that was asked, in client order."""
+        server, clock = exchange.server, self.clock(number)
+        assigned = server.assign(self.server, cohort, clock, self.key)
+        if assigned is None:
+            return []
         ledger.begin()
-        if stage.last and stage.method.view.personal:
-            stage.known.update({client: self.known(client) for client in cohort})
-        stage.places.update(server.places(self.server, cohort, clock, self.key))
-        wanted = server.asks(self.server, cohort)
-        asked = [c for c in wanted if c in stage.places and stage.places[c].scale] if server.own else wanted
-        acc, self.revised = server.empty(self.server, stage.places), dict[int, State]()
+        turn, acc = Turn(exchange, number, assigned), server.begin(self.server, assigned)
 
-        def deliver(client: int, data: Letter) -> None:
+        def deliver(client: int, reply: Reply) -> None:
             nonlocal acc
-            try:
-                clock, key = self.at(stage, client)
-                known, visit = stage.known.get(client), self.visit(stage, client)
-                then = stage.method.revised(data, self.server, clock, known)
-                acc = stage.method.receive(acc, data, self.server, clock, key, known, visit)
-                self.revised[client] = then
-                ledger.fold(client)
-            except Exception as error:  # whatever a message does to its decoder, it ends as a refusal with a reason
-                ledger.fail(client, f"refused: {reason(error)}")
+            acc, outcome = self.folded(turn, client, reply, acc, ledger)
+            turn.outcomes.append(outcome)
 
         with ledger.time("train"):
-            self.exchange(stage, asked, ledger, Inbox(asked, deliver))
+            self.exchange(turn, ledger, Inbox(turn.asked, deliver))
         after = server.finish(self.server, acc, clock)
-        self.approve(stage, asked, len(cohort) - len(wanted), after, ledger)
+        self.approve(turn, after)
         self.server = after
-        for slot, model in server.moved(acc):
-            self.models.put(slot, {"params": model})
-        ledger.notes |= server.notes(after, acc)
-        if stage.last:
-            self.settled(stage, asked, ledger)
+        arrived = [outcome.client for outcome in turn.outcomes if outcome.folded] if exchange.last else []
+        changes = {client: (self.clients.get(client), self.clients.staged(client)) for client in arrived}
+        ledger.notes |= exchange.measure(after, acc, changes)
+        return turn.outcomes
 
-    def approve(self, stage: Stage, asked: Sequence[int], heard: int, after: State, ledger: Ledger) -> None:
-        """Refuse an exchange that is not to count: here one that no run can go on from.
+    def folded(self, turn: Turn, client: int, reply: Reply, acc: Any, ledger: Ledger) -> tuple[Any, Outcome]:
+        """The sum with a client's reply in it, and what came of the client, which is staged to be remembered."""
+        failure, known, values = reply.failure, State(), dict[str, float]()
+        if reply.data is not None and failure is None:
+            try:
+                acc, known, values = self._fold(turn, client, reply, acc)
+                ledger.fold(client)
+            except Exception as error:  # whatever a message does to its decoder, it ends as a refusal with a reason
+                refused = Failure.of(error)
+                failure = refused._replace(reason=f"refused: {refused.reason}")
+        if failure is not None:
+            ledger.fail(client, failure.reason)
+        arrived = reply.data is not None and failure is None
+        if turn.exchange.last:
+            self.settle(turn, client, reply, arrived, known)
+        version, (reason, cause) = turn.exchange.version(self.clock(turn.number)), failure or ("", None)
+        return acc, Outcome(client, turn.exchange.number, version, arrived, values, reason, cause, reply.injected)
 
-        ``heard`` is how many of the cohort were not asked, as the server has heard them before.
+    def _fold(self, turn: Turn, client: int, reply: Reply, acc: Any) -> tuple[Any, State, dict[str, float]]:
+        assert reply.data is not None
+        clock, key = self.at(turn, client)
+        known = self.tracked(turn, client)
+        arrival, after = turn.exchange.read_upload(reply.data, self.server, clock, key, turn.assigned[client], known)
+        said = {name: value for name, value in arrival.sections.items() if isinstance(value, float)}
+        return turn.exchange.server.fold(acc, arrival), after, said
+
+    @abstractmethod
+    def settle(self, turn: Turn, client: int, reply: Reply, arrived: bool, known: State) -> None:
+        """Stage what is remembered of a client, now that it is known whether its message arrived.
+
+        ``known`` is what its message says of what it holds from now on.
         """
-        if not tree.finite(stage.method.server.model(after)):
+
+    def approve(self, turn: Turn, after: State) -> None:
+        """Refuse an exchange that is not to count: here one that no run can go on from."""
+        alone = [outcome for outcome in turn.outcomes if outcome.reason and not outcome.injected]
+        if alone and len(alone) == len(turn.assigned) and len({outcome.reason for outcome in alone}) == 1:
+            count = f"all {len(alone)} clients" if len(alone) > 1 else f"client {alone[0].client}"
+            raise RunError(f"{count} failed in round {turn.number + 1}: {alone[0].reason}") from alone[0].cause
+        if not all(tree.finite(model) for model in turn.exchange.server.download(after, GLOBAL).models):
             raise RunError(
-                f"the global model is not finite after round {stage.number + 1}: training diverges; start a new run "
+                f"the global model is not finite after round {turn.number + 1}: training diverges; start a new run "
                 "with a smaller learning rate (--lr, or --global-lr where there is one)"
             )
 
-    def settled(self, stage: Stage, asked: Sequence[int], ledger: Ledger) -> None:
-        """Note what the last exchange of a round changed of clients' views."""
-        if self.method.view.personal:
-            ledger.notes["masks"] = self._masks(stage.known)
+    def tracked(self, turn: Turn, client: int) -> State | None:
+        """What the server knows of the memory of a client's view; nothing before its first round."""
+        return self.clients.get(client).get("view") if turn.exchange.last else None
 
-    def visit(self, stage: Stage, host: int) -> Visit | None:
-        """What a client trains, where that is not the model of all."""
-        place = stage.places.get(host)
-        return place and Visit(place.slot, place.scale, self.slot(place.slot))
+    def at(self, turn: Turn, client: int) -> tuple[Clock, Key]:
+        """When and where, and the randomness of an exchange."""
+        return self.clock(turn.number, client), turn.exchange.key(self.round_key(turn.number))
 
-    def slot(self, client: int) -> Params:
-        """A client's own model, where the server keeps one; until it has moved, the one that all started with."""
-        own: Params | None = self.models.get(client).get("params")
-        origin: Params = self.server.get("origin", self.model())
-        return own or origin
-
-    def _masks(self, known: dict[int, State | None]) -> dict[str, float | None]:
-        """How the masks of those whose messages were folded moved, and what they have in common."""
-        start = self.method.view.start
-        before = {client: known[client] or start(self.like, client) for client in self.revised}
-        after = {client: then or before[client] for client, then in self.revised.items()}
-        return figures(before, after, self.like)
-
-    def known(self, client: int) -> State | None:
-        """What the server knows of a client's view, where that is personal."""
-        return self.clients.get(client).get("view")
-
-    def at(self, stage: Stage | int, client: int) -> tuple[Clock, Key]:
-        """When and where, and the randomness of a round, or of an exchange of it."""
-        number = stage if isinstance(stage, int) else stage.number
-        key = fold(self.key, "round", number)
-        return self.clock(number, client), key if isinstance(stage, int) else stage.key(key)
+    def round_key(self, number: int) -> Key:
+        """The randomness of a round."""
+        return fold(self.key, "round", number)
 
     def clock(self, number: int, client: int = -1) -> Clock:
         """When and where; at the server, where no client is named."""
@@ -302,7 +335,10 @@ class Rounds(ABC):
 
     def model(self) -> Params:
         """What the server holds."""
-        return self.method.server.model(self.server)
+        first, *others = self.method.global_models(self.server)
+        if others:
+            raise RunError("there is no one model: each client chooses among several; ask for result.client_model(i)")
+        return first
 
     def deployed(self) -> Params:
         """The network's tensors that follow from what the server holds."""
@@ -312,15 +348,14 @@ class Rounds(ABC):
         """The network to use after the last round."""
         return self.objective.build(self.deployed())
 
+    @abstractmethod
+    def client_module(self, client: int) -> nn.Module:
+        """The network that a client deploys."""
+
     def _deploy(self, held: Params) -> Params:
         if self._last is None or self._last[0] is not held:
             self._last = held, self.method.form.deploy(held, self.like)
         return self._last[1]
-
-
-def early(key: Key, place: int) -> Key:
-    """The randomness of an exchange that comes before a round's last, of that of the round."""
-    return fold(key, "stage", place)
 
 
 def _all_failed(record: Record) -> bool:

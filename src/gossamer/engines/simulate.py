@@ -1,25 +1,28 @@
 """The simulator: every client in this process, every message made of real bytes."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from torch import Tensor, nn
 
-from gossamer.engines.client import Answer, Client, Order
+from gossamer.bound import BoundExchange
+from gossamer.engines.client import Answer, Client, Failure, Order
 from gossamer.engines.evaluate import Evaluator
 from gossamer.engines.executors import EXECUTORS, Executor, OneByOne, SideBySide, Stacked, choose, threads
-from gossamer.engines.inbox import Inbox
+from gossamer.engines.inbox import Inbox, Reply
 from gossamer.engines.ledger import Ledger
 from gossamer.engines.options import AUTO, Options
-from gossamer.engines.rounds import INJECTED, Result, Rounds, Stage, Watch
-from gossamer.method import Method, own
+from gossamer.engines.rounds import INJECTED, Result, Rounds, Turn, Watch
+from gossamer.exchange import Assignment
+from gossamer.jobs import own_key
+from gossamer.method import Method
 from gossamer.random import fold, uniform
 from gossamer.runs import RunFolder, read_about
-from gossamer.servers import Visit
 from gossamer.tasks import Task
 from gossamer.types import Params, State
-from gossamer.wire import Letter
+from gossamer.wire import Body
 
 BRIEF: dict[str, Callable[[Client], Executor]] = {"one-by-one": OneByOne, "stacked": Stacked}
 """What has a round's early exchanges done, by the executor of the last; with others nothing is compiled.
@@ -60,11 +63,11 @@ class Simulation(Rounds):
         self.objective.check(self.like)
         self.split = task.split.pooled(len(task.data.test)) if method.pooled else task.split
         self.client = Client(self.method, self.objective)
-        self.evaluate = Evaluator(self.objective, self.labels if method.labels == "own" else None)
+        self.evaluate = Evaluator(self.objective, self.labels if self.method.training.labels else None)
         self.channel = options.channel.fit(task.clients, self.key)
         auto = options.executor == AUTO
         self.executor: Executor | None = None if auto else EXECUTORS[options.executor](self.client)
-        self.early: list[Executor] = []
+        self.early: dict[int, Executor] = {}
         self.ready = False
 
     def restore(self, path: Path) -> RunFolder:
@@ -78,19 +81,24 @@ class Simulation(Rounds):
 
     def close(self) -> None:
         """Let go of the executor's processes and memory."""
-        for executor in (*self.early, *([] if self.executor is None else [self.executor])):
+        for executor in (*self.early.values(), *([] if self.executor is None else [self.executor])):
             executor.close()
+
+    def available(self) -> Mapping[int, int]:
+        """Everybody."""
+        return self._sizes
+
+    @cached_property
+    def _sizes(self) -> dict[int, int]:
+        return dict(enumerate(self.split.sizes().tolist()))
 
     def prepare(self, number: int, cohort: Sequence[int], ledger: Ledger) -> None:
         """Have an executor ready for work: choosing one and compiling are counted by themselves."""
-        if self.ready:
+        if self.ready or not cohort:
             return
         with ledger.time("prepare"):
             client = max(cohort, key=lambda c: len(self.split.train(c)))  # whoever has a full batch, if anybody has
-            clock, key = self.at(number, client)
-            visit = Visit(client, 1.0, self.slot(client)) if self.method.server.own else None
-            data = self.method.brief(self.server, clock, key, known=self.known(client), visit=visit).data
-            order = Order(clock, key, data, self.clients.get(client), self.split.train(client))
+            order = self.order(Turn(self.method.training, number, {client: self.trial(client)}), client, None)[0]
             if self.executor is None:
                 left = self.options.rounds - number
                 name, self.executor, rates = choose(self.client, order, len(cohort), left)
@@ -99,55 +107,65 @@ class Simulation(Rounds):
                 with threads(self.executor.threads):
                     self.executor.prepare(order, len(cohort))
         self.about |= self.choice
-        gpu = self.objective.device.type == "cuda"
-        make = BRIEF.get(self.choice["executor"], Stacked if gpu else SideBySide)
-        self.early = [make(Client(stage, self.objective)) for stage in self.method.before]
         self.ready = True
 
-    def cohort(self, number: int) -> list[int]:
+    def trial(self, client: int) -> Assignment:
+        """What a client would train in a round like any other."""
+        home = self.method.home(client)
+        return home if home.owner is None else home._replace(loss_scale=1.0)
+
+    def executor_of(self, exchange: BoundExchange) -> Executor:
+        """Who has an exchange done; those before the last have a step or two a client, so nothing is compiled."""
+        if exchange.last:
+            return self.executor or OneByOne(self.client)
+        if exchange.number not in self.early:
+            gpu = self.objective.device.type == "cuda"
+            make = BRIEF.get(self.choice["executor"], Stacked if gpu else SideBySide)
+            self.early[exchange.number] = make(Client(self.method, self.objective, exchange))
+        return self.early[exchange.number]
+
+    def cohort(self, number: int, ledger: Ledger) -> list[int]:
         """Who takes part in a round, in client order."""
-        return [0] if self.method.pooled else super().cohort(number)
+        return [0] if self.method.pooled else super().cohort(number, ledger)
 
-    def exchange(self, stage: Stage, cohort: Sequence[int], ledger: Ledger, inbox: Inbox) -> None:
-        """The executor trains, the channel carries; once the server has everything, clients learn what arrived."""
-        executor = self.executor or OneByOne(self.client) if stage.last else self.early[stage.place]
-        after, lost = dict[int, State](), len(ledger.lost)
+    def exchange(self, turn: Turn, ledger: Ledger, inbox: Inbox) -> None:
+        """The executor trains, the channel carries; once a message is folded, its client learns that it arrived."""
+        executor = self.executor_of(turn.exchange)
         with threads(executor.threads):
-            for order, result in executor.run(self.orders(stage, cohort, ledger, inbox)):
+            for order, result in executor.run(self.orders(turn, ledger, inbox)):
                 with ledger.time("receive"):
-                    client, letter = order.clock.client, self.carry(order, result, ledger)
-                    after |= {} if isinstance(result, str) else {client: result.state}
-                    inbox.put(client, letter)
+                    inbox.put(order.clock.client, self.carry(order, result, ledger))
         ledger.wait()
-        missing = {*ledger.lost[lost:], *(failure["client"] for failure in ledger.failures[stage.failed :])}
-        for client, state in after.items() if stage.last else ():
-            self.clients.put(client, self.method.settle(state, client not in missing))
 
-    def orders(self, stage: Stage, cohort: Sequence[int], ledger: Ledger, inbox: Inbox) -> Iterator[Order]:
-        """What each client of the cohort is to do, made as it is asked for."""
-        body, method = None, stage.method
-        for client in cohort:
-            clock, key = self.at(stage, client)
+    def orders(self, turn: Turn, ledger: Ledger, inbox: Inbox) -> Iterator[Order]:
+        """What each client that is asked is to do, made as it is asked for."""
+        common = None
+        for client in turn.asked:
             with ledger.time("brief"):
-                if method.broadcasts:
-                    body = body or method.load(self.server, clock, key)
-                known, visit = stage.known.get(client), self.visit(stage, client)
-                sent = method.brief(self.server, clock, key, body, known, visit)
-                ledger.down.update(sent.kinds)
+                if common is None:
+                    common = turn.exchange.make_common(self.server, *self.at(turn, client))
+                order, kinds = self.order(turn, client, common)
+                ledger.down.update(kinds)
             rate = self.options.failure_rate
-            if rate and uniform(fold(own(key, clock), "failure"), 1).item() < rate:
-                ledger.fail(client, INJECTED)
-                inbox.put(client, None)
+            if rate and uniform(fold(own_key(order.key, order.clock), "failure"), 1).item() < rate:
+                inbox.put(client, Reply(failure=Failure(INJECTED), injected=True))
             else:
-                state = self.clients.get(client) if stage.last else {}
-                yield Order(clock, key, sent.data, state, self.split.train(client))
+                yield order
 
-    def carry(self, order: Order, result: Answer | str, ledger: Ledger) -> Letter | None:
+    def order(self, turn: Turn, client: int, common: Body | None) -> tuple[Order, dict[str, int]]:
+        """What one client is to do, and the bytes of the message that tells it."""
+        clock, key = self.at(turn, client)
+        known, exchange = self.tracked(turn, client), turn.exchange
+        common = common or exchange.make_common(self.server, clock, key)
+        sent = exchange.make_download(self.server, clock, key, turn.assigned[client], known, common)
+        state = self.clients.get(client) if exchange.last else {}
+        return Order(clock, key, sent.data, state, self.split.train(client)), sent.kinds
+
+    def carry(self, order: Order, result: Answer | Failure, ledger: Ledger) -> Reply:
         """What arrives of a client's answer."""
-        clock, mine = order.clock, own(order.key, order.clock)
-        if isinstance(result, str):
-            ledger.fail(clock.client, result)
-            return None
+        clock, mine = order.clock, own_key(order.key, order.clock)
+        if isinstance(result, Failure):
+            return Reply(failure=result)
         ledger.train(result.loss, result.flops)
         if not self.method.pooled:  # which no device does
             ledger.work(clock.client, self.channel.work(result.flops, clock, fold(mine, "work")))
@@ -156,30 +174,43 @@ class Simulation(Rounds):
             receipt = self.channel.send(len(result.sent.data), clock, fold(mine, "channel"))
             ledger.send(clock.client, result.sent.kinds, receipt, result.fate)
             delivered = receipt.delivered
-        return result.sent.data if delivered else None
+        return Reply(result.sent.data if delivered else None, result.state)
+
+    def settle(self, turn: Turn, client: int, reply: Reply, arrived: bool, known: State) -> None:
+        """What the client itself remembers."""
+        if reply.state is not None:
+            self.clients.stage(client, turn.exchange.settle(reply.state, arrived))
 
     def evaluated(self, number: int, ledger: Ledger) -> dict[str, float]:
         """The global model, and what each client would deploy, on test data that is all here."""
-        return self.evaluate(self.deployed(), self.method.shared, lambda client: self.personal(client, number))
+        first, *others = self.method.global_models(self.server)
+        if others:
+            return self.evaluate.by_client(self.client_params)
+        return self.evaluate(self._deploy(first), self.method.shared, lambda client: self.client_params(client, number))
 
-    def personal(self, client: int, number: int | None = None) -> Params:
+    def client_params(self, client: int, number: int | None = None) -> Params:
         """The network's tensors that a client would deploy; the same object for all that share the server's.
 
         ``number`` is the round after which that is, if not the last of the record: what is tuned depends on it.
         """
-        home = 0 if self.method.pooled else client
-        model, state = (self.slot(home), {}) if self.method.server.own else (self.model(), self.clients.get(home))
-        held = self.method.personal(model, state, home)
+        home, training = 0 if self.method.pooled else client, self.method.training
+        models = training.server.download(self.server, self.method.home(home)).models
+        held = training.deploy(self.client.choose(models, self.split.train(home)), self.clients.get(home), home)
         if self.method.tune is None:
             return self._deploy(held)
-        after = len(self.metrics) - 1 if number is None else number
+        after = max(0, len(self.metrics) - 1 if number is None else number)
+        clock, key = self.clock(after, client), self.round_key(after)
         with threads(1):  # as nodes of a deployment do it
-            return self._deploy(self.client.tuned(held, *self.at(max(0, after), client), self.split.train(home)))
+            return self._deploy(self.client.tuned(held, clock, key, self.split.train(home)))
 
     def labels(self, client: int) -> Tensor | None:
         """The labels whose scores count for a client, with 1 for each; none means all."""
         return self.client.labels(self.split.train(0 if self.method.pooled else client))
 
+    def client_module(self, client: int) -> nn.Module:
+        """The network that a client deploys."""
+        return self.objective.build(self.client_params(client))
+
     def module(self) -> nn.Module:
         """The network to use after the last round: the pooled client's own, where there is no federation."""
-        return self.objective.build(self.personal(0)) if self.method.pooled else super().module()
+        return self.objective.build(self.client_params(0)) if self.method.pooled else super().module()

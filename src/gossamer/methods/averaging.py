@@ -3,23 +3,29 @@
 from gossamer.codecs import Dense
 from gossamer.errors import require
 from gossamer.method import Method
+from gossamer.methods.registry import recipe
 from gossamer.servers import Mean, Weights
 from gossamer.solvers import SGD, Ditto, PerFedAvg, PFedMe
 from gossamer.views import Full
 
+__all__ = ["centralised", "ditto", "fedavg", "fedavg_tuned", "fedprox", "fedsgd", "local", "per_fedavg", "pfedme"]
 
+
+@recipe
 def fedavg(
     lr: float = 0.1, epochs: int = 5, steps: int | None = None, batch: int | None = 16, weights: Weights = "samples"
 ) -> Method:
     """Federated averaging (McMahan et al., 2017): clients train, the server averages their changes."""
-    return Method(Full(), SGD(lr, epochs, steps, batch), Dense(), Mean(weights))
+    return Method.of(Full(), SGD(lr, epochs, steps, batch), Dense(), Mean(weights))
 
 
+@recipe
 def fedsgd(lr: float = 0.5, weights: Weights = "samples") -> Method:
     """One full-batch gradient from each client a round: gradient descent, spread out."""
-    return Method(Full(), SGD(lr, steps=1, batch=None), Dense(), Mean(weights))
+    return Method.of(Full(), SGD(lr, steps=1, batch=None), Dense(), Mean(weights))
 
 
+@recipe
 def fedprox(
     lr: float = 0.1,
     epochs: int = 5,
@@ -32,19 +38,22 @@ def fedprox(
 
     mu: strength of the pull; 0 is FedAvg
     """
-    return Method(Full(), SGD(lr, epochs, steps, batch, proximal=mu), Dense(), Mean(weights))
+    return Method.of(Full(), SGD(lr, epochs, steps, batch, proximal=mu), Dense(), Mean(weights))
 
 
+@recipe
 def local(lr: float = 0.1, epochs: int = 5, steps: int | None = None, batch: int | None = 16) -> Method:
     """Every client alone: no communication, each goes on from its own model."""
-    return Method(Full(), SGD(lr, epochs, steps, batch), send="nothing")
+    return Method.of(Full(), SGD(lr, epochs, steps, batch), send="nothing")
 
 
+@recipe
 def centralised(lr: float = 0.1, epochs: int = 5, steps: int | None = None, batch: int | None = 16) -> Method:
     """All samples in one place, no federation: the upper reference."""
-    return Method(Full(), SGD(lr, epochs, steps, batch), send="nothing", pooled=True)
+    return Method.of(Full(), SGD(lr, epochs, steps, batch), send="nothing", pooled=True)
 
 
+@recipe
 def ditto(
     lr: float = 0.1,
     epochs: int = 2,
@@ -55,9 +64,10 @@ def ditto(
 ) -> Method:
     """FedAvg, and at each client a model of its own that is pulled towards the global one (Li et al., 2021)."""
     solver = Ditto(lr, epochs, batch=batch, personal_epochs=personal_epochs, lam=lam)
-    return Method(Full(), solver, Dense(), Mean(weights))
+    return Method.of(Full(), solver, Dense(), Mean(weights))
 
 
+@recipe
 def fedavg_tuned(
     lr: float = 0.1,
     epochs: int = 5,
@@ -74,6 +84,7 @@ def fedavg_tuned(
     return fedavg(lr, epochs, steps, batch, weights).with_parts(tune=SGD(lr, tune_epochs, batch=batch))
 
 
+@recipe
 def per_fedavg(
     lr: float = 0.1,
     epochs: int = 5,
@@ -88,9 +99,10 @@ def per_fedavg(
     """
     solver = PerFedAvg(lr, epochs, steps, batch, inner=inner)
     tune = SGD(inner, steps=1, batch=batch) if inner else None
-    return Method(Full(), solver, Dense(), Mean(weights), tune=tune)
+    return Method.of(Full(), solver, Dense(), Mean(weights), tune=tune)
 
 
+@recipe
 def pfedme(
     lr: float = 0.01,
     personal_lr: float = 0.05,
@@ -115,4 +127,4 @@ def pfedme(
         inner_steps=inner_steps,
         lam=lam,
     )
-    return Method(Full(), solver, Dense(), Mean(weights, step=beta))
+    return Method.of(Full(), solver, Dense(), Mean(weights, step=beta))

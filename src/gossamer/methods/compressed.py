@@ -24,11 +24,15 @@ from gossamer.codecs.noise import Kind
 from gossamer.forms import Supermask
 from gossamer.method import Method
 from gossamer.methods.averaging import fedavg
+from gossamer.methods.registry import recipe
 from gossamer.servers import Average, MaskAverage, Weights
 from gossamer.solvers import Adam, PruningSGD
 from gossamer.views import Full
 
+__all__ = ["drive", "eden", "fedmrn", "fedmrns", "fedpm", "fedsparsify", "signsgd", "subsample", "terngrad", "topk"]
 
+
+@recipe
 def fedmrn(
     lr: float = 0.1,
     epochs: int = 5,
@@ -47,6 +51,7 @@ def fedmrn(
     return _compressed(fedavg(lr, epochs, steps, batch, weights), codec, each=False)
 
 
+@recipe
 def fedmrns(
     lr: float = 0.1,
     epochs: int = 5,
@@ -65,15 +70,17 @@ def fedmrns(
     return _compressed(fedavg(lr, epochs, steps, batch, weights), codec, each=False)
 
 
+@recipe
 def fedpm(
     lr: float = 0.1, epochs: int = 5, steps: int | None = None, batch: int | None = 16, scale: float = math.e
 ) -> Method:
     """Masks over frozen weights, drawn from trained scores: one bit a parameter (Isik et al., 2023)."""
     solver = Adam(lr, epochs, steps, batch)
     server = MaskAverage("uniform")
-    return Method(Full(), solver, Lift(SampledMask()), server, send="model", form=Supermask(scale))
+    return Method.of(Full(), solver, Lift(SampledMask()), server, send="model", form=Supermask(scale))
 
 
+@recipe
 def fedsparsify(
     lr: float = 0.1,
     epochs: int = 5,
@@ -84,9 +91,10 @@ def fedsparsify(
 ) -> Method:
     """Weights are pruned by magnitude while training, and the pruned model is sent (Stripelis et al., 2022)."""
     solver = PruningSGD(lr, epochs, steps, batch, sparsity=sparsity)
-    return Method(Full(), solver, Lift(Sparse()), Average(weights), send="model")
+    return Method.of(Full(), solver, Lift(Sparse()), Average(weights), send="model")
 
 
+@recipe
 def signsgd(
     lr: float = 0.1,
     epochs: int = 5,
@@ -103,6 +111,7 @@ def signsgd(
     return _compressed(fedavg(lr, epochs, steps, batch, weights), StochasticSign(scale), feedback)
 
 
+@recipe
 def topk(
     lr: float = 0.1,
     epochs: int = 5,
@@ -119,6 +128,7 @@ def topk(
     return _compressed(fedavg(lr, epochs, steps, batch, weights), TopK(share), feedback, each=False)
 
 
+@recipe
 def subsample(
     lr: float = 0.1,
     epochs: int = 5,
@@ -132,6 +142,7 @@ def subsample(
     return _compressed(fedavg(lr, epochs, steps, batch, weights), Subsample(share, rescale), each=False)
 
 
+@recipe
 def terngrad(
     lr: float = 0.1,
     epochs: int = 5,
@@ -147,6 +158,7 @@ def terngrad(
     return _compressed(fedavg(lr, epochs, steps, batch, weights), Ternary(), feedback)
 
 
+@recipe
 def drive(
     lr: float = 0.1,
     epochs: int = 5,
@@ -163,6 +175,7 @@ def drive(
     return _compressed(fedavg(lr, epochs, steps, batch, weights), Drive(scale), feedback, each=False)
 
 
+@recipe
 def eden(
     lr: float = 0.1,
     epochs: int = 5,

@@ -6,13 +6,17 @@ from typing import Literal
 from gossamer.capacity import Capacities
 from gossamer.errors import require
 from gossamer.fleet import AIR, Fleet
-from gossamer.method import Method
+from gossamer.method import Exchange, Method
+from gossamer.methods.registry import recipe
 from gossamer.servers import Compare, Shuffle, WarmUp
 from gossamer.solvers import SGD, Probe
 from gossamer.views import Channels, Full, View
 from gossamer.widths import Ties
 
+__all__ = ["perm", "perm_two_stage"]
 
+
+@recipe
 def perm(
     lr: float = 0.05,
     epochs: int = 1,
@@ -47,10 +51,11 @@ def perm(
     view, size = _widths(capacities, fleet, ties, complexity)
     _check_compared(view, fleet, probe, lambda_, sketch, keep)
     server = Compare("uniform", "cohort", radius, global_lr, lambda_, solve, every, None, sketch, keep, size)
-    before = Method(view, Probe(probe, noise=lambda_ is None), server=server)
-    return Method(view, SGD(lr, epochs, steps, batch), server=_shuffle(warmup, bound, lr, radius), before=(before,))
+    before = Exchange(view, Probe(probe, noise=lambda_ is None), server=server)
+    return Method.of(view, SGD(lr, epochs, steps, batch), server=_shuffle(warmup, bound, lr, radius), before=(before,))
 
 
+@recipe
 def perm_two_stage(
     lr: float = 0.05,
     epochs: int = 1,
@@ -86,8 +91,8 @@ def perm_two_stage(
     _check_compared(view, fleet, probe, lambda_, sketch, keep)
     first, mean = SGD(global_lr, epochs, steps, batch), WarmUp("uniform", "cohort", radius, rounds=warmup)
     compare = Compare("uniform", "cohort", None, 0.0, lambda_, solve, "round", warmup, sketch, keep, size)
-    before = Method(view, first, server=mean), Method(view, Probe(probe, noise=lambda_ is None), server=compare)
-    return Method(view, SGD(lr, epochs, steps, batch), server=_shuffle(warmup, bound, lr, radius), before=before)
+    before = Exchange(view, first, server=mean), Exchange(view, Probe(probe, noise=lambda_ is None), server=compare)
+    return Method.of(view, SGD(lr, epochs, steps, batch), server=_shuffle(warmup, bound, lr, radius), before=before)
 
 
 def _shuffle(warmup: int, bound: float | None, lr: float, radius: float | None) -> Shuffle:

@@ -4,12 +4,16 @@ from typing import Literal
 
 from gossamer.errors import require
 from gossamer.method import Method
+from gossamer.methods.registry import recipe
 from gossamer.servers import Mean, Weights
 from gossamer.solvers import SGD, Exponential, NotingSGD
 from gossamer.views import Personal, Pruned, PrunedChannels
 from gossamer.widths import Ties
 
+__all__ = ["fedspa", "sub_fedavg"]
 
+
+@recipe
 def fedspa(
     lr: float = 0.1,
     epochs: int = 5,
@@ -33,9 +37,10 @@ def fedspa(
     """
     view = Personal(density, init, own_init, mask == "dst", regrow, rate)
     solver = SGD(lr, epochs, steps, batch, weight_decay=weight_decay, clip=clip, schedule=Exponential(decay))
-    return Method(view, solver, server=Mean(weights))
+    return Method.of(view, solver, server=Mean(weights))
 
 
+@recipe
 def sub_fedavg(
     lr: float = 0.1,
     epochs: int = 5,
@@ -70,4 +75,4 @@ def sub_fedavg(
     by_weight = target, share, distance, accuracy
     by_channel = channel_target, channel_share, channel_distance, ties
     view = PrunedChannels(*by_weight, *by_channel) if prune == "hybrid" else Pruned(*by_weight)
-    return Method(view, NotingSGD(lr, epochs, batch=batch), server=Mean(weights, over="holders"))
+    return Method.of(view, NotingSGD(lr, epochs, batch=batch), server=Mean(weights, over="holders"))

@@ -7,16 +7,20 @@ from gossamer.capacity import SHARES, Capacities
 from gossamer.errors import require
 from gossamer.fleet import AIR, Fleet
 from gossamer.method import Method
+from gossamer.methods.registry import recipe
 from gossamer.servers import Mean, Weights
 from gossamer.solvers import SGD
 from gossamer.views import Bernoulli, Channels, View, Windows
 from gossamer.widths import Ties
+
+__all__ = ["fedrolex", "heterofl", "submodel_random", "submodel_rolling"]
 
 By = Literal["channel", "coordinate"]
 Over = Literal["cohort", "holders"]
 Labels = Literal["all", "own"]
 
 
+@recipe
 def submodel_random(
     lr: float = 0.1,
     epochs: int = 5,
@@ -41,9 +45,10 @@ def submodel_random(
     """
     view = _part(by, Channels(capacities, drawn, "random", streams=streams, ties=ties, fleet=fleet), Bernoulli)
     solver = SGD(lr, epochs, steps, batch, momentum, weight_decay, clip)
-    return Method(view, solver, server=Mean(weights, over), labels=labels)
+    return Method.of(view, solver, server=Mean(weights, over), labels=labels)
 
 
+@recipe
 def submodel_rolling(
     lr: float = 0.1,
     epochs: int = 5,
@@ -68,9 +73,10 @@ def submodel_rolling(
     """
     view = _part(by, Channels(capacities, drawn, "shuffled", places, ties=ties, fleet=fleet), Windows, places=places)
     solver = SGD(lr, epochs, steps, batch, momentum, weight_decay, clip)
-    return Method(view, solver, server=Mean(weights, over), labels=labels)
+    return Method.of(view, solver, server=Mean(weights, over), labels=labels)
 
 
+@recipe
 def heterofl(
     lr: float = 0.1,
     epochs: int = 5,
@@ -94,9 +100,10 @@ def heterofl(
     """
     view = _part(by, Channels(capacities, drawn, "static", ties=ties, fleet=fleet), Windows, places=1)
     solver = SGD(lr, epochs, steps, batch, momentum, weight_decay, clip)
-    return Method(view, solver, server=Mean(weights, over), labels=labels)
+    return Method.of(view, solver, server=Mean(weights, over), labels=labels)
 
 
+@recipe
 def fedrolex(
     lr: float = 2e-4,
     epochs: int = 1,
@@ -122,7 +129,7 @@ def fedrolex(
     channels = Channels(capacities, drawn, "rolling", ties=ties, fleet=fleet)
     view = _part(by, channels, Windows, places=places, shuffled=False)
     solver = SGD(lr, epochs, steps, batch, momentum, weight_decay, clip)
-    return Method(view, solver, server=Mean(weights, over), labels=labels)
+    return Method.of(view, solver, server=Mean(weights, over), labels=labels)
 
 
 def _part(by: By, channels: Channels, entries: Callable[..., View], **more: Any) -> View:

@@ -5,11 +5,15 @@ from typing import Literal
 from gossamer.codecs import Lift, OneBit
 from gossamer.codecs.one_bit import Decoder
 from gossamer.method import Method
+from gossamer.methods.registry import recipe
 from gossamer.servers import CodedMean, Weights
 from gossamer.solvers import SGD
 from gossamer.views import Magnitude
 
+__all__ = ["onebit_cs"]
 
+
+@recipe
 def onebit_cs(
     lr: float = 0.5,
     weights: Weights = "samples",
@@ -33,4 +37,4 @@ def onebit_cs(
     """
     codec = OneBit(measurements, rows, matrix, fresh, decoder, share, length, retain, coefficient, accumulate)
     solver = SGD(lr, steps=1, batch=None)
-    return Method(Magnitude(ratio, by, rise), solver, Lift(codec), CodedMean(weights))
+    return Method.of(Magnitude(ratio, by, rise), solver, Lift(codec), CodedMean(weights))

@@ -9,7 +9,7 @@ from gossamer.codecs import Lift, OneBit
 from gossamer.errors import require
 from gossamer.random import Key
 from gossamer.types import Layout
-from gossamer.wire import Body
+from gossamer.wire import Body, summed
 
 TRIED = 10
 """A tenth of the model's entries is measured to see what else a message holds."""
@@ -38,7 +38,7 @@ class Message:
         codec = Lift(OneBit(rows=max(1, layout.size // TRIED)))
         payload = codec.encode(torch.ones(layout.size, dtype=layout.dtype), layout, Key(0, 0))
         again = {"lost": payload["scale"]} if each > 1 else {}
-        sizes = Body.of({**payload, **again}).sizes
+        sizes = summed(Body.of({**payload, **again}))
         return cls(each, sum(sizes.values()) - sizes["signs"])
 
     def bits(self, measurements: float) -> int:

@@ -21,7 +21,7 @@ class Average(Mean):
         mean = acc.mean()
         if acc.cover is None:
             return {**state, "params": self.projected(mean)}
-        params = self.model(state)
+        params: Params = state["params"]
         sent = {name: torch.where(cover > 0, mean[name], params[name]) for name, cover in acc.cover.items()}
         return {**state, "params": self.projected(sent)}
 

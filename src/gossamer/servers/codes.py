@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gossamer.servers.base import Arrival, Place
+from gossamer.exchange import Arrival, Assignment
 from gossamer.servers.mean import Mean, Sum
 from gossamer.types import Clock, Layout, Params, State
 
@@ -48,31 +48,31 @@ class CodedMean(Mean):
     step: 1, as what is decoded is taken as it is
     """
 
-    def empty(self, state: State, places: Mapping[int, Place] | None = None) -> Codes:  # type: ignore[override]
+    def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Codes:  # type: ignore[override]
         """Nothing yet."""
         return Codes()
 
     def fold(self, acc: Codes, arrival: Arrival) -> Codes:  # type: ignore[override]
         """Add one client's code, times its weight, to the sum of those with its part."""
         assert arrival.code is not None
-        code = arrival.code()
+        code, weight = arrival.code(), self.weigh(arrival)
         group = next((group for group in acc.groups if group.fits(arrival.layout)), None)
         if group is None:
             group = Group(arrival, torch.zeros_like(code))
             acc.groups.append(group)
-        group.code.add_(code, alpha=arrival.weight)
-        group.weight += arrival.weight
+        group.code.add_(code, alpha=weight)
+        group.weight += weight
         return acc
 
     def finish(self, state: State, acc: Codes, clock: Clock) -> State:  # type: ignore[override]
         """Decode each mean once, and move the model as :class:`Mean` does."""
-        total: Sum = super().empty(state)
+        total: Sum = self.empty(state["params"])
         for group in acc.groups:
-            super().fold(total, self._decoded(group))
+            self.add(total, self._decoded(group), group.weight)
         return super().finish(state, total, clock)
 
     def _decoded(self, group: Group) -> Arrival:
         first = group.first
         assert first.restore is not None
         change: Params = first.layout.unflatten(first.restore(group.code / group.weight))
-        return Arrival.of(first.client, first.part, change, group.weight)
+        return Arrival.of(first.client, first.part, change, first.samples)

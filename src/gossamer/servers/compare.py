@@ -22,7 +22,7 @@ What the server holds besides the global model:
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal
 
@@ -30,11 +30,13 @@ import torch
 from torch import Tensor
 
 from gossamer import mixing, tree
-from gossamer.errors import ConfigError, require
+from gossamer.errors import PayloadError, require
+from gossamer.exchange import GLOBAL, Arrival, Assignment, Context
+from gossamer.random import Key
 from gossamer.random import key as make_key
-from gossamer.servers.base import Arrival, Crowd, OneModel, Place
+from gossamer.servers.base import MeasuredServer, Server
 from gossamer.servers.mean import Mean, Sum
-from gossamer.types import Clock, Layout, State
+from gossamer.types import Clock, Layout, Params, State
 
 SKETCH = 4096
 """Numbers that a gradient is reduced to where few weights a client are kept."""
@@ -55,7 +57,7 @@ class Gathered:
 
 
 @dataclass(frozen=True)
-class Compare(OneModel):
+class Compare(Server):
     """Moves the global model by the mean gradient, and learns from the gradients who should learn from whom.
 
     weights: what a client counts for in the global model: its samples, or one each (uniform)
@@ -82,8 +84,6 @@ class Compare(OneModel):
     sketch: int | None = None
     keep: int | None = None
     complexity: float = 0.0
-    clients: int = field(default=0, repr=False)
-    trained: tuple[str, ...] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         assert self.mean  # which says what is wrong with its fields
@@ -103,55 +103,67 @@ class Compare(OneModel):
             (not steps or self.lam != 0, "Compare.solve by steps needs a positive lam"),
         )
 
-    def fit(self, crowd: Crowd) -> "Compare":
-        """With the number of clients, and the names of what is trained: others are statistics."""
-        return replace(self, clients=crowd.clients, trained=tuple(crowd.trained))
-
-    @cached_property
+    @property
     def mean(self) -> Mean:
         """What moves the global model."""
         return Mean(self.weights, self.over, self.radius)
 
-    def weigh(self, samples: int, batches: int) -> float:
-        """How many samples there are: the server must know, whatever a client counts for."""
-        return float(samples)
+    def bind(self, context: Context) -> "BoundCompare":
+        """With the number of clients, and the names of what is trained: others are statistics."""
+        return BoundCompare(**vars(self), clients=context.clients, trained=context.trained)
 
-    def due(self, state: State, clock: Clock) -> bool:
-        """In all rounds; or from the first comparison on, until everybody was heard."""
-        return self.once is None or (clock.round >= self.once and not bool(self._ready(state).all()))
 
-    def asks(self, state: State, cohort: Sequence[int]) -> Sequence[int]:
-        """All; or who was not heard before."""
-        return cohort if self.once is None else [client for client in cohort if not self._ready(state)[client]]
+@dataclass(frozen=True)
+class BoundCompare(Compare, MeasuredServer):
+    """The same with the number of clients, and the names of what is trained."""
+
+    clients: int = field(kw_only=True)
+    trained: tuple[str, ...] = field(kw_only=True)
+
+    @cached_property
+    def _mean(self) -> Mean:
+        return self.mean
+
+    def bind(self, context: Context) -> "BoundCompare":
+        """It is bound."""
+        return self
+
+    def assign(self, state: State, cohort: Sequence[int], clock: Clock, key: Key) -> Mapping[int, Assignment] | None:
+        """All; where each is compared once, from that round on those who were not, until everybody was."""
+        if self.once is None:
+            return dict.fromkeys(cohort, GLOBAL)
+        ready = self._ready(state)
+        if clock.round < self.once or bool(ready.all()):
+            return None
+        return {client: Assignment(loss_scale=0.0) if ready[client] else GLOBAL for client in cohort}
 
     def _ready(self, state: State) -> Tensor:
         """Who was heard, where each is once."""
         ready: Tensor = state.get("ready", torch.zeros(self.clients, dtype=torch.bool))
         return ready.cpu()
 
-    def empty(self, state: State, places: Mapping[int, Place] | None = None) -> Gathered:
+    def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Gathered:
         """Nothing yet, but what is kept of those who were heard before, where each is once."""
-        if not self.clients:
-            raise ConfigError("Compare does not know how many clients there are yet: Method.fit tells it")
         size = self.sketch or (SKETCH if self.keep else None)
         sketch = mixing.Sketch(size, make_key(0)) if size else None
-        layout = Layout.of(self.model(state)).only(self.trained)
-        gathered = Gathered(self.mean.empty(state), layout, mixing.Gallery(sketch))
+        layout = Layout.of(state["params"]).only(self.trained)
+        gathered = Gathered(self._mean.empty(state["params"]), layout, mixing.Gallery(sketch))
         if "rows" in state.get("compared", {}):
             gathered.gallery.recall(self._ready(state).nonzero().view(-1).tolist(), state["compared"]["rows"])
         return gathered
 
     def fold(self, acc: Gathered, arrival: Arrival) -> Gathered:
         """Add one client's gradient."""
+        noise = float(arrival.sections.get("noise", 0.0))
+        if noise < 0:
+            raise PayloadError(f"noise must not be negative, got {noise}")
         client, part, layout, like = arrival.client, arrival.part, arrival.layout, acc.total.like
         vector = arrival.vector(acc.total.vector.device)
-        weight = 1.0 if self.weights == "uniform" else arrival.weight
-        self.mean.fold(acc.total, Arrival.laid(client, part, layout, vector, weight))
+        self._mean.fold(acc.total, Arrival.laid(client, part, layout, vector, arrival.samples))
         if not (part.whole and layout == acc.layout):
             vector = acc.layout.flatten(part.spread(layout.unflatten(vector), like))
         acc.gallery.add(client, vector, None if part.whole else acc.layout.flatten(part.coverage(like)))
-        noise = arrival.notes.get("noise", 0.0)
-        acc.facts[client] = {"samples": arrival.weight, "noise": noise, "size": layout.size}
+        acc.facts[client] = {"samples": arrival.samples, "noise": noise, "size": layout.size}
         return acc
 
     def finish(self, state: State, acc: Gathered, clock: Clock) -> State:
@@ -159,13 +171,13 @@ class Compare(OneModel):
         if self.once is not None:
             ready = self._ready(state).clone()
             ready[list(acc.facts)] = True
-            state = {**state, "ready": ready.to(tree.device(self.model(state)))}
+            state = {**state, "ready": ready.to(tree.device(state["params"]))}
         if not acc.facts:
             return state
-        params = self.model(state)
+        params: Params = state["params"]
         rates = {name: self.lr if name in self.trained else float(self.lr > 0) for name in params}
         moved = {name: params[name] + rates[name] * mean for name, mean in acc.total.mean().items()}
-        new = {**state, "params": self.mean.projected(moved)}
+        new = {**state, "params": self._mean.projected(moved)}
         if self.every == "round" or not bool(state.get("met", torch.zeros(1)).any()):
             acc.weights = True
             new |= self._learned(state, acc)
@@ -182,7 +194,7 @@ class Compare(OneModel):
         else:
             compared, mixed = self._dense(before, known, acc, lam, state)
         found = {"compared": {**known, **compared}, "mixing": mixed, "lam": torch.tensor(lam, dtype=torch.float64)}
-        return tree.move(found, str(tree.device(self.model(state))))
+        return tree.move(found, str(tree.device(state["params"])))
 
     def _known(self, before: State, name: str, acc: Gathered) -> Tensor:
         """A number for each client, as it was last told; 0 of those never heard of."""
@@ -223,7 +235,7 @@ class Compare(OneModel):
         who[seen], much[seen] = mixing.nearest(seen, sketches, known["samples"], lam, keep)
         return {"sketches": sketches}, {"who": who, "much": much}
 
-    def notes(self, state: State, acc: Gathered) -> dict[str, Any]:
+    def measure(self, state: State, acc: Gathered) -> dict[str, Any]:
         """How clients mix: how much of its own each keeps, and of how many it learns; medians."""
         if not acc.weights:
             return {}

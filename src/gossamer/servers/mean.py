@@ -8,7 +8,7 @@ FedRolex, Sub-FedAvg). An entry that nobody holds keeps its value; where everybo
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
@@ -16,7 +16,8 @@ from torch import Tensor
 
 from gossamer import tree
 from gossamer.errors import require
-from gossamer.servers.base import Arrival, OneModel, Place
+from gossamer.exchange import Arrival, Assignment, Context
+from gossamer.servers.base import BoundServer
 from gossamer.types import Clock, Layout, Params, State
 
 Weights = Literal["samples", "batches", "uniform"]
@@ -41,7 +42,7 @@ class Sum:
 
 
 @dataclass(frozen=True)
-class Mean(OneModel):
+class Mean(BoundServer):
     """Averages what arrives.
 
     weights: what a client counts for: its samples, its batches, or one each (uniform)
@@ -70,13 +71,20 @@ class Mean(OneModel):
             ),
         )
 
-    def weigh(self, samples: int, batches: int) -> float:
-        """Samples, batches or one."""
-        return float({"samples": samples, "batches": batches, "uniform": 1}[self.weights])
+    def bind(self, context: Context) -> "Mean":
+        """Where clients are drawn by their size, each that is drawn counts alike."""
+        return replace(self, weights=context.sampler.weights or self.weights)
 
-    def empty(self, state: State, places: Mapping[int, Place] | None = None) -> Sum:
+    def weigh(self, arrival: Arrival) -> float:
+        """What an arrival counts for: samples, batches or one."""
+        return float({"samples": arrival.samples, "batches": arrival.batches, "uniform": 1}[self.weights])
+
+    def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Sum:
         """Zero, in the shape of the model."""
-        like = self.model(state)
+        return self.empty(state["params"])
+
+    def empty(self, like: Params) -> Sum:
+        """Zero, in the shape of a model."""
         layout = Layout.of(like)
         vector = torch.zeros(layout.size, dtype=layout.dtype, device=tree.device(like))
         cover = {name: torch.zeros_like(tensor) for name, tensor in like.items()} if self.over == "holders" else None
@@ -84,20 +92,24 @@ class Mean(OneModel):
 
     def fold(self, acc: Sum, arrival: Arrival) -> Sum:
         """Add one client's change, times its weight."""
+        return self.add(acc, arrival, self.weigh(arrival))
+
+    def add(self, acc: Sum, arrival: Arrival, weight: float) -> Sum:
+        """Add one client's change, times a weight."""
         if arrival.part.whole:
-            arrival.add(acc.vector, arrival.weight)
+            arrival.add(acc.vector, weight)
         else:
-            arrival.part.add(acc.total, arrival.change(acc.vector.device), arrival.weight)
+            arrival.part.add(acc.total, arrival.change(acc.vector.device), weight)
         if acc.cover is not None:
-            arrival.part.add(acc.cover, arrival.part.ones(acc.like), arrival.weight)
-        acc.weight += arrival.weight
+            arrival.part.add(acc.cover, arrival.part.ones(acc.like), weight)
+        acc.weight += weight
         return acc
 
     def finish(self, state: State, acc: Sum, clock: Clock) -> State:
         """Divide once, and move the model."""
         if acc.weight == 0:
             return state
-        params = self.model(state)
+        params: Params = state["params"]
         moved = {name: params[name].add(mean, alpha=self.step) for name, mean in acc.mean().items()}
         return {**state, "params": self.projected(moved)}
 

@@ -19,20 +19,23 @@ What the server holds besides the global model:
 """
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from gossamer import mixing, tree
 from gossamer.clients import Clients
-from gossamer.errors import ConfigError, PayloadError, require
+from gossamer.codecs.base import memory_of
+from gossamer.errors import PayloadError, require
+from gossamer.exchange import Arrival, Assignment, Context, Download
 from gossamer.random import Key, fold, permutation
-from gossamer.servers.base import Arrival, Crowd, OneModel, Place
+from gossamer.servers.base import MeasuredServer, ModelPerClient, Server
 from gossamer.servers.mean import Mean
-from gossamer.types import Clock, Params, State
+from gossamer.types import Clock, Layout, Params, State
+from gossamer.views.base import NestedView
 
 SLACK = 1e-9
 """A product a hair above the bound was not capped."""
@@ -40,11 +43,14 @@ SLACK = 1e-9
 
 @dataclass
 class Round:
-    """What happened to models in a round: where they were, and those that moved."""
+    """What happened to models in a round: where they were, how many losses were capped, and whose models moved where.
 
-    places: Mapping[int, Place]
-    hosts: list[int] = field(default_factory=list)
-    models: Clients = field(default_factory=Clients)
+    ``moved`` has the owner of each model that moved, by its host.
+    """
+
+    assigned: Mapping[int, Assignment]
+    capped: int
+    moved: dict[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -60,13 +66,13 @@ class WarmUp(Mean):
 
     rounds: int = 0
 
-    def due(self, state: State, clock: Clock) -> bool:
-        """In the first rounds."""
-        return clock.round < self.rounds
+    def assign(self, state: State, cohort: Sequence[int], clock: Clock, key: Key) -> Mapping[int, Assignment] | None:
+        """All, in the first rounds."""
+        return super().assign(state, cohort, clock, key) if clock.round < self.rounds else None
 
 
 @dataclass(frozen=True)
-class Shuffle(OneModel):
+class Shuffle(Server):
     """Sends each client's model round all clients.
 
     warmup: rounds before models go round, in which each is the global model
@@ -77,8 +83,6 @@ class Shuffle(OneModel):
     warmup: int = 0
     largest: float | None = None
     radius: float | None = None
-    clients: int = field(default=0, repr=False)
-    own: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require(
@@ -87,30 +91,67 @@ class Shuffle(OneModel):
             (self.radius is None or self.radius > 0, f"Shuffle.radius must be positive, got {self.radius}"),
         )
 
-    def fit(self, crowd: Crowd) -> "Shuffle":
-        """With the number of clients."""
-        return replace(self, clients=crowd.clients)
+    def bind(self, context: Context) -> "BoundShuffle":
+        """With the number of clients, and where their models are; refuses what makes no sense with others' models."""
+        exchange = context.exchange
+        view, layout = exchange.view, Layout.of(context.network.outline())
+        require(
+            (
+                isinstance(view, NestedView) and view.nested,
+                "models that go from client to client must fit into each other: use Full() or static Channels",
+            ),
+            (
+                not memory_of(exchange.codec).init(layout),
+                f"{exchange.codec} remembers what it held back of another client's model",
+            ),
+            (
+                exchange.send == "change",
+                f"models that go from client to client need send='change', got {exchange.send!r}",
+            ),
+            (exchange.labels == "all", "models that go from client to client need labels='all'"),
+        )
+        return BoundShuffle(**vars(self), clients=context.clients, models=context.models)
 
-    def weigh(self, samples: int, batches: int) -> float:
-        """Nothing is averaged: every visit counts alike."""
-        return 1.0
 
-    def due(self, state: State, clock: Clock) -> bool:
-        """After the warm-up."""
-        return clock.round >= self.warmup
+@dataclass(frozen=True)
+class BoundShuffle(Shuffle, ModelPerClient, MeasuredServer):
+    """The same with the number of clients, and the store that has their models once these have moved."""
 
-    def places(self, state: State, cohort: Sequence[int], clock: Clock, key: Key) -> dict[int, Place]:
-        """Which models the hosts that are present train."""
-        if not self.clients:
-            raise ConfigError("Shuffle does not know how many clients there are yet: Method.fit tells it")
+    clients: int = field(kw_only=True)
+    models: Clients = field(kw_only=True, repr=False, compare=False)
+
+    def bind(self, context: Context) -> "BoundShuffle":
+        """It is bound."""
+        return self
+
+    def assign(self, state: State, cohort: Sequence[int], clock: Clock, key: Key) -> Mapping[int, Assignment] | None:
+        """Which models the hosts that are present train, after the warm-up."""
+        if clock.round < self.warmup:
+            return None
         met, epoch = self._met(state)
         order = permutation(fold(key, "shuffle", epoch), self.clients)
         found = mixing.visits(met | self._waiting(state), order, cohort)
-        weights = mixing.looked_up(state.get("mixing", {}), list(found.values()), list(found), self.clients)
+        largest = self.largest or math.inf
         return {
-            host: self._place(slot, self.clients * weight)
-            for (host, slot), weight in zip(found.items(), weights.tolist(), strict=True)
+            host: Assignment(found[host], min(scale, largest)) for host, scale in self._scales(state, found).items()
         }
+
+    def _scales(self, state: State, owners: Mapping[int, int]) -> dict[int, float]:
+        """What the loss at each host would be multiplied by, if there were no bound."""
+        mixed = state.get("mixing", {})
+        weights = mixing.looked_up(mixed, list(owners.values()), list(owners), self.clients)
+        return {host: self.clients * weight for host, weight in zip(owners, weights.tolist(), strict=True)}
+
+    def home(self, client: int) -> Assignment:
+        """The client's own model."""
+        return Assignment(client)
+
+    def download(self, state: State, assignment: Assignment) -> Download:
+        """The model of its owner; until it has moved, the one that all started with."""
+        if assignment.owner is None:
+            return Download((state["params"],))
+        first: Params = state["origin" if "origin" in state else "params"]
+        return Download((self.models.get(assignment.owner).get("params") or first,))
 
     def _met(self, state: State) -> tuple[Tensor, int]:
         met: Tensor = state.get("met", torch.zeros(self.clients, self.clients, dtype=torch.bool))
@@ -121,13 +162,11 @@ class Shuffle(OneModel):
         ready: Tensor = state.get("ready", torch.ones(self.clients, dtype=torch.bool)).cpu()
         return ~(ready[:, None] & ready)
 
-    def _place(self, slot: int, scale: float) -> Place:
-        largest = self.largest or math.inf
-        return Place(slot, min(scale, largest), scale > (1 + SLACK) * largest)
-
-    def empty(self, state: State, places: Mapping[int, Place] | None = None) -> Round:
+    def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Round:
         """Nothing has moved."""
-        return Round(places or {})
+        owners = {host: place.owner for host, place in assigned.items() if place.owner is not None}
+        most = (1 + SLACK) * (self.largest or math.inf)
+        return Round(assigned, sum(scale > most for scale in self._scales(state, owners).values()))
 
     def fold(self, acc: Round, arrival: Arrival) -> Round:
         """Move the model that was at this host."""
@@ -139,43 +178,38 @@ class Shuffle(OneModel):
             arrival.part.add(moved, change, 1.0)
         if not tree.finite(moved):
             raise PayloadError("with it the visiting model would not be finite: use a smaller --lr, or --bound")
-        acc.models.put(acc.places[arrival.client].slot, {"params": moved})
-        acc.hosts.append(arrival.client)
+        assert arrival.owner is not None
+        self.models.stage(arrival.owner, {"params": moved})
+        acc.moved[arrival.client] = arrival.owner
         return acc
 
     def finish(self, state: State, acc: Round, clock: Clock) -> State:
         """Note who has met; models that were everywhere are projected, and when all were, the next epoch begins."""
         met, epoch = self._met(state)
-        met, moved = met.clone(), set(acc.hosts)
-        pairs = [(place.slot, host) for host, place in acc.places.items() if not place.scale or host in moved]
+        met = met.clone()
+        pairs = [(to.owner, host) for host, to in acc.assigned.items() if not to.loss_scale or host in acc.moved]
         slots, hosts = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T
         met[slots, hosts] = True
         done = met | self._waiting(state)
         if self.radius is not None:
             self._project(acc, done)
-        over = bool(acc.places) and bool(done.all())
-        device = tree.device(self.model(state))
+        over = bool(acc.assigned) and bool(done.all())
+        device = tree.device(state["params"])
         return {
             **state,
-            "origin": state.get("origin", self.model(state)),
+            "origin": state.get("origin", state["params"]),
             "met": (torch.zeros_like(met) if over else met).to(device),
             "epoch": torch.tensor(epoch + over, device=device),
         }
 
     def _project(self, acc: Round, done: Tensor) -> None:
         ball = Mean(radius=self.radius)
-        for slot in acc.models.known():
-            if bool(done[slot].all()):
-                acc.models.put(slot, {"params": ball.projected(acc.models.get(slot)["params"])})
+        for owner in acc.moved.values():
+            if bool(done[owner].all()):
+                self.models.stage(owner, {"params": ball.projected(self.models.staged(owner)["params"])})
 
-    def moved(self, acc: Round) -> Iterator[tuple[int, Params]]:
-        """The models that were trained."""
-        for slot in acc.models.known():
-            yield slot, acc.models.get(slot)["params"]
-
-    def notes(self, state: State, acc: Round) -> dict[str, Any]:
+    def measure(self, state: State, acc: Round) -> dict[str, Any]:
         """How many models were trained, how many had nothing to train, and how many losses were capped."""
-        places = acc.places.values()
-        skipped, capped = sum(not place.scale for place in places), sum(place.capped for place in places)
-        found = {"trained": len(acc.hosts), "skipped": skipped, "capped": capped, "epoch": int(state["epoch"])}
+        skipped = sum(not to.loss_scale for to in acc.assigned.values())
+        found = {"trained": len(acc.moved), "skipped": skipped, "capped": acc.capped, "epoch": int(state["epoch"])}
         return {"visits": found}

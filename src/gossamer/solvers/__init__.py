@@ -1,7 +1,7 @@
 """Solvers: how a client trains what it holds."""
 
 from gossamer.solvers.adam import Adam
-from gossamer.solvers.base import Gradient, Now, Solver
+from gossamer.solvers.base import Gradient, Now, Solver, SolverMemory
 from gossamer.solvers.ditto import Ditto
 from gossamer.solvers.meta import PerFedAvg
 from gossamer.solvers.noting import NotingSGD
@@ -28,5 +28,6 @@ __all__ = [
     "PruningSGD",
     "Schedule",
     "Solver",
+    "SolverMemory",
     "Steps",
 ]

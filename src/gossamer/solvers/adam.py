@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from gossamer.errors import require
+from gossamer.exchange import Sections
 from gossamer.solvers.base import Gradient, Now
 from gossamer.solvers.batches import InBatches
 from gossamer.types import Clock, Params, State
@@ -48,7 +49,7 @@ class Adam(InBatches):
             (self.epsilon > 0, f"Adam.epsilon must be positive, got {self.epsilon}"),
         )
 
-    def begin(self, start: Params, state: State, steps: int) -> State:
+    def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
         """From where the round starts, with nothing averaged yet."""
         some = next(iter(start.values()))
         zeros = {name: torch.zeros_like(tensor) for name, tensor in start.items() if tensor.is_floating_point()}
@@ -78,7 +79,3 @@ class Adam(InBatches):
             "square": {**carry["square"], **square},
             "step": step,
         }
-
-    def end(self, carry: State) -> State:
-        """Adam starts afresh in every round."""
-        return {}

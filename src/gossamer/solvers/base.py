@@ -2,16 +2,21 @@
 
 A solver never loops. It plans which samples make up each step, and says what one step does; an executor drives the
 steps, of one client at a time or of many stacked into one computation. So a solver is written once, for one client.
+One that remembers something from round to round extends :class:`SolverMemory`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar, Protocol
+from typing import ClassVar, Protocol, TypeVar
 
 import numpy as np
 from torch import Tensor
 
+from gossamer.exchange import Context, LocalTrainingInfo, Section, Sections
 from gossamer.random import Key
 from gossamer.types import Clock, Params, State
+
+T = TypeVar("T")
 
 Now = Mapping[str, float | Tensor]
 """What :meth:`Solver.now` gives, as plain numbers or as tensors."""
@@ -25,49 +30,91 @@ class Gradient(Protocol):
         ...
 
 
-class Solver(Protocol):
+class Solver(ABC):
     """How a client trains: a plan of batches, and one step.
 
-    whole: whether it needs the whole model, and a codec that training does not feel
-    from_first: whether what it remembers begins as ``personal``: the model that the run begins with
-    tells: which of its notes, numbers that are not negative, go to the server
+    sections: what it tells the server beside the model, see :meth:`end`
     """
 
-    whole: ClassVar[bool]
-    from_first: ClassVar[bool]
-    tells: ClassVar[tuple[str, ...]]
+    sections: ClassVar[tuple[Section, ...]] = ()
 
+    def bind(self: T, context: Context) -> T:
+        """The solver for a network; done once, before the first round. It may refuse what it does not go with."""
+        return self
+
+    @abstractmethod
     def plan(self, samples: int, key: Key) -> list[np.ndarray]:
         """For each step the positions, in the client's own samples, that make up its batch."""
-        ...
 
     def batches(self, samples: int) -> int:
         """How many batches one pass over the samples has: what ``weights="batches"`` weighs a client by."""
-        ...
+        return 1
 
-    def begin(self, start: Params, state: State, steps: int) -> State:
-        """What is carried from step to step of a round of so many: ``params``, and whatever else the solver needs."""
-        ...
+    @abstractmethod
+    def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
+        """What is carried from step to step of a round of so many: ``params``, and whatever else the solver needs.
+
+        ``sections`` are what the server says beside the model, ``memory`` is what :meth:`end` gave the last time.
+        """
 
     def now(self, clock: Clock) -> dict[str, float]:
         """The numbers that change from round to round (learning rates): a compiled step takes them as arguments."""
-        ...
+        return {}
 
+    @abstractmethod
     def step(self, gradient: Gradient, start: Params, carry: State, now: Now) -> State:
         """One step from ``carry``, of the same shape; ``start`` is where the client began this round.
 
         The tensors of ``carry`` may be overwritten where ``now`` holds plain numbers: nobody else has them.
         """
-        ...
 
-    def end(self, carry: State) -> State:
-        """What the solver remembers until the client's next round."""
-        ...
+    def end(self, carry: State, info: LocalTrainingInfo) -> tuple[State, Sections]:
+        """What the solver remembers until the client's next round, and what it tells the server."""
+        return {}, {}
 
-    def notes(self, carry: State) -> State:
-        """What is of use right after a round, and then forgotten."""
-        ...
 
-    def personal(self, state: State) -> Params | None:
-        """The model that a client deploys, from what the solver remembers; none is the one that is trained together."""
-        ...
+class SolverMemory(Solver):
+    """A solver that remembers something of a client from round to round.
+
+    Memory is a nest of tensors; those that are called and shaped as the model's are cut by the view as these are.
+    """
+
+    def init(self, context: Context) -> State:
+        """What it remembers of a client before the first round of that one."""
+        return {}
+
+    def settle(self, memory: State, delivered: bool) -> State:
+        """What to remember of what :meth:`end` gave, now that it is known whether the client's message arrived."""
+        return memory
+
+    def unsent(self, memory: State) -> State:
+        """What it remembers of entries that the client did not hold in a round, in the form that :meth:`end` gives."""
+        return memory
+
+    def deploy(self, memory: State) -> Params | None:
+        """The model that a client deploys, if that is its own; none is the one that is trained together."""
+        return None
+
+
+class Forgetful(SolverMemory):
+    """A solver that remembers nothing, as one that does."""
+
+    def __init__(self, solver: Solver) -> None:
+        self.solver = solver
+
+    def plan(self, samples: int, key: Key) -> list[np.ndarray]:
+        """As the solver does."""
+        return self.solver.plan(samples, key)
+
+    def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
+        """As the solver does."""
+        return self.solver.begin(start, sections, memory, steps)
+
+    def step(self, gradient: Gradient, start: Params, carry: State, now: Now) -> State:
+        """As the solver does."""
+        return self.solver.step(gradient, start, carry, now)
+
+
+def memory_of(solver: Solver) -> SolverMemory:
+    """The solver as one that remembers; if it is none, as one that remembers nothing."""
+    return solver if isinstance(solver, SolverMemory) else Forgetful(solver)

@@ -1,23 +1,20 @@
 """How samples are dealt into batches, for every solver that goes through them epoch by epoch."""
 
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
 from gossamer.errors import ConfigError
 from gossamer.random import Key, fold, permutation
-from gossamer.types import Params, State
+from gossamer.solvers.base import Solver
 
 
-class InBatches:
+class InBatches(Solver):
     """Mini-batches for a number of epochs or of steps: the fields ``epochs``, ``steps`` and ``batch`` of a solver."""
 
     epochs: int
     steps: int | None
     batch: int | None
-    whole: ClassVar[bool] = False
-    from_first: ClassVar[bool] = False
-    tells: ClassVar[tuple[str, ...]] = ()
 
     def batch_rules(self) -> list[tuple[bool, str]]:
         """What must hold of these fields, and what to say where it does not."""
@@ -31,14 +28,6 @@ class InBatches:
     def batches(self, samples: int) -> int:
         """How many batches one pass over the samples has."""
         return -(-samples // (self.batch or samples))
-
-    def notes(self, carry: State) -> State:
-        """Nothing."""
-        return {}
-
-    def personal(self, state: State) -> Params | None:
-        """None."""
-        return None
 
     def plan(self, samples: int, key: Key) -> list[np.ndarray]:
         """Each epoch a fresh order, cut into batches: no sample is dropped, none comes twice in an epoch."""

@@ -13,13 +13,13 @@ did before the first round, whenever the client's own first round is; until then
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
 
 from gossamer import tree
 from gossamer.errors import require
+from gossamer.exchange import Context, Sections
 from gossamer.random import Key, fold
 from gossamer.solvers.base import Gradient, Now
 from gossamer.solvers.sgd import SGD
@@ -51,8 +51,6 @@ class Ditto(OwnModel, SGD):
     personal_epochs: int = 3
     personal_steps: int | None = None
     lam: float = 0.5
-    whole: ClassVar[bool] = True
-    from_first: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -63,17 +61,21 @@ class Ditto(OwnModel, SGD):
             (0 <= self.lam < math.inf, f"Ditto.lam must not be negative, got {self.lam}"),
         )
 
+    def init(self, context: Context) -> State:
+        """The model that the run begins with, whenever the client's own first round is."""
+        return {"personal": context.network.initial()}
+
     def plan(self, samples: int, key: Key) -> list[np.ndarray]:
         """The batches of the global model, which are those of SGD with the same key; then those of the personal one."""
         own = SGD(epochs=self.personal_epochs, steps=self.personal_steps, batch=self.batch)
         return super().plan(samples, key) + own.plan(samples, fold(key, "personal"))
 
-    def begin(self, start: Params, state: State, steps: int) -> State:
+    def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
         """As SGD, with the personal model, and how many steps the global one has left."""
         some = next(iter(start.values()))
         left = torch.tensor(self._shared(steps), device=some.device)
-        own = tree.clone({**start, **state.get("personal", {})})
-        return {**super().begin(start, state, steps), "personal": own, "left": left}
+        own = tree.clone({**start, **memory.get("personal", {})})
+        return {**super().begin(start, sections, memory, steps), "personal": own, "left": left}
 
     def _shared(self, steps: int) -> int:
         """How many of a round's steps train the global model."""

@@ -18,6 +18,7 @@ import torch
 
 from gossamer import tree
 from gossamer.errors import require
+from gossamer.exchange import Sections
 from gossamer.random import Key
 from gossamer.solvers.base import Gradient, Now
 from gossamer.solvers.sgd import SGD
@@ -52,10 +53,10 @@ class PerFedAvg(SGD):
         steps = self.steps or math.ceil(self.epochs * self.batches(samples) / 2)
         return SGD(steps=2 * steps, batch=self.batch).plan(samples, key)
 
-    def begin(self, start: Params, state: State, steps: int) -> State:
+    def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
         """As SGD, with room for the model one step ahead, and a count of batches."""
         turn = torch.zeros((), dtype=torch.int64, device=tree.device(start))
-        return {**super().begin(start, state, steps), "ahead": tree.clone(start), "turn": turn}
+        return {**super().begin(start, sections, memory, steps), "ahead": tree.clone(start), "turn": turn}
 
     def step(self, gradient: Gradient, start: Params, carry: State, now: Now) -> State:
         """A look ahead, or the step that follows one."""

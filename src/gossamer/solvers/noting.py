@@ -6,6 +6,7 @@ import torch
 
 from gossamer import tree
 from gossamer.errors import require
+from gossamer.exchange import Sections
 from gossamer.solvers.base import Gradient, Now
 from gossamer.solvers.sgd import SGD
 from gossamer.types import Params, State
@@ -13,17 +14,17 @@ from gossamer.types import Params, State
 
 @dataclass(frozen=True)
 class NotingSGD(SGD):
-    """SGD, by epochs, with a note of the weights after the first one."""
+    """SGD, by epochs, that carries the weights after the first one as ``early``."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require((self.steps is None, "NotingSGD.steps must be none: what it notes is the end of an epoch"))
 
-    def begin(self, start: Params, state: State, steps: int) -> State:
+    def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
         """As SGD, with the step at which to take note."""
         some = next(iter(start.values()))
         first = torch.tensor(max(1, steps // self.epochs), device=some.device)
-        return {**super().begin(start, state, steps), "early": tree.clone(start), "left": first}
+        return {**super().begin(start, sections, memory, steps), "early": tree.clone(start), "left": first}
 
     def step(self, gradient: Gradient, start: Params, carry: State, now: Now) -> State:
         """As SGD; at its step the note is taken."""
@@ -31,7 +32,3 @@ class NotingSGD(SGD):
         left = carry["left"] - 1
         early = {name: torch.where(left == 0, moved["params"][name], old) for name, old in carry["early"].items()}
         return {**moved, "early": early, "left": left}
-
-    def notes(self, carry: State) -> State:
-        """The weights after the first epoch."""
-        return {"early": carry["early"]}

@@ -13,13 +13,13 @@ the network itself, so it is sent with the running statistics of ``v``.
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import torch
 
 from gossamer import tree
 from gossamer.errors import require
+from gossamer.exchange import Sections
 from gossamer.random import Key
 from gossamer.solvers.base import Gradient, Now
 from gossamer.solvers.sgd import SGD
@@ -53,7 +53,6 @@ class PFedMe(OwnModel, SGD):
     personal_lr: float = 0.05
     inner_steps: int = 5
     lam: float = 15.0
-    whole: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -69,10 +68,10 @@ class PFedMe(OwnModel, SGD):
         """The batches of SGD, each as often as the personal model steps on it."""
         return [batch for batch in super().plan(samples, key) for _ in range(self.inner_steps)]
 
-    def begin(self, start: Params, state: State, steps: int) -> State:
+    def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
         """As SGD, with the personal model, which starts from the same, and a count of its steps."""
         turn = torch.zeros((), dtype=torch.int64, device=tree.device(start))
-        return {**super().begin(start, state, steps), "personal": tree.clone(start), "turn": turn}
+        return {**super().begin(start, sections, memory, steps), "personal": tree.clone(start), "turn": turn}
 
     def now(self, clock: Clock) -> dict[str, float]:
         """This round's learning rates."""

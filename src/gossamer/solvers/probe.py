@@ -19,13 +19,14 @@ from torch import Tensor
 
 from gossamer import tree
 from gossamer.errors import require
+from gossamer.exchange import LocalTrainingInfo, Section, Sections
 from gossamer.random import Key, permutation
-from gossamer.solvers.base import Gradient, Now
-from gossamer.types import Clock, Params, State
+from gossamer.solvers.base import Gradient, Now, Solver
+from gossamer.types import Params, State
 
 
 @dataclass(frozen=True)
-class Probe:
+class Probe(Solver):
     """The gradient on one batch.
 
     batch: samples in the batch; none means all of the client's
@@ -34,9 +35,7 @@ class Probe:
 
     batch: int | None = None
     noise: bool = True
-    whole: ClassVar[bool] = False
-    from_first: ClassVar[bool] = False
-    tells: ClassVar[tuple[str, ...]] = ("noise",)
+    sections: ClassVar[tuple[Section, ...]] = (Section("noise", "scalar"),)
 
     def __post_init__(self) -> None:
         require((self.batch is None or self.batch >= 1, f"Probe.batch must be at least 1, got {self.batch}"))
@@ -46,19 +45,11 @@ class Probe:
         batch = permutation(key, samples)[: self.batch or samples]
         return [batch, batch[: len(batch) // 2]] if self.noise and len(batch) > 1 else [batch]
 
-    def batches(self, samples: int) -> int:
-        """One, as far as the change that is sent is concerned."""
-        return 1
-
-    def begin(self, start: Params, state: State, steps: int) -> State:
+    def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
         """Where the round starts, and nothing known yet."""
         some = next(tensor for tensor in start.values() if tensor.is_floating_point())
         noise = torch.zeros((), dtype=some.dtype, device=some.device)
         return {"params": tree.clone(start), "noise": noise, "first": torch.ones_like(noise)}
-
-    def now(self, clock: Clock) -> dict[str, float]:
-        """Nothing changes from round to round."""
-        return {}
 
     def step(self, gradient: Gradient, start: Params, carry: State, now: Now) -> State:
         """The gradient, and then how far that on a part of the batch is from it."""
@@ -72,14 +63,6 @@ class Probe:
         noise = torch.where(first, carry["noise"], far)
         return {"params": {**params, **kept}, "noise": noise, "first": torch.zeros_like(carry["first"])}
 
-    def end(self, carry: State) -> State:
-        """Nothing."""
-        return {}
-
-    def notes(self, carry: State) -> State:
+    def end(self, carry: State, info: LocalTrainingInfo) -> tuple[State, Sections]:
         """The variance of the gradient: the sum over its entries."""
-        return {"noise": carry["noise"]}
-
-    def personal(self, state: State) -> Params | None:
-        """None."""
-        return None
+        return {}, {"noise": carry["noise"]}

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gossamer.errors import require
+from gossamer.exchange import Sections
 from gossamer.solvers.base import Gradient, Now
 from gossamer.solvers.sgd import SGD
 from gossamer.types import Params, State
@@ -32,11 +33,11 @@ class PruningSGD(SGD):
         super().__post_init__()
         require((0 <= self.sparsity < 1, f"PruningSGD.sparsity must be in [0, 1), got {self.sparsity}"))
 
-    def begin(self, start: Params, state: State, steps: int) -> State:
+    def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
         """As SGD, with a count of the steps."""
         some = next(iter(start.values()))
         taken, of = (torch.tensor(n, dtype=torch.float64, device=some.device) for n in (0, steps))
-        return {**super().begin(start, state, steps), "step": taken, "steps": of}
+        return {**super().begin(start, sections, memory, steps), "step": taken, "steps": of}
 
     def step(self, gradient: Gradient, start: Params, carry: State, now: Now) -> State:
         """A step of SGD, then pruning."""

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from gossamer import tree
 from gossamer.errors import require
+from gossamer.exchange import Sections
 from gossamer.solvers.base import Gradient, Now
 from gossamer.solvers.batches import InBatches
 from gossamer.solvers.schedules import Constant, Schedule
@@ -58,7 +59,7 @@ class SGD(InBatches):
             (0 <= self.proximal < math.inf, f"SGD.proximal must not be negative, got {self.proximal}"),
         )
 
-    def begin(self, start: Params, state: State, steps: int) -> State:
+    def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
         """From where the round starts, at rest; in memory of its own, which steps may write to."""
         rest = {"velocity": {name: torch.zeros_like(tensor) for name, tensor in start.items()}} if self.momentum else {}
         return {"params": tree.clone(start), **rest}
@@ -83,10 +84,6 @@ class SGD(InBatches):
         moved = _descend({name: params[name] for name in grads}, grads, now["rate"])
         still = {"velocity": {**carry["velocity"], **grads}} if self.momentum else {}
         return {"params": {**params, **forward, **moved}, **still}
-
-    def end(self, carry: State) -> State:
-        """SGD starts afresh in every round."""
-        return {}
 
 
 def _descend(params: Params, grads: Params, rate: float | Tensor) -> Params:

@@ -1,11 +1,20 @@
 """What solvers share that step two models in turn: whose turn it is, what becomes of either, which one is deployed."""
 
+from typing import TypeVar
+
 import torch
 from torch import Tensor
 
 from gossamer import tree
-from gossamer.solvers.base import Now
-from gossamer.types import Params, State
+from gossamer.codecs.base import felt_of
+from gossamer.errors import require
+from gossamer.exchange import Context, LocalTrainingInfo, Sections
+from gossamer.random import Key
+from gossamer.solvers.base import Now, SolverMemory
+from gossamer.types import Layout, Params, State
+from gossamer.views import Full
+
+T = TypeVar("T")
 
 
 def when(condition: Tensor, now: Now) -> bool | Tensor:
@@ -20,15 +29,31 @@ def either(condition: bool | Tensor, a: Params, b: Params) -> Params:
     return {name: torch.where(condition, a[name], tensor) for name, tensor in b.items()}
 
 
-class OwnModel:
+class OwnModel(SolverMemory):
     """A solver that carries the client's own model as ``personal``, remembers it, and has it deployed."""
 
-    def end(self, carry: State) -> State:
+    def bind(self: T, context: Context) -> T:
+        """Refuse clients that hold a part of the model, and codecs that training feels: there are two models."""
+        name, (view, codec) = type(self).__name__, (context.exchange.view, context.exchange.codec)
+        like = context.network.outline()
+        felt = felt_of(codec).rehearsal(Layout.of(like), 1, Key(0, 0), tree.device(like))
+        require(
+            (view == Full(), f"{name} needs clients that hold the whole model: use Full()"),
+            (
+                not felt,
+                f"{name} cannot go with a codec that training feels, as it trains two models: {codec}; "
+                "give the codec rehearsed=False (--codec masked-noise:rehearsed=false)",
+            ),
+        )
+        return self
+
+    def end(self, carry: State, info: LocalTrainingInfo) -> tuple[State, Sections]:
         """The personal model, as far as models travel; in memory of its own, not in that of a whole stack."""
         own: Params = carry["personal"]
-        return {"personal": tree.clone({name: tensor for name, tensor in own.items() if tensor.is_floating_point()})}
+        travels = {name: tensor for name, tensor in own.items() if tensor.is_floating_point()}
+        return {"personal": tree.clone(travels)}, {}
 
-    def personal(self, state: State) -> Params | None:
+    def deploy(self, memory: State) -> Params | None:
         """The personal model; before the client's first round there is none."""
-        own: Params | None = state.get("personal")
+        own: Params | None = memory.get("personal")
         return own

@@ -51,7 +51,7 @@ class Course(NamedTuple):
 
         def look(record: dict[str, Any]) -> None:
             if "accuracy" in record:
-                params = run.personal(0) if method.pooled else run.deployed()
+                params = run.client_params(0) if method.pooled else run.deployed()
                 looks.append(_look(record["round"], params, judge))
 
         run.run(None, look)

@@ -4,7 +4,7 @@ The paper's windows "j to (j + s_i) mod d" are read as s_i entries; one that rea
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -13,7 +13,8 @@ from gossamer.errors import require
 from gossamer.random import Key, fold, uniform
 from gossamer.random import key as make_key
 from gossamer.types import Clock, Layout, Params
-from gossamer.views import View, Windows
+from gossamer.views import BoundView, Windows
+from gossamer.views.windows import BoundWindows
 
 MOST = 16
 """Masks of so many entries are enumerated: 65,536 of them."""
@@ -81,15 +82,18 @@ class Masks:
         return cls._even(torch.stack([ahead < size for size in sizes]).double())
 
     @classmethod
-    def of_view(cls, view: View, like: Params, clients: int, draws: int = 1, key: Key | None = None) -> "Masks":
+    def of_view(
+        cls, view: BoundView | Windows, like: Params, clients: int, draws: int = 1, key: Key | None = None
+    ) -> "Masks":
         """The masks that a view gives each client, over tensors in name order: of windows all, of others ``draws``."""
         at, rounds = key or make_key(0), draws
         if isinstance(view, Windows):
             require((not view.drawn, "Masks.of_view: windows of drawn capacities are not the same in every epoch"))
-            view, rounds = replace(view, shuffled=False), view.places
+            view, rounds = BoundWindows(**{**vars(view), "shuffled": False, "at": at}), view.places
+        masked = view
 
         def mask(client: int, number: int) -> Tensor:
-            part = view.part(like, Clock(number, rounds, client), fold(at, "view", client, number))
+            part = masked.part(like, Clock(number, rounds, client), fold(at, "view", client, number))
             return Layout.of(like).flatten(part.coverage(like)).double()
 
         return cls._even(torch.stack([torch.stack([mask(c, r) for r in range(rounds)]) for c in range(clients)]))

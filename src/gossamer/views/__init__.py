@@ -1,6 +1,6 @@
 """Views: which entries of the model a client holds in a round."""
 
-from gossamer.views.base import Evidence, Network, View
+from gossamer.views.base import BoundView, NestedView, View, ViewMemory
 from gossamer.views.bernoulli import Bernoulli
 from gossamer.views.channels import Channels
 from gossamer.views.full import Full
@@ -12,14 +12,15 @@ from gossamer.views.windows import Windows
 
 __all__ = [
     "Bernoulli",
+    "BoundView",
     "Channels",
-    "Evidence",
     "Full",
     "Magnitude",
-    "Network",
+    "NestedView",
     "Personal",
     "Pruned",
     "PrunedChannels",
     "View",
+    "ViewMemory",
     "Windows",
 ]

@@ -1,134 +1,82 @@
-"""What a view is, and what it may ask of the network that it is a view of."""
+"""What a view is: which entries of the model a client holds.
 
-from typing import ClassVar, Protocol, TypeVar
+A view is what one configures; once it is bound to a network it is a :class:`BoundView`, which says what each client
+holds in each round. A view that needs to know nothing but the shapes of tensors is both at once: it extends
+:class:`BoundView`. One whose clients each have a part of their own, which changes as they train, extends
+:class:`ViewMemory`.
+"""
 
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from gossamer.exchange import Context, LocalTrainingInfo
 from gossamer.random import Key
-from gossamer.random import key as make_key
-from gossamer.solvers import Solver
 from gossamer.types import Clock, Params, Part, Payload, State
-from gossamer.widths import Widths
-
-T = TypeVar("T")
 
 
-class Network(Protocol):
-    """What a view is fitted to."""
+class View(ABC):
+    """Which part of the model a client holds, before the network is known."""
 
-    trained: list[str]
-    key: Key
-
-    def outline(self) -> Params:
-        """The tensors that travel, of which only names, shapes, type and device can be relied on."""
-        ...
-
-    def widths(self, streams: bool = True) -> Widths:
-        """The network's width rule."""
-        ...
-
-    def check(self, params: Params) -> None:
-        """Refuse tensors with which the network does not work, saying where."""
-        ...
-
-    def memory(self, params: Params, solver: Solver) -> int:
-        """Bytes that a client with these tensors needs for training."""
-        ...
-
-    @property
-    def clients(self) -> int:
-        """How many clients there are."""
-        ...
+    @abstractmethod
+    def bind(self, context: Context) -> "BoundView":
+        """The view of a network; done once, before the first round. It may refuse what it does not go with."""
 
 
-class Evidence(Protocol):
-    """What a client knows when its training is over, by which a personal view is revised."""
-
-    weights: Params
-    """Its tensors, zero where it holds nothing."""
-    notes: State
-    """What its solver noted."""
-
-    def accuracy(self, params: Params) -> float:
-        """The share of its training samples that a network with these tensors gets right."""
-        ...
-
-    def gradient(self) -> Params:
-        """The gradient of all entries, held or not, on one batch of its samples."""
-        ...
-
-
-class View(Protocol):
+class BoundView(View):
     """Says which part of the model a client holds: a pure function of the model's shapes, the clock and the key.
 
-    common: whether it is the same for all clients of a round, whose messages then share one body
-    personal: whether each client has a part of its own, which it remembers, and revises after training
-    by_value: whether the part follows from the model's values: the model is then sent whole, and cut by the client
+    common: whether all clients of a round are sent the same
     """
 
-    common: ClassVar[bool]
-    personal: ClassVar[bool]
-    by_value: ClassVar[bool]
+    common: ClassVar[bool] = False
 
-    @property
-    def nested(self) -> bool:
-        """Whether clients' parts never change, and of any two the smaller lies within the larger."""
-        ...
+    def bind(self, context: Context) -> "BoundView":
+        """The view itself, if there is nothing that it has to know of the network."""
+        return self
 
-    def fit(self, network: Network, solver: Solver) -> "View":
-        """The view of this network, with all that has to be known of it; done once, before the first round."""
-        ...
+    def sent(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
+        """The part that is sent to the client, if that is not the part that it holds.
 
-    def part(self, like: Params, clock: Clock, key: Key, mine: State | None = None) -> Part:
+        Where that is the whole model, :meth:`part` is given the values that were sent, and may go by them.
+        """
+        return self.part(like, clock, key, memory)
+
+    @abstractmethod
+    def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
         """The part that ``clock.client`` holds in ``clock.round``; server and client both work it out.
 
-        Of a personal view it is the one that ``mine`` describes; none is the one that the client starts with.
+        ``memory`` is what a view with memory has of the client; none is what the client starts with.
         """
-        ...
-
-    def start(self, like: Params, client: int) -> State:
-        """The personal part that a client starts with; {} where there is none."""
-        ...
-
-    def revise(self, mine: State, evidence: Evidence, clock: Clock, key: Key) -> tuple[State, Payload]:
-        """The personal part from the next round on, and what tells the server."""
-        ...
-
-    def follow(self, mine: State, said: Payload, like: Params) -> State:
-        """The same on the server's side; ``PayloadError`` says what is wrong with what a client said."""
-        ...
 
 
-class Impersonal:
-    """A view without personal parts."""
-
-    personal: ClassVar[bool] = False
-    by_value: ClassVar[bool] = False
+class NestedView(BoundView):
+    """A view of which clients can train each other's models."""
 
     @property
+    @abstractmethod
     def nested(self) -> bool:
-        """No."""
-        return False
+        """Whether clients' parts never change, and of any two the smaller lies within the larger."""
 
-    def start(self, like: Params, client: int) -> State:
-        """Nothing."""
+
+class ViewMemory(BoundView):
+    """A view that remembers a part for each client, and revises it after training, at the client and at the server."""
+
+    section: ClassVar[str] = "part"
+    """What is called that tells the server of a new part."""
+
+    @abstractmethod
+    def first(self, client: int) -> State:
+        """The part that a client starts with."""
+
+    @abstractmethod
+    def revise(self, memory: State, info: LocalTrainingInfo, clock: Clock, key: Key) -> tuple[State, Payload]:
+        """The part from the next round on, and what tells the server; the same object, if nothing changes."""
+
+    @abstractmethod
+    def follow(self, memory: State, said: Payload, like: Params) -> State:
+        """The same on the server's side; ``PayloadError`` says what is wrong with what a client said."""
+
+    def measure(self, before: Mapping[int, State], after: Mapping[int, State], like: Params) -> dict[str, Any]:
+        """What goes into a round's record of those whose messages were folded, by name."""
         return {}
-
-    def revise(self, mine: State, evidence: Evidence, clock: Clock, key: Key) -> tuple[State, Payload]:
-        """Nothing."""
-        return {}, {}
-
-    def follow(self, mine: State, said: Payload, like: Params) -> State:
-        """Nothing."""
-        return {}
-
-
-def shared_key(seed: int | None, network: Network) -> Key:
-    """By what all clients draw alike: a seed of the view's own, or the run's."""
-    return network.key if seed is None else make_key(seed)
-
-
-class AnyNetwork:
-    """A view that needs to know nothing but the shapes of tensors."""
-
-    def fit(self: T, network: Network, solver: Solver) -> T:
-        """The view as it is."""
-        return self

@@ -1,16 +1,15 @@
 """Sub-models drawn entry by entry: each client trains a fresh random subset of the model in every round."""
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from gossamer.capacity import Capacities, capacity, check_shares
 from gossamer.random import Key, fold, uniform
 from gossamer.types import Clock, Params, Part, State
-from gossamer.views.base import AnyNetwork, Impersonal
+from gossamer.views.base import BoundView
 
 
 @dataclass(frozen=True)
-class Bernoulli(AnyNetwork, Impersonal):
+class Bernoulli(BoundView):
     """Every entry is held with a chance that is the client's capacity, independently, and drawn anew each round.
 
     capacities: shares of the model; client c has the one at c modulo their number
@@ -21,12 +20,11 @@ class Bernoulli(AnyNetwork, Impersonal):
     capacities: Capacities = (0.5,)
     drawn: bool = False
     least: int = 2
-    common: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_shares("Bernoulli", self.capacities)
 
-    def part(self, like: Params, clock: Clock, key: Key, mine: State | None = None) -> Part:
+    def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
         """A mask for each tensor."""
         share = capacity(self.capacities, self.drawn, clock, key)
         keep = {}

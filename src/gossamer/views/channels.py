@@ -12,9 +12,9 @@ the client's capacity). Which of them depends on ``order``:
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -22,12 +22,11 @@ from torch import Tensor
 from gossamer import tree
 from gossamer.capacity import Capacities, Room, Shares, capacity, check_capacities, largest_share
 from gossamer.errors import ConfigError, require
+from gossamer.exchange import Context, Network
 from gossamer.fleet import AIR, Fleet
 from gossamer.random import Key, fold, permutation
-from gossamer.random import key as make_key
-from gossamer.solvers import Solver
 from gossamer.types import Clock, Params, Part, State
-from gossamer.views.base import Impersonal, Network, shared_key
+from gossamer.views.base import NestedView, View
 from gossamer.views.windows import place
 from gossamer.widths import Ties, Widths
 
@@ -36,7 +35,7 @@ ORDERS = ("static", "rolling", "shuffled", "random")
 
 
 @dataclass(frozen=True)
-class Channels(Impersonal):
+class Channels(View):
     """A narrower network for each client.
 
     capacities: shares of the channels, or memory (8MB) that the largest must fit; client c has that at c modulo n
@@ -57,9 +56,6 @@ class Channels(Impersonal):
     streams: bool = True
     ties: Ties | None = None
     fleet: Fleet | None = None
-    widths: Widths | None = field(default=None, repr=False)
-    at: Key = field(default=make_key(0), repr=False)
-    common: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_capacities("Channels", self.capacities)
@@ -72,41 +68,51 @@ class Channels(Impersonal):
             ),
         )
 
-    @property
-    def nested(self) -> bool:
-        """The first channels of each layer are among more of its first ones."""
-        return self.order == "static" and not self.drawn
-
-    def fit(self, network: Network, solver: Solver) -> "Channels":
+    def bind(self, context: Context) -> "BoundChannels":
         """With the network's width rule, tried out at every capacity."""
-        if self.widths is not None:
-            return self
+        network = context.network
         widths = network.widths(self.streams) if self.ties is None else Widths.stated(self.ties, network.outline())
         require(
             (bool(widths.sizes), "this network has no channels that could be left out: all its dimensions are fixed")
         )
-        at, shares = shared_key(self.seed, network), self._shares(network, solver, widths)
-        fitted = replace(self, widths=widths, capacities=shares, at=at)
-        for share in sorted({float(share) for share in fitted.capacities}):  # type: ignore[arg-type]
+        shares = self._shares(context, widths)
+        for share in sorted(set(shares)):
             tried(network, widths, share)
-        return fitted
+        fields = {**vars(self), "capacities": shares}
+        return BoundChannels(**fields, widths=widths, at=context.shared_key(self.seed))
 
-    def _shares(self, network: Network, solver: Solver, widths: Widths) -> Shares:
+    def _shares(self, context: Context, widths: Widths) -> Shares:
         """What each client can hold, where that is said in memory."""
+        network, solver = context.network, context.exchange.solver
         needs = cache(lambda share: network.memory(tried(network, widths, share), solver))
         if self.fleet is not None:
             return self.fleet.capacities(network.clients, needs)
         return tuple(largest_share(c.size, needs) if isinstance(c, Room) else float(c) for c in self.capacities)
+
+
+@dataclass(frozen=True)
+class BoundChannels(Channels, NestedView):
+    """The same with all that follows from the network: its width rule, and the key of the order of places."""
+
+    widths: Widths = field(kw_only=True)
+    at: Key = field(kw_only=True)
+
+    def bind(self, context: Context) -> "BoundChannels":
+        """It is bound."""
+        return self
+
+    @property
+    def nested(self) -> bool:
+        """The first channels of each layer are among more of its first ones."""
+        return self.order == "static" and not self.drawn
 
     @property
     def loose(self) -> bool:
         """Whether layers draw channels without regard to each other: then their order matters, also of all of them."""
         return self.order == "random" and not self.streams
 
-    def part(self, like: Params, clock: Clock, key: Key, mine: State | None = None) -> Part:
+    def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
         """The client's channels of each group."""
-        if self.widths is None:
-            raise ConfigError("Channels knows nothing of the network yet: Method.fit tells it")
         share = capacity(self.capacities, self.drawn, clock, key)
         start = place(self.places, self.at, clock.round) if self.order == "shuffled" else 0
         channels = {

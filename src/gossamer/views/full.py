@@ -5,11 +5,11 @@ from typing import ClassVar
 
 from gossamer.random import Key
 from gossamer.types import Clock, Params, Part, State
-from gossamer.views.base import AnyNetwork, Impersonal
+from gossamer.views.base import NestedView
 
 
 @dataclass(frozen=True)
-class Full(AnyNetwork, Impersonal):
+class Full(NestedView):
     """All of the model, always."""
 
     common: ClassVar[bool] = True
@@ -19,6 +19,6 @@ class Full(AnyNetwork, Impersonal):
         """All are the same."""
         return True
 
-    def part(self, like: Params, clock: Clock, key: Key, mine: State | None = None) -> Part:
+    def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
         """The whole model."""
         return Part()

@@ -5,22 +5,23 @@ and nothing of it travels. Only what is left is trained and sent. What is left o
 comes back when others have become smaller. Biases, norms and running statistics are kept.
 """
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
 
-from gossamer.errors import ConfigError, require
+from gossamer.codecs.dense import Dense
+from gossamer.errors import require
+from gossamer.exchange import Context
 from gossamer.random import Key
-from gossamer.solvers import Solver
 from gossamer.types import Clock, Params, Part, State
 from gossamer.views import masks
-from gossamer.views.base import Impersonal, Network
+from gossamer.views.base import BoundView, View
 
 
 @dataclass(frozen=True)
-class Magnitude(Impersonal):
+class Magnitude(View):
     """Leaves out a share of the smallest weights.
 
     ratio: shares of the weights that are left out; client c has that at c modulo n, so one share is one mask for all
@@ -31,9 +32,6 @@ class Magnitude(Impersonal):
     ratio: tuple[float, ...] = (0.5,)
     by: Literal["model", "tensor"] = "model"
     rise: int = 0
-    names: tuple[str, ...] = field(default=(), repr=False)
-    common: ClassVar[bool] = False
-    by_value: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         require(
@@ -43,20 +41,35 @@ class Magnitude(Impersonal):
             (self.rise >= 0, f"Magnitude.rise must not be negative, got {self.rise}"),
         )
 
-    def fit(self, network: Network, solver: Solver) -> "Magnitude":
-        """With the names of the weights that can be left out."""
-        outline = network.outline()
-        return replace(self, names=tuple(name for name in network.trained if outline[name].dim() >= 2))
+    def bind(self, context: Context) -> "BoundMagnitude":
+        """With the names of the weights that can be left out; the model must come down exactly as it is."""
+        exact, outline = context.exchange.down == Dense(), context.network.outline()
+        require((exact, "Magnitude needs the model to come down exactly as it is: use Dense()"))
+        return BoundMagnitude(**vars(self), names=tuple(n for n in context.trained if outline[n].dim() >= 2))
 
     def ratio_of(self, clock: Clock) -> float:
         """The share that a client leaves out in a round."""
         share = self.ratio[clock.client % len(self.ratio)]
         return share * min(1.0, (clock.round + 1) / self.rise) if self.rise else share
 
-    def part(self, like: Params, clock: Clock, key: Key, mine: State | None = None) -> Part:
+
+@dataclass(frozen=True)
+class BoundMagnitude(Magnitude, BoundView):
+    """The same, and the names of the weights that can be left out."""
+
+    names: tuple[str, ...] = field(kw_only=True)
+    common: ClassVar[bool] = True
+
+    def bind(self, context: Context) -> "BoundMagnitude":
+        """It is bound."""
+        return self
+
+    def sent(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
+        """The whole model: its values say what is left out."""
+        return Part()
+
+    def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
         """All but the smallest weights of ``like``, which are the model's values."""
-        if not self.names:
-            raise ConfigError("Magnitude knows nothing of the network yet: Method.fit tells it")
         share, groups = self.ratio_of(clock), [self.names] if self.by == "model" else [(name,) for name in self.names]
         keep: Params = {}
         for group in groups if share else ():

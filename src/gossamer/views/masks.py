@@ -1,5 +1,8 @@
 """Masks as packed bits, and how a change of them travels: the bits that turned over, in the shorter of two forms."""
 
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -7,10 +10,22 @@ from torch import Tensor
 from gossamer.codecs import positions
 from gossamer.codecs.packing import bits, numbers, unbits
 from gossamer.errors import PayloadError
-from gossamer.types import Params, Part, Payload, true_at
+from gossamer.types import Params, Part, Payload, State, true_at
+from gossamer.views import overlap
+from gossamer.views.base import ViewMemory
 
 Bits = dict[str, Tensor]
 """Packed bits by the name of a tensor, each filled up to whole bytes; a tensor without is held whole."""
+
+
+class MaskMemory(ViewMemory):
+    """A view that remembers a mask of each client as ``mask``."""
+
+    section: ClassVar[str] = "mask"
+
+    def measure(self, before: Mapping[int, State], after: Mapping[int, State], like: Params) -> dict[str, Any]:
+        """How the masks moved, and what they have in common."""
+        return {"masks": overlap.figures(before, after, like)}
 
 
 def part(masks: Bits, like: Params) -> Part:

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
+from torch import Tensor
 
 from gossamer.types import Params, State
-from gossamer.views.masks import Bits
 
 PAIRED = 32
 """Among so many clients of a round every two are compared; of more, so many that are spread evenly."""
@@ -22,7 +22,7 @@ Row = npt.NDArray[np.uint64]
 Floats = npt.NDArray[np.float64]
 
 
-def row(masks: Bits) -> Row:
+def row(masks: Mapping[str, Tensor]) -> Row:
     """The masks of one client as one row of words, tensors in name order; what fills it up is zero."""
     packed = [masks[name].cpu().numpy() for name in sorted(masks)]
     filling = np.zeros(-sum(map(len, packed)) % 8, dtype=np.uint8)

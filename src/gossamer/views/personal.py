@@ -7,23 +7,22 @@ the message that tells of it arrived; until then the old one does, for both. Onl
 """
 
 import math
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from gossamer.codecs.packing import bits, unbits
-from gossamer.errors import ConfigError, require
+from gossamer.errors import require
+from gossamer.exchange import Context, LocalTrainingInfo
 from gossamer.random import Key, fold, uniform, words
-from gossamer.random import key as make_key
-from gossamer.solvers import Solver
 from gossamer.sparsity import DENSITIES, kept
 from gossamer.types import Clock, Params, Part, Payload, State
 from gossamer.views import masks
-from gossamer.views.base import Evidence, Network, shared_key
-from gossamer.views.masks import Bits
+from gossamer.views.base import View
+from gossamer.views.masks import Bits, MaskMemory
 
 Trained = tuple[tuple[str, torch.Size], ...]
 
@@ -32,7 +31,7 @@ LOWEST = torch.iinfo(torch.int64).min
 
 
 @dataclass(frozen=True)
-class Personal:
+class Personal(View):
     """A sparse model for each client.
 
     density: share of all trained entries that a client holds, biases and norms included, which are held whole
@@ -53,12 +52,6 @@ class Personal:
     rate: float = 0.5
     last: bool = True
     seed: int | None = None
-    shapes: Trained | None = field(default=None, repr=False)
-    at: Key = field(default=make_key(0), repr=False)
-    common: ClassVar[bool] = False
-    personal: ClassVar[bool] = True
-    nested: ClassVar[bool] = False
-    by_value: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         require(
@@ -68,19 +61,31 @@ class Personal:
             (0 <= self.rate <= 1, f"Personal.rate must be in [0, 1], got {self.rate}"),
         )
 
-    def fit(self, network: Network, solver: Solver) -> "Personal":
+    def bind(self, context: Context) -> "BoundPersonal":
         """With the shapes of what is trained: statistics that a network gathers are held whole."""
-        outline = network.outline()
-        shapes = tuple((name, outline[name].shape) for name in network.trained)
-        fitted = replace(self, shapes=shapes, at=shared_key(self.seed, network))
-        _counts(fitted)
-        return fitted
+        outline = context.network.outline()
+        shapes = tuple((name, outline[name].shape) for name in context.trained)
+        bound = BoundPersonal(**vars(self), shapes=shapes, at=context.shared_key(self.seed))
+        _counts(bound)
+        return bound
 
-    def part(self, like: Params, clock: Clock, key: Key, mine: State | None = None) -> Part:
+
+@dataclass(frozen=True)
+class BoundPersonal(Personal, MaskMemory):
+    """The same with the shapes of what is trained, and the key of the masks to start with."""
+
+    shapes: Trained = field(kw_only=True)
+    at: Key = field(kw_only=True)
+
+    def bind(self, context: Context) -> "BoundPersonal":
+        """It is bound."""
+        return self
+
+    def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
         """What the client's mask covers."""
-        return masks.part((mine or self.start(like, clock.client))["mask"], like)
+        return masks.part((memory or self.first(clock.client))["mask"], like)
 
-    def start(self, like: Params, client: int) -> State:
+    def first(self, client: int) -> State:
         """As many random entries of each tensor as it is to have."""
         return {"mask": _first(self, client if self.own_init else None)}
 
@@ -89,28 +94,28 @@ class Personal:
         span = clock.rounds - 1 if self.last else clock.rounds
         return self.rate / 2 * (1 + math.cos(math.pi * clock.round / max(1, span)))
 
-    def revise(self, mine: State, evidence: Evidence, clock: Clock, key: Key) -> tuple[State, Payload]:
+    def revise(self, memory: State, info: LocalTrainingInfo, clock: Clock, key: Key) -> tuple[State, Payload]:
         """Drop the smallest, and take up as many others."""
-        if not self.moving or not mine["mask"]:
-            return mine, {}
-        share, gradient = self.rate_at(clock), evidence.gradient() if self.regrow == "gradient" else {}
+        if not self.moving or not memory["mask"]:
+            return memory, {}
+        share, gradient = self.rate_at(clock), info.gradient() if self.regrow == "gradient" else {}
         new: Bits = {}
-        for name, packed in mine["mask"].items():
-            weight = evidence.weights[name].reshape(-1)
+        for name, packed in memory["mask"].items():
+            weight = info.weights[name].reshape(-1)
             held = unbits(packed.to(weight.device), weight.numel())
             wanted = gradient[name].reshape(-1).abs() if gradient else _drawn(fold(key, "regrow", name), weight)
             new[name] = bits(moved(held, weight.abs(), wanted, share))
-        said = masks.difference(mine["mask"], new)
+        said = masks.difference(memory["mask"], new)
         return {"mask": {name: packed.cpu() for name, packed in new.items()}}, said
 
-    def follow(self, mine: State, said: Payload, like: Params) -> State:
+    def follow(self, memory: State, said: Payload, like: Params) -> State:
         """Turn over the bits that changed; refused is what would change how many entries a tensor has."""
-        if not self.moving or not mine["mask"]:
+        if not self.moving or not memory["mask"]:
             masks.refuse_unless(not said, "says that its mask changed, though it cannot")
-            return mine
-        new = masks.turned(mine["mask"], said, like)
+            return memory
+        new = masks.turned(memory["mask"], said, like)
         for name, packed in new.items():
-            same = masks.count(packed) == masks.count(mine["mask"][name])
+            same = masks.count(packed) == masks.count(memory["mask"][name])
             masks.refuse_unless(same, f"changes how many entries of {name} it holds")
         return {"mask": new}
 
@@ -128,19 +133,17 @@ def moved(held: Tensor, weight: Tensor, wanted: Tensor, share: float) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def _counts(view: Personal) -> dict[str, int]:
+def _counts(view: BoundPersonal) -> dict[str, int]:
     """How many entries a client holds, of each tensor that it does not hold whole."""
-    if view.shapes is None:
-        raise ConfigError("Personal knows nothing of the network yet: Method.fit tells it")
     shapes = dict(view.shapes)
     many = kept(shapes, DENSITIES[view.init](shapes, view.density))
     return {name: many[name] for name, shape in view.shapes if many[name] < shape.numel()}
 
 
 @lru_cache(maxsize=256)
-def _first(view: Personal, client: int | None) -> Bits:
+def _first(view: BoundPersonal, client: int | None) -> Bits:
     """The mask that a client, or everybody, starts with: the first so many entries of a permutation of all."""
-    shapes, found = dict(view.shapes or ()), {}
+    shapes, found = dict(view.shapes), {}
     for name, many in _counts(view).items():
         at = fold(view.at, "mask", name, *([] if client is None else [client]))
         found[name] = bits(masks.smallest(words(at, shapes[name].numel()) ^ LOWEST, many))

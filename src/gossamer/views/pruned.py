@@ -7,27 +7,26 @@ its own training samples. Biases and norms are held whole. As with every persona
 server has it.
 """
 
-from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from gossamer.codecs.packing import bits, unbits
-from gossamer.errors import ConfigError, require
+from gossamer.errors import require
+from gossamer.exchange import Context, LocalTrainingInfo
 from gossamer.random import Key
-from gossamer.solvers import Solver
 from gossamer.types import Clock, Params, Part, Payload, State
 from gossamer.views import masks
-from gossamer.views.base import Evidence, Network
-from gossamer.views.masks import Bits
+from gossamer.views.base import View
+from gossamer.views.masks import Bits, MaskMemory
 
 Flags = dict[str, Tensor]
 """Masks as vectors of booleans, by the name of a tensor."""
 
 
 @dataclass(frozen=True)
-class Pruned:
+class Pruned(View):
     """Masks that shrink towards a target.
 
     target: share of the weights at which a client prunes no more
@@ -40,11 +39,6 @@ class Pruned:
     share: float = 0.05
     distance: float = 1e-4
     accuracy: float = 0.5
-    names: tuple[str, ...] | None = field(default=None, repr=False, kw_only=True)
-    common: ClassVar[bool] = False
-    personal: ClassVar[bool] = True
-    nested: ClassVar[bool] = False
-    by_value: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         name = type(self).__name__
@@ -55,38 +49,46 @@ class Pruned:
             (0 <= self.accuracy <= 1, f"{name}.accuracy must be in [0, 1], got {self.accuracy}"),
         )
 
-    def fit(self, network: Network, solver: Solver) -> "Pruned":
-        """With the names of the weights that can be pruned."""
-        outline = network.outline()
-        return replace(self, names=tuple(name for name in network.trained if outline[name].dim() >= 2))
+    def bind(self, context: Context) -> "BoundPruned":
+        """With the weights that can be pruned, and how large they are."""
+        outline = context.network.outline()
+        names = tuple(name for name in context.trained if outline[name].dim() >= 2)
+        sizes = tuple((name, outline[name].numel()) for name in names)
+        return BoundPruned(**vars(self), names=names, sizes=sizes)
 
-    def part(self, like: Params, clock: Clock, key: Key, mine: State | None = None) -> Part:
+
+@dataclass(frozen=True)
+class BoundPruned(Pruned, MaskMemory):
+    """The same with the weights that are pruned one by one, and the sizes of all tensors that have a mask."""
+
+    names: tuple[str, ...] = field(kw_only=True)
+    sizes: tuple[tuple[str, int], ...] = field(kw_only=True)
+
+    def bind(self, context: Context) -> "BoundPruned":
+        """It is bound."""
+        return self
+
+    def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
         """What the client's mask covers."""
-        return masks.part(mine["mask"], like) if mine else Part()
+        return masks.part(memory["mask"], like) if memory else Part()
 
-    def start(self, like: Params, client: int) -> State:
+    def first(self, client: int) -> State:
         """Everything."""
-        if self.names is None:
-            raise ConfigError(f"{type(self).__name__} knows nothing of the network yet: Method.fit tells it")
-        return {"mask": {name: bits(torch.ones(like[name].numel(), dtype=torch.bool)) for name in self.masked()}}
+        return {"mask": {name: bits(torch.ones(size, dtype=torch.bool)) for name, size in self.sizes}}
 
-    def masked(self) -> tuple[str, ...]:
-        """The tensors that have a mask."""
-        return self.names or ()
-
-    def revise(self, mine: State, evidence: Evidence, clock: Clock, key: Key) -> tuple[State, Payload]:
+    def revise(self, memory: State, info: LocalTrainingInfo, clock: Clock, key: Key) -> tuple[State, Payload]:
         """Prune, if the three thresholds are passed."""
-        held = opened(mine["mask"], evidence.weights)
-        return told(mine, held, self.thinned(held, evidence))
+        held = opened(memory["mask"], info.weights)
+        return told(memory, held, self.thinned(held, info))
 
-    def thinned(self, held: Flags, evidence: Evidence) -> Flags:
+    def thinned(self, held: Flags, info: LocalTrainingInfo) -> Flags:
         """What is left of masks; the same, if a threshold is not passed."""
         if _density(held) <= self.target:
             return held
-        early, late = (self._pruned(held, weights) for weights in (evidence.notes["early"], evidence.weights))
+        early, late = (self._pruned(held, weights) for weights in (info.carry["early"], info.weights))
         if differences(early, late) <= self.distance * sum(map(len, held.values())):
             return held
-        return late if evidence.accuracy(applied(late, evidence.weights)) > self.accuracy else held
+        return late if info.accuracy(applied(late, info.weights)) > self.accuracy else held
 
     def _pruned(self, held: Flags, weights: Params) -> Flags:
         """Masks without the smallest weights of what is held."""
@@ -97,13 +99,13 @@ class Pruned:
             found[name] = mask & ~masks.smallest(size, many)
         return found
 
-    def follow(self, mine: State, said: Payload, like: Params) -> State:
+    def follow(self, memory: State, said: Payload, like: Params) -> State:
         """Turn over the bits that changed; refused is what takes up entries that were pruned."""
         if not said:
-            return mine
-        new: Bits = masks.turned(mine["mask"], said, like)
+            return memory
+        new: Bits = masks.turned(memory["mask"], said, like)
         for name, packed in new.items():
-            taken_up = packed & ~mine["mask"][name].cpu()
+            taken_up = packed & ~memory["mask"][name].cpu()
             masks.refuse_unless(not bool(taken_up.any()), f"takes up pruned entries of {name}")
         return {"mask": new}
 

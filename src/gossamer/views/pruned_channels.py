@@ -14,14 +14,13 @@ import torch
 from torch import Tensor
 
 from gossamer import tree
-from gossamer.errors import ConfigError, require
+from gossamer.errors import require
+from gossamer.exchange import Context, LocalTrainingInfo
 from gossamer.random import Key
-from gossamer.solvers import Solver
 from gossamer.types import Clock, Params, Payload, State
 from gossamer.views import masks
-from gossamer.views.base import Evidence, Network
 from gossamer.views.channels import held as rounded_up
-from gossamer.views.pruned import Flags, Pruned, applied, differences, opened, told
+from gossamer.views.pruned import BoundPruned, Flags, Pruned, applied, differences, opened, told
 from gossamer.widths import Axis, Ties, Widths
 
 CONVOLUTION = 3
@@ -46,8 +45,6 @@ class PrunedChannels(Pruned):
     channel_share: float = 0.45
     channel_distance: float = 0.01
     ties: Ties | None = None
-    tied: tuple[str, ...] = field(default=(), repr=False, kw_only=True)
-    widths: Widths | None = field(default=None, repr=False, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -58,11 +55,9 @@ class PrunedChannels(Pruned):
             (distance >= 0, f"PrunedChannels.channel_distance must not be negative, got {distance}"),
         )
 
-    def fit(self, network: Network, solver: Solver) -> "PrunedChannels":
+    def bind(self, context: Context) -> "BoundPrunedChannels":
         """With the names of fully connected weights, the channels of convolutions, and the tensors these are in."""
-        if self.widths is not None:
-            return self
-        like = network.outline()
+        network, like = context.network, context.network.outline()
         rule = network.widths() if self.ties is None else Widths.stated(self.ties, like)
         wide = [name for name in network.trained if like[name].dim() >= CONVOLUTION]
         groups = {group for name, axes in rule.axes if name in wide for axis in axes for group in axis.groups}
@@ -70,34 +65,43 @@ class PrunedChannels(Pruned):
         require((bool(groups), none))
         names = tuple(name for name in network.trained if like[name].dim() == 2)
         have = {name for name, axes in rule.axes if any(axis.groups & groups for axis in axes)}
-        sizes = tuple((group, size) for group, size in rule.sizes if group in groups)
-        return replace(self, names=names, tied=tuple(sorted(have - {*names})), widths=replace(rule, sizes=sizes))
+        channels = tuple((group, size) for group, size in rule.sizes if group in groups)
+        masked = sorted({*names, *have})  # in name order, as stored masks have it
+        sizes = tuple((name, like[name].numel()) for name in masked)
+        return BoundPrunedChannels(**vars(self), names=names, sizes=sizes, widths=replace(rule, sizes=channels))
 
-    def masked(self) -> tuple[str, ...]:
-        """The tensors that have a mask; in name order, as stored masks have it."""
-        return tuple(sorted((*super().masked(), *self.tied)))
 
-    def revise(self, mine: State, evidence: Evidence, clock: Clock, key: Key) -> tuple[State, Payload]:
+@dataclass(frozen=True)
+class BoundPrunedChannels(PrunedChannels, BoundPruned):
+    """The same with the width rule of the channels that are pruned."""
+
+    widths: Widths = field(kw_only=True)
+
+    def bind(self, context: Context) -> "BoundPrunedChannels":
+        """It is bound."""
+        return self
+
+    def revise(self, memory: State, info: LocalTrainingInfo, clock: Clock, key: Key) -> tuple[State, Payload]:
         """Prune weights, then channels, each if its three thresholds are passed."""
-        held = opened(mine["mask"], evidence.weights)
-        weights = {name: held[name] for name in self.names or ()}
-        return told(mine, held, self.narrowed(held | self.thinned(weights, evidence), evidence))
+        held = opened(memory["mask"], info.weights)
+        weights = {name: held[name] for name in self.names}
+        return told(memory, held, self.narrowed(held | self.thinned(weights, info), info))
 
-    def narrowed(self, held: Flags, evidence: Evidence) -> Flags:
+    def narrowed(self, held: Flags, info: LocalTrainingInfo) -> Flags:
         """Masks without channels that matter least; the same, if a threshold is not passed."""
-        channels = self.channels(held, evidence.weights)
-        early, late = (self._fewer(channels, weights) for weights in (evidence.notes["early"], evidence.weights))
+        channels = self.channels(held, info.weights)
+        early, late = (self._fewer(channels, weights) for weights in (info.carry["early"], info.weights))
         if differences(early, late) <= self.channel_distance * sum(map(len, channels.values())):
             return held
-        inside = self._inside(late, evidence.weights)
+        inside = self._inside(late, info.weights)
         kept = {name: mask & inside[name] for name, mask in held.items()}
-        return kept if evidence.accuracy(applied(kept, evidence.weights)) > self.accuracy else held
+        return kept if info.accuracy(applied(kept, info.weights)) > self.accuracy else held
 
     def channels(self, held: Flags, like: Params) -> Flags:
         """Which channels masks hold, by group: those of which a convolution has an entry."""
         whole = {name: mask.view(like[name].shape) for name, mask in held.items()}
         found = {}
-        for group, _ in self._rule.sizes:
+        for group, _ in self.widths.sizes:
             first = next(name for name in self._having(group) if like[name].dim() >= CONVOLUTION)
             found[group] = self._sums({first: whole[first]}, group) > 0
         return found
@@ -121,38 +125,32 @@ class PrunedChannels(Pruned):
     def _inside(self, channels: Flags, like: Params) -> Flags:
         """The entries that are in no channel but these."""
         kept = {group: mask.nonzero().view(-1) for group, mask in channels.items()}
-        part = self._rule.part(kept, tree.device(like))
-        return {name: t.view(-1) > 0 for name, t in part.coverage({name: like[name] for name in self.masked()}).items()}
+        part = self.widths.part(kept, tree.device(like))
+        return {name: t.view(-1) > 0 for name, t in part.coverage({name: like[name] for name, _ in self.sizes}).items()}
 
-    def follow(self, mine: State, said: Payload, like: Params) -> State:
+    def follow(self, memory: State, said: Payload, like: Params) -> State:
         """Turn over the bits that changed; refused is what takes up pruned entries, or cuts a channel in part."""
-        then = super().follow(mine, said, like)
-        if then is mine:
-            return mine
+        then = super().follow(memory, said, like)
+        if then is memory:
+            return memory
         held = opened(then["mask"], like)
         channels = self.channels(held, like)
         for group, mask in channels.items():
             masks.refuse_unless(bool(mask.any()), f"prunes all channels of {group}")
         for name, inside in self._inside(channels, like).items():
-            wrong = held[name] & ~inside if name in (self.names or ()) else held[name] != inside
+            wrong = held[name] & ~inside if name in self.names else held[name] != inside
             masks.refuse_unless(not bool(wrong.any()), f"prunes channels of {name} in part")
         return then
 
-    @property
-    def _rule(self) -> Widths:
-        if self.widths is None:
-            raise ConfigError("PrunedChannels knows nothing of the network yet: Method.fit tells it")
-        return self.widths
-
     def _having(self, group: str) -> list[str]:
         """The tensors that a group is in."""
-        return [name for name, axes in self._rule.axes if any(group in axis.groups for axis in axes)]
+        return [name for name, axes in self.widths.axes if any(group in axis.groups for axis in axes)]
 
     def _sums(self, values: Params, group: str) -> Tensor:
         """For each channel the sum of all values that belong to it."""
-        size = dict(self._rule.sizes)[group]
+        size = dict(self.widths.sizes)[group]
         total = torch.zeros(size, dtype=torch.float64, device=tree.device(values))
-        for name, axes in self._rule.axes:
+        for name, axes in self.widths.axes:
             for dim, axis in enumerate(axes):
                 if name in values and group in axis.groups:
                     along = values[name].double().movedim(dim, 0).reshape(axis.size, -1).sum(1)

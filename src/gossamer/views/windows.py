@@ -1,22 +1,20 @@
 """Sub-models that are windows over the model's entries, which move on from round to round."""
 
 import math
-from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from dataclasses import dataclass, field
 
 import torch
 
 from gossamer.capacity import Capacities, capacity, check_shares
 from gossamer.errors import require
+from gossamer.exchange import Context
 from gossamer.random import Key, fold, permutation
-from gossamer.random import key as make_key
-from gossamer.solvers import Solver
 from gossamer.types import Clock, Params, Part, State
-from gossamer.views.base import Impersonal, Network, shared_key
+from gossamer.views.base import BoundView, View
 
 
 @dataclass(frozen=True)
-class Windows(Impersonal):
+class Windows(View):
     """A client holds as many neighbouring entries as it has room for, from where the round's window begins.
 
     Windows begin at evenly spaced places, and go on at the beginning where they reach the end. An epoch is as many
@@ -37,22 +35,31 @@ class Windows(Impersonal):
     shuffled: bool = True
     seed: int | None = None
     least: int = 2
-    at: Key = field(default=make_key(0), repr=False)
-    common: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         check_shares("Windows", self.capacities)
         require((self.places >= 1, f"Windows.places must be at least 1, got {self.places}"))
 
-    def fit(self, network: Network, solver: Solver) -> "Windows":
+    def bind(self, context: Context) -> "BoundWindows":
         """With the key of the order."""
-        return replace(self, at=shared_key(self.seed, network))
+        return BoundWindows(**vars(self), at=context.shared_key(self.seed))
+
+
+@dataclass(frozen=True)
+class BoundWindows(Windows, BoundView):
+    """Windows, and the key by which places are shuffled."""
+
+    at: Key = field(kw_only=True)
+
+    def bind(self, context: Context) -> "BoundWindows":
+        """It is bound."""
+        return self
 
     def place(self, round_: int) -> int:
         """Where the window of a round begins, as the number of a place."""
         return place(self.places, self.at, round_) if self.shuffled else round_ % self.places
 
-    def part(self, like: Params, clock: Clock, key: Key, mine: State | None = None) -> Part:
+    def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
         """A mask for each tensor that the window covers in part or not at all."""
         names = sorted(name for name, tensor in like.items() if tensor.dim() >= self.least)
         total = sum(like[name].numel() for name in names)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gossamer.engines.client import Client, Order
+from gossamer.engines.client import Client, Failure, Order
 from gossamer.engines.executors.base import Executor, OneByOne, threads
 from gossamer.engines.executors.captured import Captured
 from gossamer.engines.executors.compiled import compiled
@@ -71,7 +71,7 @@ class Race:
 
     def __init__(self, client: Client, order: Order, orders: int) -> None:
         self.client, self.order, self.orders = client, order, orders
-        self.steps = len(client.method.solver.plan(len(order.samples), order.key))
+        self.steps = len(client.exchange.solver.plan(len(order.samples), order.key))
         self.rates: dict[str, float] = {}
         self.best: tuple[str, Executor] | None = None
 
@@ -137,5 +137,5 @@ def _seconds(executor: Executor, order: Order, many: int, steps: int) -> float:
     """How long so many orders of so many steps take; for ever, where the client fails."""
     begin = time.perf_counter()
     done = list(executor.run([order._replace(limit=steps)] * many))
-    failed = any(isinstance(d.result, str) for d in done)
+    failed = any(isinstance(d.result, Failure) for d in done)
     return math.inf if failed else time.perf_counter() - begin

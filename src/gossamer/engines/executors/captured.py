@@ -20,7 +20,7 @@ from gossamer.engines.executors.program import begin_anew
 from gossamer.engines.executors.stacked import Group, InChunks, Pair, kind
 from gossamer.engines.executors.steps import Step, in_place, pure_step, tensors
 from gossamer.errors import ConfigError
-from gossamer.method import Job, Trained
+from gossamer.jobs import Job, Trained
 from gossamer.types import State
 
 CHUNK = 16
@@ -45,15 +45,15 @@ class Captured(InChunks):
         self.plain = self.compiled = stepping(client, torch.enable_grad()(client.step))
         if self.compiles:
             begin_anew()
-            pure = stepping(client, pure_step(client.method, client.objective))
+            pure = stepping(client, pure_step(client))
             self.compiled = torch.compile(pure, fullgraph=True, dynamic=False)
         self.full: int | None = None
         self.room = 0
-        self.places: dict[Any, list[Place]] = {}
+        self.slots: dict[Any, list[Place]] = {}
 
     def prepare(self, order: Order, orders: int) -> None:
         """Compile and capture; how much memory one place took tells how many there may be."""
-        plan = self.client.method.solver.plan(len(order.samples), order.key)
+        plan = self.client.exchange.solver.plan(len(order.samples), order.key)
         self.full, self.room = len(plan[0]), 2 * sum(map(len, plan))
         before, _ = torch.cuda.mem_get_info()
         self._try(order, 1)
@@ -73,7 +73,7 @@ class Captured(InChunks):
         lessons, taken, places = [Lesson(self.client, order, job) for order, job in bucket], Counter[Any](), []
         for pair, lesson in zip(bucket, lessons, strict=True):
             shapes = kind(pair[1])
-            places.append(self._place(self.places.setdefault(shapes, []), taken[shapes], pair, lesson))
+            places.append(self._place(self.slots.setdefault(shapes, []), taken[shapes], pair, lesson))
             taken[shapes] += 1
         return Crew(self.client, bucket, lessons, places, self.plain)
 
@@ -123,7 +123,7 @@ class Place:
         self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         self.pool = torch.cuda.graph_pool_handle()
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
-        self.met: Counter[int] = Counter()
+        self.seen: Counter[int] = Counter()
 
     def holds(self, lesson: Lesson) -> bool:
         """Whether there is room for the numbers of so many samples."""
@@ -145,9 +145,9 @@ class Place:
         A size that is not the full one gets a graph when it is met again, and is stepped plainly until then.
         """
         for size, many in Counter(lesson.sizes).items():
-            if size not in self.graphs and many >= WORTH_CAPTURING and (size == full or self.met[size]):
+            if size not in self.graphs and many >= WORTH_CAPTURING and (size == full or self.seen[size]):
                 self.graphs[size] = self._captured(size, compiled if size == full else plain, benchmark=size == full)
-            self.met[size] += 1
+            self.seen[size] += 1
 
     def _captured(self, size: int, step: Stepping, benchmark: bool) -> torch.cuda.CUDAGraph:
         """Steps before it compile programs and choose algorithms; what lies here now is not yet anybody's."""
@@ -177,7 +177,7 @@ class Place:
 
 def brought(client: Client, pair: Pair, lesson: Lesson) -> State:
     """All that a step needs of a client, as tensors."""
-    (_, job), solver, objective = pair, client.method.solver, client.objective
+    (_, job), solver, objective = pair, client.exchange.solver, client.objective
     start, carry, aid = client.begin(job, len(lesson))
     device, dtype = objective.device, objective.layout.dtype
     found: State = {
@@ -200,33 +200,32 @@ class Crew:
         client: Client,
         bucket: Sequence[Pair],
         lessons: Sequence[Lesson],
-        places: Sequence[Place],
+        slots: Sequence[Place],
         plain: Stepping,
     ) -> None:
-        self.client, self.bucket, self.lessons, self.places, self.plain = client, bucket, lessons, places, plain
+        self.client, self.bucket, self.lessons, self.slots, self.plain = client, bucket, lessons, slots, plain
 
     def train(self) -> list[Trained]:
         """All steps of all clients, a step of each in turn so that all streams have work."""
         main = torch.cuda.current_stream()
-        for pair, lesson, place in zip(self.bucket, self.lessons, self.places, strict=True):
+        for pair, lesson, place in zip(self.bucket, self.lessons, self.slots, strict=True):
             place.settle(brought(self.client, pair, lesson))
-        for place in self.places:
+        for place in self.slots:
             place.stream.wait_stream(main)
         sizes = [lesson.sizes for lesson in self.lessons]
         for number in range(max(map(len, sizes))):
-            for place, own in zip(self.places, sizes, strict=True):
+            for place, own in zip(self.slots, sizes, strict=True):
                 if number < len(own):
                     place.step(own[number], self.plain)
-        for place in self.places:
+        for place in self.slots:
             main.wait_stream(place.stream)
         return self.results()
 
     def results(self) -> list[Trained]:
         """What came of each client, in memory of its own."""
-        losses = torch.stack([place.tensors["loss"] for place in self.places]).tolist()
+        losses = torch.stack([place.tensors["loss"] for place in self.slots]).tolist()
         return [self._result(number, losses[number]) for number in range(len(self.bucket))]
 
     def _result(self, number: int, loss: float) -> Trained:
-        lesson, carry = self.lessons[number], self.places[number].tensors["carry"]
-        trained = self.client.finish(*self.bucket[number], lesson, carry, loss / len(lesson))
-        return trained._replace(solver=tree.clone(trained.solver))
+        lesson, carry = self.lessons[number], self.slots[number].tensors["carry"]
+        return self.client.finish(*self.bucket[number], lesson, tree.clone(carry), loss / len(lesson))

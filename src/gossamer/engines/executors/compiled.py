@@ -9,14 +9,13 @@ import torch
 from torch import Tensor
 
 from gossamer import tree
-from gossamer.engines.client import Client, Done, Lesson, Order
+from gossamer.engines.client import Client, Done, Failure, Lesson, Order, mean
 from gossamer.engines.executors.program import Program, begin_anew
 from gossamer.engines.executors.side_by_side import SideBySide
 from gossamer.engines.executors.stacked import CHUNK, Stacked, kind, refuse_random
 from gossamer.engines.executors.steps import in_place, pure_step, tensors
 from gossamer.errors import ConfigError
-from gossamer.method import Job, Method, Trained
-from gossamer.objective import Objective
+from gossamer.jobs import Job, Trained
 from gossamer.solvers import Now
 from gossamer.types import Params, State
 
@@ -29,12 +28,13 @@ def compiled(client: Client) -> "CompiledSideBySide | CompiledStacked":
 class CompiledClient(Client):
     """A client whose step on a full batch is compiled, from gathering the batch to the update in place."""
 
-    def __init__(self, method: Method, objective: Objective) -> None:
-        super().__init__(method, objective)
+    def __init__(self, client: Client) -> None:
+        super().__init__(client.method, client.objective, client.exchange)
+        objective = self.objective
         refuse_random(objective)
         self.size: int | None = None
         begin_anew()
-        step = in_place(pure_step(method, objective), objective)
+        step = in_place(pure_step(self), objective)
 
         def take(nest: State) -> Tensor:
             return step(nest["start"], nest["carry"], nest["aid"], nest["rows"], nest.get("draws"), nest["now"])
@@ -43,7 +43,7 @@ class CompiledClient(Client):
 
     def prepare(self, order: Order) -> None:
         """Compile for batches as large as the first of this order."""
-        self.size = len(self.method.solver.plan(len(order.samples), order.key)[0])
+        self.size = len(self.exchange.solver.plan(len(order.samples), order.key)[0])
         check(self.do(order._replace(limit=1)))
 
     def train(self, order: Order, job: Job) -> Trained:
@@ -51,7 +51,7 @@ class CompiledClient(Client):
         objective, lesson = self.objective, Lesson(self, order, job)
         start, carry, aid = self.begin(job, len(lesson))
         carry, losses, shapes = tree.clone(carry), [], kind(job)
-        now = tensors(self.method.solver.now(job.clock), objective)
+        now = tensors(self.exchange.solver.now(job.clock), objective)
         nest = {"start": start, "carry": carry, "aid": aid, "now": now}
         with torch.no_grad():
             for rows, draws in lesson:
@@ -61,7 +61,7 @@ class CompiledClient(Client):
                     losses.append(self.program(shapes, {**nest, **batch}))
                 else:
                     losses.append(self._odd_step(start, carry, aid, *objective.batch(rows, draws), now))
-        return self.finish(order, job, lesson, carry, float(torch.stack(losses).mean()))
+        return self.finish(order, job, lesson, carry, mean(losses))
 
     def _odd_step(self, start: Params, carry: State, aid: State, x: Tensor, y: Tensor, now: Now) -> Tensor:
         with torch.enable_grad():
@@ -74,7 +74,7 @@ class CompiledSideBySide(SideBySide):
     """One compiled client a core."""
 
     def __init__(self, client: Client) -> None:
-        self.program = CompiledClient(client.method, client.objective)
+        self.program = CompiledClient(client)
         super().__init__(self.program)
 
     def prepare(self, order: Order, orders: int) -> None:
@@ -99,6 +99,6 @@ class CompiledStacked(Stacked):
 
 def check(done: Done) -> None:
     """Say so when the compiler could not do it."""
-    if isinstance(done.result, str):
-        said = " ".join(done.result.splitlines()[:2])
-        raise ConfigError(f"the step cannot be compiled, use another executor: {said}")
+    if isinstance(done.result, Failure):
+        said = " ".join(done.result.reason.splitlines()[:2])
+        raise ConfigError(f"the step cannot be compiled, use another executor: {said}") from done.result.cause

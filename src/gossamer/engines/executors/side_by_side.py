@@ -15,6 +15,7 @@ import multiprocessing
 import os
 import pickle
 import signal
+import traceback
 from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from typing import Any
@@ -22,10 +23,10 @@ from typing import Any
 import torch
 
 from gossamer import tree
-from gossamer.engines.client import Client, Done, Order
+from gossamer.engines.client import Client, Done, Failure, Order
 from gossamer.engines.executors.base import AlwaysReady
 from gossamer.types import State
-from gossamer.wire import Letter
+from gossamer.wire import Frame
 
 FORK = multiprocessing.get_context("fork")
 DIE_WITH_PARENT = 1  # Linux's PR_SET_PDEATHSIG
@@ -47,7 +48,7 @@ class SideBySide(AlwaysReady):
         waiting, busy = iter(orders), {}
         following = next(waiting, None)
         while following is not None and len(self._workers) < self.size:
-            self._hire(len(following.data.body))
+            self._hire(len(following.data))
         for worker in list(self._workers):
             if following is not None:
                 busy[worker] = self._tell(worker, following)
@@ -62,11 +63,11 @@ class SideBySide(AlwaysReady):
                 yield done
 
     def _tell(self, worker: Connection, order: Order) -> Order:
-        """Send an order, and give it back; a body that the worker was sent last is not sent again."""
-        head, body = order.data.head, order.data.body
-        known = self._known.get(worker) is body
-        self._known[worker] = body
-        bare = order._replace(state={}, data=Letter(head, b"" if known else body))
+        """Send an order, and give it back; a common piece that the worker was sent last is not sent again."""
+        head, common, own = order.data.head, order.data.common, order.data.single
+        known = bool(common) and self._known.get(worker) is common
+        self._known[worker] = common
+        bare = order._replace(state={}, data=Frame(head, b"" if known else common, own))
         worker.send_bytes(pickle.dumps((bare, known, _store(order.state)), 5))
         return order
 
@@ -79,16 +80,16 @@ class SideBySide(AlwaysReady):
             del self._workers[worker], self._known[worker]
             process.join()
             reason = f"its process died (exit code {process.exitcode}): out of memory?"
-            return self._hire(len(room)), Done(order, reason)
-        if isinstance(result, str):
+            return self._hire(len(room)), Done(order, Failure(reason))
+        if isinstance(result, Failure):
             return worker, Done(order, result)
         if length is not None:
-            sent = result.sent._replace(data=Letter(result.sent.data.head, room[:length]))
+            sent = result.sent._replace(data=Frame(result.sent.data.head, single=room[:length]))
             result = result._replace(sent=sent)
         return worker, Done(order, result._replace(state=_restore(state)))
 
     def _hire(self, room: int) -> Connection:
-        """One more worker, with so much memory between the two processes for the bodies of its messages."""
+        """One more worker, with so much memory between the two processes for what its messages hold."""
         here, there = FORK.Pipe()
         between = mmap.mmap(-1, room + mmap.PAGESIZE)
         process = FORK.Process(target=_work, args=(self.client, there, here, between), daemon=True)
@@ -116,29 +117,43 @@ class SideBySide(AlwaysReady):
 def _work(client: Client, orders: Connection, other_end: Connection, room: mmap.mmap) -> None:
     """A worker's life: orders in, answers out, until nobody sends any more.
 
-    The body of a message is left in the room between the processes, where it fits, and only the rest is sent: whoever
+    What a message holds is left in the room between the processes, where it fits, and only the rest is sent: whoever
     reads it does so before giving the next order.
     """
     other_end.close()
     ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
     torch.set_num_threads(1)
-    body = b""
+    common = b""
     while True:
         try:
             order, known, state = pickle.loads(orders.recv_bytes())
         except EOFError:
             return
-        body = body if known else order.data.body
-        _, result = client.do(order._replace(state=_restore(state), data=Letter(order.data.head, body)))
-        if isinstance(result, str):
-            orders.send_bytes(pickle.dumps((result, {}, None), 5))
+        common = common if known else order.data.common
+        data = Frame(order.data.head, common, order.data.single)
+        _, result = client.do(order._replace(state=_restore(state), data=data))
+        if isinstance(result, Failure):
+            orders.send_bytes(pickle.dumps((_portable(result), {}, None), 5))
             continue
         sent, length = result.sent, None
-        if len(sent.data.body) <= len(room):
-            length = len(sent.data.body)
-            room[:length] = sent.data.body
-            sent = sent._replace(data=Letter(sent.data.head, b""))
+        if len(sent.data.single) <= len(room):
+            length = len(sent.data.single)
+            room[:length] = sent.data.single
+            sent = sent._replace(data=Frame(sent.data.head))
         orders.send_bytes(pickle.dumps((result._replace(sent=sent, state={}), _store(result.state), length), 5))
+
+
+def _portable(failure: Failure) -> Failure:
+    """A failure that can be sent to another process: the traceback goes along as a note of the error."""
+    cause = failure.cause
+    if cause is None:
+        return failure
+    cause.add_note("".join(traceback.format_exception(cause)).rstrip())
+    try:
+        pickle.loads(pickle.dumps(cause))
+    except Exception:  # an error of the user's own making may hold anything
+        return Failure(failure.reason, RuntimeError("\n".join((failure.reason, *cause.__notes__))))
+    return failure
 
 
 def _store(state: State) -> State | bytes:

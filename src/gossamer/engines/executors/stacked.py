@@ -17,11 +17,11 @@ import torch
 from torch import Tensor
 
 from gossamer import tree
-from gossamer.engines.client import Client, Done, Lesson, Order, reason
+from gossamer.engines.client import Client, Done, Failure, Lesson, Order, reason
 from gossamer.engines.executors.base import AlwaysReady
 from gossamer.engines.executors.steps import Step, pure_step, tensors
 from gossamer.errors import ConfigError
-from gossamer.method import Job, Trained
+from gossamer.jobs import Job, Trained
 from gossamer.objective import Objective
 
 CHUNK = 16
@@ -68,7 +68,7 @@ class InChunks(AlwaysReady, ABC):
                 job = self.client.open(order)
                 buckets.setdefault(self.bucket(job), []).append((order, job))
             except Exception as error:
-                yield Done(order, reason(error))
+                yield Done(order, Failure.of(error))
         for bucket in buckets.values():
             yield from self._train(bucket)
 
@@ -79,7 +79,7 @@ class InChunks(AlwaysReady, ABC):
                 trained = self.group(bucket).train()
         except Exception as error:
             alone = [self.client.do(order) for order, _ in bucket]
-            if not any(isinstance(done.result, str) for done in alone):
+            if not any(isinstance(done.result, Failure) for done in alone):
                 warnings.warn(
                     f"clients could not be trained together, so they were alone: {reason(error)}", stacklevel=2
                 )
@@ -89,7 +89,7 @@ class InChunks(AlwaysReady, ABC):
             try:
                 yield Done(order, self.client.reply(job, result))
             except Exception as error:
-                yield Done(order, reason(error))
+                yield Done(order, Failure.of(error))
 
 
 class Stacked(InChunks):
@@ -97,7 +97,7 @@ class Stacked(InChunks):
 
     def __init__(self, client: Client, size: int = CHUNK) -> None:
         super().__init__(client, size)
-        step = pure_step(client.method, client.objective)
+        step = pure_step(client)
         self.step: Step = torch.vmap(step, in_dims=(0, 0, 0, 0, 0, None), randomness="error")
 
     def group(self, bucket: Sequence[Pair]) -> Group:
@@ -110,7 +110,7 @@ class Chunk:
 
     def __init__(self, client: Client, step: Step, bucket: Sequence[Pair]) -> None:
         self.client, self.step, self.bucket = client, step, bucket
-        solver, objective, jobs = client.method.solver, client.objective, [job for _, job in bucket]
+        solver, objective, jobs = client.exchange.solver, client.objective, [job for _, job in bucket]
         self.lessons = [Lesson(client, order, job) for order, job in bucket]
         begun = [client.begin(job, len(lesson)) for job, lesson in zip(jobs, self.lessons, strict=True)]
         self.start, self.carry, self.aid = (tree.stack(column) for column in zip(*begun, strict=True))

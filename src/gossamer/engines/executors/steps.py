@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from gossamer import tree
-from gossamer.engines import client
-from gossamer.method import Method
+from gossamer.engines.client import Client
+from gossamer.engines.client import step as client_step
 from gossamer.objective import Objective
 from gossamer.solvers import Now
 from gossamer.types import Params, State
@@ -16,15 +16,16 @@ Step = Callable[[Params, State, State, Tensor, Tensor, dict[str, Tensor]], tuple
 """From start, carry, aid, inputs, labels and the round's numbers to the next carry and the loss."""
 
 
-def pure_step(method: Method, objective: Objective) -> Step:
+def pure_step(client: Client) -> Step:
     """A client's step with nothing hidden in it."""
+    objective = client.objective
 
     def step(
         start: Params, carry: State, aid: State, x: Tensor, y: Tensor, now: dict[str, Tensor]
     ) -> tuple[State, Tensor]:
         trained, labels = objective.trained, aid.get("labels")
-        return client.step(
-            method, trained, lambda at: objective.pure_gradient(at, x, y, labels), start, carry, aid, now
+        return client_step(
+            client, trained, lambda at: objective.pure_gradient(at, x, y, labels), start, carry, aid, now
         )
 
     return step

@@ -45,7 +45,7 @@ class Entry(NamedTuple):
     """One round of this client: what the server had folded last by then, and what was remembered."""
 
     round: int
-    known: int
+    last_folded: int
     before: State
     after: State
 
@@ -74,9 +74,9 @@ class Journal:
         again = next((entry for entry in entries if entry.round >= number), None)
         # What came before the first entry is forgotten: it is at its own round, or had nothing to remember.
         whole = again and (again.round == number or again is not entries[0] or not again.before)
-        if again and whole and again.known == known:
+        if again and whole and again.last_folded == known:
             return again.before
-        if entries and not again and known in (entries[-1].round, entries[-1].known):
+        if entries and not again and known in (entries[-1].round, entries[-1].last_folded):
             return settle(entries[-1].after, entries[-1].round == known)
         if entries or known != NEVER:
             raise self._out_of_step(entries, known)
@@ -105,7 +105,7 @@ class Journal:
         nest = {
             str(place): {
                 "round": torch.tensor(entry.round),
-                "known": torch.tensor(entry.known),
+                "known": torch.tensor(entry.last_folded),
                 "before": entry.before,
                 "after": entry.after,
             }

@@ -14,21 +14,21 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
-from gossamer.engines.client import Answer, Client, Done, Order, reason
+from gossamer.engines.client import Answer, Client, Done, Failure, Order, reason
 from gossamer.engines.evaluate import Evaluator
 from gossamer.engines.executors import threads
-from gossamer.engines.flower.agreement import fingerprint, whole
+from gossamer.engines.flower.agreement import fingerprint
 from gossamer.engines.flower.journal import Entry, Journal, OutOfStepError
 from gossamer.engines.flower.messages import content, data, word
-from gossamer.engines.rounds import early
 from gossamer.errors import ConfigError, RunError
+from gossamer.jobs import SILENT
 from gossamer.method import Method
 from gossamer.objective import Objective
 from gossamer.random import Key, fold
 from gossamer.random import key as make_key
 from gossamer.tasks import AnyTask, Task, task_at
-from gossamer.types import Clock
-from gossamer.wire import Letter
+from gossamer.types import Clock, Params
+from gossamer.wire import Frame
 
 Words = dict[str, Any]
 Ask = Callable[["Member", Message], tuple[Words, bytes]]
@@ -108,8 +108,10 @@ class Member:
         self.method, self.task, self.number = method, task, client
         self.key = make_key(seed)
         self.objective = Objective(task, device, self.key)
-        self.client = Client(method, self.objective)
-        self.early = [Client(stage, self.objective) for stage in self.client.method.before]
+        bound = method.bind(self.objective)
+        exchanges = [*bound.exchanges, *([bound.probe] if bound.probe else [])]
+        self.clients = {each.number: Client(bound, self.objective, each) for each in exchanges}
+        self.bound, self.client = bound, self.clients[bound.training.number]
         self.home = Path()
 
     def describe(self) -> Words:
@@ -125,15 +127,16 @@ class Member:
     def train(self, message: Message) -> Answer:
         """Do the order that a message brings, and keep what is to be remembered before anything is sent."""
         clock, key, known, journal = self._order(message)
-        letter, place = Letter.of(data(message)), word(message, "stage", int)
-        samples = self.task.split.train(self.number)
-        if 0 <= place < len(self.early):  # of which nothing is remembered
-            return _answer(self.early[place].do(Order(clock, early(key, place), letter, {}, samples)))
+        frame = Frame.of(data(message)) if self.bound.shared else SILENT.data
+        client = self.clients.get(word(message, "exchange", int), self.client)
+        samples, exchange = self.task.split.train(self.number), client.exchange
+        if not exchange.last:  # of which nothing is remembered
+            return _answer(client.do(Order(clock, exchange.key(key), frame, {}, samples)))
         with journal.alone():
             if word(message, "anew", bool):
                 journal.forget()
-            state = journal.recall(clock.round, known, self.method.settle)
-            answer = _answer(self.client.do(Order(clock, key, letter, state, samples)))
+            state = journal.recall(clock.round, known, exchange.settle)
+            answer = _answer(client.do(Order(clock, key, frame, state, samples)))
             journal.note(Entry(clock.round, known, state, answer.state))
         return answer
 
@@ -141,16 +144,22 @@ class Member:
         """How good what this client would deploy is, on its own test samples and, where asked, on all that are here."""
         clock, key, known, journal = self._order(message)
         with journal.alone():
-            state = journal.recall(clock.round + 1, known, self.method.settle)
-        start = whole(self.method).open(data(message), self.client.like, state, clock, key).start
-        held = self.client.method.personal(start, state, self.number)
-        tuned = self.client.tuned(held, clock, key, self.task.split.train(self.number))
-        params = self.method.form.deploy(tuned, self.client.like)
-        evaluator = Evaluator(self.objective, self._labels if self.method.labels == "own" else None)
-        found = {"own": evaluator.own(params, self.number)}
+            state = journal.recall(clock.round + 1, known, self.bound.training.settle)
+        samples = self.task.split.train(self.number)
+        held = self.client.choose(self._models(message, clock, key), samples)
+        tuned = self.client.tuned(self.bound.training.deploy(held, state, self.number), clock, key, samples)
+        params = self.method.form.deploy(tuned, self.client.built)
+        evaluator = Evaluator(self.objective, self._labels if self.bound.training.labels else None)
+        found = dict(zip(("own_loss", "own"), evaluator.on_client(params, self.number), strict=True))
         if word(message, "whole", bool):
             found |= dict(zip(("loss", "accuracy"), evaluator.whole(params), strict=True))
         return found
+
+    def _models(self, message: Message, clock: Clock, key: Key) -> tuple[Params, ...]:
+        """The models that a message brings to be evaluated; where nothing is shared, that as it was built."""
+        if not self.bound.shared:
+            return (self.client.built,)
+        return self.bound.evaluation.read_download(data(message), {}, clock, key).models
 
     def _labels(self, client: int) -> Tensor | None:
         return self.client.labels(self.task.split.train(client))
@@ -179,8 +188,8 @@ def state_folder(settings: Mapping[str, Any]) -> Path:
 
 
 def _answer(done: Done) -> Answer:
-    if isinstance(done.result, str):
-        raise RunError(done.result)
+    if isinstance(done.result, Failure):
+        raise RunError(done.result.reason) from done.result.cause
     return done.result
 
 

@@ -18,29 +18,30 @@ import torch
 from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.logger import log
+from torch import nn
 
 from gossamer import tree, wire
 from gossamer.channels import Receipt
-from gossamer.engines.client import reason
-from gossamer.engines.evaluate import Evaluator, worst_tenth
-from gossamer.engines.flower.agreement import fingerprint, whole
-from gossamer.engines.flower.fleet import Fleet, Reply
+from gossamer.engines.client import Failure
+from gossamer.engines.evaluate import Evaluator, personal_figures
+from gossamer.engines.flower.agreement import fingerprint
+from gossamer.engines.flower.fleet import Fleet
+from gossamer.engines.flower.fleet import Reply as NodeReply
 from gossamer.engines.flower.journal import NEVER
 from gossamer.engines.flower.messages import content, data, word
 from gossamer.engines.flower.node import OUT_OF_STEP
 from gossamer.engines.flower.settings import Settings
-from gossamer.engines.inbox import Inbox
+from gossamer.engines.inbox import Inbox, Reply
 from gossamer.engines.ledger import Ledger
-from gossamer.engines.rounds import PATIENCE, Record, Result, Rounds, Stage, Watch
+from gossamer.engines.rounds import PATIENCE, Record, Result, Rounds, Turn, Watch
 from gossamer.errors import ConfigError, PayloadError, RunError
+from gossamer.exchange import GLOBAL
 from gossamer.fates import Fate
 from gossamer.method import Method
-from gossamer.random import fold, permutation
 from gossamer.runs import RunFolder, read_about
-from gossamer.servers import Place
 from gossamer.tasks import AnyTask, Task, task_at
 from gossamer.types import Flops, State
-from gossamer.wire import Body, Letter
+from gossamer.wire import Frame
 
 FOLDED = "folded"
 """What the server remembers of a client: its last round that was folded in."""
@@ -92,6 +93,7 @@ class Field(Rounds):
         self.about |= {"id": uuid.uuid4().hex, "name": settings.name, "deployment": asdict(settings), **self.choice}
         self.fleet = Fleet(grid, task.clients, lambda: content(self.words(0)), fingerprint(method, self.objective))
         self.anew: set[int] = set()
+        self.renewed: set[int] = set()
         self.void: list[Record] = []
 
     def restore(self, path: Path) -> RunFolder:
@@ -100,9 +102,9 @@ class Field(Rounds):
         self.about["id"] = read_about(path)["id"]
         return folder
 
-    def known(self, client: int) -> State | None:
+    def tracked(self, turn: Turn, client: int) -> State | None:
         """What the server knows of a client's view; nothing, where the node is told to start over."""
-        return None if client in self.anew else super().known(client)
+        return None if client in self.anew else super().tracked(turn, client)
 
     # Who takes part.
 
@@ -112,11 +114,10 @@ class Field(Rounds):
             self.fleet.muster(self.settings.nodes or self.cohort_size, self.settings.wait)
         super().rounds(folder, watch)
 
-    def cohort(self, number: int) -> list[int]:
-        """As in the simulator if everybody is there; else those who come next in the same order."""
+    def available(self) -> Mapping[int, int]:
+        """The clients whose nodes are connected; enough of them for a round are waited for."""
         self.fleet.muster(_share(self.settings.least, self.cohort_size), self.settings.wait)
-        order = permutation(fold(self.key, "cohort", number), self.task.clients)
-        return sorted([int(client) for client in order if int(client) in self.fleet.peers][: self.cohort_size])
+        return {client: peer.samples for client, peer in self.fleet.peers.items()}
 
     def prepare(self, number: int, cohort: Sequence[int], ledger: Ledger) -> None:
         """Nothing: nodes get themselves ready."""
@@ -137,60 +138,62 @@ class Field(Rounds):
         last = self.void[-1]["reason"]
         raise RunError(f"round {number + 1} was tried {PATIENCE} times, and did not count: {last}")
 
-    def train(self, number: int, cohort: Sequence[int], ledger: Ledger) -> None:
-        """As ever, but a round that does not count leaves the server where it was."""
-        before, down, up = self.server, self.fleet.bytes_down, self.fleet.bytes_up
+    def train(self, number: int, ledger: Ledger) -> list[int]:
+        """As ever, but a round that does not count is kept in the books."""
+        down, up = self.fleet.bytes_down, self.fleet.bytes_up
+        self.renewed = set()
         try:
-            super().train(number, cohort, ledger)
+            cohort = super().train(number, ledger)
         except VoidError as problem:
-            self.server = before
             self.void.append({"reason": str(problem), "bytes_up": dict(ledger.up), "bytes_down": dict(ledger.down)})
             raise
+        self.anew -= self.renewed
         sent = {"down": sum(ledger.down.values()), "up": sum(ledger.up.values())}
         moved = {"down": self.fleet.bytes_down - down, "up": self.fleet.bytes_up - up}
         ledger.notes["void"] = self.void
         ledger.notes["bytes_flower"] = {way: moved[way] - sent[way] for way in sent}
+        return cohort
 
-    def approve(self, stage: Stage, asked: Sequence[int], heard: int, after: State, ledger: Ledger) -> None:
-        """An exchange counts if enough clients replied, or had before and are not asked again; with finite numbers."""
-        failed = {failure["client"]: failure["reason"] for failure in ledger.failures[stage.failed :]}
-        replied, needed = len(asked) + heard - len(failed), _share(self.settings.least, len(asked) + heard)
+    def approve(self, turn: Turn, after: State) -> None:
+        """An exchange counts if enough clients replied, or had nothing to do; with finite numbers."""
+        failed, count = turn.failed, len(turn.assigned)
+        replied, needed = count - len(failed), _share(self.settings.least, count)
         why = "; ".join(f"client {client}: {reason}" for client, reason in failed.items())
         if replied < needed:
-            raise VoidError(f"{replied} of {len(asked) + heard} clients replied, {needed} are needed ({why})")
-        if not tree.finite(stage.method.server.model(after)):
+            raise VoidError(f"{replied} of {count} clients replied, {needed} are needed ({why})")
+        if not all(tree.finite(model) for model in turn.exchange.server.download(after, GLOBAL).models):
             raise VoidError("what came of it is not finite: a client sent numbers that are far too large")
 
-    def settled(self, stage: Stage, asked: Sequence[int], ledger: Ledger) -> None:
-        """As ever; and take note of whose round was folded."""
-        super().settled(stage, asked, ledger)
-        failed = {failure["client"] for failure in ledger.failures[stage.failed :]}
-        for client in (client for client in asked if client not in failed):
-            known = {"view": self.revised[client]} if self.revised.get(client) else {}
-            self.clients.put(client, {FOLDED: torch.tensor(stage.number), **known})
-            self.anew.discard(client)
+    def settle(self, turn: Turn, client: int, reply: Reply, arrived: bool, known: State) -> None:
+        """Whose round was folded, and what it holds from now on; all else the node itself remembers."""
+        if arrived or (reply.failure is None and not turn.exchange.shared):
+            view = {"view": known} if known else {}
+            self.clients.stage(client, {FOLDED: torch.tensor(turn.number), **view})
+            self.renewed.add(client)
 
-    def exchange(self, stage: Stage, cohort: Sequence[int], ledger: Ledger, inbox: Inbox) -> None:
+    def client_module(self, client: int) -> nn.Module:
+        """What a client deploys is on its own machine."""
+        raise RunError(f"the run was deployed: what client {client} has is on its machine")
+
+    def exchange(self, turn: Turn, ledger: Ledger, inbox: Inbox) -> None:
         """Send orders, and take replies as they come until the deadline."""
         with ledger.time("brief"):
-            orders = self.orders(stage, cohort, ledger)
+            orders = self.orders(turn, turn.asked, ledger, exchange=turn.exchange.number)
         for client, reply in self.fleet.ask(MessageType.TRAIN, orders, self.settings.deadline):
             with ledger.time("receive"):
-                inbox.put(client, self.accept(stage, client, reply, ledger))
+                inbox.put(client, self.accept(turn, client, reply, ledger))
 
-    def orders(self, stage: Stage, cohort: Sequence[int], ledger: Ledger | None, **more: Any) -> dict[int, RecordDict]:
+    def orders(self, turn: Turn, clients: Sequence[int], ledger: Ledger | None, **more: Any) -> dict[int, RecordDict]:
         """What each client is sent."""
-        body: Body | None = None
-        found, method = {}, stage.method
-        for client in cohort:
-            clock, key = self.at(stage, client)
-            if method.broadcasts:
-                body = body or method.load(self.server, clock, key)
-            sent = method.brief(self.server, clock, key, body, stage.known.get(client), self.visit(stage, client))
+        found, exchange, common = {}, turn.exchange, None
+        for client in clients:
+            clock, key = self.at(turn, client)
+            common = common or exchange.make_common(self.server, clock, key)
+            known = self.tracked(turn, client)
+            sent = exchange.make_download(self.server, clock, key, turn.assigned[client], known, common)
             if ledger is not None:
                 ledger.down.update(sent.kinds)
-            words = self.words(stage.number, client, stage=stage.place, **more)
-            found[client] = content(words, bytes(sent.data))
+            found[client] = content(self.words(turn.number, client, **more), bytes(sent.data))
         return found
 
     def words(self, number: int, client: int | None = None, **more: Any) -> dict[str, Any]:
@@ -207,25 +210,24 @@ class Field(Rounds):
             **more,
         }
 
-    def accept(self, stage: Stage, client: int, reply: Reply, ledger: Ledger) -> Letter | None:
+    def accept(self, turn: Turn, client: int, reply: NodeReply, ledger: Ledger) -> Reply:
         """What a reply brings, if it is what was asked for."""
         try:
-            message = self.fitting(stage.number, reply)
-            letter = self.letter(stage.method, client, message) if self.method.shared else None
-            kinds = wire.kinds(letter) if letter else {}
+            message = self.fitting(turn.number, reply)
+            frame = self.frame(client, message) if turn.exchange.shared else None
+            kinds = turn.exchange.envelope.kinds("up", wire.read_sizes(frame)) if frame else {}
             work = Flops(*(max(0, word(message, name, int)) for name in ("flops", "useful")))
-            fate = self.fate(stage.number, message)
+            fate = self.fate(turn.number, message)
             ledger.train(word(message, "loss", float), work)
         except Exception as error:  # whatever a reply does to its reader, it ends as a refusal with a reason
             if reply.says(OUT_OF_STEP):
                 self.anew.add(client)
-            ledger.fail(client, reason(error))
             if reply.nbytes:
                 ledger.up["refused"] += reply.nbytes
-            return None
-        if letter:
+            return Reply(failure=Failure.of(error))
+        if frame:
             ledger.send(client, kinds, Receipt(delivered=True), fate)
-        return letter
+        return Reply(frame)
 
     def fate(self, number: int, message: Message) -> Fate:
         """What a reply says of messages that were lost before it, if there can have been so many."""
@@ -234,7 +236,7 @@ class Field(Rounds):
             raise PayloadError(f"refused: the reply tells of {sum(said)} lost messages in {number} rounds")
         return said
 
-    def fitting(self, number: int, reply: Reply) -> Message:
+    def fitting(self, number: int, reply: NodeReply) -> Message:
         """A reply's message, if it belongs to this run and round."""
         message = reply.told()
         for name, wanted in (("run", self.about["id"]), ("round", number)):
@@ -242,33 +244,30 @@ class Field(Rounds):
                 raise PayloadError(f"refused: the reply is for another {name}: expected {wanted}, got {got}")
         return message
 
-    def letter(self, method: Method, client: int, message: Message) -> Letter:
-        """The method's message in a reply, if size and weight can be right."""
+    def frame(self, client: int, message: Message) -> Frame:
+        """The method's message in a reply, if its size and the number of samples can be right."""
         sent, room = data(message), ROOM * self.about["parameters"] + 2**16
         if len(sent) > room:
             raise PayloadError(f"refused: the reply holds {len(sent):,} bytes, more than {room:,}")
-        letter = Letter.of(sent)
-        weight = wire.read_head(letter, wire.checksum(letter.body))[0].weight
-        samples = self.fleet.peers[client].samples
-        usual = method.server.weigh(samples, method.solver.batches(samples))
-        if weight != usual:
-            raise PayloadError(f"refused: the reply has weight {weight}, but {samples:,} samples weigh {usual}")
-        return letter
+        frame = Frame.of(sent)
+        said, samples = wire.read_head(frame)[0].weight, self.fleet.peers[client].samples
+        if said != samples:
+            raise PayloadError(f"refused: the reply was trained on {said:g} samples, but the client has {samples:,}")
+        return frame
 
     # How good it is.
 
     def evaluated(self, number: int, ledger: Ledger) -> dict[str, float]:
         """The global model on the server's test samples, if it has some, and each client's on its own."""
-        here = self._evaluator if self.method.shared and len(self.task.data.test) else None
-        found = self._asked(number, here is None, ledger)
-        loss, accuracy = here.whole(self.deployed()) if here else (_mean(found, "loss"), _mean(found, "accuracy"))
-        own = [words["own"] for words in found if math.isfinite(words["own"])]
-        return {
-            "accuracy": accuracy,
-            "loss": loss,
-            "personal_accuracy": sum(own) / len(own) if own else math.nan,
-            "worst_tenth_accuracy": worst_tenth(own),
-        }
+        models = self.method.global_models(self.server)
+        here = self._evaluator if self.method.shared and len(models) == 1 and len(self.task.data.test) else None
+        found = self._asked(number, here is None and len(models) == 1, ledger)
+        figures = personal_figures([words["own"] for words in found if math.isfinite(words["own"])])
+        if len(models) > 1:
+            loss, accuracy = (_mean(found, name, "tested") for name in ("own_loss", "own"))
+        else:
+            loss, accuracy = here.whole(self.deployed()) if here else (_mean(found, "loss"), _mean(found, "accuracy"))
+        return {"accuracy": accuracy, "loss": loss, **figures}
 
     @cached_property
     def _evaluator(self) -> Evaluator:
@@ -278,15 +277,15 @@ class Field(Rounds):
         """What those who have test samples say."""
         down, up = self.fleet.bytes_down, self.fleet.bytes_up
         peers = [c for c, peer in sorted(self.fleet.peers.items()) if peer.tested or (everything and peer.test)]
-        found, failed, names = [], [], ("own", "loss", "accuracy") if everything else ("own",)
+        found, failed, names = [], [], ("own", "own_loss", *(("loss", "accuracy") if everything else ()))
         known = [client for client in peers if client not in self.anew]
-        stage = Stage(whole(self.method), len(self.method.before), True, number)
-        stage.places.update({client: Place(client, 0.0) for client in known} if self.method.server.own else {})
-        orders = self.orders(stage, known, None, whole=everything)
+        turn = Turn(self.method.evaluation, number, {client: self.method.home(client) for client in known})
+        orders = self.orders(turn, known, None, whole=everything)
         for client, reply in self.fleet.ask(MessageType.EVALUATE, orders, self.settings.deadline):
             try:
                 message = self.fitting(number, reply)
-                found.append((client, {name: _figure(word(message, name, float), name) for name in names}))
+                figures = {name: _figure(word(message, name, float), name) for name in names}
+                found.append((client, {**figures, "tested": self.fleet.peers[client].tested}))
             except PayloadError as error:
                 failed.append({"client": client, "reason": str(error)})
         ledger.notes["evaluation_failures"] = failed
@@ -300,8 +299,8 @@ class VoidError(RunError):
 
 def _figure(value: float, name: str) -> float:
     """A figure that a node tells, if it can be one; who has no samples of its own has no accuracy on them."""
-    top = math.inf if name == "loss" else 1
-    if not (0 <= value <= top and value < math.inf) and not (name == "own" and math.isnan(value)):
+    top = math.inf if name in ("loss", "own_loss") else 1
+    if not (0 <= value <= top and value < math.inf) and not (name in ("own", "own_loss") and math.isnan(value)):
         raise PayloadError(f"refused: {name} must be in [0, {top}], got {value}")
     return value
 
@@ -311,8 +310,10 @@ def _share(share: float, clients: int) -> int:
     return math.ceil(round(share * clients, 9))
 
 
-def _mean(found: Sequence[Mapping[str, float]], name: str) -> float:
-    return sum(words[name] for words in found) / len(found) if found else math.nan
+def _mean(found: Sequence[Mapping[str, float]], name: str, weight: str = "") -> float:
+    """The mean of what clients say, each counting alike or by another of the figures."""
+    said = [(words[name], words[weight] if weight else 1.0) for words in found if math.isfinite(words[name])]
+    return sum(value * count for value, count in said) / sum(count for _, count in said) if said else math.nan
 
 
 def _tell(record: Record) -> None:

@@ -1,0 +1,145 @@
+"""FedDyn: every client's loss is bent so that its minimum is where that of all is (Acar et al., 2021).
+
+https://arxiv.org/abs/2111.04263
+
+Client k remembers h_k, which starts as 0. From the model w that it gets, it minimises
+
+    F_k(v) - <h_k, v> + alpha / 2 |v - w|^2,    so that a step is    v <- v - lr (g(v) - h_k + alpha (v - w))
+
+and then takes h_k - alpha (v - w) for its next h_k, which is the gradient of F_k at v where that is a minimum. The
+server remembers h, the mean of what all clients (N, present or not) remember with the other sign:
+
+    h <- h - alpha / N sum_k (v_k - w)          over those who arrived
+    w <- mean_k v_k - h / alpha                 over those who arrived
+"""
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+
+from gossamer import tree
+from gossamer.codecs import Dense
+from gossamer.errors import ConfigError, require
+from gossamer.exchange import Context, LocalTrainingInfo, Sections
+from gossamer.method import Method
+from gossamer.methods.registry import recipe
+from gossamer.servers import Mean, Sum
+from gossamer.solvers import SGD, Gradient, Now, SolverMemory
+from gossamer.types import Clock, Params, State
+from gossamer.views import Full
+
+__all__ = ["FedDyn", "FedDynSGD", "feddyn"]
+
+Gradients = tuple[Params, Params]  # named, because the compiler reads annotations too, and trips over brackets
+
+
+@dataclass(frozen=True)
+class FedDynSGD(SolverMemory, SGD):
+    """SGD on a loss that is bent by what the client remembers; ``proximal`` is alpha."""
+
+    proximal: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require((self.proximal > 0, f"FedDynSGD.proximal, which is alpha, must be positive, got {self.proximal}"))
+
+    def init(self, context: Context) -> State:
+        """A gradient of 0."""
+        like = context.network.outline()
+        return {"gradient": {name: torch.zeros_like(like[name]).contiguous() for name in context.trained}}
+
+    def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
+        """As SGD, with what the client remembers."""
+        return {**super().begin(start, sections, memory, steps), "gradient": dict(memory["gradient"])}
+
+    def step(self, gradient: Gradient, start: Params, carry: State, now: Now) -> State:
+        """A step of SGD on the bent loss."""
+
+        def bent(params: Params) -> Gradients:
+            grads, forward = gradient(params)
+            return tree.shift(grads, carry["gradient"], -1.0), forward
+
+        return {**super().step(bent, start, carry, now), "gradient": carry["gradient"]}
+
+    def end(self, carry: State, info: LocalTrainingInfo) -> tuple[State, Sections]:
+        """The gradient where the client ended."""
+        old: Params = carry["gradient"]
+        new = {name: g - self.proximal * (carry["params"][name] - info.start[name]) for name, g in old.items()}
+        return {"gradient": tree.clone(old), "next": new}, {}
+
+    def settle(self, memory: State, delivered: bool) -> State:
+        """The new gradient counts once the server has the change that it follows from."""
+        return {"gradient": memory["next" if delivered else "gradient"]} if "next" in memory else memory
+
+    def unsent(self, memory: State) -> State:
+        """What is not held stays as it is."""
+        return {"gradient": memory["gradient"], "next": memory["gradient"]}
+
+
+@dataclass(frozen=True)
+class FedDyn(Mean):
+    """Averages changes, one each, and moves the model by what all clients remember.
+
+    weights: uniform: all that arrive count alike
+    over: cohort: the sum of what clients remember is over all entries
+    radius: the largest norm of the model, which is projected onto that ball after each round; none is no ball
+    step: 1: the model takes the mean as it is
+    alpha: strength of the pull back to where a round began; that of the solver
+    """
+
+    weights: str = "uniform"  # type: ignore[assignment]
+    alpha: float = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require(
+            (0 < self.alpha < math.inf, f"FedDyn.alpha must be positive, got {self.alpha}"),
+            (self.weights == "uniform", f"FedDyn.weights must be uniform, got {self.weights}"),
+            (self.over == "cohort", f"FedDyn.over must be cohort, got {self.over}"),
+        )
+
+    def bind(self, context: Context) -> "BoundFedDyn":
+        """With the number of clients, and the names of what is trained; refuses another alpha than the solver's."""
+        solver = context.exchange.solver
+        if not isinstance(solver, FedDynSGD) or solver.proximal != self.alpha:
+            raise ConfigError(f"FedDyn needs clients with the same alpha: use FedDynSGD(proximal={self.alpha})")
+        return BoundFedDyn(**vars(self), clients=context.clients, trained=context.trained)
+
+
+@dataclass(frozen=True)
+class BoundFedDyn(FedDyn):
+    """The same with the number of clients, and the names of what is trained."""
+
+    clients: int = field(kw_only=True)
+    trained: tuple[str, ...] = field(kw_only=True)
+
+    def bind(self, context: Context) -> "BoundFedDyn":
+        """It is bound."""
+        return self
+
+    def init(self, params: Params) -> State:
+        """The model, and nothing remembered."""
+        return {"params": params, "drift": {name: torch.zeros_like(params[name]) for name in self.trained}}
+
+    def finish(self, state: State, acc: Sum, clock: Clock) -> State:
+        """The two lines above; statistics of the network are averaged."""
+        if acc.weight == 0:
+            return state
+        params, mean = state["params"], acc.mean()
+        drift = {n: h - self.alpha / self.clients * acc.total[n] for n, h in state["drift"].items()}
+        moved = {name: params[name] + change for name, change in mean.items()}
+        moved |= {name: moved[name] - h / self.alpha for name, h in drift.items()}
+        return {**state, "params": self.projected(moved), "drift": drift}
+
+
+@recipe
+def feddyn(
+    lr: float = 0.1,
+    epochs: int = 5,
+    steps: int | None = None,
+    batch: int | None = 16,
+    alpha: float = 0.1,
+) -> Method:
+    """Losses bent so that clients agree on the minimum (Acar et al., 2021, https://arxiv.org/abs/2111.04263)."""
+    return Method.of(Full(), FedDynSGD(lr, epochs, steps, batch, proximal=alpha), Dense(), FedDyn(alpha=alpha))

@@ -1,0 +1,175 @@
+"""Servers that take the mean change of a round for a gradient: FedAvgM, FedAdagrad, FedAdam and FedYogi.
+
+Algorithm 2 of Reddi et al. (2021, https://arxiv.org/abs/2003.00295): with the mean change D of a round's clients,
+
+    m <- beta1 m + (1 - beta1) D
+    v <- v + D^2                              FedAdagrad
+    v <- v - (1 - beta2) D^2 sign(v - D^2)    FedYogi
+    v <- beta2 v + (1 - beta2) D^2            FedAdam
+    w <- w + server_lr m / (sqrt(v) + tau)
+
+m starts as 0 and v as tau^2; nothing is corrected for that, and tau stands outside of the root. FedAvgM (Hsu et al.,
+2019, https://arxiv.org/abs/1909.06335) has heavy-ball momentum: m <- beta1 m + D and w <- w + server_lr m. Running
+statistics of the network are no gradients: they are averaged.
+"""
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gossamer.codecs import Dense
+from gossamer.errors import require
+from gossamer.exchange import Context
+from gossamer.method import Method
+from gossamer.methods.registry import recipe
+from gossamer.servers import Mean, Sum, Weights
+from gossamer.solvers import SGD
+from gossamer.types import Clock, Params, State
+from gossamer.views import Full
+
+__all__ = ["ServerOptimizer", "fedadagrad", "fedadam", "fedavgm", "fedyogi"]
+
+Rule = Literal["momentum", "adagrad", "adam", "yogi"]
+
+SECOND: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
+    "adagrad": lambda v, square, beta2: v + square,
+    "adam": lambda v, square, beta2: beta2 * v + (1 - beta2) * square,
+    "yogi": lambda v, square, beta2: v - (1 - beta2) * square * torch.sign(v - square),
+}
+"""The second moment after a round, from that before and the squared change."""
+
+
+@dataclass(frozen=True)
+class ServerOptimizer(Mean):
+    """Moves the model by an optimiser, whose gradient is the mean change.
+
+    weights: what a client counts for: its samples, its batches, or one each (uniform)
+    over: cohort divides by all who arrived, holders divides each entry by those who hold it
+    radius: the largest norm of the model, which is projected onto that ball after each round; none is no ball
+    step: 1: how far the model moves is server_lr
+    rule: momentum, adagrad, adam or yogi
+    server_lr: learning rate of the server
+    beta1: how much of the first moment a round keeps
+    beta2: how much of the second moment a round keeps; adagrad keeps all of it
+    tau: added to the root of the second moment: how adaptive the rule is, less with more
+    """
+
+    rule: Rule = "adam"
+    server_lr: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.99
+    tau: float = 1e-3
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        rules = ("momentum", *SECOND)
+        require(
+            (self.rule in rules, f"ServerOptimizer.rule must be one of {', '.join(rules)}, got {self.rule!r}"),
+            (0 < self.server_lr < math.inf, f"ServerOptimizer.server_lr must be positive, got {self.server_lr}"),
+            (0 <= self.beta1 < 1, f"ServerOptimizer.beta1 must be in [0, 1), got {self.beta1}"),
+            (0 <= self.beta2 < 1, f"ServerOptimizer.beta2 must be in [0, 1), got {self.beta2}"),
+            (0 < self.tau < math.inf, f"ServerOptimizer.tau must be positive, got {self.tau}"),
+        )
+
+    def bind(self, context: Context) -> "BoundServerOptimizer":
+        """With the names of what is trained."""
+        return BoundServerOptimizer(**vars(super().bind(context)), trained=context.trained)
+
+
+@dataclass(frozen=True)
+class BoundServerOptimizer(ServerOptimizer):
+    """The same with the names of what is trained: others are statistics."""
+
+    trained: tuple[str, ...] = field(kw_only=True)
+
+    def init(self, params: Params) -> State:
+        """The model, and moments of which nothing is known yet."""
+        first = {name: torch.zeros_like(params[name]) for name in self.trained}
+        second = {name: torch.full_like(params[name], self.tau**2) for name in self.trained}
+        return {"params": params, "first": first, **({"second": second} if self.rule in SECOND else {})}
+
+    def finish(self, state: State, acc: Sum, clock: Clock) -> State:
+        """One step of the optimiser; without arrivals there is none."""
+        if acc.weight == 0:
+            return state
+        change, params = acc.mean(), dict(state["params"])
+        moved = {name: tensor + change[name] for name, tensor in params.items() if name not in self.trained}
+        new = dict.fromkeys(self.trained, 1.0 if self.rule == "momentum" else 1 - self.beta1)
+        first = {name: self.beta1 * state["first"][name] + part * change[name] for name, part in new.items()}
+        if self.rule == "momentum":
+            moved |= {name: params[name] + self.server_lr * m for name, m in first.items()}
+            return {**state, "params": self.projected({**params, **moved}), "first": first}
+        rule = SECOND[self.rule]
+        second = {name: rule(state["second"][name], change[name].square(), self.beta2) for name in self.trained}
+        steps = {name: m / (second[name].sqrt() + self.tau) for name, m in first.items()}
+        moved |= {name: params[name] + self.server_lr * step for name, step in steps.items()}
+        return {**state, "params": self.projected({**params, **moved}), "first": first, "second": second}
+
+
+@recipe
+def fedavgm(
+    lr: float = 0.1,
+    epochs: int = 5,
+    steps: int | None = None,
+    batch: int | None = 16,
+    weights: Weights = "samples",
+    server_lr: float = 1.0,
+    beta1: float = 0.9,
+) -> Method:
+    """FedAvg with momentum at the server (Hsu et al., 2019, https://arxiv.org/abs/1909.06335)."""
+    server = ServerOptimizer(weights, rule="momentum", server_lr=server_lr, beta1=beta1)
+    return Method.of(Full(), SGD(lr, epochs, steps, batch), Dense(), server)
+
+
+@recipe
+def fedadagrad(
+    lr: float = 0.1,
+    epochs: int = 5,
+    steps: int | None = None,
+    batch: int | None = 16,
+    weights: Weights = "samples",
+    server_lr: float = 0.1,
+    beta1: float = 0.0,
+    tau: float = 1e-3,
+) -> Method:
+    """FedAvg whose server steps by Adagrad (Reddi et al., 2021, https://arxiv.org/abs/2003.00295)."""
+    server = ServerOptimizer(weights, rule="adagrad", server_lr=server_lr, beta1=beta1, tau=tau)
+    return Method.of(Full(), SGD(lr, epochs, steps, batch), Dense(), server)
+
+
+@recipe
+def fedadam(
+    lr: float = 0.1,
+    epochs: int = 5,
+    steps: int | None = None,
+    batch: int | None = 16,
+    weights: Weights = "samples",
+    server_lr: float = 0.03,
+    beta1: float = 0.9,
+    beta2: float = 0.99,
+    tau: float = 1e-3,
+) -> Method:
+    """FedAvg whose server steps by Adam (Reddi et al., 2021, https://arxiv.org/abs/2003.00295)."""
+    server = ServerOptimizer(weights, rule="adam", server_lr=server_lr, beta1=beta1, beta2=beta2, tau=tau)
+    return Method.of(Full(), SGD(lr, epochs, steps, batch), Dense(), server)
+
+
+@recipe
+def fedyogi(
+    lr: float = 0.1,
+    epochs: int = 5,
+    steps: int | None = None,
+    batch: int | None = 16,
+    weights: Weights = "samples",
+    server_lr: float = 0.03,
+    beta1: float = 0.9,
+    beta2: float = 0.99,
+    tau: float = 1e-3,
+) -> Method:
+    """FedAvg whose server steps by Yogi (Reddi et al., 2021, https://arxiv.org/abs/2003.00295)."""
+    server = ServerOptimizer(weights, rule="yogi", server_lr=server_lr, beta1=beta1, beta2=beta2, tau=tau)
+    return Method.of(Full(), SGD(lr, epochs, steps, batch), Dense(), server)
