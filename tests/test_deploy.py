@@ -146,6 +146,7 @@ def test_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert ("--alpha" in told and "--deadline" in told) if command else "deploy COMMAND" in told
 
 
+@pytest.mark.network
 def test_a_real_network_computes_what_the_simulator_computes(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

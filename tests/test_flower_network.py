@@ -152,6 +152,7 @@ def test_all_wrong_hosts_are_named(tmp_path: Path) -> None:
 # The network
 
 
+@pytest.mark.network
 def test_a_network_does_its_work_refuses_strangers_and_leaves_nothing_behind(tmp_path: Path) -> None:
     out = tmp_path / "the answers"
     with Network(tmp_path / "a network", 2, config) as running:

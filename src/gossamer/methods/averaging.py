@@ -20,7 +20,7 @@ def fedavg(
 
 
 @recipe
-def fedsgd(lr: float = 0.5, weights: Weights = "samples") -> Method:
+def fedsgd(lr: float = 0.3, weights: Weights = "samples") -> Method:
     """One full-batch gradient from each client a round: gradient descent, spread out."""
     return Method.of(Full(), SGD(lr, steps=1, batch=None), Dense(), Mean(weights))
 

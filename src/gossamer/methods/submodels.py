@@ -22,7 +22,7 @@ Labels = Literal["all", "own"]
 
 @recipe
 def submodel_random(
-    lr: float = 0.1,
+    lr: float = 0.3,
     epochs: int = 5,
     steps: int | None = None,
     batch: int | None = 16,
@@ -50,7 +50,7 @@ def submodel_random(
 
 @recipe
 def submodel_rolling(
-    lr: float = 0.1,
+    lr: float = 0.3,
     epochs: int = 5,
     steps: int | None = None,
     batch: int | None = 16,
@@ -105,8 +105,8 @@ def heterofl(
 
 @recipe
 def fedrolex(
-    lr: float = 2e-4,
-    epochs: int = 1,
+    lr: float = 0.1,
+    epochs: int = 5,
     steps: int | None = None,
     batch: int | None = 10,
     weights: Weights = "uniform",
