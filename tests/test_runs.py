@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 import torch
 
-from gossamer import RunError, fedavg, local, simulate
+from gossamer import RunError, fedavg, files, local, simulate
 from gossamer.clients import Clients
 from gossamer.files import from_tensors
 from gossamer.method import Method
@@ -301,6 +301,15 @@ def test_an_altered_run_json_is_refused(tmp_path: Path) -> None:
     about.write_text(about.read_text().replace('"seed": 5', '"seed": 6'))
     with pytest.raises(RunError, match="altered"):
         read_about(tmp_path / "run")
+
+
+def test_a_folder_of_version_0_1_is_refused_by_its_format(tmp_path: Path) -> None:
+    go(fedavg(steps=1), tmp_path / "run")
+    about = {name: said for name, said in files.from_json(tmp_path / "run/run.json").items() if name != "format"}
+    files.write(tmp_path / "run/run.json", files.to_json(about))
+    for look in (read_about, RunFolder.open):
+        with pytest.raises(RunError, match=r"has format 1, and this release reads format 2: .* \(0\.1\)"):
+            look(tmp_path / "run")
 
 
 def test_a_place_that_holds_something_is_refused(tmp_path: Path) -> None:
