@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup run test check deploy-test gpu-test bench reproduce clean
+.PHONY: setup run test check deploy-test docs-test gpu-test bench reproduce clean
 
 setup: $(READY)
 
@@ -28,6 +28,10 @@ test: check
 # Real Flower processes that are killed, come back and send garbage; some minutes
 deploy-test: $(READY)
 	@$(BIN)/pytest -m network
+
+# Every command on every page, as it is written there; some minutes
+docs-test: $(READY)
+	@$(BIN)/pytest -m slow -n 2
 
 # Every method on a GPU against the CPU; needs torch, NumPy and safetensors alone
 gpu-test:

@@ -114,6 +114,7 @@ def shape(line: str) -> str:
     return re.sub(r"\s+", " ", re.sub(r"[\d,:]*\d(\.\d+)?( [kMGT]?B)?", "#", line)).strip()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "page",
     [
@@ -166,6 +167,7 @@ def test_make_run_and_make_test_are_where_a_reader_looks_first() -> None:
 # Add a codec in ten minutes, to the letter.
 
 
+@pytest.mark.slow
 def test_the_ten_minute_codec_works(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
