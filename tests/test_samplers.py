@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.func import functional_call
 
-from gossamer import BySize, ConfigError, Mean, PowerOfChoice, RoundRobin, Uniform, fedavg, simulate
+from gossamer import BySize, ConfigError, Lossy, Mean, PowerOfChoice, RoundRobin, Uniform, fedavg, simulate
 from gossamer.cli import main
 from gossamer.engines.options import Options
 from gossamer.engines.simulate import Simulation
@@ -79,6 +79,15 @@ def test_power_of_choice_takes_the_clients_with_the_largest_losses() -> None:
         assert record["bytes_up"]["solver.loss"] == 5 * 8
         assert [e["folded"] for e in record["exchanges"]] == [5, 2]
         before = dict(run.server["params"])
+
+
+def test_a_round_in_which_no_candidate_is_heard_changes_nothing() -> None:
+    method = fedavg(steps=2).with_parts(sampler=PowerOfChoice(3))
+    run = Simulation(method, tiny_task(), Options(rounds=2, per_round=2, channel=Lossy(1.0)))
+    before = dict(run.server["params"])
+    result = run.run(None, lambda record: None)
+    assert [record["clients"] for record in result.metrics] == [[], []]
+    assert all(torch.equal(tensor, before[name]) for name, tensor in run.server["params"].items())
 
 
 def test_clients_drawn_by_size_count_alike() -> None:

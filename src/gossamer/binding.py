@@ -1,6 +1,7 @@
 """A method that is bound to a network: its exchanges, and what a client deploys."""
 
 from collections.abc import Sequence
+from functools import cached_property
 
 from gossamer.bound import BoundExchange
 from gossamer.clients import Clients
@@ -19,7 +20,6 @@ class BoundMethod:
 
     exchanges: those of a round; the last is that of which clients remember things
     probe: the exchange by which the sampler chooses who takes part, if it needs one
-    evaluation: the exchange by which clients get what they are to evaluate: all of it, exactly
     models: what the server has of each client, where it has models of clients' own
     """
 
@@ -34,8 +34,13 @@ class BoundMethod:
         probe = method.sampler.probe
         self.probe = None if probe is None else self._bound(probe, last + 1, False)
         self.training = self.exchanges[last]
-        make = OwnModels if isinstance(self.training.server, ModelPerClient) else Models
-        self.evaluation = self._bound(Exchange(Full(), LossProbe(), server=make(self.training.server)), last + 2, True)
+
+    @cached_property
+    def evaluation(self) -> BoundExchange:
+        """The exchange by which clients of a deployment get what they are to evaluate: all of it, exactly."""
+        make = OwnModels if self.training.per_client else Models
+        exchange = Exchange(Full(), LossProbe(), server=make(self.training.server))
+        return self._bound(exchange, len(self.exchanges) + 1, True)
 
     def _bound(self, exchange: Exchange, number: int, last: bool) -> BoundExchange:
         return BoundExchange(exchange, Context(self.network, exchange, self.sampler, self.models), number, last)

@@ -98,7 +98,9 @@ class Simulation(Rounds):
             return
         with ledger.time("prepare"):
             client = max(cohort, key=lambda c: len(self.split.train(c)))  # whoever has a full batch, if anybody has
-            order = self.order(Turn(self.method.training, number, {client: self.trial(client)}), client, None)[0]
+            turn = Turn(self.method.training, number, {client: self.trial(client)})
+            common = turn.exchange.make_common(self.server, *self.at(turn, client))
+            order, _ = self.order(turn, client, common)
             if self.executor is None:
                 left = self.options.rounds - number
                 name, self.executor, rates = choose(self.client, order, len(cohort), left)
@@ -156,7 +158,6 @@ class Simulation(Rounds):
         """What one client is to do, and the bytes of the message that tells it."""
         clock, key = self.at(turn, client)
         known, exchange = self.tracked(turn, client), turn.exchange
-        common = common or exchange.make_common(self.server, clock, key)
         sent = exchange.make_download(self.server, clock, key, turn.assigned[client], known, common)
         state = self.clients.get(client) if exchange.last else {}
         return Order(clock, key, sent.data, state, self.split.train(client)), sent.kinds
