@@ -111,6 +111,7 @@ class BoundExchange:
         """The message that tells a client what to train; ``memory`` is what the server knows of its view's."""
         if not self.shared:
             return SILENT
+        common = common or self.make_common(state, clock, key)
         told, alone = [s for s in self.server.sections if common is None or not s.common], common is None
         own = self._body(state, clock, key, to, memory, told, alone) if told or alone else NOTHING
         return self.envelope.address("down", clock, self.version(clock), to.loss_scale or 0.0, own, common or NOTHING)
