@@ -79,7 +79,7 @@ def timed(simulation: Simulation, number: int, cohort: list[int]) -> tuple[float
 
 def race(task: Task, rounds: int) -> None:
     options = {"rounds": rounds, "per_round": 10, "device": "cuda"}
-    method = fedavg(LR, EPOCHS, batch=BATCH)
+    method = fedavg(lr=LR, epochs=EPOCHS, batch=BATCH)
     runs = {name: Simulation(method, task, Options(executor=name, **options)) for name in EXECUTORS}  # type: ignore[arg-type]
     first = runs["one-by-one"]
     model, plain = first.objective.build(), []
@@ -107,7 +107,10 @@ def race(task: Task, rounds: int) -> None:
 def rehearsal(task: Task, rounds: int) -> None:
     """What it costs that training feels its codec: FedMRN beside FedAvg, captured, in turns."""
     options = {"rounds": rounds, "per_round": 10, "device": "cuda", "executor": "captured"}
-    methods = {"fedavg": fedavg(LR, EPOCHS, batch=BATCH), "fedmrn": fedmrn(0.1, EPOCHS, batch=BATCH)}
+    methods = {
+        "fedavg": fedavg(lr=LR, epochs=EPOCHS, batch=BATCH),
+        "fedmrn": fedmrn(lr=0.1, epochs=EPOCHS, batch=BATCH),
+    }
     runs = {name: Simulation(method, task, Options(**options)) for name, method in methods.items()}  # type: ignore[arg-type]
     times: dict[str, list[float]] = {name: [] for name in runs}
     for number in range(rounds):

@@ -47,8 +47,8 @@ def rounds(clients: int, keep: int, many: int) -> dict[str, Any]:
     return {
         "parameters": result.about["parameters"],
         "seconds": [end - begin for begin, end in pairwise(ends)],
-        "visits": result.metrics[-1]["visits"],
-        "mixing": result.metrics[-1]["mixing"],
+        "visits": result.metrics[-1]["figures"]["visits"],
+        "mixing": result.metrics[-1]["figures"]["mixing"],
         "resident": 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss,
     }
 

@@ -11,7 +11,7 @@ from gossamer.methods import perm
 CLIENTS, ROUNDS, LR, EPOCHS = 12, 24, 0.5, 3
 task = Task.named("two-populations", clients=CLIENTS)
 
-run = Simulation(perm(LR, EPOCHS, warmup=2, bound=1.0), task, Options(rounds=ROUNDS))
+run = Simulation(perm(lr=LR, epochs=EPOCHS, warmup=2, bound=1.0), task, Options(rounds=ROUNDS))
 found = run.run(None, lambda record: None).summary()
 
 weights = mixing.square(run.server["mixing"], CLIENTS)
@@ -23,5 +23,5 @@ for name, rows in halves.items():
 print(f"they learn from {found['mixing']['peers']:.1f} clients in effect, themselves among them")
 
 print(f"{'perm':7} personal accuracy {found['personal_accuracy']:.3f}")
-for name, method in (("fedavg", fedavg(LR, EPOCHS)), ("local", local(LR, EPOCHS))):
+for name, method in (("fedavg", fedavg(lr=LR, epochs=EPOCHS)), ("local", local(lr=LR, epochs=EPOCHS))):
     print(f"{name:7} personal accuracy {simulate(method, task, rounds=ROUNDS).summary()['personal_accuracy']:.3f}")

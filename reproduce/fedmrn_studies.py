@@ -14,7 +14,7 @@ SEARCHED_ON = 100  # a seed that no table uses
 SETTINGS: dict[str, dict[str, Any]] = {
     "fedavg": {"lr": 0.03, "weights": "batches"},
     "fedpm": {"lr": 0.03},
-    "fedsparsify": {"lr": 0.03, "weights": "batches"},
+    "fedsparsify": {"lr": 0.03, "weights": "batches", "sparsity": 0.97},
     "signsgd": {"lr": 0.03, "scale": 0.005, "weights": "batches"},
     "topk": {"lr": 0.03, "weights": "batches"},
     "terngrad": {"lr": 0.03, "weights": "batches"},

@@ -28,7 +28,7 @@ def facts(cell: Cell, task: Task, result: Result) -> dict[str, Any]:
         "paper_bytes": _running([_bytes(record, "values") for record in result.metrics], told),
         "useful_flops": sum(record["useful_flops"] for record in result.metrics),
         "paper_flops": paper_flops(cell, task, result.metrics),
-        "masks": result.metrics[-1].get("masks"),
+        "masks": result.metrics[-1].get("figures", {}).get("masks"),
     }
 
 

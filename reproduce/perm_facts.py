@@ -67,7 +67,7 @@ def _mean_bytes(metrics: list[Record], way: str) -> int:
 
 def _visits(metrics: list[Record]) -> dict[str, int] | None:
     """What became of all visits; none where no model goes round."""
-    every = [record["visits"] for record in metrics if "visits" in record]
+    every = [figures["visits"] for record in metrics if "visits" in (figures := record.get("figures", {}))]
     return {kind: sum(visit[kind] for visit in every) for kind in ("trained", "skipped", "capped")} if every else None
 
 

@@ -172,7 +172,9 @@ def cell(setting: str, method: str, seed: int = 0, choice: str | None = None) ->
 
 def _own(what: Setting, method: str) -> dict[str, Any]:
     """What a method is given besides its step sizes."""
-    return {"warmup": what.warmup, "bound": BOUND[what.model]} if method in PERM else {}
+    if method not in PERM:
+        return {}
+    return {"warmup": what.warmup, "bound": BOUND[what.model], **({"global_lr": 0.1} if method == "perm" else {})}
 
 
 def grid(setting: str, methods: Iterable[str] = METHODS, seeds: Iterable[int] = SEEDS) -> Iterator[Cell]:

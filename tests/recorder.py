@@ -82,7 +82,7 @@ CASES: dict[str, Case] = {
     "fedmrn": (lambda: methods.fedmrn(**SGD, weights="samples", alpha=0.01), {}),
     "fedmrns": (lambda: methods.fedmrns(**SGD, weights="samples", alpha=0.005), {}),
     "fedpm": (lambda: methods.fedpm(lr=0.1, epochs=2, batch=8), {}),
-    "fedsparsify": (lambda: methods.fedsparsify(**SGD), {}),
+    "fedsparsify": (lambda: methods.fedsparsify(**SGD, sparsity=0.97), {}),
     "signsgd": (lambda: methods.signsgd(**SGD), {}),
     "topk": (lambda: methods.topk(**SGD), {}),
     "subsample": (lambda: methods.subsample(**SGD), {}),
@@ -142,10 +142,13 @@ CASES: dict[str, Case] = {
         {},
     ),
     "unequal widths that go round": (
-        lambda: methods.perm(**{**SGD, "epochs": 1}, warmup=0, capacities=(1.0, 0.5), complexity=1.0),
+        lambda: methods.perm(**{**SGD, "epochs": 1}, warmup=0, global_lr=0.1, capacities=(1.0, 0.5), complexity=1.0),
         {},
     ),
-    "few weights": (lambda: methods.perm(**{**SGD, "epochs": 1}, warmup=0, keep=2, sketch=32, every="epoch"), {}),
+    "few weights": (
+        lambda: methods.perm(**{**SGD, "epochs": 1}, warmup=0, global_lr=0.1, keep=2, sketch=32, every="epoch"),
+        {},
+    ),
     "labels of one's own": (
         lambda: methods.submodel_random(**SGD, capacities=(1.0, 0.5), labels="own"),
         {"split": "labels:2"},

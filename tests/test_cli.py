@@ -7,7 +7,9 @@ import shlex
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -205,8 +207,8 @@ REFUSED = [
     ("run fedavg --set solver.schedule=x", "--set solver.schedule=x: unknown schedule 'x': known: constant"),
     ("run fedavg --set solver.lr.x=1", "--set solver.lr.x=1: SGD.lr has no fields of its own"),
     ("run perm --set server.clients=3", "--set server.clients=3: Shuffle has no field 'clients': it has "),
-    ("run perm --lambda inf", "lambda must be a number from 0 on, got inf"),
-    ("run perm-two-stage --lambda nan", "lambda must be a number from 0 on, got nan"),
+    ("run perm --lambda inf", "--lambda must be a number from 0 on, got inf"),
+    ("run perm-two-stage --lambda nan", "--lambda must be a number from 0 on, got nan"),
     ("run eden --set codec.codec.bits=9", "--set codec.codec.bits=9: Eden.bits must be a whole number from 1 to 8"),
     ("run fedavg --codec edan", "unknown codec 'edan': did you mean eden?"),
     ("run fedavg --codec eden:x", "codec 'eden:x': bits must be a whole number, got 'x'"),
@@ -683,10 +685,13 @@ def python(*words: str, **options: Any) -> subprocess.Popen[str]:
 
 def test_control_c_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
     flags = ["run", "fedsgd", "--data", "two-populations", "--clients", "4", "--rounds", "100000", "--out", "it"]
-    process = python("-m", "gossamer", *flags, cwd=tmp_path)
+    heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell has what it starts with & ignore it
+    process = python("-m", "gossamer", *flags, cwd=tmp_path, preexec_fn=heed)
     assert process.stderr is not None
-    while not (tmp_path / "it/checkpoints/2").exists():
+    metrics = tmp_path / "it/metrics.jsonl"
+    while not (metrics.exists() and metrics.read_bytes().count(b"\n") > 1):
         assert process.poll() is None, process.stderr.read()
+        time.sleep(0.05)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate()
     assert process.returncode == 130

@@ -318,7 +318,7 @@ def test_the_global_model_is_that_of_federated_averaging_to_the_bit(
 ) -> None:
     task = make()
     ours = run(ditto(0.1, 2, personal_epochs, 8, lam=lam), task)
-    theirs = run(fedavg(0.1, 2, batch=8), task)
+    theirs = run(fedavg(lr=0.1, epochs=2, batch=8), task)
     assert equal(ours.model(), theirs.model())
     for record, other in zip(ours.metrics, theirs.metrics, strict=True):
         assert all(record[name] == other[name] for name in ("accuracy", "loss", "bytes_up", "bytes_down"))

@@ -551,7 +551,7 @@ def test_deployed_it_is_the_same(flower: Any, tmp_path: Path) -> None:
     assert flower.messages(grid) == run.messages
     for ours, theirs in zip(deployed.metrics, run.metrics, strict=True):
         assert ours["failures"] == []
-        for figure in ("bytes_up", "bytes_down", "flops", "accuracy", "personal_accuracy", "masks"):
+        for figure in ("bytes_up", "bytes_down", "flops", "accuracy", "personal_accuracy", "figures"):
             assert ours[figure] == theirs[figure]
     assert any(known(deployed, client) is not None for client in range(CLIENTS))
     assert all(same(known(deployed, client), known(run, client)) for client in range(CLIENTS))

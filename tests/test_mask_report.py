@@ -19,10 +19,9 @@ from gossamer.cli import main
 from gossamer.codecs.packing import bits, unbits
 from gossamer.engines.simulate import Simulation
 from gossamer.method import Method
-from gossamer.report import heat, masks, page, tables
+from gossamer.report import REPORTS, Folder, heat, masks, page, tables
 from gossamer.runs import read_about, read_metrics
-from gossamer.summary import masked, summarise
-from gossamer.summary import masks as summed
+from gossamer.summary import summarise
 from gossamer.testing import tiny_task
 from gossamer.types import State
 from gossamer.views.overlap import PAIRED, between, evenly, figures, held, moved, overlaps, row
@@ -182,10 +181,14 @@ def test_records_tell_what_the_states_of_clients_tell(name: str) -> None:
     options = {"rounds": 5, "per_round": 3, "failure_rate": 0.2, "channel": Lossy(0.3)}
     simulation, expected = watched(METHODS[name], **options)
     for record, wanted in zip(simulation.metrics, expected, strict=True):
-        assert record["masks"] == pytest.approx({figure: wanted[figure] for figure in FIGURES})
+        assert record["figures"]["masks"] == pytest.approx({figure: wanted[figure] for figure in FIGURES})
     moves = sum((wanted["moved"] or 0.0) * (wanted["heard"] or 0) for wanted in expected)
-    assert summed(simulation.metrics, 5) == {
-        **next(record["masks"] for record in reversed(simulation.metrics) if record["masks"]["density"] is not None),
+    assert REPORTS["masks"].summary(simulation.metrics, 5) == {
+        **next(
+            record["figures"]["masks"]
+            for record in reversed(simulation.metrics)
+            if record["figures"]["masks"]["density"] is not None
+        ),
         "moved_in_all": pytest.approx(moves / 5),
     }
     assert (moves > 0) == (name != "fixed"), "or this shows nothing"
@@ -201,25 +204,26 @@ def test_records_of_a_resumed_run_are_the_same(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         simulate(METHODS["own starts"], tiny_task(), rounds=4, per_round=3, out=tmp_path / "run", watch=stop)
     simulate(METHODS["own starts"], tiny_task(), rounds=4, per_round=3, out=tmp_path / "run", resume=True)
-    assert [r["masks"] for r in read_metrics(tmp_path / "run")] == [r["masks"] for r in whole.metrics]
+    assert [r["figures"]["masks"] for r in read_metrics(tmp_path / "run")] == [
+        r["figures"]["masks"] for r in whole.metrics
+    ]
 
 
 def test_a_method_without_masks_has_none_of_it(tmp_path: Path) -> None:
     result = simulate(fedavg(epochs=1), tiny_task(), rounds=2, out=tmp_path / "run")
-    assert not any("masks" in record for record in result.metrics)
-    assert result.summary()["masks"] is None
+    assert not any("figures" in record for record in result.metrics)
+    assert result.summary()["figures"] == {}
     assert "mask" not in tables.closing(result.summary())
     assert tables.VALUES not in tables.side_by_side(["a"], [result.summary()])
-    tree = ElementTree.fromstring(page.write(tmp_path / "run", tiny_task().data).read_text())
+    tree = ElementTree.fromstring(page.write(Folder(tmp_path / "run", 5, tiny_task().data)).read_text())
     assert "Masks" not in [title.text for title in tree.iter("h2")]
 
 
 def test_masks_that_leave_nothing_out_have_no_figures_and_no_picture(tmp_path: Path) -> None:
     result = simulate(fedspa(density=1.0), tiny_task(), rounds=1, out=tmp_path / "run")
-    assert result.metrics[0]["masks"] == dict.fromkeys(FIGURES)
-    assert not masked(result.metrics)
+    assert result.metrics[0]["figures"]["masks"] == dict.fromkeys(FIGURES)
     assert "mask density       –" in tables.closing(result.summary())
-    assert "Masks" not in page.write(tmp_path / "run").read_text()
+    assert "Masks" not in page.write(Folder(tmp_path / "run", 5)).read_text()
 
 
 # Tables.
@@ -229,10 +233,10 @@ def test_lines_and_columns_are_shown(tmp_path: Path) -> None:
     result = simulate(METHODS["own starts"], tiny_task(), rounds=3, out=tmp_path / "run")
     summary = result.summary()
     lines = dict(tables.facts(summary))
-    last = result.metrics[-1]["masks"]
+    last = result.metrics[-1]["figures"]["masks"]
     assert lines["mask density"].startswith(f"{100 * last['density']:.2f} %")
     assert lines["mask overlap"].startswith(f"{100 * last['overlap']:.2f} %")
-    in_all = sum(record["masks"]["moved"] for record in result.metrics)
+    in_all = sum(record["figures"]["masks"]["moved"] for record in result.metrics)
     assert lines["masks moved"].startswith(f"0.00 % of what they held in the last round, {100 * in_all:.2f} % in all")
 
 
@@ -348,10 +352,10 @@ def test_show_writes_the_same_page_and_tells_the_figures(kept: Path, capsys: pyt
     assert (kept / "report.html").read_text() == before
     capsys.readouterr()
     assert main(["show", str(kept)]) == 0
-    last = read_metrics(kept)[-1]["masks"]
+    last = read_metrics(kept)[-1]["figures"]["masks"]
     assert f"mask overlap       {100 * last['overlap']:.2f} %" in capsys.readouterr().out
     assert main(["show", str(kept), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["masks"].keys() == {*FIGURES, "moved_in_all"}
+    assert json.loads(capsys.readouterr().out)["figures"]["masks"].keys() == {*FIGURES, "moved_in_all"}
 
 
 def test_compare_says_what_is_counted(
@@ -367,7 +371,7 @@ def test_a_run_from_python_leaves_out_whose_mask_it_does_not_know(tmp_path: Path
     result = simulate(METHODS["own starts"], task, rounds=2, per_round=3, out=tmp_path / "run")
     part = sorted({client for record in result.metrics for client in record["clients"]})
     assert 3 < len(part) < 8
-    tree = ElementTree.fromstring(page.write(tmp_path / "run").read_text())
+    tree = ElementTree.fromstring(page.write(Folder(tmp_path / "run", 5)).read_text())
     assert {client for pair in pointed(tree) for client in pair} <= set(part)
     assert list(dict.fromkeys(client for client, _ in pointed(tree))) == part, "by number, as there is no data"
     said = words(tree)
@@ -406,7 +410,7 @@ def test_a_recipe_or_a_task_that_was_changed_gives_no_masks_to_start_with(
 
 def test_masks_that_never_move_cannot_be_had_without_the_view(tmp_path: Path) -> None:
     simulate(METHODS["fixed"], tiny_task(), rounds=1, out=tmp_path / "run")
-    tree = ElementTree.fromstring(page.write(tmp_path / "run").read_text())
+    tree = ElementTree.fromstring(page.write(Folder(tmp_path / "run", 5)).read_text())
     assert "There are no two clients of which masks can be had. Left out: 5 clients" in words(tree)
     assert masks.TITLE not in [svg.get("aria-label") for svg in tree.iter("svg")]
 
@@ -415,7 +419,7 @@ def test_of_many_clients_some_that_are_spread_evenly_are_shown(tmp_path: Path, m
     monkeypatch.setattr(masks, "SHOWN", 4)
     task = tiny_task(clients=8)
     simulate(METHODS["own starts"], task, rounds=1, out=tmp_path / "run")
-    tree = ElementTree.fromstring(page.write(tmp_path / "run").read_text())
+    tree = ElementTree.fromstring(page.write(Folder(tmp_path / "run", 5)).read_text())
     assert sorted({client for client, _ in pointed(tree)}) == [0, 2, 4, 6]
     assert "4 clients of 8 are shown, spread evenly." in words(tree)
 
@@ -423,20 +427,20 @@ def test_of_many_clients_some_that_are_spread_evenly_are_shown(tmp_path: Path, m
 def test_damaged_files_of_clients_are_told_on_the_page(tmp_path: Path) -> None:
     simulate(METHODS["own starts"], tiny_task(), rounds=1, out=tmp_path / "run")
     (tmp_path / "run/clients/1.safetensors").write_bytes(b"<nonsense>")
-    tree = ElementTree.fromstring(page.write(tmp_path / "run").read_text())
+    tree = ElementTree.fromstring(page.write(Folder(tmp_path / "run", 5)).read_text())
     assert "No picture of masks: what clients remember cannot be read: 1.safetensors" in words(tree)
 
 
 def test_a_run_without_masks_in_its_records_is_shown_as_ever(tmp_path: Path) -> None:
     """As earlier versions wrote them."""
     result = simulate(METHODS["own starts"], tiny_task(), rounds=2, out=tmp_path / "run")
-    old = [{name: value for name, value in record.items() if name != "masks"} for record in result.metrics]
+    old = [{name: value for name, value in record.items() if name != "figures"} for record in result.metrics]
     (tmp_path / "run/metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in old))
     assert main(["show", str(tmp_path / "run")]) == 0
     assert main(["show", str(tmp_path / "run"), "--html"]) == 0
     assert "Masks" not in (tmp_path / "run/report.html").read_text()
     mixed = summarise(result.about, [old[0], result.metrics[1]])
-    assert mixed["masks"]["density"] == result.metrics[1]["masks"]["density"]
+    assert mixed["figures"]["masks"]["density"] == result.metrics[1]["figures"]["masks"]["density"]
 
 
 @given(st.integers(2, 12), st.integers(1, 4), st.integers(0, 2**32))

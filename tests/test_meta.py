@@ -494,9 +494,9 @@ def test_a_server_that_takes_models_as_they_are_has_no_step() -> None:
 
 
 def test_recipes_pass_everything_on() -> None:
-    made = fedavg_tuned(0.3, 2, 3, 4, "uniform", 6)
-    assert made == fedavg(0.3, 2, 3, 4, "uniform").with_parts(tune=SGD(0.3, 6, batch=4))
-    made = per_fedavg(0.3, 2, 3, 4, "uniform", 0.7)
+    made = fedavg_tuned(lr=0.3, epochs=2, steps=3, batch=4, weights="uniform", tune_epochs=6)
+    assert made == fedavg(lr=0.3, epochs=2, steps=3, batch=4, weights="uniform").with_parts(tune=SGD(0.3, 6, batch=4))
+    made = per_fedavg(lr=0.3, epochs=2, steps=3, batch=4, weights="uniform", inner=0.7)
     assert (made.solver, made.server) == (PerFedAvg(0.3, 2, 3, 4, inner=0.7), Mean("uniform"))
     assert made.tune == SGD(0.7, steps=1, batch=4)
     made = pfedme(0.3, 0.2, 3, 4, 6, "uniform", 0.001, 7, 0.5)
@@ -539,7 +539,7 @@ def test_of_a_recipe_the_parameter_is_named(make: Callable[[], Method], said: st
 
 
 def test_a_pull_that_leaps_too_far_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"PFedMe\.personal_lr \* lam must be below 2, .* got 3"):
+    with pytest.raises(ConfigError, match=r"PFedMe\.personal_lr times lam must be below 2, .* got 3"):
         PFedMe(personal_lr=0.1, lam=30)
 
 

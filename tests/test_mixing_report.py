@@ -22,7 +22,7 @@ from gossamer.engines import Options
 from gossamer.engines.simulate import Simulation
 from gossamer.export import stand
 from gossamer.methods import perm, perm_two_stage
-from gossamer.report import groups, heat, page, tables, text
+from gossamer.report import Folder, groups, heat, page, tables, text
 from gossamer.report import mixing as drawing
 from gossamer.report.groups import Group, weights_of
 from gossamer.runs import read_about, read_metrics, read_server, read_split
@@ -150,7 +150,10 @@ def test_thousands_of_clients_take_a_few_lines() -> None:
 
 def test_show_tells_what_the_records_tell(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
     metrics = read_metrics(kept)
-    last, visits = metrics[-1]["mixing"], [record["visits"] for record in metrics if "visits" in record]
+    last, visits = (
+        metrics[-1]["figures"]["mixing"],
+        [record["figures"]["visits"] for record in metrics if "visits" in record["figures"]],
+    )
     assert len(visits) == 6, "models go round after the warm-up"
     total = {kind: sum(visit[kind] for visit in visits) for kind in ("trained", "skipped", "capped")}
     assert min(total.values()) > 0, "or a line shows nothing"
@@ -170,10 +173,10 @@ def test_show_tells_what_the_records_tell(kept: Path, capsys: pytest.CaptureFixt
 
     assert main(["show", str(kept), "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert facts["mixing"] == last
-    assert facts["visits"] == {**visits[-1], **{f"{kind}_in_all": many for kind, many in total.items()}}
-    assert [group["clients"] for group in facts["groups"]] == [[0, 1, 2], [3, 4, 5]]
-    assert [group["within"] for group in facts["groups"]] == pytest.approx([1.0, 1.0])
+    assert facts["figures"]["mixing"] == {**last, "groups": facts["figures"]["mixing"]["groups"]}
+    assert facts["figures"]["visits"] == {**visits[-1], **{f"{kind}_in_all": many for kind, many in total.items()}}
+    assert [group["clients"] for group in facts["figures"]["mixing"]["groups"]] == [[0, 1, 2], [3, 4, 5]]
+    assert [group["within"] for group in facts["figures"]["mixing"]["groups"]] == pytest.approx([1.0, 1.0])
 
 
 def test_compare_has_columns_where_any_run_mixes(
@@ -186,23 +189,23 @@ def test_compare_has_columns_where_any_run_mixes(
     head, _, first, second = capsys.readouterr().out.splitlines()[:4]
     assert head.endswith("own weight  learns from  capped")
     assert re.search(r"( +–){3}$", first)
-    capped = summarise(read_about(kept), read_metrics(kept))["visits"]["capped_in_all"]
+    capped = summarise(read_about(kept), read_metrics(kept))["figures"]["visits"]["capped_in_all"]
     assert second.split()[-4:] == [
-        f"{100 * last['mixing']['own']:.2f}",
+        f"{100 * last['figures']['mixing']['own']:.2f}",
         "%",
-        f"{last['mixing']['peers']:.1f}",
+        f"{last['figures']['mixing']['peers']:.1f}",
         f"{capped}",
     ]
 
 
 def test_a_method_without_mixing_has_none_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = simulate(fedavg(epochs=1), tiny_task(), rounds=1, out=tmp_path / "run")
-    assert (result.summary()["mixing"], result.summary()["visits"]) == (None, None)
+    assert result.summary()["figures"] == {}
     assert "own weight" not in tables.closing(result.summary())
     assert "own weight" not in tables.side_by_side(["run"], [result.summary()])
-    assert "Who learns" not in page.write(tmp_path / "run").read_text()
+    assert "Who learns" not in page.write(Folder(tmp_path / "run", 5)).read_text()
     assert main(["show", str(tmp_path / "run"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["groups"] is None
+    assert json.loads(capsys.readouterr().out)["figures"] == {}
 
 
 def test_in_the_warm_up_there_are_no_visits(tmp_path: Path) -> None:
@@ -210,14 +213,14 @@ def test_in_the_warm_up_there_are_no_visits(tmp_path: Path) -> None:
     lines = dict(tables.facts(summary))
     assert "own weight" in lines
     assert "visits" not in lines
-    assert tables.side_by_side(["a"], [summary]).splitlines()[-1].endswith("–")
+    assert tables.side_by_side(["a"], [summary]).splitlines()[0].endswith("own weight  learns from")
 
 
 def test_before_clients_are_compared_nothing_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     simulate(perm_two_stage(warmup=5, steps=1), tiny_task(), rounds=1, out=tmp_path / "run")
     assert main(["show", str(tmp_path / "run")]) == 0
     assert "learn from each other" not in capsys.readouterr().out
-    assert "Who learns" not in page.write(tmp_path / "run").read_text()
+    assert "Who learns" not in page.write(Folder(tmp_path / "run", 5)).read_text()
 
 
 def test_a_damaged_checkpoint_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -228,8 +231,11 @@ def test_a_damaged_checkpoint_is_told(tmp_path: Path, capsys: pytest.CaptureFixt
         "groups of clients that learn from each other cannot be told: mixing weights cannot" in capsys.readouterr().out
     )
     assert main(["show", str(tmp_path / "run"), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["groups"] is None
-    assert "No picture of mixing weights: mixing weights cannot be read" in page.write(tmp_path / "run").read_text()
+    assert json.loads(capsys.readouterr().out)["figures"]["mixing"]["groups"] is None
+    assert (
+        "No picture of mixing weights: mixing weights cannot be read"
+        in page.write(Folder(tmp_path / "run", 5)).read_text()
+    )
 
 
 # The picture.
@@ -275,8 +281,8 @@ def test_the_page_shows_every_weight_with_groups_together(kept: Path) -> None:
     assert {"Weight of a client for itself (%)", "Visits of models to clients"} <= set(titles)
     dots = [title.text for title in tree.iter("title")]
     for record in read_metrics(kept):
-        assert f"median: {100 * record['mixing']['own']:.4g} at {record['round']}" in dots
-        assert f"median: {record['mixing']['peers']:.4g} at {record['round']}" in dots
+        assert f"median: {100 * record['figures']['mixing']['own']:.4g} at {record['round']}" in dots
+        assert f"median: {record['figures']['mixing']['peers']:.4g} at {record['round']}" in dots
     assert "capped: 0 at 1" not in dots, "there are no visits in the warm-up"
 
 

@@ -159,7 +159,7 @@ def test_models_go_round_as_a_plain_loop_takes_them(lam: float, executor: str) -
     mixed = weights(run)
     if lam == 0:
         assert torch.equal(mixed, torch.eye(N, dtype=torch.float64))
-        assert {sum(record["visits"]["trained"] for record in run.metrics)} == {2 * N}
+        assert {sum(record["figures"]["visits"]["trained"] for record in run.metrics)} == {2 * N}
     if lam == 1e12:
         sizes = torch.tensor([len(run.task.split.train(c)) for c in range(N)])
         assert torch.allclose(mixed, (sizes / sizes.sum()).double().expand(N, N), atol=1e-6)
@@ -222,14 +222,16 @@ def test_in_the_warm_up_each_model_is_the_global_one() -> None:
 def test_two_stages_begin_as_federated_averaging() -> None:
     on = task()
     two = ran(perm_two_stage(global_lr=0.2, warmup=3, steps=4, batch=8), on, 3)
-    one = ran(fedavg(0.2, steps=4, batch=8, weights="uniform"), on, 3)
+    one = ran(fedavg(lr=0.2, steps=4, batch=8, weights="uniform"), on, 3)
     # An exchange that comes before the last one has keys of its own, so batches differ; by all samples they do not.
     assert two.metrics[-1]["bytes_up"] == one.metrics[-1]["bytes_up"]
     whole = [{"steps": 2, "batch": None}] * 2
     two = ran(perm_two_stage(global_lr=0.2, warmup=3, **whole[0]), on, 4)
-    one = ran(fedavg(0.2, weights="uniform", **whole[1]), on, 3)
+    one = ran(fedavg(lr=0.2, weights="uniform", **whole[1]), on, 3)
     assert close(two.model(), one.model()), "and then the global model stays"
-    assert [("mixing" in record, "visits" in record) for record in two.metrics] == [(False, False)] * 3 + [(True, True)]
+    assert [
+        ("mixing" in record.get("figures", {}), "visits" in record.get("figures", {})) for record in two.metrics
+    ] == [(False, False)] * 3 + [(True, True)]
 
 
 def test_steps_are_bounded_and_what_was_capped_is_told() -> None:
@@ -243,13 +245,13 @@ def test_steps_are_bounded_and_what_was_capped_is_told() -> None:
         assert assigned is not None
         scales += [to.loss_scale for to in assigned.values()]
     assert set(scales) == {0.0, 2.0}, "0.1 times 5 times 1 is above 0.2"
-    assert sum(record["visits"]["capped"] for record in run.metrics) == N
+    assert sum(record["figures"]["visits"]["capped"] for record in run.metrics) == N
     free = simulate(perm_two_stage(0.1, lambda_=0, bound=None, warmup=0, steps=1), task(), rounds=N)
-    assert sum(record["visits"]["capped"] for record in free.metrics) == 0
+    assert sum(record["figures"]["visits"]["capped"] for record in free.metrics) == 0
 
 
 def test_after_an_epoch_models_lie_in_the_ball() -> None:
-    run = ran(perm(0.3, lambda_=1e6, radius=0.5, **PLAIN), task(), N)
+    run = ran(perm(lr=0.3, lambda_=1e6, radius=0.5, **PLAIN), task(), N)
     for client in range(N):
         squares = sum(float(tensor.square().sum()) for tensor in own_model(run, client).values())
         assert squares**0.5 <= 0.5 + 1e-12
@@ -283,7 +285,7 @@ def test_weight_falls_on_ones_own_half_and_spreads_where_all_are_alike(method: M
 
 def test_weights_are_learned_each_round_or_each_epoch() -> None:
     records = [ran(perm(every=every, **PLAIN), task(), N + 1).metrics for every in ("round", "epoch")]
-    assert [["mixing" in record for record in each] for each in records] == [
+    assert [["mixing" in record.get("figures", {}) for record in each] for each in records] == [
         [True] * (N + 1),
         [True] + [False] * (N - 1) + [True],
     ]
@@ -329,7 +331,7 @@ def test_two_stages_compare_everybody_once_whoever_is_late(late: str, more: dict
     each = all_.metrics[0]["bytes_up"]["solver.noise"] // N
     heard = sum(record["bytes_up"].get("solver.noise", 0) for record in run.metrics) / each
     assert heard == N if late == "some take part" else heard > N, "who was heard is not asked again"
-    told = [number for number, record in enumerate(run.metrics) if "mixing" in record]
+    told = [number for number, record in enumerate(run.metrics) if "mixing" in record.get("figures", {})]
     assert len(told) > 1, "somebody was late"
     assert max(told) < 30, "and then there is nothing to do"
 
@@ -352,7 +354,7 @@ def test_in_two_stages_a_model_goes_round_once_its_client_was_compared() -> None
         waited += not bool(ready.all())
     assert waited
     assert bool(ready.all())
-    assert sum(record["visits"]["trained"] for record in run.metrics[1:]) > 0
+    assert sum(record["figures"]["visits"]["trained"] for record in run.metrics[1:]) > 0
 
 
 def test_a_client_that_is_never_heard_does_not_stop_the_others() -> None:
@@ -483,7 +485,7 @@ def test_deployed_two_stages_wait_for_those_who_are_late(options: dict[str, Any]
     shared = {name: value for name, value in options.items() if name != "least"}
     wanted = simulated(method, on, lost=lost, rounds=8, **shared)
     agree(deployed, wanted, tmp_path)
-    told = [number for number, record in enumerate(wanted.metrics) if "mixing" in record]
+    told = [number for number, record in enumerate(wanted.metrics) if "mixing" in record.get("figures", {})]
     assert told[0] == 1
     assert told == ([1, 3] if lost else told)
     assert len(told) > 1
@@ -543,9 +545,9 @@ def test_what_makes_no_sense_is_refused(parts: dict[str, Any], says: str) -> Non
     [
         (lambda: perm(bound=0), "bound must be positive"),
         (lambda: perm(warmup=-1), "warmup must not be negative"),
-        (lambda: perm(lambda_=-1.0), "lambda must be a number from 0 on, got -1"),
-        (lambda: perm(lambda_=float("inf")), "lambda must be a number from 0 on, got inf"),
-        (lambda: perm_two_stage(lambda_=float("nan")), "lambda must be a number from 0 on, got nan"),
+        (lambda: perm(lambda_=-1.0), "lambda_ must be a number from 0 on, got -1"),
+        (lambda: perm(lambda_=float("inf")), "lambda_ must be a number from 0 on, got inf"),
+        (lambda: perm_two_stage(lambda_=float("nan")), "lambda_ must be a number from 0 on, got nan"),
         (lambda: Compare(lam=float("inf")), r"Compare\.lam must be a number from 0 on, got inf"),
         (lambda: perm(global_lr=float("nan")), r"Compare\.lr must be a number from 0 on, got nan"),
         (lambda: Compare(once=3), "needs a model that stays"),

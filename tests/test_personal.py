@@ -502,7 +502,7 @@ def everything(like: Params, held: dict[str, Tensor]) -> Params:
 def test_a_round_of_fedspa_is_what_the_paper_says(regrow: Any) -> None:
     """Train m w, send U = m w - (what came of it), w <- w - mean of U over the cohort; then move m."""
     task = some_task(dtype=torch.float64)
-    method = fedspa(0.3, 2, batch=8, weight_decay=0.01, clip=0.7, decay=0.9, own_init=True, regrow=regrow)
+    method = fedspa(lr=0.3, epochs=2, batch=8, weight_decay=0.01, clip=0.7, decay=0.9, own_init=True, regrow=regrow)
     run = Simulation(method, task, Options(rounds=3))
     view = view_of(run)
     held = {client: opened(view.first(client), run.like) for client in range(CLIENTS)}
@@ -560,19 +560,21 @@ def test_a_regrown_entry_starts_from_the_servers_value() -> None:
 
 @pytest.mark.parametrize("mask", ["rsm", "dst"])
 def test_with_everything_held_it_is_federated_averaging(mask: Any) -> None:
-    whole = fedspa(0.2, 2, batch=8, weight_decay=0.0, clip=None, decay=1.0, density=1.0, mask=mask)
-    found, wanted = (simulate(m, some_task(), rounds=3) for m in (whole, fedavg(0.2, 2, batch=8, weights="uniform")))
+    whole = fedspa(lr=0.2, epochs=2, batch=8, weight_decay=0.0, clip=None, decay=1.0, density=1.0, mask=mask)
+    found, wanted = (
+        simulate(m, some_task(), rounds=3) for m in (whole, fedavg(lr=0.2, epochs=2, batch=8, weights="uniform"))
+    )
     assert same(dict(found.model.state_dict()), dict(wanted.model.state_dict()))
     for ours, theirs in zip(found.metrics, wanted.metrics, strict=True):
         assert all(ours[name] == theirs[name] for name in ("bytes_up", "bytes_down", "accuracy", "personal_accuracy"))
 
 
 def test_one_mask_that_stays_is_federated_averaging_of_what_it_covers() -> None:
-    method = fedspa(0.2, 2, batch=8, weight_decay=0.0, clip=None, decay=1.0, mask="rsm")
+    method = fedspa(lr=0.2, epochs=2, batch=8, weight_decay=0.0, clip=None, decay=1.0, mask="rsm")
     run = Simulation(method, some_task(), Options(rounds=3))
     held = opened(view_of(run).first(0), run.like)
     mask = everything(run.like, held)
-    other = Simulation(fedavg(0.2, 2, batch=8, weights="uniform"), some_task(), Options(rounds=3))
+    other = Simulation(fedavg(lr=0.2, epochs=2, batch=8, weights="uniform"), some_task(), Options(rounds=3))
     other.server = other.method.training.server.init({name: t * mask[name] for name, t in other.like.items()})
     plain_step = other.client.objective.gradient
 
@@ -773,7 +775,7 @@ def test_executors_agree(name: str, executor: str) -> None:
         assert known(wanted, client) is not None
         assert same(known(found, client), known(wanted, client))
     for ours, theirs in zip(found.metrics, wanted.metrics, strict=True):
-        assert all(ours[n] == theirs[n] for n in ("bytes_up", "bytes_down", "flops", "personal_accuracy", "masks"))
+        assert all(ours[n] == theirs[n] for n in ("bytes_up", "bytes_down", "flops", "personal_accuracy", "figures"))
 
 
 # How good it is, and what it costs.
@@ -1082,7 +1084,7 @@ def test_deployed_it_is_the_same(name: str, flower: Any, tmp_path: Path) -> None
     assert flower.messages(grid) == run.messages
     for ours, theirs in zip(deployed.metrics, run.metrics, strict=True):
         assert ours["failures"] == ours["evaluation_failures"] == []
-        for figure in ("bytes_up", "bytes_down", "flops", "accuracy", "personal_accuracy", "masks"):
+        for figure in ("bytes_up", "bytes_down", "flops", "accuracy", "personal_accuracy", "figures"):
             assert ours[figure] == theirs[figure]
     for client in range(CLIENTS):
         assert same(known(deployed, client), known(run, client))

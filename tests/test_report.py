@@ -14,9 +14,10 @@ import pytest
 import torch
 
 from gossamer import fedavg, simulate
+from gossamer.cli import main
 from gossamer.data import Data, Samples, Split
 from gossamer.data.partition import offsets
-from gossamer.report import curves, page, tables, text
+from gossamer.report import REPORTS, Folder, base, curves, page, tables, text
 from gossamer.report.holdings import COLUMNS, holdings
 from gossamer.report.progress import Progress
 from gossamer.report.svg import Series, chart, ticks
@@ -37,13 +38,17 @@ def record(number: int, **changes: Any) -> Record:
         "bytes_up": {"values": 1_000_000, "overhead": 30},
         "bytes_down": {"values": 2_000_000},
         "flops": 5_000_000,
+        "useful_flops": 5_000_000,
         "joules": 0.0,
+        "energy": {"computing": 0.0, "sending": changes.get("joules", 0.0)},
         "airtime": 0.0,
+        "delay": 0.0,
         "seconds": {"train": 1.5, "evaluate": 0.5},
         "memory_bytes": 400_000_000,
         "clients": [0, 2],
         "failures": [],
         "lost": [],
+        "exchanges": [{"sent": 2, "lost": 0, "folded": 2}],
         **changes,
     }
 
@@ -243,9 +248,9 @@ def test_a_run_from_python_gets_its_page_too(tmp_path: Path) -> None:
     x, y = torch.randn(40, 3), torch.arange(40) % 2
     task = Task.of(lambda: torch.nn.Linear(3, 2), (x, y), (x, y), clients=4)
     simulate(fedavg(epochs=1), task, rounds=2, out=tmp_path / "run")
-    report = page.write(tmp_path / "run")
+    report = page.write(Folder(tmp_path / "run", 5))
     assert ElementTree.fromstring(report.read_text()).tag == "html"
-    assert page.write(tmp_path / "run", task.data).read_text() != "", "it can be written again"
+    assert page.write(Folder(tmp_path / "run", 5, task.data)).read_text() != "", "it can be written again"
 
 
 @pytest.mark.parametrize("clients", [1, 7, COLUMNS, COLUMNS + 1, 1234])
@@ -345,3 +350,93 @@ def test_without_rich_a_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatc
         progress(record(1))
         progress(record(2))
     assert screen.getvalue().startswith("round 1/2  accuracy 10.00 %")
+
+
+# Figures of parts.
+
+OWN = """
+from dataclasses import dataclass
+from gossamer.servers import Mean, MeasuredServer
+
+@dataclass(frozen=True)
+class Counting(Mean, MeasuredServer):
+    def measure(self, state, acc):
+        return {"counts": {"folded": 4 if acc.weight else 0, "by name": {"a": 1}}}
+"""
+
+TOLD = """
+from gossamer.report import Report, reports
+
+@reports("counts")
+class Counts(Report):
+    title = "Who was <counted>"
+
+    def rows(self, summary):
+        return [("counted", f"{summary['folded']} of them")]
+
+    def details(self, folder):
+        return {"clients": folder.clients}, ["counted in", f"{folder.clients} clients"]
+
+    def picture(self, folder, records):
+        return f"<p>drawn of {len(records)} records</p>"
+"""
+
+
+@pytest.fixture
+def own_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gossamer.report.base.REPORTS", dict(REPORTS))
+    return tmp_path
+
+
+ASKED = ["run", "fedavg", "--clients", "4", "--rounds", "2", "--executor", "one-by-one"]
+
+
+def test_figures_of_a_part_of_ones_own_are_shown_wherever_those_of_the_library_are(
+    own_reports: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("own.py").write_text(OWN)
+    assert main([*ASKED, "--server", "own.py:Counting", "--out", "run"]) == 0
+    assert main(["show", "run"]) == 0
+    assert "\ncounts folded      4\n" in capsys.readouterr().out
+    assert main(["show", "run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["figures"] == {"counts": {"folded": 4, "by name": {"a": 1}}}
+    assert main([*ASKED, "--out", "plain"]) == 0
+    capsys.readouterr()
+    assert main(["compare", "plain", "run"]) == 0
+    head, _, plain, counted = capsys.readouterr().out.splitlines()[:4]
+    assert head.endswith("  counts folded")
+    assert (plain.split()[-1], counted.split()[-1]) == ("–", "4")
+    assert 'aria-label="counts folded"' in Path("run/report.html").read_text()
+
+
+def test_a_report_in_the_file_of_the_part_is_used(own_reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("own.py").write_text(OWN + TOLD)
+    assert main([*ASKED, "--server", "own.py:Counting", "--out", "run"]) == 0
+    for loaded in (True, False):
+        if not loaded:  # as in another process
+            base.REPORTS.pop("counts")
+            for name in [name for name in sys.modules if name.startswith("gossamer_user_own")]:
+                del sys.modules[name]
+        capsys.readouterr()
+        assert main(["show", "run"]) == 0
+        said = capsys.readouterr().out
+        assert "\ncounted            4 of them\n" in said
+        assert "\ncounted in\n  4 clients\n" in said
+    assert main(["show", "run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["figures"]["counts"]["clients"] == 4
+    page_ = Path("run/report.html").read_text()
+    assert "<p>drawn of 2 records</p>" in page_
+    assert "Who was &lt;counted&gt;" in page_
+
+
+def test_where_the_file_of_a_report_has_changed_the_default_shows_its_figures(
+    own_reports: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("own.py").write_text(OWN + TOLD)
+    assert main([*ASKED, "--server", "own.py:Counting", "--out", "run"]) == 0
+    base.REPORTS.pop("counts")
+    Path("own.py").write_text("raise RuntimeError")
+    capsys.readouterr()
+    assert main(["show", "run"]) == 0
+    assert "\ncounts folded      4\n" in capsys.readouterr().out

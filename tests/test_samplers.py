@@ -93,6 +93,7 @@ def test_a_round_in_which_no_candidate_is_heard_changes_nothing() -> None:
 def test_clients_drawn_by_size_count_alike() -> None:
     task = tiny_task()
     by_size = simulate(fedavg(steps=2, weights="samples").with_parts(sampler=BySize()), task, rounds=2, per_round=3)
+    assert by_size.about["method"]["sampler"] == "BySize(), weights=uniform"
     alike = simulate(fedavg(steps=2, weights="uniform").with_parts(sampler=BySize()), task, rounds=2, per_round=3)
     for one, other in zip(by_size.model.parameters(), alike.model.parameters(), strict=True):
         assert torch.equal(one, other)

@@ -9,6 +9,7 @@ import pytest
 
 import gossamer
 from gossamer.codecs import Codec
+from gossamer.report import REPORTS
 from gossamer.samplers import Sampler
 from gossamer.servers import BoundServer, Server
 from gossamer.solvers import Solver
@@ -36,6 +37,26 @@ def attributes(file: Path) -> Iterator[str]:
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.Attribute):
             yield node.attr
+
+
+REPORTING = [
+    SOURCE / "summary.py",
+    SOURCE / "cli/looking.py",
+    *(SOURCE / f"report/{name}.py" for name in ("base", "page", "tables")),
+]
+
+
+@pytest.mark.parametrize("file", REPORTING, ids=lambda file: file.stem)
+def test_tables_and_pages_know_no_figures_by_name(file: Path) -> None:
+    words = {node.value for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Constant)}
+    imported = {
+        name.name.rpartition(".")[2]
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in node.names
+    }
+    assert not {*REPORTS} & (words | imported | {*attributes(file)})
+    assert not KINDS & {*attributes(file)}
 
 
 @pytest.mark.parametrize("file", [MEETING, *sorted((SOURCE / "engines").rglob("*.py"))], ids=lambda file: file.stem)

@@ -28,7 +28,6 @@ from gossamer.random import Key, fold, key
 from gossamer.report import curves, page, tables
 from gossamer.runs import read_metrics
 from gossamer.specs import parse, spec
-from gossamer.summary import summarise
 from gossamer.testing import check_channel, tiny_task
 from gossamer.types import Clock, Flops
 
@@ -290,18 +289,6 @@ def test_curves_and_the_page_show_accuracy_by_energy_and_time(run: Result) -> No
     shown = page.render("x", run.about, run.metrics, tiny_task().split, None)
     for title in ("Accuracy (%) by energy", "Accuracy (%) by time", "on the devices and on the air"):
         assert title in shown
-
-
-def test_records_of_an_earlier_release_are_still_shown(run: Result) -> None:
-    new = ("energy", "delay", "by_client")
-    old = [{name: value for name, value in record.items() if name not in new} for record in run.metrics]
-    summary = summarise(run.about, old)
-    assert summary["by_client"] is None
-    assert summary["energy"] == {"computing": 0.0, "sending": pytest.approx(summary["joules"])}
-    assert summary["delay"] == 0
-    assert "outages" not in dict(tables.facts(summary))
-    assert len(curves.figure(["old"], [old]).axes) == 3
-    tables.full(Path("runs/x"), run.about, old, "finished")
 
 
 def test_rounds_of_which_nobody_heard_are_counted_for_every_channel() -> None:

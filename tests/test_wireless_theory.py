@@ -280,7 +280,7 @@ def test_bounds_rise_with_what_is_harder(corrected, field: str, ascending) -> No
         (lambda: replace(SETTING, reconstruction=-1.0), "reconstruction must be zero or a positive number"),
         (lambda: replace(SETTING, isometry=1.0), r"isometry must be in \[0, 1\), got 1.0"),
         (lambda: replace(SETTING, ratios=(0.5,)), "3 devices have sizes, but 1 ratios"),
-        (lambda: replace(SETTING, ratios=(0.5, 0.1, 2.0)), r"ratios must be in \[0, 1\], got 2.0"),
+        (lambda: replace(SETTING, ratios=(0.5, 0.1, 2.0)), r"ratios must be in \[0, 1\], got .*2.0"),
         (lambda: gradient_bound(SETTING, 0, 0.1, 1.0), "rounds must be at least 1, got 0"),
         (lambda: gradient_bound(SETTING, 1, 0.0, 1.0), "rate must be positive, got 0.0"),
         (lambda: gradient_bound(SETTING, 1, 0.1, -1.0), "gap must not be negative, got -1.0"),

@@ -52,7 +52,7 @@ def dealt(clients: int, shard: int) -> Task:
 def rounds(executor: str) -> dict[str, Any]:
     """Seconds by phase of each round after the first."""
     work = WORKLOADS["w3-1000"]
-    method, task = fedavg(work.lr, work.epochs, batch=work.batch), dealt(work.clients, work.shard)
+    method, task = fedavg(lr=work.lr, epochs=work.epochs, batch=work.batch), dealt(work.clients, work.shard)
     with tempfile.TemporaryDirectory() as folder:
         run = simulate(method, task, out=f"{folder}/run", rounds=ROUNDS, per_round=work.cohort, executor=executor)
     return {"seconds": [record["seconds"] for record in run.metrics[1:]], "accuracy": run.accuracy}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
 
-from gossamer.errors import ConfigError, require
+from gossamer.errors import ConfigError, require, wrong
 from gossamer.random import Key, fold, uniform
 from gossamer.types import Clock
 from gossamer.units import read_size
@@ -22,7 +22,7 @@ class Room:
     takes: ClassVar[str] = "SIZE"
 
     def __post_init__(self) -> None:
-        require((self.size >= 1, f"Room.size must be at least 1 byte, got {self.size}"))
+        require((self.size >= 1, wrong(self, "size", "must be at least 1 byte")))
 
     def __str__(self) -> str:
         """As it can be typed."""

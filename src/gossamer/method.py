@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from gossamer.codecs import Codec, Dense
-from gossamer.errors import require
+from gossamer.errors import Mistake, Setting, require, wrong
 from gossamer.exchange import Network, check_part
 from gossamer.forms import Form, Weights
 from gossamer.samplers import Sampler, Uniform
@@ -52,8 +52,8 @@ class Exchange:
         for name, kind in (("view", View), ("solver", Solver), ("codec", Codec), ("server", Server), ("down", Codec)):
             check_part(getattr(self, name), kind, name)
         require(
-            (self.labels in ("all", "own"), f"Exchange.labels must be all or own, got {self.labels!r}"),
-            (self.send in SENDS, f"Exchange.send must be one of {', '.join(SENDS)}, got {self.send!r}"),
+            (self.labels in ("all", "own"), wrong(self, "labels", "must be all or own")),
+            (self.send in SENDS, wrong(self, "send", f"must be one of {', '.join(SENDS)}")),
         )
 
     def describe(self) -> dict[str, str]:
@@ -135,10 +135,12 @@ class Method:
         """Each part as text, those of the last exchange first: what a run folder records."""
         parts = [part for part in fields(self) if part.name != "exchanges"]
         quiet = {part.name for part in parts if part.metadata.get("quiet") and getattr(self, part.name) == part.default}
-        before = self.exchanges[:-1]
+        before, weights = self.exchanges[:-1], self.sampler.weights
+        drawn = {"sampler": f"{self.sampler!r}, weights={weights}"} if weights else {}
         return {
             **self.training.describe(),
             **{part.name: repr(getattr(self, part.name)) for part in parts if part.name not in quiet},
+            **drawn,
             **({"before": repr(before)} if before else {}),
         }
 
@@ -160,12 +162,16 @@ class Method:
 
 def _tuning_rules(method: Method, tune: Solver) -> list[tuple[bool, str]]:
     """What must hold where clients tune the global model, and what to say where it does not."""
+    about = Setting("Method", "tune")
     return [
-        (method.shared, "Method.tune: with send=nothing there is no global model that could be tuned: leave it out"),
-        (method.view == Full(), "Method.tune needs clients that hold the whole model: use Full()"),
-        (method.form == Weights(), "Method.tune needs clients that hold the network's own tensors: use Weights()"),
+        (
+            method.shared,
+            Mistake(": with {} there is no global model", about, Setting("", "send", "nothing")),
+        ),
+        (method.view == Full(), Mistake("needs clients that hold the whole model: use Full()", about)),
+        (method.form == Weights(), Mistake("needs clients that hold the network's own tensors: use Weights()", about)),
         (
             not isinstance(tune, SolverMemory),
-            f"Method.tune: {type(tune).__name__} trains two models, and one is to be tuned: use SGD, say",
+            Mistake(f": {type(tune).__name__} trains two models, and one is to be tuned: use SGD, say", about),
         ),
     ]

@@ -24,7 +24,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 
 Fading = Literal["power", "amplitude", "none"]
 Array = npt.NDArray[np.float64]
@@ -55,7 +55,7 @@ class Density:
     watts: float
 
     def __post_init__(self) -> None:
-        require((0 < self.watts < math.inf, f"Density.watts must be a positive number, got {self.watts}"))
+        require((0 < self.watts < math.inf, wrong(self, "watts", "must be a positive number")))
 
     def __str__(self) -> str:
         return f"{self.watts!r} W/Hz"
@@ -92,7 +92,7 @@ class Link:
         require(
             *((0 < x < math.inf, f"Link.{name} must be a positive number, got {x}") for name, x in more.items()),
             *((0 <= x < math.inf, f"Link.{name} must not be negative, got {x}") for name, x in least.items()),
-            (self.fading in FADINGS, f"Link.fading must be power, amplitude or none, got {self.fading!r}"),
+            (self.fading in FADINGS, wrong(self, "fading", "must be power, amplitude or none")),
         )
         fall = self.exponent * math.log10(self.distance)
         level = math.log10(self.power) - fall - math.log10(self.disturbance)

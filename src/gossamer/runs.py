@@ -91,8 +91,6 @@ class RunFolder:
         """An existing run, to go on with it."""
         read_about(path)
         folder = cls(path)
-        for store in STORES:
-            (path / store).mkdir(exist_ok=True)  # one of an earlier release has no models
         for leftover in (path / "checkpoints").glob(".*"):
             shutil.rmtree(leftover)
         return folder

@@ -12,14 +12,13 @@ KINDS = ("seconds", "joules", "messages", "lost", "wasted")
 
 
 def energy(metrics: Sequence[Record]) -> dict[str, float]:
-    """Joules by what they were for; a record of an earlier release knows only those for sending."""
-    said = [record.get("energy") or {"sending": record["joules"]} for record in metrics]
-    return {use: float(sum(joules.get(use, 0.0) for joules in said)) for use in ("computing", "sending")}
+    """Joules by what they were for."""
+    return {use: float(sum(record["energy"][use] for record in metrics)) for use in ("computing", "sending")}
 
 
 def delay(metrics: Sequence[Record]) -> float:
     """Seconds that all rounds took on the devices and on the air."""
-    return float(sum(record.get("delay", 0.0) for record in metrics))
+    return float(sum(record["delay"] for record in metrics))
 
 
 def by_client(metrics: Sequence[Record], clients: int) -> dict[str, list[float]] | None:
@@ -50,14 +49,4 @@ def fates(metrics: Sequence[Record], clients: int) -> dict[str, list[int]] | Non
 
 def unheard(metrics: Sequence[Record]) -> int:
     """In how many rounds messages were lost, and none was folded in any exchange."""
-    return sum(_unheard(record) for record in metrics)
-
-
-def _unheard(record: Record) -> bool:
-    if exchanges := record.get("exchanges"):
-        return bool(record["lost"]) and not any(exchange["folded"] for exchange in exchanges)
-    # A record of an earlier release does not say what was sent in which exchange.
-    if spent := record.get("by_client"):
-        return bool(0 < sum(spent["messages"]) == sum(spent["lost"]))
-    failed = {failure["client"] for failure in record["failures"]}
-    return bool(record["lost"]) and set(record["clients"]) == failed | set(record["lost"])
+    return sum(bool(r["lost"]) and not any(exchange["folded"] for exchange in r["exchanges"]) for r in metrics)

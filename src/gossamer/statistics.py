@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,7 @@ class OfBatch:
     size: int = 1000
 
     def __post_init__(self) -> None:
-        require((self.size >= 1, f"{type(self).__name__}.size must be at least 1, got {self.size}"))
+        require((self.size >= 1, wrong(self, "size", "must be at least 1")))
 
 
 @dataclass(frozen=True)

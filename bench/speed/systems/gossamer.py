@@ -39,7 +39,7 @@ def split(work: Workload) -> Split:
 class Simulated:
     def __init__(self, setting: Setting) -> None:
         work, rounds = setting.workload, setting.options["rounds"]
-        method = fedavg(work.lr, work.epochs, batch=work.batch)
+        method = fedavg(lr=work.lr, epochs=work.epochs, batch=work.batch)
         options = Options(rounds, work.cohort, executor=setting.options["executor"], eval_every=rounds)
         self.simulation = Simulation(method, task(setting), options)
         self.number = 0

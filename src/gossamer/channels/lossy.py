@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from gossamer.channels.base import AnyDevice, Receipt
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 from gossamer.random import Key, uniform
 from gossamer.types import Clock
 
@@ -18,7 +18,7 @@ class Lossy(AnyDevice):
     loss: float
 
     def __post_init__(self) -> None:
-        require((0 <= self.loss <= 1, f"Lossy.loss must be in [0, 1], got {self.loss}"))
+        require((0 <= self.loss <= 1, wrong(self, "loss", "must be in [0, 1]")))
 
     def send(self, nbytes: int, clock: Clock, key: Key) -> Receipt:
         """Delivered with probability ``1 - loss``."""

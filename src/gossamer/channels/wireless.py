@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import torch
 
 from gossamer.channels.base import Cost, Receipt
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 from gossamer.fleet import Fleet
 from gossamer.radio import FADINGS, Fading, outage, rate
 from gossamer.random import Key, fold, uniform
@@ -41,9 +41,9 @@ class Wireless:
 
     def __post_init__(self) -> None:
         require(
-            (self.fading in FADINGS, f"Wireless.fading must be power, amplitude or none, got {self.fading!r}"),
-            (self.seed >= 0, f"Wireless.seed must not be negative, got {self.seed}"),
-            (all(0 < p < math.inf for p in self.powers), f"Wireless.powers must be positive, got {self.powers}"),
+            (self.fading in FADINGS, wrong(self, "fading", "must be power, amplitude or none")),
+            (self.seed >= 0, wrong(self, "seed", "must not be negative")),
+            (all(0 < p < math.inf for p in self.powers), wrong(self, "powers", "must be positive")),
         )
 
     def fit(self, clients: int, key: Key) -> "Cell":

@@ -15,6 +15,7 @@ from gossamer.cli.request import (
     DATA,
     OPTIONS,
     Request,
+    as_typed,
     check_cohort,
     find_recipe,
     make_method,
@@ -121,7 +122,7 @@ def _settings(options: Options, terms: dict[str, Any], name: str) -> "Settings":
     try:
         return Settings(**{**common, "per_round": options.per_round or 0, **given, "name": name})
     except ConfigError as error:
-        raise ConfigError(*(f"--{mistake}" for mistake in error.mistakes)) from None
+        raise ConfigError(*map(as_typed, error.mistakes)) from None
 
 
 def _pieces(request: Request, method: Method, clients: int, seed: int) -> "tuple[Piece, Piece]":

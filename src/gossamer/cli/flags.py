@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, Union
 
 from gossamer.channels import CHANNELS, Channel
 from gossamer.codecs import CODECS, Codec
-from gossamer.errors import ConfigError
+from gossamer.errors import ConfigError, Mistake, Setting
 from gossamer.method import Exchange, Method
 from gossamer.mistakes import Mistakes
 from gossamer.solvers import SCHEDULES, Schedule
@@ -174,20 +174,21 @@ def value(word: str, text: Any, kind: Any) -> Any:
         raise ConfigError(f"{word} must be {error}, got {text!r}") from None
 
 
-def by_flags(mistake: str, known: Sequence[Flag]) -> tuple[str, set[str]]:
+def by_flags(mistake: Mistake, known: Sequence[Flag]) -> tuple[str, set[str]]:
     """A mistake about fields of parts, such as ``SGD.lr`` or ``fresh=False``, by their flags; and which these are."""
-    flags, found = {flag.name: flag for flag in known}, set[str]()
+    flags = {flag.name: flag for flag in known}
 
-    def word(match: re.Match[str]) -> str:
-        name, value = match[1] or match[3], match[2] or match[4]
-        if name not in flags:
-            return match[0]
-        found.add(name)
-        if flags[name].kind is bool and value:
-            return next(word for word, implied in flags[name].words.items() if str(implied) == value)
-        return f"{flags[name].word} {value}" if value else flags[name].word
+    def word(setting: Setting) -> str:
+        return _typed(flags[setting.field], setting.value) if setting.field in flags else str(setting)
 
-    return re.sub(r"\b[A-Z]\w*\.(\w+)(?:=(\w+))?|\b(\w+)=(\w+)", word, mistake), found
+    return mistake.written(word), {setting.field for setting in mistake.settings} & flags.keys()
+
+
+def _typed(flag: Flag, value: object) -> str:
+    """A flag with a value, as it would be typed."""
+    if isinstance(value, bool) and flag.kind is bool:
+        return next(word for word, implied in flag.words.items() if implied is value)
+    return flag.word if value is None else f"{flag.word} {value}"
 
 
 def shown(default: Any) -> str:

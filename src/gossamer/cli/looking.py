@@ -6,7 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from dataclasses import asdict
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -28,11 +28,11 @@ from gossamer.mistakes import Mistakes
 from gossamer.nets import NETS
 from gossamer.objective import Objective
 from gossamer.random import key
-from gossamer.report import curves, groups, page, tables, text
-from gossamer.report.masks import Starts
+from gossamer.report import REPORTS, Folder, curves, page, tables, text
+from gossamer.report.base import Starts, reports_of
 from gossamer.runs import is_busy, read_about, read_metrics, read_split
 from gossamer.specs import usage
-from gossamer.summary import masked, summarise
+from gossamer.summary import summarise
 from gossamer.tasks import Task
 
 
@@ -47,29 +47,29 @@ def show(arguments: argparse.Namespace) -> int:
     """One run in full."""
     path = Path(arguments.run)
     about, metrics = open_run(path), read_metrics(path)
+    _load_reports(about, metrics)
     summary = summarise(about, metrics)
+    found = {report.name: report.details(Folder(path, summary["clients"])) for report in reports_of(metrics)}
     if arguments.json:
-        found, _ = _groups(path, summary)
-        listed = None if found is None else [asdict(group) for group in found]
-        facts = summary | {"groups": listed, "parts": about["method"], "state": state(path, summary)}
+        figures = {name: {**figures, **found[name][0]} for name, figures in summary["figures"].items()}
+        facts = summary | {"figures": figures, "parts": about["method"], "state": state(path, summary)}
         print(json.dumps(facts, indent=1, allow_nan=False))
     elif arguments.html:
-        data = _data_of(about)
-        print(page.write(path, data, _starts(path, about, data)))
+        print(page.write(_folder(path, about, _data_of(about))))
     else:
-        print(tables.full(path, about, metrics, state(path, summary), _groups(path, summary)[1]))
+        blocks = [lines for _, lines in found.values()]
+        print(tables.full(path, about, metrics, state(path, summary), blocks))
     return 0
 
 
-def _groups(path: Path, summary: dict[str, Any]) -> tuple[list[groups.Group] | None, list[str]]:
-    """Which clients learn from each other, and the same in words; where that is not known, why."""
-    if not summary["mixing"]:
-        return None, []
-    try:
-        found = groups.groups(groups.read(path))
-    except RunError as error:
-        return None, [f"groups of clients that learn from each other cannot be told: {error}"]
-    return found, list(groups.told(found, summary["clients"]))
+def _load_reports(about: dict[str, Any], metrics: Sequence[dict[str, Any]]) -> None:
+    """Load the user's files of a run where a report that is not known yet may be in them; the default does as well."""
+    files = Request.read(about["request"]).files().values() if about["request"] else ()
+    if files and any(report.name not in REPORTS for report in reports_of(metrics)):
+        with suppress(GossamerError):  # the files have changed or are gone
+            sources.check_unchanged(about["request"]["digests"])
+            for spec in files:
+                sources.load(spec, spec)
 
 
 def _data_of(about: dict[str, Any]) -> Data | None:
@@ -80,9 +80,14 @@ def _data_of(about: dict[str, Any]) -> Data | None:
         return None
 
 
+def _folder(path: Path, about: dict[str, Any], data: Data | None) -> Folder:
+    """A run folder, for reports."""
+    return Folder(path, about["task"]["clients"], data, lambda: _starts(path, about, data))
+
+
 def _starts(path: Path, about: dict[str, Any], data: Data | None) -> Starts | None:
-    """The masks that clients start with, if the run has some and they can still be had."""
-    if data is None or not about["request"] or not masked(read_metrics(path)):
+    """What clients' views remember at first, if it can still be had."""
+    if data is None or not about["request"]:
         return None
     request, seed = Request.read(about["request"]), about["options"]["seed"]
     try:
@@ -99,7 +104,7 @@ def _starts(path: Path, about: dict[str, Any], data: Data | None) -> Starts | No
 def write_report(path: Path, data: Data) -> Path | None:
     """The page of a run that has just ended, which must not fail because of its page."""
     try:
-        return page.write(path, data, _starts(path, read_about(path), data))
+        return page.write(_folder(path, read_about(path), data))
     except Exception as error:
         print(f"gossamer: no report.html was written: {error}", file=sys.stderr)
         return None
@@ -140,10 +145,13 @@ def compare(arguments: argparse.Namespace) -> int:
     abouts = [mistakes.attempt(open_run, path) for path in paths]
     mistakes.settle()
     metrics = [read_metrics(path) for path in paths]
-    summaries = [summarise(about, records) for about, records in zip(abouts, metrics, strict=True) if about]
+    both = [(about, records) for about, records in zip(abouts, metrics, strict=True) if about]
+    for about, records in both:
+        _load_reports(about, records)
+    summaries = [summarise(about, records) for about, records in both]
     names = distinct(paths)
     print(tables.side_by_side(names, summaries))
-    if any(summary["masks"] for summary in summaries):
+    if tables.tells_what_is_held(summaries):
         print(f"\n{tables.VALUES}: {tables.COUNTED}")
     if differing := tables.differences(summaries):
         print(f"\nthese runs also differ in: {', '.join(differing)}")

@@ -18,7 +18,7 @@ from gossamer.codecs import CODECS, Codec, Dense, Lift, MaskedNoise
 from gossamer.data import DATASETS, SPLITS, Data, Split, load
 from gossamer.engines.options import AUTO, Options
 from gossamer.engines.simulate import Simulation
-from gossamer.errors import ConfigError
+from gossamer.errors import ConfigError, Mistake
 from gossamer.exchange import check_part
 from gossamer.forms import Weights
 from gossamer.method import Method
@@ -224,7 +224,7 @@ def make_options(given: dict[str, Any]) -> Options:
     try:
         options = Options(**values)
     except ConfigError as error:
-        mistakes.note(*map(_as_typed, error.mistakes))
+        mistakes.note(*map(as_typed, error.mistakes))
     mistakes.settle()
     return options
 
@@ -235,17 +235,16 @@ def check_cohort(given: dict[str, Any], clients: int) -> None:
     try:
         options.cohort(clients)
     except ConfigError as error:
-        raise ConfigError(*map(_as_typed, error.mistakes)) from None
+        raise ConfigError(*map(as_typed, error.mistakes)) from None
 
 
 def _word(name: str) -> str:
     return f"--{name.replace('_', '-')}"
 
 
-def _as_typed(mistake: str) -> str:
-    """A mistake about an option begins with its name; on the command line that is a flag."""
-    name, _, rest = mistake.partition(" ")
-    return f"{_word(name)} {rest}" if name in OPTIONS else mistake
+def as_typed(mistake: Mistake) -> str:
+    """A mistake about options as the command line says it: by their flags."""
+    return mistake.written(lambda setting: str(setting) if setting.part else _word(setting.field))
 
 
 def make_task(request: Request, seed: int, split: Split | None, read: Callable[[str], Task] | None = None) -> Task:

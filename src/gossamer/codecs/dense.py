@@ -8,7 +8,7 @@ from torch import Tensor
 
 from gossamer.codecs.base import Codec
 from gossamer.codecs.scale import largest
-from gossamer.errors import PayloadError, require
+from gossamer.errors import PayloadError, require, wrong
 from gossamer.random import Key
 from gossamer.types import Layout, Payload
 from gossamer.wire import expect, finite
@@ -28,7 +28,7 @@ class Dense(Codec):
 
     def __post_init__(self) -> None:
         known = ("model", *HALVES)
-        require((self.dtype in known, f"Dense.dtype must be one of {', '.join(known)}, got {self.dtype!r}"))
+        require((self.dtype in known, wrong(self, "dtype", f"must be one of {', '.join(known)}")))
 
     @property
     def unbiased(self) -> bool:

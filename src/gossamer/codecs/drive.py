@@ -18,7 +18,7 @@ from typing import Literal
 from torch import Tensor
 
 from gossamer.codecs.rotation import Rotated, least_squares_scale, unbiased_scale
-from gossamer.errors import listed, require
+from gossamer.errors import listed, require, wrong
 
 Scale = Literal["unbiased", "least-squares"]
 SCALES = {"unbiased": unbiased_scale, "least-squares": least_squares_scale}
@@ -34,7 +34,7 @@ class Drive(Rotated):
     scale: Scale = "unbiased"
 
     def __post_init__(self) -> None:
-        require((self.scale in SCALES, f"Drive.scale must be one of {listed(SCALES)}, got {self.scale!r}"))
+        require((self.scale in SCALES, wrong(self, "scale", f"must be one of {listed(SCALES)}")))
 
     @property
     def unbiased(self) -> bool:

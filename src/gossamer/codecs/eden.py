@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from gossamer.codecs.rotation import Rotated, unbiased_scale
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 
 # The positive levels for 1 to 8 bits, a paragraph each. Written down, not computed: both ends need the same.
 LEVELS = """
@@ -80,7 +80,7 @@ class Eden(Rotated):
         require(
             (
                 isinstance(self.bits, int) and 1 <= self.bits <= 8,
-                f"Eden.bits must be a whole number from 1 to 8, got {self.bits}",
+                wrong(self, "bits", "must be a whole number from 1 to 8"),
             )
         )
 

@@ -14,7 +14,7 @@ from torch import Tensor
 from gossamer.codecs.base import Codec, CodecMemory, Kept, StraightThrough, Summing, felt_of, memory_of, sums_of
 from gossamer.codecs.dense import Dense
 from gossamer.codecs.names import fits
-from gossamer.errors import PayloadError, require
+from gossamer.errors import PayloadError, require, wrong
 from gossamer.random import Key, fold
 from gossamer.types import Layout, Params, Payload, State
 
@@ -45,7 +45,7 @@ class Lift(CodecMemory, Summing, StraightThrough):
     rest: Codec = Dense()
 
     def __post_init__(self) -> None:
-        require((self.least >= 0, f"Lift.least must be at least 0, got {self.least}"))
+        require((self.least >= 0, wrong(self, "least", "must be at least 0")))
 
     @property
     def exact(self) -> bool:

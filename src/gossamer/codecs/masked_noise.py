@@ -41,7 +41,7 @@ from gossamer import random
 from gossamer.codecs import packing, positions
 from gossamer.codecs.base import Adding, StraightThrough
 from gossamer.codecs.noise import KINDS, LEAST, Kind, draw, single
-from gossamer.errors import PayloadError, listed, require
+from gossamer.errors import PayloadError, listed, require, wrong
 from gossamer.random import Key
 from gossamer.types import Layout, Params, Payload, State
 from gossamer.wire import expect, finite
@@ -87,10 +87,10 @@ class MaskedNoise(StraightThrough):
 
     def __post_init__(self) -> None:
         require(
-            (self.noise in KINDS, f"MaskedNoise.noise must be one of {listed(KINDS)}, got {self.noise!r}"),
+            (self.noise in KINDS, wrong(self, "noise", f"must be one of {listed(KINDS)}")),
             (
                 math.isfinite(self.alpha) and 1e-8 <= self.alpha <= 1e30,
-                f"MaskedNoise.alpha must be a number from 1e-8 to 1e30, got {self.alpha}",
+                wrong(self, "alpha", "must be a number from 1e-8 to 1e30"),
             ),
         )
 

@@ -29,7 +29,7 @@ from gossamer.codecs.base import Codec, CodecMemory, Kept, Summing, memory_of
 from gossamer.codecs.packing import expect_bits, plus_minus
 from gossamer.codecs.retain import Memory, Retain
 from gossamer.codecs.scale import expect_scale
-from gossamer.errors import PayloadError, listed, require
+from gossamer.errors import Mistake, PayloadError, Setting, listed, require, wrong
 from gossamer.exact import norm
 from gossamer.random import Key, fold
 from gossamer.random import key as make_key
@@ -89,20 +89,28 @@ class OneBit(CodecMemory, Summing):
     accumulate: bool = False
 
     def __post_init__(self) -> None:
-        signs, rows = "OneBit.retain=signs", self.rows
+        signs, rows = Setting("OneBit", "retain", "signs"), self.rows
         require(
-            (0 < self.measurements < math.inf, f"OneBit.measurements must be positive, got {self.measurements}"),
-            (rows is None or rows >= 1, f"OneBit.rows must be at least 1, or none, got {rows}"),
-            (self.matrix in KINDS, f"OneBit.matrix must be one of {listed(KINDS)}, got {self.matrix!r}"),
-            (self.decoder in DECODERS, f"OneBit.decoder must be one of {listed(DECODERS)}, got {self.decoder!r}"),
-            (0 < self.share <= 1, f"OneBit.share must be in (0, 1], got {self.share}"),
-            (self.length is None or 0 < self.length < 1e30, f"OneBit.length must be positive, got {self.length}"),
-            (self.retain in ("nothing", "signs", "change"), f"OneBit.retain: got {self.retain!r}"),
-            (0 < self.coefficient < math.inf, f"OneBit.coefficient must be positive, got {self.coefficient}"),
-            (self.retain != "signs" or not self.fresh, f"{signs} needs one matrix for all rounds: fresh=False"),
+            (0 < self.measurements < math.inf, wrong(self, "measurements", "must be positive")),
+            (rows is None or rows >= 1, wrong(self, "rows", "must be at least 1, or none")),
+            (self.matrix in KINDS, wrong(self, "matrix", f"must be one of {listed(KINDS)}")),
+            (self.decoder in DECODERS, wrong(self, "decoder", f"must be one of {listed(DECODERS)}")),
+            (0 < self.share <= 1, wrong(self, "share", "must be in (0, 1]")),
+            (self.length is None or 0 < self.length < 1e30, wrong(self, "length", "must be positive")),
+            (self.retain in ("nothing", "signs", "change"), wrong(self, "retain", "must be nothing, signs or change")),
+            (0 < self.coefficient < math.inf, wrong(self, "coefficient", "must be positive")),
+            (
+                self.retain != "signs" or not self.fresh,
+                Mistake("needs one matrix for all rounds: {}", signs, Setting("", "fresh", False)),
+            ),
             (
                 self.retain != "signs" or not self.accumulate,
-                f"{signs} keeps one round's signs, so accumulate=False; retain=change keeps more",
+                Mistake(
+                    "keeps one round's signs, so {}; {} keeps more",
+                    signs,
+                    Setting("", "accumulate", False),
+                    Setting("", "retain", "change"),
+                ),
             ),
         )
 

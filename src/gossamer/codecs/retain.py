@@ -12,7 +12,7 @@ from torch import Tensor
 from gossamer.codecs.around import Around
 from gossamer.codecs.base import Codec, Kept
 from gossamer.codecs.names import fits
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 from gossamer.random import Key
 from gossamer.types import Layout, Params, Payload, State
 
@@ -68,7 +68,7 @@ class Retain(Around):
     leave: tuple[str, ...] = STATISTICS
 
     def __post_init__(self) -> None:
-        require((0 < self.coefficient < math.inf, f"Retain.coefficient must be positive, got {self.coefficient}"))
+        require((0 < self.coefficient < math.inf, wrong(self, "coefficient", "must be positive")))
 
     @property
     def memory(self) -> Memory:

@@ -13,7 +13,7 @@ from torch import Tensor
 from gossamer.codecs.base import Codec
 from gossamer.codecs.packing import bits, expect_bits, plus_minus
 from gossamer.codecs.scale import expect_scale, largest, ratio
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 from gossamer.exact import norm
 from gossamer.random import Key, fold, uniform
 from gossamer.types import Layout, Payload
@@ -33,7 +33,7 @@ class StochasticSign(Codec):
 
     def __post_init__(self) -> None:
         fits = self.scale in ("max", "norm") if isinstance(self.scale, str) else 1e-37 < self.scale < 1e37
-        require((fits, f"StochasticSign.scale must be max, norm or a number from 1e-37 to 1e37, got {self.scale!r}"))
+        require((fits, wrong(self, "scale", "must be max, norm or a number from 1e-37 to 1e37")))
 
     @property
     def unbiased(self) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gossamer.codecs.base import Codec
 from gossamer.codecs.positions import marked, spread
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 from gossamer.random import Key, fold, uniform
 from gossamer.types import Layout, Payload
 from gossamer.wire import expect, finite
@@ -34,7 +34,7 @@ class Subsample(Codec):
     rescale: bool = True
 
     def __post_init__(self) -> None:
-        require((0 < self.share <= 1, f"Subsample.share must be above 0 and at most 1, got {self.share!r}"))
+        require((0 < self.share <= 1, wrong(self, "share", "must be above 0 and at most 1")))
 
     @property
     def unbiased(self) -> bool:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gossamer.codecs import positions
 from gossamer.codecs.base import Codec
-from gossamer.errors import PayloadError, require
+from gossamer.errors import PayloadError, require, wrong
 from gossamer.random import Key
 from gossamer.types import Layout, Payload, true_at
 from gossamer.wire import expect, finite
@@ -26,7 +26,7 @@ class TopK(Codec):
     share: float = 0.03
 
     def __post_init__(self) -> None:
-        require((0 < self.share <= 1, f"TopK.share must be above 0 and at most 1, got {self.share!r}"))
+        require((0 < self.share <= 1, wrong(self, "share", "must be above 0 and at most 1")))
 
     def kept(self, count: int) -> int:
         """How many of so many entries are sent."""

@@ -12,7 +12,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 
 
 class Augment(Protocol):
@@ -42,7 +42,7 @@ class CropFlip:
     fill: tuple[float, ...] = (0.0,)
 
     def __post_init__(self) -> None:
-        require((self.pad >= 0, f"CropFlip.pad must be at least 0, got {self.pad}"))
+        require((self.pad >= 0, wrong(self, "pad", "must be at least 0")))
 
     def __call__(self, x: Tensor, draws: Tensor) -> Tensor:
         """The batch, moved and mirrored."""

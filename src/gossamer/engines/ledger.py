@@ -48,6 +48,7 @@ class Ledger:
         self.failures: list[dict[str, Any]] = []
         self.lost: list[int] = []
         self.notes: dict[str, Any] = {}
+        self.figures: dict[str, Any] = {}
         self.flops = self.useful = 0
         self.energy = {"computing": 0.0, "sending": 0.0}
         self.airtime = self.delay = 0.0
@@ -145,6 +146,7 @@ class Ledger:
             **self._told(cohort),
             **self._by_client(cohort),
             **self.notes,
+            **({"figures": self.figures} if self.figures else {}),
         }
 
     def _told(self, cohort: Sequence[int]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import torch
 
 from gossamer.channels import CHANNELS, Channel, Perfect
 from gossamer.engines.executors import EXECUTORS
-from gossamer.errors import require
+from gossamer.errors import Mistake, Setting, require, wrong_argument
 from gossamer.specs import parse, spec, unknown
 
 AUTO = "auto"
@@ -39,19 +39,23 @@ class Options:
 
     def __post_init__(self) -> None:
         require(
-            (self.rounds >= 1, f"rounds must be at least 1, got {self.rounds}"),
-            (self.per_round is None or self.per_round >= 1, f"per_round must be at least 1, got {self.per_round}"),
-            (self.seed >= 0, f"seed must not be negative, got {self.seed}"),
+            (self.rounds >= 1, wrong_argument("rounds", self.rounds, "must be at least 1")),
+            (
+                self.per_round is None or self.per_round >= 1,
+                wrong_argument("per_round", self.per_round, "must be at least 1"),
+            ),
+            (self.seed >= 0, wrong_argument("seed", self.seed, "must not be negative")),
             (self.executor in (AUTO, *EXECUTORS), unknown("executor", self.executor, (AUTO, *EXECUTORS))),
-            (0 <= self.failure_rate <= 1, f"failure_rate must be in [0, 1], got {self.failure_rate}"),
-            (self.eval_every >= 1, f"eval_every must be at least 1, got {self.eval_every}"),
+            (0 <= self.failure_rate <= 1, wrong_argument("failure_rate", self.failure_rate, "must be in [0, 1]")),
+            (self.eval_every >= 1, wrong_argument("eval_every", self.eval_every, "must be at least 1")),
             _device(self.device),
         )
 
     def cohort(self, clients: int) -> int:
         """How many of ``clients`` take part in a round."""
         size = clients if self.per_round is None else self.per_round
-        require((size <= clients, f"per_round is {size}, but there are only {clients} clients"))
+        few = Mistake(f"is {size}, but there are only {clients} clients", Setting("", "per_round"))
+        require((size <= clients, few))
         return size
 
     def describe(self) -> dict[str, Any]:

@@ -43,8 +43,6 @@ Watch = Callable[[Record], None]
 PATIENCE = 3
 """After so many rounds in a row in which every client failed of itself, for various reasons, a run stops."""
 
-INJECTED = "failed as asked (failure rate)"
-
 
 @dataclass(frozen=True)
 class Result:
@@ -114,6 +112,7 @@ class Rounds(ABC):
         self.server: State = self.method.init(self.like, self.key)
         self.clients, self.models = Clients(options.device), self.method.models
         self.metrics: list[Record] = []
+        self.outcomes: list[Outcome] = []  # of the last round
         self.saving = 0.0
         self._last: tuple[Params, Params] | None = None
         self.about: dict[str, Any] = {
@@ -192,8 +191,10 @@ class Rounds(ABC):
         for number in range(len(self.metrics), self.options.rounds):
             record = self.round(number, folder)
             watch(record)
-            streak = streak + 1 if _all_failed(record) else 0
-            problem = f"every client failed in round {number + 1}: {_last_reason(record)}" if streak else problem
+            failed = _all_failed(self.outcomes, record["clients"])
+            streak = streak + 1 if failed else 0
+            if failed:
+                problem = f"every client failed in round {number + 1}: client {failed.client}: {failed.reason}"
             if streak == PATIENCE:
                 break
         if problem:
@@ -220,7 +221,7 @@ class Rounds(ABC):
 
     def train(self, number: int, ledger: Ledger) -> list[int]:
         """All exchanges of a round; who took part. What clients remember counts if the round does."""
-        before = self.server
+        before, self.outcomes = self.server, []
         try:
             cohort = self.cohort(number, ledger)
             self.prepare(number, cohort, ledger)
@@ -267,7 +268,8 @@ class Rounds(ABC):
         self.server = after
         arrived = [outcome.client for outcome in turn.outcomes if outcome.folded] if exchange.last else []
         changes = {client: (self.clients.get(client), self.clients.staged(client)) for client in arrived}
-        ledger.notes |= exchange.measure(after, acc, changes)
+        ledger.figures |= exchange.measure(after, acc, changes)
+        self.outcomes += turn.outcomes
         return turn.outcomes
 
     def folded(self, turn: Turn, client: int, reply: Reply, acc: Any, ledger: Ledger) -> tuple[Any, Outcome]:
@@ -358,11 +360,7 @@ class Rounds(ABC):
         return self._last[1]
 
 
-def _all_failed(record: Record) -> bool:
-    failed = {f["client"] for f in record["failures"] if f["reason"] != INJECTED}
-    return bool(failed) and failed >= set(record["clients"])  # candidates of a probe may fail, and nobody take part
-
-
-def _last_reason(record: Record) -> str:
-    last = record["failures"][-1]
-    return f"client {last['client']}: {last['reason']}"
+def _all_failed(outcomes: Sequence[Outcome], cohort: Sequence[int]) -> Outcome | None:
+    """The last failure of a round in which every client failed; where candidates of a probe did, there is no cohort."""
+    failed = [outcome for outcome in outcomes if outcome.reason and not outcome.injected]
+    return failed[-1] if failed and {outcome.client for outcome in failed} >= set(cohort) else None

@@ -14,7 +14,7 @@ from gossamer.engines.executors import EXECUTORS, Executor, OneByOne, SideBySide
 from gossamer.engines.inbox import Inbox, Reply
 from gossamer.engines.ledger import Ledger
 from gossamer.engines.options import AUTO, Options
-from gossamer.engines.rounds import INJECTED, Result, Rounds, Turn, Watch
+from gossamer.engines.rounds import Result, Rounds, Turn, Watch
 from gossamer.exchange import Assignment
 from gossamer.jobs import own_key
 from gossamer.method import Method
@@ -23,6 +23,8 @@ from gossamer.runs import RunFolder, read_about
 from gossamer.tasks import Task
 from gossamer.types import Params, State
 from gossamer.wire import Body
+
+INJECTED = "failed as asked (failure rate)"
 
 BRIEF: dict[str, Callable[[Client], Executor]] = {"one-by-one": OneByOne, "stacked": Stacked}
 """What has a round's early exchanges done, by the executor of the last; with others nothing is compiled.

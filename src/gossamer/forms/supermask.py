@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gossamer import random
 from gossamer.codecs.noise import draw
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 from gossamer.random import Key
 from gossamer.types import Params, State
 
@@ -31,7 +31,7 @@ class Supermask:
     sampled: bool = False
 
     def __post_init__(self) -> None:
-        require((0 < self.scale < math.inf, f"Supermask.scale must be a positive number, got {self.scale}"))
+        require((0 < self.scale < math.inf, wrong(self, "scale", "must be a positive number")))
 
     def hold(self, built: Params, key: Key) -> Params:
         """Normal scores in place of weights."""

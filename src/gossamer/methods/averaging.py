@@ -1,9 +1,11 @@
 """Averaging, with clients that stay alone, keep a model of their own or tune it: what others are compared with."""
 
+from typing import Unpack
+
 from gossamer.codecs import Dense
-from gossamer.errors import require
+from gossamer.errors import require, wrong_argument
 from gossamer.method import Method
-from gossamer.methods.registry import recipe
+from gossamer.methods.registry import Averaging, Training, pick, recipe
 from gossamer.servers import Mean, Weights
 from gossamer.solvers import SGD, Ditto, PerFedAvg, PFedMe
 from gossamer.views import Full
@@ -12,11 +14,9 @@ __all__ = ["centralised", "ditto", "fedavg", "fedavg_tuned", "fedprox", "fedsgd"
 
 
 @recipe
-def fedavg(
-    lr: float = 0.1, epochs: int = 5, steps: int | None = None, batch: int | None = 16, weights: Weights = "samples"
-) -> Method:
+def fedavg(**fields: Unpack[Averaging]) -> Method:
     """Federated averaging (McMahan et al., 2017): clients train, the server averages their changes."""
-    return Method.of(Full(), SGD(lr, epochs, steps, batch), Dense(), Mean(weights))
+    return Method.of(Full(), SGD(**pick(Training, fields)), Dense(), Mean(fields["weights"]))
 
 
 @recipe
@@ -26,31 +26,24 @@ def fedsgd(lr: float = 0.3, weights: Weights = "samples") -> Method:
 
 
 @recipe
-def fedprox(
-    lr: float = 0.1,
-    epochs: int = 5,
-    steps: int | None = None,
-    batch: int | None = 16,
-    weights: Weights = "samples",
-    mu: float = 0.01,
-) -> Method:
+def fedprox(*, mu: float = 0.01, **fields: Unpack[Averaging]) -> Method:
     """FedAvg with a pull back to the global model (Li et al., 2020).
 
     mu: strength of the pull; 0 is FedAvg
     """
-    return Method.of(Full(), SGD(lr, epochs, steps, batch, proximal=mu), Dense(), Mean(weights))
+    return Method.of(Full(), SGD(**pick(Training, fields), proximal=mu), Dense(), Mean(fields["weights"]))
 
 
 @recipe
-def local(lr: float = 0.1, epochs: int = 5, steps: int | None = None, batch: int | None = 16) -> Method:
+def local(**fields: Unpack[Training]) -> Method:
     """Every client alone: no communication, each goes on from its own model."""
-    return Method.of(Full(), SGD(lr, epochs, steps, batch), send="nothing")
+    return Method.of(Full(), SGD(**fields), send="nothing")
 
 
 @recipe
-def centralised(lr: float = 0.1, epochs: int = 5, steps: int | None = None, batch: int | None = 16) -> Method:
+def centralised(**fields: Unpack[Training]) -> Method:
     """All samples in one place, no federation: the upper reference."""
-    return Method.of(Full(), SGD(lr, epochs, steps, batch), send="nothing", pooled=True)
+    return Method.of(Full(), SGD(**fields), send="nothing", pooled=True)
 
 
 @recipe
@@ -68,43 +61,29 @@ def ditto(
 
 
 @recipe
-def fedavg_tuned(
-    lr: float = 0.1,
-    epochs: int = 5,
-    steps: int | None = None,
-    batch: int | None = 16,
-    weights: Weights = "samples",
-    tune_epochs: int = 1,
-) -> Method:
+def fedavg_tuned(*, tune_epochs: int = 1, **fields: Unpack[Averaging]) -> Method:
     """FedAvg, whose clients train the global model some more, alone, before they deploy it.
 
     tune_epochs: passes over its own samples by which a client tunes the global model
     """
-    require((tune_epochs >= 1, f"tune_epochs must be at least 1, got {tune_epochs}"))
-    return fedavg(lr, epochs, steps, batch, weights).with_parts(tune=SGD(lr, tune_epochs, batch=batch))
+    require((tune_epochs >= 1, wrong_argument("tune_epochs", tune_epochs, "must be at least 1")))
+    return fedavg(**fields).with_parts(tune=SGD(fields["lr"], tune_epochs, batch=fields["batch"]))
 
 
 @recipe
-def per_fedavg(
-    lr: float = 0.1,
-    epochs: int = 5,
-    steps: int | None = None,
-    batch: int | None = 16,
-    weights: Weights = "samples",
-    inner: float = 0.05,
-) -> Method:
+def per_fedavg(*, inner: float = 0.05, **fields: Unpack[Averaging]) -> Method:
     """A global model that is good after one step on a client's own samples, first order (Fallah et al., 2020).
 
     inner: rate of the step ahead, and of the one step by which a client tunes the global model; 0: neither
     """
-    solver = PerFedAvg(lr, epochs, steps, batch, inner=inner)
-    tune = SGD(inner, steps=1, batch=batch) if inner else None
-    return Method.of(Full(), solver, Dense(), Mean(weights), tune=tune)
+    solver = PerFedAvg(**pick(Training, fields), inner=inner)
+    tune = SGD(inner, steps=1, batch=fields["batch"]) if inner else None
+    return Method.of(Full(), solver, Dense(), Mean(fields["weights"]), tune=tune)
 
 
 @recipe
 def pfedme(
-    lr: float = 0.01,
+    lr: float = 0.05,
     personal_lr: float = 0.05,
     steps: int = 20,
     inner_steps: int = 5,

@@ -15,15 +15,16 @@ server remembers h, the mean of what all clients (N, present or not) remember wi
 
 import math
 from dataclasses import dataclass, field
+from typing import Unpack
 
 import torch
 
 from gossamer import tree
 from gossamer.codecs import Dense
-from gossamer.errors import ConfigError, require
+from gossamer.errors import ConfigError, require, wrong
 from gossamer.exchange import Context, LocalTrainingInfo, Sections
 from gossamer.method import Method
-from gossamer.methods.registry import recipe
+from gossamer.methods.registry import Training, recipe
 from gossamer.servers import Mean, Sum
 from gossamer.solvers import SGD, Gradient, Now, SolverMemory
 from gossamer.types import Clock, Params, State
@@ -42,7 +43,7 @@ class FedDynSGD(SolverMemory, SGD):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require((self.proximal > 0, f"FedDynSGD.proximal, which is alpha, must be positive, got {self.proximal}"))
+        require((self.proximal > 0, wrong(self, "proximal", ", which is alpha, must be positive")))
 
     def init(self, context: Context) -> State:
         """A gradient of 0."""
@@ -94,9 +95,9 @@ class FedDyn(Mean):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(
-            (0 < self.alpha < math.inf, f"FedDyn.alpha must be positive, got {self.alpha}"),
-            (self.weights == "uniform", f"FedDyn.weights must be uniform, got {self.weights}"),
-            (self.over == "cohort", f"FedDyn.over must be cohort, got {self.over}"),
+            (0 < self.alpha < math.inf, wrong(self, "alpha", "must be positive")),
+            (self.weights == "uniform", wrong(self, "weights", "must be uniform")),
+            (self.over == "cohort", wrong(self, "over", "must be cohort")),
         )
 
     def bind(self, context: Context) -> "BoundFedDyn":
@@ -114,10 +115,6 @@ class BoundFedDyn(FedDyn):
     clients: int = field(kw_only=True)
     trained: tuple[str, ...] = field(kw_only=True)
 
-    def bind(self, context: Context) -> "BoundFedDyn":
-        """It is bound."""
-        return self
-
     def init(self, params: Params) -> State:
         """The model, and nothing remembered."""
         return {"params": params, "drift": {name: torch.zeros_like(params[name]) for name in self.trained}}
@@ -134,12 +131,6 @@ class BoundFedDyn(FedDyn):
 
 
 @recipe
-def feddyn(
-    lr: float = 0.1,
-    epochs: int = 5,
-    steps: int | None = None,
-    batch: int | None = 16,
-    alpha: float = 0.1,
-) -> Method:
+def feddyn(*, alpha: float = 0.1, **fields: Unpack[Training]) -> Method:
     """Losses bent so that clients agree on the minimum (Acar et al., 2021, https://arxiv.org/abs/2111.04263)."""
-    return Method.of(Full(), FedDynSGD(lr, epochs, steps, batch, proximal=alpha), Dense(), FedDyn(alpha=alpha))
+    return Method.of(Full(), FedDynSGD(**fields, proximal=alpha), Dense(), FedDyn(alpha=alpha))

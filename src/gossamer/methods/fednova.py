@@ -12,17 +12,17 @@ If all clients take the same number of steps this is FedAvg.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, Unpack
 
 import torch
 
 from gossamer import tree
 from gossamer.codecs import Dense
-from gossamer.errors import ConfigError, PayloadError, require
+from gossamer.errors import ConfigError, PayloadError, require, wrong
 from gossamer.exchange import Arrival, Assignment, Context, LocalTrainingInfo, Section, Sections
 from gossamer.method import Method
-from gossamer.methods.registry import recipe
-from gossamer.servers import Mean, Sum, Weights
+from gossamer.methods.registry import Averaging, Training, pick, recipe
+from gossamer.servers import Mean, Sum
 from gossamer.solvers import SGD, Gradient, Now
 from gossamer.types import Clock, Params, State
 from gossamer.views import Full
@@ -38,7 +38,7 @@ class FedNovaSGD(SGD):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require((not self.proximal, f"FedNovaSGD.proximal must be 0, got {self.proximal}: gradients alone are summed"))
+        require((not self.proximal, wrong(self, "proximal", "must be 0, as gradients alone are summed")))
 
     def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
         """As SGD, with the weight of the last gradient and the sum of all."""
@@ -76,7 +76,7 @@ class FedNova(Mean):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require((self.over == "cohort", f"FedNova.over must be cohort, got {self.over}"))
+        require((self.over == "cohort", wrong(self, "over", "must be cohort")))
 
     def bind(self, context: Context) -> "BoundFedNova":
         """With the names of what is trained; refuses a solver that does not tell its length."""
@@ -120,13 +120,7 @@ class BoundFedNova(FedNova):
 
 
 @recipe
-def fednova(
-    lr: float = 0.1,
-    epochs: int = 5,
-    steps: int | None = None,
-    batch: int | None = 16,
-    weights: Weights = "samples",
-    momentum: float = 0.0,
-) -> Method:
+def fednova(*, momentum: float = 0.0, **fields: Unpack[Averaging]) -> Method:
     """Changes over their numbers of steps, for clients of unequal size (Wang et al., 2020, https://arxiv.org/abs/2007.07481)."""
-    return Method.of(Full(), FedNovaSGD(lr, epochs, steps, batch, momentum), Dense(), FedNova(weights))
+    solver = FedNovaSGD(**pick(Training, fields), momentum=momentum)
+    return Method.of(Full(), solver, Dense(), FedNova(fields["weights"]))

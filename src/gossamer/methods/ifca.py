@@ -10,17 +10,15 @@ built like the network, each from a seed of its own.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Unpack
 
-from gossamer.codecs import Dense
-from gossamer.errors import ConfigError, require
+from gossamer.errors import ConfigError, require, wrong
 from gossamer.exchange import Arrival, Assignment, Context, Download
 from gossamer.method import Method
-from gossamer.methods.registry import recipe
-from gossamer.servers import Mean, MeasuredServer, Sum, Weights
-from gossamer.solvers import SGD
+from gossamer.methods.averaging import fedavg
+from gossamer.methods.registry import Averaging, recipe
+from gossamer.servers import Mean, MeasuredServer, Sum
 from gossamer.types import Clock, Params, State
-from gossamer.views import Full
 
 __all__ = ["Clusters", "ifca"]
 
@@ -47,7 +45,7 @@ class Clusters(Mean):
     clusters: int = 2
 
     def __post_init__(self) -> None:
-        require((self.clusters >= 2, f"Clusters.clusters must be at least 2, got {self.clusters}"))
+        require((self.clusters >= 2, wrong(self, "clusters", "must be at least 2")))
         Mean(self.weights, self.over, self.radius, self.step)  # which says what is wrong with its fields
 
     def bind(self, context: Context) -> "BoundClusters":
@@ -63,10 +61,6 @@ class BoundClusters(Clusters, MeasuredServer):
     """The same with the models to start with."""
 
     models: tuple[Params, ...] = field(kw_only=True, repr=False, compare=False)
-
-    def bind(self, context: Context) -> "BoundClusters":
-        """It is bound."""
-        return self
 
     def init(self, params: Params) -> State:
         """All models; the first is that of any other method."""
@@ -101,17 +95,10 @@ class BoundClusters(Clusters, MeasuredServer):
 
     def measure(self, state: State, acc: Chosen) -> dict[str, Any]:
         """How many clients chose each model."""
-        return {"clusters": acc.counts}
+        return {"clusters": {f"model {number}": count for number, count in enumerate(acc.counts)}}
 
 
 @recipe
-def ifca(
-    lr: float = 0.1,
-    epochs: int = 5,
-    steps: int | None = None,
-    batch: int | None = 16,
-    weights: Weights = "samples",
-    clusters: int = 2,
-) -> Method:
+def ifca(*, clusters: int = 2, **fields: Unpack[Averaging]) -> Method:
     """Several models, of which each client trains the one that fits it best (Ghosh et al., 2020, https://arxiv.org/abs/2006.04088)."""
-    return Method.of(Full(), SGD(lr, epochs, steps, batch), Dense(), Clusters(weights, clusters=clusters))
+    return fedavg(**fields).with_parts(server=Clusters(fields["weights"], clusters=clusters))

@@ -19,17 +19,17 @@ to c. If a message is lost its client keeps the old c_k, so that c stays the mea
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Unpack
 
 import torch
 
 from gossamer import tree
 from gossamer.codecs import Dense
-from gossamer.errors import ConfigError, require
+from gossamer.errors import ConfigError, require, wrong
 from gossamer.exchange import Arrival, Assignment, Context, Download, LocalTrainingInfo, Section, Sections
 from gossamer.method import Method
-from gossamer.methods.registry import recipe
-from gossamer.servers import Mean, Sum, Weights
+from gossamer.methods.registry import Averaging, Training, pick, recipe
+from gossamer.servers import Mean, Sum
 from gossamer.solvers import SGD, Gradient, Now, SolverMemory
 from gossamer.types import Clock, Params, State
 from gossamer.views import Full
@@ -52,8 +52,8 @@ class ScaffoldSGD(SolverMemory, SGD):
     def __post_init__(self) -> None:
         super().__post_init__()
         require(
-            (self.option in (1, 2), f"ScaffoldSGD.option must be 1 or 2, got {self.option}"),
-            (not self.momentum, f"ScaffoldSGD.momentum must be 0: steps are to be gradients, got {self.momentum}"),
+            (self.option in (1, 2), wrong(self, "option", "must be 1 or 2")),
+            (not self.momentum, wrong(self, "momentum", "must be 0: steps are to be gradients")),
         )
 
     def bind(self, context: Context) -> "ScaffoldSGD":
@@ -127,7 +127,7 @@ class Scaffold(Mean):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require((0 < self.server_lr < math.inf, f"Scaffold.server_lr must be positive, got {self.server_lr}"))
+        require((0 < self.server_lr < math.inf, wrong(self, "server_lr", "must be positive")))
 
     def bind(self, context: Context) -> "BoundScaffold":
         """With the number of clients, and the names of what is trained; refuses a solver without control variates."""
@@ -175,16 +175,8 @@ class BoundScaffold(Scaffold):
         return {**state, "params": self.projected(moved), "control": control}
 
 
-@recipe
-def scaffold(
-    lr: float = 0.1,
-    epochs: int = 5,
-    steps: int | None = None,
-    batch: int | None = 16,
-    weights: Weights = "uniform",
-    option: Literal[1, 2] = 2,
-    server_lr: float = 1.0,
-) -> Method:
+@recipe(weights="uniform")
+def scaffold(*, option: Literal[1, 2] = 2, server_lr: float = 1.0, **fields: Unpack[Averaging]) -> Method:
     """Steps corrected by control variates, against client drift (Karimireddy et al., 2020, https://arxiv.org/abs/1910.06378)."""
-    solver = ScaffoldSGD(lr, epochs, steps, batch, option=option)
-    return Method.of(Full(), solver, Dense(), Scaffold(weights, server_lr=server_lr))
+    solver = ScaffoldSGD(**pick(Training, fields), option=option)
+    return Method.of(Full(), solver, Dense(), Scaffold(fields["weights"], server_lr=server_lr))

@@ -16,20 +16,18 @@ statistics of the network are no gradients: they are averaged.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Annotated, Any, Literal, Unpack
 
 import torch
 from torch import Tensor
 
-from gossamer.codecs import Dense
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 from gossamer.exchange import Context
 from gossamer.method import Method
-from gossamer.methods.registry import recipe
-from gossamer.servers import Mean, Sum, Weights
-from gossamer.solvers import SGD
+from gossamer.methods.averaging import fedavg
+from gossamer.methods.registry import Averaging, Default, pick, recipe
+from gossamer.servers import Mean, Sum
 from gossamer.types import Clock, Params, State
-from gossamer.views import Full
 
 __all__ = ["ServerOptimizer", "fedadagrad", "fedadam", "fedavgm", "fedyogi"]
 
@@ -68,11 +66,11 @@ class ServerOptimizer(Mean):
         super().__post_init__()
         rules = ("momentum", *SECOND)
         require(
-            (self.rule in rules, f"ServerOptimizer.rule must be one of {', '.join(rules)}, got {self.rule!r}"),
-            (0 < self.server_lr < math.inf, f"ServerOptimizer.server_lr must be positive, got {self.server_lr}"),
-            (0 <= self.beta1 < 1, f"ServerOptimizer.beta1 must be in [0, 1), got {self.beta1}"),
-            (0 <= self.beta2 < 1, f"ServerOptimizer.beta2 must be in [0, 1), got {self.beta2}"),
-            (0 < self.tau < math.inf, f"ServerOptimizer.tau must be positive, got {self.tau}"),
+            (self.rule in rules, wrong(self, "rule", f"must be one of {', '.join(rules)}")),
+            (0 < self.server_lr < math.inf, wrong(self, "server_lr", "must be positive")),
+            (0 <= self.beta1 < 1, wrong(self, "beta1", "must be in [0, 1)")),
+            (0 <= self.beta2 < 1, wrong(self, "beta2", "must be in [0, 1)")),
+            (0 < self.tau < math.inf, wrong(self, "tau", "must be positive")),
         )
 
     def bind(self, context: Context) -> "BoundServerOptimizer":
@@ -110,66 +108,39 @@ class BoundServerOptimizer(ServerOptimizer):
         return {**state, "params": self.projected({**params, **moved}), "first": first, "second": second}
 
 
+class Adaptive(Averaging, total=False):
+    """How clients train and are averaged, and fields of the server that Adam and Yogi share."""
+
+    server_lr: Annotated[float, Default(0.03)]
+    beta1: Annotated[float, Default(0.9)]
+    beta2: Annotated[float, Default(0.99)]
+    tau: Annotated[float, Default(1e-3)]
+
+
 @recipe
-def fedavgm(
-    lr: float = 0.1,
-    epochs: int = 5,
-    steps: int | None = None,
-    batch: int | None = 16,
-    weights: Weights = "samples",
-    server_lr: float = 1.0,
-    beta1: float = 0.9,
-) -> Method:
+def fedavgm(*, server_lr: float = 1.0, beta1: float = 0.9, **fields: Unpack[Averaging]) -> Method:
     """FedAvg with momentum at the server (Hsu et al., 2019, https://arxiv.org/abs/1909.06335)."""
-    server = ServerOptimizer(weights, rule="momentum", server_lr=server_lr, beta1=beta1)
-    return Method.of(Full(), SGD(lr, epochs, steps, batch), Dense(), server)
+    return _stepping("momentum", fields, server_lr=server_lr, beta1=beta1)
 
 
 @recipe
-def fedadagrad(
-    lr: float = 0.1,
-    epochs: int = 5,
-    steps: int | None = None,
-    batch: int | None = 16,
-    weights: Weights = "samples",
-    server_lr: float = 0.1,
-    beta1: float = 0.0,
-    tau: float = 1e-3,
-) -> Method:
+def fedadagrad(*, server_lr: float = 0.1, beta1: float = 0.0, tau: float = 1e-3, **fields: Unpack[Averaging]) -> Method:
     """FedAvg whose server steps by Adagrad (Reddi et al., 2021, https://arxiv.org/abs/2003.00295)."""
-    server = ServerOptimizer(weights, rule="adagrad", server_lr=server_lr, beta1=beta1, tau=tau)
-    return Method.of(Full(), SGD(lr, epochs, steps, batch), Dense(), server)
+    return _stepping("adagrad", fields, server_lr=server_lr, beta1=beta1, tau=tau)
 
 
 @recipe
-def fedadam(
-    lr: float = 0.1,
-    epochs: int = 5,
-    steps: int | None = None,
-    batch: int | None = 16,
-    weights: Weights = "samples",
-    server_lr: float = 0.03,
-    beta1: float = 0.9,
-    beta2: float = 0.99,
-    tau: float = 1e-3,
-) -> Method:
+def fedadam(**fields: Unpack[Adaptive]) -> Method:
     """FedAvg whose server steps by Adam (Reddi et al., 2021, https://arxiv.org/abs/2003.00295)."""
-    server = ServerOptimizer(weights, rule="adam", server_lr=server_lr, beta1=beta1, beta2=beta2, tau=tau)
-    return Method.of(Full(), SGD(lr, epochs, steps, batch), Dense(), server)
+    return _stepping("adam", fields, **{name: fields[name] for name in ("server_lr", "beta1", "beta2", "tau")})
 
 
 @recipe
-def fedyogi(
-    lr: float = 0.1,
-    epochs: int = 5,
-    steps: int | None = None,
-    batch: int | None = 16,
-    weights: Weights = "samples",
-    server_lr: float = 0.03,
-    beta1: float = 0.9,
-    beta2: float = 0.99,
-    tau: float = 1e-3,
-) -> Method:
+def fedyogi(**fields: Unpack[Adaptive]) -> Method:
     """FedAvg whose server steps by Yogi (Reddi et al., 2021, https://arxiv.org/abs/2003.00295)."""
-    server = ServerOptimizer(weights, rule="yogi", server_lr=server_lr, beta1=beta1, beta2=beta2, tau=tau)
-    return Method.of(Full(), SGD(lr, epochs, steps, batch), Dense(), server)
+    return _stepping("yogi", fields, **{name: fields[name] for name in ("server_lr", "beta1", "beta2", "tau")})
+
+
+def _stepping(rule: Rule, fields: Averaging, **more: Any) -> Method:
+    """FedAvg whose server steps by a rule."""
+    return fedavg(**pick(Averaging, fields)).with_parts(server=ServerOptimizer(fields["weights"], rule=rule, **more))

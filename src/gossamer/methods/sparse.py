@@ -1,10 +1,10 @@
 """Personal sparse models: every client has a mask of its own."""
 
-from typing import Literal
+from typing import Literal, Unpack
 
-from gossamer.errors import require
+from gossamer.errors import Mistake, Setting, require, wrong_argument
 from gossamer.method import Method
-from gossamer.methods.registry import recipe
+from gossamer.methods.registry import Averaging, Training, pick, recipe
 from gossamer.servers import Mean, Weights
 from gossamer.solvers import SGD, Exponential, NotingSGD
 from gossamer.views import Personal, Pruned, PrunedChannels
@@ -13,13 +13,9 @@ from gossamer.widths import Ties
 __all__ = ["fedspa", "sub_fedavg"]
 
 
-@recipe
+@recipe(batch=128, weights="uniform")
 def fedspa(
-    lr: float = 0.1,
-    epochs: int = 5,
-    steps: int | None = None,
-    batch: int | None = 128,
-    weights: Weights = "uniform",
+    *,
     weight_decay: float = 5e-4,
     clip: float | None = 10.0,
     decay: float = 0.998,
@@ -29,6 +25,7 @@ def fedspa(
     own_init: bool = False,
     regrow: Literal["gradient", "random"] = "gradient",
     rate: float = 0.5,
+    **fields: Unpack[Averaging],
 ) -> Method:
     """Every client its own sparse model, of which the masks move (Huang et al., 2022).
 
@@ -36,8 +33,8 @@ def fedspa(
     decay: what each round multiplies the learning rate by
     """
     view = Personal(density, init, own_init, mask == "dst", regrow, rate)
-    solver = SGD(lr, epochs, steps, batch, weight_decay=weight_decay, clip=clip, schedule=Exponential(decay))
-    return Method.of(view, solver, server=Mean(weights))
+    solver = SGD(**pick(Training, fields), weight_decay=weight_decay, clip=clip, schedule=Exponential(decay))
+    return Method.of(view, solver, server=Mean(fields["weights"]))
 
 
 @recipe
@@ -65,12 +62,19 @@ def sub_fedavg(
     ties: with hybrid, the width rule by hand (gossamer widths --toml shows its form); none derives it from the network
     """
     require(
-        (prune in ("weights", "hybrid"), f"prune must be weights or hybrid, got {prune!r}"),
+        (prune in ("weights", "hybrid"), wrong_argument("prune", prune, "must be weights or hybrid")),
         (
             epochs > 1,
-            f"epochs must be at least 2, as the masks after the first and the last are compared, got {epochs}",
+            wrong_argument("epochs", epochs, "must be at least 2, as masks after the first and the last are compared"),
         ),
-        (prune == "hybrid" or ties is None, "prune=weights: weights are pruned one by one, so ties says nothing"),
+        (
+            prune == "hybrid" or ties is None,
+            Mistake(
+                ": weights are pruned one by one, so {} says nothing",
+                Setting("", "prune", "weights"),
+                Setting("", "ties"),
+            ),
+        ),
     )
     by_weight = target, share, distance, accuracy
     by_channel = channel_target, channel_share, channel_distance, ties

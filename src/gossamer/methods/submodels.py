@@ -1,14 +1,15 @@
 """Sub-models: clients hold some channels of every layer, or some entries of every tensor, and train these alone."""
 
 from collections.abc import Callable
-from typing import Any, Literal
+from functools import partial
+from typing import Annotated, Literal, TypedDict, Unpack
 
 from gossamer.capacity import SHARES, Capacities
-from gossamer.errors import require
+from gossamer.errors import Mistake, Setting, require, wrong_argument
 from gossamer.fleet import AIR, Fleet
 from gossamer.method import Method
-from gossamer.methods.registry import recipe
-from gossamer.servers import Mean, Weights
+from gossamer.methods.registry import Averaging, Default, Training, pick, recipe
+from gossamer.servers import Mean
 from gossamer.solvers import SGD
 from gossamer.views import Bernoulli, Channels, View, Windows
 from gossamer.widths import Ties
@@ -20,127 +21,79 @@ Over = Literal["cohort", "holders"]
 Labels = Literal["all", "own"]
 
 
-@recipe
-def submodel_random(
-    lr: float = 0.3,
-    epochs: int = 5,
-    steps: int | None = None,
-    batch: int | None = 16,
-    weights: Weights = "uniform",
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    clip: float | None = None,
-    by: By = "channel",
-    capacities: Capacities = SHARES,
-    drawn: bool = False,
-    fleet: Fleet | None = None,
-    streams: bool = True,
-    ties: Ties | None = None,
-    over: Over = "cohort",
-    labels: Labels = "all",
-) -> Method:
+class Damping(TypedDict, total=False):
+    """More fields of :class:`~gossamer.solvers.SGD`."""
+
+    momentum: Annotated[float, Default(0.0)]
+    weight_decay: Annotated[float, Default(0.0)]
+    clip: Annotated[float | None, Default(None)]
+
+
+class Narrowing(Averaging, Damping, total=False):
+    """How clients train and are averaged, and which part of the model each holds."""
+
+    by: Annotated[By, Default("channel")]
+    capacities: Annotated[Capacities, Default(SHARES)]
+    drawn: Annotated[bool, Default(False)]
+    fleet: Annotated[Fleet | None, Default(None)]
+    ties: Annotated[Ties | None, Default(None)]
+    over: Annotated[Over, Default("cohort")]
+    labels: Annotated[Labels, Default("all")]
+
+
+@recipe(lr=0.3, weights="uniform")
+def submodel_random(*, streams: bool = True, **fields: Unpack[Narrowing]) -> Method:
     """Every client trains a random part of the model, drawn anew each round (Deng et al., Algorithm 1).
 
     by: channel narrows the network, coordinate masks entries of its tensors
     """
-    view = _part(by, Channels(capacities, drawn, "random", streams=streams, ties=ties, fleet=fleet), Bernoulli)
-    solver = SGD(lr, epochs, steps, batch, momentum, weight_decay, clip)
-    return Method.of(view, solver, server=Mean(weights, over), labels=labels)
+    return _narrowed(fields, partial(Channels, order="random", streams=streams), Bernoulli)
 
 
-@recipe
-def submodel_rolling(
-    lr: float = 0.3,
-    epochs: int = 5,
-    steps: int | None = None,
-    batch: int | None = 16,
-    weights: Weights = "uniform",
-    momentum: float = 0.0,
-    weight_decay: float = 0.0,
-    clip: float | None = None,
-    by: By = "channel",
-    capacities: Capacities = SHARES,
-    drawn: bool = False,
-    fleet: Fleet | None = None,
-    ties: Ties | None = None,
-    places: int = 64,
-    over: Over = "cohort",
-    labels: Labels = "all",
-) -> Method:
+@recipe(lr=0.3, weights="uniform")
+def submodel_rolling(*, places: int = 64, **fields: Unpack[Narrowing]) -> Method:
     """Every client trains a window of the model, and all windows have their turn (Deng et al., Algorithm 2).
 
     by: channel narrows the network, coordinate masks entries of its tensors
     """
-    view = _part(by, Channels(capacities, drawn, "shuffled", places, ties=ties, fleet=fleet), Windows, places=places)
-    solver = SGD(lr, epochs, steps, batch, momentum, weight_decay, clip)
-    return Method.of(view, solver, server=Mean(weights, over), labels=labels)
+    return _narrowed(fields, partial(Channels, order="shuffled", places=places), partial(Windows, places=places))
 
 
-@recipe
-def heterofl(
-    lr: float = 0.1,
-    epochs: int = 5,
-    steps: int | None = None,
-    batch: int | None = 10,
-    weights: Weights = "uniform",
-    momentum: float = 0.9,
-    weight_decay: float = 5e-4,
-    clip: float | None = 1.0,
-    by: By = "channel",
-    capacities: Capacities = SHARES,
-    drawn: bool = False,
-    fleet: Fleet | None = None,
-    ties: Ties | None = None,
-    over: Over = "holders",
-    labels: Labels = "own",
-) -> Method:
+@recipe(batch=10, weights="uniform", momentum=0.9, weight_decay=5e-4, clip=1.0, over="holders", labels="own")
+def heterofl(**fields: Unpack[Narrowing]) -> Method:
     """Every client trains the first channels of each layer, as many as it can (Diao et al., 2021).
 
     by: channel narrows the network, coordinate masks entries of its tensors
     """
-    view = _part(by, Channels(capacities, drawn, "static", ties=ties, fleet=fleet), Windows, places=1)
-    solver = SGD(lr, epochs, steps, batch, momentum, weight_decay, clip)
-    return Method.of(view, solver, server=Mean(weights, over), labels=labels)
+    return _narrowed(fields, partial(Channels, order="static"), partial(Windows, places=1))
 
 
-@recipe
-def fedrolex(
-    lr: float = 0.1,
-    epochs: int = 5,
-    steps: int | None = None,
-    batch: int | None = 10,
-    weights: Weights = "uniform",
-    momentum: float = 0.9,
-    weight_decay: float = 1e-3,
-    clip: float | None = 1.0,
-    by: By = "channel",
-    capacities: Capacities = SHARES,
-    drawn: bool = False,
-    fleet: Fleet | None = None,
-    ties: Ties | None = None,
-    places: int = 64,
-    over: Over = "holders",
-    labels: Labels = "own",
-) -> Method:
+@recipe(batch=10, weights="uniform", momentum=0.9, weight_decay=1e-3, clip=1.0, over="holders", labels="own")
+def fedrolex(*, places: int = 64, **fields: Unpack[Narrowing]) -> Method:
     """Every client trains neighbouring channels of each layer, which move on by one a round (Alam et al., 2022).
 
     by: channel narrows the network, coordinate masks entries of its tensors
     """
-    channels = Channels(capacities, drawn, "rolling", ties=ties, fleet=fleet)
-    view = _part(by, channels, Windows, places=places, shuffled=False)
-    solver = SGD(lr, epochs, steps, batch, momentum, weight_decay, clip)
-    return Method.of(view, solver, server=Mean(weights, over), labels=labels)
+    return _narrowed(fields, partial(Channels, order="rolling"), partial(Windows, places=places, shuffled=False))
 
 
-def _part(by: By, channels: Channels, entries: Callable[..., View], **more: Any) -> View:
+def _narrowed(fields: Narrowing, channels: Callable[..., Channels], entries: Callable[..., View]) -> Method:
+    """Clients that train a part of the model: by channels, or by entries of tensors."""
+    held = channels(fields["capacities"], fields["drawn"], ties=fields["ties"], fleet=fields["fleet"])
+    solver, server = SGD(**pick(Training, fields), **pick(Damping, fields)), Mean(fields["weights"], fields["over"])
+    return Method.of(_part(fields["by"], held, entries), solver, server=server, labels=fields["labels"])
+
+
+def _part(by: By, channels: Channels, entries: Callable[..., View]) -> View:
     """The view by channels; or one by entries of tensors, for which a fleet or a width rule mean nothing."""
     if by == "channel":
         return channels
-    whole = f"by=coordinate: masks take as much memory as the whole model, so fleet says nothing; {AIR}"
+    about, (fleet, ties, streams) = Setting("", "by", by), (Setting("", name) for name in ("fleet", "ties", "streams"))
+    whole = f": masks take as much memory as the whole model, so {{}} says nothing; {AIR}"
     require(
-        (by == "coordinate", f"by must be channel or coordinate, got {by!r}"),
-        (channels.fleet is None, whole),
-        (channels.ties is None, "by=coordinate: entries of tensors are not tied, so ties says nothing"),
-        (channels.streams, "by=coordinate: entries of tensors are drawn one by one, so streams says nothing"),
+        (by == "coordinate", wrong_argument("by", by, "must be channel or coordinate")),
+        (channels.fleet is None, Mistake(whole, about, fleet)),
+        (channels.ties is None, Mistake(": entries of tensors are not tied, so {} says nothing", about, ties)),
+        (channels.streams, Mistake(": entries of tensors are drawn one by one, so {} says nothing", about, streams)),
     )
-    return entries(channels.capacities, channels.drawn, **more)
+    return entries(channels.capacities, channels.drawn)

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 from gossamer.random import LOW, Key, fold, words
 
 CHUNK = 2**20  # how many entries are placed at a time
@@ -36,7 +36,7 @@ class Sketch:
     key: Key
 
     def __post_init__(self) -> None:
-        require((0 < self.size <= 2**30, f"Sketch.size must be from 1 to 2**30, got {self.size}"))
+        require((0 < self.size <= 2**30, wrong(self, "size", "must be from 1 to 2**30")))
 
     @property
     def error(self) -> float:

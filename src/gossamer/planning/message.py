@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from gossamer.codecs import Lift, OneBit
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 from gossamer.random import Key
 from gossamer.types import Layout
 from gossamer.wire import Body, summed
@@ -28,8 +28,8 @@ class Message:
 
     def __post_init__(self) -> None:
         require(
-            (self.each >= 1, f"Message.each must be at least 1 bit, got {self.each}"),
-            (self.overhead >= 0, f"Message.overhead must not be negative, got {self.overhead}"),
+            (self.each >= 1, wrong(self, "each", "must be at least 1 bit")),
+            (self.overhead >= 0, wrong(self, "overhead", "must not be negative")),
         )
 
     @classmethod

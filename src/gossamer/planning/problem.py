@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from gossamer.channels import Wireless
 from gossamer.channels.wireless import Cell
 from gossamer.device import Device, Span
-from gossamer.errors import ConfigError, require
+from gossamer.errors import ConfigError, require, wrong
 from gossamer.fleet import Fleet
 from gossamer.planning.loads import Load
 from gossamer.planning.make import Limits, make
@@ -64,9 +64,9 @@ class Problem:
         power, least, most = self.most_power, min(self.flops, default=0.0), max(self.flops, default=0.0)
         require(
             (len(self.flops) > 0, "Problem.flops must have one entry for each client"),
-            (least >= 0, f"Problem.flops must not be negative, got {least}"),
-            (most < MOST, f"Problem.flops must be less than {MOST:g}, got {most}"),
-            (self.parameters >= 1, f"Problem.parameters must be at least 1, got {self.parameters}"),
+            (least >= 0, wrong(self, "flops", "must not be negative")),
+            (most < MOST, wrong(self, "flops", f"must be less than {MOST:g}")),
+            (self.parameters >= 1, wrong(self, "parameters", "must be at least 1")),
             (0 < self.energy < MOST, f"energy must be a positive number of joules, got {self.energy}"),
             (0 < self.deadline < MOST, f"deadline must be a positive number of seconds, got {self.deadline}"),
             (power is None or 0 < power < math.inf, f"most_power must be a positive number, got {power}"),

@@ -45,7 +45,7 @@ class Panel(NamedTuple):
 SENT = Panel(lambda record: sum(record["bytes_up"].values()) / 1e6, "sent by clients so far (MB)", "nothing is sent")
 COUNTED = (
     Panel(lambda record: record["joules"], "energy spent by clients so far (J)", "not counted"),
-    Panel(lambda record: record.get("delay", 0.0), "time on devices and on the air so far (s)", "not counted"),
+    Panel(lambda record: record["delay"], "time on devices and on the air so far (s)", "not counted"),
 )
 """What only some channels count."""
 

@@ -4,7 +4,7 @@ They are those of the newest checkpoint. A client whose mask never moved has non
 with, which can be made again where the run's method and network can.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from html import escape
@@ -17,17 +17,14 @@ import numpy.typing as npt
 from gossamer import files
 from gossamer.data import Data, Split
 from gossamer.errors import RunError
+from gossamer.report.base import Figures, Folder, Record, Report, Starts, reports
 from gossamer.report.heat import heat
 from gossamer.report.text import count, percent
 from gossamer.runs import checkpoints
-from gossamer.types import State
 from gossamer.views.masks import Bits
 from gossamer.views.overlap import between, evenly, overlaps, row
 
 Floats = npt.NDArray[np.float64]
-Starts = Callable[[int], State]
-"""What the view of a client is at first."""
-
 Places = dict[int, tuple[Path, list[str]]]
 """Of each client whose mask is stored: in which file, and what its tensors are called there."""
 
@@ -36,6 +33,52 @@ SHOWN = 200
 TITLE = "overlap of masks by client"
 STORED = "view/mask/"
 """Where a client's state has its mask."""
+
+
+@reports("masks")
+class MaskReport(Report):
+    """Masks of clients' own: how dense they are, how far they moved, how much they overlap."""
+
+    title = "Masks"
+
+    def summary(self, records: Sequence[Record], clients: int) -> Figures | None:
+        """As of the last round in which a message arrived.
+
+        ``moved_in_all`` is the sum over a client's rounds, on average over all clients.
+        """
+        found = self.found(records)
+        if not found:
+            return None
+        heard = [figures for _, figures in found if figures["density"] is not None]
+        moves = sum((figures["moved"] or 0.0) * _folded(record) for record, figures in found)
+        return {**(heard[-1] if heard else found[-1][1]), "moved_in_all": moves / clients}
+
+    def rows(self, summary: Figures) -> list[tuple[str, str]]:
+        """Density, moves and overlap."""
+        last, in_all = percent(summary["moved"]), percent(summary["moved_in_all"])
+        return [
+            ("mask density", f"{percent(summary['density'])} (of the entries that masks choose from)"),
+            ("masks moved", f"{last} of what they held in the last round, {in_all} in all (mean over clients)"),
+            ("mask overlap", f"{percent(summary['overlap'])} (between two clients of the last round)"),
+        ]
+
+    def cells(self, summary: Figures) -> dict[str, str]:
+        """None: ``compare`` has a column for bytes without masks."""
+        return {}
+
+    def charts(self, records: Sequence[Record]) -> list[str]:
+        """None: the overlaps of all clients are drawn instead."""
+        return []
+
+    def picture(self, folder: Folder, records: Sequence[Record]) -> str:
+        """How much every two masks overlap."""
+        heard = any(figures["density"] is not None for _, figures in self.found(records))
+        return figure(folder.path, folder.split, folder.data, folder.rebuild()) if heard else ""
+
+
+def _folded(record: Record) -> int:
+    """The number of clients whose message was folded in the last exchange."""
+    return int(record["exchanges"][-1]["folded"])
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The mixing weights of a run's clients as a picture, for its page: who learns from whom, and how much."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from html import escape
 from pathlib import Path
 
@@ -8,15 +9,59 @@ import numpy as np
 import numpy.typing as npt
 
 from gossamer.errors import RunError
+from gossamer.report.base import Figures, Folder, Record, Report, reports
 from gossamer.report.groups import Group, Weights, groups, read, told
 from gossamer.report.heat import heat
 from gossamer.report.masks import chain
+from gossamer.report.svg import Series, chart
+from gossamer.report.text import number, percent
 
 Floats = npt.NDArray[np.float64]
 
 SHOWN = 200
 """So many rows and columns are drawn at most; of more clients, several share one."""
 TITLE = "mixing weights by client"
+
+
+@reports("mixing")
+class MixingReport(Report):
+    """Mixing weights: how much of its own model a client keeps, and from how many others it learns."""
+
+    title = "Who learns from whom"
+
+    def rows(self, summary: Figures) -> list[tuple[str, str]]:
+        """Medians over clients."""
+        return [
+            ("own weight", f"{percent(summary['own'])} (of a client for itself, median)"),
+            ("learns from", f"{summary['peers']:.1f} clients in effect (median), lambda {number(summary['lam'])}"),
+        ]
+
+    def cells(self, summary: Figures) -> dict[str, str]:
+        """Medians over clients."""
+        return {"own weight": percent(summary["own"]), "learns from": f"{summary['peers']:.1f}"}
+
+    def charts(self, records: Sequence[Record]) -> list[str]:
+        """Both medians by round."""
+        found = [(float(record["round"]), figures) for record, figures in self.found(records)]
+        own = Series("median", [(at, 100 * figures["own"]) for at, figures in found])
+        peers = Series("median", [(at, figures["peers"]) for at, figures in found])
+        return [
+            chart("Weight of a client for itself (%)", "round", [own]),
+            chart("Clients that it learns from, in effect", "round", [peers]),
+        ]
+
+    def details(self, folder: Folder) -> tuple[Figures, list[str]]:
+        """Groups of clients that learn from each other, or why these are not known."""
+        try:
+            found = groups(read(folder.path))
+        except RunError as error:
+            why = f"groups of clients that learn from each other cannot be told: {error}"
+            return {"groups": None}, [why]
+        return {"groups": [asdict(group) for group in found]}, list(told(found, folder.clients))
+
+    def picture(self, folder: Folder, records: Sequence[Record]) -> str:
+        """All weights, with groups together."""
+        return figure(folder.path)
 
 
 def figure(path: Path) -> str:

@@ -13,13 +13,14 @@ from typing import Any
 
 from gossamer import files
 from gossamer.data import Data, Split
-from gossamer.report import masks, mixing, spending, tables
+from gossamer.report import spending, tables
+from gossamer.report.base import Folder, reports_of
 from gossamer.report.holdings import holdings
 from gossamer.report.skin import PAGE, STYLE
 from gossamer.report.svg import Series, chart
 from gossamer.report.text import count, duration, number, percent, size
-from gossamer.runs import read_about, read_metrics, read_split
-from gossamer.summary import VISITS, masked, reasons, summarise, totals
+from gossamer.runs import read_about, read_metrics
+from gossamer.summary import reasons, summarise, totals
 
 Record = dict[str, Any]
 
@@ -35,20 +36,16 @@ NAMED = 8
 """So many clients are named beside a reason for failures."""
 
 
-def write(path: Path, data: Data | None = None, starts: masks.Starts | None = None) -> Path:
-    """Write the page of the run in ``path``.
-
-    With its data, the split is drawn by class. ``starts`` gives what a client's own mask is at first.
-    """
-    about, metrics = read_about(path), read_metrics(path)
-    split = Split.from_tensors(read_split(path))
-    report = path / "report.html"
-    figures = {"Masks": masks.figure(path, split, data, starts)} if masked(metrics) else {}
-    if any(record.get("mixing") for record in metrics):
-        figures["Who learns from whom"] = mixing.figure(path)
-    with files.told(f"{report} was not written"):
-        files.write(report, render(path.resolve().name, about, metrics, split, data, figures).encode())
-    return report
+def write(folder: Folder) -> Path:
+    """Write the page of a run; where its data is known, the split is drawn by class."""
+    about, metrics = read_about(folder.path), read_metrics(folder.path)
+    page = folder.path / "report.html"
+    drawn = {report.title: report.picture(folder, metrics) for report in reports_of(metrics)}
+    pictures = {title: picture for title, picture in drawn.items() if picture}
+    with files.told(f"{page} was not written"):
+        name = folder.path.resolve().name
+        files.write(page, render(name, about, metrics, folder.split, folder.data, pictures).encode())
+    return page
 
 
 def render(
@@ -57,9 +54,9 @@ def render(
     metrics: Sequence[Record],
     split: Split,
     data: Data | None,
-    figures: Mapping[str, str] = NONE,
+    pictures: Mapping[str, str] = NONE,
 ) -> str:
-    """The page as text; ``figures`` of clients beside each other have sections of their own, by title."""
+    """The page as text; ``pictures`` of reports have sections of their own, by title."""
     summary = summarise(about, metrics)
     parts = [
         _header(name, summary),
@@ -68,7 +65,7 @@ def render(
         _section("Costs", "three", _costs(metrics)),
         _section("Failures", "", [_failures(metrics, summary)]),
         _section("Who holds what", "", [_holdings(split, data)]),
-        *(_section(title, "", [figure]) for title, figure in figures.items()),
+        *(_section(title, "", [picture]) for title, picture in pictures.items()),
         _section("Settings", "two", _settings(about)),
         f"<footer>Written by gossamer {escape(str(about['machine']['gossamer']))}.</footer>",
     ]
@@ -84,7 +81,7 @@ def _header(name: str, summary: dict[str, Any]) -> str:
 
 def _section(title: str, layout: str, cards: Iterable[str]) -> str:
     content = "".join(card for card in cards if card) or '<div class="card">Nothing yet.</div>'
-    return f'<h2>{title}</h2><div class="grid {layout}">{content}</div>'
+    return f'<h2>{escape(title)}</h2><div class="grid {layout}">{content}</div>'
 
 
 def _cards(summary: dict[str, Any]) -> str:
@@ -121,26 +118,12 @@ def _curves(metrics: Sequence[Record]) -> list[str]:
         lines = [_series(metrics, across, *both, 100) for both in accuracies]
         curves.append(chart("Accuracy (%) by what it cost", f"sent by clients so far ({unit})", lines))
     for title, field, across_it in SPENT:
-        spent = list(accumulate(record.get(field, 0.0) for record in metrics))
+        spent = list(accumulate(record[field] for record in metrics))
         if spent and spent[-1]:
             curves.append(chart(title, across_it, [_series(metrics, spent, *both, 100) for both in accuracies]))
     losses = (("test set", "loss"), ("in training", "train_loss"))
     curves.append(chart("Loss", "round", [_series(metrics, by_round, *both) for both in losses]))
-    return [*curves, *_mixing(metrics)]
-
-
-def _mixing(metrics: Sequence[Record]) -> list[str]:
-    """How clients learn from each other, and where their models went; nothing where they do not go round."""
-    known = [(record["round"], record["mixing"]) for record in metrics if record.get("mixing")]
-    went = [(record["round"], record["visits"]) for record in metrics if record.get("visits")]
-    own = Series("median", [(round_, 100 * said["own"]) for round_, said in known])
-    peers = Series("median", [(round_, said["peers"]) for round_, said in known])
-    visits = [Series(kind, [(round_, said[kind]) for round_, said in went]) for kind in VISITS]
-    return [
-        chart("Weight of a client for itself (%)", "round", [own]),
-        chart("Clients that it learns from, in effect", "round", [peers]),
-        chart("Visits of models to clients", "round", visits),
-    ]
+    return curves + [drawn for report in reports_of(metrics) for drawn in report.charts(metrics)]
 
 
 def _series(metrics: Sequence[Record], across: Sequence[float], name: str, field: str, times: float = 1) -> Series:

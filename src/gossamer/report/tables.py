@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.report import spending
+from gossamer.report.base import cells_of, rows_of
 from gossamer.report.text import BLANK, amount, count, duration, number, pairs, percent, size, table
-from gossamer.summary import VISITS, reasons, summarise, totals
+from gossamer.summary import reasons, summarise, totals
 
 Record = dict[str, Any]
 Summary = dict[str, Any]
@@ -17,9 +18,6 @@ LISTED = ("run", "method", "data", "split", "clients", "rounds", "seed", "accura
 
 VALUES, COUNTED = "values only", "as FedSpa's paper counts, 4 bytes a held value up and down, masks and headers free"
 """The column of bytes without those for masks and headers, and what it says."""
-
-MIXED = ("own weight", "learns from", "capped")
-"""The columns that say how clients mix: two medians over clients, and how many visits were capped."""
 
 BROKEN_DOWN: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("sent up", "bytes_up", size),
@@ -48,8 +46,7 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
         ("loss", number(summary["loss"])),
         ("personal accuracy", f"{percent(summary['personal_accuracy'])} (mean over clients)"),
         ("worst tenth", f"{percent(summary['worst_tenth_accuracy'])} (of clients)"),
-        *masks(summary),
-        *mixing(summary),
+        *rows_of(summary["figures"]),
         ("sent up", size(summary["bytes_up"])),
         ("sent down", size(summary["bytes_down"])),
         ("operations", operations(summary)),
@@ -59,32 +56,6 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
         ("peak memory", size(summary["memory_bytes"])),
         ("failures", f"{summary['failures']:,}, messages lost {summary['lost']:,}"),
     ]
-
-
-def masks(summary: Summary) -> list[tuple[str, str]]:
-    """Masks of clients' own, where there are some."""
-    said = summary["masks"]
-    if said is None:
-        return []
-    last, in_all = percent(said["moved"]), percent(said["moved_in_all"])
-    return [
-        ("mask density", f"{percent(said['density'])} (of the entries that masks choose from)"),
-        ("masks moved", f"{last} of what they held in the last round, {in_all} in all (mean over clients)"),
-        ("mask overlap", f"{percent(said['overlap'])} (between two clients of the last round)"),
-    ]
-
-
-def mixing(summary: Summary) -> list[tuple[str, str]]:
-    """How clients learn from each other and where their models have been, where these go round."""
-    said, visits, rows = summary["mixing"], summary["visits"], list[tuple[str, str]]()
-    if said:
-        rows.append(("own weight", f"{percent(said['own'])} (of a client for itself, median)"))
-        rows.append(("learns from", f"{said['peers']:.1f} clients in effect (median), lambda {number(said['lam'])}"))
-    if visits:
-        last, in_all = (", ".join(f"{visits[kind + when]:,} {kind}" for kind in VISITS) for when in ("", "_in_all"))
-        rows.append(("visits", f"{last} (in the last round)"))
-        rows.append(("visits in all", f"{in_all}, {count(visits['epoch'], 'epoch')} over"))
-    return rows
 
 
 def method(summary: Summary) -> str:
@@ -104,11 +75,13 @@ def operations(summary: Summary) -> str:
     return f"{amount(done)}FLOP" + (f", {amount(useful)}FLOP of them useful" if useful < done else "")
 
 
-def full(path: Path, about: dict[str, Any], metrics: Sequence[Record], state: str, groups: Sequence[str] = ()) -> str:
-    """Everything about one run; ``groups`` says which clients learn from each other."""
+def full(
+    path: Path, about: dict[str, Any], metrics: Sequence[Record], state: str, blocks: Sequence[Sequence[str]] = ()
+) -> str:
+    """Everything about one run; ``blocks`` are what reports add from its folder."""
     summary = summarise(about, metrics)
     said = [pairs([("run", f"{path} ({state})"), *facts(summary)])]
-    said += ["\n  ".join(groups)] if groups else []
+    said += ["\n  ".join(block) for block in blocks if block]
     said.append(pairs(list(about["method"].items())))
     said += [by_client] if (by_client := spending.by_client(summary)) else []
     said += [details(metrics)] if metrics else []
@@ -166,8 +139,8 @@ def listed(summary: Summary) -> tuple[str, ...]:
 
 
 def side_by_side(names: Sequence[str], summaries: Sequence[Summary]) -> str:
-    """A row a run; columns for values without masks, what was spent and lost, and mixing, where any run has them."""
-    counted = [VALUES] if any(summary["masks"] for summary in summaries) else []
+    """A row a run; columns for values alone, for what was spent and lost and for figures of parts, if any has them."""
+    counted = [VALUES] if tells_what_is_held(summaries) else []
     head = ["run", "method", "rounds", "accuracy", "personal", "worst tenth", "loss", "up", "down", *counted]
     head.append("operations")
     rows = [[name, *_compared(summary, bool(counted))] for name, summary in zip(names, summaries, strict=True)]
@@ -181,17 +154,15 @@ def side_by_side(names: Sequence[str], summaries: Sequence[Summary]) -> str:
     if any(summary["fates"] for summary in summaries):
         head += spending.FATES
         rows = [[*row, *spending.fates(summary)] for row, summary in zip(rows, summaries, strict=True)]
-    if any(summary["mixing"] for summary in summaries):
-        head += MIXED
-        rows = [[*row, *_mixed(summary)] for row, summary in zip(rows, summaries, strict=True)]
-    return table(head, rows)
+    cells = [cells_of(summary["figures"]) for summary in summaries]
+    columns = dict.fromkeys(column for found in cells for column in found)
+    head += columns
+    return table(head, [[*row, *(cell.get(c, BLANK) for c in columns)] for row, cell in zip(rows, cells, strict=True)])
 
 
-def _mixed(summary: Summary) -> tuple[str, str, str]:
-    said, visits = summary["mixing"], summary["visits"]
-    if not said:
-        return BLANK, BLANK, BLANK
-    return percent(said["own"]), f"{said['peers']:.1f}", f"{visits['capped_in_all']:,}" if visits else BLANK
+def tells_what_is_held(summaries: Sequence[Summary]) -> bool:
+    """Whether clients of any run send which entries they hold, which some papers do not count."""
+    return any(summary["bytes_views"] for summary in summaries)
 
 
 def _compared(summary: Summary, counted: bool) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 from gossamer.exchange import Outcome
 from gossamer.random import Key, fold
 from gossamer.samplers.base import Pool, Sampler
@@ -33,7 +33,7 @@ class PowerOfChoice(Sampler):
 
     def __post_init__(self) -> None:
         require(
-            (self.candidates >= 1, f"PowerOfChoice.candidates must be at least 1, got {self.candidates}"),
+            (self.candidates >= 1, wrong(self, "candidates", "must be at least 1")),
         )
 
     @property

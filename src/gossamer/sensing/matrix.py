@@ -31,7 +31,7 @@ from torch.nn.functional import pad
 
 from gossamer.codecs.hadamard import hadamard_
 from gossamer.codecs.noise import draw
-from gossamer.errors import listed, require
+from gossamer.errors import listed, require, wrong
 from gossamer.exact import unit
 from gossamer.random import LOW, Key, fold, uniform, words
 from gossamer.sensing.deal import Deal, laid
@@ -60,10 +60,10 @@ class Sensing:
 
     def __post_init__(self) -> None:
         require(
-            (self.kind in KINDS, f"Sensing.kind must be one of {listed(KINDS)}, got {self.kind!r}"),
-            (0 < self.ratio < math.inf, f"Sensing.ratio must be a positive number, got {self.ratio!r}"),
-            (self.rows is None or self.rows >= 1, f"Sensing.rows must be at least 1, or none, got {self.rows!r}"),
-            (1 <= self.block <= BLOCK, f"Sensing.block must be from 1 to {BLOCK}, got {self.block!r}"),
+            (self.kind in KINDS, wrong(self, "kind", f"must be one of {listed(KINDS)}")),
+            (0 < self.ratio < math.inf, wrong(self, "ratio", "must be a positive number")),
+            (self.rows is None or self.rows >= 1, wrong(self, "rows", "must be at least 1, or none")),
+            (1 <= self.block <= BLOCK, wrong(self, "block", f"must be from 1 to {BLOCK}")),
         )
 
     def count(self, n: int) -> int:

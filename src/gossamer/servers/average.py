@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 from gossamer.servers.mean import Mean, Sum
 from gossamer.types import Clock, Params, State
 
@@ -37,7 +37,7 @@ class MaskAverage(Average):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require((0 < self.least < 0.5, f"MaskAverage.least must be between 0 and 0.5, got {self.least}"))
+        require((0 < self.least < 0.5, wrong(self, "least", "must be between 0 and 0.5")))
 
     def finish(self, state: State, acc: Sum, clock: Clock) -> State:
         """The mean, as scores where it is one of masks."""

@@ -6,7 +6,7 @@ needs to know nothing of them is both at once: it extends :class:`BoundServer`.
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from gossamer.exchange import GLOBAL, Arrival, Assignment, Context, Download, Section
 from gossamer.random import Key
@@ -32,7 +32,7 @@ class BoundServer(Server):
     All exchanges of a round share one state, a nest of tensors of which ``params`` is the global model.
     """
 
-    def bind(self, context: Context) -> "BoundServer":
+    def bind(self, context: Context) -> Self:
         """The server itself, if there is nothing that it has to know."""
         return self
 

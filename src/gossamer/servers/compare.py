@@ -23,14 +23,14 @@ What the server holds besides the global model:
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from gossamer import mixing, tree
-from gossamer.errors import PayloadError, require
+from gossamer.errors import Mistake, PayloadError, Setting, require, wrong
 from gossamer.exchange import GLOBAL, Arrival, Assignment, Context
 from gossamer.random import Key
 from gossamer.random import key as make_key
@@ -88,19 +88,26 @@ class Compare(Server):
     def __post_init__(self) -> None:
         assert self.mean  # which says what is wrong with its fields
         steps = isinstance(self.solve, int) and not isinstance(self.solve, bool) and self.solve >= 1
+        of = partial(Setting, "Compare")
         require(
-            (self.weights in ("samples", "uniform"), f"Compare.weights: samples or uniform, got {self.weights!r}"),
-            (0 <= self.lr < math.inf, f"Compare.lr must be a number from 0 on, got {self.lr}"),
-            (self.lam is None or 0 <= self.lam < math.inf, f"Compare.lam must be a number from 0 on, got {self.lam}"),
-            (steps or self.solve == "exact", f"Compare.solve must be exact or steps from 1, got {self.solve!r}"),
-            (self.every in ("round", "epoch"), f"Compare.every must be round or epoch, got {self.every!r}"),
-            (self.sketch is None or self.sketch >= 1, f"Compare.sketch must be at least 1, got {self.sketch}"),
-            (self.keep is None or self.keep >= 1, f"Compare.keep must be at least 1, got {self.keep}"),
-            (self.once is None or self.lr == 0, "Compare.once needs a model that stays: give lr=0"),
-            (self.keep is None or self.solve == "exact", "Compare.keep needs exact weights: leave solve as it is"),
-            (0 <= self.complexity < math.inf, f"Compare.complexity must be a number from 0 on, got {self.complexity}"),
-            (self.keep is None or not self.complexity, "Compare.keep cannot tell models of unequal size apart"),
-            (not steps or self.lam != 0, "Compare.solve by steps needs a positive lam"),
+            (self.weights in ("samples", "uniform"), wrong(self, "weights", "must be samples or uniform")),
+            (0 <= self.lr < math.inf, wrong(self, "lr", "must be a number from 0 on")),
+            (self.lam is None or 0 <= self.lam < math.inf, wrong(self, "lam", "must be a number from 0 on")),
+            (steps or self.solve == "exact", wrong(self, "solve", "must be exact or steps from 1")),
+            (self.every in ("round", "epoch"), wrong(self, "every", "must be round or epoch")),
+            (self.sketch is None or self.sketch >= 1, wrong(self, "sketch", "must be at least 1")),
+            (self.keep is None or self.keep >= 1, wrong(self, "keep", "must be at least 1")),
+            (
+                self.once is None or self.lr == 0,
+                Mistake("needs a model that stays: give {}", of("once"), Setting("", "lr", 0)),
+            ),
+            (
+                self.keep is None or self.solve == "exact",
+                Mistake("needs exact weights: leave {} as it is", of("keep"), of("solve")),
+            ),
+            (0 <= self.complexity < math.inf, wrong(self, "complexity", "must be a number from 0 on")),
+            (self.keep is None or not self.complexity, Mistake("cannot tell models of unequal size apart", of("keep"))),
+            (not steps or self.lam != 0, Mistake("by steps needs a positive lam", of("solve"))),
         )
 
     @property
@@ -114,7 +121,7 @@ class Compare(Server):
 
 
 @dataclass(frozen=True)
-class BoundCompare(Compare, MeasuredServer):
+class BoundCompare(MeasuredServer, Compare):
     """The same with the number of clients, and the names of what is trained."""
 
     clients: int = field(kw_only=True)
@@ -123,10 +130,6 @@ class BoundCompare(Compare, MeasuredServer):
     @cached_property
     def _mean(self) -> Mean:
         return self.mean
-
-    def bind(self, context: Context) -> "BoundCompare":
-        """It is bound."""
-        return self
 
     def assign(self, state: State, cohort: Sequence[int], clock: Clock, key: Key) -> Mapping[int, Assignment] | None:
         """All; where each is compared once, from that round on those who were not, until everybody was."""

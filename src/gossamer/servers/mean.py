@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gossamer import tree
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 from gossamer.exchange import Arrival, Assignment, Context
 from gossamer.servers.base import BoundServer
 from gossamer.types import Clock, Layout, Params, State
@@ -60,14 +60,14 @@ class Mean(BoundServer):
         require(
             (
                 self.weights in ("samples", "batches", "uniform"),
-                f"Mean.weights must be samples, batches or uniform, got {self.weights!r}",
+                wrong(self, "weights", "must be samples, batches or uniform"),
             ),
-            (self.over in ("cohort", "holders"), f"Mean.over must be cohort or holders, got {self.over!r}"),
-            (self.radius is None or self.radius > 0, f"Mean.radius must be positive, got {self.radius}"),
-            (0 < self.step < math.inf, f"Mean.step must be a positive number, got {self.step}"),
+            (self.over in ("cohort", "holders"), wrong(self, "over", "must be cohort or holders")),
+            (self.radius is None or self.radius > 0, wrong(self, "radius", "must be positive")),
+            (0 < self.step < math.inf, wrong(self, "step", "must be a positive number")),
             (
                 self.step == 1 or type(self).finish is Mean.finish,
-                f"{type(self).__name__}.step must be 1: it takes what arrives as it is, got {self.step}",
+                wrong(self, "step", "must be 1: it takes what arrives as it is"),
             ),
         )
 

@@ -29,7 +29,7 @@ from torch import Tensor
 from gossamer import mixing, tree
 from gossamer.clients import Clients
 from gossamer.codecs.base import memory_of
-from gossamer.errors import PayloadError, require
+from gossamer.errors import PayloadError, require, wrong
 from gossamer.exchange import Arrival, Assignment, Context, Download
 from gossamer.random import Key, fold, permutation
 from gossamer.servers.base import MeasuredServer, ModelPerClient, Server
@@ -86,9 +86,9 @@ class Shuffle(Server):
 
     def __post_init__(self) -> None:
         require(
-            (self.warmup >= 0, f"Shuffle.warmup must not be negative, got {self.warmup}"),
-            (self.largest is None or self.largest > 0, f"Shuffle.largest must be positive, got {self.largest}"),
-            (self.radius is None or self.radius > 0, f"Shuffle.radius must be positive, got {self.radius}"),
+            (self.warmup >= 0, wrong(self, "warmup", "must not be negative")),
+            (self.largest is None or self.largest > 0, wrong(self, "largest", "must be positive")),
+            (self.radius is None or self.radius > 0, wrong(self, "radius", "must be positive")),
         )
 
     def bind(self, context: Context) -> "BoundShuffle":
@@ -114,15 +114,11 @@ class Shuffle(Server):
 
 
 @dataclass(frozen=True)
-class BoundShuffle(Shuffle, ModelPerClient, MeasuredServer):
+class BoundShuffle(ModelPerClient, MeasuredServer, Shuffle):
     """The same with the number of clients, and the store that has their models once these have moved."""
 
     clients: int = field(kw_only=True)
     models: Clients = field(kw_only=True, repr=False, compare=False)
-
-    def bind(self, context: Context) -> "BoundShuffle":
-        """It is bound."""
-        return self
 
     def assign(self, state: State, cohort: Sequence[int], clock: Clock, key: Key) -> Mapping[int, Assignment] | None:
         """Which models the hosts that are present train, after the warm-up."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import torch
 
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 from gossamer.exchange import Sections
 from gossamer.solvers.base import Gradient, Now
 from gossamer.solvers.batches import InBatches
@@ -42,11 +42,11 @@ class Adam(InBatches):
 
     def __post_init__(self) -> None:
         require(
-            (0 < self.lr < math.inf, f"Adam.lr must be a positive number, got {self.lr}"),
+            (0 < self.lr < math.inf, wrong(self, "lr", "must be a positive number")),
             *self.batch_rules(),
-            (0 <= self.beta < 1, f"Adam.beta must be in [0, 1), got {self.beta}"),
-            (0 <= self.beta2 < 1, f"Adam.beta2 must be in [0, 1), got {self.beta2}"),
-            (self.epsilon > 0, f"Adam.epsilon must be positive, got {self.epsilon}"),
+            (0 <= self.beta < 1, wrong(self, "beta", "must be in [0, 1)")),
+            (0 <= self.beta2 < 1, wrong(self, "beta2", "must be in [0, 1)")),
+            (self.epsilon > 0, wrong(self, "epsilon", "must be positive")),
         )
 
     def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:

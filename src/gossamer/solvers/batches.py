@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from gossamer.errors import ConfigError
+from gossamer.errors import ConfigError, wrong
 from gossamer.random import Key, fold, permutation
 from gossamer.solvers.base import Solver
 
@@ -18,11 +18,10 @@ class InBatches(Solver):
 
     def batch_rules(self) -> list[tuple[bool, str]]:
         """What must hold of these fields, and what to say where it does not."""
-        name = type(self).__name__
         return [
-            (self.epochs >= 1, f"{name}.epochs must be at least 1, got {self.epochs}"),
-            (self.steps is None or self.steps >= 1, f"{name}.steps must be at least 1, got {self.steps}"),
-            (self.batch is None or self.batch >= 1, f"{name}.batch must be at least 1, got {self.batch}"),
+            (self.epochs >= 1, wrong(self, "epochs", "must be at least 1")),
+            (self.steps is None or self.steps >= 1, wrong(self, "steps", "must be at least 1")),
+            (self.batch is None or self.batch >= 1, wrong(self, "batch", "must be at least 1")),
         ]
 
     def batches(self, samples: int) -> int:

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from gossamer import tree
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 from gossamer.exchange import Context, Sections
 from gossamer.random import Key, fold
 from gossamer.solvers.base import Gradient, Now
@@ -56,9 +56,9 @@ class Ditto(OwnModel, SGD):
         super().__post_init__()
         steps = self.personal_steps
         require(
-            (self.personal_epochs >= 1, f"Ditto.personal_epochs must be at least 1, got {self.personal_epochs}"),
-            (steps is None or steps >= 1, f"Ditto.personal_steps must be at least 1, got {steps}"),
-            (0 <= self.lam < math.inf, f"Ditto.lam must not be negative, got {self.lam}"),
+            (self.personal_epochs >= 1, wrong(self, "personal_epochs", "must be at least 1")),
+            (steps is None or steps >= 1, wrong(self, "personal_steps", "must be at least 1")),
+            (0 <= self.lam < math.inf, wrong(self, "lam", "must not be negative")),
         )
 
     def init(self, context: Context) -> State:

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from gossamer import tree
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 from gossamer.exchange import Sections
 from gossamer.random import Key
 from gossamer.solvers.base import Gradient, Now
@@ -46,7 +46,7 @@ class PerFedAvg(SGD):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require((0 <= self.inner < math.inf, f"PerFedAvg.inner must be a number from 0 on, got {self.inner}"))
+        require((0 <= self.inner < math.inf, wrong(self, "inner", "must be a number from 0 on")))
 
     def plan(self, samples: int, key: Key) -> list[np.ndarray]:
         """The batches of SGD, two for each step; where the epochs make an odd number, one more of a fresh order."""

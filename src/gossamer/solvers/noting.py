@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from gossamer import tree
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 from gossamer.exchange import Sections
 from gossamer.solvers.base import Gradient, Now
 from gossamer.solvers.sgd import SGD
@@ -18,7 +18,7 @@ class NotingSGD(SGD):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require((self.steps is None, "NotingSGD.steps must be none: what it notes is the end of an epoch"))
+        require((self.steps is None, wrong(self, "steps", "must be none, as it notes the end of an epoch")))
 
     def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
         """As SGD, with the step at which to take note."""

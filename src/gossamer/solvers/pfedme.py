@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from gossamer import tree
-from gossamer.errors import require
+from gossamer.errors import Mistake, Setting, require, wrong
 from gossamer.exchange import Sections
 from gossamer.random import Key
 from gossamer.solvers.base import Gradient, Now
@@ -56,12 +56,12 @@ class PFedMe(OwnModel, SGD):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        leap = self.personal_lr * self.lam
+        leap, both = self.personal_lr * self.lam, (Setting("PFedMe", "personal_lr"), Setting("", "lam"))
         require(
-            (0 < self.personal_lr < math.inf, f"PFedMe.personal_lr must be a positive number, got {self.personal_lr}"),
-            (self.inner_steps >= 1, f"PFedMe.inner_steps must be at least 1, got {self.inner_steps}"),
-            (0 < self.lam < math.inf, f"PFedMe.lam must be a positive number, got {self.lam}"),
-            (leap < 2, f"PFedMe.personal_lr * lam must be below 2, or the pull throws the model away, got {leap:g}"),
+            (0 < self.personal_lr < math.inf, wrong(self, "personal_lr", "must be a positive number")),
+            (self.inner_steps >= 1, wrong(self, "inner_steps", "must be at least 1")),
+            (0 < self.lam < math.inf, wrong(self, "lam", "must be a positive number")),
+            (leap < 2, Mistake(f"times {{}} must be below 2, or the pull throws the model away, got {leap:g}", *both)),
         )
 
     def plan(self, samples: int, key: Key) -> list[np.ndarray]:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gossamer import tree
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 from gossamer.exchange import LocalTrainingInfo, Section, Sections
 from gossamer.random import Key, permutation
 from gossamer.solvers.base import Gradient, Now, Solver
@@ -38,7 +38,7 @@ class Probe(Solver):
     sections: ClassVar[tuple[Section, ...]] = (Section("noise", "scalar"),)
 
     def __post_init__(self) -> None:
-        require((self.batch is None or self.batch >= 1, f"Probe.batch must be at least 1, got {self.batch}"))
+        require((self.batch is None or self.batch >= 1, wrong(self, "batch", "must be at least 1")))
 
     def plan(self, samples: int, key: Key) -> list[np.ndarray]:
         """The batch, and the first half of it; of a batch of one sample there is no half."""

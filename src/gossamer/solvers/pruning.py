@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 from gossamer.exchange import Sections
 from gossamer.solvers.base import Gradient, Now
 from gossamer.solvers.sgd import SGD
@@ -31,7 +31,7 @@ class PruningSGD(SGD):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require((0 <= self.sparsity < 1, f"PruningSGD.sparsity must be in [0, 1), got {self.sparsity}"))
+        require((0 <= self.sparsity < 1, wrong(self, "sparsity", "must be in [0, 1)")))
 
     def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
         """As SGD, with a count of the steps."""

@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Protocol
 
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 
 
 class Schedule(Protocol):
@@ -34,7 +34,7 @@ class Exponential:
     rate: float
 
     def __post_init__(self) -> None:
-        require((0 < self.rate <= 1, f"Exponential.rate must be in (0, 1], got {self.rate}"))
+        require((0 < self.rate <= 1, wrong(self, "rate", "must be in (0, 1]")))
 
     def factor(self, round_: int, rounds: int) -> float:
         """``rate`` to the power of the round."""
@@ -54,8 +54,8 @@ class Steps:
 
     def __post_init__(self) -> None:
         require(
-            (all(r >= 0 for r in self.at), f"Steps.at must be rounds from 0 on, got {self.at}"),
-            (0 < self.rate <= 1, f"Steps.rate must be in (0, 1], got {self.rate}"),
+            (all(r >= 0 for r in self.at), wrong(self, "at", "must be rounds from 0 on")),
+            (0 < self.rate <= 1, wrong(self, "rate", "must be in (0, 1]")),
         )
 
     def factor(self, round_: int, rounds: int) -> float:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from gossamer import tree
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 from gossamer.exchange import Sections
 from gossamer.solvers.base import Gradient, Now
 from gossamer.solvers.batches import InBatches
@@ -51,12 +51,12 @@ class SGD(InBatches):
 
     def __post_init__(self) -> None:
         require(
-            (0 < self.lr < math.inf, f"SGD.lr must be a positive number, got {self.lr}"),
+            (0 < self.lr < math.inf, wrong(self, "lr", "must be a positive number")),
             *self.batch_rules(),
-            (0 <= self.momentum < 1, f"SGD.momentum must be in [0, 1), got {self.momentum}"),
-            (0 <= self.weight_decay < math.inf, f"SGD.weight_decay must not be negative, got {self.weight_decay}"),
-            (self.clip is None or self.clip > 0, f"SGD.clip must be positive, got {self.clip}"),
-            (0 <= self.proximal < math.inf, f"SGD.proximal must not be negative, got {self.proximal}"),
+            (0 <= self.momentum < 1, wrong(self, "momentum", "must be in [0, 1)")),
+            (0 <= self.weight_decay < math.inf, wrong(self, "weight_decay", "must not be negative")),
+            (self.clip is None or self.clip > 0, wrong(self, "clip", "must be positive")),
+            (0 <= self.proximal < math.inf, wrong(self, "proximal", "must not be negative")),
         )
 
     def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from gossamer.codecs.base import Codec
 from gossamer.codecs.masked_noise import clipped
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 from gossamer.random import Key, fold
 from gossamer.types import Layout
 
@@ -125,9 +125,9 @@ class Setting:
             require((fits, f"Setting.{name} must be {'zero or ' * zero}a positive number, got {value}"))
         mu, most = self.convexity, self.smoothness
         require(
-            (1 <= self.cohort <= self.clients, f"Setting.cohort must be from 1 to {self.clients}, got {self.cohort}"),
-            (self.steps >= 1, f"Setting.steps must be at least 1, got {self.steps}"),
-            (mu is None or 0 < mu <= most, f"Setting.convexity must be above 0 and at most {most}, got {mu}"),
+            (1 <= self.cohort <= self.clients, wrong(self, "cohort", f"must be from 1 to {self.clients}")),
+            (self.steps >= 1, wrong(self, "steps", "must be at least 1")),
+            (mu is None or 0 < mu <= most, wrong(self, "convexity", f"must be above 0 and at most {most}")),
         )
 
     @property

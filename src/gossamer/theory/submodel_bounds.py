@@ -37,7 +37,7 @@ F_p(w) - F_p* negative. Summing up gives the terms of :func:`random_distance`, f
 import math
 from dataclasses import dataclass
 
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 
 Terms = dict[str, float]
 """What a bound adds up, by name."""
@@ -83,13 +83,13 @@ class SubmodelSetting:
             require((fits, f"SubmodelSetting.{name} must be {'zero or ' * zero}a positive number, got {value}"))
         mu, most = self.convexity, self.smoothness
         require(
-            (0 < mu <= most, f"SubmodelSetting.convexity must be above 0 and at most {most}, got {mu}"),
+            (0 < mu <= most, wrong(self, "convexity", f"must be above 0 and at most {most}")),
             (len(self.shares) > 0, "SubmodelSetting.shares must have one share for each client"),
-            *((0 < p <= 1, f"SubmodelSetting.shares must be in (0, 1], got {p}") for p in self.shares),
-            (self.entries >= 1, f"SubmodelSetting.entries must be at least 1, got {self.entries}"),
-            (self.steps >= 1, f"SubmodelSetting.steps must be at least 1, got {self.steps}"),
-            (self.windows >= 1, f"SubmodelSetting.windows must be at least 1, got {self.windows}"),
-            (0 < self.chance < 1, f"SubmodelSetting.chance must be in (0, 1), got {self.chance}"),
+            (all(0 < p <= 1 for p in self.shares), wrong(self, "shares", "must be in (0, 1]")),
+            (self.entries >= 1, wrong(self, "entries", "must be at least 1")),
+            (self.steps >= 1, wrong(self, "steps", "must be at least 1")),
+            (self.windows >= 1, wrong(self, "windows", "must be at least 1")),
+            (0 < self.chance < 1, wrong(self, "chance", "must be in (0, 1)")),
         )
 
     @property

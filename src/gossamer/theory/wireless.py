@@ -41,7 +41,7 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 from gossamer.specs import unknown
 from gossamer.theory.heard import absence, check, heard_mean, participation, participation_printed
 from gossamer.theory.submodel_bounds import Terms
@@ -100,8 +100,8 @@ class WirelessSetting:
                 len(self.ratios) == len(self.sizes),
                 f"{len(self.sizes)} devices have sizes, but {len(self.ratios)} ratios",
             ),
-            *((0 <= ratio <= 1, f"{name}.ratios must be in [0, 1], got {ratio}") for ratio in self.ratios),
-            (0 <= self.isometry < 1, f"{name}.isometry must be in [0, 1), got {self.isometry}"),
+            (all(0 <= ratio <= 1 for ratio in self.ratios), wrong(self, "ratios", "must be in [0, 1]")),
+            (0 <= self.isometry < 1, wrong(self, "isometry", "must be in [0, 1)")),
         )
 
     @property

@@ -8,7 +8,7 @@ holds in each round. A view that needs to know nothing but the shapes of tensors
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 from gossamer.exchange import Context, LocalTrainingInfo
 from gossamer.random import Key
@@ -31,7 +31,7 @@ class BoundView(View):
 
     common: ClassVar[bool] = False
 
-    def bind(self, context: Context) -> "BoundView":
+    def bind(self, context: Context) -> Self:
         """The view itself, if there is nothing that it has to know of the network."""
         return self
 

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from gossamer import tree
 from gossamer.capacity import Capacities, Room, Shares, capacity, check_capacities, largest_share
-from gossamer.errors import ConfigError, require
+from gossamer.errors import ConfigError, require, wrong
 from gossamer.exchange import Context, Network
 from gossamer.fleet import AIR, Fleet
 from gossamer.random import Key, fold, permutation
@@ -60,8 +60,8 @@ class Channels(View):
     def __post_init__(self) -> None:
         check_capacities("Channels", self.capacities)
         require(
-            (self.order in ORDERS, f"Channels.order must be one of {', '.join(ORDERS)}, got {self.order!r}"),
-            (self.places >= 1, f"Channels.places must be at least 1, got {self.places}"),
+            (self.order in ORDERS, wrong(self, "order", f"must be one of {', '.join(ORDERS)}")),
+            (self.places >= 1, wrong(self, "places", "must be at least 1")),
             (
                 not (self.drawn and self.fleet),
                 f"Channels: drawn capacities would not heed the fleet: choose one; {AIR}",
@@ -91,15 +91,11 @@ class Channels(View):
 
 
 @dataclass(frozen=True)
-class BoundChannels(Channels, NestedView):
+class BoundChannels(NestedView, Channels):
     """The same with all that follows from the network: its width rule, and the key of the order of places."""
 
     widths: Widths = field(kw_only=True)
     at: Key = field(kw_only=True)
-
-    def bind(self, context: Context) -> "BoundChannels":
-        """It is bound."""
-        return self
 
     @property
     def nested(self) -> bool:

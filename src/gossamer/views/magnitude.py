@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gossamer.codecs.dense import Dense
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 from gossamer.exchange import Context
 from gossamer.random import Key
 from gossamer.types import Clock, Params, Part, State
@@ -35,10 +35,10 @@ class Magnitude(View):
 
     def __post_init__(self) -> None:
         require(
-            (len(self.ratio) > 0, "Magnitude.ratio must have one share at least"),
-            (all(0 <= ratio < 1 for ratio in self.ratio), f"Magnitude.ratio must be in [0, 1), got {self.ratio}"),
-            (self.by in ("model", "tensor"), f"Magnitude.by must be model or tensor, got {self.by!r}"),
-            (self.rise >= 0, f"Magnitude.rise must not be negative, got {self.rise}"),
+            (len(self.ratio) > 0, wrong(self, "ratio", "must have one share at least")),
+            (all(0 <= ratio < 1 for ratio in self.ratio), wrong(self, "ratio", "must be in [0, 1)")),
+            (self.by in ("model", "tensor"), wrong(self, "by", "must be model or tensor")),
+            (self.rise >= 0, wrong(self, "rise", "must not be negative")),
         )
 
     def bind(self, context: Context) -> "BoundMagnitude":
@@ -54,15 +54,11 @@ class Magnitude(View):
 
 
 @dataclass(frozen=True)
-class BoundMagnitude(Magnitude, BoundView):
+class BoundMagnitude(BoundView, Magnitude):
     """The same, and the names of the weights that can be left out."""
 
     names: tuple[str, ...] = field(kw_only=True)
     common: ClassVar[bool] = True
-
-    def bind(self, context: Context) -> "BoundMagnitude":
-        """It is bound."""
-        return self
 
     def sent(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
         """The whole model: its values say what is left out."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from gossamer.codecs.packing import bits, unbits
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 from gossamer.exchange import Context, LocalTrainingInfo
 from gossamer.random import Key, fold, uniform, words
 from gossamer.sparsity import DENSITIES, kept
@@ -55,10 +55,10 @@ class Personal(View):
 
     def __post_init__(self) -> None:
         require(
-            (0 < self.density <= 1, f"Personal.density must be in (0, 1], got {self.density}"),
-            (self.init in DENSITIES, f"Personal.init must be one of {', '.join(DENSITIES)}, got {self.init!r}"),
-            (self.regrow in ("gradient", "random"), f"Personal.regrow must be gradient or random, got {self.regrow!r}"),
-            (0 <= self.rate <= 1, f"Personal.rate must be in [0, 1], got {self.rate}"),
+            (0 < self.density <= 1, wrong(self, "density", "must be in (0, 1]")),
+            (self.init in DENSITIES, wrong(self, "init", f"must be one of {', '.join(DENSITIES)}")),
+            (self.regrow in ("gradient", "random"), wrong(self, "regrow", "must be gradient or random")),
+            (0 <= self.rate <= 1, wrong(self, "rate", "must be in [0, 1]")),
         )
 
     def bind(self, context: Context) -> "BoundPersonal":
@@ -71,15 +71,11 @@ class Personal(View):
 
 
 @dataclass(frozen=True)
-class BoundPersonal(Personal, MaskMemory):
+class BoundPersonal(MaskMemory, Personal):
     """The same with the shapes of what is trained, and the key of the masks to start with."""
 
     shapes: Trained = field(kw_only=True)
     at: Key = field(kw_only=True)
-
-    def bind(self, context: Context) -> "BoundPersonal":
-        """It is bound."""
-        return self
 
     def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
         """What the client's mask covers."""

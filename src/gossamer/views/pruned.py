@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gossamer.codecs.packing import bits, unbits
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 from gossamer.exchange import Context, LocalTrainingInfo
 from gossamer.random import Key
 from gossamer.types import Clock, Params, Part, Payload, State
@@ -41,12 +41,11 @@ class Pruned(View):
     accuracy: float = 0.5
 
     def __post_init__(self) -> None:
-        name = type(self).__name__
         require(
-            (0 < self.target <= 1, f"{name}.target must be in (0, 1], got {self.target}"),
-            (0 < self.share < 1, f"{name}.share must be between 0 and 1, got {self.share}"),
-            (self.distance >= 0, f"{name}.distance must not be negative, got {self.distance}"),
-            (0 <= self.accuracy <= 1, f"{name}.accuracy must be in [0, 1], got {self.accuracy}"),
+            (0 < self.target <= 1, wrong(self, "target", "must be in (0, 1]")),
+            (0 < self.share < 1, wrong(self, "share", "must be between 0 and 1")),
+            (self.distance >= 0, wrong(self, "distance", "must not be negative")),
+            (0 <= self.accuracy <= 1, wrong(self, "accuracy", "must be in [0, 1]")),
         )
 
     def bind(self, context: Context) -> "BoundPruned":
@@ -58,15 +57,11 @@ class Pruned(View):
 
 
 @dataclass(frozen=True)
-class BoundPruned(Pruned, MaskMemory):
+class BoundPruned(MaskMemory, Pruned):
     """The same with the weights that are pruned one by one, and the sizes of all tensors that have a mask."""
 
     names: tuple[str, ...] = field(kw_only=True)
     sizes: tuple[tuple[str, int], ...] = field(kw_only=True)
-
-    def bind(self, context: Context) -> "BoundPruned":
-        """It is bound."""
-        return self
 
     def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
         """What the client's mask covers."""

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gossamer import tree
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 from gossamer.exchange import Context, LocalTrainingInfo
 from gossamer.random import Key
 from gossamer.types import Clock, Params, Payload, State
@@ -50,9 +50,9 @@ class PrunedChannels(Pruned):
         super().__post_init__()
         target, share, distance = self.channel_target, self.channel_share, self.channel_distance
         require(
-            (0 < target <= 1, f"PrunedChannels.channel_target must be in (0, 1], got {target}"),
-            (0 < share < 1, f"PrunedChannels.channel_share must be between 0 and 1, got {share}"),
-            (distance >= 0, f"PrunedChannels.channel_distance must not be negative, got {distance}"),
+            (0 < target <= 1, wrong(self, "channel_target", "must be in (0, 1]")),
+            (0 < share < 1, wrong(self, "channel_share", "must be between 0 and 1")),
+            (distance >= 0, wrong(self, "channel_distance", "must not be negative")),
         )
 
     def bind(self, context: Context) -> "BoundPrunedChannels":
@@ -72,14 +72,10 @@ class PrunedChannels(Pruned):
 
 
 @dataclass(frozen=True)
-class BoundPrunedChannels(PrunedChannels, BoundPruned):
+class BoundPrunedChannels(BoundPruned, PrunedChannels):
     """The same with the width rule of the channels that are pruned."""
 
     widths: Widths = field(kw_only=True)
-
-    def bind(self, context: Context) -> "BoundPrunedChannels":
-        """It is bound."""
-        return self
 
     def revise(self, memory: State, info: LocalTrainingInfo, clock: Clock, key: Key) -> tuple[State, Payload]:
         """Prune weights, then channels, each if its three thresholds are passed."""

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 
 from gossamer.capacity import Capacities, capacity, check_shares
-from gossamer.errors import require
+from gossamer.errors import require, wrong
 from gossamer.exchange import Context
 from gossamer.random import Key, fold, permutation
 from gossamer.types import Clock, Params, Part, State
@@ -38,7 +38,7 @@ class Windows(View):
 
     def __post_init__(self) -> None:
         check_shares("Windows", self.capacities)
-        require((self.places >= 1, f"Windows.places must be at least 1, got {self.places}"))
+        require((self.places >= 1, wrong(self, "places", "must be at least 1")))
 
     def bind(self, context: Context) -> "BoundWindows":
         """With the key of the order."""
@@ -46,14 +46,10 @@ class Windows(View):
 
 
 @dataclass(frozen=True)
-class BoundWindows(Windows, BoundView):
+class BoundWindows(BoundView, Windows):
     """Windows, and the key by which places are shuffled."""
 
     at: Key = field(kw_only=True)
-
-    def bind(self, context: Context) -> "BoundWindows":
-        """It is bound."""
-        return self
 
     def place(self, round_: int) -> int:
         """Where the window of a round begins, as the number of a place."""

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, get_type_hints
 
 from gossamer.engines.options import Options
-from gossamer.errors import ConfigError, require
+from gossamer.errors import ConfigError, require, wrong_argument
 from gossamer.mistakes import Mistakes
 
 
@@ -46,11 +46,14 @@ class Settings:
         mistakes.attempt(self.options)
         mistakes.attempt(
             require,
-            (self.per_round >= 0, f"per_round must not be negative, got {self.per_round}"),
-            (self.nodes >= 0, f"nodes must not be negative, got {self.nodes}"),
-            (0 <= self.wait < math.inf, f"wait must be a number of seconds, got {self.wait}"),
-            (0 < self.deadline < math.inf, f"deadline must be a positive number of seconds, got {self.deadline}"),
-            (0 < self.least <= 1, f"least must be in (0, 1], got {self.least}"),
+            (self.per_round >= 0, wrong_argument("per_round", self.per_round, "must not be negative")),
+            (self.nodes >= 0, wrong_argument("nodes", self.nodes, "must not be negative")),
+            (0 <= self.wait < math.inf, wrong_argument("wait", self.wait, "must be a number of seconds")),
+            (
+                0 < self.deadline < math.inf,
+                wrong_argument("deadline", self.deadline, "must be positive seconds"),
+            ),
+            (0 < self.least <= 1, wrong_argument("least", self.least, "must be in (0, 1]")),
         )
         mistakes.settle()
 
@@ -74,5 +77,5 @@ def _read(name: str, value: Any, kind: type) -> Any:
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:
-        raise ConfigError(f"{name} must be a {kind.__name__}, got {value!r}")
+        raise ConfigError(wrong_argument(name, value, f"must be a {kind.__name__}"))
     return value
