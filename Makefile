@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup run test check deploy-test docs-test gpu-test bench reproduce clean
+.PHONY: setup run test check deploy-test slow-test gpu-test bench reproduce clean
 
 setup: $(READY)
 
@@ -23,14 +23,14 @@ check: $(READY)
 	@$(BIN)/mypy
 
 test: check
-	@$(BIN)/pytest -n 2
+	@$(BIN)/pytest -n 2 --dist loadgroup
 
 # Real Flower processes that are killed, come back and send garbage; some minutes
 deploy-test: $(READY)
 	@$(BIN)/pytest -m network
 
-# Every command on every page, as it is written there; some minutes
-docs-test: $(READY)
+# What takes longer: every command on every page as it is written there, and large networks compiled; some minutes
+slow-test: $(READY)
 	@$(BIN)/pytest -m slow -n 2
 
 # Every method on a GPU against the CPU; needs torch, NumPy and safetensors alone

@@ -112,13 +112,15 @@ Gossamer = Callable[[str], Said]
 
 @pytest.fixture
 def gossamer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Gossamer:
-    """Runs a command line in an empty folder with two files of the user's."""
+    """Runs a command line in an empty folder with two files of the user's; clients one by one, if it names nothing."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine.py").write_text(RECIPES)
     (tmp_path / "tasks.py").write_text(TASKS)
 
     def call(line: str) -> Said:
-        status = main(shlex.split(line))
+        words = shlex.split(line)
+        how = ["--executor", "one-by-one"] if words[:1] == ["run"] and words[1:] and "--executor" not in words else []
+        status = main([*words, *how])
         return Said(status, *capsys.readouterr())
 
     return call
@@ -128,7 +130,7 @@ def gossamer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run that has ended, to look at."""
     path = tmp_path_factory.mktemp("runs") / "done"
-    assert main(f"run fedavg --rounds 2 {SMALL} --failure-rate 0.3 --out {path}".split()) == 0
+    assert main(f"run fedavg --rounds 2 {SMALL} --failure-rate 0.3 --executor one-by-one --out {path}".split()) == 0
     return path
 
 
@@ -686,7 +688,7 @@ def python(*words: str, **options: Any) -> subprocess.Popen[str]:
 def test_control_c_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
     flags = ["run", "fedsgd", "--data", "two-populations", "--clients", "4", "--rounds", "100000", "--out", "it"]
     heed = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)  # a shell has what it starts with & ignore it
-    process = python("-m", "gossamer", *flags, cwd=tmp_path, preexec_fn=heed)
+    process = python("-m", "gossamer", *flags, "--executor", "one-by-one", cwd=tmp_path, preexec_fn=heed)
     assert process.stderr is not None
     metrics = tmp_path / "it/metrics.jsonl"
     while not (metrics.exists() and metrics.read_bytes().count(b"\n") > 1):

@@ -14,6 +14,8 @@ from gossamer.specs import read
 from gossamer.tasks import Task
 from gossamer.widths import Widths, ties
 
+QUICK = ("--epochs", "1", "--executor", "one-by-one")
+
 
 @pytest.fixture
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -38,7 +40,7 @@ def test_the_rule_as_a_file_is_the_rule(place: Path, capsys: pytest.CaptureFixtu
     assert stated.axes == objective.widths().axes
     assert stated.labels == objective.widths().labels
     (place / "rule.toml").write_text(written)
-    run = ["run", "heterofl", "--model", "mlp", "--clients", "4", "--rounds", "2", "--capacities", "1/2,1/4"]
+    run = ["run", "heterofl", "--model", "mlp", "--clients", "4", "--rounds", "2", *QUICK, "--capacities", "1/2,1/4"]
     assert main([*run, "--out", "derived"]) == 0
     assert main([*run, "--out", "stated", "--ties", "rule.toml"]) == 0
     derived, by_hand = (last(place / name) for name in ("derived", "stated"))
@@ -146,7 +148,7 @@ def test_a_fleet_decides_who_holds_how_much(place: Path, capsys: pytest.CaptureF
         '[[device]]\nname = "large"\nclients = 1\nmemory = "1 GB"\nflops = 1e9\n'
         '[[device]]\nname = "small"\nclients = 1\nmemory = "60 kB"\nflops = 1e9\n'
     )
-    run = ["run", "heterofl", "--model", "mlp", "--clients", "4", "--rounds", "1"]
+    run = ["run", "heterofl", "--model", "mlp", "--clients", "4", "--rounds", "1", *QUICK]
     assert main([*run, "--out", "fleet", "--fleet", "fleet.toml"]) == 0
     assert main([*run, "--out", "sizes", "--capacities", "1GB,60kB"]) == 0
     assert main([*run, "--out", "shares", "--capacities", "1,1/8"]) == 0

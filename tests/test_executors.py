@@ -100,7 +100,7 @@ def images(model: str, side: int, clients: int = 4) -> Task:
     )
 
 
-@pytest.mark.parametrize("model", ["logistic", "mlp", "cnn2", "cnn4", "cnn8"])
+@pytest.mark.parametrize("model", ["logistic", "mlp", "cnn2", "cnn4", pytest.param("cnn8", marks=pytest.mark.slow)])
 def test_stacked_equals_one_by_one_for_every_network(model: str) -> None:
     close(fedavg(lr=0.01, epochs=2, batch=6), images(model, 16), "stacked", rounds=2)
 

@@ -756,7 +756,7 @@ def test_masks_follow_from_the_seed_of_the_run_unless_they_have_their_own() -> N
 @pytest.mark.parametrize(
     ("name", "executor"),
     [(name, executor) for name in ("fedspa", "sub-fedavg") for executor in ("side-by-side", "stacked")]
-    + [("sub-fedavg", "compiled")],
+    + [pytest.param("sub-fedavg", "compiled", marks=pytest.mark.slow)],
 )
 def test_executors_agree(name: str, executor: str) -> None:
     """Also on masks, and with a norm, which would tell if a mask were moved in training mode or training were not."""

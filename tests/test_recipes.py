@@ -1,12 +1,15 @@
 """Recipes: fields that many share are declared once, and each recipe's signature has them."""
 
 import inspect
+from collections.abc import Callable
+from functools import cache
 from typing import Unpack
 
 import pytest
 
 from gossamer import Method, fedavg, fedprox, fedspa, local, scaffold
 from gossamer.cli.flags import flags
+from gossamer.cli.request import Request, assemble
 from gossamer.methods import METHODS
 from gossamer.methods.registry import Averaging, Training, pick, recipe
 from gossamer.solvers import SGD
@@ -60,3 +63,24 @@ def test_a_recipe_of_ones_own_can_share_them(monkeypatch: pytest.MonkeyPatch) ->
     assert mine(lr=0.7, pull=0.0).solver == SGD(0.7, 1, None, 16)
     with pytest.raises(TypeError, match="recipe mine: it shares no fields epoch, but"):
         recipe(epoch=1)(mine.__wrapped__)  # type: ignore[attr-defined]
+
+
+@pytest.fixture(scope="module")
+def reached() -> Callable[[str], float]:
+    """The accuracy that a method reaches with no flags; of clients' own models, where there is no global one."""
+
+    @cache
+    def run(name: str) -> float:
+        simulation = assemble(Request(name), {"eval_every": "30"})
+        last = simulation.run(None, lambda record: None).metrics[-1]
+        return float(last["accuracy" if simulation.method.shared else "personal_accuracy"])
+
+    return run
+
+
+@pytest.mark.slow
+@pytest.mark.xdist_group("defaults")
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch's compiler uses what torch deprecates
+@pytest.mark.parametrize("name", METHODS)
+def test_with_no_flags_every_method_learns(name: str, reached: Callable[[str], float]) -> None:
+    assert reached(name) >= 0.8 * reached("fedavg")

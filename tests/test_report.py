@@ -5,6 +5,7 @@ import json
 import math
 import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 import torch
 
-from gossamer import fedavg, simulate
+from gossamer import Method, RunError, fedavg, simulate
 from gossamer.cli import main
 from gossamer.data import Data, Samples, Split
 from gossamer.data.partition import offsets
@@ -21,8 +22,11 @@ from gossamer.report import REPORTS, Folder, base, curves, page, tables, text
 from gossamer.report.holdings import COLUMNS, holdings
 from gossamer.report.progress import Progress
 from gossamer.report.svg import Series, chart, ticks
+from gossamer.runs import read_metrics
+from gossamer.servers import Mean, MeasuredServer
 from gossamer.summary import reasons, summarise
 from gossamer.tasks import Task
+from gossamer.testing import tiny_task
 
 Record = dict[str, Any]
 
@@ -440,3 +444,50 @@ def test_where_the_file_of_a_report_has_changed_the_default_shows_its_figures(
     capsys.readouterr()
     assert main(["show", "run"]) == 0
     assert "\ncounts folded      4\n" in capsys.readouterr().out
+
+
+def measuring(figures: Any) -> Method:
+    """FedAvg whose server measures this."""
+
+    @dataclass(frozen=True)
+    class Odd(Mean, MeasuredServer):
+        def measure(self, state: Any, acc: Any) -> Any:
+            return figures
+
+    return fedavg(epochs=1).with_parts(server=Odd())
+
+
+def test_figures_are_kept_as_plain_numbers(tmp_path: Path) -> None:
+    odd = {"norm": torch.tensor(1.5), "many": {"a": np.float64(2), "b": math.inf, 3: [torch.arange(2), True]}}
+    result = simulate(measuring(odd), tiny_task(), rounds=1, out=tmp_path / "run")
+    wanted = {"norm": 1.5, "many": {"a": 2.0, "b": None, "3": [[0, 1], True]}}
+    assert read_metrics(tmp_path / "run")[0]["figures"] == result.metrics[0]["figures"] == wanted
+    rows = dict(tables.facts(result.summary()))
+    assert (rows["norm"], rows["many a"]) == ("1.5", "2")
+
+
+def test_a_figure_that_cannot_be_kept_is_named() -> None:
+    with pytest.raises(RunError, match=r"the figure sizes\.a that a part measures must be a number"):
+        simulate(measuring({"sizes": {"a": object()}}), tiny_task(), rounds=1)
+
+
+@pytest.mark.parametrize("member", ["summary", "rows", "cells", "charts", "details", "picture"])
+def test_a_report_that_fails_says_so_and_hides_nothing_else(
+    member: str, own_reports: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(self: Any, *args: Any) -> Any:
+        raise KeyError("<oops>")
+
+    base.REPORTS["odd"] = type("Failing", (base.Report,), {member: fail})("odd")
+    simulate(measuring({"odd": {"a": 1}}), tiny_task(), rounds=1, out="run")
+    assert main(["show", "run"]) == 0
+    said = capsys.readouterr().out
+    assert ("its report fails in rows: KeyError: '<oops>'" in said) == (member == "rows")
+    assert ("odd a" in said) == (member != "rows")
+    assert ("odd: its report fails in details: KeyError" in said) == (member == "details")
+    assert main(["compare", "run"]) == 0
+    assert ("its report fails in cells" in capsys.readouterr().out) == (member in ("rows", "cells"))  # made of rows
+    assert main(["show", "run", "--html"]) == 0
+    written = Path("run/report.html").read_text()
+    for drawn in ("charts", "picture"):
+        assert (f"odd: its report fails in {drawn}: KeyError: &#x27;&lt;oops&gt;&#x27;" in written) == (member == drawn)

@@ -284,7 +284,7 @@ def test_useful_operations_are_those_of_held_weights() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch's compiler uses what torch deprecates
-@pytest.mark.parametrize("executor", ["side-by-side", "stacked", "compiled"])
+@pytest.mark.parametrize("executor", ["side-by-side", "stacked", pytest.param("compiled", marks=pytest.mark.slow)])
 def test_executors_agree(executor: str) -> None:
     method = fedavg(epochs=1).with_parts(view=Bernoulli((1.0, 0.5)))
     task = some_task(dtype=torch.float64)

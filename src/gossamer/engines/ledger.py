@@ -3,12 +3,13 @@
 import math
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any
 
 from gossamer.channels import Cost, Receipt
+from gossamer.errors import RunError
 from gossamer.fates import Fate
 from gossamer.machine import peak_memory
 from gossamer.types import Flops
@@ -117,6 +118,10 @@ class Ledger:
         self.delay += max((spent - self._before.get(client, 0.0) for client, spent in now.items()), default=0.0)
         self._before = now
 
+    def measure(self, figures: Mapping[str, Any]) -> None:
+        """Note figures of parts, by name."""
+        self.figures |= {name: _plain(value, name) for name, value in figures.items()}
+
     def fail(self, client: int, reason: str) -> None:
         """Note a failure."""
         self.failures.append({"client": client, "reason": reason})
@@ -167,3 +172,19 @@ class Ledger:
 def _short(number: float) -> float:
     """A count as it is, and of anything else six figures."""
     return number if isinstance(number, int) else float(f"{number:.6g}")
+
+
+def _plain(value: Any, name: str) -> Any:
+    """A figure as JSON has it: numbers of torch and NumPy as Python's, and what is not finite as none."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(inner, f"{name}.{key}") for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(inner, name) for inner in value]
+    value = value.tolist() if hasattr(value, "tolist") else value
+    if isinstance(value, list):
+        return _plain(value, name)
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if value is None or isinstance(value, str | int):
+        return value
+    raise RunError(f"the figure {name} that a part measures must be a number, text, or a list or mapping of these")

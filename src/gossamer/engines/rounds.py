@@ -268,7 +268,7 @@ class Rounds(ABC):
         self.server = after
         arrived = [outcome.client for outcome in turn.outcomes if outcome.folded] if exchange.last else []
         changes = {client: (self.clients.get(client), self.clients.staged(client)) for client in arrived}
-        ledger.figures |= exchange.measure(after, acc, changes)
+        ledger.measure(exchange.measure(after, acc, changes))
         self.outcomes += turn.outcomes
         return turn.outcomes
 

@@ -8,6 +8,7 @@ that they find in the records, and know none of them.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from html import escape
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -17,6 +18,7 @@ from gossamer.report.text import number
 from gossamer.runs import read_split
 from gossamer.types import State
 
+T = TypeVar("T")
 Record = dict[str, Any]
 Figures = dict[str, Any]
 Starts = Callable[[int], State]
@@ -57,11 +59,12 @@ class Report:
     title: ClassVar[str] = ""
 
     def __init__(self, name: str) -> None:
-        self.name = name
+        self.name, self.heading = name, self.title or name
 
     def found(self, records: Sequence[Record]) -> list[tuple[Record, Figures]]:
-        """The records that have figures of this name, with these."""
-        return [(record, record["figures"][self.name]) for record in records if self.name in record.get("figures", {})]
+        """The records that have figures of this name, with these; a figure alone has no name within."""
+        have = [(record, record["figures"][self.name]) for record in records if self.name in record.get("figures", {})]
+        return [(record, figures if isinstance(figures, dict) else {"": figures}) for record, figures in have]
 
     def summary(self, records: Sequence[Record], clients: int) -> Figures | None:
         """The figures of a whole run: those of the last round that has some."""
@@ -70,7 +73,7 @@ class Report:
 
     def rows(self, summary: Figures) -> list[tuple[str, str]]:
         """Names and values, one line each, for ``show`` and the end of a run."""
-        return [(f"{self.name} {key}", number(value)) for key, value in _numbers(summary).items()]
+        return [(f"{self.name} {key}".strip(), number(value)) for key, value in _numbers(summary).items()]
 
     def cells(self, summary: Figures) -> dict[str, str]:
         """Columns of ``compare`` and what they say of a run."""
@@ -81,7 +84,10 @@ class Report:
         found = [(record["round"], _numbers(figures)) for record, figures in self.found(records)]
         keys = dict.fromkeys(key for _, figures in found for key in figures)
         lines = {key: [(float(at), figures[key]) for at, figures in found if key in figures] for key in keys}
-        return [chart(f"{self.name} {key}", "round", [Series(key, points)]) for key, points in lines.items()]
+        return [
+            chart(f"{self.name} {key}".strip(), "round", [Series(key or self.name, points)])
+            for key, points in lines.items()
+        ]
 
     def details(self, folder: Folder) -> tuple[Figures, list[str]]:
         """What ``show`` adds from the run folder: for ``--json``, and as lines of text."""
@@ -90,6 +96,48 @@ class Report:
     def picture(self, folder: Folder, records: Sequence[Record]) -> str:
         """A section of the page, as HTML; empty where there is nothing to draw."""
         return ""
+
+
+class Careful(Report):
+    """A report that may fail, as one of the user's own: then it says so, and what it was to show is not lost."""
+
+    def __init__(self, report: Report) -> None:
+        super().__init__(report.name)
+        self.report, self.heading = report, report.heading
+
+    def _try(self, member: str, instead: Callable[[str], T], *args: Any) -> T:
+        try:
+            found: T = getattr(self.report, member)(*args)
+            return found
+        except Exception as error:
+            return instead(f"its report fails in {member}: {type(error).__name__}: {error}")
+
+    def summary(self, records: Sequence[Record], clients: int) -> Figures | None:
+        """That of the report, or of the default."""
+        return self._try("summary", lambda why: super(Careful, self).summary(records, clients), records, clients)
+
+    def rows(self, summary: Figures) -> list[tuple[str, str]]:
+        """Those of the report, or why there are none."""
+        return self._try("rows", lambda why: [(self.name, why)], summary)
+
+    def cells(self, summary: Figures) -> dict[str, str]:
+        """Those of the report, or why there are none."""
+        return self._try("cells", lambda why: {self.name: why}, summary)
+
+    def charts(self, records: Sequence[Record]) -> list[str]:
+        """Those of the report, or why there are none."""
+        return self._try("charts", self._card, records)
+
+    def details(self, folder: Folder) -> tuple[Figures, list[str]]:
+        """Those of the report, or why there are none."""
+        return self._try("details", lambda why: ({}, [f"{self.name}: {why}"]), folder)
+
+    def picture(self, folder: Folder, records: Sequence[Record]) -> str:
+        """That of the report, or why there is none."""
+        return self._try("picture", lambda why: "".join(self._card(why)), folder, records)
+
+    def _card(self, why: str) -> list[str]:
+        return [f'<div class="card">{escape(f"{self.name}: {why}")}</div>']
 
 
 def _numbers(figures: Mapping[str, Any]) -> dict[str, float]:
@@ -137,4 +185,4 @@ def cells_of(summaries: Mapping[str, Figures]) -> dict[str, str]:
 
 
 def _report(name: str) -> Report:
-    return REPORTS.get(name) or Report(name)
+    return Careful(REPORTS.get(name) or Report(name))

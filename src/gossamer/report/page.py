@@ -40,7 +40,7 @@ def write(folder: Folder) -> Path:
     """Write the page of a run; where its data is known, the split is drawn by class."""
     about, metrics = read_about(folder.path), read_metrics(folder.path)
     page = folder.path / "report.html"
-    drawn = {report.title: report.picture(folder, metrics) for report in reports_of(metrics)}
+    drawn = {report.heading: report.picture(folder, metrics) for report in reports_of(metrics)}
     pictures = {title: picture for title, picture in drawn.items() if picture}
     with files.told(f"{page} was not written"):
         name = folder.path.resolve().name

@@ -9,6 +9,7 @@ reason is told, and another worker takes its place.
 """
 
 import ctypes
+import importlib
 import io
 import mmap
 import multiprocessing
@@ -30,6 +31,9 @@ from gossamer.wire import Frame
 
 FORK = multiprocessing.get_context("fork")
 DIE_WITH_PARENT = 1  # Linux's PR_SET_PDEATHSIG
+
+LINES: set[Connection] = set()
+"""This process's ends of the lines to all workers, of whichever executor."""
 
 
 class SideBySide(AlwaysReady):
@@ -78,6 +82,7 @@ class SideBySide(AlwaysReady):
             result, state, length = pickle.loads(worker.recv_bytes())
         except EOFError:
             del self._workers[worker], self._known[worker]
+            _hang_up(worker)
             process.join()
             reason = f"its process died (exit code {process.exitcode}): out of memory?"
             return self._hire(len(room)), Done(order, Failure(reason))
@@ -90,9 +95,11 @@ class SideBySide(AlwaysReady):
 
     def _hire(self, room: int) -> Connection:
         """One more worker, with so much memory between the two processes for what its messages hold."""
+        importlib.import_module("torch._dynamo")  # as counting operations does: once here, and not in each worker
         here, there = FORK.Pipe()
+        LINES.add(here)
         between = mmap.mmap(-1, room + mmap.PAGESIZE)
-        process = FORK.Process(target=_work, args=(self.client, there, here, between), daemon=True)
+        process = FORK.Process(target=_work, args=(self.client, there, between), daemon=True)
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Ctrl-C is for this process alone
         try:
             process.start()
@@ -104,8 +111,9 @@ class SideBySide(AlwaysReady):
 
     def close(self) -> None:
         """Send the workers home."""
-        for worker, (process, _) in self._workers.items():
-            worker.close()
+        for worker in self._workers:
+            _hang_up(worker)
+        for process, _ in self._workers.values():
             process.join(timeout=1)
             if process.is_alive():
                 process.kill()
@@ -114,13 +122,20 @@ class SideBySide(AlwaysReady):
         self._known.clear()
 
 
-def _work(client: Client, orders: Connection, other_end: Connection, room: mmap.mmap) -> None:
+def _hang_up(worker: Connection) -> None:
+    """Close the line to a worker, which ends when it sees that."""
+    LINES.discard(worker)
+    worker.close()
+
+
+def _work(client: Client, orders: Connection, room: mmap.mmap) -> None:
     """A worker's life: orders in, answers out, until nobody sends any more.
 
     What a message holds is left in the room between the processes, where it fits, and only the rest is sent: whoever
     reads it does so before giving the next order.
     """
-    other_end.close()
+    for line in LINES:  # copies: while one is open, the worker at its other end does not see that the line is closed
+        line.close()
     ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
     torch.set_num_threads(1)
     common = b""
