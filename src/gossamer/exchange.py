@@ -22,7 +22,6 @@ import torch
 from torch import Tensor
 
 from gossamer.clients import Clients
-from gossamer.errors import ConfigError
 from gossamer.random import Key
 from gossamer.random import key as make_key
 from gossamer.types import Layout, Params, Part, State
@@ -248,42 +247,3 @@ class Outcome(NamedTuple):
     reason: str = ""
     cause: BaseException | None = None
     injected: bool = False
-
-
-OLD = {
-    "fit": "bind(context)",
-    "tells": "sections",
-    "notes": "end(carry, info) -> memory, sections",
-    "whole": "bind(context), which may refuse",
-    "from_first": "SolverMemory.init(context)",
-    "start": "ViewMemory.first(client)",
-    "personal": "a base class: ViewMemory, of a view; SolverMemory.deploy, of a solver",
-    "by_value": "sent(like, clock, key, memory), which is the whole model",
-    "nested": "a base class: NestedView",
-    "empty": "begin(state, assigned)",
-    "weigh": "fold(acc, arrival), which has arrival.samples",
-    "due": "assign(state, cohort, clock, key), which gives None",
-    "asks": "assign(state, cohort, clock, key)",
-    "places": "assign(state, cohort, clock, key)",
-    "moved": "Context.models",
-    "model": "download(state, assignment)",
-}
-"""Members of parts as version 0.1 had them, and what does their work now."""
-
-
-RETIRED = {
-    "View": ("fit", "start", "by_value"),
-    "Solver": ("fit", "tells", "notes", "whole", "from_first"),
-    "Server": ("fit", "due", "asks", "places", "moved"),
-}
-"""Those of them that no part of the same base has any more."""
-
-
-def check_part(part: object, kind: type, name: str) -> None:
-    """Refuse a part that is none, or that has the interface of version 0.1."""
-    members = RETIRED.get(kind.__name__, ()) if isinstance(part, kind) else OLD
-    old = [f"{member} is now {OLD[member]}" for member in members if hasattr(part, member)]
-    if isinstance(part, kind) and not old:
-        return
-    told = f": it has the interface of version 0.1: {'; '.join(old)}" if old else ""
-    raise ConfigError(f"{name} must be a gossamer {kind.__name__}, got {type(part).__name__}{told}")

@@ -9,9 +9,10 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from gossamer.codecs import Codec, Dense
-from gossamer.errors import Mistake, Setting, require, wrong
-from gossamer.exchange import Network, check_part
+from gossamer.errors import ConfigError, Mistake, Setting, require, wrong
+from gossamer.exchange import Network
 from gossamer.forms import Form, Weights
+from gossamer.interface import check_part
 from gossamer.samplers import Sampler, Uniform
 from gossamer.servers import Mean, Server
 from gossamer.solvers import Solver, SolverMemory
@@ -79,6 +80,10 @@ class Method:
     sampler: Sampler = field(default=Uniform(), metadata=QUIET)
 
     def __post_init__(self) -> None:
+        if not (isinstance(self.exchanges, tuple) and all(isinstance(each, Exchange) for each in self.exchanges)):
+            raise ConfigError(
+                "Method has a tuple of exchanges: write Method.of(view, solver, codec, server, ...) for one"
+            )
         require((len(self.exchanges) > 0, "a Method needs one exchange at least"))
         check_part(self.sampler, Sampler, "sampler")
         if self.tune is not None:

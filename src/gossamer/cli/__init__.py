@@ -10,6 +10,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 
+from gossamer.cli import sources
 from gossamer.cli.parsers import dispatch
 from gossamer.errors import ConfigError, GossamerError
 
@@ -28,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ConfigError as error:
         return _refuse(error.mistakes, 2, error if debug else None)
     except GossamerError as error:
-        return _refuse([str(error)], 1, error if debug else None)
+        return _refuse([f"{error}{_where(error.__cause__)}"], 1, error if debug else None)
     except ModuleNotFoundError as error:
         missing = str(error.name).partition(".")[0]
         package = PACKAGES.get(missing, missing)
@@ -40,6 +41,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except OSError as error:
         return _refuse([str(error)], 1)
+    except Exception as error:
+        if not (where := _where(error)):  # it is not in a file of the user's
+            raise
+        return _refuse([f"{type(error).__name__}: {error}{where}"], 1, error if debug else None)
+
+
+def _where(error: BaseException | None) -> str:
+    """Where in a file of the user's an error arose, or the one behind it, if it did."""
+    while error is not None and not (found := sources.place(error)):
+        error = error.__cause__
+    return f"{found}; --debug shows the traceback" if error is not None else ""
 
 
 def _refuse(mistakes: Sequence[str], status: int, error: BaseException | None = None) -> int:

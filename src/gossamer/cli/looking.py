@@ -153,7 +153,7 @@ def compare(arguments: argparse.Namespace) -> int:
     print(tables.side_by_side(names, summaries))
     if tables.tells_what_is_held(summaries):
         print(f"\n{tables.VALUES}: {tables.COUNTED}")
-    if differing := tables.differences(summaries):
+    if differing := tables.differences(summaries, [about["method"] for about, _ in both]):
         print(f"\nthese runs also differ in: {', '.join(differing)}")
     curves.draw(names, metrics, picture)
     print(f"\ncurves in {picture}")

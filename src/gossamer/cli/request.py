@@ -5,8 +5,8 @@ A request is plain data, kept in ``run.json``; resuming a run reads it back and 
 
 import inspect
 import typing
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +19,8 @@ from gossamer.data import DATASETS, SPLITS, Data, Split, load
 from gossamer.engines.options import AUTO, Options
 from gossamer.engines.simulate import Simulation
 from gossamer.errors import ConfigError, Mistake
-from gossamer.exchange import check_part
 from gossamer.forms import Weights
+from gossamer.interface import check_part
 from gossamer.method import Method
 from gossamer.methods import METHODS
 from gossamer.mistakes import Mistakes
@@ -127,7 +127,10 @@ def make_method(request: Request) -> Method:
     if all(flag.name in values for flag in known if flag.default is REQUIRED):
         method = _called(recipe, request.method, known, values, mistakes) or method
     if method is not None:
-        method = mistakes.attempt(with_parts, method, request) or method
+        made = mistakes.attempt(with_parts, method, request, values)
+        if made is not None and not mistakes.found:
+            mistakes.note(*_unused(recipe, known, values, request, made))
+        method = made or method
         for setting in request.sets:
             method = mistakes.attempt(assign, method, setting) or method
     mistakes.settle()
@@ -135,11 +138,24 @@ def make_method(request: Request) -> Method:
     return method
 
 
-def with_parts(method: Method, request: Request) -> Method:
-    """The method with other parts, where they were asked for."""
+def _unused(
+    recipe: Recipe, known: Sequence[Flag], values: dict[str, Any], request: Request, made: Method
+) -> Iterator[str]:
+    """Flags that change nothing, as the part that they are for was replaced by one of the user's own."""
+    replaced = [f"{_word(name)} {spec}" for name, spec in request.files().items() if name in PARTS]
+    for flag in known if replaced else ():
+        if flag.name not in values or flag.default in (REQUIRED, values[flag.name]):
+            continue
+        rest = {name: value for name, value in values.items() if name != flag.name}
+        if Mistakes().attempt(with_parts, call(recipe, request.method, rest), request, rest) == made:
+            yield f"{flag.word} changes nothing with {' and '.join(replaced)}, which has no field {flag.name}"
+
+
+def with_parts(method: Method, request: Request, values: Mapping[str, Any]) -> Method:
+    """The method with other parts, where they were asked for; ``values`` are those given for the recipe's flags."""
     mistakes = Mistakes()
     asked = {name: getattr(request, name) for name in PARTS if getattr(request, name)}
-    found = {name: mistakes.attempt(find_part, name, spec) for name, spec in asked.items()}
+    found = {name: mistakes.attempt(find_part, name, spec, values) for name, spec in asked.items()}
     silent = [name for name in found if name in ("codec", "down", "server")]
     if silent and not method.shared:
         mistakes.note(f"{' and '.join(map(_word, silent))}: {request.method} sends nothing")
@@ -151,8 +167,11 @@ def with_parts(method: Method, request: Request) -> Method:
     return method.with_parts(**{name: _lifted(part) for name, part in found.items() if part})
 
 
-def find_part(name: str, spec: str) -> Any:
-    """A part by its spec, or ``file.py:Name``: a part, or a class or function that makes one."""
+def find_part(name: str, spec: str, values: Mapping[str, Any]) -> Any:
+    """A part by its spec, or ``file.py:Name``: a part, or a class or function that makes one.
+
+    A class is given what the recipe's flags say for fields of the same names.
+    """
     kind, known = PARTS[name]
     if not sources.is_file(spec):
         if not known:
@@ -161,7 +180,8 @@ def find_part(name: str, spec: str) -> Any:
     label = f"{_word(name)} {spec}"
     found = sources.load(spec, label)
     if isinstance(found, type) or (callable(found) and not isinstance(found, kind)):
-        found = sources.called(label, found)
+        own = {field.name for field in fields(found) if field.init} if is_dataclass(found) else set()
+        found = sources.called(label, found, **{field: value for field, value in values.items() if field in own})
     check_part(found, kind, label)
     return found
 
@@ -184,12 +204,29 @@ def _called(
             method = call(recipe, name, {field: value for field, value in values.items() if field not in wrong})
             return None if wrong else method
         except ConfigError as error:
-            told = [by_flags(mistake, known) for mistake in error.mistakes]
+            left = {field: value for field, value in values.items() if field not in wrong}
+            told = [blamed(recipe, name, known, left, mistake) for mistake in error.mistakes]
         mistakes.note(*(text for text, _ in told))
         more = {field for _, fields in told for field in fields} & values.keys() - wrong
         if not more or any(flag.default is REQUIRED for flag in known if flag.name in more):
             return None
         wrong |= more
+
+
+def blamed(
+    recipe: Recipe, name: str, known: Sequence[Flag], values: dict[str, Any], mistake: Mistake
+) -> tuple[str, set[str]]:
+    """A mistake by the flags that it is about; where it names none, by the flag without which it is not made."""
+    text, found = by_flags(mistake, known)
+    if found:
+        return text, found
+    for flag in known:
+        if flag.name in values and flag.default is not REQUIRED:
+            others = Mistakes()
+            others.attempt(call, recipe, name, {field: v for field, v in values.items() if field != flag.name})
+            if mistake not in others.found:
+                return f"{flag.word}: {text}", {flag.name}
+    return text, found
 
 
 def call(recipe: Recipe, name: str, values: dict[str, Any]) -> Method:

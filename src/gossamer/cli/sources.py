@@ -64,10 +64,10 @@ def called(label: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwar
         raise
     except (Exception, SystemExit) as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ConfigError(f"{label} fails: {said}{_place(error)}") from error
+        raise ConfigError(f"{label} fails: {said}{place(error)}") from error
 
 
-def _place(error: BaseException) -> str:
+def place(error: BaseException) -> str:
     """Where in the user's files an error arose; a syntax error says so itself."""
     known = {getattr(m, "__file__", None) for name, m in sys.modules.items() if name.startswith("gossamer_user_")}
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in known]

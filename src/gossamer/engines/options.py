@@ -48,6 +48,7 @@ class Options:
             (self.executor in (AUTO, *EXECUTORS), unknown("executor", self.executor, (AUTO, *EXECUTORS))),
             (0 <= self.failure_rate <= 1, wrong_argument("failure_rate", self.failure_rate, "must be in [0, 1]")),
             (self.eval_every >= 1, wrong_argument("eval_every", self.eval_every, "must be at least 1")),
+            (hasattr(self.channel, "fit"), wrong_argument("channel", self.channel, "must be a Channel")),
             _device(self.device),
         )
 

@@ -24,7 +24,7 @@ from gossamer.engines.client import Failure
 from gossamer.engines.inbox import Inbox, Reply
 from gossamer.engines.ledger import Ledger
 from gossamer.engines.options import Options
-from gossamer.errors import RunError
+from gossamer.errors import ConfigError, RunError
 from gossamer.exchange import GLOBAL, Assignment, Outcome
 from gossamer.machine import machine
 from gossamer.method import Method
@@ -102,6 +102,10 @@ class Rounds(ABC):
     """A run in progress: the method, the task, and what server and clients remember."""
 
     def __init__(self, method: Method, task: Task, options: Options, request: dict[str, Any] | None = None) -> None:
+        if not isinstance(method, Method):
+            name = getattr(method, "__name__", "")
+            made = f": write {name}()" if name else ""
+            raise ConfigError(f"method must be a gossamer Method, got a {type(method).__name__}{made}")
         self.task, self.options = task, options
         self.cohort_size = options.cohort(task.clients)
         self.key = make_key(options.seed)
@@ -110,6 +114,10 @@ class Rounds(ABC):
         self.like = self.objective.initial()
         self.choice: dict[str, Any] = {"executor": options.executor}
         self.server: State = self.method.init(self.like, self.key)
+        if self.method.probe is not None and len(self.method.global_models(self.server)) > 1:
+            raise ConfigError(
+                f"{method.sampler} asks for losses of the global model, and this method has several models"
+            )
         self.clients, self.models = Clients(options.device), self.method.models
         self.metrics: list[Record] = []
         self.outcomes: list[Outcome] = []  # of the last round

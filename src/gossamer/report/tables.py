@@ -1,7 +1,7 @@
 """Runs as tables: one run in full, or several side by side."""
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -181,7 +181,14 @@ def _compared(summary: Summary, counted: bool) -> tuple[str, ...]:
     )
 
 
-def differences(summaries: Sequence[Summary]) -> list[str]:
-    """What else than the method differs between runs, so that nobody compares apples with pears unawares."""
+def differences(summaries: Sequence[Summary], methods: Sequence[Mapping[str, str]] = ()) -> list[str]:
+    """What else than the method differs between runs, so that nobody compares apples with pears unawares.
+
+    ``methods`` are the parts of each as text: where all runs are of one method, they too are compared.
+    """
     names = ("data", "model", "split", "clients", "per_round", "rounds", "seed", "channel", "executor")
-    return [name.replace("_", " ") for name in names if len({summary[name] for summary in summaries}) > 1]
+    found = [name.replace("_", " ") for name in names if len({summary[name] for summary in summaries}) > 1]
+    parts = dict.fromkeys(part for parts in methods for part in parts)
+    if len({summary["method"] for summary in summaries}) > 1:
+        return found
+    return found + [part for part in parts if len({parts.get(part) for parts in methods}) > 1]
