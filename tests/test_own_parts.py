@@ -10,7 +10,8 @@ from gossamer import SGD, ConfigError, Dense, Full, Mean, Method, PowerOfChoice,
 from gossamer.cli import main
 from gossamer.report import tables
 from gossamer.runs import read_about
-from gossamer.testing import tiny_task
+from gossamer.servers import MeasuredServer
+from gossamer.testing import check_server, tiny_task
 
 
 def old(base: type, **members: Any) -> Any:
@@ -156,3 +157,19 @@ def test_runs_of_one_method_are_told_apart_by_their_parts() -> None:
     both = [one.summary(), other.summary()]
     assert tables.differences(both, [one.about["method"], other.about["method"]]) == ["solver"]
     assert tables.differences(both, [one.about["method"], one.about["method"]]) == []
+
+
+@dataclass(frozen=True)
+class Measured(Mean, MeasuredServer):
+    """Figures that go wrong where nothing arrived, or cannot be kept."""
+
+    odd: bool = False
+
+    def measure(self, state: Any, acc: Any) -> Any:
+        return {"odd": object()} if self.odd else {"samples": 1 / acc.weight}
+
+
+@pytest.mark.parametrize(("odd", "told"), [(False, "nothing arrived"), (True, "the figure odd")])
+def test_a_measure_that_fails_is_found(odd: bool, told: str) -> None:
+    with pytest.raises(AssertionError, match=told):
+        check_server(Measured(odd=odd))

@@ -23,6 +23,7 @@ from gossamer.channels import Channel
 from gossamer.codecs import Codec
 from gossamer.codecs.base import memory_of
 from gossamer.engines import Result, simulate
+from gossamer.engines.ledger import Ledger
 from gossamer.errors import ConfigError, PayloadError, RunError
 from gossamer.exchange import Arrival, Outcome
 from gossamer.method import Exchange, Method
@@ -500,6 +501,9 @@ def check_server(server: Server, solver: Solver | None = None) -> None:
     assert all(_same(_flat(a), _flat(b)) for a, b in zip(models, down.models, strict=True)), (
         f"{server!r} moves the model though nothing arrived"
     )
+    if found.measured is not None:
+        with _named(server, "measure, of a round in which nothing arrived,"):
+            Ledger().measure(found.measured.measure(still, nothing))
     for client in cohort:
         with _named(server, "fold"):
             acc = server.fold(acc, _arrival(found, client, params))
@@ -508,7 +512,7 @@ def check_server(server: Server, solver: Solver | None = None) -> None:
     assert _same_state(state, before), f"{server!r} changed the state that it must only read"
     if found.measured is not None:
         with _named(server, "measure"):
-            found.measured.measure(after, acc)
+            Ledger().measure(found.measured.measure(after, acc))
     assert all(isinstance(leaf, Tensor) for leaf in tree.flatten(after).values()), (
         f"{server!r}: the state must be a nest of tensors"
     )

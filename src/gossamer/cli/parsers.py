@@ -47,6 +47,7 @@ def commands_parser() -> "Parser":
     """All commands; ``run`` is there for its line in the help."""
     top = Parser(prog="gossamer", description="Federated learning for thin devices and thin links.", allow_abbrev=False)
     top.add_argument("--version", action="version", version=f"gossamer {__version__}")
+    top.add_argument("--debug", action="store_true", help="show the traceback of an error; goes with every command")
     names = top.add_subparsers(title="commands", metavar="COMMAND")
     names.add_parser("run", help="run a method: gossamer run fedavg")
     resume = names.add_parser("resume", help="go on with a run that was interrupted")

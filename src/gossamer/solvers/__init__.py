@@ -2,6 +2,7 @@
 
 from gossamer.solvers.adam import Adam
 from gossamer.solvers.base import Gradient, Now, Solver, SolverMemory
+from gossamer.solvers.batches import InBatches
 from gossamer.solvers.ditto import Ditto
 from gossamer.solvers.meta import PerFedAvg
 from gossamer.solvers.noting import NotingSGD
@@ -20,6 +21,7 @@ __all__ = [
     "Ditto",
     "Exponential",
     "Gradient",
+    "InBatches",
     "NotingSGD",
     "Now",
     "PFedMe",

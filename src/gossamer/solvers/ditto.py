@@ -34,7 +34,7 @@ class Ditto(OwnModel, SGD):
     """SGD on the global model, then on a personal one that is pulled towards it.
 
     lr: learning rate, of both models
-    epochs: passes over the client's samples with the global model in each round (ignored when steps are given)
+    epochs: passes over the client's samples with the global model in each round, unless steps are given
     steps: steps with the global model in each round, however many samples there are; none means epochs count
     batch: samples in a batch, the last of an epoch may be smaller; none means all samples at once
     momentum: heavy-ball momentum, fresh for each model in every round

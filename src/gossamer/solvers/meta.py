@@ -31,7 +31,7 @@ class PerFedAvg(SGD):
     """SGD with gradients from one step ahead; each of its steps takes two batches.
 
     lr: learning rate
-    epochs: passes over the client's samples in each round (ignored when steps are given)
+    epochs: passes over the client's samples in each round, unless steps are given
     steps: steps in each round, each on two batches, however many samples there are; none means epochs count
     batch: samples in a batch, the last of an epoch may be smaller; none means all samples at once
     momentum: heavy-ball momentum, fresh in every round

@@ -34,7 +34,7 @@ class PFedMe(OwnModel, SGD):
     """SGD on a personal model that is held near the global one, which follows it.
 
     lr: learning rate of the global model
-    epochs: passes over the client's samples in each round (ignored when steps are given)
+    epochs: passes over the client's samples in each round, unless steps are given
     steps: steps of the global model in each round, however many samples there are; none means epochs count
     batch: samples in a batch, the last of an epoch may be smaller; none means all samples at once
     momentum: heavy-ball momentum of the personal model, fresh in every round

@@ -29,7 +29,7 @@ class SGD(InBatches):
     """Mini-batch SGD for a number of epochs or of steps.
 
     lr: learning rate
-    epochs: passes over the client's samples in each round (ignored when steps are given)
+    epochs: passes over the client's samples in each round, unless steps are given
     steps: steps in each round, however many samples the client has; none means epochs count
     batch: samples in a batch, the last of an epoch may be smaller; none means all samples at once
     momentum: heavy-ball momentum, fresh in every round
