@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("flwr")
 
-from gossamer import METHODS
+from gossamer import METHODS, ConfigError
 from gossamer.cli import main
 from gossamer.cli.deploying import NEW, Plan, plan, write_app
 from gossamer.cli.running import read
@@ -53,7 +53,7 @@ def own_files(tmp_path: Path) -> Path:
 def loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """The app's names, as Flower would load it."""
     monkeypatch.syspath_prepend(str(folder))
-    for name in ("my_task", "my_method"):
+    for name in ("my_task", "my_method", "my_parts"):
         sys.modules.pop(name, None)
     return runpy.run_path(str(folder / "app.py"))
 
@@ -76,6 +76,29 @@ def test_an_app_takes_files_along(own_files: Path, monkeypatch: pytest.MonkeyPat
     assert names["method"] == asked.method
     assert names["task"](None, {}).clients == asked.settings.nodes == 4
     assert "my_task.py" in (own_files / "app/README.md").read_text()
+
+
+def test_an_app_takes_the_files_of_parts_along(own_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (own_files / "my_parts.py").write_text(
+        "from dataclasses import dataclass\nfrom gossamer import SGD, Mean\n\n"
+        "@dataclass(frozen=True)\nclass Mine(Mean):\n    far: float = 1.0\n\n"
+        "@dataclass(frozen=True)\nclass Steps(SGD):\n    lr: float = 0.5\n"
+    )
+    parts = ["--server", f"{own_files}/my_parts.py:Mine", "--solver", f"{own_files}/my_parts.py:Steps"]
+    asked = planned(["fedavg", *parts, "--lr", "0.25", "--task", f"{own_files}/my_task.py:task"])
+    write_app(own_files / "app", asked)
+    assert (own_files / "app/my_parts.py").read_text() == (own_files / "my_parts.py").read_text()
+    method = loaded(own_files / "app", monkeypatch)["method"]
+    assert method.describe() == asked.method.describe()
+    assert (type(method.server).__module__, method.solver.lr) == ("my_parts", 0.25)
+
+
+def test_two_files_of_one_name_are_refused(own_files: Path) -> None:
+    (own_files / "other").mkdir()
+    (own_files / "other/my_task.py").write_text("from gossamer import Mean\n\nclass Mine(Mean):\n    pass\n")
+    words = ["--server", f"{own_files}/other/my_task.py:Mine", "--task", f"{own_files}/my_task.py:task"]
+    with pytest.raises(ConfigError, match="two files have one name"):
+        write_app(own_files / "app", planned(["fedavg", *words]))
 
 
 def test_an_apps_configuration_is_that_of_the_run(tmp_path: Path) -> None:

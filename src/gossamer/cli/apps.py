@@ -10,6 +10,7 @@ from string import Template
 from typing import Any, NamedTuple
 
 import gossamer
+from gossamer.cli import sources
 from gossamer.cli.flags import lines
 from gossamer.engines.flower import Settings
 from gossamer.errors import ConfigError
@@ -20,11 +21,11 @@ APP = "app"
 
 
 class Piece(NamedTuple):
-    """How something is written in the app: modules and names to import, the text, and the user's file it comes from."""
+    """How something is written in the app: modules and names to import, the text, and the user's files it needs."""
 
     imports: frozenset[tuple[str, str]]
     text: str
-    file: Path | None = None
+    files: frozenset[Path] = frozenset()
 
 
 def method_piece(recipe: Any, values: Mapping[str, Any], method: Method, file: Path | None) -> Piece:
@@ -36,7 +37,10 @@ def method_piece(recipe: Any, values: Mapping[str, Any], method: Method, file: P
     if other:
         parts = "".join(f"    {name}={_shown(value)},\n" for name, value in other.items())
         text = f"{text}.with_parts(\n{parts})"
-    return Piece(frozenset({(module, recipe.__name__), *_imports({**values, **other})}), text, file)
+    kinds = {*_kinds({**values, **other})}
+    files = {own for own in map(_file, kinds) if own} | ({file} if file else set())
+    imports = {(_home(kind), kind.__name__) for kind in kinds}
+    return Piece(frozenset({(module, recipe.__name__), *imports}), text, frozenset(files))
 
 
 def named_task(data: str, given: Mapping[str, Any]) -> Piece:
@@ -52,7 +56,7 @@ def named_task(data: str, given: Mapping[str, Any]) -> Piece:
 
 def own_task(file: Path, name: str) -> Piece:
     """A task in a file of the user's, which goes into the app."""
-    return Piece(frozenset({(_module(file), name if name == "task" else f"{name} as task")}), "", file)
+    return Piece(frozenset({(_module(file), name if name == "task" else f"{name} as task")}), "", frozenset({file}))
 
 
 def _module(file: Path) -> str:
@@ -64,7 +68,9 @@ def _module(file: Path) -> str:
 
 def write(folder: Path, method: Piece, task: Piece, settings: Settings, config: Mapping[str, Any]) -> None:
     """The app's folder; ``config`` is what a run can set besides the settings."""
-    copied = {piece.file for piece in (method, task) if piece.file}
+    copied = {file.resolve() for file in method.files | task.files}
+    if len({file.name for file in copied}) < len(copied):
+        raise ConfigError(f"two files have one name, and the app has them in one folder: {', '.join(map(str, copied))}")
     folder.mkdir(parents=True, exist_ok=True)
     for file in copied:
         shutil.copyfile(file, folder / file.name)
@@ -125,15 +131,26 @@ def _shown(value: Any) -> str:
     return f"{type(value).__name__}({_written(given)})"
 
 
-def _imports(values: Mapping[Any, Any]) -> Iterable[tuple[str, str]]:
-    """The parts that are written out among some values, and where they are imported from."""
+def _kinds(values: Mapping[Any, Any]) -> Iterable[type]:
+    """The classes of the parts that are written out among some values."""
     for value in values.values():
         if isinstance(value, tuple):
-            yield from _imports(dict(enumerate(value)))
+            yield from _kinds(dict(enumerate(value)))
         elif is_dataclass(value):
-            kind = type(value)
-            yield ("gossamer" if getattr(gossamer, kind.__name__, None) is kind else kind.__module__), kind.__name__
-            yield from _imports({f.name: getattr(value, f.name) for f in fields(value) if _differs(value, f)})
+            yield type(value)
+            yield from _kinds({f.name: getattr(value, f.name) for f in fields(value) if _differs(value, f)})
+
+
+def _home(kind: type) -> str:
+    """The module that a class is imported from."""
+    if file := _file(kind):
+        return _module(file)
+    return "gossamer" if getattr(gossamer, kind.__name__, None) is kind else kind.__module__
+
+
+def _file(kind: type) -> Path | None:
+    """The file of the user's that a class is in, if it is."""
+    return sources.file_of(kind.__module__)
 
 
 def _differs(value: Any, field: Field[Any]) -> bool:

@@ -14,6 +14,9 @@ from typing import ParamSpec, TypeVar
 from gossamer.errors import ConfigError, RunError
 from gossamer.specs import unknown
 
+USER = "gossamer_user_"
+"""What the names of modules begin with that are files of the user's."""
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -41,7 +44,7 @@ def load(spec: str, label: str) -> object:
 def _module(file: Path, label: str) -> ModuleType:
     """The file as a module, run once for as long as it stays the same, without leaving compiled files beside it."""
     source = file.read_bytes()
-    name = f"gossamer_user_{file.stem}_{hashlib.sha256(bytes(file) + source).hexdigest()[:16]}"
+    name = f"{USER}{file.stem}_{hashlib.sha256(bytes(file) + source).hexdigest()[:16]}"
     if name not in sys.modules:
         module = ModuleType(name)
         module.__file__ = str(file)
@@ -54,6 +57,11 @@ def _module(file: Path, label: str) -> ModuleType:
             del sys.modules[name]
             raise
     return sys.modules[name]
+
+
+def file_of(module: str) -> Path | None:
+    """The file of the user's that was loaded as a module, if it is one."""
+    return Path(str(sys.modules[module].__file__)) if module.startswith(USER) else None
 
 
 def called(label: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -69,7 +77,7 @@ def called(label: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwar
 
 def place(error: BaseException) -> str:
     """Where in the user's files an error arose; a syntax error says so itself."""
-    known = {getattr(m, "__file__", None) for name, m in sys.modules.items() if name.startswith("gossamer_user_")}
+    known = {getattr(m, "__file__", None) for name, m in sys.modules.items() if name.startswith(USER)}
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in known]
     return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
 
