@@ -23,7 +23,7 @@ check: $(READY)
 	@$(BIN)/mypy
 
 test: check
-	@$(BIN)/pytest -n 2 --dist loadgroup
+	@$(BIN)/pytest -n 2 --dist loadfile
 
 # Real Flower processes that are killed, come back and send garbage; some minutes
 deploy-test: $(READY)
@@ -31,7 +31,7 @@ deploy-test: $(READY)
 
 # What takes longer: every command on every page as it is written there, and large networks compiled; some minutes
 slow-test: $(READY)
-	@$(BIN)/pytest -m slow -n 2
+	@$(BIN)/pytest -m slow -n 2 --dist loadfile
 
 # Every method on a GPU against the CPU; needs torch, NumPy and safetensors alone
 gpu-test:

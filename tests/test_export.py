@@ -31,8 +31,6 @@ from gossamer.runs import RunFolder, read_server
 from gossamer.statistics import OfBatch, OfOwnBatch, OfTraining
 from gossamer.testing import tiny_task
 
-pytestmark = pytest.mark.xdist_group("export")  # whose one fixture takes long
-
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs/export.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.M | re.S)

@@ -40,7 +40,6 @@ def cosine(a: Tensor, b: Tensor) -> float:
 @pytest.mark.parametrize(
     "codec",
     [
-        OneBit(),
         OneBit(2.0, decoder="back-projection", length=2.0),
         OneBit(rows=9, fresh=False, retain="signs"),
         OneBit(retain="change", coefficient=0.5, accumulate=True),

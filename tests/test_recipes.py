@@ -79,7 +79,6 @@ def reached() -> Callable[[str], float]:
 
 
 @pytest.mark.slow
-@pytest.mark.xdist_group("defaults")
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch's compiler uses what torch deprecates
 @pytest.mark.parametrize("name", METHODS)
 def test_with_no_flags_every_method_learns(name: str, reached: Callable[[str], float]) -> None:

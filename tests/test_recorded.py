@@ -14,8 +14,6 @@ from typing import Any
 import pytest
 import torch
 
-pytestmark = pytest.mark.xdist_group("recorded")  # whose one fixture takes long
-
 HERE = Path(__file__).parent
 RECORD = HERE / f"recorded/torch-{torch.__version__.partition('+')[0]}.json"
 NAMES: dict[str, dict[str, str]] = json.loads((HERE / "recorded/names.json").read_text())

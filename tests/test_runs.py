@@ -92,17 +92,19 @@ def killed(out: Path, alone: bool, at: int) -> int | None:
     return process.exitcode
 
 
-def test_killed_at_every_moment_it_ends_with_the_same_bytes(tmp_path: Path) -> None:
+@pytest.mark.parametrize("apart", [5, pytest.param(1, marks=pytest.mark.slow)])
+def test_killed_at_every_moment_it_ends_with_the_same_bytes(apart: int, tmp_path: Path) -> None:
     """Every step towards the disk is a moment to die at: a new run is killed at each, then resumed to the end.
 
-    Clients that stay alone have all of these moments: the server's checkpoints, and files of what they remember.
+    Clients that stay alone have all of these moments: the server's checkpoints, and files of what they remember. Of
+    these every fifth is tried, or all of them (``make slow-test``).
     """
     method = local()
     go(method, tmp_path / "whole")
     expected = contents(tmp_path / "whole")
-    moments = 0
+    moments = 1 - apart
     while True:
-        moments += 1
+        moments += apart
         out = tmp_path / f"killed-{moments}"
         code = killed(out, True, moments)
         if code == 0:
