@@ -61,7 +61,7 @@ class BoundExchange:
         self._check()
 
     def _check(self) -> None:
-        """Refuse what no part can refuse by itself."""
+        """Refuse combinations that no single part can see."""
         marked = next((name for name in self.outline if name.startswith(sections.MARK)), None)
         kept = bool(self.first) or self.view_memory is not None or bool(self.solver_memory is self.solver)
         require(

@@ -51,31 +51,32 @@ def check_part(part: object, kind: type, name: str) -> None:
     old = OLD.get(kind.__name__, {})
     if not isinstance(part, kind):
         other = next((base.__name__ for base in type(part).__mro__ if base.__name__ in KINDS), None)
-        told = [f"which is a {other}"] if other else _told(old, (member for member in old if hasattr(part, member)))
-        said = f"{name} must be a gossamer {kind.__name__}, got {type(part).__name__}"
-        raise ConfigError(", ".join([said, *told]) if other else "".join([said, *told]))
+        told = f", which is a {other}" if other else _told(old, (member for member in old if hasattr(part, member)))
+        raise ConfigError(f"{name} must be a gossamer {kind.__name__}, got {type(part).__name__}{told}")
     own = dict(_own(part))
     known = {member for base in _library(part) for member in vars(base)}
     if told := _told(old, (member for member in old if member in own and member not in known)):
-        raise ConfigError(f"{name} {type(part).__name__}{told[0]}")
+        raise ConfigError(f"{name} {type(part).__name__}{told}")
     mistakes = [*_bases(part, own), *_signatures(part, own)]
     if mistakes:
         raise ConfigError(*(f"{name} {type(part).__name__}: {mistake}" for mistake in mistakes))
 
 
-def _told(old: dict[str, str], members: Iterator[str]) -> list[str]:
+def _told(old: dict[str, str], members: Iterator[str]) -> str:
     found = [f"{member} is now {old[member]}" for member in members]
-    return [f": it has the interface of version 0.1: {'; '.join(found)}"] if found else []
+    return f": it has the interface of version 0.1: {'; '.join(found)}" if found else ""
 
 
 def _library(part: object) -> list[type]:
+    """The classes of the library that a part is made of."""
     return [base for base in type(part).__mro__ if base.__module__.partition(".")[0] == "gossamer"]
 
 
 def _own(part: object) -> Iterator[tuple[str, Any]]:
     """Public members that classes outside of the library define."""
+    library = _library(part)
     for base in reversed(type(part).__mro__):
-        if base.__module__.partition(".")[0] != "gossamer" and base is not object:
+        if base not in library and base is not object:
             yield from ((member, value) for member, value in vars(base).items() if not member.startswith("_"))
 
 
@@ -94,7 +95,7 @@ def _signatures(part: object, own: dict[str, Any]) -> Iterator[str]:
         if not (inspect.isfunction(value) and inspect.isfunction(base)):
             continue
         wanted = [*inspect.signature(base).parameters.values()]
-        if any(parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD,) for parameter in wanted):
+        if any(parameter.kind is not parameter.POSITIONAL_OR_KEYWORD for parameter in wanted):
             continue
         try:
             inspect.signature(value).bind(*wanted)

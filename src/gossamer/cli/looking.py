@@ -48,14 +48,15 @@ def show(arguments: argparse.Namespace) -> int:
     path = Path(arguments.run)
     about, metrics = open_run(path), read_metrics(path)
     _load_reports(about, metrics)
+    if arguments.html:
+        print(page.write(_folder(path, about, _data_of(about))))
+        return 0
     summary = summarise(about, metrics)
     found = {report.name: report.details(Folder(path, summary["clients"])) for report in reports_of(metrics)}
     if arguments.json:
         figures = {name: {**figures, **found[name][0]} for name, figures in summary["figures"].items()}
         facts = summary | {"figures": figures, "parts": about["method"], "state": state(path, summary)}
         print(json.dumps(facts, indent=1, allow_nan=False))
-    elif arguments.html:
-        print(page.write(_folder(path, about, _data_of(about))))
     else:
         blocks = [lines for _, lines in found.values()]
         print(tables.full(path, about, metrics, state(path, summary), blocks))

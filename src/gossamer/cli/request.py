@@ -200,11 +200,11 @@ def _called(
     """
     wrong: set[str] = set()
     while True:
+        left = {field: value for field, value in values.items() if field not in wrong}
         try:
-            method = call(recipe, name, {field: value for field, value in values.items() if field not in wrong})
+            method = call(recipe, name, left)
             return None if wrong else method
         except ConfigError as error:
-            left = {field: value for field, value in values.items() if field not in wrong}
             told = [blamed(recipe, name, known, left, mistake) for mistake in error.mistakes]
         mistakes.note(*(text for text, _ in told))
         more = {field for _, fields in told for field in fields} & values.keys() - wrong

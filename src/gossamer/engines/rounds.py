@@ -41,7 +41,7 @@ Record = dict[str, Any]
 Watch = Callable[[Record], None]
 
 PATIENCE = 3
-"""After so many rounds in a row in which every client failed of itself, for various reasons, a run stops."""
+"""A run stops after this number of consecutive rounds in which every client failed, for various reasons."""
 
 
 @dataclass(frozen=True)
