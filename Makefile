@@ -21,6 +21,7 @@ check: $(READY)
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
+	@$(BIN)/lint-imports --no-logo --no-cache
 
 test: check
 	@$(BIN)/pytest -n 2 --dist loadfile

@@ -14,18 +14,18 @@ from typing import Any
 import torch
 from stopwatch import milliseconds
 
-from gossamer import codecs
-from gossamer.codecs import Codec, Dense
-from gossamer.codecs.base import memory_of
-from gossamer.random import fold, key, uniform
-from gossamer.types import Layout
+from gossamer.core.codec import memory_of
+from gossamer.core.random import fold, key, uniform
+from gossamer.core.types import Layout
+from gossamer.parts import codecs
+from gossamer.parts.codecs import Codec, Dense
 
 KEY = key(1)
 
 
 def found(only: list[str] | None) -> Iterator[Codec]:
     """One of each codec that Gossamer exports."""
-    for name in only or codecs.__all__:
+    for name in only or dir(codecs):
         kind: Any = getattr(codecs, name)
         if isinstance(kind, type) and issubclass(kind, Codec) and not inspect.isabstract(kind):
             yield made(kind)

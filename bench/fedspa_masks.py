@@ -3,7 +3,7 @@
     python bench/fedspa_masks.py [--models lenet5 vgg11 resnet18-gn] [--device cuda] [--executor captured] [--repeats 5]
 
 A client of the size that FedSpa's paper has, with random images: 5 epochs in batches of 128, density 0.5, the first
-round, whose search moves half of the mask. The search is all that `BoundPersonal.revise` does: a gradient of all
+round, whose search moves half of the mask. The search is all that `BoundPersonalMask.revise` does: a gradient of all
 entries on one batch, dropping, taking up, and coding the change for the wire. It is to take at most a tenth of the
 training time. On a CPU there is one thread, whose own time counts, so that a busy machine matters little; training is
 timed on few steps and multiplied, as its steps are all alike; the table says how many. Training and search take turns;
@@ -24,15 +24,15 @@ import torch
 from held import peak
 
 from gossamer import METHODS, Task
-from gossamer.engines.client import Client, Findings, Order
+from gossamer.core.exchange import GLOBAL
+from gossamer.core.jobs import Job, Trained
+from gossamer.core.random import fold, key
+from gossamer.core.types import Clock, Flops, Params, State
+from gossamer.engines.client import Client, ClientTask, TrainingInfo
 from gossamer.engines.executors import EXECUTORS, Executor, threads
 from gossamer.engines.executors.stacked import InChunks
-from gossamer.exchange import GLOBAL
-from gossamer.jobs import Job, Trained
-from gossamer.nets import build
-from gossamer.objective import Objective
-from gossamer.random import fold, key
-from gossamer.types import Clock, Flops, Params, State
+from gossamer.tasks.nets import build
+from gossamer.tasks.objective import Objective
 
 KEY, ROUNDS = key(0), 1000
 BATCH, EPOCHS = 128, 5
@@ -85,7 +85,7 @@ class Entrant(NamedTuple):
 
     client: Client
     executor: Executor
-    order: Order
+    client_task: ClientTask
     share: float
 
     @classmethod
@@ -95,28 +95,28 @@ class Entrant(NamedTuple):
         client, clock = Client(METHODS["fedspa"]().bind(objective), objective), Clock(0, ROUNDS, 0)
         server = client.method.init(objective.initial(), KEY)
         data = client.exchange.make_download(server, clock, KEY, GLOBAL, None, None).data
-        order = Order(clock, KEY, data, {}, objective.task.split.train(0))
+        client_task = ClientTask(clock, KEY, data, {}, objective.task.split.train(0))
         whole = len(client.exchange.solver.plan(setting.samples, KEY))
         few = setting.steps if device == "cpu" else whole
         runs = EXECUTORS[executor](client)
-        runs.prepare(order, 1)
-        return cls(client, runs, order._replace(limit=few), few / whole)
+        runs.prepare(client_task, 1)
+        return cls(client, runs, client_task._replace(limit=few), few / whole)
 
     def train(self, job: Job) -> Trained:
         if isinstance(self.executor, InChunks):
             with torch.no_grad():
-                return self.executor.group([(self.order, job)]).train()[0]
-        return self.client.train(self.order, job)
+                return self.executor.group([(self.client_task, job)]).train()[0]
+        return self.client.train(self.client_task, job)
 
     def measure(self, clock: Callable[[Callable[[], object]], float]) -> dict[str, float]:
         """Milliseconds of a whole round's training, and of the search that follows."""
         view, found = self.client.exchange.view_memory, list[Trained]()
         assert view is not None
-        job = self.client.open(self.order)
+        job = self.client.read_download(self.client_task)
         training = clock(lambda: found.append(self.train(job))) / self.share
-        info, now = Findings(self.client, job, found[0]), view.first(0)
-        gradient = clock(lambda: Findings(self.client, job, found[0]).gradient())
-        search = clock(lambda: view.revise(now, info, job.clock, fold(job.key, "view")))
+        info, hyperparams = TrainingInfo(self.client, job, found[0]), view.first(0)
+        gradient = clock(lambda: TrainingInfo(self.client, job, found[0]).gradient())
+        search = clock(lambda: view.revise(hyperparams, info, job.clock, fold(job.key, "view")))
         return {"train": training, "gradient": gradient, "search": search}
 
 
@@ -127,14 +127,15 @@ def searches(models: list[str], device: str, executor: str, repeats: int) -> Non
     for model in models:
         racer = Entrant.of(model, device, executor)
         turns = [racer.measure(clock) for _ in range(WARM_UP[device] + repeats)][WARM_UP[device] :]
-        times = {part: statistics.median(turn[part] for turn in turns) for part in turns[0]}
-        ratios = sorted(turn["search"] / turn["train"] for turn in turns)
+        times = {part: statistics.median(stage[part] for stage in turns) for part in turns[0]}
+        ratios = sorted(stage["search"] / stage["train"] for stage in turns)
         ratio = statistics.median(ratios)
         told = " | ".join(f"{times[part]:,.1f} ms" for part in ("train", "search", "gradient"))
         spread = f"{100 * ratio:.1f} % ({100 * ratios[0]:.1f} to {100 * ratios[-1]:.1f})"
         verdict = "" if ratio <= MOST else ", MORE than asked"
         print(
-            f"| `{model}` | {SETTINGS[model].samples} | {racer.order.limit} | {told} | {spread}{verdict} |", flush=True
+            f"| `{model}` | {SETTINGS[model].samples} | {racer.client_task.limit} | {told} | {spread}{verdict} |",
+            flush=True,
         )
 
 

@@ -30,12 +30,13 @@ import numpy as np
 import torch
 from torch import nn
 
-from gossamer import METHODS, Options, Task, tree
-from gossamer.data import Data, Samples, Split
+from gossamer import METHODS, Options, Task
+from gossamer.core import tree
+from gossamer.core.types import State
 from gossamer.engines.executors import threads
 from gossamer.engines.simulate import Simulation
-from gossamer.runs import checkpoints, read_metrics
-from gossamer.types import State
+from gossamer.runs.folder import checkpoints, read_metrics
+from gossamer.tasks.data import Data, Samples, Split
 
 FILLING, ROUNDS = 5, 9
 """Rounds in which masks are handed out, and all rounds."""

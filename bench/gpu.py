@@ -19,12 +19,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from gossamer import METHODS, Method, Options, Task, fedavg, fedmrn, simulate
-from gossamer.data import load
-from gossamer.engines.ledger import Ledger
+from gossamer.core.random import key
+from gossamer.engines.metrics import Ledger
 from gossamer.engines.simulate import Simulation
-from gossamer.nets import build
-from gossamer.random import key
-from gossamer.tasks import deal
+from gossamer.tasks.data import load
+from gossamer.tasks.nets import build
+from gossamer.tasks.task import deal
 from gossamer.testing import tiny_task
 
 EXECUTORS = ("one-by-one", "stacked", "captured")
@@ -104,7 +104,7 @@ def race(task: Task, rounds: int) -> None:
         print(f"{name:12} {median:.3f} s a round, {base / median:.1f}x the plain loop")
 
 
-def rehearsal(task: Task, rounds: int) -> None:
+def surrogate_context(task: Task, rounds: int) -> None:
     """What it costs that training feels its codec: FedMRN beside FedAvg, captured, in turns."""
     options = {"rounds": rounds, "per_round": 10, "device": "cuda", "executor": "captured"}
     methods = {
@@ -131,7 +131,7 @@ def main() -> None:
             print(f"{executor:12} {name:12} {difference(recipe(), executor):.1e}", flush=True)
     if given.only != "agreement":
         race(fashion(given.data_dir), given.rounds)
-        rehearsal(fashion(given.data_dir), given.rounds)
+        surrogate_context(fashion(given.data_dir), given.rounds)
 
 
 if __name__ == "__main__":

@@ -19,11 +19,11 @@ import torch
 from stopwatch import milliseconds
 from torch import Tensor
 
-from gossamer.codecs import Codec, Lift
-from gossamer.codecs.masked_noise import MaskedNoise
-from gossamer.codecs.packing import unbits
-from gossamer.random import Key, fold, key, uniform
-from gossamer.types import Layout, Payload
+from gossamer.core.bits import unbits
+from gossamer.core.random import Key, fold, key, uniform
+from gossamer.core.types import Layout, Payload
+from gossamer.parts.codecs import Codec, OnWeights
+from gossamer.parts.codecs.masked_noise import MaskedNoise
 
 CLIENTS = 10
 WEIGHTS = [0.3 + client / 7 for client in range(CLIENTS)]
@@ -70,7 +70,7 @@ def on_cpu(codec: MaskedNoise, entries: int, repeats: int = 15) -> None:
     torch.set_num_threads(1)
     kinds: dict[str, tuple[Codec, Layout]] = {
         "alone": (codec, vector(entries)),
-        "a model's": (Lift(codec), model(entries)),
+        "a model's": (OnWeights(codec), model(entries)),
     }
     sent = {name: messages(mine, layout, "cpu")[:1] for name, (mine, layout) in kinds.items()}
     sums = {name: torch.zeros(layout.size) for name, (_, layout) in kinds.items()}
@@ -91,7 +91,7 @@ def on_cpu(codec: MaskedNoise, entries: int, repeats: int = 15) -> None:
 def on_gpu(codec: MaskedNoise, entries: int) -> None:
     print(codec)
     layout = vector(entries)
-    fused, lifted = on_gpu_folds(codec, layout), on_gpu_folds(Lift(codec), model(entries))
+    fused, lifted = on_gpu_folds(codec, layout), on_gpu_folds(OnWeights(codec), model(entries))
     acc, sent = torch.zeros(entries, device="cuda"), messages(codec, layout, "cuda")
     plainly = milliseconds(lambda: plain(codec, acc, sent), "cuda")
     print(f"  {CLIENTS} folds alone {fused:.3f} ms, a model's {lifted:.3f} ms, plainly {plainly:.3f} ms")

@@ -25,9 +25,9 @@ from fedspa_masks import clock_of
 
 from gossamer import METHODS, Method, Options, Task
 from gossamer.engines.executors import threads
-from gossamer.engines.ledger import Ledger
+from gossamer.engines.metrics import Ledger
 from gossamer.engines.simulate import Simulation
-from gossamer.nets import build
+from gossamer.tasks.nets import build
 
 STEPS, BATCH, SAMPLES = 20, 20, 400
 ALIKE, SUITED = 1e9, 160.0
@@ -95,7 +95,7 @@ def race(setting: str, device: str, executor: str, repeats: int) -> None:
     options = {"rounds": rounds, "device": device, "executor": executor}
     entrants = {name: Entrant(method, problem, options) for name, method in field(setting).items()}
     turns = [{name: each.measure(clock) for name, each in entrants.items()} for _ in range(rounds)][WARM_UP:]
-    times = {name: statistics.median(turn[name] for turn in turns) for name in entrants}
+    times = {name: statistics.median(stage[name] for stage in turns) for name in entrants}
     print(f"\n{setting}: {problem.clients} clients, {device}, {executor}, {repeats} turns\n")
     print("| method | a round | times FedAvg |\n| --- | ---: | ---: |")
     for name, taken in times.items():

@@ -23,9 +23,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer import METHODS, Task, mixing, simulate
+from gossamer import METHODS, Task, simulate
 from gossamer.engines.executors import threads
-from gossamer.runs import read_server
+from gossamer.parts.servers import mixing
+from gossamer.runs.folder import read_server
 
 MOST = 2 * 2**30
 FEW, KEPT = 200, (10, 25, 50, 100, 200)

@@ -7,7 +7,7 @@ import torch
 from stopwatch import milliseconds
 from torch import Tensor
 
-from gossamer.random import Key, fold, key, uniform, words, words_by_tensor_ops
+from gossamer.core.random import Key, fold, key, uniform, words, words_by_tensor_ops
 
 SIZES = (0, 1, 5, 1_024, 1_000_003)
 STARTS = (0, 1, 2, 3, 7, 2**31 - 1, 2**40 + 3, 2**63 + 1, 2**64 - 1_000_003)

@@ -23,9 +23,19 @@ import torch
 from held import peak
 from torch import Tensor
 
-from gossamer.codecs.noise import draw
-from gossamer.random import Key, key
-from gossamer.sensing import KINDS, Kind, Matrix, Sensing, add_signs, amp, back_projection, least_squares, pack_signs
+from gossamer.core.random import Key, key
+from gossamer.core.random.noise import draw
+from gossamer.parts.codecs.sensing import (
+    KINDS,
+    Kind,
+    Matrix,
+    Sensing,
+    add_signs,
+    amp,
+    back_projection,
+    least_squares,
+    pack_signs,
+)
 
 KEPT, RATIO, OWN, ASKED = (1.0, 0.5, 0.1), 0.25, 0.7, 2.0
 REPEATS, TURNS = 3, 7
@@ -89,9 +99,9 @@ def server(kind: Kind, n: int, rows: int, devices: int) -> None:
         told(name, adding, lambda: decode(sensing.matrix(n, at), y), mean)  # noqa: B023
 
 
-def told(name: str, adding: Taken, decoded: Callable[[], Tensor], mean: Tensor) -> None:
+def told(name: str, fold_into: Taken, decoded: Callable[[], Tensor], mean: Tensor) -> None:
     taken = best(decoded)
-    whole = adding.wall + taken.wall
+    whole = fold_into.wall + taken.wall
     verdict = "as asked" if whole < ASKED else "NOT as asked"
     print(f"    {name}: {taken}, with the sum {whole:.2f} s, {verdict};", end=" ")
     print(f"{peak(decoded, 'cpu') / 2**20:.0f} MiB; cosine {cosine(decoded(), mean):.3f}")

@@ -4,11 +4,11 @@
 
 ResNet18 on random images of CIFAR-10's shape, batches of 10, SGD with momentum and clipping; on a CPU one thread.
 
-First a step at each width beside the full one: memory as gossamer.memory works it out, memory as measured (the peak of
-what PyTorch allocates, from opening the server's message to the end of training), and milliseconds. At 1/16 of the
-width at most 12 % of the memory and a fifth of the time are asked for, on a CPU. Then a round of five clients, one of
-each width: as narrow networks, and with the same channels as masks on the whole network. The former is to be at least
-twice as fast on a CPU. Everything takes turns; times are medians.
+First a step at each width beside the full one: memory as gossamer.tasks.memory works it out, memory as measured (the
+peak of what PyTorch allocates, from opening the server's message to the end of training), and milliseconds. At 1/16 of
+the width at most 12 % of the memory and a fifth of the time are asked for, on a CPU. Then a round of five clients, one
+of each width: as narrow networks, and with the same channels as masks on the whole network. The former is to be at
+least twice as fast on a CPU. Everything takes turns; times are medians.
 """
 
 import argparse
@@ -22,21 +22,21 @@ import stopwatch
 import torch
 from held import peak
 
-from gossamer import SGD, Dense, Mean, Method, Options, Task
-from gossamer.capacity import SHARES
-from gossamer.engines.client import Client, Order
+from gossamer import SGD, Dense, Mean, Method, Options, Task, compose
+from gossamer.core.exchange import GLOBAL, Context
+from gossamer.core.jobs import Job
+from gossamer.core.random import Key, key
+from gossamer.core.types import Clock, Params, Part, State
+from gossamer.engines.client import Client, ClientTask
 from gossamer.engines.executors import EXECUTORS, Executor, threads
 from gossamer.engines.executors.stacked import InChunks
-from gossamer.engines.ledger import Ledger
+from gossamer.engines.metrics import Ledger
 from gossamer.engines.simulate import Simulation
-from gossamer.exchange import GLOBAL, Context
-from gossamer.jobs import Job
-from gossamer.nets import build
-from gossamer.objective import Objective
-from gossamer.random import Key, key
-from gossamer.types import Clock, Params, Part, State
-from gossamer.views import BoundView, Channels, View
-from gossamer.views.channels import BoundChannels
+from gossamer.fleet.capacity import SHARES
+from gossamer.parts.views import BoundView, View, WidthSlice
+from gossamer.parts.views.width_slice import BoundWidthSlice
+from gossamer.tasks.nets import build
+from gossamer.tasks.objective import Objective
 
 KEY, CLOCK = key(0), Clock(0, 1, 0)
 SHAPE, BATCH = torch.Size([3, 32, 32]), 10
@@ -50,7 +50,7 @@ MEMORY, TIME, ROUND = 0.12, 0.2, 2.0
 class Masked(View):
     """The same channels as those of a narrower network, but as 0 and 1 on all entries of the whole one."""
 
-    channels: Channels
+    channels: WidthSlice
 
     def bind(self, context: Context) -> "BoundMasked":
         return BoundMasked(self.channels.bind(context))
@@ -60,7 +60,7 @@ class Masked(View):
 class BoundMasked(BoundView):
     """The same for a network."""
 
-    channels: BoundChannels
+    channels: BoundWidthSlice
 
     def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
         narrow = self.channels.part(like, clock, key)
@@ -69,7 +69,7 @@ class BoundMasked(BoundView):
 
 def method(view: Any, device: str) -> Method:
     solver = SGD(0.01, steps=STEPS[device], batch=BATCH, momentum=0.9, weight_decay=5e-4, clip=1.0)
-    return Method.of(view, solver, Dense(), Mean("uniform", over="holders"))
+    return compose(view, solver, Dense(), Mean("uniform", over="holders"))
 
 
 def task(clients: int, device: str) -> Task:
@@ -87,37 +87,39 @@ class Entrant(NamedTuple):
 
     client: Client
     executor: Executor
-    order: Order
+    client_task: ClientTask
 
     @classmethod
     def of(cls, share: float, device: str, executor: str) -> "Entrant":
         objective = Objective(task(1, device), device, KEY)
-        made = method(Channels((share,)), device).bind(objective)
+        made = method(WidthSlice((share,)), device).bind(objective)
         client, state = Client(made, objective), made.init(objective.initial(), KEY)
         data = made.training.make_download(state, CLOCK, KEY, GLOBAL, None, None).data
-        order = Order(CLOCK, KEY, data, {}, objective.task.split.train(0))
+        client_task = ClientTask(CLOCK, KEY, data, {}, objective.task.split.train(0))
         runs = EXECUTORS[executor](client)
-        runs.prepare(order, 1)
-        return cls(client, runs, order)
+        runs.prepare(client_task, 1)
+        return cls(client, runs, client_task)
 
     def train(self, job: Job) -> None:
         if isinstance(self.executor, InChunks):
             with torch.no_grad():
-                self.executor.group([(self.order, job)]).train()
+                self.executor.group([(self.client_task, job)]).train()
         else:
-            self.client.train(self.order, job)
+            self.client.train(self.client_task, job)
 
     def estimate(self) -> int:
-        """Bytes as gossamer.memory works them out."""
-        return self.client.objective.memory(self.client.open(self.order).start, self.client.exchange.solver)
+        """Bytes as gossamer.tasks.memory works them out."""
+        return self.client.objective.memory(
+            self.client.read_download(self.client_task).start, self.client.exchange.solver
+        )
 
     def memory(self, device: str) -> int:
         """Bytes as they are allocated, operation by operation."""
-        return peak(lambda: self.client.train(self.order, self.client.open(self.order)), device)
+        return peak(lambda: self.client.train(self.client_task, self.client.read_download(self.client_task)), device)
 
     def step(self, device: str) -> float:
         """Milliseconds of one step."""
-        job = self.client.open(self.order)
+        job = self.client.read_download(self.client_task)
         return _clock(device)(lambda: self.train(job)) / STEPS[device]
 
 
@@ -125,7 +127,7 @@ def steps(device: str, executor: str, repeats: int) -> None:
     field = {share: Entrant.of(share, device, executor) for share in SHARES}
     turns = [{share: each.step(device) for share, each in field.items()} for _ in range(1 + repeats)][1:]
     sizes = {share: (each.estimate(), each.memory(device)) for share, each in field.items()}
-    times = {share: statistics.median(turn[share] for turn in turns) for share in SHARES}
+    times = {share: statistics.median(stage[share] for stage in turns) for share in SHARES}
     print("| width | memory by shapes | of full | as measured | of full | a step | of full |\n|" + " ---: |" * 7)
     for share in SHARES:
         pairs = [(size / 2**20, size / full, "MiB") for size, full in zip(sizes[share], sizes[1.0], strict=True)]
@@ -143,7 +145,7 @@ def steps(device: str, executor: str, repeats: int) -> None:
 
 
 def rounds(device: str, executor: str, repeats: int) -> None:
-    clients, channels = range(len(SHARES)), Channels(SHARES)
+    clients, channels = range(len(SHARES)), WidthSlice(SHARES)
     views = {"narrow networks": channels, "masks on the whole network": Masked(channels)}
     options: dict[str, Any] = {"rounds": 1 + repeats, "device": device, "executor": executor}
     field = {name: _simulation(view, device, options) for name, view in views.items()}

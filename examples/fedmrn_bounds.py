@@ -14,7 +14,7 @@ as it was found, the largest of any round until then. Bounds that use only the l
 
 The noise is eta S G with the learning rate eta at which a round begins: just as much as its S steps can move an entry.
 The theorems have twice that, and Theorem 1 the first round's for ever. But then changes that get smaller drown in it,
-and no q holds for all of them: see gossamer.theory. Masks are rehearsed at every step, as in the proofs.
+and no q holds for all of them: see gossamer.analysis.theory. Masks are rehearsed at every step, as in the proofs.
 """
 
 import argparse
@@ -28,11 +28,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from gossamer.codecs.masked_noise import MaskedNoise
-from gossamer.random import Key, choice, fold, key, uniform
-from gossamer.report.curves import COLOURS
-from gossamer.theory import (
-    Setting,
+from gossamer.analysis.theory import (
+    BoundSetting,
     masking_error,
     noise_magnitude,
     nonconvex_bound,
@@ -40,7 +37,10 @@ from gossamer.theory import (
     strongly_convex_bound,
     strongly_convex_rate,
 )
-from gossamer.types import Layout
+from gossamer.core.random import Key, choice, fold, key, uniform
+from gossamer.core.types import Layout
+from gossamer.parts.codecs.masked_noise import MaskedNoise
+from gossamer.runs.report.curves import COLOURS
 
 CLIENTS, COHORT, STEPS, SAMPLES, ENTRIES = 20, 5, 3, 40, 4
 RIDGE = 0.05
@@ -106,12 +106,12 @@ class Problem:
         """F(w) - F*."""
         return float((self.losses(w) - self.losses(self.best)).mean())
 
-    def setting(self, radius: float) -> Setting:
+    def setting(self, radius: float) -> BoundSetting:
         """The theorems' constants where no weights are longer than ``radius``."""
         longest = float(self.x.norm(dim=-1).max())
         curvature = torch.linalg.eigvalsh(self.x.mT @ self.x / SAMPLES / 4).max()
         gamma = (self.losses(self.best) - self.losses(self.least(together=False))).mean()
-        return Setting(
+        return BoundSetting(
             smoothness=float(curvature) + RIDGE,
             gradient=longest + RIDGE * radius,
             deviation=longest,
@@ -150,7 +150,7 @@ class Runs:
     count: int
 
     @cached_property
-    def setting(self) -> Setting:
+    def setting(self) -> BoundSetting:
         return self.problem.setting(self.radius)
 
     def courses(self, rates: Sequence[float], masked: bool) -> list[Course]:
@@ -170,11 +170,14 @@ class Runs:
         """What all clients would send."""
         alpha = noise_magnitude(self.setting, rates[0] / 2)
         codec = MaskedNoise(signed=True, noise="bernoulli", alpha=alpha, progressive=False)
-        change, aid = torch.zeros(CLIENTS, ENTRIES, dtype=torch.float64), codec.rehearsal(LAYOUT, STEPS, at, w.device)
+        change, context = (
+            torch.zeros(CLIENTS, ENTRIES, dtype=torch.float64),
+            codec.surrogate_context(LAYOUT, STEPS, at, w.device),
+        )
         picked = (uniform(fold(at, "samples"), STEPS * CLIENTS) * SAMPLES).long().view(STEPS, CLIENTS)
         for step, rate in enumerate(rates):
             course.squares.append(float(self.problem.slope(w + change.mean(0)).square().sum()))
-            here = w + (codec.rehearse({"w": change}, aid, torch.tensor(step))["w"] if masked else change)
+            here = w + (codec.surrogate({"w": change}, context, torch.tensor(step))["w"] if masked else change)
             if float(here.norm(dim=-1).max()) > self.radius:
                 raise Outside
             change = change - rate * self.problem.slopes(here, picked[step])
@@ -185,7 +188,7 @@ class Runs:
         return codec.decode(codec.encode(change.view(-1), LAYOUT, at), LAYOUT, at).view_as(change)
 
 
-def within(problem: Problem, count: int, work: Callable[[Runs], list[Row]]) -> tuple[Setting, list[Row]]:
+def within(problem: Problem, count: int, work: Callable[[Runs], list[Row]]) -> tuple[BoundSetting, list[Row]]:
     """What comes of the work where no run leaves its radius: it is widened until none does."""
     radius = 2 * float(problem.best.norm())
     while True:

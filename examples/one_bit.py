@@ -3,19 +3,20 @@
 python examples/one_bit.py
 """
 
-from gossamer import Codec, Dense, Eden, Feedback, Lift, MaskedNoise, Task, Ternary, TopK, fedavg, nets, simulate
-from gossamer.data import load
-from gossamer.random import key
-from gossamer.tasks import deal
+from gossamer import Codec, Dense, Eden, Feedback, MaskedNoise, OnWeights, Task, Ternary, TopK, fedavg, simulate
+from gossamer.core.random import key
+from gossamer.tasks import nets
+from gossamer.tasks.data import load
+from gossamer.tasks.task import deal
 
 CODECS: dict[str, Codec] = {
     "every entry as a float": Dense(),
     "half precision": Dense("float16"),
-    "3 % largest, the rest later": Lift(Feedback(TopK(0.03))),
-    "-1, 0 or 1": Lift(Ternary(), each=True),
-    "two bits, rotated": Lift(Eden(2)),
-    "one bit, rotated": Lift(Eden(1)),
-    "one bit, learned while training": Lift(MaskedNoise(alpha=0.02)),
+    "3 % largest, the rest later": OnWeights(Feedback(TopK(0.03))),
+    "-1, 0 or 1": OnWeights(Ternary(), per_tensor=True),
+    "two bits, rotated": OnWeights(Eden(2)),
+    "one bit, rotated": OnWeights(Eden(1)),
+    "one bit, learned while training": OnWeights(MaskedNoise(alpha=0.02)),
 }
 
 

@@ -6,7 +6,7 @@
 Every parameter becomes a flag. It needs a type and should have a default. What it means is read from the docstring.
 """
 
-from gossamer import SGD, Dense, Exponential, Full, Mean, Method
+from gossamer import SGD, Dense, Exponential, Full, Mean, Method, compose
 
 
 def my_recipe(
@@ -18,4 +18,4 @@ def my_recipe(
     equal: every client counts the same, however many samples it has
     """
     solver = SGD(lr, epochs, batch=16, momentum=momentum, schedule=Exponential(decay))
-    return Method.of(Full(), solver, Dense(), Mean("uniform" if equal else "samples"))
+    return compose(Full(), solver, Dense(), Mean("uniform" if equal else "samples"))

@@ -4,9 +4,9 @@ python examples/thin_clients.py
 """
 
 from gossamer import Task, fedavg, simulate, submodel_rolling
-from gossamer.capacity import SHARES
 from gossamer.engines import Options
 from gossamer.engines.simulate import Simulation
+from gossamer.fleet.capacity import SHARES
 
 ROUNDS = 10
 task = Task.named("digits", model="mlp", clients=20)

@@ -3,10 +3,11 @@
 python examples/who_to_learn_with.py
 """
 
-from gossamer import Task, fedavg, local, mixing, simulate
+from gossamer import Task, fedavg, local, simulate
 from gossamer.engines import Options
 from gossamer.engines.simulate import Simulation
 from gossamer.methods import perm
+from gossamer.parts.servers import mixing
 
 CLIENTS, ROUNDS, LR, EPOCHS = 12, 24, 0.5, 3
 task = Task.named("two-populations", clients=CLIENTS)

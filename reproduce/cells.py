@@ -19,20 +19,20 @@ import numpy as np
 import torch
 from torch import nn
 
-from gossamer import METHODS, Magnitude, Method, Task, Wireless, simulate
-from gossamer.codecs import Lift
-from gossamer.data import load
-from gossamer.engines.rounds import Result
-from gossamer.errors import ConfigError
-from gossamer.fleet import Fleet
-from gossamer.nets import build
-from gossamer.nets.dense import mlp
-from gossamer.nets.lstm import lstm
-from gossamer.random import key
-from gossamer.solvers.schedules import SCHEDULES
-from gossamer.specs import parse
-from gossamer.statistics import STATISTICS
-from gossamer.tasks import deal
+from gossamer import METHODS, MagnitudePruned, Method, Task, Wireless, simulate
+from gossamer.core.errors import ConfigError
+from gossamer.core.random import key
+from gossamer.core.specs import parse
+from gossamer.engines.run import Result
+from gossamer.fleet.fleet import Fleet
+from gossamer.parts.codecs import OnWeights
+from gossamer.parts.solvers.schedules import SCHEDULES
+from gossamer.tasks.data import load
+from gossamer.tasks.nets import build
+from gossamer.tasks.nets.dense import mlp
+from gossamer.tasks.nets.lstm import lstm
+from gossamer.tasks.static_norms import STATISTICS
+from gossamer.tasks.task import deal
 
 HERE = Path(__file__).parent
 PAGES = HERE.parent / "docs/reproduction"
@@ -163,9 +163,9 @@ def method(cell: Cell) -> Method:
     if cell.schedule != "constant":
         fields["schedule"] = parse(cell.schedule, SCHEDULES, "schedule")
     made = made.with_parts(solver=replace(made.solver, **fields)) if fields else made  # type: ignore[type-var]
-    made = made.with_parts(view=Magnitude((cell.prune,))) if cell.prune else made
+    made = made.with_parts(view=MagnitudePruned((cell.prune,))) if cell.prune else made
     codec = made.codec
-    return made.with_parts(codec=replace(codec, leave=cell.leave)) if isinstance(codec, Lift) else made
+    return made.with_parts(codec=replace(codec, exclude=cell.leave)) if isinstance(codec, OnWeights) else made
 
 
 def network(name: str, shape: torch.Size, classes: int) -> nn.Module:

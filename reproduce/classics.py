@@ -21,7 +21,7 @@ import numpy as np
 from cells import PAGES, Cell, Facts
 
 from gossamer import Method, Result, Task, simulate
-from gossamer.tasks import deal
+from gossamer.tasks.task import deal
 
 PAGE, PICTURE = PAGES / "classics.md", PAGES / "classics.svg"
 SPLIT, CLIENTS, SEEDS = "labels:2", 100, (0, 1, 2)

@@ -14,7 +14,7 @@ from pathlib import Path
 import cells
 from cells import PAGES, Cell
 
-PAPER = {"iid": 92.0, "dirichlet:0.3,least=10": 90.5, "labels:3": 88.8}
+PAPER = {"iid": 92.0, "dirichlet:0.3,min_samples=10": 90.5, "labels:3": 88.8}
 GIVEN = {"lr": 0.03, "epochs": 10, "batch": 64, "weights": "batches"}
 
 

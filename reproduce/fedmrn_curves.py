@@ -7,8 +7,8 @@ import cells
 from cells import PAGES
 from fedmrn_studies import SPLITS, table1
 
-from gossamer.report.curves import COLOURS
-from gossamer.report.svg import HEIGHT, WIDTH, Series, chart
+from gossamer.runs.report.curves import COLOURS
+from gossamer.runs.report.svg import HEIGHT, WIDTH, Series, chart
 
 FEW = 5
 """An accuracy is drawn as the mean of so many rounds: single ones go up and down too much to be told apart."""

@@ -21,11 +21,11 @@ from fedmrn_studies import fashion
 from torch import Tensor
 
 from gossamer import simulate
-from gossamer.codecs import Lift, MaskedNoise
-from gossamer.codecs.masked_noise import clipped
-from gossamer.random import Key
-from gossamer.theory import masking_error, progressive_factor, progressive_factor_by_entry
-from gossamer.types import Layout, Payload
+from gossamer.analysis.theory import masking_error, progressive_factor, progressive_factor_by_entry
+from gossamer.core.random import Key
+from gossamer.core.types import Layout, Payload
+from gossamer.parts.codecs import MaskedNoise, OnWeights
+from gossamer.parts.codecs.masked_noise import clipped
 
 ROUNDS, FEW, SPLIT = 3, 2, "labels-3"
 METHODS = ("fedmrn", "fedmrns")
@@ -66,10 +66,10 @@ def facts(codec: MaskedNoise, x: Tensor, layout: Layout, key: Key, steps: int) -
 
 def progressive(codec: MaskedNoise, x: Tensor, layout: Layout, key: Key, steps: int) -> float:
     """The error of a change as the steps of a round would see it, root mean square over the steps, in parts of it."""
-    aid, change = codec.rehearsal(layout, steps, key, x.device), layout.unflatten(x)
+    context, change = codec.surrogate_context(layout, steps, key, x.device), layout.unflatten(x)
     total = 0.0
     for taken in range(steps):
-        felt = layout.flatten(codec.rehearse(change, aid, torch.tensor(taken, device=x.device)))
+        felt = layout.flatten(codec.surrogate(change, context, torch.tensor(taken, device=x.device)))
         total += float((felt - x).double().square().sum()) / steps
     return math.sqrt(total / float(x.double().square().sum()))
 
@@ -78,7 +78,7 @@ def measured(method: str, data_dir: Path, rounds: int, few: int) -> list[Facts]:
     """What all clients of a run had, with their round."""
     cell = fashion("fedmrn-error", SPLIT, 0, method)
     made = cells.method(cell)
-    assert isinstance(made.codec, Lift)
+    assert isinstance(made.codec, OnWeights)
     assert isinstance(made.codec.codec, MaskedNoise)
     inner = made.codec.codec
     watched = Watched(inner.signed, inner.noise, inner.alpha, steps=STEPS)

@@ -6,7 +6,7 @@ from typing import Any
 from cells import Cell
 
 FASHION, CIFAR = "fashion-mnist:norm=fedmrn", "cifar-10:norm=imagenet"
-SPLITS = {"iid": "iid", "dirichlet-0.3": "dirichlet:0.3,least=10", "labels-3": "labels:3"}
+SPLITS = {"iid": "iid", "dirichlet-0.3": "dirichlet:0.3,min_samples=10", "labels-3": "labels:3"}
 COMMON: dict[str, Any] = {"epochs": 10, "batch": 64}
 SEEDS = (0, 1, 2)
 SEARCHED_ON = 100  # a seed that no table uses

@@ -17,17 +17,17 @@ import torch
 from fedmrn_studies import COMMON, SETTINGS
 
 from gossamer import METHODS, Method, Task
-from gossamer.engines.client import Client, Order
+from gossamer.core.exchange import GLOBAL, Arrival
+from gossamer.core.jobs import Job, Trained
+from gossamer.core.random import key
+from gossamer.core.types import Clock
+from gossamer.core.wire import Frame
+from gossamer.engines.client import Client, ClientTask
 from gossamer.engines.executors import EXECUTORS, Executor, threads
 from gossamer.engines.executors.stacked import InChunks
-from gossamer.exchange import GLOBAL, Arrival
-from gossamer.jobs import Job, Trained
-from gossamer.machine import machine
-from gossamer.nets import build
-from gossamer.objective import Objective
-from gossamer.random import key
-from gossamer.types import Clock
-from gossamer.wire import Frame
+from gossamer.engines.metrics import machine
+from gossamer.tasks.nets import build
+from gossamer.tasks.objective import Objective
 
 T = TypeVar("T")
 
@@ -52,22 +52,22 @@ class Entrant(NamedTuple):
 
     client: Client
     executor: Executor
-    order: Order
+    client_task: ClientTask
     server: dict[str, Any]
 
     def train(self, job: Job) -> Trained:
         """All steps of the round."""
         if isinstance(self.executor, InChunks):
             with torch.no_grad():
-                return self.executor.group([(self.order, job)]).train()[0]
-        return self.client.train(self.order, job)
+                return self.executor.group([(self.client_task, job)]).train()[0]
+        return self.client.train(self.client_task, job)
 
     def measure(self) -> dict[str, float]:
         """One round: milliseconds of each part, and bytes sent."""
         with threads(self.executor.threads):
-            job = self.client.open(self.order)
+            job = self.client.read_download(self.client_task)
             training, trained = clocked(lambda: self.train(job))
-            encoding, answer = clocked(lambda: self.client.reply(job, trained))
+            encoding, answer = clocked(lambda: self.client.make_upload(job, trained))
             sent, server = answer.sent.data, self.client.exchange.server
             total = server.begin(self.server, {CLOCK.client: GLOBAL})
             folding, _ = clocked(lambda: server.fold(total, self.read(sent)))
@@ -99,10 +99,10 @@ def entrant(method: Method, task: Task, device: str, executor: str) -> Entrant:
     server, client = bound.init(objective.initial(), KEY), Client(bound, objective)
     runs, common = EXECUTORS[executor](client), client.exchange.make_common(server, CLOCK, KEY)
     told = client.exchange.make_download(server, CLOCK, KEY, GLOBAL, None, common)
-    order = Order(CLOCK, KEY, told.data, {}, task.split.train(0))
+    client_task = ClientTask(CLOCK, KEY, told.data, {}, task.split.train(0))
     with threads(runs.threads):
-        runs.prepare(order, 1)
-    return Entrant(client, runs, order, server)
+        runs.prepare(client_task, 1)
+    return Entrant(client, runs, client_task, server)
 
 
 def images(model: str) -> Task:
@@ -119,7 +119,7 @@ def race(model: str, device: str, executor: str, repeats: int) -> dict[str, dict
     methods = {name: METHODS[name](**COMMON, **own) for name, own in SETTINGS.items()}
     field = {name: entrant(method, task, device, executor) for name, method in methods.items()}
     turns = [{name: each.measure() for name, each in field.items()} for _ in range(WARM_UP + repeats)]
-    return {name: _median([turn[name] for turn in turns[WARM_UP:]]) for name in field}
+    return {name: _median([stage[name] for stage in turns[WARM_UP:]]) for name in field}
 
 
 def _median(found: list[dict[str, float]]) -> dict[str, float]:

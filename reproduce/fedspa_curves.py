@@ -8,7 +8,7 @@ from cells import PAGES
 from fedmrn_curves import picture
 from fedspa_studies import LONGER, METHODS, PATIENT, ROUNDS, SETS, SETTINGS, cell, place
 
-from gossamer.report.svg import Series
+from gossamer.runs.report.svg import Series
 
 DRAWN = (*METHODS, "dst-0.2", "dst-0.8", "sub-fedavg-0.2", "sub-fedavg-0.8")
 """The rows of Table 1, and other densities where there are some."""

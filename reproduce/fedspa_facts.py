@@ -7,12 +7,12 @@ from cells import Cell
 from fedspa_studies import EPOCHS
 
 from gossamer import Pruned, Task
-from gossamer.costs import paper_forward_flops, paper_round_flops
-from gossamer.engines.rounds import Result
-from gossamer.objective import Objective
-from gossamer.random import key
-from gossamer.views import masks
-from gossamer.views.personal import BoundPersonal
+from gossamer.analysis.theory.costs import paper_forward_flops, paper_round_flops
+from gossamer.core.random import key
+from gossamer.engines.run import Result
+from gossamer.parts.views import masks
+from gossamer.parts.views.personal_mask import BoundPersonalMask
+from gossamer.tasks.objective import Objective
 
 Record = dict[str, Any]
 WAYS = ("bytes_down", "bytes_up")
@@ -53,7 +53,7 @@ def paper_flops(cell: Cell, task: Task, metrics: list[Record]) -> int | None:
     module, sample = task.model(), task.data.train.x[0]
     dense = forward = paper_forward_flops(module, sample)
     screened = 0
-    if isinstance(view, BoundPersonal):
+    if isinstance(view, BoundPersonalMask):
         held = view.first(0)["mask"]
         forward = paper_forward_flops(module, sample, {name: masks.count(packed) for name, packed in held.items()})
         screened = cell.given["batch"]

@@ -10,9 +10,9 @@ from cells import PAGES
 from fedmrn_curves import picture
 from perm_studies import METHODS, SEEDS, SETTINGS, cell
 
-from gossamer.report.curves import COLOURS
-from gossamer.report.heat import heat
-from gossamer.report.svg import Series
+from gossamer.runs.report.curves import COLOURS
+from gossamer.runs.report.heat import heat
+from gossamer.runs.report.svg import Series
 
 FIGURES = {"personal": "accuracy of clients' own models (%)", "loss": "loss of clients' own models"}
 MAPPED = {

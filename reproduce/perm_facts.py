@@ -11,12 +11,13 @@ import torch
 from cells import Cell
 from torch import Tensor
 
-from gossamer import Method, Options, Task, mixing
+from gossamer import Method, Options, Task
+from gossamer.core.types import Params
 from gossamer.engines.evaluate import Evaluator
-from gossamer.engines.rounds import Result
+from gossamer.engines.run import Result
 from gossamer.engines.simulate import Simulation
-from gossamer.runs import read_server
-from gossamer.types import Params
+from gossamer.parts.servers import mixing
+from gossamer.runs.folder import read_server
 
 Record = dict[str, Any]
 FEW = 0.05

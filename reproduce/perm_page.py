@@ -10,7 +10,7 @@ from perm_curves import MAPPED, kept
 from perm_studies import CLIENTS, METHODS, PERM, SEARCHED_ON, SETTINGS, STUDIES, TRIED, TWINS, cell, choices, chosen
 from submodel_page import table
 
-from gossamer.report.text import amount, size
+from gossamer.runs.report.text import amount, size
 
 Kept = dict[str, Any]
 TITLES = {

@@ -80,7 +80,7 @@ SETTINGS = {
     "one-class": _mnist("labels:1"),
     "cifar": _cifar(),
     "cifar-longer": _cifar(epochs=5),
-    "femnist": Setting("femnist", "mlp", "natural:least=50", 20, 200, 1_000, 420_000),
+    "femnist": Setting("femnist", "mlp", "natural:min_samples=50", 20, 200, 1_000, 420_000),
 }
 
 

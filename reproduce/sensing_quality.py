@@ -17,10 +17,10 @@ import cells
 import torch
 from torch import Tensor
 
-from gossamer.codecs.noise import draw
-from gossamer.random import Key, fold, key, permutation
-from gossamer.report.curves import COLOURS
-from gossamer.sensing import KINDS, Kind, Matrix, Sensing, amp, back_projection, biht, least_squares, niht
+from gossamer.core.random import Key, fold, key, permutation
+from gossamer.core.random.noise import draw
+from gossamer.parts.codecs.sensing import KINDS, Kind, Matrix, Sensing, amp, back_projection, biht, least_squares, niht
+from gossamer.runs.report.curves import COLOURS
 
 ENTRIES, DEVICES, OWN, DRAWS = 1000, 10, 0.7, 4
 RATIOS = (0.05, 0.1, 0.2, 0.5, 1.0, 2.0)

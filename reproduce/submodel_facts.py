@@ -8,13 +8,13 @@ import numpy as np
 import torch
 from cells import Cell
 
-from gossamer import Channels, Task
-from gossamer.capacity import capacity
-from gossamer.engines.rounds import Result
-from gossamer.jobs import own_key
-from gossamer.objective import Objective
-from gossamer.random import fold, key
-from gossamer.types import Clock
+from gossamer import Task, WidthSlice
+from gossamer.core.jobs import own_key
+from gossamer.core.random import fold, key
+from gossamer.core.types import Clock
+from gossamer.engines.run import Result
+from gossamer.fleet.capacity import capacity
+from gossamer.tasks.objective import Objective
 
 Record = dict[str, Any]
 
@@ -36,7 +36,7 @@ def facts(cell: Cell, task: Task, result: Result) -> dict[str, Any]:
 def widths(cell: Cell, metrics: list[Record]) -> list[float]:
     """The widths of all clients of all rounds, as they were drawn."""
     view, found = cells.method(cell).view, []
-    assert isinstance(view, Channels)
+    assert isinstance(view, WidthSlice)
     for record in metrics:
         for client in record["clients"]:
             clock = Clock(record["round"] - 1, cell.rounds, client)

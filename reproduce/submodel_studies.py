@@ -12,7 +12,7 @@ from cells import Cell
 
 import gossamer
 from gossamer import Method
-from gossamer.capacity import SHARES
+from gossamer.fleet.capacity import SHARES
 
 ROUNDS = 60
 RATE = 0.02

@@ -18,7 +18,7 @@ import submodel_theory_page as page
 import torch
 from submodel_theory_problem import ENTRIES, STEPS, Problem, posed
 
-from gossamer.theory import random_rate
+from gossamer.analysis.theory import random_rate
 
 Row = dict[str, Any]
 

@@ -8,8 +8,8 @@ import cells
 from submodel_theory_figures import BOTH, NAMES, Found, Mean, Row, by, predicted, stationarity
 from submodel_theory_problem import posed
 
-from gossamer.report.curves import COLOURS
-from gossamer.theory import residual
+from gossamer.analysis.theory import residual
+from gossamer.runs.report.curves import COLOURS
 
 
 def draw(found: Found) -> None:

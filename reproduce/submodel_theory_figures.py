@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from submodel_theory_problem import ENTRIES, ZERO, Problem
 
-from gossamer.theory import (
+from gossamer.analysis.theory import (
     random_distance,
     random_distance_printed,
     random_rate,

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from submodel_theory_figures import BOTH, NAMES, Found, Mean, Row, bound, by, predicted, slope, slopes, stationarity
 from submodel_theory_problem import posed
 
-from gossamer.theory import excess_risk, residual
+from gossamer.analysis.theory import excess_risk, residual
 
 
 def lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -9,12 +9,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gossamer import SGD, Bernoulli, Dense, Mean, Method, Task, Windows
-from gossamer.data import Data, Samples, Split
+from gossamer import SGD, Bernoulli, Dense, Mean, Task, Windows, compose
+from gossamer.analysis.theory import Masked, Masks, SubmodelSetting, task_losses
+from gossamer.core.random import Key, fold, key, uniform
 from gossamer.engines import Options
 from gossamer.engines.simulate import Simulation
-from gossamer.random import Key, fold, key, uniform
-from gossamer.theory import Masked, Masks, SubmodelSetting, task_losses
+from gossamer.tasks.data import Data, Samples, Split
 
 CLIENTS, SAMPLES, ENTRIES, STEPS = 4, 24, 8, 2
 RIDGE, RADIUS, BATCH = 0.3, 2.0, 4
@@ -117,11 +117,11 @@ class Problem:
     def simulation(self, rounds: int, rate: float, seed: int) -> Simulation:
         """Algorithm 1 or 2 from zero, as Gossamer runs it."""
         shares = (self.share,)
-        windows = Windows(shares, places=ENTRIES, seed=seed, least=1)
-        view = windows if self.rolling else Bernoulli(shares, least=1)
+        windows = Windows(shares, places=ENTRIES, seed=seed, min_dim=1)
+        view = windows if self.rolling else Bernoulli(shares, min_dim=1)
         solver = SGD(rate, steps=STEPS, batch=BATCH if self.noisy else None, weight_decay=RIDGE)
         options = Options(rounds=rounds, seed=seed, eval_every=rounds)
-        return Simulation(Method.of(view, solver, Dense(), Mean("uniform", radius=RADIUS)), self.task, options)
+        return Simulation(compose(view, solver, Dense(), Mean("uniform", radius=RADIUS)), self.task, options)
 
 
 @cache

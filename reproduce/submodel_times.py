@@ -15,9 +15,9 @@ from fedmrn_times import entrant
 from submodel_studies import recipe
 
 from gossamer import Task
-from gossamer.capacity import SHARES
-from gossamer.machine import machine
-from gossamer.nets import build
+from gossamer.engines.metrics import machine
+from gossamer.fleet.capacity import SHARES
+from gossamer.tasks.nets import build
 
 SHAPE = torch.Size([3, 32, 32])
 RACED = ("rolling", "random", "published", "static")

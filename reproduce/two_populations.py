@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 
 from gossamer import Task, centralised, fedavg, local, simulate
-from gossamer.data import load
-from gossamer.nets import build
-from gossamer.random import key
-from gossamer.report.text import percent
-from gossamer.tasks import deal
+from gossamer.core.random import key
+from gossamer.runs.report.text import percent
+from gossamer.tasks.data import load
+from gossamer.tasks.nets import build
+from gossamer.tasks.task import deal
 
 PAGE = Path(__file__).parent.parent / "docs/reproduction/two-populations.md"
 SEEDS, CLIENTS, ROUNDS = (0, 1, 2), 50, 30

@@ -30,15 +30,15 @@ import torch
 from submodel_theory_problem import correct, loss
 from torch import Tensor, nn
 
-from gossamer import SGD, CodedMean, Dense, Full, Magnitude, Mean, Method, OneBit, Task
-from gossamer.channels import Channel, Lossy
-from gossamer.data import Data, Samples, Split
+from gossamer import SGD, Dense, Full, MagnitudePruned, Mean, Method, OneBit, SumThenDecode, Task, compose
+from gossamer.analysis.theory import CORRECTIONS, Mixture, WirelessSetting, gradient_bound, task_losses
+from gossamer.core.random import fold, key, uniform
+from gossamer.core.types import Layout
 from gossamer.engines import Options
 from gossamer.engines.simulate import Simulation
-from gossamer.random import fold, key, uniform
-from gossamer.report.curves import COLOURS
-from gossamer.theory import CORRECTIONS, Mixture, WirelessSetting, gradient_bound, task_losses
-from gossamer.types import Layout
+from gossamer.parts.channels import Channel, Lossy
+from gossamer.runs.report.curves import COLOURS
+from gossamer.tasks.data import Data, Samples, Split
 
 SIZES = tuple(8 + 3 * u for u in range(12))
 ENTRIES, RIDGE = 6, 0.05
@@ -118,11 +118,11 @@ class Problem:
 
     def plain(self) -> Method:
         """A step on all of a device's samples, sent as it is."""
-        return Method.of(Full(), self.solver, Dense(), Mean("samples"))
+        return compose(Full(), self.solver, Dense(), Mean("samples"))
 
     def signs(self) -> Method:
         """The step of a pruned model as signs; what is lost goes with the next."""
-        return Method.of(Magnitude((PRUNED,)), self.solver, self.codec, CodedMean("samples"))
+        return compose(MagnitudePruned((PRUNED,)), self.solver, self.codec, SumThenDecode("samples"))
 
     @property
     def solver(self) -> SGD:

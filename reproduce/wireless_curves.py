@@ -6,7 +6,7 @@ import wireless_page as page
 from cells import PAGES
 from wireless_studies import TARGET
 
-from gossamer.report.curves import COLOURS
+from gossamer.runs.report.curves import COLOURS
 
 NAME = "wireless-compare.svg"
 AXES = {"sending": "sending (J)", "computing": "computing (J)", "total": "both (J)", "delays": "time (s)"}

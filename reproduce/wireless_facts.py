@@ -5,8 +5,9 @@ from typing import Any
 
 from cells import Cell
 
-from gossamer import Task, spending
-from gossamer.engines.rounds import Result
+from gossamer import Task
+from gossamer.engines.run import Result
+from gossamer.runs import summary as spending
 
 Record = dict[str, Any]
 

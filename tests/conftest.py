@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-from gossamer.data import places
+from gossamer.tasks.data import locate as places
 
 settings.register_profile("gossamer", deadline=None, derandomize=True)
 settings.load_profile("gossamer")

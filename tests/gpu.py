@@ -17,13 +17,14 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
-from gossamer import Method, Options, tree
-from gossamer.codecs import Feedback, Lift, TopK
+from gossamer import Method, Options
+from gossamer.core import tree
+from gossamer.core.types import State
 from gossamer.engines.simulate import Simulation
 from gossamer.methods import METHODS
-from gossamer.samplers import PowerOfChoice
+from gossamer.parts.codecs import Feedback, OnWeights, TopK
+from gossamer.parts.samplers import PowerOfChoice
 from gossamer.testing import tiny_task
-from gossamer.types import State
 
 EXECUTORS = ("one-by-one", "stacked", "captured-plain")
 COMPILED = ("compiled", "captured")
@@ -42,7 +43,7 @@ ROUGH = {
 """Methods with a step function in them: how far two runs may be apart is up to it."""
 
 VARIANTS: dict[str, Method] = {
-    "error feedback": METHODS["fedavg"](steps=3).with_parts(codec=Lift(Feedback(TopK(0.2)))),
+    "error feedback": METHODS["fedavg"](steps=3).with_parts(codec=OnWeights(Feedback(TopK(0.2)))),
     "power-of-choice": METHODS["fedavg"](steps=3).with_parts(sampler=PowerOfChoice(4)),
 }
 

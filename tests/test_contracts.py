@@ -10,24 +10,9 @@ from typing import Any
 import pytest
 
 import gossamer
-from gossamer import codecs, forms, methods, samplers, servers, solvers, views
-from gossamer.capacity import Room
-from gossamer.channels import CHANNELS as ALL_CHANNELS
-from gossamer.channels import Channel, Lossy, Perfect, Wireless
-from gossamer.codecs import (
-    CODECS,
-    Codec,
-    Dense,
-    Feedback,
-    Lift,
-    MaskedNoise,
-    Retain,
-    SampledMask,
-    StochasticSign,
-    TopK,
-)
-from gossamer.fleet import Device, Fleet
-from gossamer.forms import Form, Supermask, Weights
+from gossamer import methods
+from gossamer.fleet.capacity import Room
+from gossamer.fleet.fleet import Device, Fleet
 from gossamer.methods import (
     METHODS,
     Clusters,
@@ -40,22 +25,59 @@ from gossamer.methods import (
     ServerOptimizer,
     fedavg,
 )
-from gossamer.samplers import BySize, PowerOfChoice, RoundRobin, Sampler, Uniform
-from gossamer.servers import Average, CodedMean, Compare, MaskAverage, Mean, Server, Shuffle, WarmUp
-from gossamer.servers.listen import Listen
-from gossamer.solvers import (
+from gossamer.parts import codecs, samplers, servers, solvers, views
+from gossamer.parts import parametrizations as forms
+from gossamer.parts.channels import CHANNELS as ALL_CHANNELS
+from gossamer.parts.channels import Channel, Lossy, Perfect, Wireless
+from gossamer.parts.codecs import (
+    CODECS,
+    Codec,
+    Dense,
+    Feedback,
+    MaskedNoise,
+    OnWeights,
+    Retain,
+    SampledMask,
+    StochasticSign,
+    TopK,
+)
+from gossamer.parts.parametrizations import Parametrization, Supermask, Weights
+from gossamer.parts.samplers import BySize, PowerOfChoice, RoundRobin, Sampler, Uniform
+from gossamer.parts.servers import (
+    Average,
+    GradientSimilarity,
+    MaskAverage,
+    Mean,
+    ModelRotation,
+    Server,
+    SumThenDecode,
+    WarmUp,
+)
+from gossamer.parts.servers.listen import Listen
+from gossamer.parts.solvers import (
     SCHEDULES,
     SGD,
     Adam,
     Ditto,
-    NotingSGD,
+    GradientProbe,
     PerFedAvg,
     PFedMe,
-    Probe,
     PruningSGD,
+    SnapshotSGD,
     Solver,
 )
-from gossamer.solvers.loss_probe import LossProbe
+from gossamer.parts.solvers.loss_probe import LossProbe
+from gossamer.parts.views import (
+    Bernoulli,
+    Full,
+    MagnitudePruned,
+    PersonalMask,
+    Pruned,
+    PrunedChannels,
+    View,
+    WidthSlice,
+    Windows,
+)
 from gossamer.testing import (
     check_channel,
     check_codec,
@@ -66,8 +88,7 @@ from gossamer.testing import (
     check_value,
     check_view,
 )
-from gossamer.views import Bernoulli, Channels, Full, Magnitude, Personal, Pruned, PrunedChannels, View, Windows
-from recorder import task as pictures
+from helpers.recorder import task as pictures
 
 FLEET = Fleet((Device("phone", 5, None, 1e9),))
 
@@ -77,25 +98,25 @@ ALL_CODECS: list[Codec] = [
     StochasticSign(0.01),
     MaskedNoise(signed=True, noise="bernoulli", coded=True),
     SampledMask(),
-    Lift(MaskedNoise()),
-    Lift(Feedback(TopK(0.1)), each=True, least=0),
+    OnWeights(MaskedNoise()),
+    OnWeights(Feedback(TopK(0.1)), per_tensor=True, min_dim=0),
     Feedback(TopK(0.1)),
     Retain(Dense(), accumulate=True),
 ]
 VIEWS: list[View] = [
     Full(),
     Bernoulli(),
-    Bernoulli((1.0, 0.2), drawn=True, least=1),
+    Bernoulli((1.0, 0.2), drawn=True, min_dim=1),
     Windows(),
-    Windows(least=1),
-    Channels(),
-    Channels((1.0, 0.3), drawn=True, order="random", streams=False),
-    Channels((Room(20_000),), order="static"),
-    Channels(order="shuffled", places=4, seed=3),
-    Magnitude(),
-    Magnitude((0.2, 0.8), by="tensor", rise=3),
-    Personal(),
-    Personal(own_init=True, regrow="random", init="uniform"),
+    Windows(min_dim=1),
+    WidthSlice(),
+    WidthSlice((1.0, 0.3), drawn=True, order="random", streams=False),
+    WidthSlice((Room(20_000),), order="static"),
+    WidthSlice(order="shuffled", places=4, seed=3),
+    MagnitudePruned(),
+    MagnitudePruned((0.2, 0.8), by="tensor", rise=3),
+    PersonalMask(),
+    PersonalMask(own_init=True, regrow="random", init="uniform"),
     Pruned(share=0.3, distance=0.0, accuracy=0.0),
     PrunedChannels(share=0.3, distance=0.0, accuracy=0.0, channel_share=0.3, channel_distance=0.0),
 ]
@@ -104,13 +125,13 @@ SOLVERS: list[tuple[Solver, Server]] = [
     (SGD(momentum=0.9, clip=1.0), Mean()),
     (SGD(steps=3, batch=None, weight_decay=0.1, proximal=0.1), Mean()),
     (Adam(), Mean()),
-    (NotingSGD(), Mean()),
+    (SnapshotSGD(), Mean()),
     (PruningSGD(), Mean()),
     (Ditto(), Mean()),
     (PerFedAvg(), Mean()),
     (PFedMe(), Mean()),
-    (Probe(), Mean()),
-    (Probe(batch=4, noise=False), Mean()),
+    (GradientProbe(), Mean()),
+    (GradientProbe(batch=4, noise=False), Mean()),
     (LossProbe(), Listen()),
     (FedDynSGD(), FedDyn()),
     (FedNovaSGD(momentum=0.9), FedNova()),
@@ -119,15 +140,15 @@ SOLVERS: list[tuple[Solver, Server]] = [
 SERVERS: list[tuple[Server, Solver]] = [
     (Mean(), SGD()),
     (Mean("batches", radius=1.0), SGD()),
-    (Mean("uniform", over="holders", step=0.5), SGD()),
+    (Mean("uniform", over="holders", server_lr=0.5), SGD()),
     (Average(), SGD()),
     (MaskAverage(), SGD()),
-    (CodedMean(), SGD()),
-    (Compare(), Probe()),
-    (Compare(lr=0.0, once=0), Probe()),
-    (Compare(keep=2, sketch=8), Probe()),
-    (Shuffle(), SGD()),
-    (Shuffle(largest=2.0, radius=1.0), SGD()),
+    (SumThenDecode(), SGD()),
+    (GradientSimilarity(), GradientProbe()),
+    (GradientSimilarity(lr=0.0, once=0), GradientProbe()),
+    (GradientSimilarity(keep=2, sketch=8), GradientProbe()),
+    (ModelRotation(), SGD()),
+    (ModelRotation(largest=2.0, radius=1.0), SGD()),
     (WarmUp(), SGD()),
     (WarmUp(rounds=3), SGD()),
     (Listen(), LossProbe()),
@@ -139,11 +160,11 @@ SERVERS: list[tuple[Server, Solver]] = [
 ]
 SAMPLERS: list[Sampler] = [Uniform(), BySize(), RoundRobin(), PowerOfChoice(), PowerOfChoice(candidates=1)]
 CHANNELS: list[Channel] = [Perfect(), Lossy(0.3), Wireless(FLEET)]
-FORMS: list[Form] = [Weights(), Supermask()]
+FORMS: list[Parametrization] = [Weights(), Supermask()]
 SMALLER = {"pfedme": {"steps": 4, "inner_steps": 2}}
 """What keeps a method's runs short that would take long."""
 
-INSIDE = {"Around", "Plain", "Forgetful", "Models", "OwnModels"}
+INSIDE = {"CodecWrapper", "Plain", "StatelessSolver", "Models", "OwnModels"}
 """Parts that nobody configures: what others extend, or the library puts around another."""
 
 
@@ -179,7 +200,7 @@ def test_no_part_is_missing(kind: type, rows: Iterable[Any]) -> None:
 
 def test_no_channel_and_no_form_is_missing() -> None:
     assert {*ALL_CHANNELS.values()} == {type(channel) for channel in CHANNELS}
-    assert {*forms.__all__} - {"Form"} == {type(form).__name__ for form in FORMS}
+    assert {*forms.__all__} - {"Parametrization"} == {type(parametrization).__name__ for parametrization in FORMS}
 
 
 @pytest.mark.parametrize("codec", ALL_CODECS, ids=repr)
@@ -212,9 +233,9 @@ def test_channels(channel: Channel) -> None:
     check_channel(channel)
 
 
-@pytest.mark.parametrize("form", FORMS, ids=repr)
-def test_forms(form: Form) -> None:
-    check_value(form)
+@pytest.mark.parametrize("parametrization", FORMS, ids=repr)
+def test_forms(parametrization: Parametrization) -> None:
+    check_value(parametrization)
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -26,8 +26,8 @@ from gossamer import (
     Receipt,
     fedavg,
 )
-from gossamer.codecs.base import CodecMemory
-from gossamer.exchange import (
+from gossamer.core.codec import CodecMemory
+from gossamer.core.exchange import (
     GLOBAL,
     Arrival,
     Assignment,
@@ -38,10 +38,13 @@ from gossamer.exchange import (
     Section,
     Sections,
 )
-from gossamer.random import Key
-from gossamer.samplers import Pool, PowerOfChoice, RoundRobin, Sampler
-from gossamer.servers import MeasuredServer, Sum
-from gossamer.solvers import Gradient, Now, Probe, SolverMemory
+from gossamer.core.random import Key
+from gossamer.core.types import State
+from gossamer.core.wire import expect, finite
+from gossamer.parts.samplers import Pool, PowerOfChoice, RoundRobin, Sampler
+from gossamer.parts.servers import MeasuredServer, Sum
+from gossamer.parts.solvers import Gradient, GradientProbe, Hyperparams, SolverMemory
+from gossamer.parts.views import Bernoulli, BoundView, ViewMemory
 from gossamer.testing import (
     check_channel,
     check_codec,
@@ -52,9 +55,6 @@ from gossamer.testing import (
     check_value,
     check_view,
 )
-from gossamer.types import State
-from gossamer.views import Bernoulli, BoundView, ViewMemory
-from gossamer.wire import expect, finite
 
 WEIGHT, ROWS = "0.weight", 8
 """A tensor of the network that parts are bound to, and how many rows it has."""
@@ -122,8 +122,8 @@ class Folding(Dense):
 class Piecemeal(Dense):
     """Forgets the last piece of a sum."""
 
-    def adding(self, payload: Payload, layout: Layout, key: Key, weight: float, like: Tensor) -> Any:
-        whole = super().adding(payload, layout, key, weight, like)
+    def fold_into(self, payload: Payload, layout: Layout, key: Key, weight: float, like: Tensor) -> Any:
+        whole = super().fold_into(payload, layout, key, weight, like)
         return lambda pieces: whole([*pieces[:-1], pieces[-1].clone()])
 
 
@@ -158,7 +158,7 @@ class Timid(Dense):
         (Moody(), "another payload for the same key"),
         (Overflowing(), "not finite"),
         (Folding(), "something else than half"),
-        (Piecemeal(), "adding adds something else"),
+        (Piecemeal(), "fold_into adds something else"),
         (Counting(), "must keep tensors"),
         (Timid(), "refuses a vector that it must take"),
     ],
@@ -374,7 +374,7 @@ class Grudging(Halving):
         return memory
 
 
-class Forgetful(Halving):
+class StatelessSolver(Halving):
     """A client that overwrites what it remembers."""
 
     def revise(self, memory: State, info: LocalTrainingInfo, clock: Clock, key: Key) -> tuple[State, Payload]:
@@ -408,7 +408,7 @@ class Beginning(Halving):
     ("view", "said"),
     [
         (Grudging(), "comes to another part than revise"),
-        (Forgetful(), "revise (says something else the second time|changed the part)"),
+        (StatelessSolver(), "revise (says something else the second time|changed the part)"),
         (Wavering(), "says something else the second time"),
         (Gullible(), "follow crashes: (KeyError|IndexError)"),
         (Beginning(), "must hold what it starts with"),
@@ -431,7 +431,7 @@ class InPlace(SGD):
     def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
         return {"params": start}
 
-    def step(self, gradient: Gradient, start: Params, carry: State, now: Now) -> State:
+    def step(self, gradient: Gradient, start: Params, carry: State, hyperparams: Hyperparams) -> State:
         for name, g in gradient(carry["params"])[0].items():
             carry["params"][name] -= 0.1 * g
         return carry
@@ -502,7 +502,7 @@ class Formless(SolverMemory, SGD):
     def end(self, carry: State, info: LocalTrainingInfo) -> tuple[State, Sections]:
         return {"old": dict(info.weights)}, {}
 
-    def unsent(self, memory: State) -> State:
+    def skipped_state(self, memory: State) -> State:
         return {"none": memory["old"]}
 
 
@@ -521,7 +521,7 @@ class Partial(SolverMemory, SGD):
 class Random(SGD):
     """Steps at random."""
 
-    def step(self, gradient: Gradient, start: Params, carry: State, now: Now) -> State:
+    def step(self, gradient: Gradient, start: Params, carry: State, hyperparams: Hyperparams) -> State:
         return {**carry, "params": {name: t + torch.rand_like(t) for name, t in carry["params"].items()}}
 
 
@@ -536,7 +536,7 @@ class Random(SGD):
         (Nought(), "an empty batch"),
         (Numbering(), "must remember tensors"),
         (Amnesic(), "begin, with what it remembers, crashes: KeyError: 'old'"),
-        (Formless(), "unsent must have the form of what end returns"),
+        (Formless(), "skipped_state must have the form of what end returns"),
         (Partial(), "deploy gives a model with other tensors"),
         (Random(), "elsewhere the second time"),
     ],
@@ -737,11 +737,14 @@ def crashing(base: Any, member: str) -> Any:
 
 
 CRASHES: list[tuple[Callable[[Any], None], Any, str]] = [
-    *((check_codec, Biased(), member) for member in ("bind", "encode", "decode", "fold", "adding")),
+    *((check_codec, Biased(), member) for member in ("bind", "encode", "decode", "fold", "fold_into")),
     *((check_codec, Counting(), member) for member in ("encode_with", "settle")),
     *((check_view, Halving(), m) for m in ("bind", "part", "sent", "first", "revise", "follow", "measure")),
-    *((check_solver, Probe(), member) for member in ("bind", "plan", "batches", "begin", "now", "step", "end")),
-    *((check_solver, MemorySGD(), member) for member in ("init", "settle", "unsent", "deploy")),
+    *(
+        (check_solver, GradientProbe(), member)
+        for member in ("bind", "plan", "batches", "begin", "hyperparams", "step", "end")
+    ),
+    *((check_solver, MemorySGD(), member) for member in ("init", "settle", "skipped_state", "deploy")),
     *((check_server, Mean(), member) for member in ("bind", "init", "assign", "download", "begin", "fold", "finish")),
     (check_server, MeasuredMean(), "measure"),
     (check_sampler, RoundRobin(), "propose"),
@@ -761,7 +764,7 @@ def test_a_part_that_crashes_is_told_where(check: Callable[[Any], None], part: A
 def test_what_crashes_does_not_crash_by_itself() -> None:
     check_codec(Biased())
     check_view(Halving())
-    check_solver(Probe())
+    check_solver(GradientProbe())
     check_solver(MemorySGD())
     check_server(MeasuredMean())
 

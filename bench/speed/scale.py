@@ -22,9 +22,9 @@ import torch
 from workloads import CLASSES, TEST, TRAIN, WORKLOADS, made_up
 
 from gossamer import Options, Task, fedavg, simulate
-from gossamer.data import Data, Samples, Split
 from gossamer.engines.simulate import Simulation
-from gossamer.nets import build
+from gossamer.tasks.data import Data, Samples, Split
+from gossamer.tasks.nets import build
 
 GIB = 2**30
 ROUNDS, MOST_MEMORY = 3, 4 * GIB

@@ -1,87 +1,86 @@
 """Federated learning for thin devices and thin links."""
 
+from typing import TYPE_CHECKING
+
+from gossamer.core.lazy import attach
+
 __version__ = "0.1.0"
 
-import types as _types
-import typing as _typing
+if TYPE_CHECKING:
+    from gossamer.core.channel import AnyDevice as AnyDevice
+    from gossamer.core.channel import Receipt as Receipt
+    from gossamer.core.codec import Codec as Codec
+    from gossamer.core.errors import ConfigError as ConfigError
+    from gossamer.core.errors import GossamerError as GossamerError
+    from gossamer.core.errors import PayloadError as PayloadError
+    from gossamer.core.errors import RunError as RunError
+    from gossamer.core.exchange import Section as Section
+    from gossamer.core.method import Exchange as Exchange
+    from gossamer.core.method import Method as Method
+    from gossamer.core.parametrization import Weights as Weights
+    from gossamer.core.types import Clock as Clock
+    from gossamer.core.types import Layout as Layout
+    from gossamer.core.types import Params as Params
+    from gossamer.core.types import Part as Part
+    from gossamer.core.types import Payload as Payload
+    from gossamer.core.types import State as State
+    from gossamer.engines.options import Options as Options
+    from gossamer.engines.run import Result as Result
+    from gossamer.engines.simulate import simulate as simulate
+    from gossamer.methods import *
+    from gossamer.parts.channels.lossy import Lossy as Lossy
+    from gossamer.parts.channels.perfect import Perfect as Perfect
+    from gossamer.parts.channels.wireless import Wireless as Wireless
+    from gossamer.parts.codecs.dense import Dense as Dense
+    from gossamer.parts.codecs.drive import Drive as Drive
+    from gossamer.parts.codecs.eden import Eden as Eden
+    from gossamer.parts.codecs.feedback import Feedback as Feedback
+    from gossamer.parts.codecs.masked_noise import MaskedNoise as MaskedNoise
+    from gossamer.parts.codecs.on_weights import OnWeights as OnWeights
+    from gossamer.parts.codecs.one_bit import OneBit as OneBit
+    from gossamer.parts.codecs.retain import Retain as Retain
+    from gossamer.parts.codecs.sampled_mask import SampledMask as SampledMask
+    from gossamer.parts.codecs.sign import StochasticSign as StochasticSign
+    from gossamer.parts.codecs.sparse import Sparse as Sparse
+    from gossamer.parts.codecs.subsample import Subsample as Subsample
+    from gossamer.parts.codecs.ternary import Ternary as Ternary
+    from gossamer.parts.codecs.topk import TopK as TopK
+    from gossamer.parts.parametrizations.supermask import Supermask as Supermask
+    from gossamer.parts.samplers.by_size import BySize as BySize
+    from gossamer.parts.samplers.power_of_choice import PowerOfChoice as PowerOfChoice
+    from gossamer.parts.samplers.round_robin import RoundRobin as RoundRobin
+    from gossamer.parts.samplers.uniform import Uniform as Uniform
+    from gossamer.parts.servers.average import Average as Average
+    from gossamer.parts.servers.average import MaskAverage as MaskAverage
+    from gossamer.parts.servers.gradient_similarity import GradientSimilarity as GradientSimilarity
+    from gossamer.parts.servers.mean import Mean as Mean
+    from gossamer.parts.servers.model_rotation import ModelRotation as ModelRotation
+    from gossamer.parts.servers.model_rotation import WarmUp as WarmUp
+    from gossamer.parts.servers.sum_then_decode import SumThenDecode as SumThenDecode
+    from gossamer.parts.solvers.adam import Adam as Adam
+    from gossamer.parts.solvers.ditto import Ditto as Ditto
+    from gossamer.parts.solvers.gradient_probe import GradientProbe as GradientProbe
+    from gossamer.parts.solvers.per_fedavg import PerFedAvg as PerFedAvg
+    from gossamer.parts.solvers.pfedme import PFedMe as PFedMe
+    from gossamer.parts.solvers.pruning import PruningSGD as PruningSGD
+    from gossamer.parts.solvers.schedules import Constant as Constant
+    from gossamer.parts.solvers.schedules import Cosine as Cosine
+    from gossamer.parts.solvers.schedules import Exponential as Exponential
+    from gossamer.parts.solvers.schedules import Steps as Steps
+    from gossamer.parts.solvers.sgd import SGD as SGD
+    from gossamer.parts.solvers.snapshot import SnapshotSGD as SnapshotSGD
+    from gossamer.parts.views.bernoulli import Bernoulli as Bernoulli
+    from gossamer.parts.views.full import Full as Full
+    from gossamer.parts.views.magnitude_pruned import MagnitudePruned as MagnitudePruned
+    from gossamer.parts.views.personal_mask import PersonalMask as PersonalMask
+    from gossamer.parts.views.pruned import Pruned as Pruned
+    from gossamer.parts.views.pruned_channels import PrunedChannels as PrunedChannels
+    from gossamer.parts.views.width_slice import WidthSlice as WidthSlice
+    from gossamer.parts.views.windows import Windows as Windows
+    from gossamer.tasks.data.partition import Split as Split
+    from gossamer.tasks.data.samples import Data as Data
+    from gossamer.tasks.data.samples import Samples as Samples
+    from gossamer.tasks.task import Task as Task
 
-from gossamer.channels import AnyDevice as AnyDevice
-from gossamer.channels import Lossy as Lossy
-from gossamer.channels import Perfect as Perfect
-from gossamer.channels import Receipt as Receipt
-from gossamer.channels import Wireless as Wireless
-from gossamer.codecs import Codec as Codec
-from gossamer.codecs import Dense as Dense
-from gossamer.codecs import Drive as Drive
-from gossamer.codecs import Eden as Eden
-from gossamer.codecs import Feedback as Feedback
-from gossamer.codecs import Lift as Lift
-from gossamer.codecs import MaskedNoise as MaskedNoise
-from gossamer.codecs import OneBit as OneBit
-from gossamer.codecs import Retain as Retain
-from gossamer.codecs import SampledMask as SampledMask
-from gossamer.codecs import Sparse as Sparse
-from gossamer.codecs import StochasticSign as StochasticSign
-from gossamer.codecs import Subsample as Subsample
-from gossamer.codecs import Ternary as Ternary
-from gossamer.codecs import TopK as TopK
-from gossamer.data import Data as Data
-from gossamer.data import Samples as Samples
-from gossamer.data import Split as Split
-from gossamer.engines import Options as Options
-from gossamer.engines import Result as Result
-from gossamer.engines import simulate as simulate
-from gossamer.errors import ConfigError as ConfigError
-from gossamer.errors import GossamerError as GossamerError
-from gossamer.errors import PayloadError as PayloadError
-from gossamer.errors import RunError as RunError
-from gossamer.exchange import Section as Section
-from gossamer.forms import Supermask as Supermask
-from gossamer.forms import Weights as Weights
-from gossamer.method import Exchange as Exchange
-from gossamer.method import Method as Method
-from gossamer.methods import *
-from gossamer.samplers import BySize as BySize
-from gossamer.samplers import PowerOfChoice as PowerOfChoice
-from gossamer.samplers import RoundRobin as RoundRobin
-from gossamer.samplers import Uniform as Uniform
-from gossamer.servers import Average as Average
-from gossamer.servers import CodedMean as CodedMean
-from gossamer.servers import Compare as Compare
-from gossamer.servers import MaskAverage as MaskAverage
-from gossamer.servers import Mean as Mean
-from gossamer.servers import Shuffle as Shuffle
-from gossamer.servers import WarmUp as WarmUp
-from gossamer.solvers import SGD as SGD
-from gossamer.solvers import Adam as Adam
-from gossamer.solvers import Constant as Constant
-from gossamer.solvers import Cosine as Cosine
-from gossamer.solvers import Ditto as Ditto
-from gossamer.solvers import Exponential as Exponential
-from gossamer.solvers import NotingSGD as NotingSGD
-from gossamer.solvers import PerFedAvg as PerFedAvg
-from gossamer.solvers import PFedMe as PFedMe
-from gossamer.solvers import Probe as Probe
-from gossamer.solvers import PruningSGD as PruningSGD
-from gossamer.solvers import Steps as Steps
-from gossamer.tasks import Task as Task
-from gossamer.types import Clock as Clock
-from gossamer.types import Layout as Layout
-from gossamer.types import Params as Params
-from gossamer.types import Part as Part
-from gossamer.types import Payload as Payload
-from gossamer.types import State as State
-from gossamer.views import Bernoulli as Bernoulli
-from gossamer.views import Channels as Channels
-from gossamer.views import Full as Full
-from gossamer.views import Magnitude as Magnitude
-from gossamer.views import Personal as Personal
-from gossamer.views import Pruned as Pruned
-from gossamer.views import PrunedChannels as PrunedChannels
-from gossamer.views import Windows as Windows
-
-if not _typing.TYPE_CHECKING:  # which reads imports, and not what is worked out
-    __all__ = sorted(
-        (n for n, it in globals().items() if not (n.startswith("_") or isinstance(it, _types.ModuleType))),
-        key=lambda n: (not n.isupper(), not n[0].isupper(), n),
-    )
+if not TYPE_CHECKING:
+    __getattr__, __dir__, __all__ = attach(__name__)

@@ -17,24 +17,28 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gossamer import tree, wire
-from gossamer.bound import BoundExchange
-from gossamer.channels import Channel
-from gossamer.codecs import Codec
-from gossamer.codecs.base import memory_of
-from gossamer.engines import Result, simulate
-from gossamer.engines.ledger import Ledger
-from gossamer.errors import ConfigError, PayloadError, RunError
-from gossamer.exchange import Arrival, Outcome
-from gossamer.method import Exchange, Method
-from gossamer.objective import Objective
-from gossamer.random import Key, fold, key, uniform
-from gossamer.samplers import Pool, Sampler
-from gossamer.servers import Mean, Server
-from gossamer.solvers import SGD, Solver
-from gossamer.tasks import Task
-from gossamer.types import Clock, Flops, Layout, Params, Part, Payload, State
-from gossamer.views import Full, View, ViewMemory
+from gossamer.core import tree, wire
+from gossamer.core.bound import BoundExchange
+from gossamer.core.channel import Channel
+from gossamer.core.codec import Codec, memory_of
+from gossamer.core.errors import ConfigError, PayloadError, RunError
+from gossamer.core.exchange import Arrival, Outcome
+from gossamer.core.method import Exchange, Method
+from gossamer.core.random import Key, fold, key, uniform
+from gossamer.core.sampler import Pool, Sampler
+from gossamer.core.server import Server
+from gossamer.core.solver import Solver
+from gossamer.core.types import Clock, Flops, Layout, Params, Part, Payload, State
+from gossamer.core.view import View, ViewMemory
+from gossamer.engines import simulate
+from gossamer.engines.metrics import Ledger
+from gossamer.engines.run import Result
+from gossamer.methods.composition import compose
+from gossamer.parts.samplers.uniform import Uniform
+from gossamer.parts.solvers.sgd import SGD
+from gossamer.parts.views.full import Full
+from gossamer.tasks.objective import Objective
+from gossamer.tasks.task import Task
 
 KEY = key(20)
 CLOCK = Clock(round=1, rounds=4, client=2)
@@ -54,7 +58,7 @@ def _named(part: object, member: str) -> Iterator[None]:
 def bound(exchange: Exchange, task: Task | None = None) -> BoundExchange:
     """An exchange that is bound to a task, a small one if none is given: what the checks here work with."""
     with _named(exchange, "bind"):
-        return Method((exchange,)).bind(Objective(task or tiny_task(), "cpu", KEY)).training
+        return Method((exchange,), Uniform()).bind(Objective(task or tiny_task(), "cpu", KEY)).training
 
 
 def check_value(part: Any) -> None:
@@ -83,7 +87,7 @@ def check_codec(
     large the entries of an ordinary vector are, for a codec that has a scale of its own.
     """
     check_value(codec)
-    codec = bound(Exchange(Full(), SGD(), codec)).codec
+    codec = bound(compose(Full(), SGD(), codec).training).codec
     for dtype in dtypes:
         for x in awkward_vectors(dtype):
             _check_round_trip(codec, x, largest)
@@ -170,7 +174,8 @@ def _check_gpu(codec: Codec, x: Tensor, payload: Payload, decoded: Tensor) -> No
 def _check_mean(codec: Codec, dtype: torch.dtype) -> None:
     """Over many keys the decoded vector comes to the encoded one, as near as its own scatter lets it.
 
-    Twice: in the root mean square over all entries, and along the vector, where a wrong scale shows best.
+    Args:
+        Twice: in the root mean square over all entries, and along the vector, where a wrong scale shows best.
     """
     x = uniform(fold(KEY, "mean"), 48, dtype=torch.float64).to(dtype) * 2 - 1
     layout = _layout(x)
@@ -214,7 +219,7 @@ def _check_refusals(codec: Codec, dtype: torch.dtype) -> None:
     payload = codec.encode(x, layout, KEY)
     for name in payload:
         assert not _decodes(codec, {n: t for n, t in payload.items() if n != name}, layout), (
-            f"{codec!r}.decode accepts a payload without {name!r}: read it with gossamer.wire.expect"
+            f"{codec!r}.decode accepts a payload without {name!r}: read it with gossamer.core.wire.expect"
         )
     for altered in _altered(payload):
         _decodes(codec, _over_the_wire(altered), layout)
@@ -233,7 +238,8 @@ def _decodes(codec: Codec, payload: Payload, layout: Layout) -> bool:
         return False
     assert decoded.shape == (layout.size,), f"{codec!r} decoded {tuple(decoded.shape)}, expected {layout.size} entries"
     assert torch.isfinite(decoded).all(), (
-        f"{codec!r} decoded values that are not finite from a payload not its own: check it with gossamer.wire.finite"
+        f"{codec!r} decoded values that are not finite from a payload not its own: "
+        "check it with gossamer.core.wire.finite"
     )
     return True
 
@@ -293,10 +299,10 @@ def _check_fold(codec: Codec, dtype: torch.dtype) -> None:
         f"{codec!r}.fold adds something else than half of what it decodes"
     )
     pieces = [torch.ones_like(part) for part in (x[:3], x[3:])]
-    with _named(codec, "adding"):
-        codec.adding(payload, layout, KEY, 0.5, acc)(pieces)
+    with _named(codec, "fold_into"):
+        codec.fold_into(payload, layout, KEY, 0.5, acc)(pieces)
     assert torch.allclose(torch.cat(pieces), wanted, rtol=1e-5, atol=1e-5), (
-        f"{codec!r}.adding adds something else than {codec!r}.fold"
+        f"{codec!r}.fold_into adds something else than {codec!r}.fold"
     )
 
 
@@ -306,7 +312,7 @@ def _check_fold(codec: Codec, dtype: torch.dtype) -> None:
 def check_view(view: View, task: Task | None = None) -> None:
     """Server and client see the same part; what is taken and put back covers exactly what it says."""
     check_value(view)
-    found = bound(Exchange(view, SGD()), task)
+    found = bound(compose(view, SGD()).training, task)
     view, like = found.view, found.context.network.initial()
     with _named(view, "part"):
         part, twin = view.part(like, CLOCK, KEY), view.part(like, CLOCK, KEY)
@@ -414,7 +420,7 @@ def check_solver(solver: Solver, server: Server | None = None) -> None:
     ``server`` is the one that it goes with, where it reads sections that not every server writes.
     """
     check_value(solver)
-    found = bound(Exchange(Full(), solver, server=server or Mean()))
+    found = bound(compose(Full(), solver, server=server).training)
     solver = found.solver
     for samples in (1, 2, 17, 64):
         with _named(solver, "plan"):
@@ -439,14 +445,14 @@ def _two_steps(found: BoundExchange, start: Params) -> Params:
 
     with _named(solver, "init"):
         memory = found.solver_memory.init(found.context)
-    with _named(solver, "now"):
-        now = solver.now(CLOCK)
+    with _named(solver, "hyperparams"):
+        hyperparams = solver.hyperparams(CLOCK)
     sections = found.server.download(found.server.init(start), found.home(0)).sections
     with _named(solver, "begin"):
         carry = solver.begin(start, sections, memory, 2)
     for _ in range(2):
         with _named(solver, "step"):
-            carry = solver.step(gradient, start, carry, now)
+            carry = solver.step(gradient, start, carry, hyperparams)
     info = _Info(Full(), start, {}, 0)
     info.carry = {**info.carry, **carry}
     with _named(solver, "end"):
@@ -459,10 +465,10 @@ def _two_steps(found: BoundExchange, start: Params) -> Params:
             settled = found.solver_memory.settle(after, delivered)
         with _named(solver, "begin, with what it remembers,"):
             solver.begin(start, sections, settled, 2)
-        with _named(solver, "unsent"):
-            kept = found.solver_memory.unsent(settled)
+        with _named(solver, "skipped_state"):
+            kept = found.solver_memory.skipped_state(settled)
         assert tree.flatten(kept).keys() == tree.flatten(after).keys(), (
-            f"{solver!r}.unsent must have the form of what end returns: {sorted(tree.flatten(after))}"
+            f"{solver!r}.skipped_state must have the form of what end returns: {sorted(tree.flatten(after))}"
         )
         with _named(solver, "deploy"):
             own = found.solver_memory.deploy(settled)
@@ -477,7 +483,7 @@ def check_server(server: Server, solver: Solver | None = None) -> None:
     ``solver`` is the one that it goes with, where it reads sections that not every solver writes.
     """
     check_value(server)
-    found = bound(Exchange(Full(), solver or SGD(), server=server))
+    found = bound(compose(Full(), solver or SGD(), server=server).training)
     server, params = found.server, found.context.network.initial()
     cohort = [0, 2, 3]
     with _named(server, "init"):
@@ -534,7 +540,7 @@ def _arrival(found: BoundExchange, client: int, params: Params) -> Arrival:
 
     owner = found.home(client).owner
     whole = (client, Part(), layout, 10.0, add, said, params, owner)
-    return Arrival(*whole, batches=3.0, code=lambda: vector, restore=lambda code: code)
+    return Arrival(*whole, batches=3.0, to_sum=lambda: vector, from_sum=lambda mean: mean)
 
 
 def check_sampler(sampler: Sampler) -> None:

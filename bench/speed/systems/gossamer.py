@@ -12,10 +12,10 @@ from workloads import CLASSES, Images, Workload
 
 import gossamer
 from gossamer import Options, Task, fedavg
-from gossamer.data import Data, Samples, Split
+from gossamer.core.errors import ConfigError
 from gossamer.engines.simulate import Simulation
-from gossamer.errors import ConfigError
-from gossamer.nets import build
+from gossamer.tasks.data import Data, Samples, Split
+from gossamer.tasks.nets import build
 from systems.line import Line, Setting
 
 

@@ -10,9 +10,9 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from gossamer.cli import sources
+from gossamer.cli import user_files as sources
 from gossamer.cli.parsers import dispatch
-from gossamer.errors import ConfigError, GossamerError
+from gossamer.core.errors import ConfigError, GossamerError
 
 __all__ = ["main"]
 

@@ -8,14 +8,15 @@ planned) and ``--rows``; so a run does not need its file. Of a method that has n
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from gossamer.channels import CHANNELS, Wireless
+from gossamer.analysis.planning import Plan
+from gossamer.analysis.planning.work import check_work
 from gossamer.cli.flags import Flag
+from gossamer.core.errors import ConfigError
+from gossamer.core.specs import NONE, parse, texts, written
 from gossamer.engines.simulate import Simulation
-from gossamer.errors import ConfigError
-from gossamer.fleet import AIR
-from gossamer.planning import Plan
-from gossamer.planning.work import check_work
-from gossamer.specs import NONE, parse, texts, written
+from gossamer.fleet.fleet import AIR
+from gossamer.parts.channels import CHANNELS
+from gossamer.parts.channels.wireless import Wireless
 
 FLEET, PLAN, WIRELESS, CAPACITIES = "fleet", "plan", "wireless", "capacities"
 
@@ -75,7 +76,7 @@ class Followed(NamedTuple):
 
 
 def follow(given: dict[str, Any], own: Sequence[Flag], clients: int, seed: int) -> Followed:
-    """Do as a plan says. ``given`` is changed in place, after :func:`share`."""
+    """Do as a plan says. ``given`` is changed in place, after ``share``."""
     path, channel = given.pop(PLAN, None), str(given.get("channel", ""))
     if path is None:
         return Followed()

@@ -10,21 +10,22 @@ import inspect
 import re
 import types
 import typing
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from typing import Any, Literal, NamedTuple, Union
 
-from gossamer.channels import CHANNELS, Channel
-from gossamer.codecs import CODECS, Codec
-from gossamer.errors import ConfigError, Mistake, Setting
-from gossamer.method import Exchange, Method
-from gossamer.mistakes import Mistakes
-from gossamer.solvers import SCHEDULES, Schedule
-from gossamer.specs import parse, read
+from gossamer.core.channel import Channel
+from gossamer.core.codec import Codec
+from gossamer.core.errors import ConfigError, Mistake, Mistakes, Setting
+from gossamer.core.method import Exchange, Method
+from gossamer.core.specs import parse, read
+from gossamer.parts.channels import CHANNELS
+from gossamer.parts.codecs import CODECS
+from gossamer.parts.solvers.schedules import SCHEDULES, Schedule
 
 Recipe = Callable[..., Method]
 
-REGISTRIES: dict[Any, tuple[dict[str, type], str]] = {
+REGISTRIES: dict[Any, tuple[Mapping[str, type], str]] = {
     Codec: (CODECS, "codec"),
     Schedule: (SCHEDULES, "schedule"),
     Channel: (CHANNELS, "channel"),
@@ -128,11 +129,9 @@ def parts(whole: Any) -> Iterator[Any]:
 
 
 def lines(source: Any) -> Iterator[tuple[str, str]]:
-    """What the docstring of a recipe or a part says of each of its names."""
-    for line in (inspect.getdoc(source) or "").splitlines():
-        match = re.fullmatch(r"(\w+): (.+)", line)
-        if match:
-            yield match[1], match[2]
+    """What a docstring says of each parameter: lines ``name: meaning``, below ``Args:`` or not."""
+    for found in re.finditer(r"^(?: {4})?(\w+): (\S.*(?:\n {8}.*)*)", inspect.getdoc(source) or "", re.MULTILINE):
+        yield found[1], " ".join(found[2].split())
 
 
 def defaults(recipe: Recipe) -> Method | None:

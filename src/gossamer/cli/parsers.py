@@ -4,9 +4,15 @@ import argparse
 from typing import NoReturn
 
 from gossamer import __version__
-from gossamer.cli import deploying, exporting, looking, measuring, planning, running, widths
-from gossamer.errors import ConfigError
-from gossamer.specs import unknown
+from gossamer.cli import deploy as deploying
+from gossamer.cli import export as exporting
+from gossamer.cli import inspect as looking
+from gossamer.cli import plan as planning
+from gossamer.cli import run as running
+from gossamer.cli import stability as measuring
+from gossamer.cli import widths
+from gossamer.core.errors import ConfigError
+from gossamer.core.specs import unknown
 
 COMMANDS = (
     "run",

@@ -10,28 +10,35 @@ from dataclasses import asdict, dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from gossamer.cli import sources
+from gossamer.cli import user_files as sources
 from gossamer.cli.devices import FLEET
 from gossamer.cli.flags import REQUIRED, Flag, Recipe, arguments, by_flags, defaults, flags, value
 from gossamer.cli.settings import assign
-from gossamer.codecs import CODECS, Codec, Dense, Lift, MaskedNoise
-from gossamer.data import DATASETS, SPLITS, Data, Split, load
+from gossamer.core.codec import Codec
+from gossamer.core.errors import ConfigError, Mistake, Mistakes
+from gossamer.core.interface import check_part
+from gossamer.core.method import Method
+from gossamer.core.parametrization import Weights
+from gossamer.core.random import key
+from gossamer.core.sampler import Sampler
+from gossamer.core.server import Server
+from gossamer.core.solver import Solver
+from gossamer.core.specs import parse, unknown
 from gossamer.engines.options import AUTO, Options
 from gossamer.engines.simulate import Simulation
-from gossamer.errors import ConfigError, Mistake
-from gossamer.forms import Weights
-from gossamer.interface import check_part
-from gossamer.method import Method
 from gossamer.methods import METHODS
-from gossamer.mistakes import Mistakes
-from gossamer.nets import NETS, build
-from gossamer.random import key
-from gossamer.samplers import SAMPLERS, Sampler
-from gossamer.servers import Server
-from gossamer.solvers import Solver
-from gossamer.specs import parse, unknown
-from gossamer.statistics import STATISTICS
-from gossamer.tasks import Task, deal, task_at
+from gossamer.parts.codecs import CODECS
+from gossamer.parts.codecs.dense import Dense
+from gossamer.parts.codecs.masked_noise import MaskedNoise
+from gossamer.parts.codecs.on_weights import OnWeights
+from gossamer.parts.samplers import SAMPLERS
+from gossamer.tasks.data.datasets import DATASETS, load
+from gossamer.tasks.data.partition import Split
+from gossamer.tasks.data.partitioners import SPLITS
+from gossamer.tasks.data.samples import Data
+from gossamer.tasks.nets import NETS, build
+from gossamer.tasks.static_norms import STATISTICS
+from gossamer.tasks.task import Task, deal, task_at
 
 DATA = "digits"
 CLIENTS = 50
@@ -42,7 +49,7 @@ TASK = ("data", "data_dir", "model", "split", "statistics", "clients")
 
 OPTIONS = tuple(option.name for option in fields(Options))
 
-PARTS: dict[str, tuple[type, dict[str, Any]]] = {
+PARTS: dict[str, tuple[type, Mapping[str, Any]]] = {
     "codec": (Codec, CODECS),
     "down": (Codec, CODECS),
     "solver": (Solver, {}),
@@ -84,7 +91,7 @@ class Request:
 
     @classmethod
     def read(cls, plain: dict[str, Any]) -> "Request":
-        """The request that :meth:`plain` wrote."""
+        """The request that ``plain`` wrote."""
         asked = {name: said for name, said in plain.items() if name != "digests"}
         return cls(**{**asked, "sets": tuple(asked["sets"])})
 
@@ -159,7 +166,7 @@ def with_parts(method: Method, request: Request, values: Mapping[str, Any]) -> M
     silent = [name for name in found if name in ("codec", "down", "server")]
     if silent and not method.shared:
         mistakes.note(f"{' and '.join(map(_word, silent))}: {request.method} sends nothing")
-    if found.get("codec") and method.form != Weights():
+    if found.get("codec") and method.parametrization != Weights():
         mistakes.note(f"--codec: {request.method} sends masks, and has a codec of its own")
     if isinstance(found.get("down"), MaskedNoise):
         mistakes.note("--down: masked noise can stand for a small change, not for a model")
@@ -188,7 +195,7 @@ def find_part(name: str, spec: str, values: Mapping[str, Any]) -> Any:
 
 def _lifted(part: Any) -> Any:
     """A codec taken to the weights of a model, but for those that take all of it."""
-    return Lift(part) if isinstance(part, Codec) and not isinstance(part, (Dense, Lift)) else part
+    return OnWeights(part) if isinstance(part, Codec) and not isinstance(part, (Dense, OnWeights)) else part
 
 
 def _called(

@@ -5,9 +5,9 @@ import typing
 from typing import Any
 
 from gossamer.cli.flags import value
-from gossamer.errors import ConfigError, listed
-from gossamer.method import Method
-from gossamer.specs import unknown
+from gossamer.core.errors import ConfigError, listed
+from gossamer.core.method import Method
+from gossamer.core.specs import unknown
 
 
 def assign(method: Method, setting: str) -> Method:

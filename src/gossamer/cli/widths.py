@@ -2,18 +2,17 @@
 
 import argparse
 
-from gossamer.capacity import SHARES
 from gossamer.cli.flags import value
 from gossamer.cli.request import Request, make_task
-from gossamer.errors import require
-from gossamer.mistakes import Mistakes
-from gossamer.objective import Objective
-from gossamer.random import key
-from gossamer.report import text
-from gossamer.solvers import SGD
-from gossamer.views.channels import tried
-from gossamer.widths import Widths
-from gossamer.widths.base import LABELS
+from gossamer.core.errors import Mistakes, require
+from gossamer.core.random import key
+from gossamer.fleet.capacity import SHARES
+from gossamer.parts.solvers.sgd import SGD
+from gossamer.parts.views.width_slice import tried
+from gossamer.runs.report import text
+from gossamer.tasks.objective import Objective
+from gossamer.tasks.widths import Widths
+from gossamer.tasks.widths.base import LABELS
 
 BATCH = 16
 

@@ -1,7 +1,7 @@
 """The client's half of a round, whole: read the server's message, train, reply.
 
-Whoever runs a client, one of thousands in a simulation or the only one on a machine, hands it an ``Order`` and gets an
-``Answer``; both are made of bytes and tensors alone, so they cross process boundaries.
+Whoever runs a client, one of thousands in a simulation or the only one on a machine, hands it an ``ClientTask`` and
+gets an ``ClientResult``; both are made of bytes and tensors alone, so they cross process boundaries.
 """
 
 import math
@@ -14,28 +14,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.binding import BoundMethod
-from gossamer.bound import BoundExchange
-from gossamer.codecs.base import StraightThrough
-from gossamer.errors import GossamerError
-from gossamer.fates import Fate, fate
-from gossamer.forms import Weights
-from gossamer.jobs import SILENT, Broadcast, Job, Outgoing, Trained
-from gossamer.method import Method
-from gossamer.objective import Objective, seeded
-from gossamer.random import Key, fold
-from gossamer.solvers import Now
-from gossamer.tree import add, multiply, scale, subtract
-from gossamer.types import Clock, Flops, Params, State
-from gossamer.views import Full
-from gossamer.wire import Frame
+from gossamer.core.binding import BoundMethod
+from gossamer.core.bound import BoundExchange
+from gossamer.core.codec import StraightThrough
+from gossamer.core.delivery import Delivery, delivery
+from gossamer.core.errors import GossamerError
+from gossamer.core.jobs import SILENT, Broadcast, Job, Outgoing, Trained
+from gossamer.core.parametrization import Weights
+from gossamer.core.random import Key, fold, seeded
+from gossamer.core.solver import Hyperparams
+from gossamer.core.tree import add, multiply, scale, subtract
+from gossamer.core.types import Clock, Flops, Params, State
+from gossamer.core.wire import Frame
+from gossamer.methods.composition import compose
+from gossamer.parts.views.full import Full
+from gossamer.tasks.objective import Objective
 
 Gradients = tuple[Params, Params]  # named, because the compiler reads annotations too, and trips over brackets
 Evaluate = Callable[[Params], tuple[Tensor, Params, Params]]
 """From the model's tensors to loss, gradients and changed buffers, on the batch at hand."""
 
 
-class Order(NamedTuple):
+class ClientTask(NamedTuple):
     """What a client is given: the server's message, its own memory, and which samples are its own.
 
     ``key`` is the exchange's. With a ``limit`` it takes so many steps at most: enough to measure how fast an executor
@@ -50,14 +50,14 @@ class Order(NamedTuple):
     limit: int | None = None
 
 
-class Answer(NamedTuple):
+class ClientResult(NamedTuple):
     """What a client gives back: its message, what it remembers, how training went, and how lost messages fare."""
 
     sent: Outgoing
     state: State
     loss: float
     flops: Flops
-    fate: Fate = Fate()
+    delivery: Delivery = Delivery()
 
 
 class Failure(NamedTuple):
@@ -72,11 +72,11 @@ class Failure(NamedTuple):
         return cls(reason(error), error)
 
 
-class Done(NamedTuple):
+class TaskOutcome(NamedTuple):
     """An order, and what came of it: an answer, or why there is none."""
 
-    order: Order
-    result: Answer | Failure
+    client_task: ClientTask
+    result: ClientResult | Failure
 
 
 class Client:
@@ -84,7 +84,7 @@ class Client:
 
     def __init__(self, method: BoundMethod, objective: Objective, exchange: BoundExchange | None = None) -> None:
         self.method, self.objective, self.exchange = method, objective, exchange or method.training
-        self.formed = method.form != Weights()
+        self.parametrized = method.parametrization != Weights()
         self._broadcast: Broadcast | None = None
 
     @cached_property
@@ -92,23 +92,27 @@ class Client:
         """The tensors that the network was built with."""
         return self.objective.initial()
 
-    def do(self, order: Order) -> Done:
+    def do(self, client_task: ClientTask) -> TaskOutcome:
         """Carry out an order; a failure is told, never raised: the round goes on without this client."""
         try:
-            job = self.open(order)
-            return Done(order, self.reply(job, self.train(order, job)))
+            job = self.read_download(client_task)
+            return TaskOutcome(client_task, self.make_upload(job, self.train(client_task, job)))
         except Exception as error:
-            return Done(order, Failure.of(error))
+            return TaskOutcome(client_task, Failure.of(error))
 
-    def open(self, order: Order) -> Job:
+    def read_download(self, client_task: ClientTask) -> Job:
         """Read the server's message; of several models choose the one with the smallest loss."""
-        before = self._broadcast if self._broadcast and self._broadcast.fits(order.data, order.key) else None
-        job = self.exchange.read_download(order.data, order.state, order.clock, order.key, before)
+        before = (
+            self._broadcast if self._broadcast and self._broadcast.fits(client_task.data, client_task.key) else None
+        )
+        job = self.exchange.read_download(
+            client_task.data, client_task.state, client_task.clock, client_task.key, before
+        )
         self._broadcast = job.broadcast
-        job = job._replace(labels=self.labels(order.samples), samples=order.samples)
+        job = job._replace(labels=self.labels(client_task.samples), samples=client_task.samples)
         if len(job.models) == 1:
             return job
-        best, spent = self.best(job.models, order.samples)
+        best, spent = self.best(job.models, client_task.samples)
         return self.exchange.choose(job, best)._replace(spent=spent)
 
     def choose(self, models: Sequence[Params], samples: np.ndarray) -> Params:
@@ -123,7 +127,7 @@ class Client:
 
     def loss(self, held: Params, samples: np.ndarray, labels: Tensor | None) -> tuple[float, int]:
         """The mean loss of a client's samples at a model, and the operations that it takes to find out."""
-        params = self.method.form.deploy(held, self.built) if self.formed else held
+        params = self.method.parametrization.deploy(held, self.built) if self.parametrized else held
         rows = torch.from_numpy(samples).to(self.objective.device)
         loss, _ = self.objective.evaluate(params, self.objective.x[rows], self.objective.y[rows], labels)
         return loss, self.objective.forward_flops(params, rows)
@@ -137,49 +141,63 @@ class Client:
         found[self.objective.y[torch.from_numpy(samples).to(device)]] = 1
         return found
 
-    def reply(self, job: Job, trained: Trained) -> Answer:
+    def make_upload(self, job: Job, trained: Trained) -> ClientResult:
         """Make the client's message of what training came to."""
-        info = Findings(self, job, trained)
+        info = TrainingInfo(self, job, trained)
         sent, state = self.exchange.make_upload(job, trained, info)
         spent = info.flops + job.spent
         flops = Flops(trained.flops.done + spent, trained.flops.useful + spent)
-        return Answer(sent, state, trained.loss, flops, fate(job.state))
+        return ClientResult(sent, state, trained.loss, flops, delivery(job.state))
 
-    def train(self, order: Order, job: Job) -> Trained:
+    def train(self, client_task: ClientTask, job: Job) -> Trained:
         """The plain loop."""
         solver, objective = self.exchange.solver, self.objective
-        lesson, losses = Lesson(self, order, job), []
-        start, carry, aid = self.begin(job, len(lesson))
-        now = solver.now(job.clock)
+        batches, losses = BatchSchedule(self, client_task, job), []
+        start, carry, context = self.begin(job, len(batches))
+        hyperparams = solver.hyperparams(job.clock)
         with seeded(fold(job.key, "torch")):
-            for rows, draws in lesson:
+            for rows, draws in batches:
                 x, y = objective.batch(rows, draws)
-                carry, loss = self.step(start, carry, aid, x, y, now)
+                carry, loss = self.step(start, carry, context, x, y, hyperparams)
                 losses.append(loss)
-        return self.finish(order, job, lesson, carry, mean(losses))
+        return self.finish(client_task, job, batches, carry, mean(losses))
 
-    def finish(self, order: Order, job: Job, lesson: "Lesson", carry: State, loss: float) -> Trained:
+    def finish(self, client_task: ClientTask, job: Job, batches: "BatchSchedule", carry: State, loss: float) -> Trained:
         """What a round came to, from what its last step carried and the mean loss."""
-        return Trained(subtract(carry["params"], job.start), carry, loss, lesson.flops(job), len(order.samples))
+        return Trained(subtract(carry["params"], job.start), carry, loss, batches.flops(job), len(client_task.samples))
 
     def begin(self, job: Job, steps: int) -> tuple[Params, State, State]:
         """For a round of so many steps: where it starts, what is carried from step to step, and what stays the same."""
         start = {**job.start, **self.objective.local()}
         exchange, device = self.exchange, self.objective.device
         carry = exchange.solver.begin(start, job.sections, exchange.remembered(job), steps)
-        codec = exchange.felt.rehearsal(job.layout, steps, job.codec_key, device)
-        form = self.method.form.aid(job.part.take(self.built), fold(job.key, "form")) if self.formed else {}
-        taken = {"taken": torch.zeros((), dtype=torch.int64, device=device)} if codec or form else {}
+        codec = exchange.surrogate.surrogate_context(job.layout, steps, job.codec_key, device)
+        parametrization = (
+            self.method.parametrization.context(job.part.take(self.built), fold(job.key, "form"))
+            if self.parametrized
+            else {}
+        )
+        step_index = (
+            {"step_index": torch.zeros((), dtype=torch.int64, device=device)} if codec or parametrization else {}
+        )
         more = {} if job.labels is None else {"labels": job.labels}
         if job.scale is not None:
             more["scale"] = torch.tensor(job.scale, dtype=job.layout.dtype, device=device)
-        return start, {**carry, **taken}, {"keep": dict(job.part.keep), "codec": codec, "form": form, **more}
+        return (
+            start,
+            {**carry, **step_index},
+            {"keep": dict(job.part.keep), "codec": codec, "form": parametrization, **more},
+        )
 
-    def step(self, start: Params, carry: State, aid: State, x: Tensor, y: Tensor, now: Now) -> tuple[State, Tensor]:
+    def step(
+        self, start: Params, carry: State, context: State, x: Tensor, y: Tensor, hyperparams: Hyperparams
+    ) -> tuple[State, Tensor]:
         """One step, operation by operation: the next carry, and the loss."""
         trained = self.objective.trained
-        labels = aid.get("labels")
-        return step(self, trained, lambda at: self.objective.gradient(at, x, y, labels), start, carry, aid, now)
+        labels = context.get("labels")
+        return step(
+            self, trained, lambda at: self.objective.gradient(at, x, y, labels), start, carry, context, hyperparams
+        )
 
     def tuned(self, model: Params, clock: Clock, key: Key, samples: np.ndarray) -> Params:
         """A model as the client deploys it: tuned on its own samples, where the method says so; ``key`` is the round's.
@@ -188,9 +206,9 @@ class Client:
         """
         if self._tuner is None:
             return model
-        order = Order(clock, fold(key, "tune"), SILENT.data, {"own": model}, samples)
-        job = self._tuner.open(order)
-        own: Params = self._tuner.reply(job, self._tuner.train(order, job)).state["own"]
+        client_task = ClientTask(clock, fold(key, "tune"), SILENT.data, {"own": model}, samples)
+        job = self._tuner.read_download(client_task)
+        own: Params = self._tuner.make_upload(job, self._tuner.train(client_task, job)).state["own"]
         return own
 
     @cached_property
@@ -198,7 +216,7 @@ class Client:
         """A client that trains alone."""
         if (solver := self.method.tune) is None:
             return None
-        alone = Method.of(Full(), solver, send="nothing", labels=self.exchange.exchange.labels)
+        alone = compose(Full(), solver, send="nothing", labels=self.exchange.exchange.labels)
         return Client(alone.bind(self.objective), self.objective)
 
 
@@ -208,7 +226,13 @@ def mean(losses: Sequence[Tensor]) -> float:
 
 
 def step(
-    client: Client, trained: Sequence[str], evaluate: Evaluate, start: Params, carry: State, aid: State, now: Now
+    client: Client,
+    trained: Sequence[str],
+    evaluate: Evaluate,
+    start: Params,
+    carry: State,
+    context: State,
+    hyperparams: Hyperparams,
 ) -> tuple[State, Tensor]:
     """One step of a method's solver: the next carry, and the loss. Whoever trains, and however, comes through here.
 
@@ -217,38 +241,44 @@ def step(
     labels count, where that is not all (``labels``), and what the loss is multiplied by (``scale``).
     """
     losses: list[Tensor] = []
-    form, codec, solver = client.method.form, client.exchange.felt, client.exchange.solver
+    parametrization, codec, solver = client.method.parametrization, client.exchange.surrogate, client.exchange.solver
 
     def gradient(params: Params) -> Gradients:
-        at = felt(codec, trained, start, params, aid, carry["taken"]) if aid["codec"] else params
-        loss, grads, changed = evaluate(form.network(at, aid["form"], carry["taken"]) if aid["form"] else at)
+        at = (
+            surrogate_params(codec, trained, start, params, context, carry["step_index"])
+            if context["codec"]
+            else params
+        )
+        loss, grads, changed = evaluate(
+            parametrization.network(at, context["form"], carry["step_index"]) if context["form"] else at
+        )
         losses.append(loss)
-        grads = form.pull(grads, at, aid["form"]) if aid["form"] else grads
-        if "scale" in aid:
-            grads = scale(grads, aid["scale"])
-        return multiply(grads, aid["keep"]), changed
+        grads = parametrization.pull(grads, at, context["form"]) if context["form"] else grads
+        if "scale" in context:
+            grads = scale(grads, context["scale"])
+        return multiply(grads, context["keep"]), changed
 
-    new = solver.step(gradient, start, carry, now)
-    if "taken" in carry:
-        new = {**new, "taken": carry["taken"] + 1}
+    new = solver.step(gradient, start, carry, hyperparams)
+    if "step_index" in carry:
+        new = {**new, "step_index": carry["step_index"] + 1}
     return new, losses[-1]
 
 
-def felt(
-    codec: StraightThrough, trained: Sequence[str], start: Params, params: Params, aid: State, taken: Tensor
+def surrogate_params(
+    codec: StraightThrough, trained: Sequence[str], start: Params, params: Params, context: State, step_index: Tensor
 ) -> Params:
     """The tensors as the forward pass sees them, when training feels what the codec will do to the change."""
     change = subtract(params, {name: start[name] for name in trained})
-    sent = multiply(codec.rehearse(change, aid["codec"], taken), aid["keep"])
+    sent = multiply(codec.surrogate(change, context["codec"], step_index), context["keep"])
     return {**params, **{name: start[name] + value for name, value in sent.items()}}
 
 
-class Lesson:
+class BatchSchedule:
     """A client's batches for one round, as numbers of samples, with the draws that augment them."""
 
-    def __init__(self, client: Client, order: Order, job: Job) -> None:
-        plan = client.exchange.solver.plan(len(order.samples), fold(job.key, "batches"))
-        self.rows = [order.samples[batch] for batch in plan[: order.limit]]
+    def __init__(self, client: Client, client_task: ClientTask, job: Job) -> None:
+        plan = client.exchange.solver.plan(len(client_task.samples), fold(job.key, "batches"))
+        self.rows = [client_task.samples[batch] for batch in plan[: client_task.limit]]
         self.objective = client.objective
         noise = self.objective.draws(fold(job.key, "augment"), sum(self.sizes)) if plan else None
         self.draws: list[Tensor] | None = None if noise is None else list(torch.split(noise, self.sizes))
@@ -278,7 +308,7 @@ class Lesson:
             yield torch.from_numpy(rows).to(self.objective.device), self.draws[number] if self.draws else None
 
 
-class Findings:
+class TrainingInfo:
     """What a client knows when its training is over, and what it can find out."""
 
     def __init__(self, client: Client, job: Job, trained: Trained) -> None:

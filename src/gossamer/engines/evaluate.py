@@ -8,16 +8,25 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.errors import ConfigError
-from gossamer.objective import Objective
-from gossamer.statistics import OfOwnBatch, OfTraining
-from gossamer.types import Params
+from gossamer.core.binding import BoundMethod
+from gossamer.core.bound import BoundExchange
+from gossamer.core.errors import ConfigError
+from gossamer.core.exchange import Assignment, Download
+from gossamer.core.method import Exchange
+from gossamer.core.server import BoundServer, ModelPerClient
+from gossamer.core.types import Params, State
+from gossamer.parts.codecs.dense import Dense
+from gossamer.parts.servers.listen import Listen
+from gossamer.parts.solvers.loss_probe import LossProbe
+from gossamer.parts.views.full import Full
+from gossamer.tasks.objective import Objective
+from gossamer.tasks.static_norms import OfOwnBatch, OfTraining
 
 Labels = Callable[[int], Tensor | None]
 """From a client to the labels whose scores count for it, with 1 for each; none means all."""
 
 
-class Outcome(NamedTuple):
+class Evaluation(NamedTuple):
     """Mean loss on the test set, for each of its samples whether the answer was right, and what the answers were.
 
     The last is there only if clients count some scores as 0.
@@ -86,7 +95,7 @@ class Evaluator:
         tested = self.split.test(client)
         return _mean(self._outcome(params, tested, self._labels(client))) if len(tested) else (math.nan, math.nan)
 
-    def _of(self, outcome: Outcome, client: int) -> float:
+    def _of(self, outcome: Evaluation, client: int) -> float:
         """The same from answers to all test samples."""
         tested, labels = self.split.test(client), self._labels(client)
         if outcome.answers is None or labels is None:
@@ -98,13 +107,13 @@ class Evaluator:
     def _labels(self, client: int) -> Tensor | None:
         return self.labels(client) if self.labels else None
 
-    def _outcome(self, params: Params, index: np.ndarray | None = None, labels: Tensor | None = None) -> Outcome:
+    def _outcome(self, params: Params, index: np.ndarray | None = None, labels: Tensor | None = None) -> Evaluation:
         picked: Any = slice(None) if index is None else torch.from_numpy(index).to(self.x.device)
         outputs: Iterable[Tensor] = self.objective.outputs(params, self.x[picked])
         if keep := self.labels is not None and index is None:
             outputs = list(outputs)
         loss, right = self.objective.judged(outputs, self.y[picked], labels)
-        return Outcome(loss, right.to("cpu", torch.float64).numpy(), torch.cat(list(outputs)) if keep else None)
+        return Evaluation(loss, right.to("cpu", torch.float64).numpy(), torch.cat(list(outputs)) if keep else None)
 
 
 def personal_figures(own: Sequence[float]) -> dict[str, float]:
@@ -119,5 +128,32 @@ def worst_tenth(own: Sequence[float]) -> float:
     return sum(worst) / len(worst) if worst else math.nan
 
 
-def _mean(outcome: Outcome) -> tuple[float, float]:
+def _mean(outcome: Evaluation) -> tuple[float, float]:
     return outcome.loss, float(outcome.right.mean())
+
+
+def evaluation_exchange(method: BoundMethod) -> BoundExchange:
+    """The exchange by which clients of a deployment get the models that they evaluate: whole and uncompressed."""
+    make = OwnModels if method.training.per_client else Models
+    exchange = Exchange(Full(), LossProbe(), Dense(), make(method.training.server), Dense())
+    return method.bind_exchange(exchange, len(method.exchanges) + 1, True)
+
+
+class Models(Listen):
+    """Another server's models, without its sections."""
+
+    def __init__(self, server: BoundServer) -> None:
+        self.server = server
+
+    def download(self, state: State, assignment: Assignment) -> Download:
+        """The models alone."""
+        return Download(self.server.download(state, assignment).models)
+
+
+class OwnModels(Models, ModelPerClient):
+    """The same of a server with a model for each client."""
+
+    def home(self, client: int) -> Assignment:
+        """As that server says."""
+        assert isinstance(self.server, ModelPerClient)
+        return self.server.home(client)

@@ -8,12 +8,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
+from gossamer.core.types import State
+from gossamer.core.wire import Frame
 from gossamer.engines.client import Failure
-from gossamer.types import State
-from gossamer.wire import Frame
 
 
-class Reply(NamedTuple):
+class ClientReply(NamedTuple):
     """What came of a client: its message, or (``None``) none that arrived; what it remembers; why it failed, if so."""
 
     data: Frame | None = None
@@ -25,12 +25,12 @@ class Reply(NamedTuple):
 class Inbox:
     """Hands replies on in client order."""
 
-    def __init__(self, cohort: Iterable[int], deliver: Callable[[int, Reply], None]) -> None:
+    def __init__(self, cohort: Iterable[int], deliver: Callable[[int, ClientReply], None]) -> None:
         self._awaited = deque(cohort)
-        self._early: dict[int, Reply] = {}
+        self._early: dict[int, ClientReply] = {}
         self._deliver = deliver
 
-    def put(self, client: int, reply: Reply) -> None:
+    def put(self, client: int, reply: ClientReply) -> None:
         """A client's reply has come, or will never come."""
         self._early[client] = reply
         while self._awaited and self._awaited[0] in self._early:

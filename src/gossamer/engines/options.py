@@ -5,10 +5,12 @@ from typing import Any
 
 import torch
 
-from gossamer.channels import CHANNELS, Channel, Perfect
+from gossamer.core.channel import Channel
+from gossamer.core.errors import Mistake, Setting, require, wrong_argument
+from gossamer.core.specs import parse, spec, unknown
 from gossamer.engines.executors import EXECUTORS
-from gossamer.errors import Mistake, Setting, require, wrong_argument
-from gossamer.specs import parse, spec, unknown
+from gossamer.parts.channels import CHANNELS
+from gossamer.parts.channels.perfect import Perfect
 
 AUTO = "auto"
 """Instead of an executor's name: measure, and choose."""
@@ -18,14 +20,15 @@ AUTO = "auto"
 class Options:
     """What a run is told besides its method and task.
 
-    rounds: how many rounds
-    per_round: clients in a round; none means all of them
-    seed: where all randomness comes from
-    device: cpu or cuda
-    executor: how the clients of a round are trained; auto measures and chooses
-    channel: what messages meet on their way to the server
-    failure_rate: share of clients that fail in a round, to rehearse it
-    eval_every: evaluate every so many rounds, and after the last
+    Args:
+        rounds: how many rounds
+        per_round: clients in a round; none means all of them
+        seed: where all randomness comes from
+        device: cpu or cuda
+        executor: how the clients of a round are trained; auto measures and chooses
+        channel: what messages meet on their way to the server
+        failure_rate: share of clients that fail in a round, to rehearse it
+        eval_every: evaluate every so many rounds, and after the last
     """
 
     rounds: int = 30
@@ -60,12 +63,12 @@ class Options:
         return size
 
     def describe(self) -> dict[str, Any]:
-        """What a run folder records; :meth:`read` reads it back."""
+        """What a run folder records; ``read`` reads it back."""
         return {**vars(self), "channel": spec(self.channel, CHANNELS)}
 
     @classmethod
     def read(cls, described: dict[str, Any]) -> "Options":
-        """The options that :meth:`describe` described."""
+        """The options that ``describe`` described."""
         return cls(**{**described, "channel": parse(described["channel"], CHANNELS, "channel")})
 
 

@@ -7,22 +7,26 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from gossamer.bound import BoundExchange
-from gossamer.engines.client import Answer, Client, Failure, Order
+from gossamer.core.bound import BoundExchange
+from gossamer.core.exchange import Assignment
+from gossamer.core.jobs import own_key
+from gossamer.core.method import Method
+from gossamer.core.random import fold, uniform
+from gossamer.core.types import Params, State
+from gossamer.core.wire import Body
+from gossamer.engines.client import Client, ClientResult, ClientTask, Failure
 from gossamer.engines.evaluate import Evaluator
-from gossamer.engines.executors import EXECUTORS, Executor, OneByOne, SideBySide, Stacked, choose, threads
-from gossamer.engines.inbox import Inbox, Reply
-from gossamer.engines.ledger import Ledger
+from gossamer.engines.executors import EXECUTORS
+from gossamer.engines.executors.auto import choose
+from gossamer.engines.executors.base import Executor, OneByOne, threads
+from gossamer.engines.executors.side_by_side import SideBySide
+from gossamer.engines.executors.stacked import Stacked
+from gossamer.engines.inbox import ClientReply, Inbox
+from gossamer.engines.metrics import Ledger
 from gossamer.engines.options import AUTO, Options
-from gossamer.engines.rounds import Result, Rounds, Turn, Watch
-from gossamer.exchange import Assignment
-from gossamer.jobs import own_key
-from gossamer.method import Method
-from gossamer.random import fold, uniform
-from gossamer.runs import RunFolder, read_about
-from gossamer.tasks import Task
-from gossamer.types import Params, State
-from gossamer.wire import Body
+from gossamer.engines.run import FederatedRun, Result, Stage, Watch
+from gossamer.runs.folder import RunFolder, read_about
+from gossamer.tasks.task import Task
 
 INJECTED = "failed as asked (failure rate)"
 
@@ -42,7 +46,7 @@ def simulate(
     watch: Watch = lambda record: None,
     **options: Any,
 ) -> Result:
-    """Run ``method`` on ``task``; ``options`` are the fields of :class:`Options`.
+    """Run ``method`` on ``task``; ``options`` are the fields of ``Options``.
 
     With ``out`` the run is kept in that folder and can be resumed (``resume=True``, with the same method and task)
     after any interruption; without, it lives in memory. ``watch`` is called with each round's record.
@@ -57,7 +61,7 @@ def simulate(
         folder.close()
 
 
-class Simulation(Rounds):
+class Simulation(FederatedRun):
     """A run whose clients are all here, with the data on one device."""
 
     def __init__(self, method: Method, task: Task, options: Options, request: dict[str, Any] | None = None) -> None:
@@ -100,16 +104,16 @@ class Simulation(Rounds):
             return
         with ledger.time("prepare"):
             client = max(cohort, key=lambda c: len(self.split.train(c)))  # whoever has a full batch, if anybody has
-            turn = Turn(self.method.training, number, {client: self.trial(client)})
-            common = turn.exchange.make_common(self.server, *self.at(turn, client))
-            order, _ = self.order(turn, client, common)
+            stage = Stage(self.method.training, number, {client: self.trial(client)})
+            common = stage.exchange.make_common(self.server, *self.at(stage, client))
+            client_task, _ = self.client_task(stage, client, common)
             if self.executor is None:
                 left = self.options.rounds - number
-                name, self.executor, rates = choose(self.client, order, len(cohort), left)
+                name, self.executor, rates = choose(self.client, client_task, len(cohort), left)
                 self.choice = {"executor": name, "rates": rates}
             else:
                 with threads(self.executor.threads):
-                    self.executor.prepare(order, len(cohort))
+                    self.executor.prepare(client_task, len(cohort))
         self.about |= self.choice
         self.ready = True
 
@@ -132,57 +136,57 @@ class Simulation(Rounds):
         """Who takes part in a round, in client order."""
         return [0] if self.method.pooled else super().cohort(number, ledger)
 
-    def exchange(self, turn: Turn, ledger: Ledger, inbox: Inbox) -> None:
+    def exchange(self, stage: Stage, ledger: Ledger, inbox: Inbox) -> None:
         """The executor trains, the channel carries; once a message is folded, its client learns that it arrived."""
-        executor = self.executor_of(turn.exchange)
+        executor = self.executor_of(stage.exchange)
         with threads(executor.threads):
-            for order, result in executor.run(self.orders(turn, ledger, inbox)):
+            for client_task, result in executor.run(self.client_tasks(stage, ledger, inbox)):
                 with ledger.time("receive"):
-                    inbox.put(order.clock.client, self.carry(order, result, ledger))
+                    inbox.put(client_task.clock.client, self.carry(client_task, result, ledger))
         ledger.wait()
 
-    def orders(self, turn: Turn, ledger: Ledger, inbox: Inbox) -> Iterator[Order]:
+    def client_tasks(self, stage: Stage, ledger: Ledger, inbox: Inbox) -> Iterator[ClientTask]:
         """What each client that is asked is to do, made as it is asked for."""
         common = None
-        for client in turn.asked:
+        for client in stage.asked:
             with ledger.time("brief"):
                 if common is None:
-                    common = turn.exchange.make_common(self.server, *self.at(turn, client))
-                order, kinds = self.order(turn, client, common)
+                    common = stage.exchange.make_common(self.server, *self.at(stage, client))
+                client_task, kinds = self.client_task(stage, client, common)
                 ledger.down.update(kinds)
             rate = self.options.failure_rate
-            if rate and uniform(fold(own_key(order.key, order.clock), "failure"), 1).item() < rate:
-                inbox.put(client, Reply(failure=Failure(INJECTED), injected=True))
+            if rate and uniform(fold(own_key(client_task.key, client_task.clock), "failure"), 1).item() < rate:
+                inbox.put(client, ClientReply(failure=Failure(INJECTED), injected=True))
             else:
-                yield order
+                yield client_task
 
-    def order(self, turn: Turn, client: int, common: Body | None) -> tuple[Order, dict[str, int]]:
+    def client_task(self, stage: Stage, client: int, common: Body | None) -> tuple[ClientTask, dict[str, int]]:
         """What one client is to do, and the bytes of the message that tells it."""
-        clock, key = self.at(turn, client)
-        known, exchange = self.tracked(turn, client), turn.exchange
-        sent = exchange.make_download(self.server, clock, key, turn.assigned[client], known, common)
+        clock, key = self.at(stage, client)
+        known, exchange = self.tracked(stage, client), stage.exchange
+        sent = exchange.make_download(self.server, clock, key, stage.assigned[client], known, common)
         state = self.clients.get(client) if exchange.last else {}
-        return Order(clock, key, sent.data, state, self.split.train(client)), sent.kinds
+        return ClientTask(clock, key, sent.data, state, self.split.train(client)), sent.kinds
 
-    def carry(self, order: Order, result: Answer | Failure, ledger: Ledger) -> Reply:
+    def carry(self, client_task: ClientTask, result: ClientResult | Failure, ledger: Ledger) -> ClientReply:
         """What arrives of a client's answer."""
-        clock, mine = order.clock, own_key(order.key, order.clock)
+        clock, mine = client_task.clock, own_key(client_task.key, client_task.clock)
         if isinstance(result, Failure):
-            return Reply(failure=result)
+            return ClientReply(failure=result)
         ledger.train(result.loss, result.flops)
         if not self.method.pooled:  # which no device does
             ledger.work(clock.client, self.channel.work(result.flops, clock, fold(mine, "work")))
         delivered = False
         if result.sent.data:
             receipt = self.channel.send(len(result.sent.data), clock, fold(mine, "channel"))
-            ledger.send(clock.client, result.sent.kinds, receipt, result.fate)
+            ledger.send(clock.client, result.sent.kinds, receipt, result.delivery)
             delivered = receipt.delivered
-        return Reply(result.sent.data if delivered else None, result.state)
+        return ClientReply(result.sent.data if delivered else None, result.state)
 
-    def settle(self, turn: Turn, client: int, reply: Reply, arrived: bool, known: State) -> None:
+    def settle(self, stage: Stage, client: int, reply: ClientReply, arrived: bool, known: State) -> None:
         """What the client itself remembers."""
         if reply.state is not None:
-            self.clients.stage(client, turn.exchange.settle(reply.state, arrived))
+            self.clients.stage(client, stage.exchange.settle(reply.state, arrived))
 
     def evaluated(self, number: int, ledger: Ledger) -> dict[str, float]:
         """The global model, and what each client would deploy, on test data that is all here."""

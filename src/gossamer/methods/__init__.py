@@ -1,30 +1,62 @@
-"""The recipes: each a handful of lines that reads like its paper.
+"""The recipes: each is a few lines that read like its paper.
 
-A recipe is a function with typed, defaulted parameters that returns a :class:`~gossamer.method.Method`, declared with
-:func:`~gossamer.methods.registry.recipe`. Its parameters are flags of ``gossamer run``; what they mean is told by its
-docstring, or by that of the part they go to. A file of recipes, with parts of their own where they have some, is one
-line here.
+A recipe is a function with typed, defaulted parameters that returns a ``Method``. Its
+parameters are flags of ``gossamer run``. Their help is a line ``name: meaning`` in the docstring of the recipe, or of
+the part that the parameter goes to. The methods are listed in ``gossamer.methods.registry``.
 """
 
-import types as _types
-import typing as _typing
+from typing import TYPE_CHECKING
 
-from gossamer.methods.averaging import *
-from gossamer.methods.compressed import *
-from gossamer.methods.feddyn import *
-from gossamer.methods.fednova import *
-from gossamer.methods.ifca import *
-from gossamer.methods.mixtures import *
+from gossamer.core.lazy import attach
 from gossamer.methods.registry import METHODS as METHODS
-from gossamer.methods.registry import recipe as recipe
-from gossamer.methods.scaffold import *
-from gossamer.methods.server_optimizers import *
-from gossamer.methods.sparse import *
-from gossamer.methods.submodels import *
-from gossamer.methods.thin_links import *
 
-if not _typing.TYPE_CHECKING:  # which reads imports, and not what is worked out
-    __all__ = sorted(
-        (n for n, it in globals().items() if not (n.startswith("_") or isinstance(it, _types.ModuleType))),
-        key=lambda n: (not n.isupper(), not n[0].isupper(), n),
-    )
+if TYPE_CHECKING:
+    from gossamer.methods.averaging import centralised as centralised
+    from gossamer.methods.averaging import ditto as ditto
+    from gossamer.methods.averaging import fedavg as fedavg
+    from gossamer.methods.averaging import fedavg_tuned as fedavg_tuned
+    from gossamer.methods.averaging import fedprox as fedprox
+    from gossamer.methods.averaging import fedsgd as fedsgd
+    from gossamer.methods.averaging import local as local
+    from gossamer.methods.averaging import per_fedavg as per_fedavg
+    from gossamer.methods.averaging import pfedme as pfedme
+    from gossamer.methods.clustered import Clusters as Clusters
+    from gossamer.methods.clustered import ifca as ifca
+    from gossamer.methods.composition import compose as compose
+    from gossamer.methods.compressed import drive as drive
+    from gossamer.methods.compressed import eden as eden
+    from gossamer.methods.compressed import fedmrn as fedmrn
+    from gossamer.methods.compressed import fedmrns as fedmrns
+    from gossamer.methods.compressed import fedpm as fedpm
+    from gossamer.methods.compressed import fedsparsify as fedsparsify
+    from gossamer.methods.compressed import signsgd as signsgd
+    from gossamer.methods.compressed import subsample as subsample
+    from gossamer.methods.compressed import terngrad as terngrad
+    from gossamer.methods.compressed import topk as topk
+    from gossamer.methods.control_variates import Scaffold as Scaffold
+    from gossamer.methods.control_variates import ScaffoldSGD as ScaffoldSGD
+    from gossamer.methods.control_variates import scaffold as scaffold
+    from gossamer.methods.dynamic_regularization import FedDyn as FedDyn
+    from gossamer.methods.dynamic_regularization import FedDynSGD as FedDynSGD
+    from gossamer.methods.dynamic_regularization import feddyn as feddyn
+    from gossamer.methods.mixtures import perm as perm
+    from gossamer.methods.mixtures import perm_two_stage as perm_two_stage
+    from gossamer.methods.normalized_averaging import FedNova as FedNova
+    from gossamer.methods.normalized_averaging import FedNovaSGD as FedNovaSGD
+    from gossamer.methods.normalized_averaging import fednova as fednova
+    from gossamer.methods.recipes import recipe as recipe
+    from gossamer.methods.server_optimizers import ServerOptimizer as ServerOptimizer
+    from gossamer.methods.server_optimizers import fedadagrad as fedadagrad
+    from gossamer.methods.server_optimizers import fedadam as fedadam
+    from gossamer.methods.server_optimizers import fedavgm as fedavgm
+    from gossamer.methods.server_optimizers import fedyogi as fedyogi
+    from gossamer.methods.sparse import fedspa as fedspa
+    from gossamer.methods.sparse import sub_fedavg as sub_fedavg
+    from gossamer.methods.submodels import fedrolex as fedrolex
+    from gossamer.methods.submodels import heterofl as heterofl
+    from gossamer.methods.submodels import submodel_random as submodel_random
+    from gossamer.methods.submodels import submodel_rolling as submodel_rolling
+    from gossamer.methods.thin_links import onebit_cs as onebit_cs
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__, __all__ = attach(__name__, METHODS)

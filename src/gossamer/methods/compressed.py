@@ -6,34 +6,34 @@ Weight matrices are compressed; norms, biases and running statistics go dense in
 import math
 from typing import Annotated, Literal, TypedDict, Unpack
 
-from gossamer.codecs import (
-    Codec,
-    Drive,
-    Eden,
-    Feedback,
-    Lift,
-    MaskedNoise,
-    SampledMask,
-    Sparse,
-    StochasticSign,
-    Subsample,
-    Ternary,
-    TopK,
-)
-from gossamer.codecs.noise import Kind
-from gossamer.forms import Supermask
-from gossamer.method import Method
+from gossamer.core.codec import Codec
+from gossamer.core.method import Method
+from gossamer.core.random.noise import Kind
 from gossamer.methods.averaging import fedavg
-from gossamer.methods.registry import Averaging, Default, Training, pick, recipe
-from gossamer.servers import Average, MaskAverage
-from gossamer.solvers import Adam, PruningSGD
-from gossamer.views import Full
+from gossamer.methods.composition import compose
+from gossamer.methods.recipes import Averaging, Default, Training, pick, recipe
+from gossamer.parts.codecs.drive import Drive
+from gossamer.parts.codecs.eden import Eden
+from gossamer.parts.codecs.feedback import Feedback
+from gossamer.parts.codecs.masked_noise import MaskedNoise
+from gossamer.parts.codecs.on_weights import OnWeights
+from gossamer.parts.codecs.sampled_mask import SampledMask
+from gossamer.parts.codecs.sign import StochasticSign
+from gossamer.parts.codecs.sparse import Sparse
+from gossamer.parts.codecs.subsample import Subsample
+from gossamer.parts.codecs.ternary import Ternary
+from gossamer.parts.codecs.topk import TopK
+from gossamer.parts.parametrizations.supermask import Supermask
+from gossamer.parts.servers.average import Average, MaskAverage
+from gossamer.parts.solvers.adam import Adam
+from gossamer.parts.solvers.pruning import PruningSGD
+from gossamer.parts.views.full import Full
 
 __all__ = ["drive", "eden", "fedmrn", "fedmrns", "fedpm", "fedsparsify", "signsgd", "subsample", "terngrad", "topk"]
 
 
-class Masks(TypedDict, total=False):
-    """How masks over noise are learned: fields of :class:`~gossamer.codecs.MaskedNoise`."""
+class MaskFields(TypedDict, total=False):
+    """How masks over noise are learned: fields of ``MaskedNoise``."""
 
     noise: Annotated[Kind, Default("uniform")]
     stochastic: Annotated[bool, Default(True)]
@@ -42,7 +42,7 @@ class Masks(TypedDict, total=False):
     coded: Annotated[bool, Default(False)]
 
 
-class Masking(Averaging, Masks, total=False):
+class Masking(Averaging, MaskFields, total=False):
     """How clients train, are averaged and learn masks."""
 
 
@@ -63,14 +63,14 @@ def fedpm(*, scale: float = math.e, **fields: Unpack[Training]) -> Method:
     """Masks over frozen weights, drawn from trained scores: one bit a parameter (Isik et al., 2023)."""
     solver = Adam(**fields)
     server = MaskAverage("uniform")
-    return Method.of(Full(), solver, Lift(SampledMask()), server, send="model", form=Supermask(scale))
+    return compose(Full(), solver, OnWeights(SampledMask()), server, send="model", parametrization=Supermask(scale))
 
 
 @recipe
 def fedsparsify(*, sparsity: float = 0.7, **fields: Unpack[Averaging]) -> Method:
     """Weights are pruned by magnitude while training, and the pruned model is sent (Stripelis et al., 2022)."""
     solver = PruningSGD(**pick(Training, fields), sparsity=sparsity)
-    return Method.of(Full(), solver, Lift(Sparse()), Average(fields["weights"]), send="model")
+    return compose(Full(), solver, OnWeights(Sparse()), Average(fields["weights"]), send="model")
 
 
 @recipe
@@ -79,7 +79,8 @@ def signsgd(
 ) -> Method:
     """The sign of each change, drawn at random so that it is right on average (Safaryan and Richtarik, 2021).
 
-    feedback: whether what a message has lost is remembered, and added to the next change
+    Args:
+        feedback: whether what a message has lost is remembered, and added to the next change
     """
     return _compressed(fedavg(**fields), StochasticSign(scale), feedback)
 
@@ -88,7 +89,8 @@ def signsgd(
 def topk(*, share: float = 0.03, feedback: bool = False, **fields: Unpack[Averaging]) -> Method:
     """The largest changes alone, with their places.
 
-    feedback: whether what a message has lost is remembered, and added to the next change
+    Args:
+        feedback: whether what a message has lost is remembered, and added to the next change
     """
     return _compressed(fedavg(**fields), TopK(share), feedback, each=False)
 
@@ -103,7 +105,8 @@ def subsample(*, share: float = 0.03125, rescale: bool = True, **fields: Unpack[
 def terngrad(*, feedback: bool = False, **fields: Unpack[Averaging]) -> Method:
     """Each change as -1, 0 or 1 times the largest of its tensor (Wen et al., 2017).
 
-    feedback: whether what a message has lost is remembered, and added to the next change
+    Args:
+        feedback: whether what a message has lost is remembered, and added to the next change
     """
     return _compressed(fedavg(**fields), Ternary(), feedback)
 
@@ -114,7 +117,8 @@ def drive(
 ) -> Method:
     """Signs after a random rotation, and a scale (Vargaftik et al., 2021).
 
-    feedback: whether what a message has lost is remembered, and added to the next change
+    Args:
+        feedback: whether what a message has lost is remembered, and added to the next change
     """
     return _compressed(fedavg(**fields), Drive(scale), feedback, each=False)
 
@@ -123,17 +127,18 @@ def drive(
 def eden(*, bits: int = 1, feedback: bool = False, **fields: Unpack[Averaging]) -> Method:
     """A few bits an entry after a random rotation, right on average (Vargaftik et al., 2022).
 
-    feedback: whether what a message has lost is remembered, and added to the next change
+    Args:
+        feedback: whether what a message has lost is remembered, and added to the next change
     """
     return _compressed(fedavg(**fields), Eden(bits), feedback, each=False)
 
 
 def _masked(signed: bool, alpha: float, fields: Masking) -> Method:
     """FedMRN, with signed masks or others."""
-    codec = MaskedNoise(signed=signed, alpha=alpha, **pick(Masks, fields))
+    codec = MaskedNoise(signed=signed, alpha=alpha, **pick(MaskFields, fields))
     return _compressed(fedavg(**pick(Averaging, fields)), codec, each=False)
 
 
 def _compressed(method: Method, codec: Codec, feedback: bool = False, each: bool = True) -> Method:
     """A method with another codec for its weight matrices; ``each`` of them by itself, or all as one."""
-    return method.with_parts(codec=Lift(Feedback(codec) if feedback else codec, each))
+    return method.with_parts(codec=OnWeights(Feedback(codec) if feedback else codec, each))

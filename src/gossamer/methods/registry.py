@@ -1,117 +1,162 @@
-"""The one list of recipes: the command line, the root of the package, the tables of the docs and the tests read it.
+"""The list of built-in methods: one line per method.
 
-Fields that many recipes share are declared once, as a ``TypedDict`` whose keys have defaults. A recipe takes them with
-``**fields: Unpack[Averaging]``; the signature that users, type checkers and the command line see has them one by one.
+The command line, the package root, the tables of the documentation and the tests read it. It is plain text, so that
+``gossamer methods`` needs no import of torch. A new method is a file with its recipe and one line here.
 """
 
-import functools
-import inspect
-import typing
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, NamedTuple, TypedDict, TypeVar, overload
+from typing import TYPE_CHECKING, NamedTuple
 
-from gossamer.method import Method
-from gossamer.servers import Weights
+from gossamer.core.lazy import Registry
 
-Recipe = Callable[..., Method]
-R = TypeVar("R", bound=Recipe)
-F = TypeVar("F")
+if TYPE_CHECKING:
+    from gossamer.methods.recipes import Recipe
 
-METHODS: dict[str, Recipe] = {}
-"""Recipes by the name that the command line uses."""
+ARXIV = "https://arxiv.org/abs/"
 
 
-class Default(NamedTuple):
-    """The value of a shared field where a recipe says nothing else."""
+class MethodEntry(NamedTuple):
+    """A method of the library.
 
-    value: Any
-
-
-class Training(TypedDict, total=False):
-    """How clients train: fields of :class:`~gossamer.solvers.SGD`."""
-
-    lr: Annotated[float, Default(0.1)]
-    epochs: Annotated[int, Default(5)]
-    steps: Annotated[int | None, Default(None)]
-    batch: Annotated[int | None, Default(16)]
-
-
-class Averaging(Training, total=False):
-    """How clients train, and what each counts for in the mean."""
-
-    weights: Annotated[Weights, Default("samples")]
-
-
-def pick(kind: type[F], fields: Mapping[str, Any]) -> F:
-    """Of the fields of a recipe those of one kind."""
-    return typing.cast(F, {name: fields[name] for name in typing.get_type_hints(kind)})
-
-
-@overload
-def recipe(function: R, /) -> R: ...
-
-
-@overload
-def recipe(**defaults: Any) -> Callable[[R], R]: ...
-
-
-def recipe(function: R | None = None, /, **defaults: Any) -> R | Callable[[R], R]:
-    """Declare a recipe: ``per_fedavg`` is ``per-fedavg`` on the command line.
-
-    ``defaults`` are those of shared fields that are other values for this recipe.
+    Args:
+        module: the module of ``gossamer.methods`` that has its recipe
+        family: what kind of method it is
+        summary: what it does
+        paper: the arXiv number of its paper, if it has one
     """
-    if function is None:
-        return lambda declared: _declared(declared, defaults)
-    return _declared(function, {})
+
+    module: str
+    family: str
+    summary: str
+    paper: str = ""
+
+    @property
+    def link(self) -> str:
+        """The address of its paper, or nothing."""
+        return ARXIV + self.paper if self.paper else ""
 
 
-def _declared(function: R, defaults: dict[str, Any]) -> R:
-    """The recipe, with shared fields one by one in its signature."""
-    made = _expanded(function, defaults)
-    METHODS[function.__name__.replace("_", "-")] = made
-    return made
+ENTRIES: dict[str, MethodEntry] = {
+    "fedavg": MethodEntry(
+        "averaging", "Averaging", "federated averaging: clients train, the server averages their updates", "1602.05629"
+    ),
+    "fedsgd": MethodEntry("averaging", "Averaging", "one full-batch gradient per client and round", "1602.05629"),
+    "fedprox": MethodEntry(
+        "averaging",
+        "Averaging",
+        "FedAvg with a proximal term that pulls clients towards the global model",
+        "1812.06127",
+    ),
+    "fedavgm": MethodEntry("server_optimizers", "Averaging", "FedAvg with server momentum", "1909.06335"),
+    "fedadagrad": MethodEntry(
+        "server_optimizers", "Averaging", "FedAvg with Adagrad as the server optimizer", "2003.00295"
+    ),
+    "fedadam": MethodEntry("server_optimizers", "Averaging", "FedAvg with Adam as the server optimizer", "2003.00295"),
+    "fedyogi": MethodEntry("server_optimizers", "Averaging", "FedAvg with Yogi as the server optimizer", "2003.00295"),
+    "scaffold": MethodEntry(
+        "control_variates", "Averaging", "control variates that correct client drift", "1910.06378"
+    ),
+    "feddyn": MethodEntry(
+        "dynamic_regularization",
+        "Averaging",
+        "dynamic regularization that aligns the clients' stationary points",
+        "2111.04263",
+    ),
+    "fednova": MethodEntry(
+        "normalized_averaging", "Averaging", "updates normalized by the number of local steps", "2007.07481"
+    ),
+    "local": MethodEntry("averaging", "Baselines", "every client trains alone, without communication"),
+    "centralised": MethodEntry("averaging", "Baselines", "all samples in one place: the upper reference"),
+    "fedavg-tuned": MethodEntry(
+        "averaging", "Personalization", "FedAvg, then each client fine-tunes the global model", "2002.04758"
+    ),
+    "ditto": MethodEntry(
+        "averaging", "Personalization", "a personal model per client, regularized towards the global one", "2012.04221"
+    ),
+    "per-fedavg": MethodEntry(
+        "averaging", "Personalization", "a global model that adapts in one local step (first-order MAML)", "2002.07948"
+    ),
+    "pfedme": MethodEntry(
+        "averaging", "Personalization", "personal models by Moreau envelopes around the global one", "2006.08848"
+    ),
+    "ifca": MethodEntry(
+        "clustered",
+        "Personalization",
+        "several global models; each client trains the one with the smallest loss",
+        "2006.04088",
+    ),
+    "perm": MethodEntry(
+        "mixtures",
+        "Personalization",
+        "personal mixtures: clients are weighted by gradient similarity in one loop",
+        "2310.17761",
+    ),
+    "perm-two-stage": MethodEntry(
+        "mixtures",
+        "Personalization",
+        "personal mixtures: FedAvg first, then weights, then personal models",
+        "2310.17761",
+    ),
+    "fedspa": MethodEntry(
+        "sparse",
+        "Sparse personal models",
+        "personal sparse masks that move while training (dynamic sparse training)",
+        "2201.11380",
+    ),
+    "sub-fedavg": MethodEntry(
+        "sparse", "Sparse personal models", "each client prunes its own model step by step", "2105.00562"
+    ),
+    "submodel-random": MethodEntry(
+        "submodels", "Sub-models", "every client trains a random sub-model, drawn anew each round", "2511.06132"
+    ),
+    "submodel-rolling": MethodEntry(
+        "submodels", "Sub-models", "sub-models are windows, shuffled so that each has its turn", "2511.06132"
+    ),
+    "heterofl": MethodEntry(
+        "submodels", "Sub-models", "every client trains the first channels of each layer, by its capacity", "2010.01264"
+    ),
+    "fedrolex": MethodEntry(
+        "submodels", "Sub-models", "every client trains a rolling window of channels", "2212.01548"
+    ),
+    "fedmrn": MethodEntry(
+        "compressed", "Compression", "learned masks over shared random noise: one bit per parameter", "2408.03220"
+    ),
+    "fedmrns": MethodEntry(
+        "compressed", "Compression", "FedMRN with signed masks: one bit per parameter", "2408.03220"
+    ),
+    "fedpm": MethodEntry(
+        "compressed", "Compression", "stochastic masks over frozen random weights: one bit per parameter", "2209.15328"
+    ),
+    "fedsparsify": MethodEntry(
+        "compressed", "Compression", "magnitude pruning while training; the pruned model is sent", "2204.12430"
+    ),
+    "signsgd": MethodEntry(
+        "compressed", "Compression", "stochastic signs, unbiased: one bit per parameter", "1905.12938"
+    ),
+    "topk": MethodEntry(
+        "compressed", "Compression", "the entries of largest magnitude, with their indices", "1809.07599"
+    ),
+    "subsample": MethodEntry(
+        "compressed", "Compression", "entries chosen by a shared random key; no indices are sent", "1610.05492"
+    ),
+    "terngrad": MethodEntry(
+        "compressed", "Compression", "each entry as -1, 0 or 1 times the largest of its tensor", "1705.07878"
+    ),
+    "drive": MethodEntry(
+        "compressed", "Compression", "signs after a random rotation, and a scale: one bit per parameter", "2105.08339"
+    ),
+    "eden": MethodEntry(
+        "compressed", "Compression", "a few bits per entry after a random rotation, unbiased", "2108.08842"
+    ),
+    "onebit-cs": MethodEntry(
+        "thin_links", "Wireless links", "one gradient of a pruned model, as one-bit compressive measurements"
+    ),
+}
+"""Methods by the name that the command line uses."""
 
 
-def _expanded(function: R, defaults: dict[str, Any]) -> R:
-    whole = inspect.signature(function)
-    *own, last = whole.parameters.values()
-    if last.kind is not last.VAR_KEYWORD:
-        _check_names(function, defaults, [])
-        return function
-    (kind,) = typing.get_args(last.annotation)
-    shared = [
-        _parameter(name, hint, defaults) for name, hint in typing.get_type_hints(kind, include_extras=True).items()
-    ]
-    _check_names(function, defaults, [parameter.name for parameter in shared])
-    signature = whole.replace(parameters=[*shared, *own])
-
-    @functools.wraps(function)
-    def made(*args: Any, **given: Any) -> Method:
-        try:
-            bound = signature.bind(*args, **given)
-        except TypeError as error:
-            raise TypeError(f"{function.__name__}: {error}") from None
-        bound.apply_defaults()
-        return function(**bound.arguments)
-
-    own_words = inspect.getdoc(function) or ""
-    made.__doc__ = "\n".join([own_words, *(line for line in _meanings(kind) if line not in own_words)])
-    made.__signature__ = signature  # type: ignore[attr-defined]  # as inspect.signature reads it
-    return typing.cast(R, made)
+def _recipe(name: str) -> str:
+    return f"{ENTRIES[name].module}.{name.replace('-', '_')}"
 
 
-def _check_names(function: Recipe, defaults: dict[str, Any], shared: list[str]) -> None:
-    if wrong := [name for name in defaults if name not in shared]:
-        raise TypeError(f"recipe {function.__name__}: it shares no fields {', '.join(wrong)}, but {shared}")
-
-
-def _meanings(kind: type) -> list[str]:
-    """What the docstring of a kind of fields says of each, a line each after a blank one."""
-    _, _, told = (inspect.getdoc(kind) or "").partition("\n\n")
-    return ["", *told.splitlines()] if told else []
-
-
-def _parameter(name: str, hint: Any, defaults: dict[str, Any]) -> inspect.Parameter:
-    kind, default = typing.get_args(hint)
-    value = defaults.get(name, default.value)
-    return inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD, default=value, annotation=kind)
+METHODS: "Registry[Recipe]" = Registry("gossamer.methods", {name: _recipe(name) for name in ENTRIES})
+"""Recipes by the name that the command line uses."""

@@ -21,13 +21,13 @@ from typing import Annotated, Any, Literal, Unpack
 import torch
 from torch import Tensor
 
-from gossamer.errors import require, wrong
-from gossamer.exchange import Context
-from gossamer.method import Method
+from gossamer.core.errors import require, wrong
+from gossamer.core.exchange import Context
+from gossamer.core.method import Method
+from gossamer.core.types import Clock, Params, State
 from gossamer.methods.averaging import fedavg
-from gossamer.methods.registry import Averaging, Default, pick, recipe
-from gossamer.servers import Mean, Sum
-from gossamer.types import Clock, Params, State
+from gossamer.methods.recipes import Averaging, Default, pick, recipe
+from gossamer.parts.servers.mean import Mean, Sum
 
 __all__ = ["ServerOptimizer", "fedadagrad", "fedadam", "fedavgm", "fedyogi"]
 
@@ -45,15 +45,11 @@ SECOND: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
 class ServerOptimizer(Mean):
     """Moves the model by an optimiser, whose gradient is the mean change.
 
-    weights: what a client counts for: its samples, its batches, or one each (uniform)
-    over: cohort divides by all who arrived, holders divides each entry by those who hold it
-    radius: the largest norm of the model, which is projected onto that ball after each round; none is no ball
-    step: 1: how far the model moves is server_lr
-    rule: momentum, adagrad, adam or yogi
-    server_lr: learning rate of the server
-    beta1: how much of the first moment a round keeps
-    beta2: how much of the second moment a round keeps; adagrad keeps all of it
-    tau: added to the root of the second moment: how adaptive the rule is, less with more
+    Args:
+        rule: momentum, adagrad, adam or yogi
+        beta1: how much of the first moment a round keeps
+        beta2: how much of the second moment a round keeps; adagrad keeps all of it
+        tau: added to the root of the second moment: how adaptive the rule is, less with more
     """
 
     rule: Rule = "adam"
@@ -67,7 +63,6 @@ class ServerOptimizer(Mean):
         rules = ("momentum", *SECOND)
         require(
             (self.rule in rules, wrong(self, "rule", f"must be one of {', '.join(rules)}")),
-            (0 < self.server_lr < math.inf, wrong(self, "server_lr", "must be positive")),
             (0 <= self.beta1 < 1, wrong(self, "beta1", "must be in [0, 1)")),
             (0 <= self.beta2 < 1, wrong(self, "beta2", "must be in [0, 1)")),
             (0 < self.tau < math.inf, wrong(self, "tau", "must be positive")),

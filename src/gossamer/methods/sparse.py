@@ -2,13 +2,18 @@
 
 from typing import Literal, Unpack
 
-from gossamer.errors import Mistake, Setting, require, wrong_argument
-from gossamer.method import Method
-from gossamer.methods.registry import Averaging, Training, pick, recipe
-from gossamer.servers import Mean, Weights
-from gossamer.solvers import SGD, Exponential, NotingSGD
-from gossamer.views import Personal, Pruned, PrunedChannels
-from gossamer.widths import Ties
+from gossamer.core.errors import Mistake, Setting, require, wrong_argument
+from gossamer.core.method import Method
+from gossamer.methods.composition import compose
+from gossamer.methods.recipes import Averaging, Training, pick, recipe
+from gossamer.parts.servers.mean import Mean, Weighting
+from gossamer.parts.solvers.schedules import Exponential
+from gossamer.parts.solvers.sgd import SGD
+from gossamer.parts.solvers.snapshot import SnapshotSGD
+from gossamer.parts.views.personal_mask import PersonalMask
+from gossamer.parts.views.pruned import Pruned
+from gossamer.parts.views.pruned_channels import PrunedChannels
+from gossamer.tasks.widths import Ties
 
 __all__ = ["fedspa", "sub_fedavg"]
 
@@ -29,12 +34,13 @@ def fedspa(
 ) -> Method:
     """Every client its own sparse model, of which the masks move (Huang et al., 2022).
 
-    mask: dst moves masks while training (dynamic sparse training), rsm leaves them as they start
-    decay: what each round multiplies the learning rate by
+    Args:
+        mask: dst moves masks while training (dynamic sparse training), rsm leaves them as they start
+        decay: what each round multiplies the learning rate by
     """
-    view = Personal(density, init, own_init, mask == "dst", regrow, rate)
+    view = PersonalMask(density, init, own_init, mask == "dst", regrow, rate)
     solver = SGD(**pick(Training, fields), weight_decay=weight_decay, clip=clip, schedule=Exponential(decay))
-    return Method.of(view, solver, server=Mean(fields["weights"]))
+    return compose(view, solver, server=Mean(fields["weights"]))
 
 
 @recipe
@@ -42,7 +48,7 @@ def sub_fedavg(
     lr: float = 0.1,
     epochs: int = 5,
     batch: int | None = 16,
-    weights: Weights = "uniform",
+    weights: Weighting = "uniform",
     target: float = 0.5,
     share: float = 0.05,
     distance: float = 1e-4,
@@ -55,11 +61,14 @@ def sub_fedavg(
 ) -> Method:
     """Every client prunes its own model round by round, and shares what is left (Vahidian et al., 2021).
 
-    prune: weights one by one; or hybrid: these in fully connected layers, and whole channels of convolutions
-    channel_target: with hybrid, share of a layer's channels at which a client prunes no more of them
-    channel_share: with hybrid, of the channels held of a layer, how many are pruned at a time, rounded up
-    channel_distance: with hybrid, mean difference of the candidates for channels above which a client prunes channels
-    ties: with hybrid, the width rule by hand (gossamer widths --toml shows its form); none derives it from the network
+    Args:
+        prune: weights one by one; or hybrid: these in fully connected layers, and whole channels of convolutions
+        channel_target: with hybrid, share of a layer's channels at which a client prunes no more of them
+        channel_share: with hybrid, of the channels held of a layer, how many are pruned at a time, rounded up
+        channel_distance: with hybrid, mean difference of the candidates for channels above which a client prunes
+            channels
+        ties: with hybrid, the width rule by hand (gossamer widths --toml shows its form); none derives it from the
+            network
     """
     require(
         (prune in ("weights", "hybrid"), wrong_argument("prune", prune, "must be weights or hybrid")),
@@ -79,4 +88,4 @@ def sub_fedavg(
     by_weight = target, share, distance, accuracy
     by_channel = channel_target, channel_share, channel_distance, ties
     view = PrunedChannels(*by_weight, *by_channel) if prune == "hybrid" else Pruned(*by_weight)
-    return Method.of(view, NotingSGD(lr, epochs, batch=batch), server=Mean(weights, over="holders"))
+    return compose(view, SnapshotSGD(lr, epochs, batch=batch), server=Mean(weights, over="holders"))

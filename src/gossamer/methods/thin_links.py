@@ -2,13 +2,15 @@
 
 from typing import Literal
 
-from gossamer.codecs import Lift, OneBit
-from gossamer.codecs.one_bit import Decoder
-from gossamer.method import Method
-from gossamer.methods.registry import recipe
-from gossamer.servers import CodedMean, Weights
-from gossamer.solvers import SGD
-from gossamer.views import Magnitude
+from gossamer.core.method import Method
+from gossamer.methods.composition import compose
+from gossamer.methods.recipes import recipe
+from gossamer.parts.codecs.on_weights import OnWeights
+from gossamer.parts.codecs.one_bit import Decoder, OneBit
+from gossamer.parts.servers.mean import Weighting
+from gossamer.parts.servers.sum_then_decode import SumThenDecode
+from gossamer.parts.solvers.sgd import SGD
+from gossamer.parts.views.magnitude_pruned import MagnitudePruned
 
 __all__ = ["onebit_cs"]
 
@@ -16,7 +18,7 @@ __all__ = ["onebit_cs"]
 @recipe
 def onebit_cs(
     lr: float = 0.5,
-    weights: Weights = "samples",
+    weights: Weighting = "samples",
     ratio: tuple[float, ...] = (0.5,),
     by: Literal["model", "tensor"] = "model",
     rise: int = 0,
@@ -33,8 +35,9 @@ def onebit_cs(
 ) -> Method:
     """One gradient of a pruned model a round, as signs of measurements of it (Guan, Hou et al.).
 
-    retain: what becomes of a message that is lost: nothing, or its signs or the gradient are sent with the next
+    Args:
+        retain: what becomes of a message that is lost: nothing, or its signs or the gradient are sent with the next
     """
     codec = OneBit(measurements, rows, matrix, fresh, decoder, share, length, retain, coefficient, accumulate)
     solver = SGD(lr, steps=1, batch=None)
-    return Method.of(Magnitude(ratio, by, rise), solver, Lift(codec), CodedMean(weights))
+    return compose(MagnitudePruned(ratio, by, rise), solver, OnWeights(codec), SumThenDecode(weights))

@@ -15,13 +15,13 @@ import time
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gossamer.engines.client import Client, Failure, Order
+from gossamer.core.errors import ConfigError
+from gossamer.engines.client import Client, ClientTask, Failure
 from gossamer.engines.executors.base import Executor, OneByOne, threads
 from gossamer.engines.executors.captured import Captured
 from gossamer.engines.executors.compiled import compiled
 from gossamer.engines.executors.side_by_side import SideBySide
 from gossamer.engines.executors.stacked import Stacked
-from gossamer.errors import ConfigError
 
 AT_ONCE = 8
 """Clients that are measured together."""
@@ -46,12 +46,12 @@ class Choice(NamedTuple):
     rates: dict[str, float]
 
 
-def choose(client: Client, order: Order, orders: int, rounds: int) -> Choice:
+def choose(client: Client, client_task: ClientTask, client_tasks: int, rounds: int) -> Choice:
     """The fastest executor for ``rounds`` rounds of ``orders`` orders like this one."""
-    gpu, several = client.objective.device.type == "cuda", orders > 1
+    gpu, several = client.objective.device.type == "cuda", client_tasks > 1
     compilable = not client.objective.random
     stackable = several and compilable
-    race = Race(client, order, orders)
+    race = Race(client, client_task, client_tasks)
     race.enter("one-by-one", OneByOne)
     if several and not gpu:
         race.enter("side-by-side", SideBySide, clearly=1.0)
@@ -69,9 +69,9 @@ def choose(client: Client, order: Order, orders: int, rounds: int) -> Choice:
 class Race:
     """Candidates, one after the other; the winner so far stays ready."""
 
-    def __init__(self, client: Client, order: Order, orders: int) -> None:
-        self.client, self.order, self.orders = client, order, orders
-        self.steps = len(client.exchange.solver.plan(len(order.samples), order.key))
+    def __init__(self, client: Client, client_task: ClientTask, client_tasks: int) -> None:
+        self.client, self.client_task, self.client_tasks = client, client_task, client_tasks
+        self.steps = len(client.exchange.solver.plan(len(client_task.samples), client_task.key))
         self.rates: dict[str, float] = {}
         self.best: tuple[str, Executor] | None = None
 
@@ -82,8 +82,8 @@ class Race:
         executor = make(self.client)
         try:
             with threads(executor.threads):
-                executor.prepare(self.order, self.orders)
-            self.rates[name] = _rate(executor, self.order, self.orders, self.steps)
+                executor.prepare(self.client_task, self.client_tasks)
+            self.rates[name] = _rate(executor, self.client_task, self.client_tasks, self.steps)
         except ConfigError:  # the compiler cannot do this network: then this is no candidate
             self.rates[name] = 0.0
         loser: Executor | None = executor
@@ -100,7 +100,7 @@ class Race:
 
     def seconds(self, rounds: int) -> float:
         """How long the run would take with the best so far."""
-        return rounds * self.orders * self.steps / (self.rates[self.leader] or 1.0)
+        return rounds * self.client_tasks * self.steps / (self.rates[self.leader] or 1.0)
 
     def won(self) -> Choice:
         """The winner, ready."""
@@ -116,26 +116,26 @@ def release() -> None:
         trim(0)
 
 
-def _rate(executor: Executor, order: Order, orders: int, steps: int) -> float:
+def _rate(executor: Executor, client_task: ClientTask, client_tasks: int, steps: int) -> float:
     """Client steps a second; 0 where the client fails. Two steps tell how many can be afforded, or are enough.
 
     Of several short measurements the fastest counts: what else the machine does can only make them slower.
     """
-    many = min(orders, AT_ONCE)
+    many = min(client_tasks, AT_ONCE)
     with threads(executor.threads):
-        _seconds(executor, order, many, 1)  # the first time, workers are made and caches filled
+        _seconds(executor, client_task, many, 1)  # the first time, workers are made and caches filled
         two = min(steps, 2)
-        taken = _seconds(executor, order, many, two) / two
+        taken = _seconds(executor, client_task, many, two) / two
         if two * taken > ENOUGH:
             return many / taken
         few = int(min(steps, max(4, ENOUGH / TIMES / taken)))
-        fastest = min(_seconds(executor, order, many, few) for _ in range(TIMES))
+        fastest = min(_seconds(executor, client_task, many, few) for _ in range(TIMES))
     return many * few / fastest
 
 
-def _seconds(executor: Executor, order: Order, many: int, steps: int) -> float:
+def _seconds(executor: Executor, client_task: ClientTask, many: int, steps: int) -> float:
     """How long so many orders of so many steps take; for ever, where the client fails."""
     begin = time.perf_counter()
-    done = list(executor.run([order._replace(limit=steps)] * many))
+    done = list(executor.run([client_task._replace(limit=steps)] * many))
     failed = any(isinstance(d.result, Failure) for d in done)
     return math.inf if failed else time.perf_counter() - begin

@@ -6,7 +6,7 @@ from typing import Protocol
 
 import torch
 
-from gossamer.engines.client import Client, Done, Order
+from gossamer.engines.client import Client, ClientTask, TaskOutcome
 
 
 class Executor(Protocol):
@@ -17,11 +17,11 @@ class Executor(Protocol):
         """How many threads torch may use in this process meanwhile; ``None`` means as many as it likes."""
         ...
 
-    def prepare(self, order: Order, orders: int) -> None:
+    def prepare(self, client_task: ClientTask, client_tasks: int) -> None:
         """Get ready, once, for rounds of so many orders like this one; what that takes is counted by itself."""
         ...
 
-    def run(self, orders: Iterable[Order]) -> Iterator[Done]:
+    def run(self, client_tasks: Iterable[ClientTask]) -> Iterator[TaskOutcome]:
         """Do the orders; they are made as they are asked for, so ask late."""
         ...
 
@@ -33,7 +33,7 @@ class Executor(Protocol):
 class AlwaysReady:
     """An executor with nothing to get ready, and nothing to let go of."""
 
-    def prepare(self, order: Order, orders: int) -> None:
+    def prepare(self, client_task: ClientTask, client_tasks: int) -> None:
         """Nothing to get ready."""
 
     def close(self) -> None:
@@ -48,9 +48,9 @@ class OneByOne(AlwaysReady):
     def __init__(self, client: Client) -> None:
         self.client = client
 
-    def run(self, orders: Iterable[Order]) -> Iterator[Done]:
+    def run(self, client_tasks: Iterable[ClientTask]) -> Iterator[TaskOutcome]:
         """Each order as it comes."""
-        return map(self.client.do, orders)
+        return map(self.client.do, client_tasks)
 
 
 @contextmanager

@@ -13,15 +13,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from gossamer import tree
-from gossamer.engines.client import Client, Lesson, Order
+from gossamer.core import tree
+from gossamer.core.errors import ConfigError
+from gossamer.core.jobs import Job, Trained
+from gossamer.core.types import State
+from gossamer.engines.client import BatchSchedule, Client, ClientTask
 from gossamer.engines.executors.compiled import check
 from gossamer.engines.executors.program import begin_anew
-from gossamer.engines.executors.stacked import Group, InChunks, Pair, kind
+from gossamer.engines.executors.stacked import ClientGroup, InChunks, Pair, kind
 from gossamer.engines.executors.steps import Step, in_place, pure_step, tensors
-from gossamer.errors import ConfigError
-from gossamer.jobs import Job, Trained
-from gossamer.types import State
 
 CHUNK = 16
 """How many clients run at once at most; more of them go no faster."""
@@ -49,41 +49,45 @@ class Captured(InChunks):
             self.compiled = torch.compile(pure, fullgraph=True, dynamic=False)
         self.full: int | None = None
         self.room = 0
-        self.slots: dict[Any, list[Place]] = {}
+        self.slots: dict[Any, list[ClientSlot]] = {}
 
-    def prepare(self, order: Order, orders: int) -> None:
+    def prepare(self, client_task: ClientTask, client_tasks: int) -> None:
         """Compile and capture; how much memory one place took tells how many there may be."""
-        plan = self.client.exchange.solver.plan(len(order.samples), order.key)
+        plan = self.client.exchange.solver.plan(len(client_task.samples), client_task.key)
         self.full, self.room = len(plan[0]), 2 * sum(map(len, plan))
         before, _ = torch.cuda.mem_get_info()
-        self._try(order, 1)
+        self._try(client_task, 1)
         free, _ = torch.cuda.mem_get_info()
-        self.size = max(1, min(self.size, orders, int(SHARE * free / max(before - free, 1))))
-        self._try(order, self.size)
+        self.size = max(1, min(self.size, client_tasks, int(SHARE * free / max(before - free, 1))))
+        self._try(client_task, self.size)
 
-    def _try(self, order: Order, many: int) -> None:
-        for done in self.run([order._replace(limit=WORTH_CAPTURING)] * many):
+    def _try(self, client_task: ClientTask, many: int) -> None:
+        for done in self.run([client_task._replace(limit=WORTH_CAPTURING)] * many):
             check(done)
 
     def bucket(self, job: Job) -> Any:
         """All of a chunk: each has a graph of its own, so that a narrow client and a wide one run side by side."""
 
-    def group(self, bucket: Sequence[Pair]) -> Group:
+    def group(self, bucket: Sequence[Pair]) -> ClientGroup:
         """The clients of a bucket, each in a place of its shapes."""
-        lessons, taken, places = [Lesson(self.client, order, job) for order, job in bucket], Counter[Any](), []
-        for pair, lesson in zip(bucket, lessons, strict=True):
+        batches_per_client, taken, places = (
+            [BatchSchedule(self.client, client_task, job) for client_task, job in bucket],
+            Counter[Any](),
+            [],
+        )
+        for pair, batches in zip(bucket, batches_per_client, strict=True):
             shapes = kind(pair[1])
-            places.append(self._place(self.slots.setdefault(shapes, []), taken[shapes], pair, lesson))
+            places.append(self._place(self.slots.setdefault(shapes, []), taken[shapes], pair, batches))
             taken[shapes] += 1
-        return Crew(self.client, bucket, lessons, places, self.plain)
+        return CapturedGroup(self.client, bucket, batches_per_client, places, self.plain)
 
-    def _place(self, alike: "list[Place]", number: int, pair: Pair, lesson: Lesson) -> "Place":
+    def _place(self, alike: "list[ClientSlot]", number: int, pair: Pair, batches: BatchSchedule) -> "ClientSlot":
         """Of the places that are alike the one of a number, with graphs for a lesson; made if there is none."""
         if number == len(alike):
-            alike.append(Place(self.client, pair, lesson, self.room))
-        elif not alike[number].holds(lesson):
-            alike[number] = Place(self.client, pair, lesson, 2 * sum(lesson.sizes))
-        alike[number].capture(lesson, self.plain, self.compiled, self.full)
+            alike.append(ClientSlot(self.client, pair, batches, self.room))
+        elif not alike[number].holds(batches):
+            alike[number] = ClientSlot(self.client, pair, batches, 2 * sum(batches.sizes))
+        alike[number].capture(batches, self.plain, self.compiled, self.full)
         return alike[number]
 
 
@@ -105,18 +109,18 @@ def stepping(client: Client, by: Step) -> Stepping:
         rows = place["at"] + torch.arange(size, device=place["at"].device)
         draws = place["draws"][rows] if "draws" in place else None
         samples = place["samples"][rows]
-        place["loss"].add_(step(place["start"], place["carry"], place["aid"], samples, draws, place["now"]))
+        place["loss"].add_(step(place["start"], place["carry"], place["context"], samples, draws, place["hyperparams"]))
         place["at"].add_(size)
 
     return take
 
 
-class Place:
+class ClientSlot:
     """Where one client's tensors lie, its stream, and the graphs of its steps there."""
 
-    def __init__(self, client: Client, pair: Pair, lesson: Lesson, room: int) -> None:
+    def __init__(self, client: Client, pair: Pair, batches: BatchSchedule, room: int) -> None:
         self.client = client
-        self.tensors = tree.clone(brought(client, pair, lesson))
+        self.tensors = tree.clone(brought(client, pair, batches))
         for name in PER_SAMPLE & self.tensors.keys():
             given = self.tensors[name]
             self.tensors[name] = given.new_zeros(max(room, len(given)), *given.shape[1:])
@@ -125,9 +129,9 @@ class Place:
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self.seen: Counter[int] = Counter()
 
-    def holds(self, lesson: Lesson) -> bool:
+    def holds(self, batches: BatchSchedule) -> bool:
         """Whether there is room for the numbers of so many samples."""
-        return sum(lesson.sizes) <= len(self.tensors["samples"])
+        return sum(batches.sizes) <= len(self.tensors["samples"])
 
     def settle(self, new: State) -> None:
         """Bring a client here."""
@@ -139,12 +143,12 @@ class Place:
             else:
                 tree.put(self.tensors[name], ..., value)
 
-    def capture(self, lesson: Lesson, plain: Stepping, compiled: Stepping, full: int | None) -> None:
+    def capture(self, batches: BatchSchedule, plain: Stepping, compiled: Stepping, full: int | None) -> None:
         """The graphs that a lesson needs. Only the step on full batches is compiled: others are not worth the wait.
 
         A size that is not the full one gets a graph when it is met again, and is stepped plainly until then.
         """
-        for size, many in Counter(lesson.sizes).items():
+        for size, many in Counter(batches.sizes).items():
             if size not in self.graphs and many >= WORTH_CAPTURING and (size == full or self.seen[size]):
                 self.graphs[size] = self._captured(size, compiled if size == full else plain, benchmark=size == full)
             self.seen[size] += 1
@@ -175,44 +179,50 @@ class Place:
                 plain(self.tensors, size)
 
 
-def brought(client: Client, pair: Pair, lesson: Lesson) -> State:
+def brought(client: Client, pair: Pair, batches: BatchSchedule) -> State:
     """All that a step needs of a client, as tensors."""
     (_, job), solver, objective = pair, client.exchange.solver, client.objective
-    start, carry, aid = client.begin(job, len(lesson))
+    start, carry, context = client.begin(job, len(batches))
     device, dtype = objective.device, objective.layout.dtype
     found: State = {
         "start": start,
         "carry": carry,
-        "aid": aid,
-        "now": tensors(solver.now(job.clock), objective),
-        "samples": lesson.numbers.to(device),
+        "context": context,
+        "hyperparams": tensors(solver.hyperparams(job.clock), objective),
+        "samples": batches.numbers.to(device),
         "at": torch.zeros((), dtype=torch.int64, device=device),
         "loss": torch.zeros((), dtype=dtype, device=device),
     }
-    return found | ({"draws": torch.cat(lesson.draws)} if lesson.draws else {})
+    return found | ({"draws": torch.cat(batches.draws)} if batches.draws else {})
 
 
-class Crew:
+class CapturedGroup:
     """Clients in their places, for one round."""
 
     def __init__(
         self,
         client: Client,
         bucket: Sequence[Pair],
-        lessons: Sequence[Lesson],
-        slots: Sequence[Place],
+        batches_per_client: Sequence[BatchSchedule],
+        slots: Sequence[ClientSlot],
         plain: Stepping,
     ) -> None:
-        self.client, self.bucket, self.lessons, self.slots, self.plain = client, bucket, lessons, slots, plain
+        self.client, self.bucket, self.batches_per_client, self.slots, self.plain = (
+            client,
+            bucket,
+            batches_per_client,
+            slots,
+            plain,
+        )
 
     def train(self) -> list[Trained]:
         """All steps of all clients, a step of each in turn so that all streams have work."""
         main = torch.cuda.current_stream()
-        for pair, lesson, place in zip(self.bucket, self.lessons, self.slots, strict=True):
-            place.settle(brought(self.client, pair, lesson))
+        for pair, batches, place in zip(self.bucket, self.batches_per_client, self.slots, strict=True):
+            place.settle(brought(self.client, pair, batches))
         for place in self.slots:
             place.stream.wait_stream(main)
-        sizes = [lesson.sizes for lesson in self.lessons]
+        sizes = [batches.sizes for batches in self.batches_per_client]
         for number in range(max(map(len, sizes))):
             for place, own in zip(self.slots, sizes, strict=True):
                 if number < len(own):
@@ -227,5 +237,5 @@ class Crew:
         return [self._result(number, losses[number]) for number in range(len(self.bucket))]
 
     def _result(self, number: int, loss: float) -> Trained:
-        lesson, carry = self.lessons[number], self.slots[number].tensors["carry"]
-        return self.client.finish(*self.bucket[number], lesson, tree.clone(carry), loss / len(lesson))
+        batches, carry = self.batches_per_client[number], self.slots[number].tensors["carry"]
+        return self.client.finish(*self.bucket[number], batches, tree.clone(carry), loss / len(batches))

@@ -8,16 +8,16 @@ is compiled is the step on a full batch; the last, smaller batch of an epoch goe
 import torch
 from torch import Tensor
 
-from gossamer import tree
-from gossamer.engines.client import Client, Done, Failure, Lesson, Order, mean
+from gossamer.core import tree
+from gossamer.core.errors import ConfigError
+from gossamer.core.jobs import Job, Trained
+from gossamer.core.solver import Hyperparams
+from gossamer.core.types import Params, State
+from gossamer.engines.client import BatchSchedule, Client, ClientTask, Failure, TaskOutcome, mean
 from gossamer.engines.executors.program import Program, begin_anew
 from gossamer.engines.executors.side_by_side import SideBySide
 from gossamer.engines.executors.stacked import CHUNK, Stacked, kind, refuse_random
 from gossamer.engines.executors.steps import in_place, pure_step, tensors
-from gossamer.errors import ConfigError
-from gossamer.jobs import Job, Trained
-from gossamer.solvers import Now
-from gossamer.types import Params, State
 
 
 def compiled(client: Client) -> "CompiledSideBySide | CompiledStacked":
@@ -37,35 +37,39 @@ class CompiledClient(Client):
         step = in_place(pure_step(self), objective)
 
         def take(nest: State) -> Tensor:
-            return step(nest["start"], nest["carry"], nest["aid"], nest["rows"], nest.get("draws"), nest["now"])
+            return step(
+                nest["start"], nest["carry"], nest["context"], nest["rows"], nest.get("draws"), nest["hyperparams"]
+            )
 
         self.program = Program(take)
 
-    def prepare(self, order: Order) -> None:
+    def prepare(self, client_task: ClientTask) -> None:
         """Compile for batches as large as the first of this order."""
-        self.size = len(self.exchange.solver.plan(len(order.samples), order.key)[0])
-        check(self.do(order._replace(limit=1)))
+        self.size = len(self.exchange.solver.plan(len(client_task.samples), client_task.key)[0])
+        check(self.do(client_task._replace(limit=1)))
 
-    def train(self, order: Order, job: Job) -> Trained:
+    def train(self, client_task: ClientTask, job: Job) -> Trained:
         """The plain loop, by the program where it fits."""
-        objective, lesson = self.objective, Lesson(self, order, job)
-        start, carry, aid = self.begin(job, len(lesson))
+        objective, batches = self.objective, BatchSchedule(self, client_task, job)
+        start, carry, context = self.begin(job, len(batches))
         carry, losses, shapes = tree.clone(carry), [], kind(job)
-        now = tensors(self.exchange.solver.now(job.clock), objective)
-        nest = {"start": start, "carry": carry, "aid": aid, "now": now}
+        hyperparams = tensors(self.exchange.solver.hyperparams(job.clock), objective)
+        nest = {"start": start, "carry": carry, "context": context, "hyperparams": hyperparams}
         with torch.no_grad():
-            for rows, draws in lesson:
+            for rows, draws in batches:
                 if len(rows) == self.size:
                     objective.train_mode(alone=len(rows) == 1)
                     batch = {"rows": rows} if draws is None else {"rows": rows, "draws": draws}
                     losses.append(self.program(shapes, {**nest, **batch}))
                 else:
-                    losses.append(self._odd_step(start, carry, aid, *objective.batch(rows, draws), now))
-        return self.finish(order, job, lesson, carry, mean(losses))
+                    losses.append(self._odd_step(start, carry, context, *objective.batch(rows, draws), hyperparams))
+        return self.finish(client_task, job, batches, carry, mean(losses))
 
-    def _odd_step(self, start: Params, carry: State, aid: State, x: Tensor, y: Tensor, now: Now) -> Tensor:
+    def _odd_step(
+        self, start: Params, carry: State, context: State, x: Tensor, y: Tensor, hyperparams: Hyperparams
+    ) -> Tensor:
         with torch.enable_grad():
-            new, loss = self.step(start, carry, aid, x, y, now)
+            new, loss = self.step(start, carry, context, x, y, hyperparams)
         tree.put(carry, ..., new)
         return loss
 
@@ -77,9 +81,9 @@ class CompiledSideBySide(SideBySide):
         self.program = CompiledClient(client)
         super().__init__(self.program)
 
-    def prepare(self, order: Order, orders: int) -> None:
+    def prepare(self, client_task: ClientTask, client_tasks: int) -> None:
         """Compile before the workers are made, so that each of them has the program."""
-        self.program.prepare(order)
+        self.program.prepare(client_task)
 
 
 class CompiledStacked(Stacked):
@@ -90,14 +94,14 @@ class CompiledStacked(Stacked):
         begin_anew()
         self.step = torch.compile(self.step, fullgraph=True, dynamic=False)
 
-    def prepare(self, order: Order, orders: int) -> None:
+    def prepare(self, client_task: ClientTask, client_tasks: int) -> None:
         """Compile for chunks of orders like this one."""
-        self.size = min(self.size, orders)
-        for done in self.run([order._replace(limit=2)] * self.size):
+        self.size = min(self.size, client_tasks)
+        for done in self.run([client_task._replace(limit=2)] * self.size):
             check(done)
 
 
-def check(done: Done) -> None:
+def check(done: TaskOutcome) -> None:
     """Say so when the compiler could not do it."""
     if isinstance(done.result, Failure):
         said = " ".join(done.result.reason.splitlines()[:2])

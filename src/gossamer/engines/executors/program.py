@@ -12,8 +12,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gossamer import tree
-from gossamer.types import State
+from gossamer.core import tree
+from gossamer.core.types import State
 
 PROGRAMS = 64
 """A step is compiled for so many kinds of clients at most."""

@@ -23,11 +23,11 @@ from typing import Any
 
 import torch
 
-from gossamer import tree
-from gossamer.engines.client import Client, Done, Failure, Order
+from gossamer.core import tree
+from gossamer.core.types import State
+from gossamer.core.wire import Frame
+from gossamer.engines.client import Client, ClientTask, Failure, TaskOutcome
 from gossamer.engines.executors.base import AlwaysReady
-from gossamer.types import State
-from gossamer.wire import Frame
 
 FORK = multiprocessing.get_context("fork")
 DIE_WITH_PARENT = 1  # Linux's PR_SET_PDEATHSIG
@@ -47,9 +47,9 @@ class SideBySide(AlwaysReady):
         self._workers: dict[Connection, tuple[Any, mmap.mmap]] = {}
         self._known: dict[Connection, bytes] = {}
 
-    def run(self, orders: Iterable[Order]) -> Iterator[Done]:
+    def run(self, client_tasks: Iterable[ClientTask]) -> Iterator[TaskOutcome]:
         """Hand an order to whoever is free, and yield what comes back as it comes; workers are made when needed."""
-        waiting, busy = iter(orders), {}
+        waiting, busy = iter(client_tasks), {}
         following = next(waiting, None)
         while following is not None and len(self._workers) < self.size:
             self._hire(len(following.data))
@@ -66,16 +66,16 @@ class SideBySide(AlwaysReady):
                     following = next(waiting, None)
                 yield done
 
-    def _tell(self, worker: Connection, order: Order) -> Order:
+    def _tell(self, worker: Connection, client_task: ClientTask) -> ClientTask:
         """Send an order, and give it back; a common piece that the worker was sent last is not sent again."""
-        head, common, own = order.data.head, order.data.common, order.data.single
+        head, common, own = client_task.data.head, client_task.data.common, client_task.data.single
         known = bool(common) and self._known.get(worker) is common
         self._known[worker] = common
-        bare = order._replace(state={}, data=Frame(head, b"" if known else common, own))
-        worker.send_bytes(pickle.dumps((bare, known, _store(order.state)), 5))
-        return order
+        bare = client_task._replace(state={}, data=Frame(head, b"" if known else common, own))
+        worker.send_bytes(pickle.dumps((bare, known, _store(client_task.state)), 5))
+        return client_task
 
-    def _collect(self, worker: Connection, order: Order) -> tuple[Connection, Done]:
+    def _collect(self, worker: Connection, client_task: ClientTask) -> tuple[Connection, TaskOutcome]:
         """What a worker says of its order; in place of one that died, another."""
         process, room = self._workers[worker]
         try:
@@ -85,13 +85,13 @@ class SideBySide(AlwaysReady):
             _hang_up(worker)
             process.join()
             reason = f"its process died (exit code {process.exitcode}): out of memory?"
-            return self._hire(len(room)), Done(order, Failure(reason))
+            return self._hire(len(room)), TaskOutcome(client_task, Failure(reason))
         if isinstance(result, Failure):
-            return worker, Done(order, result)
+            return worker, TaskOutcome(client_task, result)
         if length is not None:
             sent = result.sent._replace(data=Frame(result.sent.data.head, single=room[:length]))
             result = result._replace(sent=sent)
-        return worker, Done(order, result._replace(state=_restore(state)))
+        return worker, TaskOutcome(client_task, result._replace(state=_restore(state)))
 
     def _hire(self, room: int) -> Connection:
         """One more worker, with so much memory between the two processes for what its messages hold."""
@@ -128,7 +128,7 @@ def _hang_up(worker: Connection) -> None:
     worker.close()
 
 
-def _work(client: Client, orders: Connection, room: mmap.mmap) -> None:
+def _work(client: Client, client_tasks: Connection, room: mmap.mmap) -> None:
     """A worker's life: orders in, answers out, until nobody sends any more.
 
     What a message holds is left in the room between the processes, where it fits, and only the rest is sent: whoever
@@ -141,21 +141,21 @@ def _work(client: Client, orders: Connection, room: mmap.mmap) -> None:
     common = b""
     while True:
         try:
-            order, known, state = pickle.loads(orders.recv_bytes())
+            client_task, known, state = pickle.loads(client_tasks.recv_bytes())
         except EOFError:
             return
-        common = common if known else order.data.common
-        data = Frame(order.data.head, common, order.data.single)
-        _, result = client.do(order._replace(state=_restore(state), data=data))
+        common = common if known else client_task.data.common
+        data = Frame(client_task.data.head, common, client_task.data.single)
+        _, result = client.do(client_task._replace(state=_restore(state), data=data))
         if isinstance(result, Failure):
-            orders.send_bytes(pickle.dumps((_portable(result), {}, None), 5))
+            client_tasks.send_bytes(pickle.dumps((_portable(result), {}, None), 5))
             continue
         sent, length = result.sent, None
         if len(sent.data.single) <= len(room):
             length = len(sent.data.single)
             room[:length] = sent.data.single
             sent = sent._replace(data=Frame(sent.data.head))
-        orders.send_bytes(pickle.dumps((result._replace(sent=sent, state={}), _store(result.state), length), 5))
+        client_tasks.send_bytes(pickle.dumps((result._replace(sent=sent, state={}), _store(result.state), length), 5))
 
 
 def _portable(failure: Failure) -> Failure:

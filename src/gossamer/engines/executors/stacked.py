@@ -16,21 +16,21 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from gossamer import tree
-from gossamer.engines.client import Client, Done, Failure, Lesson, Order, reason
+from gossamer.core import tree
+from gossamer.core.errors import ConfigError
+from gossamer.core.jobs import Job, Trained
+from gossamer.engines.client import BatchSchedule, Client, ClientTask, Failure, TaskOutcome, reason
 from gossamer.engines.executors.base import AlwaysReady
 from gossamer.engines.executors.steps import Step, pure_step, tensors
-from gossamer.errors import ConfigError
-from gossamer.jobs import Job, Trained
-from gossamer.objective import Objective
+from gossamer.tasks.objective import Objective
 
 CHUNK = 16
 """How many clients are stacked at most: more of them go no faster, but hold more memory."""
 
-Pair = tuple[Order, Job]
+Pair = tuple[ClientTask, Job]
 
 
-class Group(Protocol):
+class ClientGroup(Protocol):
     """Clients that train together."""
 
     def train(self) -> list[Trained]:
@@ -48,48 +48,48 @@ class InChunks(AlwaysReady, ABC):
         self.client, self.size = client, size
 
     @abstractmethod
-    def group(self, bucket: Sequence[Pair]) -> Group:
+    def group(self, bucket: Sequence[Pair]) -> ClientGroup:
         """The clients of a bucket, ready to step."""
 
     def bucket(self, job: Job) -> Any:
         """Jobs for which this is equal can be grouped."""
         return kind(job)
 
-    def run(self, orders: Iterable[Order]) -> Iterator[Done]:
+    def run(self, client_tasks: Iterable[ClientTask]) -> Iterator[TaskOutcome]:
         """Chunk by chunk."""
-        waiting = iter(orders)
+        waiting = iter(client_tasks)
         while chunk := list(islice(waiting, self.size)):
             yield from self._do(chunk)
 
-    def _do(self, orders: Sequence[Order]) -> Iterator[Done]:
+    def _do(self, client_tasks: Sequence[ClientTask]) -> Iterator[TaskOutcome]:
         buckets: dict[Any, list[Pair]] = {}
-        for order in orders:
+        for client_task in client_tasks:
             try:
-                job = self.client.open(order)
-                buckets.setdefault(self.bucket(job), []).append((order, job))
+                job = self.client.read_download(client_task)
+                buckets.setdefault(self.bucket(job), []).append((client_task, job))
             except Exception as error:
-                yield Done(order, Failure.of(error))
+                yield TaskOutcome(client_task, Failure.of(error))
         for bucket in buckets.values():
             yield from self._train(bucket)
 
-    def _train(self, bucket: Sequence[Pair]) -> Iterator[Done]:
+    def _train(self, bucket: Sequence[Pair]) -> Iterator[TaskOutcome]:
         """A bucket that fails is done again client by client, so that only the culprit is named."""
         try:
             with torch.no_grad():  # gradients are taken inside the step; outside of it there is nothing to record
                 trained = self.group(bucket).train()
         except Exception as error:
-            alone = [self.client.do(order) for order, _ in bucket]
+            alone = [self.client.do(client_task) for client_task, _ in bucket]
             if not any(isinstance(done.result, Failure) for done in alone):
                 warnings.warn(
                     f"clients could not be trained together, so they were alone: {reason(error)}", stacklevel=2
                 )
             yield from alone
             return
-        for (order, job), result in zip(bucket, trained, strict=True):
+        for (client_task, job), result in zip(bucket, trained, strict=True):
             try:
-                yield Done(order, self.client.reply(job, result))
+                yield TaskOutcome(client_task, self.client.make_upload(job, result))
             except Exception as error:
-                yield Done(order, Failure.of(error))
+                yield TaskOutcome(client_task, Failure.of(error))
 
 
 class Stacked(InChunks):
@@ -100,7 +100,7 @@ class Stacked(InChunks):
         step = pure_step(client)
         self.step: Step = torch.vmap(step, in_dims=(0, 0, 0, 0, 0, None), randomness="error")
 
-    def group(self, bucket: Sequence[Pair]) -> Group:
+    def group(self, bucket: Sequence[Pair]) -> ClientGroup:
         """The clients of a bucket, stacked."""
         return Chunk(self.client, self.step, bucket)
 
@@ -111,16 +111,16 @@ class Chunk:
     def __init__(self, client: Client, step: Step, bucket: Sequence[Pair]) -> None:
         self.client, self.step, self.bucket = client, step, bucket
         solver, objective, jobs = client.exchange.solver, client.objective, [job for _, job in bucket]
-        self.lessons = [Lesson(client, order, job) for order, job in bucket]
-        begun = [client.begin(job, len(lesson)) for job, lesson in zip(jobs, self.lessons, strict=True)]
-        self.start, self.carry, self.aid = (tree.stack(column) for column in zip(*begun, strict=True))
-        self.now = tensors(solver.now(jobs[0].clock), objective)
+        self.batches_per_client = [BatchSchedule(client, client_task, job) for client_task, job in bucket]
+        begun = [client.begin(job, len(batches)) for job, batches in zip(jobs, self.batches_per_client, strict=True)]
+        self.start, self.carry, self.context = (tree.stack(column) for column in zip(*begun, strict=True))
+        self.hyperparams = tensors(solver.hyperparams(jobs[0].clock), objective)
         self.losses = torch.zeros(len(jobs), dtype=objective.layout.dtype, device=objective.device)
         self.at = [0] * len(jobs)
 
     def train(self) -> list[Trained]:
         """All steps of all clients."""
-        for size, clients in schedule([lesson.sizes for lesson in self.lessons]):
+        for size, clients in schedule([batches.sizes for batches in self.batches_per_client]):
             self.client.objective.train_mode(alone=size == 1)
             self.advance(clients)
             for c in clients:
@@ -133,38 +133,46 @@ class Chunk:
         if len(clients) == 1:
             self.alone(clients[0], x[0], y[0])
         elif len(clients) == len(self.bucket):
-            self.carry, losses = self.step(self.start, self.carry, self.aid, x, y, self.now)
+            self.carry, losses = self.step(self.start, self.carry, self.context, x, y, self.hyperparams)
             self.losses += losses
         else:
             rows = torch.tensor(clients, device=self.losses.device)
-            start, carry, aid = (tree.take(nest, rows) for nest in (self.start, self.carry, self.aid))
-            new, losses = self.step(start, carry, aid, x, y, self.now)
+            start, carry, context = (tree.take(nest, rows) for nest in (self.start, self.carry, self.context))
+            new, losses = self.step(start, carry, context, x, y, self.hyperparams)
             tree.put(self.carry, rows, new)
             self.losses[rows] += losses
 
     def alone(self, c: int, x: Tensor, y: Tensor) -> None:
         """One client's step by itself, which stacking would only make dearer."""
-        start, carry, aid = (tree.take(nest, c) for nest in (self.start, self.carry, self.aid))
+        start, carry, context = (tree.take(nest, c) for nest in (self.start, self.carry, self.context))
         with torch.enable_grad():
-            new, loss = self.client.step(start, carry, aid, x, y, self.now)
+            new, loss = self.client.step(start, carry, context, x, y, self.hyperparams)
         tree.put(self.carry, c, new)
         self.losses[c] += loss
 
     def batch(self, clients: list[int]) -> tuple[Tensor, Tensor]:
         """Their next batches, [clients, batch, ...]."""
         objective = self.client.objective
-        rows = torch.stack([torch.from_numpy(self.lessons[c].rows[self.at[c]]) for c in clients]).to(objective.device)
-        draws = [lesson.draws[self.at[c]] for c in clients if (lesson := self.lessons[c]).draws is not None]
+        rows = torch.stack([torch.from_numpy(self.batches_per_client[c].rows[self.at[c]]) for c in clients]).to(
+            objective.device
+        )
+        draws = [
+            batches.draws[self.at[c]] for c in clients if (batches := self.batches_per_client[c]).draws is not None
+        ]
         x, y = objective.batch(rows.view(-1), torch.cat(draws) if draws else None)
         return x.view(*rows.shape, *x.shape[1:]), y.view(*rows.shape, *y.shape[1:])
 
     def results(self) -> list[Trained]:
         """What came of each client."""
-        losses = (self.losses / torch.tensor([len(lesson) for lesson in self.lessons]).to(self.losses)).tolist()
+        losses = (
+            self.losses / torch.tensor([len(batches) for batches in self.batches_per_client]).to(self.losses)
+        ).tolist()
         return [self._result(place, losses[place]) for place in range(len(self.bucket))]
 
     def _result(self, place: int, loss: float) -> Trained:
-        return self.client.finish(*self.bucket[place], self.lessons[place], tree.take(self.carry, place), loss)
+        return self.client.finish(
+            *self.bucket[place], self.batches_per_client[place], tree.take(self.carry, place), loss
+        )
 
 
 def schedule(sizes: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:

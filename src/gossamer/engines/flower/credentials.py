@@ -24,8 +24,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from gossamer import files
-from gossamer.errors import ConfigError, require
+from gossamer.core import files
+from gossamer.core.errors import ConfigError, require
 
 DAYS = 825
 """How long the certificates are good for."""

@@ -14,9 +14,9 @@ from flwr.app import Message, MessageType, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.logger import log
 
+from gossamer.core.errors import GossamerError, PayloadError, RunError
 from gossamer.engines.flower.messages import carried, word
 from gossamer.engines.flower.node import FAULT
-from gossamer.errors import GossamerError, PayloadError, RunError
 
 POLL = 0.25
 """Seconds between two looks for what has come."""
@@ -40,7 +40,7 @@ class Peer(NamedTuple):
     test: int
 
 
-class Reply(NamedTuple):
+class NodeReply(NamedTuple):
     """What came of a question: a message, or the reason why there is none."""
 
     asked: int
@@ -67,7 +67,7 @@ class Reply(NamedTuple):
         return sum(len(array.data) for arrays in records.values() for array in arrays.values())
 
 
-class Fleet:
+class NodePool:
     """Nodes by client.
 
     ``hello`` makes the question who a node is; ``wanted`` is what its answer must agree with.
@@ -87,7 +87,7 @@ class Fleet:
         assert self._grid is not None
         return self._grid
 
-    def muster(self, needed: int, wait: float) -> None:
+    def wait_for_nodes(self, needed: int, wait: float) -> None:
         """Wait until so many clients are there, and say so clearly where they do not come."""
         until = time.monotonic() + wait
         self.refresh()
@@ -114,7 +114,7 @@ class Fleet:
                 self.refused[reply.asked] = time.monotonic(), str(error)
                 log(WARNING, "node %s refused: %s", reply.asked, error)
 
-    def _admit(self, reply: Reply) -> None:
+    def _admit(self, reply: NodeReply) -> None:
         message = reply.told()
         client = word(message, "client", int)
         if not 0 <= client < self.clients:
@@ -129,13 +129,13 @@ class Fleet:
             raise PayloadError(f"client {client} has no training samples")
         self.peers[client] = Peer(reply.asked, samples, tested, test)
 
-    def ask(self, kind: str, contents: Mapping[int, RecordDict], deadline: float) -> Iterator[tuple[int, Reply]]:
+    def ask(self, kind: str, contents: Mapping[int, RecordDict], deadline: float) -> Iterator[tuple[int, NodeReply]]:
         """Send each client its question; replies as they come, and at last who did not reply in time."""
         nodes = {self.peers[client].node: client for client in contents}
         for reply in self._ask(kind, {node: contents[client] for node, client in nodes.items()}, deadline):
             yield nodes[reply.asked], reply
 
-    def _ask(self, kind: str, contents: Mapping[int, RecordDict], deadline: float) -> Iterator[Reply]:
+    def _ask(self, kind: str, contents: Mapping[int, RecordDict], deadline: float) -> Iterator[NodeReply]:
         waiting: dict[str, int] = {}
         for node, records in contents.items():
             message = Message(records, node, kind, ttl=deadline)
@@ -144,7 +144,7 @@ class Fleet:
             if sent:
                 waiting[sent[0]] = node
             else:
-                yield Reply(node, None, "the SuperLink did not take the message: it may be too large for it")
+                yield NodeReply(node, None, "the SuperLink did not take the message: it may be too large for it")
         until = time.monotonic() + deadline
         while waiting and time.monotonic() < until:
             come = list(self.grid.pull_messages(list(waiting)))
@@ -154,10 +154,10 @@ class Fleet:
             if waiting and not come:
                 time.sleep(POLL)
         for node in waiting.values():
-            yield Reply(node, None, f"no reply within {deadline:g} s")
+            yield NodeReply(node, None, f"no reply within {deadline:g} s")
 
-    def _reply(self, node: int, message: Message) -> Reply:
+    def _reply(self, node: int, message: Message) -> NodeReply:
         if message.has_error():
-            return Reply(node, None, f"Flower says: {message.error.reason or message.error.code}")
+            return NodeReply(node, None, f"Flower says: {message.error.reason or message.error.code}")
         self.bytes_up += carried(message)
-        return Reply(node, message)
+        return NodeReply(node, message)

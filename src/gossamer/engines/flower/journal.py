@@ -11,7 +11,7 @@ then; with each order the server says which round that is now, and the two are c
 - The last round done is the one that the server folded last: the message arrived, and the client settles that.
 - It is not, but the server knows of the one before it: the message came too late or was refused; the client settles
   that, and keeps what it would keep of a message that was lost.
-- Anything else does not fit together: :class:`OutOfStepError`. The server then tells the node to start over.
+- Anything else does not fit together: ``OutOfStepError``. The server then tells the node to start over.
 """
 
 import hashlib
@@ -23,9 +23,9 @@ from typing import NamedTuple
 
 import torch
 
-from gossamer import files, tree
-from gossamer.errors import GossamerError
-from gossamer.types import State
+from gossamer.core import files, tree
+from gossamer.core.errors import GossamerError
+from gossamer.core.types import State
 
 NEVER = -1
 """Instead of a round's number: no round of this client was folded yet."""
@@ -41,7 +41,7 @@ class OutOfStepError(GossamerError):
     """A node's memory does not fit what the server knows."""
 
 
-class Entry(NamedTuple):
+class JournalEntry(NamedTuple):
     """One round of this client: what the server had folded last by then, and what was remembered."""
 
     round: int
@@ -82,7 +82,7 @@ class Journal:
             raise self._out_of_step(entries, known)
         return {}
 
-    def note(self, entry: Entry) -> None:
+    def note(self, entry: JournalEntry) -> None:
         """Keep a round; those from its number on are forgotten, as are old ones."""
         kept = [earlier for earlier in self.entries() if earlier.round < entry.round]
         self._write([*kept, entry][-KEEP:])
@@ -91,7 +91,7 @@ class Journal:
         """Start over."""
         self.path.unlink(missing_ok=True)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[JournalEntry]:
         """The rounds that are remembered, in order."""
         if not self.path.exists():
             return []
@@ -101,7 +101,7 @@ class Journal:
         except (OSError, ValueError, LookupError, TypeError) as error:
             raise OutOfStepError(f"what client {self.client} remembers cannot be read: {error}") from error
 
-    def _write(self, entries: list[Entry]) -> None:
+    def _write(self, entries: list[JournalEntry]) -> None:
         nest = {
             str(place): {
                 "round": torch.tensor(entry.round),
@@ -114,11 +114,11 @@ class Journal:
         with files.told(f"what client {self.client} remembers was not saved"):
             files.write(self.path, files.sealed(files.to_tensors(tree.flatten(nest))))
 
-    def _out_of_step(self, entries: list[Entry], known: int) -> OutOfStepError:
+    def _out_of_step(self, entries: list[JournalEntry], known: int) -> OutOfStepError:
         mine = ", ".join(str(entry.round + 1) for entry in entries) or "none"
         theirs = f"round {known + 1}" if known != NEVER else "none"
         return OutOfStepError(f"client {self.client} remembers rounds: {mine}; the server has last folded: {theirs}")
 
 
-def _entry(nest: State) -> Entry:
-    return Entry(int(nest["round"]), int(nest["known"]), nest.get("before", {}), nest.get("after", {}))
+def _entry(nest: State) -> JournalEntry:
+    return JournalEntry(int(nest["round"]), int(nest["known"]), nest.get("before", {}), nest.get("after", {}))

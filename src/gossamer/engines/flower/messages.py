@@ -1,16 +1,33 @@
 """What crosses Flower: one Gossamer message as one array of bytes, beside a few plain words.
 
 Flower would make an array of every tensor, each with a header of its own; here a message is the one buffer that
-:mod:`gossamer.wire` made. Nothing that comes back is trusted: a word that is missing or of another type is a refusal.
+``gossamer.core.wire`` made. Nothing that comes back is trusted: a word that is missing or of another type is a
+refusal.
+
+What server and nodes must agree on before they work together.
 """
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 
-from gossamer.errors import PayloadError
+from gossamer.core.errors import PayloadError
+from gossamer.core.method import Method
+from gossamer.tasks.objective import Objective
+
+
+def fingerprint(method: Method, objective: Objective) -> dict[str, str]:
+    """The method, and the names and shapes of the model's tensors, each as a digest."""
+    layout = objective.layout
+    return {"method": _digest(method.describe()), "model": _digest((layout.shapes, layout.dtype))}
+
+
+def _digest(thing: object) -> str:
+    return hashlib.sha256(repr(thing).encode()).hexdigest()
+
 
 WORDS, BYTES, ARRAY = "gossamer", "message", "bytes"
 """Names of the two records and of the array."""

@@ -38,10 +38,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from flwr.proto.control_pb2 import ListNodesRequest, ListRunsRequest, RegisterNodeRequest, StopRunRequest
 from flwr.supercore.control import ControlHttpClient
 
-from gossamer import files
+from gossamer.core import files
+from gossamer.core.errors import RunError
 from gossamer.engines.flower import credentials
 from gossamer.engines.flower.processes import end, kill, leaving, start, uninterrupted
-from gossamer.errors import RunError
 
 Config = Mapping[str, str | int | float | bool]
 
@@ -69,7 +69,7 @@ class RunState:
     reason: str
 
 
-class Network:
+class LocalNetwork:
     """A SuperLink and so many nodes, for a ``with`` statement; ``node_config(i)`` is what node ``i`` is told."""
 
     def __init__(self, folder: Path, nodes: int, node_config: Callable[[int], Config]) -> None:
@@ -79,7 +79,7 @@ class Network:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._cleaning = ExitStack()
 
-    def __enter__(self) -> "Network":
+    def __enter__(self) -> "LocalNetwork":
         """Start everything, and wait until all nodes are online."""
         with ExitStack() as stack:
             stack.enter_context(leaving())

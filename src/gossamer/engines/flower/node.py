@@ -14,21 +14,20 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
-from gossamer.engines.client import Answer, Client, Done, Failure, Order, reason
-from gossamer.engines.evaluate import Evaluator
-from gossamer.engines.executors import threads
-from gossamer.engines.flower.agreement import fingerprint
-from gossamer.engines.flower.journal import Entry, Journal, OutOfStepError
-from gossamer.engines.flower.messages import content, data, word
-from gossamer.errors import ConfigError, RunError
-from gossamer.jobs import SILENT
-from gossamer.method import Method
-from gossamer.objective import Objective
-from gossamer.random import Key, fold
-from gossamer.random import key as make_key
-from gossamer.tasks import AnyTask, Task, task_at
-from gossamer.types import Clock, Params
-from gossamer.wire import Frame
+from gossamer.core.errors import ConfigError, RunError
+from gossamer.core.jobs import SILENT
+from gossamer.core.method import Method
+from gossamer.core.random import Key, fold
+from gossamer.core.random import key as make_key
+from gossamer.core.types import Clock, Params
+from gossamer.core.wire import Frame
+from gossamer.engines.client import Client, ClientResult, ClientTask, Failure, TaskOutcome, reason
+from gossamer.engines.evaluate import Evaluator, evaluation_exchange
+from gossamer.engines.executors.base import threads
+from gossamer.engines.flower.journal import Journal, JournalEntry, OutOfStepError
+from gossamer.engines.flower.messages import content, data, fingerprint, word
+from gossamer.tasks.objective import Objective
+from gossamer.tasks.task import AnyTask, Task, task_at
 
 Words = dict[str, Any]
 Ask = Callable[["Member", Message], tuple[Words, bytes]]
@@ -40,7 +39,7 @@ FAULT, OUT_OF_STEP = "fault", "out_of_step"
 def client_app(method: Method, task: AnyTask) -> ClientApp:
     """A Flower app for nodes, each of which is the client whose number its ``partition-id`` says.
 
-    ``task`` is a :class:`~gossamer.Task`, or a function that makes one: of nothing, of the client's number, or of that
+    ``task`` is a ``Task``, or a function that makes one: of nothing, of the client's number, or of that
     and the node's settings (its ``--node-config``, a dictionary).
     """
     app, node = ClientApp(), Node(method, task)
@@ -91,7 +90,7 @@ class Node:
         """Train, and send what came of it."""
         answer = member.train(message)
         work = {"flops": answer.flops.done, "useful": answer.flops.useful}
-        words = {**_echo(message), "loss": answer.loss, **work, **answer.fate._asdict()}
+        words = {**_echo(message), "loss": answer.loss, **work, **answer.delivery._asdict()}
         return words, bytes(answer.sent.data)
 
     def evaluate(self, member: "Member", message: Message) -> tuple[Words, bytes]:
@@ -124,20 +123,20 @@ class Member:
             **fingerprint(self.method, self.objective),
         }
 
-    def train(self, message: Message) -> Answer:
+    def train(self, message: Message) -> ClientResult:
         """Do the order that a message brings, and keep what is to be remembered before anything is sent."""
         clock, key, known, journal = self._order(message)
         frame = Frame.of(data(message)) if self.bound.shared else SILENT.data
         client = self.clients.get(word(message, "exchange", int), self.client)
         samples, exchange = self.task.split.train(self.number), client.exchange
         if not exchange.last:  # of which nothing is remembered
-            return _answer(client.do(Order(clock, exchange.key(key), frame, {}, samples)))
+            return _answer(client.do(ClientTask(clock, exchange.key(key), frame, {}, samples)))
         with journal.alone():
             if word(message, "anew", bool):
                 journal.forget()
             state = journal.recall(clock.round, known, exchange.settle)
-            answer = _answer(client.do(Order(clock, key, frame, state, samples)))
-            journal.note(Entry(clock.round, known, state, answer.state))
+            answer = _answer(client.do(ClientTask(clock, key, frame, state, samples)))
+            journal.note(JournalEntry(clock.round, known, state, answer.state))
         return answer
 
     def evaluate(self, message: Message) -> Words:
@@ -148,7 +147,7 @@ class Member:
         samples = self.task.split.train(self.number)
         held = self.client.choose(self._models(message, clock, key), samples)
         tuned = self.client.tuned(self.bound.training.deploy(held, state, self.number), clock, key, samples)
-        params = self.method.form.deploy(tuned, self.client.built)
+        params = self.method.parametrization.deploy(tuned, self.client.built)
         evaluator = Evaluator(self.objective, self._labels if self.bound.training.labels else None)
         found = dict(zip(("own_loss", "own"), evaluator.on_client(params, self.number), strict=True))
         if word(message, "whole", bool):
@@ -159,7 +158,7 @@ class Member:
         """The models that a message brings to be evaluated; where nothing is shared, that as it was built."""
         if not self.bound.shared:
             return (self.client.built,)
-        return self.bound.evaluation.read_download(data(message), {}, clock, key).models
+        return evaluation_exchange(self.bound).read_download(data(message), {}, clock, key).models
 
     def _labels(self, client: int) -> Tensor | None:
         return self.client.labels(self.task.split.train(client))
@@ -187,7 +186,7 @@ def state_folder(settings: Mapping[str, Any]) -> Path:
     return Path(str(settings.get("state-dir", usual))).expanduser()
 
 
-def _answer(done: Done) -> Answer:
+def _answer(done: TaskOutcome) -> ClientResult:
     if isinstance(done.result, Failure):
         raise RunError(done.result.reason) from done.result.cause
     return done.result

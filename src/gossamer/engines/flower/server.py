@@ -1,4 +1,4 @@
-"""The server of a deployment: the rounds of :mod:`gossamer.engines.rounds`, with clients that are reached by Flower.
+"""The server of a deployment: the rounds of ``gossamer.engines.run``, with clients that are reached by Flower.
 
 Between rounds it looks who is there. In a round it sends each client of the cohort its order and folds replies as they
 come, until all are there or the deadline is over; a round to which too few replied does not count and is tried again,
@@ -20,28 +20,27 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.logger import log
 from torch import nn
 
-from gossamer import tree, wire
-from gossamer.channels import Receipt
+from gossamer.core import tree, wire
+from gossamer.core.bound import BoundExchange
+from gossamer.core.channel import Receipt
+from gossamer.core.delivery import Delivery
+from gossamer.core.errors import ConfigError, PayloadError, RunError
+from gossamer.core.exchange import GLOBAL
+from gossamer.core.method import Method
+from gossamer.core.types import Flops, State
+from gossamer.core.wire import Frame
 from gossamer.engines.client import Failure
-from gossamer.engines.evaluate import Evaluator, personal_figures
-from gossamer.engines.flower.agreement import fingerprint
-from gossamer.engines.flower.fleet import Fleet
-from gossamer.engines.flower.fleet import Reply as NodeReply
+from gossamer.engines.evaluate import Evaluator, evaluation_exchange, personal_figures
+from gossamer.engines.flower.fleet import NodePool, NodeReply
 from gossamer.engines.flower.journal import NEVER
-from gossamer.engines.flower.messages import content, data, word
+from gossamer.engines.flower.messages import content, data, fingerprint, word
 from gossamer.engines.flower.node import OUT_OF_STEP
 from gossamer.engines.flower.settings import Settings
-from gossamer.engines.inbox import Inbox, Reply
-from gossamer.engines.ledger import Ledger
-from gossamer.engines.rounds import PATIENCE, Record, Result, Rounds, Turn, Watch
-from gossamer.errors import ConfigError, PayloadError, RunError
-from gossamer.exchange import GLOBAL
-from gossamer.fates import Fate
-from gossamer.method import Method
-from gossamer.runs import RunFolder, read_about
-from gossamer.tasks import AnyTask, Task, task_at
-from gossamer.types import Flops, State
-from gossamer.wire import Frame
+from gossamer.engines.inbox import ClientReply, Inbox
+from gossamer.engines.metrics import Ledger
+from gossamer.engines.run import PATIENCE, FederatedRun, Record, Result, Stage, Watch
+from gossamer.runs.folder import RunFolder, read_about
+from gossamer.tasks.task import AnyTask, Task, task_at
 
 FOLDED = "folded"
 """What the server remembers of a client: its last round that was folded in."""
@@ -51,9 +50,9 @@ ROOM = 16
 
 
 def server_app(method: Method, task: AnyTask, rounds: int = 30, **settings: Any) -> ServerApp:
-    """A Flower app for the server; ``settings`` are the fields of :class:`Settings`.
+    """A Flower app for the server; ``settings`` are the fields of ``Settings``.
 
-    ``task`` is a :class:`~gossamer.Task`, or a function that makes one: of nothing, of ``None`` (the server is no
+    ``task`` is a ``Task``, or a function that makes one: of nothing, of ``None`` (the server is no
     client), or of that and the run's configuration (a dictionary).
     """
     usual = Settings(rounds=rounds, **settings)
@@ -62,12 +61,12 @@ def server_app(method: Method, task: AnyTask, rounds: int = 30, **settings: Any)
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         chosen = usual.given(context.run_config)
-        serve(Field(method, task_at(task, None, context.run_config), chosen, grid))
+        serve(FlowerRun(method, task_at(task, None, context.run_config), chosen, grid))
 
     return app
 
 
-def serve(field: "Field") -> Result:
+def serve(field: "FlowerRun") -> Result:
     """All rounds that are left of a deployed run."""
     path = Path(field.settings.out).expanduser().absolute()
     folder = field.restore(path) if field.settings.resume else field.create(path)
@@ -79,7 +78,7 @@ def serve(field: "Field") -> Result:
         folder.close()
 
 
-class Field(Rounds):
+class FlowerRun(FederatedRun):
     """A run whose clients are on machines of their own."""
 
     def __init__(
@@ -91,7 +90,7 @@ class Field(Rounds):
         self.settings = settings
         self.choice = {"executor": "flower"}
         self.about |= {"id": uuid.uuid4().hex, "name": settings.name, "deployment": asdict(settings), **self.choice}
-        self.fleet = Fleet(grid, task.clients, lambda: content(self.words(0)), fingerprint(method, self.objective))
+        self.fleet = NodePool(grid, task.clients, lambda: content(self.words(0)), fingerprint(method, self.objective))
         self.anew: set[int] = set()
         self.renewed: set[int] = set()
         self.void: list[Record] = []
@@ -102,21 +101,21 @@ class Field(Rounds):
         self.about["id"] = read_about(path)["id"]
         return folder
 
-    def tracked(self, turn: Turn, client: int) -> State | None:
+    def tracked(self, stage: Stage, client: int) -> State | None:
         """What the server knows of a client's view; nothing, where the node is told to start over."""
-        return None if client in self.anew else super().tracked(turn, client)
+        return None if client in self.anew else super().tracked(stage, client)
 
     # Who takes part.
 
     def rounds(self, folder: RunFolder | None, watch: Watch) -> None:
         """Wait for the nodes, then round after round."""
         if len(self.metrics) < self.options.rounds:
-            self.fleet.muster(self.settings.nodes or self.cohort_size, self.settings.wait)
+            self.fleet.wait_for_nodes(self.settings.nodes or self.cohort_size, self.settings.wait)
         super().rounds(folder, watch)
 
     def available(self) -> Mapping[int, int]:
         """The clients whose nodes are connected; enough of them for a round are waited for."""
-        self.fleet.muster(_share(self.settings.least, self.cohort_size), self.settings.wait)
+        self.fleet.wait_for_nodes(_share(self.settings.min_replies, self.cohort_size), self.settings.wait)
         return {client: peer.samples for client, peer in self.fleet.peers.items()}
 
     def prepare(self, number: int, cohort: Sequence[int], ledger: Ledger) -> None:
@@ -154,46 +153,48 @@ class Field(Rounds):
         ledger.notes["bytes_flower"] = {way: moved[way] - sent[way] for way in sent}
         return cohort
 
-    def approve(self, turn: Turn, after: State) -> None:
+    def approve(self, stage: Stage, after: State) -> None:
         """An exchange counts if enough clients replied, or had nothing to do; with finite numbers."""
-        failed, count = turn.failed, len(turn.assigned)
-        replied, needed = count - len(failed), _share(self.settings.least, count)
+        failed, count = stage.failed, len(stage.assigned)
+        replied, needed = count - len(failed), _share(self.settings.min_replies, count)
         why = "; ".join(f"client {client}: {reason}" for client, reason in failed.items())
         if replied < needed:
             raise VoidError(f"{replied} of {count} clients replied, {needed} are needed ({why})")
-        if not all(tree.finite(model) for model in turn.exchange.server.download(after, GLOBAL).models):
+        if not all(tree.finite(model) for model in stage.exchange.server.download(after, GLOBAL).models):
             raise VoidError("what came of it is not finite: a client sent numbers that are far too large")
 
-    def settle(self, turn: Turn, client: int, reply: Reply, arrived: bool, known: State) -> None:
+    def settle(self, stage: Stage, client: int, reply: ClientReply, arrived: bool, known: State) -> None:
         """Whose round was folded, and what it holds from now on; all else the node itself remembers."""
-        if arrived or (reply.failure is None and not turn.exchange.shared):
+        if arrived or (reply.failure is None and not stage.exchange.shared):
             view = {"view": known} if known else {}
-            self.clients.stage(client, {FOLDED: torch.tensor(turn.number), **view})
+            self.clients.stage(client, {FOLDED: torch.tensor(stage.number), **view})
             self.renewed.add(client)
 
     def client_module(self, client: int) -> nn.Module:
         """What a client deploys is on its own machine."""
         raise RunError(f"the run was deployed: what client {client} has is on its machine")
 
-    def exchange(self, turn: Turn, ledger: Ledger, inbox: Inbox) -> None:
+    def exchange(self, stage: Stage, ledger: Ledger, inbox: Inbox) -> None:
         """Send orders, and take replies as they come until the deadline."""
         with ledger.time("brief"):
-            orders = self.orders(turn, turn.asked, ledger, exchange=turn.exchange.number)
-        for client, reply in self.fleet.ask(MessageType.TRAIN, orders, self.settings.deadline):
+            client_tasks = self.client_tasks(stage, stage.asked, ledger, exchange=stage.exchange.number)
+        for client, reply in self.fleet.ask(MessageType.TRAIN, client_tasks, self.settings.deadline):
             with ledger.time("receive"):
-                inbox.put(client, self.accept(turn, client, reply, ledger))
+                inbox.put(client, self.accept(stage, client, reply, ledger))
 
-    def orders(self, turn: Turn, clients: Sequence[int], ledger: Ledger | None, **more: Any) -> dict[int, RecordDict]:
+    def client_tasks(
+        self, stage: Stage, clients: Sequence[int], ledger: Ledger | None, **more: Any
+    ) -> dict[int, RecordDict]:
         """What each client is sent."""
-        found, exchange, common = {}, turn.exchange, None
+        found, exchange, common = {}, stage.exchange, None
         for client in clients:
-            clock, key = self.at(turn, client)
+            clock, key = self.at(stage, client)
             common = common or exchange.make_common(self.server, clock, key)
-            known = self.tracked(turn, client)
-            sent = exchange.make_download(self.server, clock, key, turn.assigned[client], known, common)
+            known = self.tracked(stage, client)
+            sent = exchange.make_download(self.server, clock, key, stage.assigned[client], known, common)
             if ledger is not None:
                 ledger.down.update(sent.kinds)
-            found[client] = content(self.words(turn.number, client, **more), bytes(sent.data))
+            found[client] = content(self.words(stage.number, client, **more), bytes(sent.data))
         return found
 
     def words(self, number: int, client: int | None = None, **more: Any) -> dict[str, Any]:
@@ -210,28 +211,28 @@ class Field(Rounds):
             **more,
         }
 
-    def accept(self, turn: Turn, client: int, reply: NodeReply, ledger: Ledger) -> Reply:
+    def accept(self, stage: Stage, client: int, reply: NodeReply, ledger: Ledger) -> ClientReply:
         """What a reply brings, if it is what was asked for."""
         try:
-            message = self.fitting(turn.number, reply)
-            frame = self.frame(client, message) if turn.exchange.shared else None
-            kinds = turn.exchange.envelope.kinds("up", wire.read_sizes(frame)) if frame else {}
+            message = self.fitting(stage.number, reply)
+            frame = self.frame(client, message) if stage.exchange.shared else None
+            kinds = stage.exchange.envelope.kinds("up", wire.read_sizes(frame)) if frame else {}
             work = Flops(*(max(0, word(message, name, int)) for name in ("flops", "useful")))
-            fate = self.fate(turn.number, message)
+            delivery = self.delivery(stage.number, message)
             ledger.train(word(message, "loss", float), work)
         except Exception as error:  # whatever a reply does to its reader, it ends as a refusal with a reason
             if reply.says(OUT_OF_STEP):
                 self.anew.add(client)
             if reply.nbytes:
                 ledger.up["refused"] += reply.nbytes
-            return Reply(failure=Failure.of(error))
+            return ClientReply(failure=Failure.of(error))
         if frame:
-            ledger.send(client, kinds, Receipt(delivered=True), fate)
-        return Reply(frame)
+            ledger.send(client, kinds, Receipt(delivered=True), delivery)
+        return ClientReply(frame)
 
-    def fate(self, number: int, message: Message) -> Fate:
+    def delivery(self, number: int, message: Message) -> Delivery:
         """What a reply says of messages that were lost before it, if there can have been so many."""
-        said = Fate(*(word(message, name, int) for name in Fate._fields))
+        said = Delivery(*(word(message, name, int) for name in Delivery._fields))
         if min(said) < 0 or sum(said) > number:
             raise PayloadError(f"refused: the reply tells of {sum(said)} lost messages in {number} rounds")
         return said
@@ -270,6 +271,10 @@ class Field(Rounds):
         return {"accuracy": accuracy, "loss": loss, **figures}
 
     @cached_property
+    def _evaluation(self) -> BoundExchange:
+        return evaluation_exchange(self.method)
+
+    @cached_property
     def _evaluator(self) -> Evaluator:
         return Evaluator(self.objective)
 
@@ -279,9 +284,9 @@ class Field(Rounds):
         peers = [c for c, peer in sorted(self.fleet.peers.items()) if peer.tested or (everything and peer.test)]
         found, failed, names = [], [], ("own", "own_loss", *(("loss", "accuracy") if everything else ()))
         known = [client for client in peers if client not in self.anew]
-        turn = Turn(self.method.evaluation, number, {client: self.method.home(client) for client in known})
-        orders = self.orders(turn, known, None, whole=everything)
-        for client, reply in self.fleet.ask(MessageType.EVALUATE, orders, self.settings.deadline):
+        stage = Stage(self._evaluation, number, {client: self.method.home(client) for client in known})
+        client_tasks = self.client_tasks(stage, known, None, whole=everything)
+        for client, reply in self.fleet.ask(MessageType.EVALUATE, client_tasks, self.settings.deadline):
             try:
                 message = self.fitting(number, reply)
                 figures = {name: _figure(word(message, name, float), name) for name in names}

@@ -5,27 +5,27 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, get_type_hints
 
+from gossamer.core.errors import ConfigError, Mistakes, require, wrong_argument
 from gossamer.engines.options import Options
-from gossamer.errors import ConfigError, require, wrong_argument
-from gossamer.mistakes import Mistakes
 
 
 @dataclass(frozen=True)
 class Settings:
     """How a deployment is carried out; each can be set for one run with ``flwr run -c name=value``.
 
-    name: what the method is called in tables
-    rounds: how many rounds
-    out: the run's folder, on the SuperLink's machine
-    resume: go on with the run in that folder
-    per_round: clients in a round; 0 means all of them
-    seed: where all randomness comes from
-    device: where the server computes
-    eval_every: evaluate every so many rounds, and after the last
-    nodes: clients to wait for before the first round; 0 means a whole round's
-    wait: seconds to wait for them, and for enough of them in later rounds
-    deadline: seconds that a round's clients have to reply
-    least: share of a round's clients that must reply for the round to count
+    Args:
+        name: what the method is called in tables
+        rounds: how many rounds
+        out: the run's folder, on the SuperLink's machine
+        resume: go on with the run in that folder
+        per_round: clients in a round; 0 means all of them
+        seed: where all randomness comes from
+        device: where the server computes
+        eval_every: evaluate every so many rounds, and after the last
+        nodes: clients to wait for before the first round; 0 means a whole round's
+        wait: seconds to wait for them, and for enough of them in later rounds
+        deadline: seconds that a round's clients have to reply
+        min_replies: share of a round's clients that must reply for the round to count
     """
 
     name: str = "custom"
@@ -39,7 +39,7 @@ class Settings:
     nodes: int = 0
     wait: float = 600.0
     deadline: float = 600.0
-    least: float = 0.5
+    min_replies: float = 0.5
 
     def __post_init__(self) -> None:
         mistakes = Mistakes()
@@ -53,7 +53,7 @@ class Settings:
                 0 < self.deadline < math.inf,
                 wrong_argument("deadline", self.deadline, "must be positive seconds"),
             ),
-            (0 < self.least <= 1, wrong_argument("least", self.least, "must be in (0, 1]")),
+            (0 < self.min_replies <= 1, wrong_argument("min_replies", self.min_replies, "must be in (0, 1]")),
         )
         mistakes.settle()
 

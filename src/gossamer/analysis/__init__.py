@@ -1,0 +1,1 @@
+"""What the papers prove, and planning from it."""

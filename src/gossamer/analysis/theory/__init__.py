@@ -1,0 +1,82 @@
+"""What is proved, as functions.
+
+Of FedMRN (``masking``), of sub-model training (``submodels``, and its bounds), of PERM (``mixtures``), and of
+training over links that lose messages (``wireless``, ``heard``).
+"""
+
+from gossamer.analysis.theory.masking import (
+    BoundSetting,
+    masking_error,
+    measured_error,
+    noise_magnitude,
+    nonconvex_bound,
+    nonconvex_rate,
+    progressive_factor,
+    progressive_factor_by_entry,
+    strongly_convex_bound,
+    strongly_convex_rate,
+)
+from gossamer.analysis.theory.mixtures import Mixture, step_size
+from gossamer.analysis.theory.participation import absence, heard_mean, participation, participation_printed
+from gossamer.analysis.theory.smooth import project
+from gossamer.analysis.theory.submodel_bounds import (
+    SubmodelSetting,
+    Terms,
+    excess_risk,
+    random_distance,
+    random_distance_printed,
+    random_rate,
+    random_stationarity,
+    residual,
+    rolling_distance,
+    rolling_rate,
+    rolling_stationarity,
+    shift,
+)
+from gossamer.analysis.theory.submodel_masks import Masks
+from gossamer.analysis.theory.submodel_stability import DataSpread, random_divergence, rolling_divergence
+from gossamer.analysis.theory.submodels import Loss, Masked, task_losses
+from gossamer.analysis.theory.wireless import CORRECTIONS, WirelessSetting, gradient_bound, reconstruction_error
+
+__all__ = [
+    "CORRECTIONS",
+    "BoundSetting",
+    "DataSpread",
+    "Loss",
+    "Masked",
+    "Masks",
+    "Mixture",
+    "SubmodelSetting",
+    "Terms",
+    "WirelessSetting",
+    "absence",
+    "excess_risk",
+    "gradient_bound",
+    "heard_mean",
+    "masking_error",
+    "measured_error",
+    "noise_magnitude",
+    "nonconvex_bound",
+    "nonconvex_rate",
+    "participation",
+    "participation_printed",
+    "progressive_factor",
+    "progressive_factor_by_entry",
+    "project",
+    "random_distance",
+    "random_distance_printed",
+    "random_divergence",
+    "random_rate",
+    "random_stationarity",
+    "reconstruction_error",
+    "residual",
+    "rolling_distance",
+    "rolling_divergence",
+    "rolling_rate",
+    "rolling_stationarity",
+    "shift",
+    "step_size",
+    "strongly_convex_bound",
+    "strongly_convex_rate",
+    "task_losses",
+]

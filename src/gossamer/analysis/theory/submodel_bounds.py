@@ -1,0 +1,255 @@
+"""What is proved of sub-model training, as functions: how far it stays from where it goes, and what masking leaves.
+
+From Deng, Qiao and Mahdavi, "On the convergence and stability of distributed sub-model training", Theorems 1 to 4.
+``SubmodelSetting`` lists the symbols. A bound is given by its terms, whose sum it is. Constants
+are those of the proofs; the theorems hide them.
+
+How the paper is read where print and proof differ, or neither can be right:
+
+- **Residual.** Theorems 1 and 3 print 5L / (2 mu) and L / mu. Lemmas 2 and 7 bound a distance by 1 / mu, so its square
+  has mu^2, and only so do units agree. Lemma 8 loses a quarter and the sum over clients on the way: done as in Lemma
+  3 its constants are those of Lemma 3, so one ``residual`` serves both.
+- **Strong convexity.** Proposition 2 takes the mean of all windows for the identity; it is the share s / d of it. So
+  F_m is mu s / d strongly convex, as F_p is mu p, and ``SubmodelSetting.masked_convexity`` is used for both.
+  Theorem 1 prints the mean share where its proof has the least one.
+- **Theorem 1 leaves out that masks are drawn.** Its proof bounds E|g|^2 of a round's mean gradient g by the distance
+  from the optimum. But at the optimum g is not zero: it has the variance of the masks, ``spread``, of the order
+  sigma_*^2 / N, and K steps under one mask do not average it out. That costs a term of the order 1 / R, more than all
+  that the theorem has without gradient noise. ``random_distance`` has it as ``masks``;
+  ``random_distance_printed`` has the terms of the paper's Equation 7, which random masks do not obey.
+- **Theorem 2** drops the same variance (V in its proof) from its last line, and divides it by K before: ``masks`` too.
+- **Theorem 3** prints kappa^2 log(RK / nu) / (mu T^2 R) without G. With the mu that is missing where T_1 is bounded,
+  and G^2 from Hoeffding's inequality for norms, units agree: kappa^2 G^2 / mu^2. Terms of higher powers of the rate are
+  left out; where the theorem's condition on T holds they are small.
+- **Theorem 4** drops the order's term from its last line, and an L^2 and L from the others: they are put back.
+
+Theorem 1 again, repaired. Let x = eta K L <= 1 / (12 sqrt(L / mu_p)). A round is w - eta K (g + D + e): g the mean
+masked gradient at the round's beginning, D what K steps add to it, e noise. E g is the gradient of F_p, so
+
+    E|w' - w*|^2 <= (1 - eta K mu_p / 2) |w - w*|^2 - 2 eta K (F_p(w) - F_p*) + 2 eta K / mu_p E|D|^2
+                    + 3 eta^2 K^2 (E|g|^2 + E|D|^2 + delta^2 / (K N))
+
+with E|g|^2 <= 4 L (F_p(w) - F_p*) + 2 spread, because each masked loss is convex and L-smooth, and by Lemma 5
+E|D|^2 <= L^2 eta^2 K^2 (40 L (F_p(w) - F_p*) + 20 sigma_*^2 + 5 delta^2 / K). The condition on x makes what multiplies
+F_p(w) - F_p* negative. Summing up gives the terms of ``random_distance``, for any optimum within the ball.
+"""
+
+import math
+from dataclasses import dataclass
+
+from gossamer.core.errors import require, wrong
+
+Terms = dict[str, float]
+"""What a bound adds up, by name."""
+
+
+@dataclass(frozen=True)
+class SubmodelSetting:
+    """What the bounds depend on besides time, with the paper's symbols.
+
+    Args:
+        smoothness: L, of every client's loss
+        convexity: mu, of every client's loss
+        gradient: G, the largest norm of a client's gradient within the ball
+        radius: W, of the ball that weights are kept in
+        deviation: delta, of stochastic gradients
+        shares: of the model that each client holds: p_i, or s_i / d
+        entries: d, of the model
+        steps: K, local steps a round
+        heterogeneity: sigma_*^2 at the masked optimum (Definition 1)
+        dissimilarity: zeta^2 (Definitions 2 and 3)
+        spread: variance of a round's mean gradient at the masked optimum over draws of the masks
+        windows: R of Algorithm 2, rounds of an epoch
+        chance: nu, with which a bound on windows may fail
+    """
+
+    smoothness: float
+    convexity: float
+    gradient: float
+    radius: float
+    deviation: float
+    shares: tuple[float, ...]
+    entries: int
+    steps: int
+    heterogeneity: float = 0.0
+    dissimilarity: float = 0.0
+    spread: float = 0.0
+    windows: int = 1
+    chance: float = 0.05
+
+    def __post_init__(self) -> None:
+        for name in ("smoothness", "gradient", "radius", "deviation", "heterogeneity", "dissimilarity", "spread"):
+            value, zero = getattr(self, name), name not in ("smoothness", "gradient", "radius")
+            fits = math.isfinite(value) and (value > 0 or (zero and value == 0))
+            require((fits, f"SubmodelSetting.{name} must be {'zero or ' * zero}a positive number, got {value}"))
+        mu, most = self.convexity, self.smoothness
+        require(
+            (0 < mu <= most, wrong(self, "convexity", f"must be above 0 and at most {most}")),
+            (len(self.shares) > 0, "SubmodelSetting.shares must have one share for each client"),
+            (all(0 < p <= 1 for p in self.shares), wrong(self, "shares", "must be in (0, 1]")),
+            (self.entries >= 1, wrong(self, "entries", "must be at least 1")),
+            (self.steps >= 1, wrong(self, "steps", "must be at least 1")),
+            (self.windows >= 1, wrong(self, "windows", "must be at least 1")),
+            (0 < self.chance < 1, wrong(self, "chance", "must be in (0, 1)")),
+        )
+
+    @property
+    def clients(self) -> int:
+        """N."""
+        return len(self.shares)
+
+    @property
+    def share(self) -> float:
+        """The mean of the shares."""
+        return sum(self.shares) / len(self.shares)
+
+    @property
+    def masked_convexity(self) -> float:
+        """mu_p: the masked objective is mu times the mean share strongly convex (Proposition 1)."""
+        return self.convexity * self.share
+
+    @property
+    def masked_condition(self) -> float:
+        """L / mu_p."""
+        return self.smoothness / self.masked_convexity
+
+    @property
+    def dropped(self) -> float:
+        """Entries that a client does not hold, on average: the mean of d (1 - p_i)."""
+        return self.entries * (1 - self.share)
+
+
+def _moved(setting: SubmodelSetting) -> float:
+    """Equation 5: masks change the gradient by no more than this, squared."""
+    return (2 * setting.gradient**2 + 2 * setting.radius**2 * setting.smoothness**2) * setting.dropped
+
+
+def shift(setting: SubmodelSetting) -> float:
+    """Lemmas 2 and 7: the masked optimum is no farther than this from the optimum."""
+    return math.sqrt(_moved(setting)) / setting.masked_convexity
+
+
+def residual(setting: SubmodelSetting) -> float:
+    """What masking leaves of F(w) - F* however long one trains (Lemma 3): zero where everything is held."""
+    curvature = 5 * setting.smoothness / (2 * setting.masked_convexity**2) + 4 / setting.smoothness
+    return curvature * _moved(setting)
+
+
+def excess_risk(setting: SubmodelSetting, distance: float) -> float:
+    """Theorems 1 and 3: E F(output) - F* is at most this, with ``distance`` = E|w - w*(p)|^2 or a bound on it."""
+    require((distance >= 0, f"excess_risk: distance must not be negative, got {distance}"))
+    return 5 * setting.smoothness / 2 * distance + residual(setting)
+
+
+# Random masks: Algorithm 1, R rounds.
+
+
+def random_rate(setting: SubmodelSetting, rounds: int) -> float:
+    """Theorem 1's learning rate, log((K R)^2) / (mu_p K R); its proof has the smallest share, the same if all agree."""
+    _check(rounds, "rounds")
+    return _logarithm(setting.steps * rounds) / (setting.masked_convexity * setting.steps * rounds)
+
+
+def random_distance(setting: SubmodelSetting, rounds: int, start: float, rate: float | None = None) -> Terms:
+    """Theorem 1, repaired: E|w_R - w*(p)|^2, with ``start`` = |w_0 - w*(p)|^2, where eta K L is small enough.
+
+    That is 1 / (12 sqrt(L / mu_p)); a rate above is refused. The rate is the theorem's if none is given.
+    """
+    _check(rounds, "rounds", start=start)
+    eta, mu = rate or random_rate(setting, rounds), setting.masked_convexity
+    move, most = eta * setting.steps, 1 / (12 * math.sqrt(setting.masked_condition))
+    require((move * setting.smoothness <= most, f"random_distance: rate K L must be at most {most:.3g}: more rounds"))
+    drift = 90 * setting.heterogeneity + 22.5 * setting.deviation**2 / setting.steps
+    return {
+        "start": (1 - mu * move / 2) ** rounds * start,
+        "masks": 12 * move * setting.spread / mu,
+        "noise": 6 * eta * setting.deviation**2 / (mu * setting.clients),
+        "drift": (setting.masked_condition * move) ** 2 * drift if setting.steps > 1 else 0.0,
+    }
+
+
+def random_distance_printed(setting: SubmodelSetting, rounds: int, start: float, rate: float | None = None) -> Terms:
+    """Theorem 1 as it is in print, with the constants of Equation 7: without what drawing masks costs."""
+    _check(rounds, "rounds", start=start)
+    mu = setting.convexity * min(setting.shares)
+    eta = rate or _logarithm(setting.steps * rounds) / (mu * setting.steps * rounds)
+    move, condition = eta * setting.steps, setting.smoothness * max(setting.shares) / mu
+    return {
+        "start": max(0.0, 1 - mu * move) ** rounds * start,
+        "noise": eta * setting.deviation**2 / (mu * setting.clients),
+        "drift": 10 * condition * move**2 * (4 * setting.heterogeneity + setting.deviation**2),
+    }
+
+
+def random_stationarity(setting: SubmodelSetting, rounds: int, start: float, rate: float | None = None) -> Terms:
+    """Theorem 2: the mean over rounds of E|grad F_p|^2, with ``start`` = F_p(w_0), for losses that are not negative.
+
+    The rate is 1 / (L sqrt(R K)) if none is given. ``spread`` has to hold wherever training went.
+    """
+    _check(rounds, "rounds", start=start)
+    eta = rate or 1 / (setting.smoothness * math.sqrt(rounds * setting.steps))
+    smooth, move = setting.smoothness * setting.share, eta * setting.steps
+    return {
+        "start": 4 * start / (move * rounds),
+        "masks": 2 * move * smooth * setting.spread,
+        "noise": 2 * eta * smooth * setting.deviation**2 / setting.clients,
+        "drift": (move * smooth) ** 2 * (80 * setting.dissimilarity + 20 * setting.deviation**2),
+    }
+
+
+# Windows: Algorithm 2, T epochs of R rounds.
+
+
+def rolling_rate(setting: SubmodelSetting, epochs: int) -> float:
+    """Theorem 3's learning rate, 4 log(T^2) / (mu R K T)."""
+    _check(epochs, "epochs")
+    return 4 * _logarithm(epochs) / (setting.masked_convexity * setting.windows * setting.steps * epochs)
+
+
+def rolling_distance(setting: SubmodelSetting, epochs: int, start: float, rate: float | None = None) -> Terms:
+    """Theorem 3: |w_T - w*(m)|^2, with ``start`` = |w_0 - w*(m)|^2, but for a chance of nu; the leading terms.
+
+    The rate is the theorem's if none is given. Proved for T >= 512 (L / mu)^2 log T, which few runs reach.
+    """
+    _check(epochs, "epochs", start=start)
+    eta, mu, noise = rate or rolling_rate(setting, epochs), setting.masked_convexity, setting.deviation**2
+    move, condition = eta * setting.steps, setting.masked_condition
+    return {
+        "start": max(0.0, 1 - mu * move * setting.windows / 4) ** epochs * start,
+        "order": 64 * condition**2 * setting.windows * move**2 * setting.gradient**2 * _unlikely(setting),
+        "noise": 108 * move * setting.windows * noise / (mu * setting.clients) + 1152 * condition * move**2 * noise,
+        "drift": 4 * 48**2 * condition * move**2 * setting.dissimilarity,
+    }
+
+
+def rolling_stationarity(setting: SubmodelSetting, epochs: int, start: float, rate: float | None = None) -> Terms:
+    """Theorem 4: the mean over epochs of E|grad F_m|^2, with ``start`` = F_m(w_0), but for a chance of nu.
+
+    The theorem has no constants, nor has this: it tells orders. The rate is 1 / (L sqrt(R K T)) if none is given.
+    """
+    _check(epochs, "epochs", start=start)
+    total = setting.windows * setting.steps * epochs
+    eta = rate or 1 / (setting.smoothness * math.sqrt(total))
+    move = (eta * setting.smoothness * setting.steps) ** 2 * setting.windows
+    return {
+        "start": start / (eta * total),
+        "order": move * setting.gradient**2 * _unlikely(setting),
+        "noise": eta * setting.smoothness * setting.deviation**2 / setting.clients,
+        "drift": move * setting.steps * setting.dissimilarity,
+    }
+
+
+def _logarithm(count: int) -> float:
+    """log(count^2), and not zero for a count of 1."""
+    return 2 * math.log(max(count, 2))
+
+
+def _unlikely(setting: SubmodelSetting) -> float:
+    return math.log(2 * setting.windows * setting.steps / setting.chance)
+
+
+def _check(count: int, name: str, start: float = 0.0) -> None:
+    require(
+        (count >= 1, f"{name} must be at least 1, got {count}"),
+        (start >= 0, f"start must not be negative, got {start}"),
+    )

@@ -1,0 +1,139 @@
+"""Which entries of the model clients may hold, as rows of 0/1 masks with their chances: random masks, windows, views.
+
+The paper's windows "j to (j + s_i) mod d" are read as s_i entries; one that reaches the end goes on at the beginning.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gossamer.core.errors import require
+from gossamer.core.random import Key, fold, uniform
+from gossamer.core.random import key as make_key
+from gossamer.core.types import Clock, Layout, Params
+from gossamer.core.view import BoundView
+from gossamer.parts.views.windows import BoundWindows, Windows
+
+MOST = 16
+"""Masks of so many entries are enumerated: 65,536 of them."""
+
+
+@dataclass(frozen=True, eq=False)
+class Masks:
+    """Which masks each client may get, and with which chance.
+
+    Args:
+        held: 0/1, [clients, masks, entries]
+        chances: of each mask, [clients, masks]; those of a client add up to 1
+    """
+
+    held: Tensor
+    chances: Tensor
+
+    def __post_init__(self) -> None:
+        held, chances = self.held, self.chances
+        require(
+            (
+                held.dim() == 3 and held.shape[:2] == chances.shape,
+                f"Masks.held must be [clients, masks, entries] and Masks.chances [clients, masks], "
+                f"got {list(held.shape)} and {list(chances.shape)}",
+            ),
+            (bool(((held == 0) | (held == 1)).all()), "Masks.held must hold zeros and ones alone"),
+            (
+                bool((chances >= 0).all()) and torch.allclose(chances.sum(-1), chances.new_ones(())),
+                "Masks.chances of a client must not be negative and add up to 1",
+            ),
+        )
+
+    @classmethod
+    def full(cls, clients: int, entries: int) -> "Masks":
+        """One mask for each client, that holds everything: the objective is then F."""
+        return cls._even(torch.ones(clients, 1, entries, dtype=torch.float64))
+
+    @classmethod
+    def bernoulli(cls, shares: Sequence[float], entries: int) -> "Masks":
+        """All masks there are, where client i holds each entry with the chance ``shares[i]``."""
+        _check_shares(shares)
+        require((entries <= MOST, f"Masks.bernoulli: {entries} entries have too many masks: draw some, Masks.drawn"))
+        every = (torch.arange(2**entries)[:, None] >> torch.arange(entries)) & 1
+        held, ones = every.double(), every.sum(-1)
+        chances = torch.stack([share**ones * (1 - share) ** (entries - ones) for share in map(_exact, shares)])
+        return cls(held.expand(len(shares), -1, -1), chances)
+
+    @classmethod
+    def drawn(cls, shares: Sequence[float], entries: int, draws: int, key: Key) -> "Masks":
+        """``draws`` random masks for each client, all of the same chance."""
+        _check_shares(shares)
+        require((draws >= 1, f"Masks.drawn: draws must be at least 1, got {draws}"))
+        noise = (uniform(fold(key, "masks", i), draws * entries, dtype=torch.float64) for i in range(len(shares)))
+        held = [(draw < share).view(draws, entries) for draw, share in zip(noise, shares, strict=True)]
+        return cls._even(torch.stack(held).double())
+
+    @classmethod
+    def windows(cls, sizes: Sequence[int], entries: int, places: int) -> "Masks":
+        """``places`` windows of ``sizes[i]`` neighbouring entries, which begin at evenly spaced places."""
+        require(
+            (places >= 1, f"Masks.windows: places must be at least 1, got {places}"),
+            *((1 <= s <= entries, f"Masks.windows: sizes must be from 1 to {entries}, got {s}") for s in sizes),
+        )
+        starts = torch.arange(places) * entries // places
+        ahead = (torch.arange(entries) - starts[:, None]) % entries
+        return cls._even(torch.stack([ahead < size for size in sizes]).double())
+
+    @classmethod
+    def of_view(
+        cls, view: BoundView | Windows, like: Params, clients: int, draws: int = 1, key: Key | None = None
+    ) -> "Masks":
+        """The masks that a view gives each client, over tensors in name order: of windows all, of others ``draws``."""
+        at, rounds = key or make_key(0), draws
+        if isinstance(view, Windows):
+            require((not view.drawn, "Masks.of_view: windows of drawn capacities are not the same in every epoch"))
+            view, rounds = BoundWindows(**{**vars(view), "shuffled": False, "at": at}), view.places
+        masked = view
+
+        def mask(client: int, number: int) -> Tensor:
+            part = masked.part(like, Clock(number, rounds, client), fold(at, "view", client, number))
+            return Layout.of(like).flatten(part.coverage(like)).double()
+
+        return cls._even(torch.stack([torch.stack([mask(c, r) for r in range(rounds)]) for c in range(clients)]))
+
+    @classmethod
+    def _even(cls, held: Tensor) -> "Masks":
+        return cls(held, torch.full(held.shape[:2], 1 / held.shape[1], dtype=torch.float64))
+
+    @property
+    def coverage(self) -> Tensor:
+        """How much of each entry is held, mean over clients: p, or s / d, where all entries fare alike."""
+        return (self.chances[..., None] * self.held).sum(1).mean(0)
+
+    @property
+    def dropped(self) -> float:
+        """Mean over clients of E|m - 1|^2, the entries that are not held: d (1 - p), or d - s."""
+        return float((1 - self.coverage).sum())
+
+    @property
+    def largest(self) -> int:
+        """d_m: entries of the largest mask (Theorem 6)."""
+        return int(self._possible.sum(-1).max())
+
+    @property
+    def farthest(self) -> int:
+        """D_max: the most entries in which two masks differ, of one client or of two (Theorem 6)."""
+        masks = self._possible
+        sizes = masks.sum(-1)
+        return int((sizes[:, None] + sizes - 2 * masks @ masks.T).max())
+
+    @property
+    def _possible(self) -> Tensor:
+        found: Tensor = torch.unique(self.held[self.chances > 0], dim=0)
+        return found
+
+
+def _check_shares(shares: Sequence[float]) -> None:
+    require(*((0 < share <= 1, f"Masks: a share must be in (0, 1], got {share}") for share in shares))
+
+
+def _exact(share: float) -> Tensor:
+    return torch.tensor(share, dtype=torch.float64)

@@ -1,0 +1,110 @@
+"""What sub-model training minimises, as functions: masked objectives, their gradients, and how far masks are apart.
+
+From Deng, Qiao and Mahdavi, "On the convergence and stability of distributed sub-model training". A client that holds
+the entries of a 0/1 mask m trains its loss at ``m * w``, so that not the mean F of the losses is minimised but
+
+    F_p(w) = 1/N sum_i E f_i(m_i * w)             random masks of chance p_i (Equation 2)
+    F_m(w) = 1/N sum_i 1/R sum_j f_i(m_ij * w)    R windows in turn (Equation 15)
+
+Both are a mean over clients of a mean over masks, each with its chance: ``Masked`` is any of them, and F itself
+with masks that hold everything. Random masks are enumerated where entries are few, or drawn where they are many.
+``gossamer.analysis.theory.submodel_bounds`` has what is proved about it.
+
+How the paper is read where it is unclear:
+
+- F_m is printed with 1/d sum over d and with 1/R sum over R masks: it is a mean over the R windows.
+- Definitions 2 and 3 take the largest dissimilarity over all weights, which is a supremum that cannot be computed;
+  ``Masked.dissimilarity`` is that at some weights, to be maximised over those where training went.
+- The output of both algorithms is one more gradient step of size 1/L. Algorithm 1 prints it with one more draw of the
+  masks, Lemma 3 with the gradient of F_p: ``Masked.output`` is the latter.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.func import functional_call, grad
+
+from gossamer.analysis.theory.smooth import Smooth
+from gossamer.analysis.theory.submodel_masks import Masks
+from gossamer.core.errors import require
+from gossamer.core.random import key as make_key
+from gossamer.core.types import Layout, Params
+from gossamer.tasks.objective import Objective
+from gossamer.tasks.task import Task
+
+Loss = Callable[[Tensor], Tensor]
+"""From a vector of the model's entries to one number, differentiable."""
+
+
+@dataclass(frozen=True, eq=False)
+class Masked(Smooth):
+    """A masked objective: the mean over clients of E f_i(m * w).
+
+    Args:
+        losses: each client's loss f_i, of a vector of the model's entries
+        masks: which masks each client may get
+    """
+
+    losses: Sequence[Loss]
+    masks: Masks
+
+    def __post_init__(self) -> None:
+        clients = len(self.masks.held)
+        require((len(self.losses) == clients, f"Masked: {len(self.losses)} losses, but masks of {clients} clients"))
+
+    def value(self, w: Tensor) -> Tensor:
+        """The objective at some weights."""
+        each = self._each(w, lambda loss, held: loss(held * w))
+        return (self.masks.chances.to(w) * each).sum(1).mean()
+
+    def gradients(self, w: Tensor) -> Tensor:
+        """``m * grad f_i(m * w)`` for every client and mask, [clients, masks, entries]."""
+        return self._each(w, lambda loss, held: held * grad(loss)(held * w))
+
+    def gradient(self, w: Tensor) -> Tensor:
+        """The objective's gradient, which is the mean of ``gradients``."""
+        return self._mean(self.gradients(w)).mean(0)
+
+    def heterogeneity(self, w: Tensor) -> float:
+        """Mean over clients of E|m * grad f_i(m * w)|^2: at the optimum it is sigma_*^2 (Definition 1)."""
+        return float(self._mean(self.gradients(w).square().sum(-1, keepdim=True)).mean())
+
+    def dissimilarity(self, w: Tensor) -> float:
+        """The same of the distance to the whole gradient: the zeta^2 of Definitions 2 and 3 at these weights."""
+        away = self.gradients(w) - self.gradient(w)
+        return float(self._mean(away.square().sum(-1, keepdim=True)).mean())
+
+    def spread(self, w: Tensor) -> float:
+        """The variance of a round's mean gradient over independent draws of all masks: at most heterogeneity / N."""
+        each = self.gradients(w)
+        own = self._mean(each)
+        variance = self._mean((each - own[:, None]).square().sum(-1, keepdim=True)).sum()
+        return float(variance) / len(self.losses) ** 2
+
+    def _each(self, w: Tensor, apply: Callable[[Loss, Tensor], Tensor]) -> Tensor:
+        both = zip(self.losses, self.masks.held.to(w), strict=True)
+        return torch.stack([torch.vmap(partial(apply, loss))(held) for loss, held in both])
+
+    def _mean(self, each: Tensor) -> Tensor:
+        return (self.masks.chances.to(each)[..., None] * each).sum(1)
+
+
+def task_losses(task: Task, decay: float = 0.0, seed: int = 0) -> tuple[list[Loss], Params]:
+    """Each client's mean loss on its training samples, of the trained entries in name order, and these as built.
+
+    ``decay`` is the solver's weight decay, which adds ``decay / 2 |w|^2``. The network is in evaluation mode.
+    """
+    objective = Objective(task, "cpu", make_key(seed))
+    module = objective.build().eval()
+    like = {name: tensor for name, tensor in objective.initial().items() if name in objective.trained}
+    layout = Layout.of(like)
+
+    def loss(rows: Any, w: Tensor) -> Tensor:
+        output = functional_call(module, layout.unflatten(w), (objective.x[rows],))
+        return task.loss(output, objective.y[rows]) + decay / 2 * w.square().sum()
+
+    return [partial(loss, torch.from_numpy(task.split.train(client))) for client in range(task.clients)], like

@@ -1,0 +1,100 @@
+"""The command that lets a model go: ``export``."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from gossamer.cli import user_files as sources
+from gossamer.cli.flags import value
+from gossamer.cli.inspect import open_run
+from gossamer.cli.request import Request, make_method, make_task, server_task, whole_task
+from gossamer.core.errors import ConfigError, Mistakes
+from gossamer.engines.export import PROGRAM, SPARSE, TENSORS, Exported, export, stand
+from gossamer.engines.simulate import Simulation
+from gossamer.runs.folder import read_split
+from gossamer.runs.report import text
+from gossamer.runs.summary import summarise
+from gossamer.tasks.data.partition import Split
+
+MEANING = {
+    TENSORS: "every tensor by name",
+    PROGRAM: "the network as a program; samples at once: {batch}",
+    SPARSE: "the same tensors without their zeros",
+}
+
+
+def write(arguments: argparse.Namespace) -> int:
+    """Write the model of a run, or of one of its clients."""
+    path, mistakes = Path(arguments.run), Mistakes()
+    about = mistakes.attempt(open_run, path)
+    client = mistakes.attempt(value, "--client", arguments.client, int)
+    mistakes.settle()
+    assert about is not None  # or there were mistakes
+    if client is not None:
+        _check_client(client, about)
+    run = _standing(path, about)
+    if client is not None and "deployment" in about and run.method.home(client).owner is None:
+        raise ConfigError("--client: the run was deployed, and what its clients have is on their machines")
+    if client is None and not (run.method.shared or run.method.pooled):
+        raise ConfigError(f"{path} has no global model, every client has its own: name one with --client N")
+    out = Path(arguments.out) if arguments.out else path / ("export" if client is None else f"export/client-{client}")
+    print(_shown(path, client, run, export(run, out, client)))
+    return 0
+
+
+def _check_client(client: int, about: dict[str, Any]) -> None:
+    clients = about["task"]["clients"]
+    if not 0 <= client < clients:
+        raise ConfigError(f"--client {client}: the run has clients 0 to {clients - 1}")
+
+
+def _standing(path: Path, about: dict[str, Any]) -> Simulation:
+    """The run as it stands, assembled anew from what was asked for."""
+    if about["request"] is None:
+        raise ConfigError(f"{path} was started from Python: export it from there, with gossamer.engines.export")
+    for spec in about["request"]["digests"]:
+        file = spec.rpartition(":")[0]
+        if not Path(file).is_file():
+            raise ConfigError(f"{path} was started with {file}, which is gone: put it back where it was")
+    sources.check_unchanged(about["request"]["digests"])
+    request, split = Request.read(about["request"]), Split.from_tensors(read_split(path))
+    read = server_task if "deployment" in about else whole_task
+    task = make_task(request, about["options"]["seed"], split, read)
+    return stand(path, make_method(request), task)
+
+
+def _shown(path: Path, client: int | None, run: Simulation, exported: Exported) -> str:
+    summary = summarise(run.about, run.metrics)
+    rows = [
+        ("model", f"{_whose(client, run, exported)}, after {text.count(exported.round, 'round')} of {path}"),
+        ("zeros", text.percent(exported.zeros)),
+        ("accuracy", f"{text.percent(exported.accuracy)} on all test samples; {_recorded(summary, run)}"),
+    ]
+    if client is not None:
+        mean = f"the run recorded {text.percent(summary['personal_accuracy'])} as the mean over clients"
+        rows.append(("own accuracy", f"{text.percent(exported.own_accuracy)} on the client's test samples; {mean}"))
+    if exported.problem:
+        rows.append(("no program", f"torch cannot export this network: {exported.problem}"))
+    files = [
+        (str(file), text.size(size), MEANING[file.name].format(batch=exported.batch))
+        for file, size in exported.files.items()
+    ]
+    return f"{text.pairs(rows, text.screen())}\n\n{text.table(('file', 'size', 'what it holds'), files, text.screen())}"
+
+
+def _whose(client: int | None, run: Simulation, exported: Exported) -> str:
+    if client is None:
+        return "the global one"
+    if exported.shared:
+        return f"the global one: client {client} has no other with this method"
+    if not run.method.shared and not run.clients.get(client):
+        return f"as it was built: client {client} took part in no round"
+    return f"client {client}'s own"
+
+
+def _recorded(summary: dict[str, Any], run: Simulation) -> str:
+    """What the run recorded, and of which model."""
+    whose = "of the global model" if run.method.shared or run.method.pooled else "as the mean over clients"
+    late = summary["evaluated_round"]
+    when = f" after round {late}" if late and late != summary["rounds"] else ""
+    return f"the run recorded {text.percent(summary['accuracy'])} {whose}{when}"

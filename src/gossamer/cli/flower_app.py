@@ -1,0 +1,162 @@
+"""Writes a Flower app: a few readable lines over a method and a task, that ``flwr run`` takes as they are."""
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from dataclasses import Field, fields, is_dataclass
+from importlib.resources import files as resources
+from pathlib import Path
+from string import Template
+from typing import Any, NamedTuple
+
+import gossamer
+from gossamer.cli import user_files as sources
+from gossamer.cli.flags import lines
+from gossamer.core.errors import ConfigError
+from gossamer.core.method import Method
+from gossamer.engines.flower import Settings
+
+APP = "app"
+"""The module that Flower loads."""
+
+
+class Snippet(NamedTuple):
+    """How something is written in the app: modules and names to import, the text, and the user's files it needs."""
+
+    imports: frozenset[tuple[str, str]]
+    text: str
+    files: frozenset[Path] = frozenset()
+
+
+def method_piece(recipe: Any, values: Mapping[str, Any], method: Method, file: Path | None) -> Snippet:
+    """A recipe called with values, and what in the method is not of the recipe's making."""
+    own = recipe(**values)
+    other = {f.name: getattr(method, f.name) for f in fields(method) if getattr(method, f.name) != getattr(own, f.name)}
+    module = _module(file) if file else "gossamer.methods"
+    text = f"{recipe.__name__}({_written(values)})"
+    if other:
+        parts = "".join(f"    {name}={_shown(value)},\n" for name, value in other.items())
+        text = f"{text}.with_parts(\n{parts})"
+    kinds = {*_kinds({**values, **other})}
+    files = {own for own in map(_file, kinds) if own} | ({file} if file else set())
+    imports = {(_home(kind), kind.__name__) for kind in kinds}
+    return Snippet(frozenset({(module, recipe.__name__), *imports}), text, frozenset(files))
+
+
+def named_task(data: str, given: Mapping[str, Any]) -> Snippet:
+    """A task from a data set that comes with Gossamer; where its files are, each machine says for itself."""
+    text = (
+        "def task(client, settings):\n"
+        '    """What every machine trains or is tested on; its own folder of data sets is in its settings."""\n'
+        '    data_dir = settings.get("data-dir") or None\n'
+        f"    return Task.named({json.dumps(data)}, data_dir=data_dir, {_written(given)})"
+    )
+    return Snippet(frozenset({("gossamer", "Task")}), text)
+
+
+def own_task(file: Path, name: str) -> Snippet:
+    """A task in a file of the user's, which goes into the app."""
+    return Snippet(frozenset({(_module(file), name if name == "task" else f"{name} as task")}), "", frozenset({file}))
+
+
+def _module(file: Path) -> str:
+    """What a file of the user's is imported as."""
+    if file.stem == APP or not file.stem.isidentifier():
+        raise ConfigError(f"{file.name}: the app cannot import a module of that name: rename the file")
+    return file.stem
+
+
+def write(folder: Path, method: Snippet, task: Snippet, settings: Settings, config: Mapping[str, Any]) -> None:
+    """The app's folder; ``config`` is what a run can set besides the settings."""
+    copied = {file.resolve() for file in method.files | task.files}
+    if len({file.name for file in copied}) < len(copied):
+        raise ConfigError(f"two files have one name, and the app has them in one folder: {', '.join(map(str, copied))}")
+    folder.mkdir(parents=True, exist_ok=True)
+    for file in copied:
+        shutil.copyfile(file, folder / file.name)
+    (folder / f"{APP}.py").write_text(_code(settings.name, method, task))
+    texts = {"project": project_name(folder), "method": settings.name, "config": _config(settings, config)}
+    for template, written in (("project.toml", "pyproject.toml"), ("readme.md", "README.md")):
+        source = resources("gossamer.cli").joinpath(f"template/{template}").read_text()
+        (folder / written).write_text(Template(source).substitute(texts, copied=_listed(copied)))
+
+
+def project_name(folder: Path) -> str:
+    """What Flower calls the app; it has rules for that."""
+    name = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in folder.resolve().name.lower())
+    return name.strip("-") or APP
+
+
+def _code(name: str, method: Snippet, task: Snippet) -> str:
+    ours = {("gossamer.engines.flower", word) for word in ("client_app", "server_app")}
+    names: dict[str, list[str]] = {}
+    for module, word in sorted(method.imports | task.imports | ours, key=_place):
+        names.setdefault(module, []).append(word)
+    pieces = [
+        f'"""{name} on Flower: server and nodes run the same method as a simulation does."""\n',
+        *(f"from {module} import {', '.join(words)}" for module, words in names.items()),
+        f"\nmethod = {method.text}\n",
+        *([f"\n{task.text}\n\n"] if task.text else []),
+        "client = client_app(method, task)",
+        f'server = server_app(method, task, name="{name}")  # how many rounds, and the rest: pyproject.toml\n',
+    ]
+    return "\n".join(pieces)
+
+
+def _place(imported: tuple[str, str]) -> tuple[str, bool, bool, str]:
+    """The usual order of imports: by module; in it constants, then classes, then functions."""
+    module, word = imported
+    return module, not word.isupper(), not word[0].isupper(), word
+
+
+def _config(settings: Settings, more: Mapping[str, Any]) -> str:
+    """The run's configuration in TOML, each entry with what it means."""
+    told = dict(lines(Settings))
+    given = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name != "name"}
+    entries = [f"{key.replace('_', '-')} = {json.dumps(value)}  # {told[key]}" for key, value in given.items()]
+    return "\n".join([*entries, *(f"{key} = {json.dumps(value)}" for key, value in more.items())])
+
+
+def _written(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{name}={_shown(value)}" for name, value in values.items())
+
+
+def _shown(value: Any) -> str:
+    """A value as one would write it; of a part, the fields that are not as they are anyway."""
+    if isinstance(value, tuple):
+        return f"({', '.join(map(_shown, value))}{',' * (len(value) == 1)})"
+    if not is_dataclass(value):
+        return json.dumps(value) if isinstance(value, str) else repr(value)
+    given = {f.name: getattr(value, f.name) for f in fields(value) if _differs(value, f)}
+    return f"{type(value).__name__}({_written(given)})"
+
+
+def _kinds(values: Mapping[Any, Any]) -> Iterable[type]:
+    """The classes of the parts that are written out among some values."""
+    for value in values.values():
+        if isinstance(value, tuple):
+            yield from _kinds(dict(enumerate(value)))
+        elif is_dataclass(value):
+            yield type(value)
+            yield from _kinds({f.name: getattr(value, f.name) for f in fields(value) if _differs(value, f)})
+
+
+def _home(kind: type) -> str:
+    """The module that a class is imported from."""
+    if file := _file(kind):
+        return _module(file)
+    return "gossamer" if getattr(gossamer, kind.__name__, None) is kind else kind.__module__
+
+
+def _file(kind: type) -> Path | None:
+    """The file of the user's that a class is in, if it is."""
+    return sources.file_of(kind.__module__)
+
+
+def _differs(value: Any, field: Field[Any]) -> bool:
+    """Whether a field of a part must be written."""
+    return field.init and getattr(value, field.name) != field.default
+
+
+def _listed(copied: Iterable[Path]) -> str:
+    return "".join(f"- `{file.name}`: yours, copied as it was\n" for file in sorted(copied))

@@ -1,0 +1,253 @@
+"""The command that plans: ``plan``."""
+
+import argparse
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeVar
+
+import numpy as np
+
+from gossamer.analysis.planning import Limits, MessageSize, Plan, Problem, Pruning, Share, Target
+from gossamer.analysis.planning import plan as picture
+from gossamer.analysis.planning.work import operations, tried
+from gossamer.cli.flags import value
+from gossamer.cli.inspect import check_picture
+from gossamer.cli.request import Request, make_task
+from gossamer.core.errors import ConfigError, Mistakes
+from gossamer.core.random import key
+from gossamer.fleet.fleet import Fleet
+from gossamer.fleet.radio import Fading
+from gossamer.fleet.units import read_power
+from gossamer.runs.report import text
+from gossamer.tasks.objective import Objective
+
+T = TypeVar("T")
+
+ENERGIES = np.geomspace(1 / 8, 8, 17)
+"""Budgets in the picture, over the one that was given."""
+
+LISTED = 3
+"""So many clients are listed by their numbers."""
+
+
+class Watts(float):
+    """Power as people write it."""
+
+    takes = "W"
+
+    @classmethod
+    def of_text(cls, written: str) -> "Watts":
+        """Such as ``10mW``."""
+        try:
+            return cls(read_power(written))
+        except ValueError:
+            raise ValueError('watts such as 0.01, "10 mW" or "10 dBm"') from None
+
+
+class Term(NamedTuple):
+    """A flag: the type of its value, what it is if it is not given, and what it means."""
+
+    kind: Any
+    default: Any
+    takes: str
+    meaning: str
+
+
+BUDGETS = {
+    "energy": Term(float, None, "J", "joules that a client may spend in a round"),
+    "deadline": Term(float, None, "S", "seconds that it may take"),
+}
+"""What must be said."""
+
+TASK = {
+    "data": Term(str, None, "NAME", "data set (digits)"),
+    "data_dir": Term(str, None, "DIR", "where the files of data sets are"),
+    "model": Term(str, None, "NAME", "network (what suits the data)"),
+    "split": Term(str, None, "SPEC", "how samples are dealt (what suits the data)"),
+    "task": Term(str, None, "FILE.py:NAME", "your own task, instead of data, model and split"),
+}
+"""What is trained on."""
+
+NUMBERS = {
+    "parameters": Term(int, None, "N", "entries of the model"),
+    "flops": Term(float, None, "X", "operations of a client in a round"),
+    "samples": Term(int, None, "N", "samples of a client"),
+}
+"""The same in numbers."""
+
+OTHERS = {
+    "clients": Term(int, None, "N", "number of clients (as the fleet's file says)"),
+    "batch": Term(int | None, None, "N", "samples that a client takes in a round (all of its own)"),
+    "seed": Term(int, 0, "S", "seed of the run, which puts devices where they are (0)"),
+    "channel_seed": Term(int, 0, "S", "seed of the channel, as in wireless:seed=S (0)"),
+    "fading": Term(Fading, "power", "NAME", "what fades: power, amplitude or none (power)"),
+    "most_power": Term(Watts, None, "W", "most power of devices that say nothing of it (it stays as it is)"),
+    "most_pruned": Term(float, 0.9, "X", "largest share of the weights that is pruned (0.9)"),
+    "measurements": Term(
+        tuple[int, ...], (), "N[,N]", "how many, or from which to which (a tenth of the model to all)"
+    ),
+    "bits": Term(Literal[1, 2], 1, "1|2", "bits a measurement; 2 leave room for retained signs (1)"),
+    "overhead": Term(int, None, "BYTES", f"of a message besides (as the codec makes it, else {MessageSize.overhead})"),
+}
+BOUND = {
+    "smoothness": Term(float, 1.0, "X", "L of the bound (1)"),
+    "gradient": Term(float, 1.0, "X", "G of the bound, the largest gradient of a sample (1)"),
+    "weights": Term(float, 1.0, "X", "D of the bound, the largest norm of the weights (1)"),
+    "reconstruction": Term(float, 1.0, "X", "C of the bound (1)"),
+    "isometry": Term(float, 0.5, "X", "delta of the bound (0.5)"),
+    "coefficient": Term(float, 1.0, "X", "what retained gradients are multiplied by (1)"),
+    "corrected": Term(tuple[str, ...], (), "NAME,...", "corrections of the bound (none: as printed)"),
+}
+
+
+def add_flags(parser: argparse.ArgumentParser) -> None:
+    """What can be typed after ``gossamer plan``."""
+    parser.add_argument("fleet", metavar="FLEET", help="the fleet's file")
+    for name, term in BUDGETS.items():
+        parser.add_argument(f"--{name}", metavar=term.takes, required=True, help=term.meaning)
+    for name, term in (TASK | NUMBERS | OTHERS | BOUND).items():
+        parser.add_argument(f"--{name.replace('_', '-')}", metavar=term.takes, help=term.meaning)
+    parser.add_argument("--out", metavar="FILE.json", default="plan.json", help="the plan (plan.json)")
+    parser.add_argument("--picture", metavar="FILE.png", default="plan.png", help="the trade-off (plan.png)")
+    parser.set_defaults(do=plan)
+
+
+class Size(NamedTuple):
+    """Entries of the model, what each client has and does, bytes besides measurements, and what pruning saves."""
+
+    parameters: int
+    samples: tuple[int, ...]
+    flops: tuple[float, ...]
+    overhead: int = MessageSize.overhead
+    pruning: Pruning = Pruning()
+
+
+def plan(arguments: argparse.Namespace) -> int:
+    """The best power, pruning and measurements, as a table, a picture and a file."""
+    mistakes, out, drawn = Mistakes(), Path(arguments.out), Path(arguments.picture)
+    mistakes.attempt(check_picture, drawn, "--picture")
+    if not os.access(out.parent, os.W_OK):
+        mistakes.note(f"--out {out}: there is no folder {out.parent} that you may write in")
+    problem = mistakes.attempt(_problem, arguments)
+    mistakes.settle()
+    assert problem is not None  # or there were mistakes
+    found = problem.solve()
+    energies = (problem.energy * ENERGIES).tolist()
+    picture.draw(energies, problem.at_energies(energies), problem.energy, drawn)
+    found.write(out)
+    print(f"{_table(found)}\n\n{text.pairs(_facts(found))}\n\nplan in {out}, picture in {drawn}")
+    return 0
+
+
+def _problem(arguments: argparse.Namespace) -> Problem:
+    """What was asked, checked as a whole."""
+    mistakes = Mistakes()
+    terms = {**BUDGETS, **NUMBERS, **OTHERS, **BOUND}
+    given: dict[str, Any] = {name: mistakes.attempt(_read, name, term, arguments) for name, term in terms.items()}
+    fleet = mistakes.attempt(Fleet.read, arguments.fleet)
+    mistakes.settle()
+    assert fleet is not None  # or there were mistakes
+    clients = fleet.clients if given["clients"] is None else given["clients"]
+    size = mistakes.attempt(_size, arguments, given, clients)
+    mistakes.settle()
+    assert size is not None
+    target = mistakes.attempt(_flagged, Target, sum(size.samples), *(given[name] for name in BOUND))
+    limits = mistakes.attempt(_limits, given["measurements"], size.parameters, given["most_pruned"])
+    overhead = size.overhead if given["overhead"] is None else given["overhead"]
+    message = mistakes.attempt(_flagged, MessageSize, given["bits"], overhead)
+    mistakes.settle()
+    assert target is not None
+    assert limits is not None
+    assert message is not None
+    work = (fleet, size.flops, size.parameters, given["energy"], given["deadline"])
+    links = {name: given[name] for name in ("seed", "fading", "most_power", "channel_seed")}
+    return _flagged(Problem, *work, target, limits, message, pruning=size.pruning, **links)
+
+
+def _flagged(kind: Callable[..., T], *args: Any, **more: Any) -> T:
+    """A value; what is wrong with a field of it is told by its flag."""
+    try:
+        return kind(*args, **more)
+    except ConfigError as error:
+        raise ConfigError(*map(_by_flag, error.mistakes)) from None
+
+
+def _by_flag(mistake: str) -> str:
+    name = re.match(r"(?:\w+\.)?(\w+)", mistake)
+    known = name is not None and name[1] in {*BUDGETS, *NUMBERS, *OTHERS, *BOUND}
+    return f"--{name[1].replace('_', '-')}{mistake[name.end() :]}" if name and known else mistake
+
+
+def _read(name: str, term: Term, arguments: argparse.Namespace) -> Any:
+    typed = getattr(arguments, name)
+    return term.default if typed is None else value(f"--{name.replace('_', '-')}", typed, term.kind)
+
+
+def _size(arguments: argparse.Namespace, given: dict[str, Any], clients: int) -> Size:
+    """What a round takes: in numbers, or of a task."""
+    named = [f"--{name.replace('_', '-')}" for name in (*TASK, "batch") if getattr(arguments, name) is not None]
+    numbers = {name: given[name] for name in NUMBERS}
+    if all(number is None for number in numbers.values()):
+        return _measured(arguments, given, clients)
+    missing = [f"--{name}" for name, number in numbers.items() if number is None]
+    if named or missing:
+        absent = f"{', '.join(missing)} missing" if missing else f"leave out {', '.join(named)}"
+        raise ConfigError(f"--parameters, --flops and --samples go together, instead of a task: {absent}")
+    return Size(given["parameters"], (given["samples"],) * clients, (given["flops"],) * clients)
+
+
+def _measured(arguments: argparse.Namespace, given: dict[str, Any], clients: int) -> Size:
+    asked = {name: getattr(arguments, name) for name in TASK}
+    many = None if arguments.task else str(clients)
+    task = make_task(Request("fedavg", **asked, clients=many), given["seed"], None)
+    if task.clients != clients and arguments.clients is not None:
+        raise ConfigError(f"--clients is {clients}, but the task has {task.clients}: leave it out")
+    objective = Objective(task, "cpu", key(given["seed"]))
+    each = operations(objective)
+    sizes = tuple(len(task.split.train(client)) for client in range(task.clients))
+    taken = (min(size, given["batch"] or size) for size in sizes)
+    overhead = MessageSize.of(objective.layout, given["bits"]).overhead
+    flops = tuple(each * many for many in taken)
+    return Size(objective.layout.size, sizes, flops, overhead, Pruning.of(objective, tried(objective)))
+
+
+def _limits(measurements: tuple[int, ...], parameters: int, most_pruned: float) -> Limits:
+    if len(measurements) > 2:
+        raise ConfigError(f"--measurements must be one number or two, got {len(measurements)}")
+    ends = (max(1, parameters // 10), parameters) if not measurements else (measurements[0], measurements[-1])
+    return _flagged(Limits, *ends, most_pruned)
+
+
+HEAD = ("device", "clients", "power W", "pruned", "lost", "Mbit/s", "J computing", "sending", "s computing", "sending")
+
+
+def _table(found: Plan) -> str:
+    """A row for each, equal ones together."""
+    groups: dict[Share, list[int]] = {}
+    for client, share in enumerate(found.clients):
+        groups.setdefault(share, []).append(client)
+    rows = [(*_row(share, clients), share.binding) for share, clients in groups.items()]
+    return text.table((*HEAD, "binding"), rows)
+
+
+def _row(share: Share, clients: list[int]) -> tuple[str, ...]:
+    which = ", ".join(map(str, clients)) if len(clients) <= LISTED else f"{len(clients):,} of them"
+    spent = (share.computing_joules, share.sending_joules, share.computing_seconds, share.sending_seconds)
+    quality = (text.percent(share.ratio), text.percent(share.outage), text.number(share.rate / 1e6))
+    return share.name, which, text.number(share.power), *quality, *map(text.number, spent)
+
+
+def _facts(found: Plan) -> list[tuple[str, str]]:
+    clients, share = found.clients, found.measurements / found.parameters
+    terms = ", ".join(f"{name} {text.number(term)}" for name, term in found.terms.items())
+    return [
+        ("measurements", f"{found.measurements:,}, {text.percent(share)} of {found.parameters:,} parameters"),
+        ("message", text.size(found.bits / 8)),
+        ("energy", f"{text.number(sum(share.joules for share in clients))} J a round, all clients together"),
+        ("delay", f"{text.number(max(share.seconds for share in clients))} s a round, the slowest client"),
+        ("lost messages", f"{text.percent(sum(share.outage for share in clients) / len(clients))}, mean over clients"),
+        ("pruned weights", f"{text.percent(sum(found.ratios) / len(clients))}, mean over clients"),
+        ("bound", f"{text.number(found.bound)}: {terms}"),
+    ]

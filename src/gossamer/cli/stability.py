@@ -1,0 +1,116 @@
+"""The command that measures: ``stability``."""
+
+import json
+from functools import partial
+from typing import Any, NamedTuple
+
+from gossamer.analysis.stability import REPEATS, Growth, Stability, Swap, growth, stability
+from gossamer.cli.devices import CAPACITIES, heeded
+from gossamer.cli.flags import Flag, flags, value
+from gossamer.cli.request import OPTIONS, Request, assemble, find_recipe, make_method
+from gossamer.cli.run import Asked, read, say
+from gossamer.cli.run_args import RUN, Verb
+from gossamer.core.errors import ConfigError, Mistakes
+from gossamer.core.method import Method
+from gossamer.core.specs import pieces
+from gossamer.fleet.fleet import AIR
+from gossamer.runs.report.text import count
+
+OWN = [
+    Flag("repeats", int, REPEATS, "samples to replace, one run each, or as many as --replaced names", "N"),
+    Flag(
+        "replaced",
+        str,
+        "drawn",
+        "what to replace: a client, or its sample by a test sample",
+        "CLIENT[:SAMPLE:TEST]+...",
+    ),
+    Flag("each", bool, False, "one after the other with each of --capacities alone, and how it grows with them", ""),
+    Flag("json", bool, False, "one JSON object, for programs", ""),
+]
+VERB = Verb("gossamer stability METHOD", [*OWN, *(flag for flag in RUN if flag.name != "out")])
+
+
+class Terms(NamedTuple):
+    """What was asked of the measurement, checked."""
+
+    replaced: tuple[int | Swap, ...]
+    repeats: int | None
+    each: bool
+    json: bool
+
+
+def measure(words: list[str]) -> int:
+    """``gossamer stability METHOD [flags]``."""
+    asked = read(words, VERB)
+    return _start(asked) if asked else 0
+
+
+def _start(asked: Asked) -> int:
+    """Check everything, then measure."""
+    mistakes, given = asked.mistakes, asked.take(flag.name for flag in OWN)
+    terms = mistakes.attempt(_terms, given)
+    options, request = asked.take(OPTIONS), asked.request()
+    capacities = mistakes.attempt(_capacities, request) if terms and terms.each else None
+    simulation = mistakes.attempt(assemble, request, options)
+    mistakes.settle()
+    assert simulation is not None  # or there were mistakes
+    assert terms is not None
+    how = {"replaced": terms.replaced, "repeats": terms.repeats, "say": say, **vars(simulation.options)}
+    found: Growth | Stability
+    if capacities is not None:
+        found = growth(partial(_with_capacity, request), capacities, simulation.task, **how)
+    else:
+        found = stability(make_method(request), simulation.task, **how)
+    print(json.dumps(found.plain(), indent=1, allow_nan=False) if terms.json else _shown(found))
+    return 0
+
+
+def _terms(given: dict[str, Any]) -> Terms:
+    mistakes = Mistakes()
+    repeats = mistakes.attempt(value, "--repeats", given.get("repeats"), int)
+    if repeats is not None and repeats < 1:
+        mistakes.note(f"--repeats must be at least 1, got {repeats}")
+    pieces = [piece for piece in given.get("replaced", "").split("+") if piece]
+    replaced = tuple(wanted for piece in pieces if (wanted := mistakes.attempt(_wanted, piece)) is not None)
+    if repeats is not None and 1 <= repeats < len(pieces):
+        mistakes.note(f"--repeats is {repeats}, but --replaced names {len(pieces)}")
+    mistakes.settle()
+    return Terms(replaced, repeats, given.get("each", False), given.get("json", False))
+
+
+def _wanted(piece: str) -> int | Swap:
+    """``3``, a client; or ``3:0:17``, its first sample, replaced by test sample 17."""
+    numbers = piece.split(":")
+    if len(numbers) not in (1, 3) or not all(number.isdecimal() for number in numbers):
+        raise ConfigError(f"--replaced must be CLIENT or CLIENT:SAMPLE:TEST, whole numbers from 0, got {piece!r}")
+    first, *more = map(int, numbers)
+    return Swap(first, *more) if more else first
+
+
+def _capacities(request: Request) -> tuple[Any, ...]:
+    """The capacities that were given, as typed, or the method's own."""
+    recipe = find_recipe(request.method)
+    known = [flag for flag in flags(recipe, request.method) if flag.name == CAPACITIES]
+    if not known:
+        raise ConfigError(f"--each: {request.method} has no --capacities to go through")
+    if heeded(request.given):
+        raise ConfigError(f"--each goes through --capacities, and with --fleet memory decides: leave one out; {AIR}")
+    if CAPACITIES in request.given:
+        return tuple(pieces(request.given[CAPACITIES]))
+    return tuple(known[0].default) if isinstance(known[0].default, tuple) else ()
+
+
+def _with_capacity(request: Request, capacity: Any) -> Method:
+    return make_method(Request(**{**vars(request), "given": {**request.given, CAPACITIES: _one(capacity)}}))
+
+
+def _one(capacity: Any) -> Any:
+    """A capacity alone, as it was typed or as a method has it."""
+    return capacity if isinstance(capacity, str) else (capacity,)
+
+
+def _shown(found: Growth | Stability) -> str:
+    swaps = found.found[0][1].swaps if isinstance(found, Growth) else found.swaps
+    what = "after the last round, " if isinstance(found, Growth) else ""
+    return f"{what}mean over {count(len(swaps), 'replaced sample')}\n\n{found}"

@@ -1,0 +1,300 @@
+"""Where the parts meet: an exchange that is bound to a network, and the order in which its parts are called.
+
+          server                              link                       client
+    make_download: server.download ────── downlink bytes ──────▶ read_download: start, part, sections
+                                                                   train: an engine drives solver.step
+    read_upload: codec, sections ◀──────── uplink bytes ──────── make_upload: codec.encode(change), sections
+    server.fold, server.finish            ── delivered or not ──▶ settle
+
+The simulator and a deployment call the same functions, with the same bytes between them. The clock says who and when;
+the key is the exchange's, and each client's own is folded from it.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+
+from gossamer.core import sections, tree, wire
+from gossamer.core.codec import checked, memory_of, sums_of, surrogate_of
+from gossamer.core.delivery import counted
+from gossamer.core.envelope import Envelope
+from gossamer.core.errors import PayloadError, require
+from gossamer.core.exchange import GLOBAL, Arrival, Assignment, Context, LocalTrainingInfo, Section
+from gossamer.core.jobs import SILENT, Broadcast, Job, Outgoing, Trained, each, model_keys, moved, own_key
+from gossamer.core.method import Exchange
+from gossamer.core.random import Key, fold
+from gossamer.core.sections import OwnLabels, Said, index, read_index
+from gossamer.core.server import MeasuredServer, ModelPerClient
+from gossamer.core.solver import memory_of as solver_memory_of
+from gossamer.core.types import Clock, Layout, Params, Part, Payload, State
+from gossamer.core.view import ViewMemory
+from gossamer.core.wire import NOTHING, Body, Frame
+
+Told = Sequence[Section]
+
+
+class BoundExchange:
+    """An exchange for a network and its clients: which of a round, and whether that is the last."""
+
+    def __init__(self, exchange: Exchange, context: Context, number: int, last: bool) -> None:
+        self.exchange, self.number, self.last = exchange, number, last
+        self.view = exchange.view.bind(context)
+        self.context = replace(context, exchange=replace(exchange, view=self.view))
+        self.solver, self.server = exchange.solver.bind(self.context), exchange.server.bind(self.context)
+        self.codec, self.down = exchange.codec.bind(self.context), exchange.down.bind(self.context)
+        self.send, self.shared = exchange.send, exchange.send != "nothing"
+        self.outline = context.network.outline()
+        self.labels = OwnLabels.of(getattr(self.view, "widths", None), context) if exchange.labels == "own" else None
+        self.view_memory = self.view if isinstance(self.view, ViewMemory) else None
+        self.per_client = self.server if isinstance(self.server, ModelPerClient) else None
+        self.measured = self.server if isinstance(self.server, MeasuredServer) else None
+        self.codec_memory, self.solver_memory = memory_of(self.codec), solver_memory_of(self.solver)
+        self.surrogate, self.sums = surrogate_of(self.codec), sums_of(self.codec)
+        self.broadcasts = self.shared and self.view.common and self.per_client is None
+        remembered = (Section(self.view_memory.section),) if self.view_memory else ()
+        parts = {"solver": self.solver.sections, "server": self.server.sections, "view": remembered}
+        self.envelope = Envelope.of(number, self.codec, self.down, parts)
+        self.first = tree.move(self.codec_memory.init(Layout.of(self.outline)), context.network.device)
+        self._check()
+
+    def _check(self) -> None:
+        """Refuse combinations that no single part can see."""
+        marked = next((name for name in self.outline if name.startswith(sections.MARK)), None)
+        kept = bool(self.first) or self.view_memory is not None or bool(self.solver_memory is self.solver)
+        require(
+            (
+                not memory_of(self.down).init(Layout.of(self.outline)),
+                f"down={self.exchange.down} remembers what it held back, and the server cannot: not every client gets "
+                "every message; leave out Feedback, and give OneBit retain='nothing'",
+            ),
+            (marked is None, f"a tensor of the model is called {marked}: names with {sections.MARK} are for sections"),
+            (self.last or not kept, "only the last exchange of a round may have parts that remember things"),
+        )
+
+    def home(self, client: int) -> Assignment:
+        """The assignment by which a client gets what it deploys."""
+        return self.per_client.home(client) if self.per_client else GLOBAL
+
+    def key(self, key: Key) -> Key:
+        """The randomness of the exchange, of that of its round."""
+        return key if self.last else fold(key, "stage", self.number)
+
+    def _keys(self, clock: Clock, key: Key) -> tuple[Key, Key, Key]:
+        """A client's own key, that of its codec, and that of what comes down."""
+        mine = own_key(key, clock)
+        return mine, fold(key if self.codec.common else mine, "codec"), fold(key if self.broadcasts else mine, "down")
+
+    def _part(
+        self, of: Callable[..., Part], like: Params, clock: Clock, mine: Key, memory: State | None, owner: int | None
+    ) -> Part:
+        """What a client holds; of another one's model, what both hold, which is the smaller of two nested parts."""
+        key = fold(mine, "view")
+        part = of(like, clock, key, memory)
+        if owner is None or self.view.common:
+            return part
+        theirs = of(like, clock._replace(client=owner), key, None)
+        return min(part, theirs, key=lambda one: one.layout(like).size)
+
+    # The server's half.
+
+    def make_common(self, state: State, clock: Clock, key: Key) -> Body | None:
+        """What all clients of a round get alike; none where each gets something else."""
+        told = [section for section in self.server.sections if section.common]
+        return self._body(state, clock, key, GLOBAL, None, told, True) if self.broadcasts else None
+
+    def make_download(
+        self, state: State, clock: Clock, key: Key, to: Assignment, memory: State | None, common: Body | None
+    ) -> Outgoing:
+        """The message that tells a client what to train; ``memory`` is what the server knows of its view's."""
+        if not self.shared:
+            return SILENT
+        common = common or self.make_common(state, clock, key)
+        told, alone = [s for s in self.server.sections if common is None or not s.common], common is None
+        own = self._body(state, clock, key, to, memory, told, alone) if told or alone else NOTHING
+        return self.envelope.address("down", clock, self.version(clock), to.loss_scale or 0.0, own, common or NOTHING)
+
+    def _body(
+        self, state: State, clock: Clock, key: Key, to: Assignment, memory: State | None, told: Told, models: bool
+    ) -> Body:
+        """Sections as bytes, and the models if these are wanted."""
+        found, (mine, _, down) = self.server.download(state, to), self._keys(clock, key)
+        sent = self._part(self.view.sent, found.models[0], clock, mine, memory, to.owner)
+        layout = sent.layout(found.models[0])
+        said = sections.pack(told, found.sections, layout, down, self.server, sent.take)
+        if to.owner is not None and not self.view.common:
+            said["owner"] = index(to.owner)
+        keys = model_keys(down, len(found.models) if models else 0)
+        held = [layout.flatten(sent.take(model)) for model in found.models]
+        coded = [self.down.encode(vector, layout, at) for vector, at in zip(held, keys, strict=False)]
+        said |= {f"model{number}": arrays for number, arrays in enumerate(coded) if number}
+        return Body.of(sections.joined(coded[0] if models else {}, said))
+
+    def version(self, clock: Clock) -> int:
+        """Which version of the model a round's clients are sent."""
+        return clock.round
+
+    def read_upload(
+        self, data: Frame | bytes, state: State, clock: Clock, key: Key, to: Assignment, memory: State | None
+    ) -> tuple[Arrival, State]:
+        """What a client's message brings, and its view's memory from now on; ``PayloadError`` says why one is refused.
+
+        The change itself stays in the message until somebody asks for it.
+        """
+        mine, up, _ = self._keys(clock, key)
+        message = wire.unpack(data)
+        self.envelope.check(message.head, "up", clock, self.version(clock))
+        if not (message.weight > 0 and message.weight == int(message.weight)):
+            raise PayloadError(f"the number of samples must be a positive whole number, got {message.weight}")
+        models, samples = self.server.download(state, to).models, int(message.weight)
+        payload, said = sections.split(moved(message.arrays, tree.device(models[0])))
+        choice = read_index(said, "choice", len(models)) if len(models) > 1 else 0
+        model = models[choice]
+        part = self._part(self.view.part, model, clock, mine, memory, to.owner)
+        layout = part.layout(model)
+        after = self._followed(said, clock.client, memory, model)
+        if self.labels is not None:
+            part = self.labels.counting(part, said, model)
+        values = sections.unpack(self.solver.sections, said, layout, self.context.trained, up)
+        sections.check_read(said)
+
+        def add(vector: Tensor, weight: float) -> None:
+            self.codec.fold(vector, payload, layout, up, weight)
+
+        def from_sum(mean: Tensor) -> Tensor:
+            return checked(self.sums.from_sum(mean, layout, up), layout)
+
+        who, what = (clock.client, part, layout, float(samples), add), (values, model, to.owner, choice)
+        to_sum, batches = partial(self.sums.to_sum, payload, layout, up), float(self.solver.batches(samples))
+        return Arrival(*who, *what, message.version, batches, to_sum, from_sum), after
+
+    def _followed(self, said: Said, client: int, memory: State | None, model: Params) -> State:
+        """What the client holds from its next round on, as its message says; without memory, nothing."""
+        view = self.view_memory
+        if view is None:
+            return {}
+        before = memory or view.first(client)
+        then = view.follow(before, said.pop(view.section, {}), model)
+        return then if then is not before else memory or {}
+
+    def measure(self, state: State, acc: Any, changes: Mapping[int, tuple[State, State]]) -> dict[str, Any]:
+        """What goes into the round's record; ``changes`` are what clients remembered before and after."""
+        found = self.measured.measure(state, acc) if self.measured else {}
+        view = self.view_memory
+        if view is None:
+            return found
+        before = {client: old.get("view") or view.first(client) for client, (old, _) in changes.items()}
+        after = {client: new.get("view") or before[client] for client, (_, new) in changes.items()}
+        return found | view.measure(before, after, self.outline)
+
+    # The client's half.
+
+    def read_download(
+        self, data: Frame | bytes, state: State, clock: Clock, key: Key, before: Broadcast | None = None
+    ) -> Job:
+        """Read the server's message; ``before`` is the broadcast of an earlier job, if it fits this message."""
+        mine, up, down = self._keys(clock, key)
+        if not self.shared:
+            start: Params = state.get("own") or self.context.network.initial()
+            return self.choose(Job(clock, mine, up, state, (start,), Part()), 0)
+        frame = Frame.of(data)
+        head, counts = wire.read_head(frame, before.checksum if before else None)
+        self.envelope.check(head, "down", clock, self.version(clock))
+        device = tree.device(self.outline)
+        own, said = sections.split(moved(wire.read_piece(frame.single, counts.single), device))
+        owner = read_index(said, "owner", self.context.clients) if self.per_client and not self.view.common else None
+        sent = self._part(self.view.sent, self.outline, clock, mine, state.get("view"), owner)
+        layout = sent.layout(self.outline)
+        if self.broadcasts:
+            before = before or self._broadcast(frame, counts.common, key, layout, down)
+            models, heard = before.models, before.sections
+        else:
+            models, heard = self._models(own, said, layout, down), {}
+        told = [section for section in self.server.sections if section.name not in heard]
+        heard = {**heard, **sections.unpack(told, said, layout, self.context.trained, down)}
+        sections.check_read(said)
+        job = Job(clock, mine, up, state, models, sent, heard, owner, head.weight or None, head.version, before)
+        return self.choose(job, 0) if len(models) == 1 else job
+
+    def _broadcast(self, frame: Frame, arrays: int, key: Key, layout: Layout, down: Key) -> Broadcast:
+        """The common piece of a message, read."""
+        payload, said = sections.split(moved(wire.read_piece(frame.common, arrays), tree.device(self.outline)))
+        models = self._models(payload, said, layout, down)
+        told = [section for section in self.server.sections if section.common]
+        heard = sections.unpack(told, said, layout, self.context.trained, down)
+        sections.check_read(said)
+        return Broadcast(key, frame.common, wire.checksum(frame.common), models, heard)
+
+    def _models(self, payload: Payload, said: Said, layout: Layout, down: Key) -> tuple[Params, ...]:
+        """All models that came down."""
+        coded = [payload]
+        while f"model{len(coded)}" in said:
+            coded.append(said.pop(f"model{len(coded)}"))
+        keys = model_keys(down, len(coded))
+        vectors = [self.down.decode(arrays, layout, at) for arrays, at in zip(coded, keys, strict=True)]
+        return tuple(layout.unflatten(checked(vector, layout)) for vector in vectors)
+
+    def choose(self, job: Job, choice: int) -> Job:
+        """The job with one of the models that came down; of one that came whole the client cuts its part."""
+        start, heard, part = job.models[choice], job.sections, job.sent
+        if part.whole and self.shared:
+            part = self._part(self.view.part, start, job.clock, job.key, job.state.get("view"), job.owner)
+            start = part.take(start)
+            heard = sections.cut(self.server.sections, heard, part.take)
+        layout = Layout.of(start, part.keep)
+        return job._replace(choice=choice, start=start, sections=heard, part=part, layout=layout)
+
+    def remembered(self, job: Job) -> State:
+        """What the solver remembers of the client, as far as the client holds it."""
+        whole = job.state.get("solver") or self.solver_memory.init(self.context)
+        return each(job.part.take, self.outline, whole)
+
+    def make_upload(self, job: Job, trained: Trained, info: LocalTrainingInfo) -> tuple[Outgoing, State]:
+        """The client's message, and what it remembers once it knows whether that arrived."""
+        memory, values = self.solver.end(trained.carry, info)
+        state = {**job.state, "solver": self._kept(job, memory)}
+        if not self.shared:
+            return SILENT, {**state, "own": tree.add(job.start, trained.change)}
+        payload, layout = Payload(), job.layout
+        if self.send != "sections":
+            vector = layout.flatten(info.weights if self.send == "model" else trained.change)
+            before = job.state.get("codec") or self.first
+            held = each(job.part.take, self.outline, before)
+            payload, after = self.codec_memory.encode_with(vector, layout, held, job.codec_key)
+            state["codec"] = each(job.part.put, self.outline, self.codec_memory.skipped_state(before), after)
+        said = sections.pack(self.solver.sections, values, layout, job.codec_key, self.solver)
+        said |= {"choice": index(job.choice)} if len(job.models) > 1 else {}
+        said |= {"labels": self.labels.said(job.labels)} if self.labels and job.labels is not None else {}
+        if (view := self.view_memory) is not None:
+            now = job.state.get("view") or view.first(job.clock.client)
+            then, said[view.section] = view.revise(now, info, job.clock, fold(job.key, "view"))
+            state |= {"view": now, "next": then} if then is not now else {}
+        body = Body.of(sections.joined(payload, said))
+        return self.envelope.address("up", job.clock, job.version, float(trained.samples), body), state
+
+    def _kept(self, job: Job, memory: State) -> State:
+        """The solver's memory of the whole model, where the client held a part of it."""
+        if job.part.whole or not memory:
+            return memory
+        before = self.solver_memory.skipped_state(job.state.get("solver") or self.solver_memory.init(self.context))
+        return each(job.part.put, self.outline, before, memory)
+
+    def settle(self, state: State, delivered: bool) -> State:
+        """What the client remembers, now that it knows whether its message arrived."""
+        if not self.shared:
+            return state
+        rest = {name: value for name, value in state.items() if name != "next"}
+        if delivered and "next" in state:
+            rest["view"] = state["next"]
+        rest["solver"] = self.solver_memory.settle(state.get("solver", {}), delivered)
+        rest["codec"] = self.codec_memory.settle(state.get("codec", {}), delivered)
+        return counted(rest, self.codec_memory.retains, delivered)
+
+    def deploy(self, model: Params, state: State, client: int) -> Params:
+        """What a client deploys of a model: its own that it remembers, its part of this one, or all of it."""
+        own: Params | None = self.solver_memory.deploy(state.get("solver", {})) or state.get("own")
+        if own is not None or not (self.view_memory or self.per_client):
+            return own or model
+        return self.view.part(model, Clock(0, 1, client), Key(0, 0), state.get("view")).take(model)

@@ -1,0 +1,63 @@
+"""The outside of an exchange's messages: their headers, and what their bytes are for."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from gossamer.core import sections, wire
+from gossamer.core.codec import Codec
+from gossamer.core.errors import PayloadError, require
+from gossamer.core.exchange import Section
+from gossamer.core.jobs import Outgoing
+from gossamer.core.types import Clock
+from gossamer.core.wire import NOTHING, Body, Head, Kind
+
+FIXED = (("labels", "loss"), ("owner", "server"), ("choice", "solver"))
+"""Sections that any exchange may have, and whose they are."""
+
+
+@dataclass(frozen=True)
+class Envelope:
+    """Addresses messages and checks addresses.
+
+    Args:
+        number: of the exchange, among those of a round
+        codecs: what stands for the codec of each direction
+        parts: whose each section is
+    """
+
+    number: int
+    codecs: Mapping[Kind, int]
+    parts: Mapping[str, str]
+
+    @classmethod
+    def of(cls, number: int, up: Codec, down: Codec, parts: Mapping[str, Iterable[Section]]) -> "Envelope":
+        """For an exchange with these codecs, and these sections of its parts."""
+        told = [(section.name, part) for part, own in parts.items() for section in own] + [*FIXED]
+        names = [name for name, _ in told]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        require((not twice, f"two parts have a section called {', '.join(twice)}: rename one"))
+        return cls(number, {"up": wire.codec_id(repr(up)), "down": wire.codec_id(repr(down))}, dict(told))
+
+    def address(
+        self, way: Kind, clock: Clock, version: int, weight: float, own: Body, common: Body = NOTHING
+    ) -> Outgoing:
+        """A message of these pieces, and its bytes by kind."""
+        head = Head(way, clock.round, clock.client, self.codecs[way], weight, self.number, version)
+        return Outgoing(wire.address(head, own, common), self.kinds(way, wire.summed(own, common)))
+
+    def check(self, head: Head, way: Kind, clock: Clock, version: int) -> None:
+        """Refuse a message that is for somebody else, or of another version of the model."""
+        wanted = way, clock.round, clock.client, self.codecs[way], self.number, version
+        names = ("direction", "round", "client", "codec", "exchange", "model version")
+        for name, got, want in zip(names, (*head[:4], head.exchange, head.version), wanted, strict=True):
+            if got != want:
+                raise PayloadError(f"message is for another {name}: expected {want}, got {got}")
+
+    def kinds(self, way: Kind, sizes: Mapping[str, int]) -> dict[str, int]:
+        """Bytes by part and section, from those by array."""
+        found: dict[str, int] = {}
+        for name, size in sizes.items():
+            kind = sections.kind(name, self.parts, "codec" if way == "up" else "down")
+            kind = name if name == wire.OVERHEAD else kind
+            found[kind] = found.get(kind, 0) + size
+        return found

@@ -1,0 +1,68 @@
+"""The word stream of ``gossamer.core.random`` in one pass on a GPU. Imported only when a CUDA device is asked for
+words.
+
+Triton has Philox4x64-10 itself: given unsigned 64-bit counters, ``philox_impl`` takes the 64-bit constants. What is
+left to say here is which counters, and where the words go. Each program makes the four words of BLOCK counters and
+stores them side by side; the first ``skip`` words, and those past the end, are masked out.
+"""
+
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+ROUNDS = tl.constexpr(10)
+BLOCK = 256
+
+
+# Triton compiles annotations too, and knows none but its own.
+def _philox(out, n, first, skip, key_a, key_b, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    program = tl.program_id(0).to(tl.int64)
+    lane = program * block + tl.arange(0, block)
+    counter = (first + lane).to(tl.uint64)
+    zero = counter * 0
+    # The key comes as int64, since the same bits in Python's unsigned form would compile a second kernel.
+    a, b = zero + key_a.to(tl.uint64), zero + key_b.to(tl.uint64)
+    c0, c1, c2, c3 = tl.philox_impl(counter, zero, zero, zero, a, b, ROUNDS)
+    words = tl.interleave(tl.interleave(c0, c2), tl.interleave(c1, c3))
+    place = program * (4 * block) + tl.arange(0, 4 * block) - skip
+    tl.store(out + place, words.to(tl.int64, bitcast=True), mask=(place >= 0) & (place < n))
+
+
+def _philox_at(out, n, key, step, block: tl.constexpr):  # type: ignore[no-untyped-def]
+    program = tl.program_id(0).to(tl.int64)
+    lane = program * block + tl.arange(0, block)
+    counter = (1 + lane).to(tl.uint64)
+    zero = counter * 0
+    a, b = zero + tl.load(key).to(tl.uint64), zero + tl.load(key + 1).to(tl.uint64)
+    second = zero + tl.load(step).to(tl.uint64)
+    c0, c1, c2, c3 = tl.philox_impl(counter, second, zero, zero, a, b, ROUNDS)
+    words = tl.interleave(tl.interleave(c0, c2), tl.interleave(c1, c3))
+    place = program * (4 * block) + tl.arange(0, 4 * block)
+    tl.store(out + place, words.to(tl.int64, bitcast=True), mask=place < n)
+
+
+# Not specialised: an argument that happens to be 1, or a multiple of 16, must not compile another kernel.
+_kernel: Any = triton.jit(_philox, do_not_specialize=["n", "first", "skip", "key_a", "key_b"])
+_kernel_at: Any = triton.jit(_philox_at, do_not_specialize=["n"])
+
+
+def words_at(key: Tensor, step: Tensor, n: int) -> Tensor:
+    """``n`` words with the key and the counter's second word read from the device, so that a graph can be captured."""
+    out = torch.empty(n, dtype=torch.int64, device=key.device)
+    if n:
+        with torch.cuda.device(out.device):
+            _kernel_at[(triton.cdiv(n, 4 * BLOCK),)](out, n, key.contiguous(), step.contiguous(), block=BLOCK)
+    return out
+
+
+def words(key_a: int, key_b: int, first: int, skip: int, n: int, device: torch.device) -> Tensor:
+    """``n`` words from the block with counter ``first``, less its first ``skip``; the key's words as int64."""
+    out = torch.empty(n, dtype=torch.int64, device=device)
+    if n:
+        programs = triton.cdiv(skip + n, 4 * BLOCK)
+        with torch.cuda.device(out.device):
+            _kernel[(programs,)](out, n, first, skip, key_a, key_b, block=BLOCK)
+    return out

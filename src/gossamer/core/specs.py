@@ -1,0 +1,206 @@
+"""The one small language of the command line: ``name``, ``name:value`` or ``name:value,field=value``.
+
+``dirichlet:0.3,min_samples=10`` names the dataclass registered as ``dirichlet`` and fills its fields in order, then by
+name. Splits, channels and schedules are all written so. Values are read by the type of the field they are for, so a
+wrong one is refused with the field's name before anything runs. A piece with a comma in it stands in double quotes:
+``wireless:"fleet=a,b.toml",seed=3``; quotes within are doubled.
+"""
+
+import csv
+import dataclasses
+import difflib
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, Literal, TypeVar, Union
+
+from gossamer.core.errors import ConfigError, gather, listed
+
+T = TypeVar("T")
+
+NONE = ("none", "None", "all")
+
+
+def read(text: str, kind: Any) -> Any:
+    """Read ``text`` as a value of the annotated type ``kind``; a ``ValueError`` says what was expected.
+
+    >>> read("0.5", float), read("none", int | None), read("1,2", tuple[int, ...])
+    (0.5, None, (1, 2))
+    """
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
+    if origin is Literal:
+        return _read_choice(text, args)
+    if origin in (Union, types.UnionType):
+        return _read_union(text, args)
+    if origin is tuple:
+        return tuple(read(piece, args[0]) for piece in pieces(text))
+    return _read_plain(text, kind)
+
+
+def pieces(text: str) -> list[str]:
+    """What a list of values is made of: parted by + where there is one, else by commas."""
+    return [piece for piece in text.split("+" if "+" in text else ",") if piece]
+
+
+def _read_choice(text: str, choices: tuple[Any, ...]) -> Any:
+    written = {str(choice): choice for choice in choices}
+    if text not in written:
+        raise ValueError(f"one of {listed(written)}")
+    return written[text]
+
+
+def _read_union(text: str, kinds: tuple[Any, ...]) -> Any:
+    if type(None) in kinds and text in NONE:
+        return None
+    wanted = []
+    for kind in kinds:
+        if kind is not type(None):
+            try:
+                return read(text, kind)
+            except ConfigError:  # it is of this kind, and wrong in itself
+                raise
+            except ValueError as error:
+                wanted.append(str(error))
+    raise ValueError(" or ".join(wanted) + (" or none" if type(None) in kinds else ""))
+
+
+def _read_plain(text: str, kind: Any) -> Any:
+    if kind is bool:
+        if text.lower() not in ("true", "false", "yes", "no", "1", "0"):
+            raise ValueError("true or false")
+        return text.lower() in ("true", "yes", "1")
+    if kind is int or kind is float:
+        return _read_number(text, kind)
+    if hasattr(kind, "of_text"):
+        return kind.of_text(text)
+    if kind is str:
+        return text
+    if kind is Any:
+        return _guess(text)
+    raise ValueError(f"a {getattr(kind, '__name__', kind)}, which cannot be written on the command line")
+
+
+def _read_number(text: str, kind: Any) -> Any:
+    """A number; one that need not be whole may be written as a fraction too, such as 1/3."""
+    try:
+        over, _, under = text.partition("/")
+        return kind(text) if kind is int or not under else int(over) / int(under)
+    except (ValueError, ZeroDivisionError):
+        raise ValueError("a whole number" if kind is int else "a number") from None
+
+
+def _guess(text: str) -> Any:
+    """For a parameter that says nothing of its type: a number where it looks like one, else text."""
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def parse(text: str, choices: Mapping[str, type[T]], what: str) -> T:
+    """Build the value that a spec such as ``dirichlet:0.3,min_samples=10`` names; ``what`` goes into the errors."""
+    name, _, rest = text.partition(":")
+    if name not in choices:
+        raise ConfigError(unknown(what, name, choices))
+    try:
+        return choices[name](**_values(rest, name, choices[name]))
+    except ConfigError as error:
+        raise ConfigError(*(f"{what} {text!r}: {mistake}" for mistake in error.mistakes)) from error
+
+
+def _values(rest: str, name: str, cls: type) -> dict[str, Any]:
+    """The fields that are given after the colon, in order or by name; every mistake among them is listed."""
+    hints, fields = typing.get_type_hints(cls), _names(cls)
+    values: dict[str, Any] = {}
+    mistakes = []
+    for field, value in texts(rest, cls):
+        if field not in fields or field in values:
+            piece = f"{field}={value}" if field else value
+            mistakes.append(f"{piece!r} does not fit: write it as {usage(name, cls)}")
+            continue
+        try:
+            values[field] = read(value, hints[field])
+        except ConfigError as error:  # it is of the right kind, and wrong in itself
+            mistakes += error.mistakes
+        except ValueError as error:
+            mistakes.append(f"{field} must be {error}, got {value!r}")
+    if not mistakes and any(field not in values and _required(cls, field) for field in fields):
+        mistakes.append(f"a value is missing: write it as {usage(name, cls)}")
+    gather(mistakes)
+    return values
+
+
+def texts(rest: str, cls: type) -> list[tuple[str, str]]:
+    """The name of each field that a spec fills, empty where there is none, and what is written for it."""
+    names, found = _names(cls), []
+    for place, piece in enumerate(filter(None, next(csv.reader([rest]), []))):
+        field, named, value = piece.partition("=")
+        found.append((field, value) if named else (names[place] if place < len(names) else "", piece))
+    return found
+
+
+def written(field: str, value: str) -> str:
+    """The piece of a spec that fills a field.
+
+    >>> print(written("seed", "3"), written("fleet", "a,b.toml"))
+    seed=3 "fleet=a,b.toml"
+    """
+    piece = f"{field}={value}"
+    return '"{}"'.format(piece.replace('"', '""')) if any(sign in piece for sign in ',"') else piece
+
+
+def usage(name: str, cls: type) -> str:
+    """How a spec is written: ``dirichlet:ALPHA[,min_samples=1]``."""
+    needed = ",".join(field.upper() for field in _names(cls) if _required(cls, field))
+    extra = ",".join(
+        f"{field}={_written(getattr(cls, field, '...'))}" for field in _names(cls) if not _required(cls, field)
+    )
+    return name + (f":{needed}" if needed else "") + (f"[{',' if needed else ':'}{extra}]" if extra else "")
+
+
+def _names(cls: type) -> list[str]:
+    return [field.name for field in dataclasses.fields(typing.cast(Any, cls)) if field.init]
+
+
+def _written(value: Any) -> str:
+    if hasattr(value, "to_text"):
+        return str(value.to_text())
+    return "+".join(map(str, value)) if isinstance(value, tuple) else str(value)
+
+
+def _required(cls: type, name: str) -> bool:
+    field = next(f for f in dataclasses.fields(cls) if f.name == name)
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+def spec(value: Any, choices: Mapping[str, type]) -> str:
+    """Write a value back as the spec that ``parse`` reads; one of a type without a name as Python shows it."""
+    name = next((name for name, cls in choices.items() if type(value) is cls), None)
+    if name is None:
+        return repr(value)
+    given = [
+        written(field.name, _written(getattr(value, field.name)))
+        for field in dataclasses.fields(value)
+        if _required(type(value), field.name) or getattr(value, field.name) != field.default
+    ]
+    return f"{name}:{','.join(given)}" if given else name
+
+
+def unknown(what: str, name: str, known: typing.Iterable[str]) -> str:
+    """``unknown split 'dirchlet': did you mean dirichlet? known: dirichlet, iid, ...``."""
+    names = list(known)
+    near = nearest(name, names)
+    return f"unknown {what} {name!r}: {f'did you mean {near}? ' if near else ''}known: {listed(names)}"
+
+
+def nearest(name: str, known: typing.Iterable[str]) -> str | None:
+    """The known name that was probably meant; leading dashes do not make two flags alike.
+
+    >>> nearest("--epoch", ["--epochs", "--rounds"]), nearest("--bogus", ["--epochs", "--rounds"])
+    ('--epochs', None)
+    """
+    bare = {other.lstrip("-"): other for other in known}
+    near = difflib.get_close_matches(name.lstrip("-"), bare, n=1)
+    return bare[near[0]] if near else None

@@ -1,0 +1,411 @@
+"""Payload to bytes and back: one buffer a message, and a message is refused unless every byte of it makes sense.
+
+    header    47 bytes, little endian: magic, version, kind, exchange, how many arrays are common and how many are the
+              client's own, round, model version, client, codec id, weight, length of what follows, checksum
+    common    a table, for each array in name order: name length, name, type code, count as a LEB128 varint; then the
+              arrays: their little-endian bytes in the same order, with no padding
+    single    the same once more, of what is this client's alone
+
+What goes to all clients of a round alike is the common piece: it is made, checked and read once, and only addressed to
+each. The checksum is the CRC-32 of both pieces followed by the header's other 43 bytes. It catches damage, not malice:
+a message may carry a right checksum and still lie, so lengths are compared with the bytes at hand before anything is
+allocated, and nothing is ever unpickled. A message has one form only: what ``unpack`` accepts, ``pack`` gives back byte
+for byte. ``docs/wire.md`` shows one such message byte by byte.
+"""
+
+import math
+import struct
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from gossamer.core.errors import PayloadError
+from gossamer.core.types import Payload
+
+MAGIC = b"GSMR"
+VERSION = 3
+HEADER = struct.Struct("<4sBBBHHIIIIdQI")
+CHECKED = HEADER.size - 4  # the checksum is the header's last field
+OVERHEAD = "overhead"  # the name under which `sizes` reports header and table, so no array may have it
+NAMES = f"1 to 255 printable ASCII characters and not {OVERHEAD!r}"
+
+Kind = Literal["down", "up"]
+KINDS: tuple[Kind, ...] = ("down", "up")
+
+# Codes are for ever: a new type takes a new number. NumPy has no bfloat16, so its bits travel as int16.
+CODES: dict[torch.dtype, tuple[int, str]] = {
+    torch.uint8: (1, "<u1"),
+    torch.int8: (2, "<i1"),
+    torch.int16: (3, "<i2"),
+    torch.int32: (4, "<i4"),
+    torch.int64: (5, "<i8"),
+    torch.float16: (6, "<f2"),
+    torch.bfloat16: (7, "<i2"),
+    torch.float32: (8, "<f4"),
+    torch.float64: (9, "<f8"),
+}
+TYPES = {code: dtype for dtype, (code, _) in CODES.items()}
+
+
+@dataclass(frozen=True, eq=False)
+class Message:
+    """What crosses a link: to the client ("down") or to the server ("up").
+
+    ``weight`` is what the payload counts for, ``exchange`` which exchange of the round it belongs to, ``version`` which
+    version of the model it holds or was trained from. ``common`` are the arrays that all clients get alike. Messages
+    compare by identity, as tensors have no plain equality; compare what ``pack`` makes of them.
+    """
+
+    kind: Kind
+    round: int
+    client: int
+    codec: int
+    weight: float
+    payload: Payload
+    exchange: int = 0
+    version: int = 0
+    common: Payload = field(default_factory=dict)
+
+    @property
+    def head(self) -> "Head":
+        """All but the arrays."""
+        return Head(self.kind, self.round, self.client, self.codec, self.weight, self.exchange, self.version)
+
+    @property
+    def arrays(self) -> Payload:
+        """All arrays, common or not."""
+        return {**self.common, **self.payload}
+
+
+@dataclass(frozen=True)
+class ArrayEntry:
+    """One line of the table."""
+
+    name: str
+    dtype: torch.dtype
+    count: int
+
+    @property
+    def nbytes(self) -> int:
+        """How many bytes the array takes."""
+        return self.count * self.dtype.itemsize
+
+
+@dataclass(frozen=True, eq=False)
+class Body:
+    """A payload as bytes, with its checksum and its bytes by array name; those of the table are the overhead."""
+
+    data: bytes
+    arrays: int
+    checksum: int
+    sizes: dict[str, int]
+
+    @classmethod
+    def of(cls, payload: Payload) -> "Body":
+        """Table and arrays; tensors may live on any device."""
+        entries = _entries(payload)
+        table = _table(entries)
+        data = b"".join([table, *(_array(payload[entry.name]) for entry in entries)])
+        sizes = {entry.name: entry.nbytes for entry in entries} | {OVERHEAD: len(table)}
+        return cls(data, len(entries), checksum(data), sizes)
+
+
+NOTHING = Body(b"", 0, 0, {OVERHEAD: 0})
+"""A piece without arrays."""
+
+
+@dataclass(frozen=True, eq=False)
+class Frame:
+    """A message's bytes in three pieces, so that many can share what is common; ``bytes`` of it is the message."""
+
+    head: bytes
+    common: bytes = b""
+    single: bytes = b""
+
+    @classmethod
+    def of(cls, data: "bytes | Frame") -> "Frame":
+        """A message's bytes, cut where its header and table say."""
+        if isinstance(data, Frame):
+            return data
+        _, _, _, _, arrays, *_ = _checked_head(data[: HEADER.size], len(data))
+        rest = memoryview(data)[HEADER.size :]
+        entries, at = _read_table(rest, arrays)
+        at += sum(entry.nbytes for entry in entries)
+        if at > len(rest):
+            raise PayloadError(f"arrays run past the message's {len(data):,} bytes")
+        return cls(data[: HEADER.size], bytes(rest[:at]), bytes(rest[at:]))
+
+    def __len__(self) -> int:
+        return len(self.head) + len(self.common) + len(self.single)
+
+    def __bytes__(self) -> bytes:
+        return self.head + self.common + self.single
+
+
+class Head(NamedTuple):
+    """What a header says, besides what it says about the pieces."""
+
+    kind: Kind
+    round: int
+    client: int
+    codec: int
+    weight: float
+    exchange: int = 0
+    version: int = 0
+
+
+class Counts(NamedTuple):
+    """How many arrays the pieces of a message have."""
+
+    common: int
+    single: int
+
+
+def codec_id(description: str) -> int:
+    """The number that stands for a codec in a header: the CRC-32 of its description."""
+    return zlib.crc32(description.encode())
+
+
+def checksum(piece: bytes, before: int = 0) -> int:
+    """The part of a message's checksum that a piece makes up, after those before it."""
+    return zlib.crc32(piece, before)
+
+
+def pack(message: Message) -> bytes:
+    """The message as bytes; tensors may live on any device."""
+    if twice := message.common.keys() & message.payload.keys():
+        raise PayloadError(f"array {min(twice)!r} is in both pieces of the message")
+    return bytes(address(message.head, Body.of(message.payload), Body.of(message.common)))
+
+
+def address(head: Head, own: Body, common: Body = NOTHING) -> Frame:
+    """Pieces with their header."""
+    for name, most in (("round", 2**32), ("client", 2**32), ("codec", 2**32), ("exchange", 2**8), ("version", 2**32)):
+        value = getattr(head, name)
+        if not 0 <= value < most:
+            raise PayloadError(f"{name} must be from 0 to {most - 1:,}, got {value}")
+    if head.kind not in KINDS:
+        raise PayloadError(f"kind must be 'down' or 'up', got {head.kind!r}")
+    _check_weight(head.weight)
+    which = KINDS.index(head.kind), head.exchange, common.arrays, own.arrays
+    numbers = head.round, head.version, head.client, head.codec, head.weight, len(common.data) + len(own.data)
+    checked = HEADER.pack(MAGIC, VERSION, *which, *numbers, 0)[:CHECKED]
+    whole = checksum(checked, checksum(own.data, common.checksum) if common.arrays else own.checksum)
+    return Frame(checked + struct.pack("<I", whole), common.data, own.data)
+
+
+def sizes(message: Message) -> dict[str, int]:
+    """Bytes by array name, and of header and tables as ``overhead``; they sum to the length of the packed message."""
+    return summed(Body.of(message.payload), Body.of(message.common))
+
+
+def summed(*pieces: Body) -> dict[str, int]:
+    """Bytes of a message with these pieces, by array name; header and tables are the overhead."""
+    overhead = HEADER.size + sum(piece.sizes[OVERHEAD] for piece in pieces)
+    return {name: n for piece in pieces for name, n in piece.sizes.items()} | {OVERHEAD: overhead}
+
+
+def _entries(payload: Payload) -> list[ArrayEntry]:
+    if len(payload) > 0xFFFF:
+        raise PayloadError(f"a message holds at most 65,535 arrays, got {len(payload):,}")
+    for name, tensor in payload.items():
+        if not _named_well(name):
+            raise PayloadError(f"array name {name!r} must be {NAMES}")
+        if tensor.dim() != 1:
+            raise PayloadError(f"{name!r} must have 1 dimension, got {tensor.dim()}")
+        if tensor.dtype not in CODES:
+            raise PayloadError(f"{name!r} is {_short(tensor.dtype)}, which has no form on the wire")
+    return [ArrayEntry(name, payload[name].dtype, payload[name].numel()) for name in sorted(payload)]
+
+
+def _named_well(name: str) -> bool:
+    return 1 <= len(name) <= 255 and name.isascii() and name.isprintable() and name != OVERHEAD
+
+
+def _check_weight(weight: float) -> None:
+    if not 0 <= weight < math.inf:
+        raise PayloadError(f"weight must be finite and at least 0, got {weight}")
+
+
+def _table(entries: list[ArrayEntry]) -> bytes:
+    return b"".join(
+        bytes([len(entry.name)]) + entry.name.encode() + bytes([CODES[entry.dtype][0]]) + _varint(entry.count)
+        for entry in entries
+    )
+
+
+def _varint(number: int) -> bytes:
+    groups = bytearray()
+    while number > 0x7F:
+        groups.append(number & 0x7F | 0x80)
+        number >>= 7
+    groups.append(number)
+    return bytes(groups)
+
+
+def _array(tensor: Tensor) -> memoryview:
+    array: npt.NDArray[Any] = _plain(tensor.detach().cpu().contiguous()).numpy()
+    return array.astype(CODES[tensor.dtype][1], copy=False).view(np.uint8).data
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    return tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
+
+
+def unpack(data: bytes | Frame) -> Message:
+    """The message that the bytes hold; ``PayloadError`` says why they hold none."""
+    frame = Frame.of(data)
+    head, counts = read_head(frame)
+    common, own = read_piece(frame.common, counts.common), read_piece(frame.single, counts.single)
+    if twice := common.keys() & own.keys():
+        raise PayloadError(f"array {min(twice)!r} is in both pieces of the message")
+    return Message(*head[:5], own, head.exchange, head.version, common)
+
+
+def read_head(frame: Frame, common: int | None = None) -> tuple[Head, Counts]:
+    """What the header says; ``common`` is the checksum of the common piece, if that is known already."""
+    _, _, kind, exchange, shared, own, round, model, client, codec, weight, _, wanted = _checked_head(
+        frame.head, len(frame)
+    )
+    before = checksum(frame.common) if common is None else common
+    found = checksum(frame.head[:CHECKED], checksum(frame.single, before))
+    if found != wanted:
+        raise PayloadError(f"message has checksum {found:08x}, its header says {wanted:08x}")
+    if kind >= len(KINDS):
+        raise PayloadError(f"message has kind {kind}, known are 0 (down) and 1 (up)")
+    _check_weight(weight)
+    return Head(KINDS[kind], round, client, codec, weight, exchange, model), Counts(shared, own)
+
+
+def _checked_head(head: bytes, total: int) -> tuple[Any, ...]:
+    """The fields of a header, if it is one of this version and of a message with so many bytes."""
+    if len(head) < HEADER.size:
+        raise PayloadError(f"message holds {total} bytes, a header alone has {HEADER.size}")
+    fields = HEADER.unpack(head)
+    magic, version, length = fields[0], fields[1], fields[-2]
+    if magic != MAGIC:
+        raise PayloadError(f"message begins with {magic!r}, not {MAGIC!r}")
+    if version != VERSION:
+        raise PayloadError(f"message has version {version}, this release reads version {VERSION}")
+    if total != HEADER.size + length:
+        raise PayloadError(f"message holds {total} bytes, its header says {HEADER.size + length}")
+    return fields
+
+
+def read_sizes(frame: Frame) -> dict[str, int]:
+    """A message's bytes by array name, as ``sizes`` gives them, read off its tables."""
+    _, counts = read_head(frame)
+    found, overhead = dict[str, int](), HEADER.size
+    for piece, arrays in ((frame.common, counts.common), (frame.single, counts.single)):
+        view = memoryview(piece)
+        entries, table = _read_table(view, arrays)
+        _check_room(view, entries, table)
+        found |= {entry.name: entry.nbytes for entry in entries}
+        overhead += table
+    return found | {OVERHEAD: overhead}
+
+
+def read_piece(piece: bytes, arrays: int) -> Payload:
+    """The arrays of a piece, copied."""
+    view = memoryview(piece)
+    entries, at = _read_table(view, arrays)
+    _check_room(view, entries, at)
+    return dict(_read_arrays(view, entries, at))
+
+
+def _check_room(view: memoryview, entries: list[ArrayEntry], at: int) -> None:
+    nbytes = sum(entry.nbytes for entry in entries)
+    if nbytes != len(view) - at:
+        raise PayloadError(f"arrays hold {len(view) - at:,} bytes, the table says {nbytes:,}")
+
+
+def _read_table(view: memoryview, arrays: int) -> tuple[list[ArrayEntry], int]:
+    entries: list[ArrayEntry] = []
+    at = 0
+    for _ in range(arrays):
+        entry, at = _read_entry(view, at)
+        before = entries[-1].name if entries else ""
+        if before >= entry.name:
+            raise PayloadError(f"array {entry.name!r} comes after {before!r}: names must ascend")
+        entries.append(entry)
+    return entries, at
+
+
+def _read_entry(view: memoryview, at: int) -> tuple[ArrayEntry, int]:
+    length, at = _read_byte(view, at)
+    name = bytes(view[at : at + length]).decode("latin-1")  # any byte decodes, so the check below can show the name
+    if len(name) != length:
+        raise PayloadError(f"table ends inside a name of {length} bytes")
+    if not _named_well(name):
+        raise PayloadError(f"array name {name!r} must be {NAMES}")
+    code, at = _read_byte(view, at + length)
+    if code not in TYPES:
+        raise PayloadError(f"{name!r} has type code {code}, known are {min(TYPES)} to {max(TYPES)}")
+    count, at = _read_varint(view, at)
+    return ArrayEntry(name, TYPES[code], count), at
+
+
+def _read_byte(view: memoryview, at: int) -> tuple[int, int]:
+    if at >= len(view):
+        raise PayloadError(f"table runs past the body's {len(view)} bytes")
+    return view[at], at + 1
+
+
+def _read_varint(view: memoryview, at: int) -> tuple[int, int]:
+    number = 0
+    for shift in range(0, 63, 7):
+        group, at = _read_byte(view, at)
+        number |= (group & 0x7F) << shift
+        if group < 0x80:
+            if group == 0 and shift > 0:
+                raise PayloadError(f"count {number} is written longer than it need be")
+            return number, at
+    raise PayloadError("a count has more than 63 bits")
+
+
+def _read_arrays(view: memoryview, entries: list[ArrayEntry], at: int) -> Iterator[tuple[str, Tensor]]:
+    for entry in entries:
+        tensor = torch.empty(entry.count, dtype=entry.dtype)
+        # Copied, so that the tensor is writable, aligned, and in the machine's own byte order.
+        _plain(tensor).numpy()[:] = np.frombuffer(view, CODES[entry.dtype][1], entry.count, at)
+        yield entry.name, tensor
+        at += entry.nbytes
+
+
+def expect(payload: Payload, name: str, dtype: torch.dtype, count: int) -> Tensor:
+    """The tensor of that name, if it is there with that type and count; for codecs to read a payload with."""
+    tensor = payload.get(name)
+    if tensor is not None and tensor.dtype == dtype and tensor.shape == (count,):
+        return tensor
+    wanted = f"expected {count:,} {_short(dtype)} values named {name!r}"
+    if tensor is None:
+        raise PayloadError(f"{wanted}, got {', '.join(map(repr, sorted(payload))) or 'an empty payload'}")
+    shape = "" if tensor.dim() == 1 else f" in {tensor.dim()} dimensions"
+    raise PayloadError(f"{wanted}, got {tensor.numel():,} {_short(tensor.dtype)} values{shape}")
+
+
+def finite(tensor: Tensor, name: str) -> Tensor:
+    """The tensor itself, if it holds neither an infinity nor a NaN."""
+    if not all_finite(tensor):
+        bad = int((~torch.isfinite(tensor)).sum())
+        raise PayloadError(f"{name!r} holds {bad:,} of {tensor.numel():,} values that are not finite")
+    return tensor
+
+
+def all_finite(tensor: Tensor) -> bool:
+    """Whether a tensor holds neither an infinity nor a NaN.
+
+    A sum is finite only if all its terms are, and is had sooner than a look at each; that one is needed only where it
+    is not, as large values may add up to infinity too.
+    """
+    return math.isfinite(tensor.sum().item()) or bool(torch.isfinite(tensor).all())
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

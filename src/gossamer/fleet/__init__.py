@@ -1,0 +1,1 @@
+"""What devices and links can do: speed, memory, radio, capacities."""

@@ -1,0 +1,253 @@
+"""A kind of device: what it can hold, how fast it computes, and how it sends.
+
+A new key of a fleet's file is a field of ``Device`` and a line in ``KEYS``. Of a key that is left out, the default is
+that of a cell as studies of wireless learning have it (Chen et al., 2021, and the code to it).
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+import torch
+
+from gossamer.core.errors import Mistakes, gather, require
+from gossamer.core.random import Key, fold, uniform
+from gossamer.core.specs import unknown
+from gossamer.fleet.radio import Density, Fading, Link
+from gossamer.fleet.units import (
+    read_density,
+    read_frequency,
+    read_length,
+    read_power,
+    read_ratio,
+    read_size,
+    read_speed,
+    split_range,
+)
+
+
+@dataclass(frozen=True)
+class Span:
+    """A quantity that is drawn, with equal chances for all values between two ends.
+
+    Args:
+        low: the smaller end, which is itself not drawn
+        high: the larger end
+    """
+
+    low: float
+    high: float
+
+    def __post_init__(self) -> None:
+        ends = f"Span must go up from a number that is not negative, got {self.low} to {self.high}"
+        require((0 <= self.low < self.high < math.inf, ends))
+
+    def __str__(self) -> str:
+        return f"{self.low!r}..{self.high!r}"
+
+    def drawn(self, key: Key) -> float:
+        """One value; the same for the same key."""
+        return self.high - (self.high - self.low) * float(uniform(key, 1, dtype=torch.float64)[0])
+
+    @property
+    def least(self) -> float:
+        """The smallest value that can be drawn."""
+        return self.high - (self.high - self.low) * (1 - 2.0**-53)
+
+
+# What a key may hold: each reads what the file says, and raises ValueError if it is nothing of the kind.
+
+
+def _count(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError("not a count")
+    return value
+
+
+def _name(value: object) -> str:
+    if not isinstance(value, str) or not value.strip() or not value.isprintable():
+        raise ValueError("not a name")
+    return value
+
+
+def _spread(read: Callable[..., float], zero: bool, value: object) -> float | Span:
+    """A fixed value, which may be 0 if that is said, or a range, which may begin with 0."""
+    if isinstance(value, Span):
+        return value
+    ends = split_range(value)
+    return Span(*(read(end, zero=True) for end in ends)) if ends else read(value, zero=zero)
+
+
+def _noise(value: object) -> float | Density | Span:
+    """Watts, or a range of them; or a density."""
+    if isinstance(value, Density):
+        return value
+    density = str(value).endswith("/Hz") and split_range(value) is None
+    return Density(read_density(value)) if density else _spread(read_power, False, value)
+
+
+def _choice(*known: str) -> Callable[[object], str]:
+    def read(value: object) -> str:
+        if value not in known:
+            raise ValueError("not one of these")
+        return str(value)
+
+    return read
+
+
+class FileKey(NamedTuple):
+    """A key of the file: how its value is read, and what it should be, in words."""
+
+    read: Callable[[object], Any]
+    wanted: str
+
+
+WATTS = 'watts such as 0.01, "10 mW" or "10 dBm"'
+
+KEYS = {
+    "name": FileKey(_name, "a text of one line"),
+    "clients": FileKey(_count, "a whole number from 1"),
+    "memory": FileKey(read_size, 'a whole number of bytes such as 64e6, "64 MB" or "2 GiB"'),
+    "flops": FileKey(read_speed, 'operations a second such as 2e9 or "2 GFLOPS"'),
+    "power": FileKey(partial(_spread, read_power, False), f'{WATTS}, or a range, "5..20 mW"'),
+    "most_power": FileKey(read_power, WATTS),
+    "distance": FileKey(partial(_spread, read_length, False), 'metres such as 250, "0.25 km" or a range, "0..500 m"'),
+    "exponent": FileKey(read_ratio, "a positive number such as 2"),
+    "bandwidth": FileKey(
+        partial(_spread, read_frequency, False), 'hertz such as 1e6, "1 MHz" or a range, "0.5..2 MHz"'
+    ),
+    "noise": FileKey(
+        _noise, 'watts in the whole band such as 1e-14, a range, "10..20 fW", or a density, "-174 dBm/Hz"'
+    ),
+    "interference": FileKey(partial(_spread, read_power, True), 'watts such as 5e-8, "50 nW" or a range, "10..110 nW"'),
+    "threshold": FileKey(
+        partial(_spread, read_ratio, True), 'a ratio from 0 such as 1.08, "0.33 dB" or a range, "1..2"'
+    ),
+    "draw": FileKey(_choice("once", "round"), "once or round"),
+    "frequency": FileKey(read_frequency, 'cycles a second such as 1e9 or "1 GHz"'),
+    "capacitance": FileKey(read_ratio, "a positive number such as 1e-27"),
+}
+
+UNSAID = ("memory", "most_power")
+"""Keys without which nothing is assumed."""
+
+
+SENT = ("power", "distance", "bandwidth", "noise", "interference", "threshold", "exponent")
+"""Fields that say how it sends: those of a link."""
+
+
+@dataclass(frozen=True)
+class Device:
+    """A kind of device.
+
+    Args:
+        name: what it is called, in messages too
+        clients: how many clients are such devices
+        memory: bytes that training may take; none: it is not known
+        flops: floating-point operations it does in a second
+        power: what it sends with, in watts
+        distance: how far it sends, in metres
+        bandwidth: of its uplink, in hertz
+        noise: in the whole band, in watts; or its density
+        interference: in the whole band, in watts
+        threshold: the ratio of what arrives to what disturbs it that a packet needs; with 0 none is lost
+        exponent: power falls with the distance to this power
+        draw: when ranges are drawn: once for each client, or anew each round
+        frequency: cycles of its processor in a second
+        capacitance: effective, of its processor: joules a cycle and squared frequency
+        most_power: the most that power may be set to, in watts; none: it stays as it is
+    """
+
+    name: str
+    clients: int
+    memory: int | None
+    flops: float
+    power: float | Span = 0.01
+    distance: float | Span = Span(0.0, 500.0)
+    bandwidth: float | Span = 1e6
+    noise: float | Density | Span = 1e-14
+    interference: float | Span = Span(1e-8, 1.1e-7)
+    threshold: float | Span = 1.08
+    exponent: float = 2.0
+    draw: Literal["once", "round"] = "once"
+    frequency: float = 1e9
+    capacitance: float = 1e-27
+    most_power: float | None = None
+
+    def __post_init__(self) -> None:
+        given = {name: value for name, value in vars(self).items() if value is not None or name not in UNSAID}
+        values, mistakes = read(given)
+        mistakes += [mistake(name, given[name]) for name, value in values.items() if value != given[name]]
+        gather([f"Device.{text}" for text in mistakes] or [f"Device: {text}" for text in _clashes(self)])
+
+    def seconds(self, flops: float) -> float:
+        """How long it takes to do so many operations."""
+        require((flops >= 0, f"flops must not be negative, got {flops}"))
+        return flops / self.flops
+
+    def joules(self, seconds: float) -> float:
+        """What computing for so long takes: capacitance times squared frequency, for each of the cycles."""
+        return self.capacitance * self.frequency**2 * (self.frequency * seconds)
+
+    def link(self, key: Key, fading: Fading = "power") -> Link:
+        """Its uplink; what is a range is drawn, by the key alone."""
+        drawn = {name: span.drawn(fold(key, name)) for name, span in self.spans.items()}
+        return Link(**{**self._sent, **drawn}, fading=fading)
+
+    def weakest(self, fading: Fading = "power") -> Link:
+        """Its uplink with each range at that end at which it is slowest and loses most."""
+        ends = {name: span.least if name in ("power", "bandwidth") else span.high for name, span in self.spans.items()}
+        if isinstance(self.noise, Density) and isinstance(self.bandwidth, Span):
+            ends["noise"] = self.noise.watts * self.bandwidth.high  # a wider band is faster, and loses more
+        return Link(**{**self._sent, **ends}, fading=fading)
+
+    def strongest(self) -> Link:
+        """Its uplink where most arrives of the most power that it may send with."""
+        ends = {name: span.least for name, span in self.spans.items()}
+        return Link(**{**self._sent, **ends, "power": max(self.full_power, self.most_power or 0.0)})
+
+    @property
+    def full_power(self) -> float:
+        """What it sends with at most, as long as no plan says more."""
+        return self.power.high if isinstance(self.power, Span) else self.power
+
+    @property
+    def spans(self) -> dict[str, Span]:
+        """What is drawn, by name."""
+        return {name: value for name, value in self._sent.items() if isinstance(value, Span)}
+
+    @property
+    def _sent(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in SENT}
+
+
+def _clashes(device: Device) -> list[str]:
+    """What of a device's values does not go together: links that cannot be, at either end of its ranges."""
+    power, most, found = device.full_power, device.most_power, Mistakes()
+    if most is not None and most < power:
+        found.note(f"most_power must be at least the power, {power:g} W, got {most:g}")
+    found.attempt(device.strongest)
+    found.attempt(device.weakest)
+    return [text.removeprefix("Link: ") for text in found.found]
+
+
+def read(entry: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The values of one device that can be read, and what is wrong with the others."""
+    needed = [field.name for field in fields(Device) if field.name not in vars(Device) and field.name not in UNSAID]
+    mistakes = [unknown("key", key, KEYS) for key in entry if key not in KEYS]
+    mistakes += [f"{name} is missing: it must be {KEYS[name].wanted}" for name in needed if name not in entry]
+    values = {}
+    for name, key in KEYS.items():
+        if name in entry:
+            try:
+                values[name] = key.read(entry[name])
+            except ValueError:
+                mistakes.append(mistake(name, entry[name]))
+    return values, mistakes
+
+
+def mistake(name: str, value: object) -> str:
+    """What to say of a value that a key cannot have."""
+    return f"{name} must be {KEYS[name].wanted}, got {value!r}"

@@ -1,0 +1,206 @@
+"""Which devices the clients are: a file that says how many there are of each kind, and what they have.
+
+    [[device]]
+    name = "phone"
+    clients = 60
+    memory = "512 MB"
+    flops = "8 GFLOPS"
+    power = "10 mW"
+    distance = "0..500 m"
+
+Of the shares of a model that a client might train, it gets the largest whose training fits its memory. How much each
+share needs is for others to say, ``gossamer.tasks.memory`` for one. How it sends is for ``gossamer.fleet.radio``.
+"""
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from fractions import Fraction
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+from gossamer.core import files
+from gossamer.core.errors import ConfigError, gather, require
+from gossamer.core.random import Key, fold
+from gossamer.core.specs import unknown
+from gossamer.fleet import device as kinds
+from gossamer.fleet.capacity import SHARES, Needs, Shares, largest_share
+from gossamer.fleet.device import Device, Span
+from gossamer.fleet.radio import Density, Fading, Link
+
+__all__ = ["AIR", "Device", "Fleet", "Span"]
+
+AIR = "for radio links alone name the fleet in the channel: --channel wireless:FILE"
+"""What to do where a method is not to heed the fleet that its channel has."""
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """All kinds of devices.
+
+    Args:
+        devices: the kinds, each with a name of its own
+    """
+
+    devices: tuple[Device, ...]
+    source: str = field(default="", init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        gather(_clashes([device.name for device in self.devices]))
+
+    @classmethod
+    def of_text(cls, text: str) -> "Fleet":
+        """The fleet of a file, as a flag names it, or as ``to_text`` does: then the file must not have changed."""
+        digest = match[0] if (match := re.search("@[0-9a-f]{16}$", text)) else ""
+        path = text.removesuffix(digest)
+        fleet = cls.read(path)
+        changed = f"{path} was changed since the run was started: put it back as it was, or start a new run"
+        require((fleet.source.endswith(digest), changed))
+        return fleet
+
+    def to_text(self) -> str:
+        """Where it was read, and a digest of the file; of one that comes from no file, what it is."""
+        return self.source or repr(self)
+
+    @classmethod
+    def read(cls, path: str | Path) -> "Fleet":
+        """The fleet of a file; every mistake in it is listed."""
+        try:
+            content = _content(Path(path))
+            fleet = cls(_devices(_table(content)))
+        except ConfigError as error:
+            raise ConfigError(*(f"{path}: {mistake}" for mistake in error.mistakes)) from error
+        source = f"{Path(path).resolve()}@{hashlib.sha256(content).hexdigest()[:16]}"
+        object.__setattr__(fleet, "source", source)  # it is frozen, but nobody has seen it yet
+        return fleet
+
+    def write(self, path: str | Path) -> None:
+        """Make a file of the fleet, or replace one."""
+        files.write(Path(path), "\n".join(map(_entry, self.devices)).encode())
+
+    def device(self, client: int, clients: int) -> Device:
+        """The device of a client, when there are so many clients.
+
+        If the fleet has just so many devices, each kind has the clients it says. Else all numbers are scaled alike and
+        rounded down, and the clients that are left go one each to the kinds that lost most, the earlier one of equals;
+        so a rare kind may have none. The kinds take turns: each has its clients evenly spread over all numbers.
+        """
+        require((0 <= client < clients, f"client must be from 0 to {clients - 1}, got {client}"))
+        return self.devices[_dealt(self._counts, clients)[client]]
+
+    def link(self, client: int, clients: int, round: int, key: Key, fading: Fading = "power") -> Link:
+        """The uplink of a client in a round, when there are so many clients; ranges are drawn by the run's key."""
+        device, at = self.device(client, clients), fold(key, "link", client)
+        return device.link(at if device.draw == "once" else fold(at, round), fading)
+
+    def memories(self, clients: int) -> tuple[int, ...]:
+        """The memory of each client, in bytes; refused if one is not known."""
+        gather([_unknown_memory(device) for device in self.devices if device.memory is None])
+        return tuple(self.devices[kind].memory or 0 for kind in _dealt(self._counts, clients))
+
+    def capacities(self, clients: int, needs: Needs, shares: Sequence[float] = SHARES) -> Shares:
+        """For each client the largest share of the model that fits; refused if on any device not even one does."""
+        needs, found = cache(needs), []
+        mistakes: list[str] = []
+        for device in self.devices:
+            if device.memory is None:
+                mistakes.append(_unknown_memory(device))
+                continue
+            try:
+                found.append(largest_share(device.memory, needs, shares, name=device.name))
+            except ConfigError as error:
+                mistakes += error.mistakes
+        gather(list(dict.fromkeys(mistakes)))  # once, what is wrong for all devices alike
+        return tuple(found[kind] for kind in _dealt(self._counts, clients))
+
+    @property
+    def drawn(self) -> bool:
+        """Whether it takes a seed to say how devices send."""
+        return any(device.spans for device in self.devices)
+
+    @property
+    def clients(self) -> int:
+        """How many clients the file has devices for."""
+        return sum(self._counts)
+
+    @property
+    def _counts(self) -> tuple[int, ...]:
+        return tuple(device.clients for device in self.devices)
+
+
+def _unknown_memory(device: Device) -> str:
+    return f'{device.name}: how much of the model fits is not known without its memory: add it, such as "64 MB"'
+
+
+@lru_cache
+def _dealt(counts: tuple[int, ...], clients: int) -> tuple[int, ...]:
+    """For each client the number of its kind; the k-th of n in a kind is (k + 1/2) / n of the way through."""
+    require((clients >= 1, f"clients must be at least 1, got {clients}"))
+    scaled = [count * clients for count in counts]
+    dealt = [share // sum(counts) for share in scaled]
+    lost = sorted(range(len(counts)), key=lambda kind: -(scaled[kind] % sum(counts)))
+    for kind in lost[: clients - sum(dealt)]:
+        dealt[kind] += 1
+    places = [(Fraction(2 * k + 1, 2 * n), kind) for kind, n in enumerate(dealt) for k in range(n)]
+    return tuple(kind for _, kind in sorted(places))
+
+
+# The file.
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise ConfigError(f"cannot be read: {error.strerror}") from error
+
+
+def _table(content: bytes) -> dict[str, Any]:
+    try:
+        return tomllib.loads(content.decode())
+    except ValueError as error:
+        raise ConfigError(f"is not TOML: {error}") from error
+
+
+def _devices(table: Mapping[str, Any]) -> tuple[Device, ...]:
+    mistakes = [unknown("key", key, ["device"]) for key in table if key != "device"]
+    entries = table.get("device", [])
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        raise ConfigError(*mistakes, "device must be entries that begin with [[device]], in double brackets")
+    found, names = [], []
+    for number, entry in enumerate(entries, start=1):
+        values, wrong = kinds.read(entry)
+        where = f"device {number} ({values['name']})" if "name" in values else f"device {number}"
+        try:
+            found += [] if wrong else [Device(**{"memory": None, **values})]
+        except ConfigError as error:  # each value can be, but not all of them together
+            wrong = [text.removeprefix("Device: ") for text in error.mistakes]
+        mistakes += [f"{where}: {text}" for text in wrong]
+        names.append(values.get("name"))
+    gather(mistakes + _clashes(names))
+    return tuple(found)
+
+
+def _clashes(names: Sequence[str | None]) -> list[str]:
+    if not names:
+        return ["a fleet must have a device: write an entry [[device]] for each kind"]
+    twice = sorted({name for name in names if name is not None and names.count(name) > 1})
+    return [f"two devices are called {name!r}: give each kind a name of its own" for name in twice]
+
+
+def _entry(device: Device) -> str:
+    """What differs from a device that says nothing of it."""
+    values = {
+        f.name: getattr(device, f.name) for f in fields(device) if getattr(device, f.name) not in (None, f.default)
+    }
+    # A printable text is written alike in JSON and in TOML.
+    lines = [f"{name} = {json.dumps(_plain(value), ensure_ascii=False)}" for name, value in values.items()]
+    return "\n".join(["[[device]]", *lines, ""])
+
+
+def _plain(value: object) -> object:
+    return str(value) if isinstance(value, Span | Density) else value

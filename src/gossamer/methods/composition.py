@@ -1,0 +1,43 @@
+"""Methods from parts."""
+
+from typing import Any
+
+from gossamer.core.codec import Codec
+from gossamer.core.method import Exchange, Method
+from gossamer.core.sampler import Sampler
+from gossamer.core.server import Server
+from gossamer.core.solver import Solver
+from gossamer.core.view import View
+from gossamer.parts.codecs.dense import Dense
+from gossamer.parts.samplers.uniform import Uniform
+from gossamer.parts.servers.mean import Mean
+
+METHOD_FIELDS = ("parametrization", "pooled", "tune")
+
+
+def compose(
+    view: View,
+    solver: Solver,
+    codec: Codec | None = None,
+    server: Server | None = None,
+    *,
+    down: Codec | None = None,
+    sampler: Sampler | None = None,
+    before: tuple[Exchange, ...] = (),
+    **fields: Any,
+) -> Method:
+    """A method with one exchange of these parts; parts that are not given are those of FedAvg.
+
+    Args:
+        view: which entries of the model a client holds.
+        solver: how a client trains.
+        codec: the uplink codec; ``Dense()`` by default.
+        server: the aggregation; ``Mean()`` by default.
+        down: the downlink codec; ``Dense()`` by default.
+        sampler: which clients take part in a round; ``Uniform()`` by default.
+        before: exchanges that precede this one in each round.
+        fields: other fields of ``Exchange`` and ``Method``.
+    """
+    of_method = {name: fields.pop(name) for name in METHOD_FIELDS if name in fields}
+    last = Exchange(view, solver, codec or Dense(), server or Mean(), down or Dense(), **fields)
+    return Method((*before, last), sampler or Uniform(), **of_method)

@@ -1,0 +1,27 @@
+"""Channels: what a message meets on its way in a simulation. In the field the network is real, so a method has none."""
+
+from typing import TYPE_CHECKING
+
+from gossamer.core.lazy import Registry, attach
+
+if TYPE_CHECKING:
+    from gossamer.core.channel import AnyDevice as AnyDevice
+    from gossamer.core.channel import Channel as Channel
+    from gossamer.core.channel import Cost as Cost
+    from gossamer.core.channel import Receipt as Receipt
+    from gossamer.parts.channels.lossy import Lossy as Lossy
+    from gossamer.parts.channels.perfect import Perfect as Perfect
+    from gossamer.parts.channels.wireless import Wireless as Wireless
+
+CHANNELS: "Registry[type[Channel]]" = Registry(
+    __name__,
+    {
+        "perfect": "perfect.Perfect",
+        "lossy": "lossy.Lossy",
+        "wireless": "wireless.Wireless",
+    },
+)
+"""Channels by the name that the command line uses."""
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__, __all__ = attach(__name__, CHANNELS)

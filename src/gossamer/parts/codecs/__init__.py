@@ -1,0 +1,50 @@
+"""Codecs: what crosses a link.
+
+A codec is two pure functions: ``encode`` makes a payload of a vector, ``decode`` makes the vector of the payload.
+Whoever needs no memory writes just these two. A codec that keeps something between rounds (what it could not send,
+say) extends ``CodecMemory``.
+"""
+
+from typing import TYPE_CHECKING
+
+from gossamer.core.lazy import Registry, attach
+
+if TYPE_CHECKING:
+    from gossamer.core.codec import Codec as Codec
+    from gossamer.core.codec import CodecMemory as CodecMemory
+    from gossamer.core.codec import StraightThrough as StraightThrough
+    from gossamer.core.codec import Summing as Summing
+    from gossamer.parts.codecs.dense import Dense as Dense
+    from gossamer.parts.codecs.drive import Drive as Drive
+    from gossamer.parts.codecs.eden import Eden as Eden
+    from gossamer.parts.codecs.feedback import Feedback as Feedback
+    from gossamer.parts.codecs.masked_noise import MaskedNoise as MaskedNoise
+    from gossamer.parts.codecs.on_weights import OnWeights as OnWeights
+    from gossamer.parts.codecs.one_bit import OneBit as OneBit
+    from gossamer.parts.codecs.retain import Retain as Retain
+    from gossamer.parts.codecs.sampled_mask import SampledMask as SampledMask
+    from gossamer.parts.codecs.sign import StochasticSign as StochasticSign
+    from gossamer.parts.codecs.sparse import Sparse as Sparse
+    from gossamer.parts.codecs.subsample import Subsample as Subsample
+    from gossamer.parts.codecs.ternary import Ternary as Ternary
+    from gossamer.parts.codecs.topk import TopK as TopK
+
+CODECS: "Registry[type[Codec]]" = Registry(
+    __name__,
+    {
+        "dense": "dense.Dense",
+        "sparse": "sparse.Sparse",
+        "topk": "topk.TopK",
+        "subsample": "subsample.Subsample",
+        "sign": "sign.StochasticSign",
+        "ternary": "ternary.Ternary",
+        "drive": "drive.Drive",
+        "eden": "eden.Eden",
+        "masked-noise": "masked_noise.MaskedNoise",
+        "one-bit": "one_bit.OneBit",
+    },
+)
+"""Codecs by the name that the command line uses."""
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__, __all__ = attach(__name__, CODECS)

@@ -1,0 +1,67 @@
+"""Stochastic sign: one bit an entry, drawn so that it is right on average (Safaryan & Richtárik, ICML 2021).
+
+An entry u becomes +s with probability (1 + u / s) / 2, clipped to [0, 1], and otherwise -s. Its mean is u wherever
+|u| <= s, and s or -s beyond.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from gossamer.core.bits import bits, expect_bits, plus_minus
+from gossamer.core.codec import Codec
+from gossamer.core.errors import require, wrong
+from gossamer.core.exact import norm
+from gossamer.core.random import Key, fold, uniform
+from gossamer.core.types import Layout, Payload
+from gossamer.core.wire import finite
+from gossamer.parts.codecs.scale import expect_scale, largest, ratio
+
+
+@dataclass(frozen=True)
+class StochasticSign(Codec):
+    """The sign of each entry, at random, and the magnitude that all share.
+
+    Args:
+        scale: that magnitude: "max" is the largest of the vector, the least with which all entries are right on
+            average;
+            "norm" is the vector's Euclidean norm, as in the paper: also right on average, and noisier; a number is
+            known to both ends and not sent, and entries beyond it are clipped
+    """
+
+    scale: Literal["max", "norm"] | float = "max"
+
+    def __post_init__(self) -> None:
+        fits = self.scale in ("max", "norm") if isinstance(self.scale, str) else 1e-37 < self.scale < 1e37
+        require((fits, wrong(self, "scale", "must be max, norm or a number from 1e-37 to 1e37")))
+
+    @property
+    def unbiased(self) -> bool:
+        """Whether no entry is clipped."""
+        return isinstance(self.scale, str)
+
+    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+        """A bit an entry, set for a plus, and the magnitude where it is not given."""
+        scale = self._scale(finite(x, "change"))
+        noise = uniform(fold(key, "sign"), layout.size, dtype=layout.dtype, device=x.device) * 2 - 1
+        packed = {"bits": bits(noise < ratio(x, scale))}
+        return {**packed, "scale": scale} if isinstance(self.scale, str) else packed
+
+    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+        """Plus or minus the magnitude."""
+        positive = expect_bits(payload, "bits", layout.size)
+        if isinstance(self.scale, str):
+            scale = expect_scale(payload, layout)
+        else:
+            scale = torch.full((1,), self.scale, dtype=layout.dtype, device=positive.device)
+        return plus_minus(positive, layout.dtype).mul_(scale)
+
+    def _scale(self, x: Tensor) -> Tensor:
+        if self.scale == "max":
+            return largest(x)
+        if self.scale == "norm":
+            # The norm of one entry may be rounded to a little less than that entry.
+            return finite(torch.maximum(norm(x).view(1), largest(x)), "norm of the change")
+        return x.new_full((1,), self.scale)

@@ -1,0 +1,80 @@
+"""Scores over frozen weights: training finds which weights of a random network to keep (FedPM).
+
+Every tensor of two or more dimensions is frozen at ``±c``, with ``c = scale / sqrt(fan-in)`` and the signs that the
+network was built with. Held is a score ``s`` for each weight, normal at first. In every step of training a mask is
+drawn, 1 with probability ``sigmoid(s)``, and the network has the weights that the mask keeps. The gradient goes
+straight through the draw: ``ds = dw w sigmoid'(s)``. Norms and biases are held and trained as they are.
+"""
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gossamer.core import random
+from gossamer.core.errors import require, wrong
+from gossamer.core.random import Key
+from gossamer.core.random.noise import draw
+from gossamer.core.types import Params, State
+
+
+@dataclass(frozen=True)
+class Supermask:
+    """Scores of masks over frozen weights.
+
+    Args:
+        scale: magnitude of the frozen weights, times the root of the fan-in
+        sampled: evaluate the network with one mask drawn for good, rather than with the mean of all masks
+    """
+
+    scale: float = math.e
+    sampled: bool = False
+
+    def __post_init__(self) -> None:
+        require((0 < self.scale < math.inf, wrong(self, "scale", "must be a positive number")))
+
+    def hold(self, built: Params, key: Key) -> Params:
+        """Normal scores in place of weights."""
+        return {**built, **{name: _normal(tensor, random.fold(key, name)) for name, tensor in _masked(built).items()}}
+
+    def context(self, built: Params, key: Key) -> State:
+        """The frozen weights, and a key for the draws."""
+        frozen = self.frozen(built)
+        some = next(iter(built.values()))
+        return {"frozen": frozen, "key": random.tensor(random.fold(key, "masks"), some.device)} if frozen else {}
+
+    def frozen(self, built: Params) -> Params:
+        """The weights that masks are laid over."""
+        sizes = {name: self.scale / math.sqrt(tensor[0].numel()) for name, tensor in _masked(built).items()}
+        return {name: torch.where(built[name] < 0, -size, size).to(built[name]) for name, size in sizes.items()}
+
+    def network(self, held: Params, context: State, step_index: Tensor) -> Params:
+        """Frozen weights under masks drawn afresh."""
+        frozen: Params = context["frozen"]
+        drawn = random.draws_like(context["key"], step_index, frozen)
+        kept = {name: torch.where(drawn[name] < torch.sigmoid(held[name]), w, 0) for name, w in frozen.items()}
+        return held | kept
+
+    def pull(self, grads: Params, held: Params, context: State) -> Params:
+        """Straight through the draw."""
+        chance = {name: torch.sigmoid(held[name]) for name in context["frozen"]}
+        return grads | {n: grads[n] * context["frozen"][n] * p * (1 - p) for n, p in chance.items() if n in grads}
+
+    def deploy(self, held: Params, built: Params) -> Params:
+        """Frozen weights under the mean of all masks, or under one."""
+        frozen = self.frozen(built)
+        if self.sampled:
+            some = next(iter(built.values()))
+            context = {"frozen": frozen, "key": random.tensor(Key(0, 0), some.device)}
+            return self.network(held, context, torch.zeros((), dtype=torch.int64, device=some.device))
+        return held | {name: weights * torch.sigmoid(held[name]) for name, weights in frozen.items()}
+
+
+def _masked(built: Params) -> Params:
+    return {name: tensor for name, tensor in built.items() if tensor.dim() >= 2}
+
+
+def _normal(like: Tensor, key: Key) -> Tensor:
+    """Standard normal values in the shape and type of a tensor."""
+    return draw("gauss", 1.0, key, like.numel()).to(like).view(like.shape)

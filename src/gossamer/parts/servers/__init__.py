@@ -1,0 +1,23 @@
+"""Servers: what happens to what arrives."""
+
+from typing import TYPE_CHECKING
+
+from gossamer.core.lazy import attach
+
+if TYPE_CHECKING:
+    from gossamer.core.server import BoundServer as BoundServer
+    from gossamer.core.server import MeasuredServer as MeasuredServer
+    from gossamer.core.server import ModelPerClient as ModelPerClient
+    from gossamer.core.server import Server as Server
+    from gossamer.parts.servers.average import Average as Average
+    from gossamer.parts.servers.average import MaskAverage as MaskAverage
+    from gossamer.parts.servers.gradient_similarity import GradientSimilarity as GradientSimilarity
+    from gossamer.parts.servers.mean import Mean as Mean
+    from gossamer.parts.servers.mean import Sum as Sum
+    from gossamer.parts.servers.mean import Weighting as Weighting
+    from gossamer.parts.servers.model_rotation import ModelRotation as ModelRotation
+    from gossamer.parts.servers.model_rotation import WarmUp as WarmUp
+    from gossamer.parts.servers.sum_then_decode import SumThenDecode as SumThenDecode
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__, __all__ = attach(__name__)

@@ -1,0 +1,29 @@
+"""Solvers: how a client trains what it holds."""
+
+from typing import TYPE_CHECKING
+
+from gossamer.core.lazy import attach
+
+if TYPE_CHECKING:
+    from gossamer.core.solver import Gradient as Gradient
+    from gossamer.core.solver import Hyperparams as Hyperparams
+    from gossamer.core.solver import Solver as Solver
+    from gossamer.core.solver import SolverMemory as SolverMemory
+    from gossamer.parts.solvers.adam import Adam as Adam
+    from gossamer.parts.solvers.batches import InBatches as InBatches
+    from gossamer.parts.solvers.ditto import Ditto as Ditto
+    from gossamer.parts.solvers.gradient_probe import GradientProbe as GradientProbe
+    from gossamer.parts.solvers.per_fedavg import PerFedAvg as PerFedAvg
+    from gossamer.parts.solvers.pfedme import PFedMe as PFedMe
+    from gossamer.parts.solvers.pruning import PruningSGD as PruningSGD
+    from gossamer.parts.solvers.schedules import SCHEDULES as SCHEDULES
+    from gossamer.parts.solvers.schedules import Constant as Constant
+    from gossamer.parts.solvers.schedules import Cosine as Cosine
+    from gossamer.parts.solvers.schedules import Exponential as Exponential
+    from gossamer.parts.solvers.schedules import Schedule as Schedule
+    from gossamer.parts.solvers.schedules import Steps as Steps
+    from gossamer.parts.solvers.sgd import SGD as SGD
+    from gossamer.parts.solvers.snapshot import SnapshotSGD as SnapshotSGD
+
+if not TYPE_CHECKING:
+    __getattr__, __dir__, __all__ = attach(__name__)

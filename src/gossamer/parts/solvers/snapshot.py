@@ -1,0 +1,34 @@
+"""SGD that notes where it stood after the first epoch of a round, for whoever judges by how far it went on."""
+
+from dataclasses import dataclass
+
+import torch
+
+from gossamer.core import tree
+from gossamer.core.errors import require, wrong
+from gossamer.core.exchange import Sections
+from gossamer.core.solver import Gradient, Hyperparams
+from gossamer.core.types import Params, State
+from gossamer.parts.solvers.sgd import SGD
+
+
+@dataclass(frozen=True)
+class SnapshotSGD(SGD):
+    """SGD, by epochs, that carries the weights after the first one as ``early``."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require((self.steps is None, wrong(self, "steps", "must be none, as it notes the end of an epoch")))
+
+    def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
+        """As SGD, with the step at which to take note."""
+        some = next(iter(start.values()))
+        first = torch.tensor(max(1, steps // self.epochs), device=some.device)
+        return {**super().begin(start, sections, memory, steps), "early": tree.clone(start), "left": first}
+
+    def step(self, gradient: Gradient, start: Params, carry: State, hyperparams: Hyperparams) -> State:
+        """As SGD; at its step the note is taken."""
+        moved = super().step(gradient, start, carry, hyperparams)
+        left = carry["left"] - 1
+        early = {name: torch.where(left == 0, moved["params"][name], old) for name, old in carry["early"].items()}
+        return {**moved, "early": early, "left": left}

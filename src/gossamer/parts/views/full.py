@@ -1,0 +1,25 @@
+"""The view of ordinary federated averaging: every client holds the whole model."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from gossamer.core.random import Key
+from gossamer.core.types import Clock, Params, Part, State
+from gossamer.core.view import NestedView
+
+
+@dataclass(frozen=True)
+class Full(NestedView):
+    """All of the model, always."""
+
+    common: ClassVar[bool] = True
+    whole: ClassVar[bool] = True
+
+    @property
+    def nested(self) -> bool:
+        """All are the same."""
+        return True
+
+    def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
+        """The whole model."""
+        return Part()

@@ -1,0 +1,85 @@
+"""Progress of a run: a live line in a terminal, one line a round elsewhere."""
+
+import sys
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from gossamer.runs.report.text import BLANK, duration, number, percent, size
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Live
+
+FIGURES = 82
+"""Columns that everything but the bar takes in a terminal."""
+
+LINES = 50
+"""Without a terminal, about so many lines are printed, however many rounds there are."""
+
+
+class Progress:
+    """Shows round, accuracy, loss, bytes, seconds and time left; call it with each round's record.
+
+    ``past`` are the records of rounds done earlier: their bytes count, their seconds do not.
+    """
+
+    def __init__(self, rounds: int, past: Sequence[dict[str, Any]] = ()) -> None:
+        self.rounds, self.first, self.begin = rounds, len(past), time.monotonic()
+        self.sent = self.failed = self.lost = 0
+        self.seen: dict[str, Any] = {}
+        for record in past:
+            self._note(record)
+        self._live = _live() if sys.stderr.isatty() else None
+
+    def __enter__(self) -> "Progress":
+        if self._live and self.first < self.rounds:
+            self._live.start()
+            self._live.add_task("", total=self.rounds, completed=self.first, said=self.said(), left=self.left(0))
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._live:
+            self._live.stop()
+
+    def __call__(self, record: dict[str, Any]) -> None:
+        """Show that a round is done."""
+        self._note(record)
+        done, said, left = record["round"], self.said(), self.left(record["round"] - self.first)
+        if self._live:
+            self._live.update(self._live.task_ids[0], completed=done, said=said, left=left)
+        elif done % max(1, self.rounds // LINES) == 0 or done == self.rounds:
+            spent = duration(time.monotonic() - self.begin)
+            print(f"round {done}/{self.rounds}  {said}  {spent}  {left}", file=sys.stderr, flush=True)
+
+    def _note(self, record: dict[str, Any]) -> None:
+        self.sent += sum(record["bytes_up"].values()) + sum(record["bytes_down"].values())
+        self.failed += len(record["failures"])
+        self.lost += len(record["lost"])
+        if "accuracy" in record:
+            self.seen = record
+
+    def said(self) -> str:
+        """What was learned so far, and what it took."""
+        failed = f"  failed {self.failed:,}" if self.failed else ""
+        lost = f"  lost {self.lost:,}" if self.lost else ""
+        accuracy, loss = percent(self.seen.get("accuracy")), number(self.seen.get("loss"))
+        return f"accuracy {accuracy}  loss {loss}  sent {size(self.sent)}{failed}{lost}"
+
+    def left(self, done: int) -> str:
+        """How long it will still take, going by the ``done`` rounds of this session."""
+        spent = time.monotonic() - self.begin
+        return f"left {duration(spent / done * (self.rounds - self.first - done)) if done else BLANK}"
+
+
+def _live() -> "Live | None":
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+    except ImportError:  # a bare machine: one line a round does as well
+        return None
+    console = Console(stderr=True)
+    bar = min(20, console.width - FIGURES)
+    counted = [TextColumn("round"), MofNCompleteColumn(), *([BarColumn(bar)] if bar > 3 else [])]
+    said, left = TextColumn("{task.fields[said]}"), TextColumn("{task.fields[left]}")
+    return Progress(*counted, said, TimeElapsedColumn(), left, console=console)

@@ -1,0 +1,194 @@
+"""Runs as tables: one run in full, or several side by side."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gossamer.runs.report import spending
+from gossamer.runs.report.base import cells_of, rows_of
+from gossamer.runs.report.text import BLANK, amount, count, duration, number, pairs, percent, size, table
+from gossamer.runs.summary import reasons, summarise, totals
+
+Record = dict[str, Any]
+Summary = dict[str, Any]
+
+LISTED = ("run", "method", "data", "split", "clients", "rounds", "seed", "accuracy", "sent up", "state")
+"""The columns of ``gossamer runs``."""
+
+VALUES, COUNTED = "values only", "as FedSpa's paper counts, 4 bytes a held value up and down, masks and headers free"
+"""The column of bytes without those for masks and headers, and what it says."""
+
+BROKEN_DOWN: tuple[tuple[str, str, Callable[[float], str]], ...] = (
+    ("sent up", "bytes_up", size),
+    ("sent down", "bytes_down", size),
+    ("added by Flower", "bytes_flower", size),
+    ("for evaluation, with all that Flower adds", "bytes_evaluation", size),
+    ("seconds", "seconds", duration),
+)
+"""What is shown by kind: bytes and seconds, summed over all rounds."""
+
+
+def closing(summary: Summary) -> str:
+    """What a run ends with."""
+    return pairs(facts(summary))
+
+
+def facts(summary: Summary) -> list[tuple[str, str]]:
+    """A run in a dozen lines."""
+    return [
+        ("method", method(summary)),
+        ("task", f"{summary['data']}, {summary['model']} ({summary['parameters']:,} entries), {summary['split']}"),
+        ("clients", f"{summary['clients']:,}, {summary['per_round']:,} a round"),
+        ("rounds", f"{summary['rounds']:,} of {summary['rounds_asked']:,}, seed {summary['seed']}"),
+        ("executor", executor(summary)),
+        ("accuracy", percent(summary["accuracy"])),
+        ("loss", number(summary["loss"])),
+        ("personal accuracy", f"{percent(summary['personal_accuracy'])} (mean over clients)"),
+        ("worst tenth", f"{percent(summary['worst_tenth_accuracy'])} (of clients)"),
+        *rows_of(summary["figures"]),
+        ("sent up", size(summary["bytes_up"])),
+        ("sent down", size(summary["bytes_down"])),
+        ("operations", operations(summary)),
+        ("seconds", f"{summary['seconds']:.1f}"),
+        ("joules", number(summary["joules"])),
+        *spending.rows(summary),
+        ("peak memory", size(summary["memory_bytes"])),
+        ("failures", f"{summary['failures']:,}, messages lost {summary['lost']:,}"),
+    ]
+
+
+def method(summary: Summary) -> str:
+    """The method's name, without the folders of a file of the user's."""
+    return str(summary["method"]).rpartition("/")[2]
+
+
+def executor(summary: Summary) -> str:
+    """How clients were trained and, where that was chosen, by which figures."""
+    rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in (summary["rates"] or {}).items())
+    return str(summary["executor"]) + (f" (client steps a second: {rates})" if rates else "")
+
+
+def operations(summary: Summary) -> str:
+    """Floating-point operations of all training, and how many of them were for weights that clients hold."""
+    done, useful = summary["flops"], summary["useful_flops"]
+    return f"{amount(done)}FLOP" + (f", {amount(useful)}FLOP of them useful" if useful < done else "")
+
+
+def full(
+    path: Path, about: dict[str, Any], metrics: Sequence[Record], state: str, blocks: Sequence[Sequence[str]] = ()
+) -> str:
+    """Everything about one run; ``blocks`` are what reports add from its folder."""
+    summary = summarise(about, metrics)
+    said = [pairs([("run", f"{path} ({state})"), *facts(summary)])]
+    said += ["\n  ".join(block) for block in blocks if block]
+    said.append(pairs(list(about["method"].items())))
+    said += [by_client] if (by_client := spending.by_client(summary)) else []
+    said += [details(metrics)] if metrics else []
+    return "\n\n".join(said)
+
+
+def details(metrics: Sequence[Record], last: int = 10) -> str:
+    """The last rounds, bytes by kind, seconds by phase, and why clients failed."""
+    lines = [rounds(metrics[-last:]), ""]
+    for title, name, write in BROKEN_DOWN:
+        if any(name in record for record in metrics):
+            lines.append(f"{title}: {by_kind(totals(metrics, name), write)}")
+    lines += [f"failed {count(len(who), 'time')}: {reason}" for reason, who in reasons(metrics)[:5]]
+    return "\n".join(lines)
+
+
+def by_kind(total: Counter[str], write: Callable[[float], str]) -> str:
+    """What a total is made of, the most first."""
+    return ", ".join(f"{kind} {write(n)}" for kind, n in total.most_common()) or "nothing"
+
+
+def rounds(metrics: Sequence[Record]) -> str:
+    """A row a round."""
+    head = ("round", "accuracy", "loss", "personal", "worst tenth", "train loss", "up", "down", "seconds", "failed")
+    return table(head, [_round(record) for record in metrics])
+
+
+def _round(record: Record) -> tuple[str, ...]:
+    return (
+        str(record["round"]),
+        percent(record.get("accuracy")),
+        number(record.get("loss")),
+        percent(record.get("personal_accuracy")),
+        percent(record.get("worst_tenth_accuracy")),
+        number(record["train_loss"]),
+        size(sum(record["bytes_up"].values())),
+        size(sum(record["bytes_down"].values())),
+        f"{sum(record['seconds'].values()):.2f}",
+        str(len(record["failures"])),
+    )
+
+
+def listed(summary: Summary) -> tuple[str, ...]:
+    """A run's row in ``gossamer runs``, between its name and its state."""
+    return (
+        method(summary),
+        summary["data"],
+        summary["split"],
+        str(summary["clients"]),
+        f"{summary['rounds']}/{summary['rounds_asked']}",
+        str(summary["seed"]),
+        percent(summary["accuracy"]),
+        size(summary["bytes_up"]),
+    )
+
+
+def side_by_side(names: Sequence[str], summaries: Sequence[Summary]) -> str:
+    """A row a run; columns for values alone, for what was spent and lost and for figures of parts, if any has them."""
+    counted = [VALUES] if tells_what_is_held(summaries) else []
+    head = ["run", "method", "rounds", "accuracy", "personal", "worst tenth", "loss", "up", "down", *counted]
+    head.append("operations")
+    rows = [[name, *_compared(summary, bool(counted))] for name, summary in zip(names, summaries, strict=True)]
+    for title, write in (("seconds", "{:.1f}".format), ("joules", number)):
+        if any(summary[title] for summary in summaries):
+            head.append(title)
+            rows = [[*row, write(summary[title])] for row, summary in zip(rows, summaries, strict=True)]
+    if any(summary["by_client"] for summary in summaries):
+        head += spending.COMPARED
+        rows = [[*row, *spending.compared(summary)] for row, summary in zip(rows, summaries, strict=True)]
+    if any(summary["fates"] for summary in summaries):
+        head += spending.DELIVERY
+        rows = [[*row, *spending.delivery(summary)] for row, summary in zip(rows, summaries, strict=True)]
+    cells = [cells_of(summary["figures"]) for summary in summaries]
+    columns = dict.fromkeys(column for found in cells for column in found)
+    head += columns
+    return table(head, [[*row, *(cell.get(c, BLANK) for c in columns)] for row, cell in zip(rows, cells, strict=True)])
+
+
+def tells_what_is_held(summaries: Sequence[Summary]) -> bool:
+    """Whether clients of any run send which entries they hold, which some papers do not count."""
+    return any(summary["bytes_views"] for summary in summaries)
+
+
+def _compared(summary: Summary, counted: bool) -> tuple[str, ...]:
+    values = summary["bytes_values"]
+    return (
+        method(summary),
+        str(summary["rounds"]),
+        percent(summary["accuracy"]),
+        percent(summary["personal_accuracy"]),
+        percent(summary["worst_tenth_accuracy"]),
+        number(summary["loss"]),
+        size(summary["bytes_up"]),
+        size(summary["bytes_down"]),
+        *([BLANK if values is None else size(values)] if counted else []),
+        operations(summary),
+    )
+
+
+def differences(summaries: Sequence[Summary], methods: Sequence[Mapping[str, str]] = ()) -> list[str]:
+    """What else than the method differs between runs, so that nobody compares apples with pears unawares.
+
+    ``methods`` are the parts of each as text: where all runs are of one method, they too are compared.
+    """
+    names = ("data", "model", "split", "clients", "per_round", "rounds", "seed", "channel", "executor")
+    found = [name.replace("_", " ") for name in names if len({summary[name] for summary in summaries}) > 1]
+    parts = dict.fromkeys(part for parts in methods for part in parts)
+    if len({summary["method"] for summary in summaries}) > 1:
+        return found
+    return found + [part for part in parts if len({parts.get(part) for parts in methods}) > 1]

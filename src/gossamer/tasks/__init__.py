@@ -1,0 +1,1 @@
+"""What is trained, and on what: tasks, networks, data and width rules."""

@@ -1,0 +1,42 @@
+"""Data sets, and how their samples are split over clients."""
+
+from gossamer.tasks.data.augment import Augment, CropFlip
+from gossamer.tasks.data.datasets import DATASETS, Source, load
+from gossamer.tasks.data.partition import Split
+from gossamer.tasks.data.partitioners import (
+    SPLITS,
+    Dirichlet,
+    DirichletClient,
+    Iid,
+    Labels,
+    Natural,
+    Rule,
+    Shards,
+    Slices,
+)
+from gossamer.tasks.data.picture import draw, table
+from gossamer.tasks.data.samples import Data, Samples
+from gossamer.tasks.data.splits import split
+
+__all__ = [
+    "DATASETS",
+    "SPLITS",
+    "Augment",
+    "CropFlip",
+    "Data",
+    "Dirichlet",
+    "DirichletClient",
+    "Iid",
+    "Labels",
+    "Natural",
+    "Rule",
+    "Samples",
+    "Shards",
+    "Slices",
+    "Source",
+    "Split",
+    "draw",
+    "load",
+    "split",
+    "table",
+]

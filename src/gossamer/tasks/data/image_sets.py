@@ -1,0 +1,268 @@
+"""The public sets of images: MNIST and its kin, SVHN, CIFAR. Adding one is an album, and a class with its options.
+
+Checksums of files on the internet are those that torchvision checks too; digests of arrays were computed from the
+original files.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+from gossamer.core.random import Key
+from gossamer.tasks.data.download import Remote
+from gossamer.tasks.data.images import Album, Norm, Reader
+from gossamer.tasks.data.locate import FileLayout
+from gossamer.tasks.data.readers import cifar, idx, mat, npz
+from gossamer.tasks.data.readers.base import Facts
+from gossamer.tasks.data.samples import Data
+
+GREY, COLOUR = (1, 28, 28), (3, 32, 32)
+STEMS = ("train-images-idx3-ubyte", "train-labels-idx1-ubyte", "t10k-images-idx3-ubyte", "t10k-labels-idx1-ubyte")
+LETTERS = tuple(f"emnist-letters-{stem.replace('t10k', 'test')}" for stem in STEMS)
+BATCHES = (*(f"data_batch_{i}" for i in range(1, 6)), "test_batch")
+
+
+def _npz(*names: str) -> FileLayout[Reader]:
+    return FileLayout((names,), (".",), npz.read)
+
+
+def _idx(stems: Sequence[str], folders: tuple[str, ...], read: Reader) -> FileLayout[Reader]:
+    """Four files, plain or gzipped; some copies write a dot for the hyphen before idx."""
+    dotted = [stem.replace("-idx", ".idx") for stem in stems]
+    files = ((a, f"{a}.gz", b, f"{b}.gz") for a, b in zip(stems, dotted, strict=True))
+    return FileLayout(tuple(files), folders, read)
+
+
+def _cifar(name: str, kind: str, inner: str, files: Sequence[str]) -> tuple[FileLayout[Reader], FileLayout[Reader]]:
+    """Python or binary files of a CIFAR, from the folder that its archive unpacks to, or from the archive itself."""
+    archived = partial(cifar.read_tar, members=[f"{inner}/{file}" for file in files])
+    unpacked: FileLayout[Reader] = FileLayout(tuple((file,) for file in files), (inner, f"{name}/{inner}"), cifar.read)
+    return unpacked, FileLayout(((f"{name}-{kind}.tar.gz",),), (".", name), archived)
+
+
+def _remotes(base: str, checksums: dict[str, str]) -> tuple[Remote, ...]:
+    return tuple(Remote(name, base + name, f"md5:{md5}") for name, md5 in checksums.items())
+
+
+def _both(mean: tuple[float, ...], std: tuple[float, ...]) -> tuple[Norm, Norm]:
+    """The same statistics for training and test images."""
+    return Norm(mean, std), Norm(mean, std)
+
+
+FASHION_MNIST = Album(
+    name="fashion-mnist",
+    facts=Facts(
+        GREY,
+        10,
+        (60_000, 10_000),
+        arrays=(
+            "2e487a6c89124f78f2d7521542223cafe96f7123c3ca13d447772ac6ecbb3012",
+            "657fbd221bfc9f4198cc14b5619cc33ec57c58dd0e47af4d99d6650759e869a7",
+            "c867c93ff95360594e8ec3287995350b824dd110b11595c0e13d5423f621867a",
+            "3d0e6c6ea990b53b6f8f500a41cac93881d981b315f84578b7d915342ade01e9",
+        ),
+    ),
+    forms=(
+        _npz("fashion_mnist.npz", "fashion-mnist.npz"),
+        _idx(STEMS, ("fashion-mnist", "FashionMNIST/raw", "."), idx.read),
+    ),
+    remotes=_remotes(
+        "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/",
+        {
+            "train-images-idx3-ubyte.gz": "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
+            "train-labels-idx1-ubyte.gz": "25c81989df183df01b3e8a0aad5dffbe",
+            "t10k-images-idx3-ubyte.gz": "bef4ecab320f06d8554ea6380940ec79",
+            "t10k-labels-idx1-ubyte.gz": "bb300cfdad3c16e7a12a480ee83cd310",
+        },
+    ),
+    norms={
+        "plain": _both((0.2860,), (0.3530,)),
+        "fedmrn": (Norm((0.2860,), (0.3530,)), Norm((0.2868,), (0.3524,))),
+    },
+    model="cnn4",
+)
+
+MNIST = Album(
+    name="mnist",
+    facts=Facts(
+        GREY,
+        10,
+        (60_000, 10_000),
+        arrays=(
+            "741c988805d008ac6e4c904b69001ba184c24b2c540a4ef403f4c71b676cf757",
+            "1feba77c54802fa5339a11837ea4b2866434b83314ec45192930f1df69120c13",
+            "6d87418db22cc8025d05968bec9bd5c3932904b23485740db143a061a2c9d161",
+            "ddeff807876a9661a1110d45c266c86239a3a1b7d37da0c3716a7a683c852ff5",
+        ),
+    ),
+    forms=(_npz("mnist.npz"), _idx(STEMS, ("mnist", "MNIST/raw", "."), idx.read)),
+    remotes=_remotes(
+        "https://ossci-datasets.s3.amazonaws.com/mnist/",
+        {
+            "train-images-idx3-ubyte.gz": "f68b3c2dcbeaaa9fbdd348bbdeb94873",
+            "train-labels-idx1-ubyte.gz": "d53e105ee54ea40749a09fcbcd1e9432",
+            "t10k-images-idx3-ubyte.gz": "9fb629c4189551a2d022fa330f9573f3",
+            "t10k-labels-idx1-ubyte.gz": "ec29112dd5afa0611ce80d1b7f02629c",
+        },
+    ),
+    norms={"plain": _both((0.1307,), (0.3081,))},
+    model="cnn4",
+)
+
+EMNIST_LETTERS = Album(
+    name="emnist-letters",
+    facts=Facts(GREY, 26, (124_800, 20_800), first=1),
+    forms=(
+        _idx(LETTERS, ("emnist-letters", "emnist", "EMNIST/raw", "gzip", "."), partial(idx.read, transposed=True)),
+        FileLayout(
+            (("gzip.zip", "emnist.zip"),),
+            ("emnist-letters", "emnist", "EMNIST/raw", "."),
+            partial(idx.read_zip, members=[f"gzip/{stem}.gz" for stem in LETTERS]),
+        ),
+    ),
+    remotes=_remotes("https://biometrics.nist.gov/cs_links/EMNIST/", {"gzip.zip": "58c8d27c78d21e728a6bc7b3cc06412e"}),
+    norms={"plain": _both((0.1722,), (0.3309,))},
+    model="cnn4",
+)
+
+SVHN_FILES = {
+    "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
+    "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
+}
+
+SVHN = Album(
+    name="svhn",
+    facts=Facts(COLOUR, 10, (73_257, 26_032), first=1, files=SVHN_FILES),
+    forms=(FileLayout((("train_32x32.mat",), ("test_32x32.mat",)), ("svhn", "SVHN", "."), mat.read),),
+    remotes=_remotes("http://ufldl.stanford.edu/housenumbers/", SVHN_FILES),
+    norms={
+        "plain": _both((0.4496,), (0.1995,)),
+        "fedmrn": (Norm((0.4496,), (0.1995,)), Norm((0.4560,), (0.2244,))),
+    },
+    model="cnn4",
+)
+
+CIFAR_10 = Album(
+    name="cifar-10",
+    facts=Facts(
+        COLOUR,
+        10,
+        (50_000, 10_000),
+        arrays=(
+            "47af8b02cfcfb6cdf3dbbd1969ad7f1b70f4413f6f80f437b020ee4e5bc8304a",
+            "2b7cd2f24487317614016b72ffd53071c3062f592f0eb300c18a770d41ae1253",
+            "f9b1e2130bab680db56eb06d886f7f1ad0f1183907ceff4659d1735c890f5b04",
+            "cec8a24a1e92aa2ecaa0bbd3dbfa86bf6cd8759fbd209a832824c8cf0afca9d5",
+        ),
+        files={
+            "data_batch_1": "c99cafc152244af753f735de768cd75f",
+            "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+            "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+            "data_batch_4": "634d18415352ddfa80567beed471001a",
+            "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+            "test_batch": "40351d587109b95175f43aff81a1287e",
+        },
+    ),
+    forms=(
+        _npz("cifar10.npz", "cifar-10.npz"),
+        *_cifar("cifar-10", "python", "cifar-10-batches-py", BATCHES),
+        *_cifar("cifar-10", "binary", "cifar-10-batches-bin", [f"{batch}.bin" for batch in BATCHES]),
+    ),
+    remotes=_remotes(
+        "https://www.cs.toronto.edu/~kriz/", {"cifar-10-python.tar.gz": "c58f30108f718f92721af3b95e74349a"}
+    ),
+    norms={
+        "plain": _both((0.49139968, 0.48215827, 0.44653124), (0.24703233, 0.24348505, 0.26158768)),
+        "imagenet": _both((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+        "fedrolex": _both((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+    },
+    model="cnn8",
+)
+
+CIFAR_100 = Album(
+    name="cifar-100",
+    facts=Facts(
+        COLOUR,
+        100,
+        (50_000, 10_000),
+        files={"train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
+    ),
+    forms=(
+        *_cifar("cifar-100", "python", "cifar-100-python", ("train", "test")),
+        *_cifar("cifar-100", "binary", "cifar-100-binary", ("train.bin", "test.bin")),
+    ),
+    remotes=_remotes(
+        "https://www.cs.toronto.edu/~kriz/", {"cifar-100-python.tar.gz": "eb9058c3a382ffc7106e4002c42a8d85"}
+    ),
+    norms={
+        "plain": _both((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+        "fedrolex": _both((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+    },
+    model="cnn8",
+)
+
+
+@dataclass(frozen=True)
+class FashionMnist:
+    """60,000 and 10,000 grey pictures of clothes, 28 x 28 pixels, 10 classes."""
+
+    norm: Literal["plain", "fedmrn"] = "plain"
+
+    def load(self, data_dir: Path | None, clients: int, key: Key) -> Data:
+        """The set, from its files."""
+        return FASHION_MNIST.load(data_dir, self.norm)
+
+
+@dataclass(frozen=True)
+class Mnist:
+    """60,000 and 10,000 handwritten digits, 28 x 28 pixels, 10 classes."""
+
+    def load(self, data_dir: Path | None, clients: int, key: Key) -> Data:
+        """The set, from its files."""
+        return MNIST.load(data_dir, "plain")
+
+
+@dataclass(frozen=True)
+class EmnistLetters:
+    """124,800 and 20,800 handwritten letters, 28 x 28 pixels, 26 classes."""
+
+    def load(self, data_dir: Path | None, clients: int, key: Key) -> Data:
+        """The set, from its files."""
+        return EMNIST_LETTERS.load(data_dir, "plain")
+
+
+@dataclass(frozen=True)
+class Svhn:
+    """73,257 and 26,032 photographed house numbers, cropped to a digit, 32 x 32 pixels in colour, 10 classes."""
+
+    norm: Literal["plain", "fedmrn"] = "plain"
+
+    def load(self, data_dir: Path | None, clients: int, key: Key) -> Data:
+        """The set, from its files."""
+        return SVHN.load(data_dir, self.norm)
+
+
+@dataclass(frozen=True)
+class Cifar10:
+    """50,000 and 10,000 photographs, 32 x 32 pixels in colour, 10 classes."""
+
+    norm: Literal["plain", "imagenet", "fedrolex"] = "plain"
+    augment: bool = True
+
+    def load(self, data_dir: Path | None, clients: int, key: Key) -> Data:
+        """The set, from its files."""
+        return CIFAR_10.load(data_dir, self.norm, self.augment)
+
+
+@dataclass(frozen=True)
+class Cifar100:
+    """50,000 and 10,000 photographs, 32 x 32 pixels in colour, 100 classes."""
+
+    norm: Literal["plain", "fedrolex"] = "plain"
+    augment: bool = True
+
+    def load(self, data_dir: Path | None, clients: int, key: Key) -> Data:
+        """The set, from its files."""
+        return CIFAR_100.load(data_dir, self.norm, self.augment)

@@ -1,0 +1,110 @@
+"""From a rule and a data set to a split: deal, top up clients that are short, draw personal test sets.
+
+Every split ends, with at least ``rule.min_samples`` training samples a client: what a rule could not give in its own
+way is moved from the largest clients. A client is tested on what it would meet: its natural owner's test samples, or a
+sample of the test set with the client's own label shares. Training order is no part of a split; it is drawn later.
+"""
+
+import numpy as np
+
+from gossamer.core.errors import require
+from gossamer.core.random import Key, fold, generator, permutation
+from gossamer.tasks.data.partition import NOBODY, Index, Split, grouped, offsets, order_of, ranges
+from gossamer.tasks.data.partitioners import Natural, Rule, shuffled_by_class
+from gossamer.tasks.data.samples import Data
+
+SMALLEST_TEST = 10
+
+
+def split(rule: Rule, data: Data, clients: int, key: Key) -> Split:
+    """Split ``data`` over ``clients`` clients, as ``key`` decides."""
+    n = len(data.train)
+    require(
+        (clients >= 1, f"clients must be >= 1, got {clients}"),
+        (
+            clients * rule.min_samples <= n,
+            f"{clients} clients with {rule.min_samples} samples or more need {clients * rule.min_samples} samples, "
+            f"{data.name} has {n}: lower clients or min_samples",
+        ),
+    )
+    owner = rule.deal(data.train.labels, data.classes, clients, fold(key, "deal"), data.train.group)
+    owner = top_up(owner, clients, rule.min_samples, fold(key, "top-up"))
+    train = grouped(owner, clients)
+    if isinstance(rule, Natural) and data.train.group is not None and data.test.group is not None:
+        return Split(*train, *_own_tests(data.train.group[train[0][train[1][:-1]]], data.test.group))
+    return Split(*train, *_drawn_tests(*train, data, fold(key, "test")))
+
+
+def top_up(owner: Index, clients: int, min_samples: int, key: Key) -> Index:
+    """Move random samples from the largest clients, one after another, until every client has ``min_samples``.
+
+    Samples of nobody are touched only when those of the clients do not suffice.
+    """
+    held = np.where(owner == NOBODY, clients, owner)
+    sizes = np.bincount(held, minlength=clients + 1)
+    need = np.maximum(min_samples - sizes[:-1], 0)
+    if not need.any():
+        return owner
+    spare = max(0, clients * min_samples - int(sizes[:-1].sum()))
+    give = np.append(_from_the_largest(sizes[:-1], int(need.sum()) - spare), spare)
+    order = permutation(fold(key, "order"), len(owner))
+    order = order[order_of(held[order])]
+    moved = order[ranges(sizes) < np.repeat(give, sizes)]
+    owner = owner.copy()
+    owner[moved[permutation(fold(key, "move"), len(moved))]] = np.repeat(np.arange(clients), need)
+    return owner
+
+
+def _from_the_largest(sizes: Index, total: int) -> Index:
+    """What each gives when ``total`` are taken one by one from whoever is largest then, the first among equals."""
+    low, high = 0, int(sizes.max())
+    while low < high:  # the lowest level to which all the larger ones can be cut
+        middle = (low + high) // 2
+        if np.maximum(sizes - middle, 0).sum() <= total:
+            high = middle
+        else:
+            low = middle + 1
+    give = np.maximum(sizes - low, 0)
+    give[np.flatnonzero(sizes >= low)[: total - int(give.sum())]] += 1
+    return give
+
+
+def _own_tests(names: Index, groups: Index) -> tuple[Index, Index]:
+    """The test samples of each client's natural owner; ``names`` are ascending. An owner may have none."""
+    client = np.minimum(np.searchsorted(names, groups), len(names) - 1)
+    return grouped(np.where(names[client] == groups, client, NOBODY), len(names))
+
+
+def _drawn_tests(train_index: Index, train_start: Index, data: Data, key: Key) -> tuple[Index, Index]:
+    """Test samples with each client's label shares, none twice within a client."""
+    clients, total = len(train_start) - 1, len(data.test)
+    sizes = np.diff(train_start)
+    wanted = (2 * sizes * total + len(data.train)) // (2 * len(data.train))
+    wanted = np.clip(wanted, min(SMALLEST_TEST, total), total)
+    cell = np.repeat(np.arange(clients), sizes) * data.classes + data.train.labels[train_index]
+    cell, count = np.unique(cell, return_counts=True)
+    client, label = np.divmod(cell, data.classes)
+    take = _largest_remainder(client, count, sizes, wanted)
+    # A client takes a random stretch of a class's shuffled test samples, from the end on to the beginning.
+    index, start = shuffled_by_class(data.test.labels, data.classes, key)
+    supply = np.diff(start)[label]
+    take = np.minimum(take, supply)
+    first = generator(fold(key, "first")).integers(0, np.maximum(supply, 1))
+    place = (np.repeat(first, take) + ranges(take)) % np.repeat(supply, take)
+    picked = index[np.repeat(start[label], take) + place]
+    owner = np.repeat(client, take)
+    picked = np.sort(owner * total + picked) - owner * total  # owners ascend already
+    return picked, offsets(np.bincount(owner, minlength=clients))
+
+
+def _largest_remainder(client: Index, count: Index, sizes: Index, wanted: Index) -> Index:
+    """Whole numbers in proportion to each client's ``count``, ``wanted`` in all; the largest remainders round up.
+
+    In whole numbers throughout, so that no machine's rounding decides. Entries come client by client, labels ascending.
+    """
+    take, remainder = np.divmod(count * wanted[client], sizes[client])
+    missing = wanted - np.bincount(client, weights=take, minlength=len(sizes)).astype(np.int64)
+    order = np.lexsort((-remainder, client))
+    rank = np.empty_like(take)
+    rank[order] = ranges(np.bincount(client, minlength=len(sizes)))
+    return take + (rank < missing[client])

@@ -1,0 +1,76 @@
+"""Text as samples: 80 characters, and the one that follows.
+
+Characters are numbered by LEAF's alphabet of 80; any other is read as a space. Sample i of a text asks for character
+80 + i given the 80 before it. Samples are split in time: a role's first four fifths train, the rest test, so that no
+character asked for in the test was asked for in training; the first test samples do see the end of the training text.
+"""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+
+from gossamer.core.errors import ConfigError
+from gossamer.tasks.data.partition import Index
+from gossamer.tasks.data.readers.base import reading
+from gossamer.tasks.data.readers.leaf import Owned
+
+ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
+CONTEXT = 80
+TEST_PART = 5
+
+_NUMBER = np.full(128, ALPHABET.index(" "), dtype=np.int64)
+_NUMBER[[ord(letter) for letter in ALPHABET]] = np.arange(len(ALPHABET))
+
+
+def encode(text: str) -> Index:
+    """The characters' numbers.
+
+    >>> encode("A é").tolist() == [ALPHABET.index("A"), 1, 1]
+    True
+    """
+    codes = np.frombuffer(text.encode("utf-32-le"), "<u4")
+    number: Index = _NUMBER[np.where(codes < len(_NUMBER), codes, ord(" "))]
+    return number
+
+
+def from_leaf(x: list[Any], y: list[Any]) -> tuple[Index, Index]:
+    """LEAF's samples: strings of 80 characters, and of one."""
+    if any(len(context) != CONTEXT for context in x) or any(len(following) != 1 for following in y):
+        raise ValueError(f"a sample must be {CONTEXT} characters, and one that follows")
+    return encode("".join(x)).reshape(-1, CONTEXT), encode("".join(y))
+
+
+def windows(text: str, stride: int) -> tuple[Index, Index]:
+    """Every ``stride``-th sample of a text."""
+    codes = encode(text)
+    return sliding_window_view(codes, CONTEXT)[:-1:stride], codes[CONTEXT::stride]
+
+
+def read_roles(paths: Sequence[Path], stride: int) -> tuple[Owned, Owned]:
+    """Training and test samples from ``{"roles": {name: [speech, ...]}}``, without roles too short for one sample."""
+    (path,) = paths
+    with reading(path, "file of roles"):
+        roles = json.loads(path.read_bytes())["roles"]
+        texts = [_speech(roles[name]) for name in sorted(roles)]
+    samples = [windows(text, stride) for text in texts if len(text) > CONTEXT]
+    if not samples:
+        raise ConfigError(f"{path} has no role with more than {CONTEXT} characters")
+    cuts = [len(y) - len(y) // TEST_PART for _, y in samples]
+    train = [(x[:cut], y[:cut]) for (x, y), cut in zip(samples, cuts, strict=True)]
+    test = [(x[cut:], y[cut:]) for (x, y), cut in zip(samples, cuts, strict=True)]
+    return _joined(train), _joined(test)
+
+
+def _speech(speeches: list[str]) -> str:
+    if not isinstance(speeches, list):
+        raise ValueError("a role must be a list of speeches")
+    return "\n".join(speech for speech in speeches if speech)
+
+
+def _joined(samples: list[tuple[Index, Index]]) -> Owned:
+    owner = np.repeat(np.arange(len(samples)), [len(y) for _, y in samples])
+    return Owned(np.concatenate([x for x, _ in samples]), np.concatenate([y for _, y in samples]), owner)

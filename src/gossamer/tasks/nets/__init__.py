@@ -1,0 +1,73 @@
+"""Networks by name. Adding one is a function from (shape of an input, classes) to a module, and a line in ``NETS``.
+
+Initial weights come from PyTorch's own generator, as in any module; whoever wants them repeatable seeds it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from gossamer.core import specs
+from gossamer.core.errors import ConfigError, require
+from gossamer.tasks.nets.conv import cnn2, cnn4, cnn8, cnn_gn, lenet5, vgg11
+from gossamer.tasks.nets.dense import logistic, mlp
+from gossamer.tasks.nets.lstm import lstm
+from gossamer.tasks.nets.mixer import mixer
+from gossamer.tasks.nets.resnet import resnet18
+from gossamer.tasks.nets.resnet_gn import resnet18_gn
+
+__all__ = ["NETS", "Net", "build"]
+
+
+@dataclass(frozen=True)
+class Net:
+    """How to build a network, and the smallest image side it takes; 1 stands for inputs of any shape, 0 for text."""
+
+    build: Callable[[torch.Size, int], nn.Module]
+    summary: str
+    min_side: int = 1
+
+
+NETS: dict[str, Net] = {
+    "cnn2": Net(cnn2, "two 5 x 5 convolutions and 512 hidden units (PERM)", min_side=16),
+    "cnn4": Net(cnn4, "four 3 x 3 convolutions with batch norm (FedMRN)", min_side=16),
+    "cnn8": Net(cnn8, "eight 3 x 3 convolutions with batch norm (FedMRN)", min_side=16),
+    "cnn-gn": Net(cnn_gn, "four 3 x 3 convolutions with group norm (the benchmarks)", min_side=4),
+    "lenet5": Net(lenet5, "two 5 x 5 convolutions and 500 hidden units (FedSpa)", min_side=16),
+    "logistic": Net(logistic, "logistic regression with a bias"),
+    "lstm": Net(lstm, "characters through 256 LSTM units to the next one (FedMRN)", min_side=0),
+    "mixer": Net(mixer, "four blocks of linear layers across patches and across channels (MLP-Mixer)", min_side=4),
+    "mlp": Net(mlp, "two hidden layers of 200 (PERM)"),
+    "resnet18": Net(
+        resnet18, "a residual network of 18 layers with static batch norm (HeteroFL, FedRolex)", min_side=8
+    ),
+    "resnet18-gn": Net(resnet18_gn, "a residual network of 18 layers with group norm (FedSpa)", min_side=8),
+    "vgg11": Net(vgg11, "eight 3 x 3 convolutions with group norm (FedSpa)", min_side=32),
+}
+
+
+def build(name: str, shape: Sequence[int], classes: int) -> nn.Module:
+    """The network called ``name`` for inputs of ``shape``; what does not fit is refused before anything is made."""
+    if name not in NETS:
+        raise ConfigError(specs.unknown("model", name, NETS))
+    require((classes >= 1, f"model {name}: classes must be >= 1, got {classes}"))
+    if NETS[name].min_side > 1:
+        _check_images(name, shape)
+    if NETS[name].min_side == 0:
+        require((len(shape) == 1, f"{name} needs text (one row of characters), got {_shown(shape)}"))
+    return NETS[name].build(torch.Size(shape), classes)
+
+
+def _check_images(name: str, shape: Sequence[int]) -> None:
+    min_side = NETS[name].min_side
+    if len(shape) != 3:
+        raise ConfigError(f"{name} needs images (channels x height x width), got {_shown(shape)}: use mlp or logistic")
+    _, height, width = shape
+    small = f"{name} needs images of at least {min_side} x {min_side}, got {height} x {width}: use mlp or logistic"
+    require((min(height, width) >= min_side, small))
+
+
+def _shown(shape: Sequence[int]) -> str:
+    return " x ".join(map(str, shape)) or "single numbers"

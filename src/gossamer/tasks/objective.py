@@ -1,0 +1,354 @@
+"""The model and its loss as functions of the model's tensors.
+
+What travels between server and clients, and is averaged, is every trainable parameter and every floating-point
+buffer (BatchNorm's running statistics). Frozen parameters and integer buffers stay where they are: they are the same
+everywhere, because every place builds the model from the same seed.
+
+BatchNorm uses batch statistics in training, also those of one image, which has many values a channel. Where a batch of
+one sample leaves a single value a channel, there is no variance: such layers, if they track running statistics, use
+those for it, and leave them as they are.
+"""
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from functools import cached_property, partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad_and_value
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.utils.flop_counter import FlopCounterMode
+
+from gossamer.core.errors import ConfigError
+from gossamer.core.random import Key, fold, seeded, uniform
+from gossamer.core.solver import Solver
+from gossamer.core.types import Flops, Layout, Params
+from gossamer.tasks.memory import batch_size, client_memory, solver_copies
+from gossamer.tasks.static_norms import OfTraining, static_norms, tracking
+from gossamer.tasks.task import Task
+from gossamer.tasks.widths import Widths, derive
+from gossamer.tasks.widths.elastic import stretch
+from gossamer.tasks.widths.trace import watched
+
+LossAndBuffers = tuple[Tensor, Params]  # named, because the compiler reads annotations too, and trips over brackets
+
+TYPES = (torch.float32, torch.float64)
+"""What the tensors of a model may be of that travel."""
+
+
+class Objective:
+    """One network on one device, called with whatever tensors a client holds."""
+
+    def __init__(self, task: Task, device: str, key: Key) -> None:
+        self.task, self.key = task, key
+        self.device = torch.device(device)
+        self._module = stretch(self.build())
+        parameters, buffers = dict(self._module.named_parameters()), dict(self._module.named_buffers())
+        self.trained = [name for name, p in parameters.items() if p.requires_grad]
+        self.averaged = [name for name, b in buffers.items() if b.is_floating_point()]
+        self.counters = [name for name, b in buffers.items() if not b.is_floating_point()]
+        if not self.trained:
+            raise ConfigError("the model has no trainable parameters: nothing to learn")
+        _check_types({**parameters, **buffers}, (*self.trained, *self.averaged))
+        self._counts = {name: buffers[name].clone() for name in self.counters}
+        self._outline = {name: _hollow({**parameters, **buffers}[name]) for name in (*self.trained, *self.averaged)}
+        self._places = _places(self._module)
+        self._put(self._outline)  # what is trained comes from outside: nothing of the whole model is held here
+        self._alone = False
+        self._flops: dict[tuple[Any, ...], tuple[int, dict[str, int]]] = {}
+        self._widths: dict[bool, Widths] = {}
+        self._settled: tuple[Params, nn.Module] | None = None
+        self.layout = Layout.of(self._outline)
+        self.x, self.y = (t.to(device) for t in (task.data.train.x, task.data.train.y))
+
+    def on_cpu(self) -> "Objective":
+        """The same objective on the CPU."""
+        return Objective(self.task, "cpu", self.key)
+
+    def build(self, params: Params | None = None) -> nn.Module:
+        """The network as it was first built, or with other tensors in it; narrower ones make it a narrower network."""
+        module = self._filled(params or {})
+        return stretch(module) if params and self._narrow(params) else module
+
+    def _narrow(self, params: Params) -> bool:
+        """Whether tensors are those of a narrower network."""
+        return any(params[name].shape != whole.shape for name, whole in self._outline.items() if name in params)
+
+    def _filled(self, params: Params, number: int = 0) -> nn.Module:
+        """The network with these tensors in it, whose layers may remember another width."""
+        with seeded(fold(self.key, "model", *([number] if number else []))):
+            module = self.task.model()
+        if not isinstance(module, nn.Module):
+            raise ConfigError(f"Task.model must build an nn.Module, got a {type(module).__name__}")
+        module = copy.deepcopy(module)  # as some tasks give the same module every time
+        named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        for name, tensor in params.items():
+            if name in named and tensor.shape != named[name].shape:
+                named[name].data = torch.empty_like(tensor, device=named[name].device)
+        module.load_state_dict(params, strict=False)
+        return module.to(self.device)
+
+    def initial(self, number: int = 0) -> Params:
+        """The tensors that travel, as the model was built; other numbers give models built from other seeds."""
+        module = self._filled({}, number)
+        named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        return {name: named[name].detach().clone() for name in self._outline}
+
+    def outline(self) -> Params:
+        """Names, shapes, type and device of the tensors that travel, without memory for values: all are 0."""
+        return dict(self._outline)
+
+    def local(self) -> Params:
+        """The tensors that a client counts up by itself within a round (how many batches a BatchNorm saw)."""
+        return {name: count.clone() for name, count in self._counts.items()}
+
+    @property
+    def random(self) -> bool:
+        """Whether the network draws random numbers in training, which clients stacked together cannot do alike."""
+        return any(isinstance(module, nn.modules.dropout._DropoutNd) for module in self._module.modules())
+
+    def widths(self, streams: bool = True) -> Widths:
+        """The network's width rule; with ``streams`` residual streams have the same channels everywhere."""
+        if streams not in self._widths:
+            x, _ = self._some()
+            if not len(x):
+                raise ConfigError(
+                    "the width rule is derived from a sample, and there is none here: "
+                    "give the server test samples, or state the rule by hand"
+                )
+            with seeded(fold(self.key, "model")):
+                module = self.task.model().train()
+            named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+            travels = {name: named[name] for name in (*self.trained, *self.averaged)}
+            with seeded(Key(0, 0)):
+                self._widths[streams] = derive(module, travels, x, streams)
+        return self._widths[streams]
+
+    @property
+    def clients(self) -> int:
+        """How many clients there are."""
+        return self.task.clients
+
+    def memory(self, params: Params, solver: Solver) -> int:
+        """Bytes that a client with these tensors needs for training; it also keeps where its round began."""
+        return client_memory(self, params, batch_size(solver), copies=1 + solver_copies(solver, params)).total
+
+    def _some(self) -> tuple[Tensor, Tensor]:
+        """Two samples to try things on: for training, or where there are none (at a server) for testing."""
+        data = self.task.data
+        samples = data.train if len(data.train) else data.test
+        return samples.x[:2], samples.y[:2]
+
+    def draws(self, key: Key, samples: int) -> Tensor | None:
+        """Random numbers to augment so many samples by, a row for each; none where the data is not augmented."""
+        augment = self.task.data.augment
+        if augment is None:
+            return None
+        return uniform(key, samples * augment.draws, device=self.device).view(samples, augment.draws)
+
+    def batch(self, rows: Tensor, draws: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Training samples by their numbers, augmented from ``draws`` where the data asks for that."""
+        x, y, augment = self.x[rows], self.y[rows], self.task.data.augment
+        return (x if augment is None or draws is None else augment(x, draws)), y
+
+    def _output(self, tensors: Params, x: Tensor) -> Tensor:
+        """The network's output with these tensors in it: ``torch.func.functional_call`` without its bookkeeping."""
+        self._put(tensors)
+        output: Tensor = self._module(x)
+        return output
+
+    def _put(self, tensors: Params) -> None:
+        for name, tensor in tensors.items():
+            for registry, attribute in self._places[name]:
+                registry[attribute] = tensor
+
+    def gradient(
+        self, params: Params, x: Tensor, y: Tensor, labels: Tensor | None = None, training: bool = True
+    ) -> tuple[Tensor, Params, Params]:
+        """Loss, gradients and the buffers that the forward pass changed, on one batch, in training mode or not.
+
+        Scores of labels for which ``labels`` has 0 count as 0.
+        """
+        leaves = {name: params[name].detach().requires_grad_() for name in self.trained}
+        buffers = {name: params[name].clone() for name in (*self.averaged, *self.counters)}
+        if training:
+            self.train_mode(alone=len(x) == 1)
+        else:
+            self._module.eval()
+        loss = self.task.loss(_only(self._output({**leaves, **buffers}, x), labels), y)
+        grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        filled = (torch.zeros_like(leaf) if g is None else g for g, leaf in zip(grads, leaves.values(), strict=True))
+        return loss.detach(), dict(zip(leaves, filled, strict=True)), buffers
+
+    def pure_gradient(
+        self, params: Params, x: Tensor, y: Tensor, labels: Tensor | None = None
+    ) -> tuple[Tensor, Params, Params]:
+        """The same as ``gradient``, for ``torch.vmap`` and ``torch.compile``; the mode must have been set."""
+
+        def loss(leaves: Params, others: Params) -> LossAndBuffers:
+            changed = {name: tensor.clone() for name, tensor in others.items()}
+            output = functional_call(self._module, {**leaves, **changed}, (x,))
+            return self.task.loss(_only(output, labels), y), changed
+
+        leaves = {name: params[name] for name in self.trained}
+        others = {name: params[name] for name in (*self.averaged, *self.counters)}
+        grads, (value, changed) = grad_and_value(loss, has_aux=True)(leaves, others)
+        return value, grads, changed
+
+    def train_mode(self, alone: bool) -> None:
+        """Training mode; with a sample alone, but for BatchNorm layers that would see a single value a channel."""
+        if not self._module.training or alone != self._alone:
+            lonely = self._lonely if alone else []
+            self._module.train()
+            self._alone = alone
+            for norm in lonely:
+                norm.eval()
+
+    @cached_property
+    def _lonely(self) -> list[nn.Module]:
+        """The BatchNorm layers that see a single value a channel of a sample that is alone."""
+        norms = [m for m in self._module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
+        found: list[nn.Module] = []
+
+        def look(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            if inputs[0].numel() == inputs[0].shape[1]:
+                found.append(norm)
+
+        with ExitStack() as stack, torch.no_grad():
+            for norm in norms:
+                stack.callback(norm.register_forward_pre_hook(look).remove)
+            self._module.eval()
+            self._output({**self._outline, **self._counts}, self.x[:1])
+        return found
+
+    def evaluate(self, params: Params, x: Tensor, y: Tensor, labels: Tensor | None = None) -> tuple[float, Tensor]:
+        """Mean loss, and for each sample whether the answer was right; ``labels`` as in ``gradient``."""
+        return self.judged(self.outputs(params, x), y, labels)
+
+    @torch.no_grad()
+    def outputs(self, params: Params, x: Tensor) -> Iterator[Tensor]:
+        """What the network gives in evaluation, batch by batch."""
+        chunk, network = self.task.statistics.size, self._deployed(params)
+        for start in range(0, len(x), chunk):
+            yield network(x[start : start + chunk])
+
+    def judged(self, outputs: Iterable[Tensor], y: Tensor, labels: Tensor | None = None) -> tuple[float, Tensor]:
+        """Mean loss of outputs, in batches, and for each sample whether it is right; ``labels`` as above."""
+        total, right, start = 0.0, [], 0
+        for output in outputs:
+            counted, ys = _only(output, labels), y[start : start + len(output)]
+            total += float(self.task.loss(counted, ys)) * len(ys)
+            right.append(self.task.correct(counted, ys))
+            start += len(ys)
+        return total / len(y), torch.cat(right)
+
+    @cached_property
+    def static(self) -> bool:
+        """Whether the network has static norms: then what it is evaluated by is the task's choice."""
+        return bool(static_norms(self._module))
+
+    def _deployed(self, params: Params) -> Callable[[Tensor], Tensor]:
+        """The network in evaluation; static norms take the statistics that the task says."""
+        if not isinstance(self.task.statistics, OfTraining) or not self.static:
+            self._module.eval()
+            return partial(self._output, params)
+        if self._settled is None or self._settled[0] is not params:
+            self._settled = params, self.settle(params)
+        return self._settled[1]
+
+    def settle(self, params: Params) -> nn.Module:
+        """A copy of the network whose static norms have the mean statistics of a pass over the training samples."""
+        network, draws = tracking(self._filled(params)), self.draws(fold(self.key, "settle"), len(self.x))
+        network = (stretch(network) if self._narrow(params) else network).train()
+        for rows in torch.split(torch.arange(len(self.x), device=self.device), self.task.statistics.size):
+            network(self.batch(rows, None if draws is None else draws[rows])[0])
+        return network.eval()
+
+    def flops(self, params: Params, rows: Tensor, keep: Params | None = None) -> Flops:
+        """Operations of one forward and backward pass, by torch's own counter; counted once for each shape.
+
+        It sees the products of a recurrence only where cuDNN does not do them all at once.
+        """
+        shapes = (len(rows), *(params[name].shape for name in self.trained))
+        if shapes not in self._flops:
+            counter, by_hand = FlopCounterMode(display=False), torch.backends.cudnn.flags(enabled=False)
+            with seeded(Key(0, 0)), torch.enable_grad(), by_hand, counter:
+                self.gradient({**self.local(), **params}, self.x[rows], self.y[rows])
+            layers = {name.partition(".")[2]: sum(ops.values()) for name, ops in counter.get_flop_counts().items()}
+            self._flops[shapes] = counter.get_total_flops(), layers
+        done, layers = self._flops[shapes]
+        if not keep:
+            return Flops(done, done)
+        shares = _shares({name: params[name] for name in self.trained}, keep)
+        return Flops(done, done - round(sum((1 - share) * layers.get(name, 0) for name, share in shares.items())))
+
+    def forward_flops(self, params: Params, rows: Tensor) -> int:
+        """Operations of evaluating so many samples, of which each takes as many as the first."""
+        shapes = ("forward", *(params[name].shape for name in self.trained))
+        if shapes not in self._flops:
+            with FlopCounterMode(display=False) as counter:
+                self.evaluate(params, self.x[rows[:1]], self.y[rows[:1]])
+            self._flops[shapes] = counter.get_total_flops(), {}
+        return len(rows) * self._flops[shapes][0]
+
+    def check(self, params: Params) -> None:
+        """Try one forward and backward pass on a few samples, so that a wrong model is found before any work."""
+        x, y = (tensor.to(self.device) for tensor in self._some())
+        with seeded(Key(0, 0)), watched(self._module) as layers:
+            try:
+                loss, _, _ = self.gradient({**params, **self.local()}, x, y)
+            except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
+                shape, where = "x".join(map(str, x.shape[1:])), f" at {layers[-1]}" if layers else ""
+                raise ConfigError(f"the model fails on a batch of samples of shape {shape}{where}: {error}") from error
+        if loss.dim() != 0 or not torch.isfinite(loss):
+            raise ConfigError(f"the loss of a batch must be one finite number, got {loss}: check model, loss and data")
+
+
+def _check_types(tensors: Params, names: Iterable[str]) -> None:
+    """Refuse tensors that travel, and are of a type in which sums and codecs would not be exact enough, or fail."""
+    wrong = {name: tensors[name].dtype for name in names if tensors[name].dtype not in TYPES}
+    for name, dtype in wrong.items():
+        raise ConfigError(
+            f"the model's tensor {name} is of {dtype}: models are trained in float32 or float64; build the network in "
+            "one of these (for messages of half precision there is Dense('float16'))"
+        )
+
+
+def _hollow(tensor: Tensor) -> Tensor:
+    """Zeros of a tensor's shape that take no memory."""
+    return tensor.detach().new_zeros(()).expand(tensor.shape)
+
+
+def _shares(weights: Params, keep: Params) -> dict[str, float]:
+    """Which share of its weights is held of each layer that has a mask; biases and norms hardly count in its cost."""
+    held, every = Counter[str](), Counter[str]()
+    for name, tensor in weights.items():
+        if tensor.dim() > 1:
+            held[_layer(name)] += int(keep[name].sum()) if name in keep else tensor.numel()
+            every[_layer(name)] += tensor.numel()
+    return {_layer(name): held[_layer(name)] / every[_layer(name)] for name in keep if every[_layer(name)]}
+
+
+def _layer(tensor: str) -> str:
+    """The layer that a tensor is of."""
+    return tensor.rpartition(".")[0]
+
+
+def _only(output: Tensor, labels: Tensor | None) -> Tensor:
+    """An output in which the scores of some labels are 0."""
+    return output if labels is None else output * labels
+
+
+def _places(module: nn.Module) -> dict[str, list[tuple[dict[str, Any], str]]]:
+    """Where in the module each tensor is registered; one that is tied stands in several places."""
+    names = {id(tensor): name for name, tensor in (*module.named_parameters(), *module.named_buffers())}
+    found: dict[str, list[tuple[dict[str, Any], str]]] = {name: [] for name in names.values()}
+    registries = [registry for part in module.modules() for registry in (part._parameters, part._buffers)]
+    for registry in registries:
+        for attribute, tensor in registry.items():
+            if tensor is not None:
+                found[names[id(tensor)]].append((registry, attribute))
+    return found

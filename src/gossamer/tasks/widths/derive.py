@@ -1,0 +1,73 @@
+"""The width rule of a network, derived from the network itself."""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from gossamer.core.errors import ConfigError
+from gossamer.tasks.widths.axes import Axis, Factor
+from gossamer.tasks.widths.base import Widths
+from gossamer.tasks.widths.dims import Dim, Unit, length, plain
+from gossamer.tasks.widths.trace import follow
+
+
+def derive(module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor, streams: bool = True) -> Widths:
+    """The rule for the tensors of a module that takes samples such as ``x``, from one forward pass on them.
+
+    ``streams`` ties what is added up, so that a residual stream has the same channels everywhere. Without it, every
+    layer has channels of its own and a sum adds up channels that do not belong together.
+    """
+    x = torch.cat([x, x]) if len(x) == 1 else x  # of which alone a batch norm could take no variance
+    try:
+        trace, output = follow(module, tensors, x, streams)
+    except ConfigError as error:
+        raise ConfigError(
+            *(f"the width rule cannot be derived: {mistake}; state it by hand" for mistake in error.mistakes)
+        ) from None
+    names = _Names()
+    known = {name: trace.dims(tensor) for name, tensor in tensors.items()}
+    axes = {
+        name: tuple(names.axis(name, number, dim) for number, dim in enumerate(dims)) for name, dims in known.items()
+    }
+    last = plain(output[-1]) if output else []
+    labels = [(name, number) for name, dims in known.items() for number, dim in enumerate(dims) if plain(dim) == last]
+    return Widths(tuple(names.sizes.items()), tuple(axes.items()), tuple(labels))
+
+
+class _Names:
+    """Groups are named after the first layer that has them."""
+
+    def __init__(self) -> None:
+        self.names: dict[int, str] = {}
+        self.sizes: dict[str, int] = {}
+
+    def axis(self, tensor: str, number: int, dim: Dim) -> Axis:
+        if length(dim) == 1:
+            return Axis((Factor(1),))
+        return Axis(_merged([self.factor(tensor, unit) for unit in plain(dim)]))
+
+    def factor(self, tensor: str, unit: Unit) -> Factor:
+        if unit.sum:
+            parts = tuple(self.axis(tensor, 0, part) for part in unit.sum)
+            return Factor(unit.size, None, parts if any(part.groups for part in parts) else ())
+        return Factor(unit.size, None if unit.fixed else self.name(tensor, unit))
+
+    def name(self, tensor: str, unit: Unit) -> str:
+        if id(unit) not in self.names:
+            layer = tensor.rpartition(".")[0] or tensor
+            taken = sum(1 for name in self.sizes if name == layer or name.startswith(f"{layer}#"))
+            self.names[id(unit)] = f"{layer}#{taken + 1}" if taken else layer
+            self.sizes[self.names[id(unit)]] = unit.size
+        return self.names[id(unit)]
+
+
+def _merged(factors: list[Factor]) -> tuple[Factor, ...]:
+    """Neighbouring factors that are kept whole, as one."""
+    found: list[Factor] = []
+    for factor in factors:
+        if found and not factor.groups and not found[-1].groups:
+            found[-1] = Factor(found[-1].size * factor.size)
+        else:
+            found.append(factor)
+    return tuple(found)

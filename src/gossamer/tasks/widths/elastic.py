@@ -1,0 +1,140 @@
+"""Layers that follow the width of their tensors, where torch's own remember the width that they were made with.
+
+A client that holds some channels puts narrower tensors into the network. Most layers take their sizes from these; layer
+norms (RMS norms too), norms with a group for each channel, convolutions in groups, recurrent layers and attention do
+not. Attention keeps its heads, each of which is narrower.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gossamer.tasks.widths.opened import CELLS
+
+CONVOLUTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
+    nn.Conv1d: F.conv1d,
+    nn.Conv2d: F.conv2d,
+    nn.Conv3d: F.conv3d,
+}
+Masks = Tensor | None
+
+
+def stretch(module: nn.Module) -> nn.Module:
+    """Have every layer of a module follow its tensors; whole, they compute what they did."""
+    for part in module.modules():
+        if type(part) is nn.LayerNorm and part.elementwise_affine:
+            part.forward = _layer_norm(part)  # type: ignore[assignment, method-assign]
+        elif type(part) is nn.RMSNorm and part.elementwise_affine:
+            part.forward = _root_norm(part)  # type: ignore[assignment, method-assign]
+        elif type(part) is nn.GroupNorm and part.num_groups == part.num_channels:
+            part.forward = _channel_norm(part)  # type: ignore[assignment, method-assign]
+        elif type(part) in CONVOLUTIONS and part.groups != 1 and part.padding_mode == "zeros":
+            part.forward = _convolution(part, CONVOLUTIONS[type(part)])
+        elif type(part) in CELLS and not part.proj_size:
+            part.forward = _recurrent(part)
+        elif type(part) is nn.MultiheadAttention and part.bias_k is None and not part.add_zero_attn:
+            part.forward = _attention(part)  # type: ignore[method-assign]
+        elif type(part) is nn.TransformerEncoderLayer:
+            part.activation_relu_or_gelu = 0  # without which torch has a short cut that goes by remembered widths
+        elif type(part) is nn.TransformerEncoder:
+            part.use_nested_tensor = False  # which only the short cut can read
+    return module
+
+
+def _layer_norm(norm: nn.LayerNorm) -> Callable[[Tensor], Tensor]:
+    return lambda x: F.layer_norm(x, norm.weight.shape, norm.weight, norm.bias, norm.eps)
+
+
+def _root_norm(norm: nn.RMSNorm) -> Callable[[Tensor], Tensor]:
+    return lambda x: F.rms_norm(x, norm.weight.shape, norm.weight, norm.eps)
+
+
+def _channel_norm(norm: nn.GroupNorm) -> Callable[[Tensor], Tensor]:
+    return lambda x: F.group_norm(x, x.shape[1], norm.weight, norm.bias, norm.eps)
+
+
+def _convolution(conv: Any, apply: Callable[..., Tensor]) -> Callable[[Tensor], Tensor]:
+    def forward(x: Tensor) -> Tensor:
+        groups = x.shape[1] // conv.weight.shape[1]
+        return apply(x, conv.weight, conv.bias, conv.stride, conv.padding, conv.dilation, groups)
+
+    return forward
+
+
+def _recurrent(rnn: Any) -> Callable[..., Any]:
+    run = rnn.forward
+
+    def forward(*args: Any, **named: Any) -> Any:
+        rnn.input_size, rnn.hidden_size = rnn.weight_ih_l0.shape[1], rnn.weight_hh_l0.shape[1]
+        return run(*args, **named)
+
+    return forward
+
+
+def _attention(layer: nn.MultiheadAttention) -> Callable[..., tuple[Tensor, Tensor | None]]:
+    whole = layer.forward
+
+    def forward(
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        key_padding_mask: Masks = None,
+        need_weights: bool = True,
+        attn_mask: Masks = None,
+        average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        if layer.out_proj.weight.shape[1] == layer.embed_dim == query.shape[-1]:
+            more = (key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal)
+            return whole(query, key, value, *more)
+        turned = not layer.batch_first and query.dim() == 3
+        sides = [x.transpose(0, 1) if turned else x for x in (query, key, value)]
+        q, k, v = (_heads(layer, x, *of) for x, of in zip(sides, _projections(layer), strict=True))
+        mask, drop = _mask(attn_mask, key_padding_mask, q), layer.dropout if layer.training else 0.0
+        weights = _weights(q, k, mask, drop) if need_weights else None
+        mixed = F.scaled_dot_product_attention(q, k, v, mask, drop) if weights is None else weights @ v
+        out = layer.out_proj(mixed.transpose(-3, -2).flatten(-2))
+        told = weights.mean(-3) if weights is not None and average_attn_weights else weights
+        return out.transpose(0, 1) if turned else out, told
+
+    return forward
+
+
+def _weights(q: Tensor, k: Tensor, mask: Masks, drop: float) -> Tensor:
+    """How much each place heeds each other one."""
+    scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
+    return F.dropout((scores if mask is None else scores + mask).softmax(-1), drop)
+
+
+def _projections(layer: nn.MultiheadAttention) -> list[tuple[Tensor, Tensor | None]]:
+    """Weights and biases for queries, keys and values."""
+    packed = layer.in_proj_weight
+    weights = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight) if packed is None else packed.chunk(3)
+    biases = (None, None, None) if layer.in_proj_bias is None else layer.in_proj_bias.chunk(3)
+    return list(zip(weights, biases, strict=True))
+
+
+def _heads(layer: nn.MultiheadAttention, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """[..., heads, places, head's size]."""
+    found = F.linear(x, weight, bias)
+    return found.view(*found.shape[:-1], layer.num_heads, -1).transpose(-3, -2)
+
+
+def _mask(places: Masks, padding: Masks, q: Tensor) -> Masks:
+    """What is added to all scores: both masks as numbers, where True leaves a place out."""
+    found = None if places is None else _added(places, q)
+    if found is not None and found.dim() == 3 and q.dim() == 4:
+        found = found.view(*q.shape[:2], *found.shape[1:])
+    if padding is None:
+        return found
+    padded = _added(padding, q)[..., None, None, :]
+    return padded if found is None else found + padded
+
+
+def _added(mask: Tensor, like: Tensor) -> Tensor:
+    if mask.dtype != torch.bool:
+        return mask.to(like.dtype)
+    return torch.zeros(mask.shape, dtype=like.dtype, device=mask.device).masked_fill(mask, -torch.inf)

@@ -1,0 +1,196 @@
+"""``gossamer deploy``: the apps that are written, what is refused, and one real network."""
+
+import json
+import runpy
+import sys
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from helpers.paths import ROOT
+
+pytest.importorskip("flwr")
+
+from gossamer import METHODS, ConfigError
+from gossamer.cli import main
+from gossamer.cli.deploy import NEW, Deployment, plan, write_app
+from gossamer.cli.run import read
+from gossamer.runs.folder import read_about, read_metrics
+
+FLEET = ROOT / "examples/fleet.toml"
+DEPLOYED = sorted(name for name, recipe in METHODS.items() if not recipe().pooled)
+OTHER_PARTS = [
+    ["fedavg", "--lr", "0.2", "--codec", "eden:2", "--set", "solver.momentum=0.9"],
+    ["fedavg", "--set", "solver.schedule=exponential:0.9", "--down", "dense:float16"],
+    ["fedprox", "--set", "codec.dtype=float16"],
+    ["fedmrn", "--alpha", "0.02", "--set", "codec.min_dim=1"],
+    ["heterofl", "--capacities", "1,1/2,200kB"],
+    ["fedrolex", "--fleet", str(FLEET)],
+]
+
+
+def planned(words: list[str]) -> Deployment:
+    asked = read(words, NEW)
+    assert asked is not None
+    return plan(asked, resume=False, out=None)
+
+
+@pytest.fixture
+def own_files(tmp_path: Path) -> Path:
+    (tmp_path / "my_task.py").write_text(
+        "import torch\nfrom gossamer import Task\n\n"
+        "def task(client, settings):\n"
+        "    x = torch.arange(40.0).view(20, 2)\n"
+        "    arrays = (x, (x[:, 0] > 20).long())\n"
+        "    return Task.of(lambda: torch.nn.Linear(2, 2), arrays, arrays, clients=4)\n"
+    )
+    (tmp_path / "my_method.py").write_text(
+        "from gossamer import fedavg\n\ndef mine(lr: float = 0.5):\n    return fedavg(lr=lr)\n"
+    )
+    return tmp_path
+
+
+def loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """The app's names, as Flower would load it."""
+    monkeypatch.syspath_prepend(str(folder))
+    for name in ("my_task", "my_method", "my_parts"):
+        sys.modules.pop(name, None)
+    return runpy.run_path(str(folder / "app.py"))
+
+
+@pytest.mark.parametrize("words", [*([name] for name in DEPLOYED), *OTHER_PARTS], ids=" ".join)
+def test_an_app_has_the_method_that_was_asked_for(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = planned(words)
+    write_app(tmp_path / "app", asked)
+    names = loaded(tmp_path / "app", monkeypatch)
+    assert names["method"] == asked.method
+    assert names["task"](0, {}).describe() == asked.task.describe()
+
+
+def test_an_app_takes_files_along(own_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = planned([f"{own_files}/my_method.py:mine", "--lr", "0.25", "--task", f"{own_files}/my_task.py:task"])
+    write_app(own_files / "app", asked)
+    names = loaded(own_files / "app", monkeypatch)
+    assert names["method"] == asked.method
+    assert names["task"](None, {}).clients == asked.settings.nodes == 4
+    assert "my_task.py" in (own_files / "app/README.md").read_text()
+
+
+def test_an_app_takes_the_files_of_parts_along(own_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (own_files / "my_parts.py").write_text(
+        "from dataclasses import dataclass\nfrom gossamer import SGD, Mean\n\n"
+        "@dataclass(frozen=True)\nclass Mine(Mean):\n    far: float = 1.0\n\n"
+        "@dataclass(frozen=True)\nclass Steps(SGD):\n    lr: float = 0.5\n"
+    )
+    parts = ["--server", f"{own_files}/my_parts.py:Mine", "--solver", f"{own_files}/my_parts.py:Steps"]
+    asked = planned(["fedavg", *parts, "--lr", "0.25", "--task", f"{own_files}/my_task.py:task"])
+    write_app(own_files / "app", asked)
+    assert (own_files / "app/my_parts.py").read_text() == (own_files / "my_parts.py").read_text()
+    method = loaded(own_files / "app", monkeypatch)["method"]
+    assert method.describe() == asked.method.describe()
+    assert (type(method.server).__module__, method.solver.lr) == ("my_parts", 0.25)
+
+
+def test_two_files_of_one_name_are_refused(own_files: Path) -> None:
+    (own_files / "other").mkdir()
+    (own_files / "other/my_task.py").write_text("from gossamer import Mean\n\nclass Mine(Mean):\n    pass\n")
+    words = ["--server", f"{own_files}/other/my_task.py:Mine", "--task", f"{own_files}/my_task.py:task"]
+    with pytest.raises(ConfigError, match="two files have one name"):
+        write_app(own_files / "app", planned(["fedavg", *words]))
+
+
+def test_an_apps_configuration_is_that_of_the_run(tmp_path: Path) -> None:
+    assert (
+        main(["deploy", "new", str(tmp_path / "x"), "fedavg", "--rounds", "7", "--deadline", "5", "--nodes", "4"]) == 0
+    )
+    config = tomllib.loads((tmp_path / "x/pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert (config["rounds"], config["deadline"], config["nodes"], config["resume"]) == (7, 5.0, 4, False)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["try", "centralised"], ["cannot be deployed"]),
+        (
+            ["try", "nope", "--nodes", "0", "--deadline", "x"],
+            ["unknown method", "--nodes must be", "--deadline must be"],
+        ),
+        (
+            ["try", "fedavg", "--min-replies", "2", "--wait", "-1"],
+            ["--min-replies must be in (0, 1]", "--wait must be"],
+        ),
+        (["try", "fedavg", "--clients", "3"], ["unknown flag --clients"]),
+        (["try", "fedavg", "--per-round", "9"], ["--per-round is 9"]),
+        (["new", "fedavg"], ["name a method first"]),
+        (["nonsense"], ["no such command"]),
+        (["keys", "keys", "--host", "http://here"], ["a host must be"]),
+    ],
+    ids=lambda words: " ".join(words),
+)
+def test_mistakes_are_named_and_nothing_is_written(
+    words: list[str],
+    said: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["deploy", *words]) == 2
+    told = capsys.readouterr().err
+    assert all(piece in told for piece in said)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_an_app_cannot_import_is_refused(own_files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (own_files / "app.py").write_text((own_files / "my_task.py").read_text())
+    task = ["fedavg", "--task", f"{own_files}/app.py:task"]
+    for words in (["new", str(own_files / "x"), *task], ["try", *task, "--out", str(own_files / "x")]):
+        assert main(["deploy", *words]) == 2
+        assert "rename the file" in capsys.readouterr().err
+        assert not (own_files / "x").exists()
+
+
+def test_an_app_is_never_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["deploy", "new", str(tmp_path / "x"), "fedavg"]
+    assert main(words) == 0
+    assert main(words) == 2
+    assert "is not empty" in capsys.readouterr().err
+
+
+def test_keys_are_written_for_every_node(tmp_path: Path) -> None:
+    assert main(["deploy", "keys", str(tmp_path), "--host", "link.example.org", "--nodes", "2"]) == 0
+    found = {path.name for path in tmp_path.iterdir()}
+    assert found == {"ca.crt", "server.pem", "server.key", "node-0", "node-0.pub", "node-1", "node-1.pub"}
+
+
+@pytest.mark.parametrize("command", [["try"], ["new", "x"], []])
+def test_help(command: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["deploy", *command, *(["fedmrn"] if command else []), "--help"]) == 0
+    told = capsys.readouterr().out
+    assert ("--alpha" in told and "--deadline" in told) if command else "deploy COMMAND" in told
+
+
+@pytest.mark.network
+def test_a_real_network_computes_what_the_simulator_computes(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = ["fedavg", "--rounds", "1", "--epochs", "1", "--split", "iid"]
+    deployed, simulated = tmp_path / "deployed", tmp_path / "simulated"
+    assert main(["deploy", "try", *common, "--nodes", "2", "--out", str(deployed), "--deadline", "120"]) == 0
+    assert main(["run", *common, "--clients", "2", "--executor", "one-by-one", "--out", str(simulated)]) == 0
+    model = "checkpoints/1/server.safetensors"
+    assert (deployed / model).read_bytes() == (simulated / model).read_bytes()
+    (record,), (wanted,) = read_metrics(deployed), read_metrics(simulated)
+    for name in set(wanted) - {"seconds", "memory_bytes"}:
+        assert record[name] == wanted[name], name
+    assert all(0 < added < 20_000 for added in record["bytes_flower"].values())
+    assert read_about(deployed)["executor"] == "flower"
+    capsys.readouterr()
+    assert main(["show", str(deployed), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["state"] == "finished"
+    assert main(["resume", str(deployed)]) == 0
+    assert "finished already" in capsys.readouterr().err

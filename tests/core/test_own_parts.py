@@ -1,0 +1,175 @@
+"""Parts of the user's own: old ones are refused by name, flags reach them, and their errors say where they arose."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gossamer import SGD, ConfigError, Dense, Full, Mean, Method, PowerOfChoice, fedavg, ifca, simulate
+from gossamer.cli import main
+from gossamer.parts.servers import MeasuredServer
+from gossamer.runs.folder import read_about
+from gossamer.runs.report import tables
+from gossamer.testing import check_server, tiny_task
+
+
+def old(base: type, **members: Any) -> Any:
+    return type("Mine", (base,), {"__module__": "mine", **members})()
+
+
+@pytest.mark.parametrize(
+    ("part", "told"),
+    [
+        ({"server": Mean}, "server: Mean is a class: write Mean()"),
+        ({"solver": Mean()}, "solver must be a gossamer Solver, got Mean, which is a Server"),
+        (
+            {"server": old(Mean, notes=lambda self, state, acc: {})},
+            "server Mine: it has the interface of version 0.1: notes is now MeasuredServer.measure(state, acc)",
+        ),
+        (
+            {"server": old(object, notes=None, empty=None)},
+            "server must be a gossamer Server, got Mine: it has the interface of version 0.1: "
+            "notes is now MeasuredServer.measure(state, acc); empty is now begin(state, assigned)",
+        ),
+        (
+            {"server": old(Mean, weigh=lambda self, samples, batches: 1.0)},
+            "server Mine: weigh is called with (arrival), and takes (samples, batches)",
+        ),
+        (
+            {"solver": old(SGD, begin=lambda self, start, state, steps: {})},
+            "solver Mine: begin is called with (start, sections, memory, steps), and takes (start, state, steps)",
+        ),
+        (
+            {"solver": old(SGD, end=lambda self, carry: {})},
+            "solver Mine: end is called with (carry, info), and takes (carry)",
+        ),
+        (
+            {"server": old(Mean, measure=lambda self, state, acc: {})},
+            "server Mine: measure is called only where a part extends MeasuredServer: add that base",
+        ),
+        (
+            {"codec": old(Dense, encode_with=lambda self, *args: None)},
+            "codec Mine: encode_with is called only where a part extends CodecMemory: add that base",
+        ),
+    ],
+)
+def test_what_is_no_part_or_an_old_one_is_refused_before_any_work(part: dict[str, Any], told: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        fedavg().with_parts(**part)
+    assert str(error.value) == told
+
+
+def test_new_members_may_be_overridden_and_take_more() -> None:
+    @dataclass(frozen=True)
+    class Mine(Mean):
+        def weigh(self, arrival: Any, scale: float = 2.0) -> float:
+            return scale * super().weigh(arrival)
+
+    fedavg().with_parts(server=Mine())
+
+
+def test_a_recipe_that_was_not_called_and_parts_that_are_no_exchange_are_told() -> None:
+    with pytest.raises(ConfigError, match=r"must be a gossamer Method, got a function: write fedavg\(\)"):
+        simulate(fedavg, tiny_task(), rounds=1)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"write compose\(view, solver"):
+        Method(Full(), SGD(), Dense(), Mean())  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=r"channel must be a Channel, got 'lossy:0\.1'"):
+        simulate(fedavg(), tiny_task(), rounds=1, channel="lossy:0.1")
+
+
+def test_losses_of_several_models_are_not_asked_for() -> None:
+    with pytest.raises(ConfigError, match="asks for losses of the global model, and this method has several"):
+        simulate(ifca().with_parts(sampler=PowerOfChoice(4)), tiny_task(), rounds=1)
+
+
+OWN = """
+from dataclasses import dataclass
+from gossamer import SGD, Mean
+
+@dataclass(frozen=True)
+class Steps(SGD):
+    lr: float = 0.5
+
+@dataclass(frozen=True)
+class Sick(Mean):
+    where: str = "finish"
+
+    def fold(self, acc, arrival):
+        if self.where == "fold":
+            raise KeyError("fever")
+        return super().fold(acc, arrival)
+
+    def finish(self, state, acc, clock):
+        if self.where == "finish":
+            raise KeyError("fever")
+        return super().finish(state, acc, clock)
+
+def folding():
+    return Sick(where="fold")
+"""
+RUN = ["--rounds", "1", "--clients", "4", "--epochs", "1", "--executor", "one-by-one", "--out", "run"]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(OWN)
+    return tmp_path
+
+
+@pytest.mark.parametrize(("given", "lr"), [([], 0.5), (["--lr", "0.003"], 0.003)])
+def test_flags_reach_a_part_with_fields_of_their_names(place: Path, given: list[str], lr: float) -> None:
+    assert main(["run", "fedavg", "--solver", "own.py:Steps", *given, *RUN]) == 0
+    assert f"Steps(lr={lr}, epochs=1," in read_about(Path("run"))["method"]["solver"]
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("fedprox --mu 0.5 --solver own.py:Steps", "--mu changes nothing with --solver own.py:Steps"),
+        ("fedavg --weights uniform --server own.py:folding", "--weights changes nothing with --server own.py:folding"),
+        ("fedprox --mu -1", "--mu: SGD.proximal must not be negative, got -1.0"),
+    ],
+)
+def test_flags_that_do_nothing_or_wrong_are_named(
+    place: Path, capsys: pytest.CaptureFixture[str], line: str, told: str
+) -> None:
+    assert main(["run", *line.split(), *RUN]) == 2
+    assert f"gossamer: {told}" in capsys.readouterr().err
+    assert not Path("run").exists()
+
+
+@pytest.mark.parametrize(("part", "line"), [("Sick", 20), ("folding", 15)])
+def test_an_error_in_a_part_says_where_it_is(
+    place: Path, capsys: pytest.CaptureFixture[str], part: str, line: int
+) -> None:
+    assert main(["run", "fedavg", "--server", f"own.py:{part}", *RUN]) == 1
+    told = capsys.readouterr().err.splitlines()[-1]
+    assert "KeyError: 'fever'" in told
+    assert told.endswith(f"(own.py, line {line}); --debug shows the traceback")
+    assert main(["run", "fedavg", "--server", f"own.py:{part}", *RUN[:-2], "--out", "again", "--debug"]) == 1
+    assert "Traceback" in capsys.readouterr().err
+
+
+def test_runs_of_one_method_are_told_apart_by_their_parts() -> None:
+    one, other = (simulate(method, tiny_task(), rounds=1) for method in (fedavg(lr=0.1), fedavg(lr=0.2)))
+    both = [one.summary(), other.summary()]
+    assert tables.differences(both, [one.about["method"], other.about["method"]]) == ["solver"]
+    assert tables.differences(both, [one.about["method"], one.about["method"]]) == []
+
+
+@dataclass(frozen=True)
+class Measured(Mean, MeasuredServer):
+    """Figures that go wrong where nothing arrived, or cannot be kept."""
+
+    odd: bool = False
+
+    def measure(self, state: Any, acc: Any) -> Any:
+        return {"odd": object()} if self.odd else {"samples": 1 / acc.weight}
+
+
+@pytest.mark.parametrize(("odd", "told"), [(False, "nothing arrived"), (True, "the figure odd")])
+def test_a_measure_that_fails_is_found(odd: bool, told: str) -> None:
+    with pytest.raises(AssertionError, match=told):
+        check_server(Measured(odd=odd))

@@ -1,0 +1,68 @@
+"""Layouts and parts: what a client takes of the model goes back to where it came from."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gossamer import ConfigError, Layout, Part
+from gossamer.core.types import Params
+
+
+def test_a_layout_is_in_name_order_and_undoes_itself() -> None:
+    params = {"b": torch.arange(6.0).view(2, 3), "a": torch.tensor([9.0])}
+    layout = Layout.of(params)
+    vector = layout.flatten(params)
+    assert vector.tolist() == [9, 0, 1, 2, 3, 4, 5]
+    assert layout.size == 7
+    back = layout.unflatten(vector)
+    assert all(torch.equal(back[name], params[name]) for name in params)
+
+
+def test_a_model_of_two_precisions_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"one floating-point type, got torch.float32, torch.float64"):
+        Layout.of({"a": torch.zeros(1), "b": torch.zeros(1, dtype=torch.float64)})
+
+
+@st.composite
+def parts(draw: st.DrawFn) -> tuple[Params, Part]:
+    """A small model and a slice of it with a mask inside."""
+    rows, columns = draw(st.integers(1, 5)), draw(st.integers(1, 5))
+    params = {"w": torch.arange(1.0, rows * columns * 2 + 1).view(rows, columns, 2), "b": torch.arange(1.0, rows + 1)}
+    subset = st.lists(st.integers(0, rows - 1), min_size=1, unique=True)
+    index = torch.tensor(draw(subset))
+    columns_kept = draw(st.none() | st.lists(st.integers(0, columns - 1), min_size=1, unique=True))
+    second = None if columns_kept is None else torch.tensor(columns_kept)
+    part = Part(index={"w": (index, second), "b": (index,)})
+    keep = {
+        n: torch.tensor(draw(st.lists(st.integers(0, 1), min_size=t.numel(), max_size=t.numel()))).view(t.shape)
+        for n, t in part.take(params).items()
+    }
+    return params, Part(part.index, keep if draw(st.booleans()) else {}, keep if draw(st.booleans()) else {})
+
+
+@given(parts())
+def test_take_and_spread_against_plain_indexing(drawn: tuple[Params, Part]) -> None:
+    params, part = drawn
+    held = part.take(params)
+    spread = part.spread({name: torch.ones_like(t) for name, t in held.items()}, params)
+    for name, tensor in params.items():
+        ends = [np.arange(n) for n in tensor.shape]
+        for dim, positions in enumerate(part.index[name]):
+            if positions is not None:
+                ends[dim] = positions.numpy()
+        at = np.ix_(*ends)
+        keep = part.keep[name].numpy() if name in part.keep else 1
+        counts = part.count[name].numpy() if name in part.count else keep
+        wanted = np.zeros(tensor.shape)
+        wanted[at] = counts
+        assert np.array_equal(held[name].numpy(), tensor.numpy()[at] * keep)
+        assert np.array_equal(spread[name].numpy(), wanted)
+        assert np.array_equal(part.coverage(params)[name].numpy(), wanted)
+
+
+def test_the_whole_model_is_taken_without_a_copy() -> None:
+    params = {"w": torch.zeros(3)}
+    assert Part().take(params)["w"] is params["w"]
+    assert Part().whole

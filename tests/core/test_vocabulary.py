@@ -1,0 +1,64 @@
+"""The vocabulary stays small: few members to a part, and nothing that names a kind of part where parts meet."""
+
+import ast
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import gossamer
+from gossamer.parts.codecs import Codec
+from gossamer.parts.samplers import Sampler
+from gossamer.parts.servers import BoundServer, Server
+from gossamer.parts.solvers import Solver
+from gossamer.parts.views import BoundView, View
+from gossamer.runs.report import REPORTS
+
+SOURCE = Path(inspect.getfile(gossamer)).parent
+MEETING = SOURCE / "core/bound.py"
+KINDS = {
+    "personal", "by_value", "own", "nested", "places", "visit", "known", "revised", "origin", "met", "masks",
+}  # fmt: skip
+"""Words of version 0.1 that named a kind of part."""
+
+
+@pytest.mark.parametrize("base", [View, BoundView, Solver, Codec, Server, BoundServer, Sampler])
+def test_a_part_has_few_members(base: type) -> None:
+    members = {name for name in dir(base) if not name.startswith("_")}
+    assert len(members) <= 8, sorted(members)
+
+
+def test_parts_meet_in_one_short_file() -> None:
+    assert len(MEETING.read_text().splitlines()) <= 300
+
+
+def attributes(file: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Attribute):
+            yield node.attr
+
+
+REPORTING = [
+    SOURCE / "runs/summary.py",
+    SOURCE / "cli/inspect.py",
+    *(SOURCE / f"runs/report/{name}.py" for name in ("base", "page", "tables")),
+]
+
+
+@pytest.mark.parametrize("file", REPORTING, ids=lambda file: file.stem)
+def test_tables_and_pages_know_no_figures_by_name(file: Path) -> None:
+    words = {node.value for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Constant)}
+    imported = {
+        name.name.rpartition(".")[2]
+        for node in ast.walk(ast.parse(file.read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        for name in node.names
+    }
+    assert not {*REPORTS} & (words | imported | {*attributes(file)})
+    assert not KINDS & {*attributes(file)}
+
+
+@pytest.mark.parametrize("file", [MEETING, *sorted((SOURCE / "engines").rglob("*.py"))], ids=lambda file: file.stem)
+def test_engines_know_no_kind_of_part(file: Path) -> None:
+    assert not KINDS & {*attributes(file)}

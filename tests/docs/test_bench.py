@@ -1,0 +1,114 @@
+"""The scripts in bench/ can be imported, and the cheap ones run, at the smallest size; nothing is timed here."""
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from gossamer import Task
+from gossamer.engines.executors import threads
+from gossamer.tasks.nets import build
+from helpers.paths import ROOT
+
+BENCH = ROOT / "bench"
+ELSEWHERE = {"fedjax", "flower_app", "pfl"}
+"""Other simulators, which have environments of their own."""
+Script = Callable[..., ModuleType]
+
+
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
+    """A script of a folder as a module, with ``sys.argv`` for its ``main``; their names are everybody's afterwards."""
+    before = set(sys.modules)
+
+    def find(name: str, *words: str, folder: Path = BENCH) -> ModuleType:
+        monkeypatch.syspath_prepend(str(folder))
+        monkeypatch.setattr(sys, "argv", [name, *words])
+        return importlib.import_module(name)
+
+    with threads(1):  # which scripts set, too
+        yield find
+    for name in set(sys.modules) - before:
+        if str(BENCH) in (getattr(sys.modules[name], "__file__", None) or ""):
+            del sys.modules[name]
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.stem for path in folder.glob("*.py"))
+
+
+@pytest.mark.parametrize("name", names(BENCH))
+def test_a_script_can_be_imported(name: str, script: Script) -> None:
+    found = script(name)
+    assert found.__doc__
+    assert callable(getattr(found, "main", None)) or name in ("held", "stopwatch")
+
+
+@pytest.mark.parametrize(
+    "name", [*names(BENCH / "speed"), *(f"systems.{n}" for n in names(BENCH / "speed/systems") if n not in ELSEWHERE)]
+)
+def test_the_comparison_can_be_imported(name: str, script: Script) -> None:
+    assert script(name, folder=BENCH / "speed").__doc__
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "told"),
+    [
+        ("codec_speed", ("--size", "500", "--repeats", "1"), "Ternary()"),
+        ("masked_noise", ("--millions", "0.001"), "MaskedNoise(signed=True"),
+        ("perm_scale", ("--alone", "--clients", "6", "--keep", "3", "--rounds", "2"), '"mixing"'),
+    ],
+)
+def test_cheap_scripts_run(
+    name: str, words: tuple[str, ...], told: str, script: Script, capsys: pytest.CaptureFixture[str]
+) -> None:
+    script(name, *words).main()
+    assert told in capsys.readouterr().out
+
+
+def test_submodels(script: Script, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    found, shape = script("submodels", "--repeats", "1"), torch.Size([3, 8, 8])
+    monkeypatch.setattr(found, "SHAPE", shape)
+    monkeypatch.setattr(found, "BATCH", 2)
+    monkeypatch.setattr(found, "build", lambda *_: build("mlp", shape, 10))
+    found.main()
+    said = capsys.readouterr().out
+    assert all(f"| {share} |" in said for share in ("1", "1/2", "1/16"))
+    assert "a round, times as fast" in said
+
+
+def test_fedspa_masks(script: Script, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    found = script("fedspa_masks", "--models", "lenet5", "--repeats", "1", "--no-folding")
+    monkeypatch.setitem(found.SETTINGS, "lenet5", found.Setting(20, (1, 28, 28), 5, 1))
+    found.main()
+    found.folding("cpu", 1, "lenet5", 2)
+    said = capsys.readouterr().out
+    assert "| `lenet5` | 20 | 1 |" in said
+    assert "folding 2 messages" in said
+
+
+def test_perm_rounds(script: Script, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    found = script("perm_rounds", "--settings", "synthetic", "--repeats", "1")
+    monkeypatch.setitem(found.SETTINGS, "synthetic", lambda device: Task.named("two-populations", clients=4))
+    monkeypatch.setattr(found, "STEPS", 1)
+    found.main()
+    assert "| perm, all samples, own half |" in capsys.readouterr().out
+
+
+def test_sensing(script: Script, capsys: pytest.CaptureFixture[str]) -> None:
+    found = script("sensing")
+    found.server("hadamard", 100, 64, 2)
+    found.device(100, 0.5)
+    said = capsys.readouterr().out
+    assert "hadamard, 100 entries kept, 64 measurements" in said
+    assert "100 entries, S/n = 0.5: gaussian" in said
+
+
+def test_many_clients(script: Script, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = script("scale", folder=BENCH / "speed")
+    monkeypatch.setattr(found, "REGISTERED", 20)
+    assert found.start("dirichlet:0.3") == {"clients": 20}

@@ -1,0 +1,313 @@
+"""What the documentation says is true: its code runs, its commands work, its links and tables are whole."""
+
+import ast
+import inspect
+import json
+import os
+import re
+import runpy
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import NamedTuple
+
+import pytest
+
+from gossamer import METHODS, Options, fedavg, simulate
+from gossamer.cli import flags, main
+from gossamer.runs.folder import read_metrics
+from gossamer.testing import tiny_task
+from helpers.paths import ROOT
+
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")])
+FENCE = re.compile(r"(?P<lead>[^\n]*(?:\n[^\n]+)*)\n\n```(?P<language>\w*)\n(?P<body>.*?)^```$", re.M | re.S)
+
+
+class Block(NamedTuple):
+    """A fenced block, and the paragraph before it."""
+
+    lead: str
+    language: str
+    body: str
+
+    @property
+    def commands(self) -> list[str]:
+        return [line.removeprefix("$ ") for line in self.body.splitlines() if line.startswith("$ ")]
+
+    @property
+    def output(self) -> list[str]:
+        return [line for line in self.body.splitlines() if line and not line.startswith("$ ")]
+
+
+def read(page: str) -> str:
+    return (ROOT / page).read_text()
+
+
+def blocks(page: str, language: str) -> list[Block]:
+    found = [Block(match["lead"], match["language"], match["body"]) for match in FENCE.finditer(read(page))]
+    assert len(found) == read(page).count("\n```") // 2, f"{page}: a fenced block needs a blank line before it"
+    return [block for block in found if block.language == language]
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder to work in, with the examples beside."""
+    shutil.copytree(ROOT / "examples", tmp_path / "examples", ignore=shutil.ignore_patterns("__pycache__"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# Python.
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        "docs/python.md",
+        "docs/methods.md",
+        "docs/data.md",
+        "docs/submodels.md",
+        "docs/stability.md",
+        "docs/personal.md",
+        "docs/perm.md",
+        "docs/wireless.md",
+        "docs/planning.md",
+    ],
+)
+def test_the_python_on_a_page_runs(page: str, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("page")
+    monkeypatch.setitem(sys.modules, "page", module)  # so that what is defined on the page can be pickled
+    found = blocks(page, "python")
+    assert found
+    for block in found:
+        exec(compile(block.body, page, "exec"), vars(module))
+
+
+def test_the_python_in_the_readme_is_the_quickstart_whole() -> None:
+    assert [block.body for block in blocks("README.md", "python")] == [read("examples/quickstart.py")]
+
+
+def test_the_quickstart_prints_what_the_readme_says(capsys: pytest.CaptureFixture[str]) -> None:
+    runpy.run_path(str(ROOT / "examples/quickstart.py"), run_name="__main__")
+    said = re.search(r"It prints `(accuracy [^`]+ bytes [^`]+)`", read("README.md"))
+    assert said is not None
+    assert shape(said[1]) == shape(capsys.readouterr().out)
+
+
+def test_the_quickstart_has_fewer_than_twenty_lines_of_code() -> None:
+    text = read("examples/quickstart.py")
+    docstring = ast.parse(text).body[0]
+    code = [line for line in text.splitlines()[docstring.end_lineno :] if line.strip() and line.strip()[0] != "#"]
+    assert len(code) < 20
+
+
+# Commands.
+
+
+def shape(line: str) -> str:
+    """A line of output without what may differ from one machine or moment to the next."""
+    line = re.sub(r"^executor +(one-by-one|side-by-side) ", "executor # ", line)
+    return re.sub(r"\s+", " ", re.sub(r"[\d,:]*\d(\.\d+)?( [kMGT]?B)?", "#", line)).strip()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "page",
+    [
+        "README.md",
+        "docs/command-line.md",
+        "docs/submodels.md",
+        "docs/personal.md",
+        "docs/perm.md",
+        "docs/wireless.md",
+        "docs/planning.md",
+    ],
+)
+def test_the_commands_on_a_page_work(page: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = blocks(page, "console")
+    assert any(command.startswith("gossamer") for block in found for command in block.commands)
+    for block in found:
+        printed = ""
+        for command in block.commands:
+            if command.startswith("gossamer "):
+                assert main(shlex.split(command)[1:]) == 0, command
+                printed += "\n".join(capsys.readouterr()) + "\n"
+        printed_shapes = {shape(line) for line in printed.splitlines()}
+        assert [line for line in block.output if shape(line) not in printed_shapes] == []
+
+
+def test_the_mistakes_on_the_page_are_answered_as_it_shows(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (block,) = (block for block in blocks("docs/command-line.md", "") if block.commands)
+    assert main(shlex.split(block.commands[0])[1:]) == 2
+    assert capsys.readouterr().err.splitlines() == block.output
+    assert not (place / "runs").exists()
+
+
+def test_own_recipe_has_its_flags_with_their_meanings(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["methods", "examples/own_recipe.py:my_recipe"]) == 0
+    shown = capsys.readouterr().out
+    for words in ("--equal/--no-equal", "--decay", "what each round multiplies the learning rate by"):
+        assert words in shown
+    assert main(shlex.split("run examples/own_recipe.py:my_recipe --no-equal --rounds 1 --clients 3 --out r")) == 0
+    assert "Mean(weights='samples'" in json.loads((place / "r/run.json").read_text())["method"]["server"]
+
+
+def test_make_run_and_make_test_are_where_a_reader_looks_first() -> None:
+    shown = [command for block in blocks("README.md", "console") for command in block.commands]
+    targets = re.findall(r"^(\w+):", read("Makefile"), re.M)
+    for target in ("run", "test"):
+        assert f"make {target}" in shown
+        assert target in targets
+
+
+# Add a codec in ten minutes, to the letter.
+
+
+@pytest.mark.slow
+def test_the_ten_minute_codec_works(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    commands = list(follow(blocks_of_section("CONTRIBUTING.md", "## Add a codec in ten minutes"), tmp_path))
+    assert [command.partition(" ")[0] for command in commands] == ["pytest", "gossamer", "gossamer", "gossamer", "make"]
+
+    python("-m", "pytest", *shlex.split(commands[0])[1:], cwd=tmp_path)
+    python("-c", ALL_COMMANDS, cwd=tmp_path, say="\n".join(commands[1:4]))
+    python("-m", "ruff", "check", "--fix", cwd=tmp_path)
+    python("-m", "ruff", "format", "--check", cwd=tmp_path)
+
+    up, down, failures = sent(tmp_path / "runs/eight-bit")
+    dense_up, dense_down, _ = sent(tmp_path / "runs/dense")
+    assert failures == 0
+    assert down == dense_down
+    assert 0.25 < up / dense_up < 0.252, "about a quarter, as the text says"
+
+
+ALL_COMMANDS = """
+import shlex, sys
+from gossamer.cli import main
+for command in sys.stdin:
+    if (status := main(shlex.split(command)[1:])) != 0:
+        sys.exit(f"{command}: exit status {status}")
+"""
+
+
+def python(*words: str, cwd: Path, say: str = "") -> None:
+    """Run Python in a process of its own, on one thread, with the source that lies in ``cwd``."""
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(cwd / "src")}
+    done = subprocess.run([sys.executable, *words], cwd=cwd, env=env, input=say, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def blocks_of_section(page: str, title: str) -> list[Block]:
+    section = read(page).partition(title)[2].partition("\n## ")[0]
+    return [Block(match["lead"], match["language"], match["body"]) for match in FENCE.finditer(section)]
+
+
+def follow(found: list[Block], root: Path) -> Iterator[str]:
+    """Write the files that the blocks make or add to; what is to be typed comes back."""
+    for block in found:
+        if block.language == "console":
+            yield from block.commands
+        elif made := re.search(r"Make\s+`([^`]+)`", block.lead):
+            path = root / made[1]
+            path.parent.mkdir(exist_ok=True)
+            assert not path.exists(), f"{made[1]} is there already: let the guide make another file"
+            path.write_text(block.body)
+        else:
+            added = re.search(r"Add to the imports of\s+`([^`]+)`, and\s+`([^`]+)` to its `__all__`", block.lead)
+            assert added, f"do not know what to do with: {block.lead}"
+            above, last, below = (root / added[1]).read_text().rpartition("\nfrom gossamer.")
+            below = below.replace("__all__ = [", f"__all__ = [{added[2]}, ", 1)
+            (root / added[1]).write_text(above + "\n" + block.body.strip() + last + below)
+
+
+def sent(run: Path) -> tuple[int, int, int]:
+    """Bytes up, bytes down and failures of a run."""
+    metrics = read_metrics(run)
+    up, down = (sum(sum(record[name].values()) for record in metrics) for name in ("bytes_up", "bytes_down"))
+    return up, down, sum(len(record["failures"]) for record in metrics)
+
+
+# Links and tables.
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)#?([^)]*)\)", page.read_text()):
+        linked = (page.parent / target).resolve() if target else page
+        assert linked.exists(), f"{page.name} links to {target}, which is not there"
+        assert not anchor or anchor in anchors(linked), f"{page.name} links to {target}#{anchor}, which is not there"
+
+
+def anchors(page: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", page.read_text(), re.M)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_the_index_lists_every_page() -> None:
+    index = read("docs/index.md")
+    assert [
+        page.name for page in ROOT.glob("docs/*.md") if page.name != "index.md" and f"({page.name})" not in index
+    ] == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_no_page_knows_the_machine_it_was_written_on(page: Path) -> None:
+    assert re.findall(r"/(?:home|root|tmp|work|Users)/\S*", page.read_text()) == []
+
+
+def test_every_command_and_flag_is_described(capsys: pytest.CaptureFixture[str]) -> None:
+    text = read("docs/command-line.md")
+    assert main([]) == 0
+    commands = re.findall(r"^    (\w+) ", capsys.readouterr().out, re.M)
+    assert {"run", "resume", "show"} <= set(commands)
+    assert [name for name in commands if f"`gossamer {name}" not in text] == []
+    for method in METHODS:
+        assert main(["run", method, "--help"]) == 0
+        flags = re.findall(r"^ *(--[a-z-]+)", capsys.readouterr().out, re.M)
+        assert {"--rounds", "--lr", "--set"} <= set(flags)
+        assert [flag for flag in flags if f"`{flag}" not in text] == []
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_is_described_with_its_defaults(name: str) -> None:
+    (row,) = re.findall(rf"^\| `{name}` \|.*$", read("docs/methods.md"), re.M)
+    told = set(re.findall(r"\b(\w+=\S+?)[` ]", row))
+    if "those of `fedavg`" in row:
+        told |= defaults("fedavg")
+    assert told == defaults(name)
+
+
+def defaults(method: str) -> set[str]:
+    parameters = inspect.signature(METHODS[method]).parameters.values()
+    return {f"{p.name}={'none' if p.default is None else _written(p.default)}" for p in parameters}
+
+
+def _written(default: object) -> str:
+    return str(default).lower() if isinstance(default, bool) else flags.shown(default)
+
+
+def test_every_option_is_described_with_its_default() -> None:
+    rows = dict(re.findall(r"^\| `(\w+)` \|.*\| `?([^|`]+?)`? \|$", read("docs/python.md"), re.M))
+    assert rows == {name: shown(default) for name, default in vars(Options()).items()}
+
+
+def shown(default: object) -> str:
+    return (
+        json.dumps(default) if isinstance(default, str) else f"{default:g}" if type(default) is float else f"{default}"
+    )
+
+
+def test_every_field_of_records_and_summaries_is_described(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    simulate(fedavg(), tiny_task(), rounds=1, out="run")
+    assert main(["show", "run", "--json"]) == 0
+    summary, (record,) = json.loads(capsys.readouterr().out), read_metrics(Path("run"))
+    before, _, after = read("docs/runs.md").partition("## show --json")
+    for fields, text in ((record, before), (record["seconds"], before), (summary, after)):
+        assert [name for name in fields if f"`{name}`" not in text] == []
+    layout = {path.relative_to("run").parts[0] for path in Path("run").rglob("*")}
+    assert [name for name in layout if name not in before] == []

@@ -1,0 +1,171 @@
+"""What goes wrong in the field, on a real network: ``make deploy-test``."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("flwr")
+
+from gossamer import Feedback, Method, OnWeights, Task, TopK, fedavg, simulate
+from gossamer.engines.flower.network import LocalNetwork
+from gossamer.runs.folder import read_metrics
+
+pytestmark = pytest.mark.network
+
+METHOD = fedavg(epochs=1).with_parts(codec=Feedback(OnWeights(TopK(0.1))))
+TASK = Task.named("digits", split="iid", clients=3)
+
+APP = """
+import time
+from pathlib import Path
+
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+
+from gossamer import Feedback, Lift, Task, TopK, fedavg
+from gossamer.engines.flower import client_app, server_app
+
+method = fedavg(epochs=1).with_parts(codec=Feedback(OnWeights(TopK(0.1))))
+
+
+def task(client, settings):
+    hold = Path(settings.get("hold", "never"))
+    if hold.exists():
+        hold.with_suffix(".reached").touch()
+        while hold.exists():
+            time.sleep(0.1)
+    return Task.named("digits", split="iid", clients=3)
+
+
+client = client_app(method, task)
+server = server_app(method, task)
+honest = client._registered_funcs["train.default"]
+
+
+def garbled(message, context):
+    reply = honest(message, context)
+    if context.node_config.get("garbage"):
+        words = reply.content.config_records["gossamer"]
+        noise = ArrayRecord({"bytes": Array("uint8", (999,), "gossamer", bytes(999))})
+        reply = Message(RecordDict({"gossamer": words, "message": noise}), reply_to=message)
+    return reply
+
+
+client._registered_funcs["train.default"] = garbled
+"""
+
+PROJECT = """
+[project]
+name = "field"
+version = "1.0.0"
+description = "three nodes, one of which may misbehave"
+license = "Apache-2.0"
+
+[tool.flwr.app]
+publisher = "gossamer"
+
+[tool.flwr.app.components]
+serverapp = "app:server"
+clientapp = "app:client"
+
+[tool.flwr.app.config]
+rounds = 1
+out = ""
+resume = false
+eval-every = 1000
+deadline = 40.0
+wait = 120.0
+"""
+
+
+class Field:
+    """A network, an app on it, and the folder of its run."""
+
+    def __init__(self, network: LocalNetwork, folder: Path) -> None:
+        self.network, self.out = network, folder / "run"
+        self.app = folder / "app"
+        self.app.mkdir()
+        (self.app / "app.py").write_text(APP)
+        (self.app / "pyproject.toml").write_text(PROJECT)
+
+    def run(self, **config: Any) -> str:
+        return self.network.run(self.app, {"out": str(self.out), **config})
+
+    def done(self) -> list[dict[str, Any]]:
+        return read_metrics(self.out) if (self.out / "metrics.jsonl").exists() else []
+
+    def finish(self, run: str, seconds: float = 500) -> list[dict[str, Any]]:
+        self.until(lambda: self.network.state(run).status != "running", seconds)
+        assert self.network.state(run).status == "finished", self.network.tail()
+        return self.done()
+
+    def until(self, holds: Callable[[], bool], seconds: float = 200) -> None:
+        end = time.monotonic() + seconds
+        while not holds():
+            assert time.monotonic() < end, self.network.tail()
+            time.sleep(0.1)
+
+
+@contextmanager
+def field(folder: Path, **said: Callable[[int], Any]) -> Iterator[Field]:
+    """Three nodes; ``said`` tells each of them something besides who it is."""
+
+    def told(node: int) -> dict[str, Any]:
+        own = {"partition-id": node, "state-dir": str(folder / f"memory-{node}")}
+        return own | {name: tell(node) for name, tell in said.items()}
+
+    with LocalNetwork(folder / "network", 3, told) as network:
+        yield Field(network, folder)
+
+
+def model(method: Method, rounds: int, folder: Path) -> bytes:
+    """What the simulator ends with."""
+    simulate(method, TASK, rounds=rounds, out=folder, eval_every=1000)
+    return (folder / f"checkpoints/{rounds}/server.safetensors").read_bytes()
+
+
+def test_a_node_that_is_killed_does_not_stop_the_run_and_comes_back_with_its_memory(tmp_path: Path) -> None:
+    rounds, hold = 14, tmp_path / "hold"
+    with field(tmp_path, hold=lambda node: str(hold if node == 2 else tmp_path / "never")) as out:
+        run = out.run(rounds=rounds)
+        out.until(lambda: len(out.done()) == 1)
+        hold.touch()
+        out.until(hold.with_suffix(".reached").exists)
+        out.network.kill_node(2)
+        hold.unlink()
+        out.network.start_node(2)
+        records = out.finish(run)
+    missed = [record["round"] for record in records if 2 not in record["clients"] or record["failures"]]
+    assert len(records) == rounds
+    assert missed
+    assert 1 not in missed
+    assert rounds not in missed
+    told = [failure["reason"] for record in records for failure in record["failures"]]
+    assert told
+    assert not any("remembers" in reason for reason in told)
+    assert all(failure["client"] == 2 for record in records for failure in record["failures"])
+
+
+def test_a_server_that_is_killed_ends_where_it_would_have_ended(tmp_path: Path) -> None:
+    with field(tmp_path) as out:
+        out.run(rounds=3)
+        out.until(lambda: len(out.done()) == 1)
+        out.network.kill_server()
+        records = out.finish(out.run(rounds=3, resume=True))
+    assert [record["round"] for record in records] == [1, 2, 3]
+    assert not any(record["failures"] for record in records)
+    ended = (out.out / "checkpoints/3/server.safetensors").read_bytes()
+    assert ended == model(METHOD, 3, tmp_path / "simulated")
+
+
+def test_a_node_that_sends_garbage_is_named_and_ignored(tmp_path: Path) -> None:
+    with field(tmp_path, garbage=lambda node: node == 1) as out:
+        records = out.finish(out.run(rounds=2))
+    for record in records:
+        (failure,) = record["failures"]
+        assert failure["client"] == 1
+        assert "message begins with" in failure["reason"]
+        assert record["bytes_up"]["refused"] == 999

@@ -1,0 +1,333 @@
+"""Every executor computes what one-by-one computes."""
+
+import os
+import signal
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gossamer import (
+    METHODS,
+    SGD,
+    ConfigError,
+    Exponential,
+    Method,
+    Options,
+    RunError,
+    Task,
+    fedavg,
+    fedmrn,
+    fedprox,
+    local,
+    simulate,
+)
+from gossamer.core.exchange import GLOBAL
+from gossamer.engines.client import Client, ClientResult, ClientTask, Failure
+from gossamer.engines.executors import SideBySide, Stacked
+from gossamer.engines.executors.stacked import schedule
+from gossamer.engines.run import Stage
+from gossamer.engines.simulate import Simulation
+from gossamer.runs.folder import read_about
+from gossamer.tasks.data.augment import CropFlip
+from gossamer.tasks.nets import build
+from gossamer.testing import tiny_task
+
+ROUNDS = 3
+
+
+def final(result: Any) -> dict[str, Tensor]:
+    """The global model; of a method whose clients choose among several, what each client deploys."""
+    try:
+        state: dict[str, Tensor] = result.model.state_dict()
+    except RunError:
+        each = {client: result.client_model(client) for client in range(result.about["task"]["clients"])}
+        return {f"{client}/{name}": t for client, model in each.items() for name, t in model.state_dict().items()}
+    return state
+
+
+def told(result: Any) -> list[dict[str, Any]]:
+    """What must agree exactly between executors: everything but measured time and the rounding of floats."""
+    names = ("round", "bytes_up", "bytes_down", "flops", "clients", "failures", "lost")
+    return [{name: record[name] for name in names} for record in result.metrics]
+
+
+def close(method: Method, task: Task, executor: str, **more: Any) -> None:
+    """Parameters within 1e-9 after three rounds in double precision; bytes and operations equal."""
+    options = {"rounds": ROUNDS, "per_round": min(4, task.clients), **more}
+    reference, other = (simulate(method, task, executor=name, **options) for name in ("one-by-one", executor))
+    assert told(other) == told(reference)
+    for name, tensor in final(reference).items():
+        torch.testing.assert_close(final(other)[name], tensor, rtol=0, atol=1e-9, msg=name)
+    for ours, theirs in zip(other.metrics, reference.metrics, strict=True):
+        assert ours["train_loss"] == pytest.approx(theirs["train_loss"], abs=1e-9)
+        assert ours["personal_accuracy"] == theirs["personal_accuracy"]
+
+
+SOLVERS = {
+    "plain": SGD(epochs=2, batch=4),
+    "momentum": SGD(epochs=2, batch=4, momentum=0.9, weight_decay=0.01),
+    "clipped": SGD(steps=7, batch=5, clip=0.3, proximal=0.1),
+    "full batch": SGD(epochs=2, batch=None),
+}
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_stacked_steps_equal_single_ones(solver: str) -> None:
+    close(fedavg().with_parts(solver=SOLVERS[solver]), tiny_task(clients=6, dtype=torch.float64), "stacked")
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_stacked_equals_one_by_one_for_every_method(name: str) -> None:
+    close(METHODS[name](), tiny_task(clients=6, dtype=torch.float64), "stacked")
+
+
+@pytest.mark.parametrize("split", ["iid", "dirichlet:0.3", "dirichlet-client:0.5", "labels:2", "shards:2", "slices:2"])
+def test_stacked_equals_one_by_one_for_every_split(split: str) -> None:
+    base = tiny_task(clients=6, dtype=torch.float64)
+    train, test = ((s.x, s.y) for s in (base.data.train, base.data.test))
+    close(fedavg(epochs=2, batch=7), Task.of(base.model, train, test, clients=6, split=split), "stacked")
+
+
+def images(model: str, side: int, clients: int = 4) -> Task:
+    torch.manual_seed(1)
+    x, y = torch.randn(50, 1, side, side, dtype=torch.float64), torch.arange(50) % 3
+    return Task.of(
+        lambda: build(model, (1, side, side), 3).double(), (x, y), (x, y), clients=clients, split="dirichlet:1"
+    )
+
+
+@pytest.mark.parametrize("model", ["logistic", "mlp", "cnn2", "cnn4", pytest.param("cnn8", marks=pytest.mark.slow)])
+def test_stacked_equals_one_by_one_for_every_network(model: str) -> None:
+    close(fedavg(lr=0.01, epochs=2, batch=6), images(model, 16), "stacked", rounds=2)
+
+
+def test_a_batch_of_one_is_normalised_alike() -> None:
+    base = images("cnn4", 16)
+    sizes = base.split.sizes()
+    assert (sizes % 5 == 1).any() or (sizes % 4 == 1).any()
+    for batch in (4, 5):
+        close(fedavg(lr=0.01, epochs=1, batch=batch), base, "stacked", rounds=2)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_side_by_side_equals_one_by_one_to_the_bit(name: str) -> None:
+    task = tiny_task(clients=6)
+    runs = [simulate(METHODS[name](), task, rounds=2, per_round=4, executor=e) for e in ("one-by-one", "side-by-side")]
+    assert told(runs[0]) == told(runs[1])
+    assert [r["train_loss"] for r in runs[0].metrics] == [r["train_loss"] for r in runs[1].metrics]
+    assert all(torch.equal(final(runs[0])[n], final(runs[1])[n]) for n in final(runs[0]))
+
+
+def test_side_by_side_draws_dropout_and_augments_as_one_by_one_does() -> None:
+    torch.manual_seed(0)
+    x, y = torch.randn(40, 1, 8, 8), torch.arange(40) % 2
+    task = Task.of(lambda: nn.Sequential(nn.Flatten(), nn.Dropout(0.5), nn.Linear(64, 2)), (x, y), (x, y), clients=4)
+    task = replace(task, data=replace(task.data, augment=CropFlip(2)))
+    runs = [simulate(fedavg(), task, rounds=2, executor=e) for e in ("one-by-one", "side-by-side")]
+    assert all(torch.equal(final(runs[0])[n], final(runs[1])[n]) for n in final(runs[0]))
+
+
+def test_augmentation_changes_training_and_is_the_same_stacked() -> None:
+    plain = images("mlp", 8)
+    moved = replace(plain, data=replace(plain.data, augment=CropFlip(2)))
+    method = fedavg(lr=0.05, epochs=2, batch=6)
+    ends = [final(simulate(method, task, rounds=1))["1.weight"] for task in (plain, moved)]
+    assert not torch.equal(ends[0], ends[1])
+    close(method, moved, "stacked")
+
+
+def test_dropout_cannot_be_stacked_and_says_so() -> None:
+    x, y = torch.randn(20, 4), torch.arange(20) % 2
+    task = Task.of(lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 2)), (x, y), (x, y), clients=2)
+    with pytest.raises(ConfigError, match="dropout cannot be stacked"):
+        simulate(fedavg(), task, rounds=1, executor="stacked")
+
+
+class Fragile(nn.Module):
+    """Fails on a batch with a large first feature, and can do so under vmap."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and bool((x[:, 0] > 5).any()):
+            raise ValueError("sensor broken")
+        out: Tensor = self.layer(x)
+        return out
+
+
+@pytest.mark.parametrize("executor", ["stacked", "side-by-side"])
+def test_who_fails_is_named_alike(executor: str) -> None:
+    x, y = torch.zeros(40, 2), torch.arange(40) % 2
+    task = Task.of(Fragile, (x, y), (x, y), clients=4)
+    x[torch.from_numpy(task.split.train(2)), 0] = 9.0
+    x[:2] = 0
+    runs = [simulate(fedavg(), task, rounds=2, executor=e) for e in ("one-by-one", executor)]
+    assert told(runs[0]) == told(runs[1])
+    assert runs[1].metrics[0]["failures"] == [{"client": 2, "reason": "ValueError: sensor broken"}]
+
+
+def order(client: int, simulation: Simulation) -> ClientTask:
+    stage = Stage(simulation.method.training, 0, {client: GLOBAL})
+    made, _ = simulation.client_task(stage, client, None)
+    return made
+
+
+def test_a_worker_that_dies_is_a_client_that_failed_and_is_replaced() -> None:
+    simulation = Simulation(fedavg(), tiny_task(clients=6), Options(rounds=1))
+
+    class Mortal(Client):
+        def train(self, order: ClientTask, job: Any) -> Any:
+            if job.clock.client == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return super().train(order, job)
+
+    executor = SideBySide(Mortal(simulation.method, simulation.objective), workers=2)
+    done = {d.client_task.clock.client: d.result for d in executor.run(order(c, simulation) for c in range(6))}
+    executor.close()
+    assert isinstance(done[1], Failure)
+    assert "its process died (exit code -9)" in done[1].reason
+    assert all(isinstance(done[c], ClientResult) for c in (0, 2, 3, 4, 5))
+
+
+def test_workers_go_when_the_run_is_over() -> None:
+    simulation = Simulation(fedavg(), tiny_task(), Options(rounds=1, executor="side-by-side"))
+    simulation.round(0, None)
+    assert isinstance(simulation.executor, SideBySide)
+    processes = [process for process, _ in simulation.executor._workers.values()]
+    assert all(p.is_alive() for p in processes)
+    simulation.executor.close()
+    assert not any(p.is_alive() for p in processes)
+
+
+def test_orders_are_made_as_they_are_asked_for() -> None:
+    """A thousand clients must not mean a thousand models in memory."""
+    simulation = Simulation(fedavg(), tiny_task(clients=40), Options(rounds=1))
+    made, most = 0, 0
+
+    def orders() -> Any:
+        nonlocal made
+        for c in range(40):
+            made += 1
+            yield order(c, simulation)
+
+    for executor in (SideBySide(Client(simulation.method, simulation.objective), 2),
+                     Stacked(Client(simulation.method, simulation.objective), size=4)):  # fmt: skip
+        made, most, done = 0, 0, 0
+        for _ in executor.run(orders()):
+            done += 1
+            most = max(most, made - done)
+        executor.close()
+        assert done == 40
+        assert most <= 4
+
+
+@pytest.mark.parametrize("executor", ["stacked", "side-by-side"])
+def test_the_executor_is_kept_with_the_run_and_resumes(executor: str, tmp_path: Path) -> None:
+    task, seen = tiny_task(), []
+
+    def stop(record: dict[str, Any]) -> None:
+        seen.append(record)
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    whole = simulate(local(), task, rounds=4, per_round=2, executor=executor, out=tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        simulate(local(), task, rounds=4, per_round=2, executor=executor, out=tmp_path / "cut", watch=stop)
+    resumed = simulate(local(), task, rounds=4, per_round=2, executor=executor, out=tmp_path / "cut", resume=True)
+    assert told(resumed) == told(whole)
+    newest = [(tmp_path / run / "clients").iterdir() for run in ("whole", "cut")]
+    assert {p.name: p.read_bytes() for p in newest[0]} == {p.name: p.read_bytes() for p in newest[1]}
+
+
+def test_gradients_in_single_precision_agree_to_rounding() -> None:
+    task = images("cnn4", 16)
+    single = replace(task, model=lambda: build("cnn4", (1, 16, 16), 3), data=replace(
+        task.data, train=replace(task.data.train, x=task.data.train.x.float())))  # fmt: skip
+    objective = Simulation(fedprox(), single, Options(rounds=1)).objective
+    params = {**objective.initial(), **objective.local()}
+    objective.train_mode(alone=False)
+    _, eager, _ = objective.gradient(params, objective.x[:9], objective.y[:9])
+    _, pure, _ = objective.pure_gradient(params, objective.x[:9], objective.y[:9])
+    for name, g in eager.items():
+        assert (pure[name] - g).norm() <= 1e-5 * g.norm() + 1e-12, name
+
+
+def test_auto_measures_chooses_and_stays_with_its_choice(tmp_path: Path) -> None:
+    """What it chooses for a short run gives the same bits, whichever it is."""
+    task = tiny_task(clients=6)
+    reference = simulate(fedavg(), task, rounds=3, per_round=4)
+
+    def stop(record: dict[str, Any]) -> None:
+        if record["round"] == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate(fedavg(), task, rounds=3, per_round=4, executor="auto", out=tmp_path / "run", watch=stop)
+    chosen = simulate(fedavg(), task, rounds=3, per_round=4, executor="auto", out=tmp_path / "run", resume=True)
+    assert set(chosen.about["rates"]) == {"one-by-one", "side-by-side"}
+    assert chosen.metrics[0]["seconds"]["prepare"] > 0
+    assert chosen.summary()["executor"] == read_about(tmp_path / "run")["executor"] in chosen.about["rates"]
+    assert told(chosen) == told(reference)
+    assert all(torch.equal(final(chosen)[n], final(reference)[n]) for n in final(reference))
+
+
+@pytest.mark.parametrize("executor", ["captured", "captured-plain"])
+def test_captured_needs_a_gpu_and_says_so(executor: str) -> None:
+    with pytest.raises(ConfigError, match="captured needs a GPU"):
+        simulate(fedavg(), tiny_task(), rounds=1, executor=executor)
+
+
+def test_a_schedule_takes_everybody_through_all_steps_in_order() -> None:
+    sizes = [[4, 4, 1, 4, 4, 1], [4, 2, 4, 2], [4, 4, 4, 4, 4, 3], [7]]
+    at = [0] * len(sizes)
+    for size, clients in schedule(sizes):
+        for c in clients:
+            assert sizes[c][at[c]] == size
+            at[c] += 1
+    assert at == [len(own) for own in sizes]
+    assert max(len(clients) for _, clients in schedule(sizes)) == 3
+
+
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch's compiler uses what torch deprecates
+def test_compiled_equals_one_by_one() -> None:
+    """One test for the compiler, as it takes its time: momentum, decay, ragged batches, a schedule and masks."""
+    solver = SGD(epochs=2, batch=4, momentum=0.9, weight_decay=0.01, schedule=Exponential(0.5))
+    close(fedmrn(alpha=0.05).with_parts(solver=solver), tiny_task(clients=6, dtype=torch.float64), "compiled")
+
+
+def test_what_draws_random_numbers_is_not_compiled() -> None:
+    x, y = torch.randn(40, 4), torch.arange(40) % 2
+    task = Task.of(lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 2)), (x, y), (x, y), clients=4)
+    with pytest.raises(ConfigError, match="dropout cannot be stacked or compiled"):
+        simulate(fedavg(), task, rounds=1, executor="compiled")
+
+
+def test_clients_of_a_round_share_what_the_server_sent() -> None:
+    """It is encoded once, decoded once, and never written to."""
+    simulation = Simulation(fedavg(), tiny_task(clients=4), Options(rounds=1))
+    client = simulation.client
+    orders = [order(c, simulation) for c in range(2)]
+    exchange = simulation.method.training
+    common = exchange.make_common(simulation.server, orders[0].clock, orders[0].key)
+    assert common is not None
+    shared = [
+        o._replace(data=exchange.make_download(simulation.server, o.clock, o.key, GLOBAL, None, common).data)
+        for o in orders
+    ]
+    assert shared[0].data.common is shared[1].data.common is common.data
+    jobs = [client.read_download(o) for o in shared]
+    assert jobs[0].models is jobs[1].models
+    assert all(jobs[0].start[name] is tensor is jobs[0].models[0][name] for name, tensor in jobs[1].start.items())
+    before = {name: tensor.clone() for name, tensor in jobs[0].start.items()}
+    assert all(isinstance(client.do(o).result, ClientResult) for o in shared)
+    assert all(torch.equal(jobs[0].start[name], tensor) for name, tensor in before.items())
+    late = shared[1]._replace(clock=shared[1].clock._replace(round=1))
+    result = client.do(late).result
+    assert isinstance(result, Failure)
+    assert "another round" in result.reason

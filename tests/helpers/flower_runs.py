@@ -1,0 +1,193 @@
+"""Runs through a Flower grid in one process, and the simulator's runs that they must equal bit for bit."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from flwr.app import Message, MessageType
+
+from gossamer.core import tree
+from gossamer.core.method import Method
+from gossamer.core.types import State
+from gossamer.engines.client import ClientResult, ClientTask, Failure
+from gossamer.engines.flower import Settings, client_app
+from gossamer.engines.flower.journal import NEVER, Journal
+from gossamer.engines.flower.messages import WORDS, content, data, word
+from gossamer.engines.flower.server import FOLDED, FlowerRun
+from gossamer.engines.inbox import ClientReply, Inbox
+from gossamer.engines.metrics import Ledger
+from gossamer.engines.options import Options
+from gossamer.engines.run import Stage
+from gossamer.engines.simulate import Simulation
+from gossamer.tasks.task import AnyTask, Task
+from helpers.local_grid import Handle, LocalGrid, node, through
+
+CLIENTS = 4
+NUMBERS = (71, 8, 940, 33)
+"""What Flower calls the nodes of clients 0 to 3."""
+
+Sent = dict[tuple[str, int, int], bytes]
+"""A run's messages by direction, round and client."""
+
+
+def ignore(record: dict[str, Any]) -> None:
+    pass
+
+
+# The deployment.
+
+
+app = cache(client_app)  # what a process made of a task is kept; whoever plays a new process clears it
+
+
+def config(client: int, home: Path) -> dict[str, Any]:
+    return {"partition-id": client, "state-dir": str(home)}
+
+
+def nodes(method: Method, task: AnyTask, home: Path, clients: Iterable[int] = range(CLIENTS)) -> dict[int, Handle]:
+    return {NUMBERS[client]: node(app(method, task), config(client, home)) for client in clients}
+
+
+def restarted(method: Method, task: AnyTask, home: Path) -> dict[int, Handle]:
+    """All nodes, in new processes."""
+    app.cache_clear()
+    return nodes(method, task, home)
+
+
+def field(method: Method, task: Task, grid: LocalGrid, **more: Any) -> FlowerRun:
+    return FlowerRun(method, task, Settings(**{"rounds": 2, "wait": 0, "deadline": 0.05, **more}), grid)
+
+
+def deploy(method: Method, task: Task, grid: LocalGrid, watch: Any = ignore, **more: Any) -> FlowerRun:
+    deployed = field(method, task, grid, **more)
+    deployed.run(None, watch)
+    return deployed
+
+
+def messages(grid: LocalGrid) -> Sent:
+    found = {}
+    for message in grid.sent:
+        if message.metadata.message_type == MessageType.TRAIN:
+            client = NUMBERS.index(message.metadata.dst_node_id)
+            found["down", word(message, "round", int), client] = data(message)
+    for message in grid.received:
+        if message.metadata.message_type == MessageType.TRAIN:
+            client = NUMBERS.index(message.metadata.src_node_id)
+            found["up", word(message, "round", int), client] = data(message)
+    return found
+
+
+def remembered(deployed: FlowerRun, home: Path, client: int) -> State:
+    """What a node remembers at the end of a run, settled by what the server folded last."""
+    known = int(deployed.clients.get(client).get(FOLDED, NEVER))
+    journal = Journal(home, deployed.about["id"], client)
+    return journal.recall(deployed.options.rounds, known, deployed.method.training.settle)
+
+
+# What is altered on the way.
+
+
+def altered(handle: Handle, change: Callable[[Message], Message | None], kind: str, rounds: Iterable[int]) -> Handle:
+    """A node whose replies in some rounds are not what it made."""
+
+    def answer(message: Message) -> Message | None:
+        reply = handle(message)
+        meant = message.metadata.message_type == kind and word(message, "round", int) in rounds
+        return change(reply) if meant and reply is not None else reply
+
+    return answer
+
+
+def rewritten(reply: Message, sent: bytes | None = None, **words: Any) -> Message:
+    """A reply with other bytes, or other words; those that are ``None`` are left out."""
+    said = dict(reply.content.config_records[WORDS]) | words
+    kept = {name: value for name, value in said.items() if value is not None}
+    reply.content = content(kept, data(reply) if sent is None else sent)
+    return through(reply)
+
+
+# The simulator.
+
+
+class Reference(Simulation):
+    """The simulator with its messages kept, whose cohorts and losses can be those of a deployment."""
+
+    def __init__(
+        self,
+        method: Method,
+        task: Task,
+        cohorts: Mapping[int, list[int]],
+        lost: Iterable[tuple[int, int]],
+        options: Options,
+    ) -> None:
+        super().__init__(method, task, options)
+        self.cohorts, self.losses = cohorts, set(lost)
+        self.messages: Sent = {}
+
+    def cohort(self, number: int, ledger: Ledger) -> list[int]:
+        return self.cohorts[number] if number in self.cohorts else super().cohort(number, ledger)
+
+    def client_tasks(self, stage: Stage, ledger: Ledger, inbox: Inbox) -> Iterator[ClientTask]:
+        for client_task in super().client_tasks(stage, ledger, inbox):
+            self.messages["down", stage.number, client_task.clock.client] = bytes(client_task.data)
+            yield client_task
+
+    def carry(self, client_task: ClientTask, result: ClientResult | Failure, ledger: Ledger) -> ClientReply:
+        assert isinstance(result, ClientResult)
+        self.messages["up", client_task.clock.round, client_task.clock.client] = bytes(result.sent.data)
+        if (client_task.clock.round, client_task.clock.client) not in self.losses:
+            return super().carry(client_task, result, ledger)
+        ledger.lost.append(client_task.clock.client)
+        return ClientReply(state=result.state)
+
+
+def simulated(
+    method: Method,
+    task: Task,
+    watch: Callable[[Simulation, dict[str, Any]], None] = lambda run, record: None,
+    cohorts: Mapping[int, list[int]] | None = None,
+    lost: Iterable[tuple[int, int]] = (),
+    **options: Any,
+) -> Reference:
+    run = Reference(method, task, cohorts or {}, lost, Options(**{"rounds": 2, **options}))
+    run.run(None, lambda record: watch(run, record))
+    return run
+
+
+undisturbed = cache(simulated)
+
+
+# Comparing.
+
+
+def same(ours: State, theirs: State) -> bool:
+    a, b = tree.flatten(ours), tree.flatten(theirs)
+    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
+
+
+def agree(deployed: FlowerRun, run: Simulation, home: Path) -> None:
+    """The model, and what every client remembers."""
+    assert same(deployed.server, run.server)
+    assert deployed.models.known() == run.models.known()
+    assert all(same(deployed.models.get(client), run.models.get(client)) for client in run.models.known())
+    for client in range(run.task.clients):
+        assert same(remembered(deployed, home, client), run.clients.get(client)), f"memory of client {client}"
+
+
+FIGURES = ("accuracy", "loss", "personal_accuracy", "worst_tenth_accuracy", "train_loss", "flops")
+COUNTS = ("round", "clients", "bytes_up", "bytes_down", "failures", "lost", "exchanges")
+
+
+def figures(records: list[dict[str, Any]], names: tuple[str, ...] = FIGURES + COUNTS) -> list[dict[str, Any]]:
+    return [{name: record[name] for name in names} for record in records]
+
+
+def check_parity(method: Method, task: Task, home: Path, **options: Any) -> None:
+    """A deployed run sends the bytes of a simulated one, and finds the same."""
+    grid, run = LocalGrid(nodes(method, task, home)), undisturbed(method, task, **options)
+    deployed = deploy(method, task, grid, **options)
+    agree(deployed, run, home)
+    assert messages(grid) == run.messages
+    assert figures(deployed.metrics) == figures(run.metrics)

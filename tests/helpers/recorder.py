@@ -1,0 +1,225 @@
+"""What every method sends and remembers, as digests: the record by which a redesign is judged.
+
+    ATEN_CPU_CAPABILITY=default python tests/helpers/recorder.py FILE
+
+writes it. For each case, round and client there is the SHA-256 (its first 16 hexadecimal digits) of every decoded array
+of every message, header excluded, and of every leaf of what server and clients remember after the round; the length of
+every message; and what the round is evaluated to. Clients train one by one, on one thread, in float32, on the CPU
+without its vector extensions.
+"""
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gossamer import Lossy, Method, Options, Task, Wireless, methods
+from gossamer.core import tree, wire
+from gossamer.core.random import fold, key, uniform
+from gossamer.core.types import State
+from gossamer.engines.client import ClientResult
+from gossamer.engines.run import Stage
+from gossamer.engines.simulate import Simulation
+from gossamer.fleet.fleet import Device, Fleet
+from gossamer.parts.channels import Perfect
+from gossamer.parts.codecs import Dense, Drive, Feedback, OnWeights, TopK
+
+ROUNDS = 3
+CLIENTS = 5
+PER_ROUND = 4
+SGD = {"lr": 0.1, "epochs": 2, "batch": 8}
+
+FIGURES = ("accuracy", "loss", "personal_accuracy", "worst_tenth_accuracy", "train_loss", "flops", "useful_flops")
+
+Digests = dict[str, str]
+
+
+def task(labels: str = "dirichlet:1") -> Task:
+    """Four noisy classes of 6 by 6 pictures, for a convolution, a hidden layer and a batch norm."""
+
+    def samples(n: int, name: str) -> tuple[Tensor, Tensor]:
+        y = (uniform(fold(key(7), name, "y"), n) * 4).long()
+        noise = uniform(fold(key(7), name, "x"), n * 36, dtype=torch.float64).view(n, 1, 6, 6) - 0.5
+        noise[torch.arange(n), 0, y] += 1
+        return noise.float(), y
+
+    def model() -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(1, 4, 3),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(64, 10),
+            nn.ReLU(),
+            nn.Linear(10, 4),
+        )
+
+    return Task.of(model, samples(120, "train"), samples(40, "test"), clients=CLIENTS, split=labels)
+
+
+FLEET = Fleet((Device("phone", 5, None, 1e9),))
+LOSSY = {"channel": Lossy(0.5)}
+
+Case = tuple[Callable[[], Method], dict[str, Any]]
+
+CASES: dict[str, Case] = {
+    "fedavg": (lambda: methods.fedavg(**SGD, weights="samples"), {}),
+    "fedsgd": (lambda: methods.fedsgd(lr=0.5, weights="samples"), {}),
+    "fedprox": (lambda: methods.fedprox(**SGD, weights="samples", mu=0.1), {}),
+    "local": (lambda: methods.local(**SGD), {}),
+    "centralised": (lambda: methods.centralised(**SGD), {}),
+    "ditto": (lambda: methods.ditto(**SGD, personal_epochs=2, weights="samples", lam=0.5), {}),
+    "fedavg-tuned": (lambda: methods.fedavg_tuned(**SGD, weights="samples", tune_epochs=1), {}),
+    "per-fedavg": (lambda: methods.per_fedavg(**SGD, weights="samples", inner=0.05), {}),
+    "pfedme": (
+        lambda: methods.pfedme(lr=0.01, personal_lr=0.05, steps=4, inner_steps=2, batch=8, lam=15.0, beta=0.7),
+        {},
+    ),
+    "fedmrn": (lambda: methods.fedmrn(**SGD, weights="samples", alpha=0.01), {}),
+    "fedmrns": (lambda: methods.fedmrns(**SGD, weights="samples", alpha=0.005), {}),
+    "fedpm": (lambda: methods.fedpm(lr=0.1, epochs=2, batch=8), {}),
+    "fedsparsify": (lambda: methods.fedsparsify(**SGD, sparsity=0.97), {}),
+    "signsgd": (lambda: methods.signsgd(**SGD), {}),
+    "topk": (lambda: methods.topk(**SGD), {}),
+    "subsample": (lambda: methods.subsample(**SGD), {}),
+    "terngrad": (lambda: methods.terngrad(**SGD), {}),
+    "drive": (lambda: methods.drive(**SGD), {}),
+    "eden": (lambda: methods.eden(**SGD), {}),
+    "submodel-random": (lambda: methods.submodel_random(**SGD, weights="uniform", capacities=(1.0, 0.5)), {}),
+    "submodel-rolling": (
+        lambda: methods.submodel_rolling(**SGD, weights="uniform", by="coordinate", capacities=(1.0, 0.5), places=4),
+        {},
+    ),
+    "heterofl": (
+        lambda: methods.heterofl(
+            **SGD, weights="uniform", momentum=0.9, weight_decay=5e-4, clip=1.0, capacities=(1.0, 0.5), labels="own"
+        ),
+        {"split": "labels:2"},
+    ),
+    "fedrolex": (
+        lambda: methods.fedrolex(
+            **SGD, weights="uniform", momentum=0.9, weight_decay=1e-3, clip=1.0, capacities=(0.5, 0.25), labels="own"
+        ),
+        {"split": "labels:2"},
+    ),
+    "fedspa": (lambda: methods.fedspa(**SGD, weights="uniform", decay=0.998, density=0.5, rate=0.5), {}),
+    "sub-fedavg": (lambda: methods.sub_fedavg(**SGD, weights="uniform", share=0.3, distance=0.0, accuracy=0.0), {}),
+    "onebit-cs": (lambda: methods.onebit_cs(lr=0.5, weights="samples", ratio=(0.5,), retain="change"), {}),
+    "perm": (lambda: methods.perm(**{**SGD, "epochs": 1}, warmup=1, bound=0.5, global_lr=0.1, complexity=1.0), {}),
+    "perm-two-stage": (
+        lambda: methods.perm_two_stage(**{**SGD, "epochs": 1}, warmup=1, bound=0.5, global_lr=0.1, complexity=1.0),
+        {},
+    ),
+    # Variants.
+    "error feedback": (lambda: methods.fedavg(**SGD).with_parts(codec=OnWeights(Feedback(TopK(0.1)))), {}),
+    "downlink codec": (lambda: methods.fedavg(**SGD).with_parts(down=OnWeights(Drive())), {}),
+    "downlink codec, by client": (
+        lambda: methods.submodel_random(**SGD, capacities=(0.5,)).with_parts(down=Dense("float16")),
+        {},
+    ),
+    "lossy channel": (lambda: methods.fedavg(**SGD).with_parts(codec=Feedback(Dense())), LOSSY),
+    "wireless with retention": (
+        lambda: methods.onebit_cs(lr=0.5, ratio=(0.3, 0.6), fresh=False, retain="signs"),
+        {"channel": Wireless(FLEET, powers=(1e-6,))},
+    ),
+    "retention, accumulated": (lambda: methods.onebit_cs(lr=0.5, retain="change", accumulate=True), LOSSY),
+    "personal masks of one's own, lossy": (
+        lambda: methods.fedspa(**SGD, density=0.3, own_init=True, regrow="random", init="uniform"),
+        LOSSY,
+    ),
+    "masks with error feedback": (
+        lambda: methods.fedspa(**SGD, density=0.3).with_parts(codec=OnWeights(Feedback(TopK(0.2)))),
+        LOSSY,
+    ),
+    "hybrid pruning": (
+        lambda: methods.sub_fedavg(
+            **SGD, share=0.3, distance=0.0, accuracy=0.0, prune="hybrid", channel_share=0.3, channel_distance=0.0
+        ),
+        {},
+    ),
+    "unequal widths that go round": (
+        lambda: methods.perm(**{**SGD, "epochs": 1}, warmup=0, global_lr=0.1, capacities=(1.0, 0.5), complexity=1.0),
+        {},
+    ),
+    "few weights": (
+        lambda: methods.perm(**{**SGD, "epochs": 1}, warmup=0, global_lr=0.1, keep=2, sketch=32, every="epoch"),
+        {},
+    ),
+    "labels of one's own": (
+        lambda: methods.submodel_random(**SGD, capacities=(1.0, 0.5), labels="own"),
+        {"split": "labels:2"},
+    ),
+    "tuned, with masked noise": (
+        lambda: methods.fedavg_tuned(**SGD, tune_epochs=1).with_parts(codec=methods.fedmrn(**SGD).codec),
+        {},
+    ),
+}
+"""A method and what else differs: every kind of array that a message may have occurs within the rounds."""
+
+
+class Recording(Simulation):
+    """A simulation that takes down what crosses its links."""
+
+    def __init__(self, method: Method, task: Task, options: Options) -> None:
+        super().__init__(method, task, options)
+        self.messages: dict[str, Any] = {}
+        self.number = 0
+
+    def client_tasks(self, stage: Stage, *rest: Any) -> Iterator[Any]:
+        self.number = stage.exchange.number
+        for client_task in super().client_tasks(stage, *rest):
+            self.take_down("down", client_task.clock.client, client_task.data)
+            yield client_task
+
+    def carry(self, client_task: Any, result: Any, ledger: Any) -> Any:
+        if isinstance(result, ClientResult):
+            self.take_down("up", client_task.clock.client, result.sent.data)
+        return super().carry(client_task, result, ledger)
+
+    def take_down(self, way: str, client: int, data: Any) -> None:
+        if data:
+            payload = wire.unpack(data).arrays
+            self.messages[f"{self.number}.{client}.{way}"] = [len(data), digests(payload)]
+
+    def taken_down(self, told: dict[str, Any]) -> dict[str, Any]:
+        """What a round came to; the next one begins."""
+        found = {
+            "messages": self.messages,
+            "metrics": {name: told[name] for name in FIGURES},
+            "server": digests(self.server),
+            "clients": {str(c): digests(self.clients.get(c)) for c in self.clients.known()},
+            "models": {str(c): digests(self.models.get(c)) for c in self.models.known()},
+        }
+        self.messages = {}
+        return found
+
+
+def digests(nest: State) -> Digests:
+    """Of each tensor of a nest, its digest."""
+    return {name: digest(tensor) for name, tensor in sorted(tree.flatten(nest).items())}
+
+
+def digest(tensor: Tensor) -> str:
+    """The beginning of the SHA-256 of a tensor's type, shape and bytes."""
+    array = tensor.detach().cpu().contiguous().numpy()
+    return hashlib.sha256(f"{array.dtype} {array.shape} ".encode() + array.tobytes()).hexdigest()[:16]
+
+
+def record(case: str) -> list[dict[str, Any]]:
+    """What a case comes to, round by round."""
+    make, more = CASES[case]
+    options = Options(rounds=ROUNDS, per_round=PER_ROUND, seed=3, channel=more.get("channel", Perfect()))
+    run, found = Recording(make(), task(more.get("split", "dirichlet:1")), options), []
+    run.run(None, lambda told: found.append(run.taken_down(told)))
+    return found
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    kept = {case: record(case) for case in CASES}
+    Path(sys.argv[1]).write_text(json.dumps(kept, indent=0, sort_keys=True).replace("\n", "") + "\n")

@@ -1,0 +1,386 @@
+"""Masked noise: the noise itself, the law of the masks, what a message takes, and folding without decoding."""
+
+import math
+import tracemalloc
+import zlib
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gossamer.core import wire
+from gossamer.core.bits import bits, unbits
+from gossamer.core.errors import ConfigError, PayloadError
+from gossamer.core.random import fold, halves, key, noise, uniform, words
+from gossamer.core.types import Layout
+from gossamer.parts.codecs import masked_noise
+from gossamer.parts.codecs.masked_noise import MaskedNoise, clipped, probability
+from gossamer.tasks import nets
+from gossamer.testing import check_codec
+
+KINDS = noise.KINDS
+CODECS = [
+    MaskedNoise(),
+    MaskedNoise(signed=True, alpha=0.005),
+    MaskedNoise(noise="gauss"),
+    MaskedNoise(signed=True, noise="gauss", alpha=1.0, coded=True),
+    MaskedNoise(noise="bernoulli", coded=True),
+    MaskedNoise(signed=True, noise="bernoulli", stochastic=False),
+    MaskedNoise(stochastic=False, coded=True),
+    MaskedNoise(alpha=1e-8),
+    MaskedNoise(noise="gauss", alpha=1e30),
+]
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+
+
+def flat(n: int, dtype: torch.dtype = torch.float32) -> Layout:
+    return Layout((("w", torch.Size([n])),), dtype)
+
+
+def change(n: int, size: float = 0.01, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    return ((uniform(fold(key(2), n), n, dtype=torch.float64) * 2 - 1) * size).to(dtype)
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=repr)
+def test_the_contract_of_codecs(codec: MaskedNoise) -> None:
+    check_codec(codec, size=max(1.0, codec.alpha))
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"noise": "cauchy"}, "noise must be one of bernoulli, gauss, uniform, got 'cauchy'"),
+        ({"alpha": 0.0}, "alpha must be a number from 1e-8 to 1e30, got 0.0"),
+        ({"alpha": 1e31}, "alpha must be a number"),
+        ({"alpha": math.nan}, "alpha must be a number"),
+    ],
+)
+def test_wrong_settings_are_refused(fields: dict, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        MaskedNoise(**fields)
+
+
+def test_changes_that_are_not_finite_are_refused() -> None:
+    for bad in (math.nan, math.inf):
+        with pytest.raises(PayloadError, match="'change' holds 1 of 3 values that are not finite"):
+            MaskedNoise().encode(torch.tensor([0.0, bad, 1.0]), flat(3), key(1))
+
+
+# Noise
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("n", "start"), [(0, 0), (1, 0), (7, 1), (100, 2**40 + 3), (65, 64)])
+def test_noise_can_be_entered_anywhere(kind, n: int, start: int) -> None:
+    whole = noise.draw(kind, 0.3, key(1), n + 3, start=start)
+    assert whole.dtype == torch.float32
+    assert torch.equal(noise.draw(kind, 0.3, key(1), n, start=start + 3), whole[3:])
+
+
+def test_uniform_and_bernoulli_noise_follow_from_the_uniform_of_the_key() -> None:
+    u = uniform(key(1), 1000).numpy()
+    alpha = np.float32(0.3)
+    assert noise.draw("uniform", 0.3, key(1), 1000).tolist() == ((2 * u - 1) * alpha).tolist()
+    assert noise.draw("bernoulli", 0.3, key(1), 1000).tolist() == np.where(u < 0.5, -alpha, alpha).tolist()
+
+
+def test_gaussian_noise_is_the_inverse_of_its_tail() -> None:
+    inverse = NormalDist().inv_cdf
+    drawn = halves(words(key(1), 500)).tolist()
+    wanted = [math.copysign(inverse((half % 2**31 + 0.5) / 2**32), 2**31 - 0.5 - half) for half in drawn]
+    assert noise.draw("gauss", 1.0, key(1), 1000).tolist() == pytest.approx(wanted, abs=2e-6)
+
+
+def test_the_table_of_the_normal_never_changes() -> None:
+    table = noise._table(torch.device("cpu"))
+    assert len(table) == 8193
+    assert table[0].item() == pytest.approx(6.338, abs=1e-3)
+    assert table[-1] == 0
+    assert (table.diff() < 0).all()
+    assert zlib.crc32(table.numpy().astype("<f8").tobytes()) == 0x4DB64B57
+
+
+@pytest.mark.parametrize(
+    ("kind", "second", "fourth"), [("uniform", 1 / 3, 1 / 5), ("gauss", 1, 3), ("bernoulli", 1, 1)]
+)
+def test_moments(kind, second: float, fourth: float) -> None:
+    n = 1_000_000
+    x = noise.draw(kind, 1.0, fold(key(0), "moments"), n).double()
+    eighth = {"uniform": 1 / 9, "gauss": 105, "bernoulli": 1}[kind]
+    assert abs(x.mean()) < 4 * math.sqrt(second / n)
+    assert abs((x**2).mean() - second) <= 4 * math.sqrt((fourth - second**2) / n)
+    assert abs((x**4).mean() - fourth) <= 4 * math.sqrt((eighth - fourth**2) / n)
+    assert abs((x[1:] * x[:-1]).mean()) < 4 * second / math.sqrt(n)
+
+
+def test_gaussian_noise_is_gaussian() -> None:
+    n = 1_000_000
+    x = noise.draw("gauss", 1.0, fold(key(0), "normal"), n).double().sort().values
+    below = 0.5 * torch.erfc(-x / math.sqrt(2))
+    steps = torch.arange(n + 1, dtype=torch.float64) / n
+    distance = max(float((below - steps[:-1]).max()), float((steps[1:] - below).max()))
+    assert distance * math.sqrt(n) < 1.63  # Kolmogorov and Smirnov's bound that one sample in a hundred passes
+    for sigmas in (1, 2, 3, 4):
+        share = math.erfc(sigmas / math.sqrt(2))
+        assert abs(float((x.abs() > sigmas).double().mean()) - share) < 4 * math.sqrt(share / n)
+
+
+@pytest.mark.parametrize("kind", ["uniform", "gauss"])
+def test_noise_keeps_off_zero(kind) -> None:
+    tiny = noise.draw(kind, 1e-7, key(1), 10_000)
+    assert tiny.abs().min() == np.float32(1e-8)
+    free = noise.draw(kind, 1.0, key(1), 10_000) * np.float32(1e-7)
+    near = free.abs() < np.float32(1e-8)
+    assert (tiny[near] == np.float32(1e-8)).all()
+    assert torch.allclose(tiny[~near], free[~near], rtol=1e-6)
+
+
+def test_noise_of_a_double_layout_is_the_same_noise() -> None:
+    codec = MaskedNoise(noise="gauss")
+    assert torch.equal(codec.draw(flat(99, torch.float64), key(1)), codec.draw(flat(99), key(1)).double())
+
+
+@gpu
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("alpha", [1e-7, 0.01])
+def test_a_gpu_draws_the_same_noise(kind, alpha: float) -> None:
+    for start in (0, 1, 12_345):
+        made = noise.draw(kind, alpha, key(4), 100_003, start=start, device="cuda")
+        assert torch.equal(made.cpu(), noise.draw(kind, alpha, key(4), 100_003, start=start))
+
+
+# Masks
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_masked_noise_is_the_clipped_change_on_average(signed: bool, kind) -> None:
+    n, draws = 300, 4000
+    codec, u = MaskedNoise(signed, kind, alpha=0.01), change(n, 0.015, torch.float64)
+    layout, at = flat(n, torch.float64), key(3)
+    noise_of = codec.draw(layout, at)
+    hits = torch.zeros(n, dtype=torch.float64)
+    for draw in range(draws):
+        hits += codec._mask(u, noise_of, fold(at, draw))
+    p = probability(u, noise_of, signed)
+    deviation = (p * (1 - p) / draws).sqrt()
+    assert ((hits / draws - p).abs() <= 4.5 * deviation).all()
+    value = (2 * p - 1 if signed else p) * noise_of
+    low, high = (-noise_of.abs(), noise_of.abs()) if signed else (noise_of.clamp(max=0), noise_of.clamp(min=0))
+    assert torch.allclose(value, u.clamp(low, high), atol=1e-12)
+    assert torch.allclose(clipped(u, noise_of, signed), u.clamp(low, high), atol=1e-12)
+
+
+def test_messages_average_to_the_clipped_change() -> None:
+    codec, u, layout = MaskedNoise(noise="bernoulli", alpha=0.01, signed=True), change(50), flat(50)
+    keys = [fold(key(6), draw) for draw in range(2000)]
+    mean = torch.stack([codec.decode(codec.encode(u, layout, k), layout, k) for k in keys]).double().mean(0)
+    assert torch.allclose(mean, u.double(), atol=4.5 * 0.01 / math.sqrt(2000))
+
+
+def test_signed_masks_are_binary_masks_of_twice_the_noise_less_the_noise() -> None:
+    layout, at, u = flat(5000), key(8), change(5000, 0.004)  # with this key no noise is held off zero
+    signed, binary = MaskedNoise(signed=True, alpha=0.005), MaskedNoise(alpha=0.01)
+    n = signed.draw(layout, at)
+    assert torch.equal(binary.draw(layout, at), 2 * n)
+    one, other = signed.encode(u, layout, at), binary.encode(u + n, layout, at)
+    assert torch.equal(one["mask"], other["mask"])
+    assert torch.equal(signed.decode(one, layout, at), binary.decode(other, layout, at) - n)
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_deterministic_masks_are_one_where_change_and_noise_have_the_same_sign(signed: bool) -> None:
+    codec, u, layout = MaskedNoise(signed, stochastic=False), change(1000, 1e-6), flat(1000)
+    mask = unbits(codec.encode(u, layout, key(1))["mask"], 1000)
+    assert torch.equal(mask, (u > 0) == (codec.draw(layout, key(1)) > 0))
+
+
+def test_masks_at_the_ends_are_certain() -> None:
+    codec, layout = MaskedNoise(), flat(1000)
+    n = codec.draw(layout, key(1))
+    for factor, bit in ((0.0, 0), (-0.5, 0), (1.0, 1), (7.0, 1), (1e30, 1), (-1e30, 0)):
+        assert (unbits(codec.encode(factor * n, layout, key(1))["mask"], 1000) == bit).all()
+
+
+# Messages
+
+
+def up(payload: dict[str, torch.Tensor]) -> int:
+    return len(wire.pack(wire.Message("up", 0, 0, 0, 1.0, payload)))
+
+
+def weights(name: str, shape: tuple[int, ...], classes: int) -> Layout:
+    model = nets.build(name, shape, classes)
+    return Layout.of({n: p for n, p in model.named_parameters() if p.dim() > 1})
+
+
+def test_cnn8_takes_147_692_bytes_of_masks_and_nothing_else() -> None:
+    layout = weights("cnn8", (3, 32, 32), 10)
+    assert layout.size == 1_181_536
+    payload = MaskedNoise().encode(change(layout.size), layout, key(1))
+    assert {name: array.numel() for name, array in payload.items()} == {"mask": 147_692}
+    assert up(payload) <= 147_692 + 64
+
+
+@pytest.mark.parametrize("codec", CODECS[:5], ids=repr)
+def test_cnn4_takes_little_more_than_a_bit_a_weight(codec: MaskedNoise) -> None:
+    layout = weights("cnn4", (1, 28, 28), 10)
+    assert layout.size == 389_920
+    assert 8 * up(codec.encode(change(layout.size), layout, key(1))) <= 1.01 * layout.size
+
+
+def test_the_mask_is_packed_lowest_bit_first() -> None:
+    codec, layout = MaskedNoise(noise="bernoulli", alpha=1.0), flat(10)
+    n = codec.draw(layout, key(1))
+    flags = torch.tensor([1, 1, 0, 1, 0, 0, 0, 0, 0, 1], dtype=torch.float32)
+    assert codec.encode(n * flags, layout, key(1))["mask"].tolist() == [0b1011, 0b10]
+
+
+@pytest.mark.parametrize("density", [0.0, 0.01, 0.1, 0.3, 0.5, 0.9, 1.0])
+def test_gaps_are_sent_where_they_are_shorter_and_mean_the_same(density: float) -> None:
+    n = 40_000
+    short, plain, layout = MaskedNoise(noise="bernoulli", coded=True), MaskedNoise(noise="bernoulli"), flat(n)
+    u = plain.draw(layout, key(1)) * density
+    sent, bitwise = short.encode(u, layout, key(1)), plain.encode(u, layout, key(1))
+    assert ("mask" in sent) == (density == 0.5)
+    assert up(sent) <= up(bitwise)
+    assert torch.equal(short.decode(sent, layout, key(1)), plain.decode(bitwise, layout, key(1)))
+    if 0.01 <= density <= 0.3:
+        entropy = -density * math.log2(density) - (1 - density) * math.log2(1 - density)
+        assert 8 * sum(array.numel() for array in sent.values()) < 1.05 * entropy * n
+
+
+def test_gaps_that_save_little_are_not_sent() -> None:
+    codec, layout = MaskedNoise(noise="bernoulli", coded=True), flat(240)  # 30 bytes, of which 32 cannot be saved
+    assert set(codec.encode(torch.zeros(240), layout, key(1))) == {"mask"}
+
+
+def test_what_cannot_have_been_sent_is_refused() -> None:
+    n = 4001
+    plain, short, layout = MaskedNoise(), MaskedNoise(noise="bernoulli", coded=True), flat(n)
+    mask = plain.encode(change(n), layout, key(1))["mask"]
+    gaps = short.encode(short.draw(layout, key(1)) * 0.02, layout, key(1))
+    assert set(gaps) == {"quotients", "remainders"}
+    behind = mask.clone()
+    behind[-1] |= 2
+    bad = [
+        (plain, {}),
+        (plain, {"mask": mask[:-1]}),
+        (plain, {"mask": torch.cat([mask, mask[:1]])}),
+        (plain, {"mask": mask.to(torch.int8)}),
+        (plain, {"mask": mask.view(1, -1)}),
+        (plain, {"mask": behind}),
+        (plain, {"mask": mask, "seed": mask[:8]}),
+        (plain, gaps),
+        (short, {**gaps, "mask": mask}),
+        (short, {"quotients": gaps["quotients"]}),
+        (short, {**gaps, "quotients": gaps["quotients"].repeat(9)}),
+        (short, {**gaps, "quotients": gaps["quotients"][:-1]}),
+        (short, {**gaps, "remainders": gaps["remainders"][:-1]}),
+        (short, {"quotients": bits(torch.ones(n - 300).bool()), "remainders": gaps["remainders"][:1]}),
+    ]
+    for codec, payload in bad:
+        with pytest.raises(PayloadError):
+            codec.decode(payload, layout, key(1))
+        with pytest.raises(PayloadError):
+            codec.fold(torch.zeros(n), payload, layout, key(1), 1.0)
+
+
+# Folding
+
+
+@pytest.mark.parametrize("codec", [*CODECS[:6], MaskedNoise(noise="bernoulli", alpha=0.1, coded=True)], ids=repr)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_folding_is_decoding_and_adding_bit_for_bit(codec: MaskedNoise, dtype: torch.dtype, monkeypatch) -> None:
+    monkeypatch.setitem(masked_noise.CHUNK, "cpu", 64)
+    for n in (1, 7, 8, 63, 64, 65, 127, 128, 129, 1000):
+        layout, acc = flat(n, dtype), change(n, 3.0, dtype)
+        wanted = acc.clone()
+        for weight in (1.0, 0.3, 17.0):
+            payload = codec.encode(change(n, dtype=dtype), layout, key(n))
+            wanted = wanted + codec.decode(payload, layout, key(n)) * weight
+            codec.fold(acc, payload, layout, key(n), weight)
+        assert torch.equal(acc, wanted)
+
+
+@given(st.integers(0, 400), st.integers(1, 12), st.booleans(), st.sampled_from(KINDS))
+def test_chunks_leave_no_trace(n: int, chunk: int, signed: bool, kind) -> None:
+    codec, layout = MaskedNoise(signed, kind), flat(n)
+    payload = codec.encode(change(n), layout, key(n))
+    whole = codec.decode(payload, layout, key(n))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(masked_noise.CHUNK, "cpu", 8 * chunk)
+        assert torch.equal(codec.decode(payload, layout, key(n)), whole)
+
+
+@given(st.lists(st.integers(0, 90), max_size=6), st.booleans(), st.sampled_from(KINDS))
+def test_a_sum_in_pieces_gets_the_same_bits(sizes: list[int], signed: bool, kind) -> None:
+    n = sum(sizes)
+    codec, layout, acc = MaskedNoise(signed, kind), flat(n), change(n, 3.0)
+    payload, pieces = codec.encode(change(n), layout, key(n)), [piece.clone() for piece in acc.split(sizes)]
+    codec.fold(acc, payload, layout, key(n), 0.3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(masked_noise.CHUNK, "cpu", 16)
+        codec.fold_into(payload, layout, key(n), 0.3, acc)(pieces)
+    assert torch.equal(torch.cat([*pieces, torch.zeros(0)]), acc)
+
+
+@pytest.mark.parametrize("acc", [torch.zeros(9), torch.zeros(7), torch.zeros(2, 4), torch.zeros(16)[::2]])
+def test_sums_of_another_shape_are_refused(acc: torch.Tensor) -> None:
+    payload = MaskedNoise().encode(torch.zeros(8), flat(8), key(1))
+    with pytest.raises(ConfigError, match="the sum must be a contiguous vector of 8 entries"):
+        MaskedNoise().fold(acc, payload, flat(8), key(1), 1.0)
+
+
+def test_folding_takes_memory_for_a_chunk_alone(monkeypatch) -> None:
+    """NumPy's part of it, which tracemalloc sees; every other tensor of a fold is as long as the chunk too."""
+    monkeypatch.setitem(masked_noise.CHUNK, "cpu", 1 << 12)
+    codec, layout = MaskedNoise(), flat(1 << 20)
+    payload, acc = {"mask": torch.zeros(1 << 17, dtype=torch.uint8)}, torch.zeros(1 << 20)
+    longest = 0
+    made = MaskedNoise._values
+
+    def watched(*given):
+        nonlocal longest
+        for place, values in made(*given):
+            longest = max(longest, len(values))
+            yield place, values
+
+    monkeypatch.setattr(MaskedNoise, "_values", watched)
+    tracemalloc.start()
+    codec.fold(acc, payload, layout, key(1), 1.0)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert longest == 1 << 12
+    assert peak < 20 * (1 << 12)  # a whole message would be 4 MiB of words alone
+
+
+@gpu
+@pytest.mark.parametrize("codec", CODECS, ids=repr)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_gpu_sends_and_folds_the_same_bits(codec: MaskedNoise, dtype: torch.dtype) -> None:
+    for n in (1, 7, 8, 2047, 2048, 2049, 100_003):
+        layout, u = flat(n, dtype), change(n, dtype=dtype)
+        here, there = codec.encode(u, layout, key(n)), codec.encode(u.cuda(), layout, key(n))
+        assert {name: array.tolist() for name, array in here.items()} == {k: v.tolist() for k, v in there.items()}
+        assert torch.equal(codec.decode(there, layout, key(n)).cpu(), codec.decode(here, layout, key(n)))
+        sums = [change(n, 3.0, dtype), change(n, 3.0, dtype).cuda()]
+        for weight in (1.0, 0.3, 17.0):
+            codec.fold(sums[0], here, layout, key(n), weight)
+            codec.fold(sums[1], there, layout, key(n), weight)
+        assert torch.equal(sums[0], sums[1].cpu())
+
+
+@gpu
+@pytest.mark.parametrize("codec", CODECS, ids=repr)
+def test_a_gpu_adds_to_the_pieces_of_a_sum(codec: MaskedNoise) -> None:
+    sizes = [3, 0, 2048, 5, 8, 2049, 1]
+    n = sum(sizes)
+    layout, acc = flat(n), change(n, 3.0)
+    payload, pieces = codec.encode(change(n), layout, key(n)), [piece.cuda() for piece in acc.split(sizes)]
+    codec.fold(acc, payload, layout, key(n), 0.3)
+    codec.fold_into({k: v.cuda() for k, v in payload.items()}, layout, key(n), 0.3, pieces[0])(pieces)
+    assert torch.equal(torch.cat(pieces).cpu(), acc)

@@ -1,0 +1,228 @@
+"""Training that feels the codec, and training of something else than weights."""
+
+import pytest
+import torch
+
+from gossamer import (
+    Adam,
+    Average,
+    MaskAverage,
+    MaskedNoise,
+    OnWeights,
+    Params,
+    PruningSGD,
+    SampledMask,
+    Supermask,
+    fedavg,
+    fedmrn,
+    fedpm,
+    fedsparsify,
+    simulate,
+)
+from gossamer.core.exchange import GLOBAL, Arrival
+from gossamer.core.random import draws, fold, key, tensor, uniform
+from gossamer.core.random import streams as random
+from gossamer.core.types import Clock, Layout, Part, State
+from gossamer.parts.codecs.masked_noise import clipped, probability
+from gossamer.testing import check_codec, check_server, check_solver, tiny_task
+
+KEY, CPU = key(9), torch.device("cpu")
+N = 40_000
+
+
+def count(number: int) -> torch.Tensor:
+    return torch.tensor(number, dtype=torch.int64)
+
+
+# Draws by step
+
+
+def test_draws_at_step_0_are_the_keys_uniform_noise() -> None:
+    assert torch.equal(draws(tensor(KEY), count(0), 1001), uniform(KEY, 1001))
+
+
+def test_draws_of_a_step_are_those_of_the_tensor_operations() -> None:
+    words = random._philox(torch.arange(3) + 1, KEY, count(77)).reshape(-1)
+    slow = random._fractions(random._pairs(words)[:21] >> 8, 24, torch.float32)
+    assert torch.equal(draws(tensor(KEY), count(77), 21), slow)
+
+
+def test_draws_can_be_stacked() -> None:
+    keys, steps = torch.stack([tensor(key(n)) for n in range(3)]), torch.tensor([4, 5, 6])
+    stacked = torch.vmap(lambda k, s: draws(k, s, 9))(keys, steps)
+    assert torch.equal(stacked, torch.stack([draws(k, s, 9) for k, s in zip(keys, steps, strict=True)]))
+    one_key = torch.vmap(lambda s: draws(keys[0], s, 9))(steps)
+    assert torch.equal(one_key[2], draws(keys[0], steps[2], 9))
+
+
+# Rehearsal
+
+
+def rehearsed(codec: MaskedNoise, u: torch.Tensor, step_index: int, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """What the forward pass uses in place of ``u``, and the noise."""
+    layout = Layout.of({"w": u})
+    context = codec.surrogate_context(layout, steps, KEY, CPU)
+    return codec.surrogate({"w": u}, context, count(step_index))["w"], context["noise"]["w"]
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("step_index", [0, 4, 9])
+def test_progressive_stochastic_masking_is_as_written(signed: bool, step_index: int) -> None:
+    """With u = n / 4 everywhere: n with probability p q, the other value with p (1 - q), else u itself."""
+    codec = MaskedNoise(signed, "bernoulli", 0.01)
+    noise = codec.surrogate_context(Layout.of({"w": torch.zeros(N)}), 10, KEY, CPU)["noise"]["w"]
+    felt, _ = rehearsed(codec, noise / 4, step_index, 10)
+    p, q = (step_index + 1) / 10, 0.625 if signed else 0.25
+    low = -noise if signed else torch.zeros(N)
+    for value, chance in ((noise, p * q), (low, p * (1 - q)), (noise / 4, 1 - p)):
+        share = torch.isclose(felt, value, rtol=1e-6, atol=0).float().mean().item()
+        assert share == pytest.approx(chance, abs=4 * (chance * (1 - chance) / N) ** 0.5 + 1e-9)
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_on_average_training_feels_the_clipped_change(signed: bool) -> None:
+    codec, u = MaskedNoise(signed, alpha=0.01), 0.02 * (uniform(fold(KEY, 1), N) - 0.5)
+    mean = torch.stack([rehearsed(codec, u, step_index, 400)[0] for step_index in range(400)]).mean(0)
+    wanted = clipped(u, rehearsed(codec, u, 0, 400)[1], signed)
+    assert (mean - wanted).abs().mean() < 4 * 0.01 / 400**0.5
+
+
+def test_the_last_step_masks_everything_and_every_step_draws_afresh() -> None:
+    codec, u = MaskedNoise(alpha=0.01), 0.01 * uniform(fold(KEY, 2), N)
+    last, noise = rehearsed(codec, u, 9, 10)
+    assert bool(((last == 0) | (last == noise)).all())
+    assert not torch.equal(last, rehearsed(MaskedNoise(alpha=0.01, progressive=False), u, 8, 10)[0])
+
+
+def test_without_stochastic_masking_signs_decide() -> None:
+    u = 0.01 * (uniform(fold(KEY, 3), N) - 0.5)
+    felt, noise = rehearsed(MaskedNoise(alpha=0.01, stochastic=False, progressive=False), u, 0, 10)
+    assert torch.equal(felt, torch.where(u.sign() == noise.sign(), noise, 0))
+
+
+def test_the_change_itself_is_never_clipped() -> None:
+    """The straight-through gradient goes on moving u outside of what the noise spans."""
+    codec, u = MaskedNoise(alpha=0.01), torch.full((N,), 5.0)
+    felt, noise = rehearsed(codec, u, 0, 100)
+    assert bool(((felt == 0) | (felt == noise)).all()), "the forward pass is clipped"
+    method = fedavg(lr=5.0, steps=20).with_parts(codec=OnWeights(MaskedNoise(noise="bernoulli", alpha=1e-4)))
+    result = simulate(method, tiny_task(), rounds=1)
+    assert result.metrics[0]["failures"] == []
+
+
+def test_probability_and_clip_agree() -> None:
+    u, n = uniform(KEY, 1000) - 0.5, uniform(fold(KEY, 4), 1000) - 0.5
+    assert torch.allclose(probability(u, n, False) * n, clipped(u, n, False), atol=1e-7)
+    assert torch.allclose((2 * probability(u, n, True) - 1) * n, clipped(u, n, True), atol=1e-6)
+
+
+def test_the_ablations_differ_from_each_other() -> None:
+    task, switches = tiny_task(), ({}, {"stochastic": False}, {"progressive": False}, {"rehearsed": False})
+    losses = [simulate(fedmrn(alpha=0.05, **s), task, rounds=2).metrics[-1]["loss"] for s in switches]
+    assert len(set(losses)) == len(switches)
+
+
+# FedPM
+
+
+def scores() -> Params:
+    return {"w": torch.linspace(-3, 3, 12).view(3, 4), "b": torch.tensor([1.0, 2.0, 3.0])}
+
+
+def test_the_supermask_keeps_weights_as_often_as_their_scores_say() -> None:
+    built = {"w": torch.randn(3, 4, generator=torch.Generator().manual_seed(0)), "b": torch.zeros(3)}
+    parametrization = Supermask(scale=2.0)
+    context = parametrization.context(built, KEY)
+    assert torch.equal(context["frozen"]["w"], built["w"].sign())  # 2 / sqrt(4) = 1
+    kept = (
+        torch.stack([parametrization.network(scores(), context, count(t))["w"] != 0 for t in range(2000)])
+        .float()
+        .mean(0)
+    )
+    assert torch.allclose(kept, torch.sigmoid(scores()["w"]), atol=0.05)
+    assert torch.equal(parametrization.network(scores(), context, count(0))["b"], scores()["b"])
+    assert torch.allclose(
+        parametrization.deploy(scores(), built)["w"], built["w"].sign() * torch.sigmoid(scores()["w"])
+    )
+
+
+def test_the_gradient_goes_straight_through_the_draw() -> None:
+    """As if the network's weights were frozen weights times sigmoid(scores)."""
+    built = {"w": torch.randn(3, 4, generator=torch.Generator().manual_seed(1))}
+    parametrization, s = Supermask(), {"w": scores()["w"].clone().requires_grad_()}
+    weights, grads = parametrization.frozen(built)["w"] * torch.sigmoid(s["w"]), torch.randn(3, 4)
+    (wanted,) = torch.autograd.grad(weights, s["w"], grads)
+    found = parametrization.pull({"w": grads}, {"w": s["w"].detach()}, parametrization.context(built, KEY))["w"]
+    assert torch.allclose(found, wanted, atol=1e-6)
+
+
+def test_scores_are_the_logit_of_the_mean_mask() -> None:
+    server = MaskAverage("uniform")
+    check_server(server)
+    state = server.init(scores())
+    acc = server.begin(state, {})
+    for client in range(4):
+        mask = {"w": (torch.arange(12).view(3, 4) % 4 <= client).float(), "b": torch.full((3,), float(client))}
+        acc = server.fold(acc, Arrival.of(client, Part(), mask, 1.0))
+    after = server.download(server.finish(state, acc, Clock(0, 1, -1)), GLOBAL).models[0]
+    share = torch.tensor([1.0, 0.75, 0.5, 0.25])
+    assert torch.allclose(torch.sigmoid(after["w"][0]), 0.01 + 0.98 * share, atol=1e-6)
+    assert after["b"].tolist() == [1.5, 1.5, 1.5]
+
+
+def test_a_sampled_mask_keeps_the_contract() -> None:
+    check_codec(SampledMask())
+
+
+def test_fedpm_learns() -> None:
+    result = simulate(fedpm(lr=0.3), tiny_task(), rounds=8)
+    assert result.accuracy > 0.6
+    assert result.metrics[-1]["bytes_up"]["codec.mask"] > 0
+
+
+# FedSparsify and solvers
+
+
+def test_a_round_ends_with_the_sparsity_asked_for() -> None:
+    solver, start = PruningSGD(sparsity=0.9), {"w": torch.randn(100, 10), "b": torch.ones(100)}
+    carry, grads = solver.begin(start, {}, {}, 4), {n: torch.full_like(t, 0.01) for n, t in start.items()}
+    shares = []
+    for _ in range(4):
+        carry = solver.step(lambda _: (grads, {}), start, carry, {"rate": 0.1})
+        shares.append((carry["params"]["w"] == 0).float().mean().item())
+    assert shares == pytest.approx([0.9 * (1 - (1 - t / 4) ** 3) for t in (1, 2, 3, 4)], abs=0.001)
+    assert bool(carry["params"]["b"].all())
+    largest = start["w"].abs().flatten().topk(50).values.min()
+    assert bool((carry["params"]["w"][start["w"].abs() > largest] != 0).all())
+
+
+def test_fedsparsify_sends_what_is_left() -> None:
+    result = simulate(fedsparsify(sparsity=0.8), tiny_task(clients=4), rounds=2, per_round=4)
+    weights = sum(t.numel() for t in result.model.parameters() if t.dim() > 1)
+    sent = result.metrics[-1]["bytes_up"]["codec.values"] / 4 / 4
+    assert sent == pytest.approx(0.2 * weights, abs=1)
+
+
+def test_adam_is_torchs() -> None:
+    start = {"w": torch.randn(5, 3, dtype=torch.float64)}
+    solver, weight = Adam(0.05), start["w"].clone().requires_grad_()
+    optimiser = torch.optim.Adam([weight], lr=0.05)
+    carry: State = solver.begin(start, {}, {}, 7)
+    for _ in range(7):
+        weight.grad = weight.detach() ** 3 - 1
+        optimiser.step()
+        carry = solver.step(lambda p: ({"w": p["w"] ** 3 - 1}, {}), start, carry, {"rate": 0.05})
+    assert torch.allclose(carry["params"]["w"], weight.detach(), atol=1e-12, rtol=0)
+
+
+@pytest.mark.parametrize("solver", [Adam(0.1), PruningSGD(0.1, sparsity=0.5), PruningSGD(0.1, momentum=0.9)], ids=repr)
+def test_solvers_keep_their_contract(solver: Adam | PruningSGD) -> None:
+    check_solver(solver)
+
+
+def test_an_average_of_models_is_fedavg() -> None:
+    """Sending models and averaging them is sending changes and averaging those."""
+    task = tiny_task(dtype=torch.float64)
+    by_change = simulate(fedavg(), task, rounds=3).model.state_dict()
+    by_model = simulate(fedavg().with_parts(send="model", server=Average()), task, rounds=3).model.state_dict()
+    assert all(torch.allclose(by_change[n], by_model[n], atol=1e-12) for n in by_change)

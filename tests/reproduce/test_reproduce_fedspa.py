@@ -1,0 +1,324 @@
+"""The script reproduce/fedspa.py: its cells can be run, what it counts is right, and its page says what is so."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from gossamer import Task
+from gossamer.core.errors import ConfigError
+from gossamer.parts.solvers import Exponential
+from gossamer.parts.views import masks
+from gossamer.parts.views.sparsity import erk, kept
+from helpers.paths import ROOT
+
+sys.path.append(str(ROOT / "reproduce"))
+cells, script, page, studies, facts, curves, paper = (
+    importlib.import_module(name)
+    for name in (
+        "cells",
+        "fedspa",
+        "fedspa_page",
+        "fedspa_studies",
+        "fedspa_facts",
+        "fedspa_curves",
+        "fedspa_paper",
+    )
+)
+EVERY = [cell for study in studies.STUDIES.values() for cell in study()]
+NAMES = [*studies.METHODS, *studies.VARIANTS]
+CLIENTS, TRAIN, TEST, BATCH, ROUNDS = 20, 80, 40, 2, 3
+
+
+# Cells.
+
+
+def test_a_name_stands_for_one_cell_alone() -> None:
+    named = {cell.name: repr(cell) for cell in EVERY}
+    assert len(named) == len(set(named.values()))
+    assert len(named) == len({(cell.name, repr(cell)) for cell in EVERY})
+    assert {script.method(cell) for cell in EVERY} == set(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_methods_train_alike(name: str) -> None:
+    for data in studies.SETS:
+        made = cells.method(studies.cell(data, "b", name))
+        solver = made.solver
+        batch = 20 if data == "fashion-mnist" else 128
+        assert (solver.lr, solver.batch, solver.momentum) == (0.1, batch, 0.0)
+        assert (solver.weight_decay, solver.clip, solver.schedule) == (5e-4, 10.0, Exponential(0.998))
+        assert solver.epochs + getattr(solver, "personal_epochs", 0) == 5
+
+
+def test_variants_differ_in_what_they_say() -> None:
+    for name, (base, more) in studies.VARIANTS.items():
+        one, other = (studies.cell("cifar-10", "b", each) for each in (name, base))
+        assert {key: value for key, value in one.given.items() if other.given.get(key) != value} == more
+        assert cells.method(one) != cells.method(other)
+
+
+@pytest.mark.parametrize("target", [0.2, 0.5, 0.8])
+def test_sub_fedavg_reaches_its_target_with_the_last_of_its_prunings(target: float) -> None:
+    share = studies.pruning(target)["share"]
+    held = 10**6
+    for _ in range(studies.PRUNINGS):
+        assert held > target * 10**6
+        held -= int(share * held)
+    assert 0.93 * target * 10**6 < held <= target * 10**6
+
+
+def test_what_matters_most_comes_first_and_nothing_twice() -> None:
+    found = script.wanted(list(studies.DEFAULT), None)
+    assert [cell.name for cell in found[:3]] == [f"fedspa-cifar-10-b-{m}-0" for m in ("dst", "rsm", "fedavg")]
+    assert len(found) == len({cell.name for cell in found})
+    assert {cell.data for cell in found} == {"cifar-10"}
+    few = script.wanted(["claims", "claims", "densities"], ["dst-0.2", "rsm"])
+    assert [script.method(cell) for cell in few] == ["rsm", "rsm", "rsm", "dst-0.2"]
+
+
+def test_a_cells_cost_is_that_of_its_images() -> None:
+    plain = studies.cell("cifar-10", "b", "fedavg")._replace(rounds=1, eval_every=1)
+    images = 3 * 10 * 2500 + 2 * 10_000
+    assert studies.cost(plain) == pytest.approx(images * 305.7e6 / 1e15)
+    alone = studies.cell("cifar-10", "b", "local")
+    assert alone.eval_every > plain.eval_every  # or evaluating would cost more than training
+    assert studies.cost(alone) < 1.5 * studies.cost(studies.cell("cifar-10", "b", "fedavg"))
+
+
+def test_settings_are_the_papers() -> None:
+    assert studies.split("cifar-10", "iid") == "iid"
+    assert [studies.split("cifar-10", s) for s in ("a", "b")] == ["dirichlet-client:0.5", "dirichlet-client:0.3"]
+    assert [studies.split("cifar-100", s) for s in ("a", "b")] == ["dirichlet-client:0.2", "dirichlet-client:0.1"]
+    for data, rows in paper.ACCURACIES.items():
+        assert set(studies.METHODS) <= set(rows) <= set(NAMES)
+        assert set(rows) == set(paper.COSTS[data])
+
+
+# Small cells, whole.
+
+
+def thin(classes: int) -> nn.Module:
+    """Two convolutions over a coarse image, and a linear layer."""
+    layers = [nn.Conv2d(3, 8, 4, 4), nn.GroupNorm(2, 8), nn.ReLU(), nn.Conv2d(8, 16, 3, 2), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Flatten(), nn.Linear(144, classes))
+
+
+@pytest.fixture
+def small(empty: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Cells on eighty images with a small network."""
+    monkeypatch.setattr(cells, "network", lambda name, shape, classes: thin(classes))
+    draw = np.random.default_rng(0)
+    arrays: dict[str, Any] = {}
+    for part, many in (("train", TRAIN), ("test", TEST)):
+        arrays[f"x_{part}"] = draw.integers(0, 256, (many, 32, 32, 3), dtype=np.uint8)
+        arrays[f"y_{part}"] = np.arange(many, dtype=np.uint8) % 10
+    np.savez(empty / "cifar10.npz", **arrays)
+
+    def made(method: str, rounds: int = ROUNDS) -> Any:
+        usual = studies.cell("cifar-10", "b", method)
+        given = {**usual.given, "batch": BATCH}
+        more = {"clients": CLIENTS, "per_round": 2, "eval_every": 2, "executor": "one-by-one"}
+        return usual._replace(given=given, rounds=rounds, **more)
+
+    return made
+
+
+def small_task(small: Any, empty: Path) -> Task:
+    task: Task = cells.task(small("dst"), empty)
+    return task
+
+
+@pytest.mark.parametrize("method", [*studies.METHODS, "dst-random"])
+def test_a_small_cell_runs_and_keeps_its_facts(method: str, small: Any, empty: Path) -> None:
+    cell = small(method)
+    assert cells.keep(cell, empty, float("inf"), facts.facts).startswith(f"{cell.name}: best ")
+    found = cells.read(cell)
+    assert found["failures"] == 0
+    assert found["rounds_told"] == [2, 3]
+    assert len(found["personal"]) == len(found["accuracy"]) == len(found["bytes"]) == 2
+    assert found["last"] == found["personal"][-1]
+    assert found["bytes"][0] < found["bytes"][1] or method == "local"
+    assert not cell.folder.exists()
+    assert f"| `{method}` |" in page.page()
+
+
+def test_bytes_as_the_paper_counts_them_are_four_a_held_value(small: Any, empty: Path) -> None:
+    shapes = {name: p.shape for name, p in small_task(small, empty).model().named_parameters()}
+    every, half = sum(shape.numel() for shape in shapes.values()), sum(kept(shapes, erk(shapes, 0.5)).values())
+    assert every / 2 - len(shapes) < half <= every / 2
+    overhead = {}
+    for method, values in {"fedavg": every, "dst": half, "rsm": half}.items():
+        cell = small(method)
+        cells.keep(cell, empty, float("inf"), facts.facts)
+        found = cells.read(cell)
+        assert found["paper_bytes"][-1] == 2 * 4 * values * cell.per_round * ROUNDS
+        overhead[method] = found["bytes"][-1] - found["paper_bytes"][-1]
+    assert overhead["dst"] > overhead["rsm"]  # masks move, and travel
+    assert overhead["rsm"] == overhead["fedavg"]
+
+
+def test_flops_as_the_paper_counts_them(small: Any, empty: Path) -> None:
+    task = small_task(small, empty)
+    metrics = [{"clients": [0, 1]}, {"clients": [3, 7]}]
+    counted = {m: facts.paper_flops(small(m), task, metrics) for m in ("fedavg", "ditto", "dst", "rsm", "sub-fedavg")}
+    module = task.model()
+    sizes = {name: p.shape for name, p in module.named_parameters()}
+    sides = _sides(module, task.data.train.x[:1])
+    each = TRAIN // CLIENTS
+    dense = sum((2 * sizes[f"{layer}.weight"].numel() + out) * area for layer, (out, area) in sides.items())
+    assert counted["fedavg"] == counted["ditto"] == 4 * 3 * 5 * each * dense
+    assert counted["sub-fedavg"] is None
+    view = cells.method(small("dst")).bind(facts.Objective(task, "cpu", facts.key(0))).training.view
+    held = {n: masks.count(packed) for n, packed in view.first(0)["mask"].items()}
+    whole = {name: held.get(name, shape.numel()) for name, shape in sizes.items()}
+    sparse = sum((2 * whole[f"{layer}.weight"] + out) * area for layer, (out, area) in sides.items())
+    assert sparse < dense
+    assert counted["dst"] == counted["rsm"] == 4 * 3 * (5 * each * sparse + BATCH * dense)
+
+
+def _sides(module: nn.Module, x: torch.Tensor) -> dict[str, tuple[int, int]]:
+    """Of each convolution and linear layer, how many biases it has and how often it is applied to a sample."""
+    found: dict[str, tuple[int, int]] = {}
+    for name, layer in module.named_modules():
+        if isinstance(layer, nn.Conv2d | nn.Linear):
+            bias = 0 if layer.bias is None else len(layer.bias)
+
+            def note(_: Any, __: Any, output: torch.Tensor, name: str = name, bias: int = bias) -> None:
+                found[name] = bias, output[0].numel() // output.shape[1]
+
+            layer.register_forward_hook(note)
+    module(x)
+    return found
+
+
+def test_a_cell_that_was_cut_off_goes_on(small: Any, empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = small("dst")._replace(name="whole")
+    cells.keep(whole, empty, float("inf"), facts.facts)
+    cut, seen = small("dst")._replace(name="cut"), []
+    real = cells.simulate
+
+    def stops(*given: Any, **more: Any) -> Any:
+        def watch(record: Any) -> None:
+            seen.append(record["round"])
+            if seen == [1]:
+                raise KeyboardInterrupt
+
+        return real(*given, **more, watch=watch)
+
+    monkeypatch.setattr(cells, "simulate", stops)
+    with pytest.raises(KeyboardInterrupt):
+        cells.keep(cut, empty, float("inf"), facts.facts)
+    assert cut.folder.exists()
+    cells.keep(cut, empty, float("inf"), facts.facts)
+    assert seen == [1, 2, 3]
+    for same in ("personal", "accuracy", "bytes", "flops", "masks"):
+        assert cells.read(cut)[same] == cells.read(whole)[same]
+
+
+def test_a_cell_is_left_out_when_time_is_up_or_its_data_is_not_here(
+    empty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent(*given: Any, **more: Any) -> None:  # as if there were no files, and nowhere to download them from
+        raise ConfigError("emnist-letters: its files are not there: put one of these\n    a file")
+
+    monkeypatch.setattr(cells, "load", absent)
+    cell = studies.cell("emnist-letters", "b", "dst")
+    assert cells.keep(cell, empty, 0.0, facts.facts) == f"{cell.name}: not begun"
+    told = f"{cell.name}: left out, emnist-letters: its files are not there: put one of these"
+    assert cells.keep(cell, empty, float("inf"), facts.facts) == told
+    assert not cell.path.exists()
+
+
+# The page.
+
+
+def put(cell: Any, personal: list[float], **more: Any) -> None:
+    """Keep a cell with made-up figures."""
+    found: dict[str, Any] = {"best": max(personal), "last": personal[-1], "personal": personal, "accuracy": personal}
+    found |= {"rounds_told": [4 * (at + 1) for at in range(len(personal))], "worst_tenth": 10.0, "masks": None}
+    found |= {"bytes": [10**9] * len(personal), "paper_bytes": [9 * 10**8] * len(personal), "paper_flops": 10**15}
+    found |= {"flops": 3 * 10**15, "useful_flops": 2 * 10**15, "round_seconds": 1.5}
+    cell.path.write_text(json.dumps({**cell._asdict(), **found, **more}))
+
+
+def test_the_page_says_what_is_missing(empty: Path) -> None:
+    assert page.page().startswith("\n**Not run yet:** `claims` (10 of 10 cells)")
+    assert f"Cells have {studies.ROUNDS} rounds" in page.page()
+    assert "###" not in page.page()
+    for cell in studies.densities():
+        put(cell, [50.0])
+    assert "densities" not in page.missing()
+
+
+def test_the_page_of_the_repository_has_a_place_for_the_tables() -> None:
+    assert (ROOT / "docs/reproduction/fedspa.md").read_text().count("<!-- table -->") == 1
+
+
+def test_claims_are_compared_seed_by_seed(empty: Path) -> None:
+    for seed, dst, rsm in ((0, 60.0, 58.0), (1, 50.0, 51.0)):
+        put(studies.cell("cifar-10", "b", "dst", seed), [dst])
+        put(studies.cell("cifar-10", "b", "rsm", seed), [rsm])
+    put(studies.cell("cifar-10", "b", "dst", 2), [99.0])
+    assert "| CIFAR-10 | B | `dst` - `rsm` | 7.3 | 0.50 (-1.00 to 2.00) | 60 | 2 |" in page.claims()
+    assert "fedavg" not in page.claims()
+    for method, last in (("dst", 76.0), ("rsm", 72.0)):
+        put(studies.cell("cifar-10", "b", method, rounds=studies.LONGER), [last])
+    assert "| CIFAR-10 | B | `dst` - `rsm` | 7.3 | 4.00 | 240 | 1 |" in page.claims()
+
+
+def test_rounds_to_an_accuracy_are_the_first_that_reach_it_in_every_run(empty: Path) -> None:
+    put(studies.cell("cifar-10", "a", "ditto"), [25.0, 45.0, 38.0, 52.0])
+    put(studies.cell("cifar-10", "a", "ditto", 1), [31.0, 33.0, 41.0, 42.0])
+    line = next(line for line in page.speeds("cifar-10").splitlines() if "`ditto`" in line)
+    wanted = f"| A | `ditto` | 6 (4 to 8) | 10 (8 to 12) | > {studies.ROUNDS} | > 60 | > 60 | 334 | 466 |"
+    assert line == wanted
+
+
+def test_longer_runs_have_a_table_of_their_own(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curves, "PAGES", empty)
+    put(studies.cell("cifar-10", "b", "dst"), [99.0])
+    assert page.longer() == ""
+    cell = studies.cell("cifar-10", "b", "dst", rounds=studies.LONGER)
+    assert (cell.rounds, cell.eval_every) == (240, 16)
+    put(cell, [25.0, 45.0, 76.0])
+    assert "| `dst` | 88.2 | 76.00 | 76.00 | 8 | 8 | 12 | 12 | 12 | 12 | 206 |" in page.longer()
+    curves.draw()
+    assert (empty / "fedspa-cifar-10-b240-rounds.svg").read_text().count('class="line') == 2
+    assert "![By rounds](fedspa-cifar-10-b240-rounds.svg)" in page.longer()
+
+
+def test_variants_stand_beside_what_they_vary(empty: Path) -> None:
+    put(studies.cell("cifar-100", "b", "dst-uniform"), [40.0])
+    put(studies.cell("cifar-100", "b", "dst"), [50.0])
+    wanted = "| `dst` | init=uniform | CIFAR-100 | B | `dst-uniform` - `dst` | -10.6 | -10.00 | 60 | 1 |"
+    assert wanted in page.ablations()
+
+
+def test_costs_are_scaled_to_the_papers_rounds(empty: Path) -> None:
+    put(studies.cell("cifar-10", "b", "dst"), [40.0])
+    times = 1000 / studies.ROUNDS
+    told = [f"{0.9 * times:.1f}", f"{times:.1f}", "173.5", *(f"{ten * times:.1f}" for ten in (10, 30, 20)), "1.50 s"]
+    assert f"| CIFAR-10 | B | `dst` | 369.2 | {' | '.join(told)} |" in page.costs()
+    put(studies.cell("cifar-10", "b", "sub-fedavg"), [40.0], paper_flops=None)
+    assert "| 119.8 |  | " in page.costs()
+
+
+def test_pictures_have_a_line_for_each_method_and_none_by_bytes_for_who_sends_none(
+    empty: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(curves, "PAGES", empty)
+    put(studies.cell("cifar-10", "iid", "dst"), [40.0, 50.0])
+    put(studies.cell("cifar-10", "iid", "local"), [20.0], bytes=[0])
+    curves.draw()
+    by_round, by_bytes = ((empty / curves.name("cifar-10", "iid", axis)).read_text() for axis in ("rounds", "bytes"))
+    assert by_round.count('class="line') == 2 * 2  # the line itself, and its key
+    assert by_bytes.count('class="line') == 2
+    assert (">round<" in by_round, ">round<" in by_bytes, ">GB sent and received<" in by_bytes) == (True, False, True)
+    assert "<circle" not in by_round + by_bytes

@@ -1,0 +1,173 @@
+"""The script reproduce/wireless.py: its cells can be run, what it counts is right, and its page says what is so."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gossamer import Dense, MagnitudePruned, Mean, SumThenDecode
+from gossamer.core.random import fold, key
+from gossamer.fleet.fleet import Fleet
+from gossamer.fleet.radio import outage, rate
+from helpers.paths import ROOT
+
+sys.path.append(str(ROOT / "reproduce"))
+cells, script, page, studies, facts, curves = (
+    importlib.import_module(name)
+    for name in ("cells", "wireless", "wireless_page", "wireless_studies", "wireless_facts", "wireless_curves")
+)
+COMPARED = [(name, lr) for name, row in studies.COMPARED.items() for lr in row.rates]
+EACH, ROUNDS = 5, 4
+
+
+def small(cell: Any) -> Any:
+    """The same on digits, a few rounds long."""
+    given = {**cell.given, **({"epochs": 1} if "epochs" in cell.given else {})}
+    return cell._replace(data="digits", given=given, samples=EACH, split="iid", rounds=ROUNDS, eval_every=2)
+
+
+def kept(cell: Any, data: Path) -> dict[str, Any]:
+    """What is kept of a cell that is run."""
+    assert cells.keep(cell, data, float("inf"), facts.facts).startswith(f"{cell.name}: best ")
+    found: dict[str, Any] = cells.read(cell)
+    return found
+
+
+# Cells.
+
+
+def test_a_name_stands_for_one_cell_alone() -> None:
+    every = [studies.compared(*pair) for pair in COMPARED] + list(studies.search())
+    assert len({cell.name for cell in every}) == len(every)
+    assert list(studies.compare()) != []
+    assert {cell.name for cell in studies.compare()} == {studies.compared(*pair).name for pair in COMPARED}
+
+
+def test_rows_differ_in_what_they_say_and_in_nothing_else() -> None:
+    made = {name: cells.method(studies.compared(name, 0.2)) for name, _ in COMPARED}
+    assert (made["pruned"].view, made["dense"].view) == (MagnitudePruned((studies.PRUNED,)), type(made["dense"].view)())
+    assert made["pruned"].codec == made["dense"].codec == Dense()
+    assert made["one-bit"].view == made["one-bit-signs"].view == made["pruned"].view
+    assert type(made["pruned"].server) is Mean
+    assert type(made["one-bit"].server) is SumThenDecode
+    for name in ("dense", "pruned", "one-bit", "one-bit-change", "one-bit-signs"):
+        assert made[name].solver == made["dense"].solver
+    channels = {(c.fleet, c.clients, c.per_round, c.seed, c.split, c.samples, c.model) for c in studies.compare()}
+    assert len(channels) == 1
+
+
+def test_the_cell_has_links_from_good_to_bad_and_the_far_one_loses_every_second_message() -> None:
+    near, far = (Fleet.read(ROOT / f"reproduce/wireless_{name}.toml") for name in ("cell", "far"))
+    assert near.clients == far.clients == studies.DEVICES
+    drawn = [outage(near.link(client, 20, 0, fold(key(0), "wireless", 0))) for client in range(20)]
+    assert min(drawn) < 0.1
+    assert max(drawn) > 0.7
+    assert outage(far.link(0, 20, 0, key(0))) == pytest.approx(0.5, abs=0.005)
+
+
+@pytest.mark.parametrize("name", studies.COMPARED)
+def test_a_small_cell_runs_and_keeps_its_facts(name: str, empty: Path) -> None:
+    cell = small(studies.compared(name, studies.COMPARED[name].rates[0]))
+    found = kept(cell, empty)
+    assert found["failures"] == 0
+    assert found["rounds_told"] == [2, 4]
+    assert found["messages"] == ROUNDS * studies.DEVICES
+    assert 0 < found["lost"] < found["messages"]
+    for axis in ("computing", "sending", "delays"):
+        first, last = found[axis]
+        assert last == pytest.approx(2 * first, rel=0.35)  # signs that were lost are sent again
+    assert f"`{name}`" in page.searched()
+    assert not cell.folder.exists()
+
+
+def test_energy_is_that_of_the_bytes_sent(empty: Path) -> None:
+    found = kept(small(studies.compared("dense", 0.2)), empty)
+    fleet = Fleet.read(ROOT / "reproduce/wireless_cell.toml")
+    links = [fleet.link(client, 20, 0, fold(key(0), "wireless", 0)) for client in range(20)]
+    size = sum(found["arrays"].values())
+    joules = sum(ROUNDS * link.power * 8 * size / rate(link) for link in links)
+    assert found["sending"][-1] == pytest.approx(joules, rel=1e-5)
+
+
+def test_the_pruned_row_computes_and_sends_less_and_one_bit_far_less(empty: Path) -> None:
+    found = {name: kept(small(studies.compared(name, 0.2)), empty) for name in ("dense", "pruned", "one-bit")}
+    sending = {name: one["sending"][-1] for name, one in found.items()}
+    assert sending["pruned"] / sending["dense"] == pytest.approx(1 - studies.PRUNED, abs=0.03)
+    assert sending["dense"] / sending["one-bit"] > 10
+    assert found["one-bit"]["computing"] == found["pruned"]["computing"]
+    assert found["pruned"]["computing"][-1] < found["dense"]["computing"][-1]
+
+
+def test_only_so_many_samples_are_dealt(empty: Path) -> None:
+    task = cells.task(small(studies.compared("dense", 0.2)), empty)
+    assert task.split.sizes().tolist() == [EACH] * studies.DEVICES
+
+
+# The page.
+
+
+def put(cell: Any, accuracy: list[float], **more: Any) -> None:
+    """Keep a cell with made-up figures: a joule and a second a round, a tenth of it for sending."""
+    at = list(range(1, len(accuracy) + 1))
+    found: dict[str, Any] = {"best": max(accuracy), "last": accuracy[-1], "accuracy": accuracy, "rounds_told": at}
+    found |= {"losses": [1.0] * len(at), "delays": at, "outages": [0.1, 0.5, 0.9], "messages": 10, "lost": 5}
+    found |= {"computing": [0.9 * r for r in at], "sending": [0.1 * r for r in at]}
+    found |= {"arrays": {"values": 90.0, "overhead": 10.0}}
+    cell.path.write_text(json.dumps({**cell._asdict(), **found, **more}))
+
+
+def test_the_page_says_what_is_missing(empty: Path) -> None:
+    assert page.page().startswith("\n**Not run yet:** `compare` (")
+    assert "###" not in page.page()
+
+
+def test_the_page_of_the_repository_has_a_place_for_the_tables() -> None:
+    assert (ROOT / "docs/reproduction/wireless.md").read_text().count("<!-- table -->") == 1
+
+
+def test_a_price_is_that_of_the_first_round_which_is_good_enough(empty: Path) -> None:
+    put(studies.compared("dense", 0.2), [50.0, 79.9, 80.0, 85.0], sending=[1.0, 2.0, 3.0, 4.0])
+    put(studies.compared("one-bit", 0.2), [79.0, 81.0])
+    put(studies.compared("eden", 0.1), [70.0, 79.9])
+    told = page.prices()
+    assert "| `dense` | 0.2 | 3 | 3 | 2.7 | 5.7 | 3 | 47% | 1 x | 1 x | 85.00 |" in told
+    assert "| `one-bit` | 0.2 | 2 | 0.2 | 1.8 | 2 | 2 | 90% | 15 x | 2.85 x | 81.00 |" in told
+    assert "| `eden` | 0.1 | > 12 |" in told
+
+
+def test_the_step_size_is_the_one_with_the_fewest_joules_to_the_target(empty: Path) -> None:
+    put(studies.compared("dense", 0.2), [70.0, 71.0, 82.0])
+    put(studies.compared("dense", 0.4), [70.0, 80.5, 80.0])
+    assert page.chosen()["dense"]["given"]["lr"] == 0.4
+    put(studies.compared("dense", 0.4), [70.0, 70.5, 79.9])
+    assert page.chosen()["dense"]["given"]["lr"] == 0.2
+
+
+def test_retention_has_the_step_size_of_the_search_and_is_compared_seed_by_seed(empty: Path) -> None:
+    assert list(studies.retention()) == []
+    for name, row in studies.RETAINED.items():
+        for lr in row.rates:
+            put(studies.retained(name, lr, studies.SEARCHED), [50.0], losses=[lr if name == "change" else 1 - lr])
+    rates = {cell.given["lr"] for cell in studies.retention() if "change" in cell.name}
+    assert rates == {min(studies.TRIED)}
+    for seed, plain, with_it in ((0, 60.0, 63.0), (1, 70.0, 71.0)):
+        put(studies.retained("nothing", max(studies.TRIED), seed), [plain])
+        put(studies.retained("change", min(studies.TRIED), seed), [with_it], losses=[0.5])
+    line = next(line for line in page.retentions().splitlines() if line.startswith("| `change`"))
+    assert "| 67.00 ± 7.84 | 0.500 ± 0.000 | 2.00 ± 1.96 | -0.500 ± 0.000 | 100 | 50% | 2 |" in line
+
+
+def test_the_picture_has_a_line_for_each_row_on_each_axis(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(curves, "PAGES", empty)
+    curves.draw()
+    assert not (empty / curves.NAME).exists()
+    put(studies.compared("dense", 0.2), [60.0, 70.0])
+    put(studies.compared("fedmrn", 0.1), [60.0, 80.0])
+    curves.draw()
+    drawn = (empty / curves.NAME).read_text()
+    assert all(name in drawn for name in curves.AXES.values())
+    assert "dense" in drawn
+    assert "fedmrn" in drawn

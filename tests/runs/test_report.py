@@ -1,0 +1,493 @@
+"""What people look at: summaries, tables, curves, the page and the progress of a run."""
+
+import io
+import json
+import math
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+import torch
+
+from gossamer import Method, RunError, fedavg, simulate
+from gossamer.cli import main
+from gossamer.parts.servers import Mean, MeasuredServer
+from gossamer.runs.folder import read_metrics
+from gossamer.runs.report import REPORTS, Folder, base, curves, page, tables, text
+from gossamer.runs.report.holdings import COLUMNS, holdings
+from gossamer.runs.report.progress import Progress
+from gossamer.runs.report.svg import Series, chart, ticks
+from gossamer.runs.summary import reasons, summarise
+from gossamer.tasks.data import Data, Samples, Split
+from gossamer.tasks.data.partition import offsets
+from gossamer.tasks.task import Task
+from gossamer.testing import tiny_task
+
+Record = dict[str, Any]
+
+
+def record(number: int, **changes: Any) -> Record:
+    return {
+        "round": number,
+        "accuracy": 0.1 * number,
+        "loss": 1 / number,
+        "personal_accuracy": 0.09 * number,
+        "worst_tenth_accuracy": 0.05 * number,
+        "train_loss": 0.8 / number,
+        "bytes_up": {"values": 1_000_000, "overhead": 30},
+        "bytes_down": {"values": 2_000_000},
+        "flops": 5_000_000,
+        "useful_flops": 5_000_000,
+        "joules": 0.0,
+        "energy": {"computing": 0.0, "sending": changes.get("joules", 0.0)},
+        "airtime": 0.0,
+        "delay": 0.0,
+        "seconds": {"train": 1.5, "evaluate": 0.5},
+        "memory_bytes": 400_000_000,
+        "clients": [0, 2],
+        "failures": [],
+        "lost": [],
+        "exchanges": [{"sent": 2, "lost": 0, "folded": 2}],
+        **changes,
+    }
+
+
+ABOUT: dict[str, Any] = {
+    "method": {"view": "Full()", "solver": "SGD(lr=0.1)", "codec": "Dense()"},
+    "task": {"data": "digits", "model": "mlp", "split": "iid", "clients": 4},
+    "parameters": 12345,
+    "options": {"rounds": 5, "per_round": 2, "seed": 7, "executor": "one-by-one"},
+    "request": {"method": "fedavg"},
+    "machine": {"gossamer": "0.1.0"},
+}
+RUN = [record(number) for number in range(1, 6)]
+
+
+def split_of(clients: int, each: int = 3) -> Split:
+    index, start = np.arange(clients * each), offsets(np.full(clients, each))
+    return Split(index, start, index, start)
+
+
+def data_of(split: Split, classes: int = 3) -> Data:
+    y = torch.arange(len(split.train_index)) % classes
+    samples = Samples(torch.zeros(len(y), 2), y)
+    return Data("made", samples, samples, classes, "iid", "mlp")
+
+
+# Summaries.
+
+
+def test_a_summary_takes_the_last_accuracies_and_sums_the_costs() -> None:
+    last = record(5, failures=[{"client": 1, "reason": "x"}], lost=[2])
+    del last["accuracy"]
+    summary = summarise(ABOUT, [*RUN[:4], last])
+    assert (summary["accuracy"], summary["evaluated_round"], summary["rounds"]) == (0.4, 4, 5)
+    assert (summary["bytes_up"], summary["bytes_down"]) == (5_000_150, 10_000_000)
+    assert (summary["flops"], summary["seconds"]) == (25_000_000, 10.0)
+    assert (summary["failures"], summary["lost"], summary["per_round"]) == (1, 1, 2)
+
+
+def test_a_summary_before_the_first_round_knows_what_it_can_know() -> None:
+    summary = summarise(ABOUT, [])
+    assert (summary["accuracy"], summary["rounds"], summary["bytes_up"], summary["per_round"]) == (None, 0, 0, 2)
+    assert "–" in tables.closing(summary)
+
+
+def test_a_summary_holds_finite_numbers_only() -> None:
+    summary = summarise(ABOUT, [record(1, joules=math.inf, loss=None)])
+    assert summary["joules"] is None
+    assert summary["loss"] is None
+    json.dumps(summary, allow_nan=False)
+    assert "–" in tables.closing(summary)
+
+
+def test_reasons_come_most_frequent_first_with_round_and_client() -> None:
+    fail = [{"client": 1, "reason": "a"}, {"client": 2, "reason": "b"}]
+    metrics = [record(1, failures=fail), record(2, failures=fail[1:])]
+    assert reasons(metrics) == [("b", [(1, 2), (2, 2)]), ("a", [(1, 1)])]
+
+
+# Text and tables.
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(0, "0 B"), (999, "999 B"), (1000, "1.00 kB"), (999_400, "999 kB"), (999_600, "1.00 MB"), (5e12, "5.00 TB")],
+)
+def test_sizes_have_three_figures(count: float, said: str) -> None:
+    assert text.size(count) == said
+
+
+def test_small_amounts_have_no_unit() -> None:
+    assert (text.amount(0), text.amount(12), text.amount(8.45e9)) == ("0 ", "12 ", "8.45 G")
+
+
+def test_numbers_stand_to_the_right_and_flags_to_the_left() -> None:
+    drawn = text.table(("flag", "n"), [("--mu", "-1"), ("--lambda", "10")]).splitlines()
+    assert drawn[2:] == ["--mu      -1", "--lambda  10"]
+
+
+def test_the_last_column_is_broken_to_the_width_of_the_terminal() -> None:
+    drawn = text.table(("name", "meaning"), [("a", "word " * 20)], width=40)
+    assert max(map(len, drawn.splitlines())) <= 40
+    assert drawn.count("word") == 20
+    assert max(map(len, text.pairs([("a", "word " * 20)], width=40).splitlines())) <= 40
+
+
+def test_a_run_in_full_names_its_parts_its_bytes_and_why_clients_failed() -> None:
+    metrics = [*RUN, record(6, failures=[{"client": 3, "reason": "sensor broken"}])]
+    said = tables.full(Path("runs/x"), ABOUT, metrics, "interrupted")
+    for wanted in ("runs/x (interrupted)", "SGD(lr=0.1)", "values 6.00 MB, overhead 180 B", "train 9.0 s"):
+        assert wanted in said
+    assert "failed 1 time: sensor broken" in said
+
+
+def test_runs_side_by_side_show_joules_where_there_are_any() -> None:
+    plain, costly = summarise(ABOUT, RUN), summarise(ABOUT, [record(1, joules=2.5)])
+    assert "joules" not in tables.side_by_side(["a"], [plain])
+    assert "2.5" in tables.side_by_side(["a", "b"], [plain, costly])
+    assert tables.differences([plain, costly]) == ["rounds"]
+
+
+# Curves.
+
+
+def test_curves_show_accuracy_against_rounds_and_against_bytes() -> None:
+    left, right = curves.figure(["a", "b"], [RUN, RUN[:3]]).axes
+    assert [list(line.get_xdata()) for line in left.lines] == [[1, 2, 3, 4, 5], [1, 2, 3]]
+    np.testing.assert_allclose(right.lines[0].get_xdata(), np.arange(1, 6) * 1.00003)
+    np.testing.assert_allclose(right.lines[0].get_ydata(), [10, 20, 30, 40, 50])
+    assert right.get_xscale() == "linear"
+
+
+def test_runs_that_send_far_less_are_seen_on_a_logarithmic_scale() -> None:
+    thin = [record(number, bytes_up={"bits": 31_000}) for number in range(1, 6)]
+    assert curves.figure(["a", "b"], [RUN, thin]).axes[1].get_xscale() == "log"
+
+
+def test_a_run_that_sends_nothing_is_a_level() -> None:
+    silent = [record(number, bytes_up={}) for number in range(1, 4)]
+    right = curves.figure(["alone"], [silent]).axes[1]
+    assert list(right.lines[0].get_ydata()) == pytest.approx([30, 30])
+    assert "nothing is sent" in right.get_xlabel()
+
+
+@pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
+def test_curves_are_drawn_whatever_runs_are_called(tmp_path: Path, ending: str) -> None:
+    names = ["_hidden", "$x^2", "a<b>&"]
+    picture = curves.figure(names, [RUN, [], [record(1)]])
+    assert [label.get_text() for label in picture.legends[0].get_texts()] == ["_hidden", r"\$x^2", "a<b>&"]
+    curves.draw(names, [RUN, [], [record(1)]], tmp_path / f"picture.{ending}")
+    assert [file.name for file in tmp_path.iterdir()] == [f"picture.{ending}"]
+
+
+# The page.
+
+
+def rendered(about: dict[str, Any], metrics: list[Record], clients: int = 4, data: bool = True) -> ElementTree.Element:
+    """A page, read back as XML: a page that is not well formed fails here."""
+    split = split_of(clients)
+    return ElementTree.fromstring(page.render("my-run", about, metrics, split, data_of(split) if data else None))
+
+
+def words(element: ElementTree.Element) -> str:
+    return " ".join(" ".join(element.itertext()).split())
+
+
+def test_a_page_shows_numbers_curves_costs_split_and_every_part() -> None:
+    tree = rendered(ABOUT, RUN)
+    said = words(tree)
+    for wanted in ("50.00 %", "45.00 %", "25.00 %", "5.00 MB", "10.0 MB", "25.0 MFLOP", "seed 7", "my-run"):
+        assert wanted in said
+    for wanted in ("train", "evaluate", "overhead", "No client failed.", *ABOUT["method"].values()):
+        assert wanted in said
+    titles = [svg.get("aria-label") for svg in tree.iter("svg")]
+    assert titles == ["Accuracy (%)", "Accuracy (%) by what it cost", "Loss", "samples by client and class"]
+
+
+def test_a_page_needs_nothing_from_anywhere() -> None:
+    tree = rendered(ABOUT, RUN)
+    assert not {"script", "link", "img", "iframe", "object", "use"} & {element.tag for element in tree.iter()}
+    assert not any({"src", "href"} & set(element.keys()) for element in tree.iter())
+    assert not re.search(r"url\(|@import|https?:", page.STYLE)
+
+
+def test_whatever_a_user_typed_is_escaped() -> None:
+    nasty = "<script>alert('x')</script> & \"co\""
+    about = {
+        **ABOUT,
+        "method": {"codec": nasty},
+        "request": {"method": nasty},
+        "options": {**ABOUT["options"], nasty: 1},
+    }
+    metrics = [record(1, failures=[{"client": 1, "reason": nasty}], bytes_up={nasty: 10}, seconds={nasty: 1.0})]
+    tree = rendered(about, metrics)
+    assert not list(tree.iter("script"))
+    assert words(tree).count(nasty) >= 5
+
+
+def test_a_page_says_why_and_where_clients_failed() -> None:
+    broken = [{"client": client, "reason": "sensor broken"} for client in range(12)]
+    tree = rendered(ABOUT, [record(1, failures=broken), record(2, failures=broken[:1], lost=[3, 4])])
+    said = words(tree)
+    assert "13 times sensor broken clients 0, 1, 2, 3, 4, 5, 6, 7 and others; rounds 1 to 2" in said
+    assert "Lost messages: 2, none of them made up for." in said
+
+
+@pytest.mark.parametrize("metrics", [[], [record(1)], [record(1, accuracy=None, loss=None, train_loss=None)]])
+def test_a_page_can_be_made_at_any_time(metrics: list[Record]) -> None:
+    assert "my-run" in words(rendered(ABOUT, metrics))
+
+
+def test_energy_is_shown_where_a_channel_counts_it() -> None:
+    assert "2.5 J" in words(rendered(ABOUT, [record(1, joules=2.5)]))
+
+
+def test_a_run_from_python_gets_its_page_too(tmp_path: Path) -> None:
+    x, y = torch.randn(40, 3), torch.arange(40) % 2
+    task = Task.of(lambda: torch.nn.Linear(3, 2), (x, y), (x, y), clients=4)
+    simulate(fedavg(epochs=1), task, rounds=2, out=tmp_path / "run")
+    report = page.write(Folder(tmp_path / "run", 5))
+    assert ElementTree.fromstring(report.read_text()).tag == "html"
+    assert page.write(Folder(tmp_path / "run", 5, task.data)).read_text() != "", "it can be written again"
+
+
+@pytest.mark.parametrize("clients", [1, 7, COLUMNS, COLUMNS + 1, 1234])
+def test_a_split_is_drawn_in_two_hundred_columns_at_most(clients: int) -> None:
+    split = split_of(clients)
+    drawn = ElementTree.fromstring(holdings(split, data_of(split)))
+    paths = {path.get("class"): str(path.get("d")) for path in drawn.iter("path")}
+    columns = paths["bar"].count("M")
+    assert columns == -(-clients // -(-clients // COLUMNS))
+    cells = sum(str(path.get("d")).count("M") for path in drawn.iter("path")) - columns
+    assert cells == 3 * columns
+
+
+def test_without_the_data_a_split_shows_sizes_alone() -> None:
+    drawn = ElementTree.fromstring(holdings(split_of(5), None))
+    assert [path.get("class") for path in drawn.iter("path")] == ["bar"]
+
+
+@pytest.mark.parametrize(("low", "high"), [(0, 1), (0.3, 0.31), (2.0, 2.0), (0, 0), (0, 12345), (-3, 4), (1e-9, 2e-9)])
+def test_ticks_are_few_and_hold_what_is_shown(low: float, high: float) -> None:
+    found = ticks(low, high)
+    assert found[0] <= low
+    assert found[-1] >= high
+    assert 2 <= len(found) <= 9
+    assert found == sorted(set(found))
+
+
+def test_a_chart_without_points_is_left_out_and_one_point_is_enough() -> None:
+    assert chart("title", "round", [Series("a", [])]) == ""
+    assert "<circle" in chart("title", "round", [Series("a", [(0, 0)])])
+
+
+# Progress.
+
+
+class Screen(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_elsewhere_than_in_a_terminal_progress_is_a_line_a_round(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(5) as progress:
+        for one in RUN:
+            progress({**one, "failures": [{"client": 0, "reason": "x"}]} if one["round"] == 2 else one)
+    out, err = capsys.readouterr()
+    assert out == ""
+    lines = err.splitlines()
+    assert len(lines) == 5
+    assert re.fullmatch(r"round 1/5  accuracy 10.00 %  loss 1  sent 3.00 MB  [\d.]+ s  left [\d.]+ s", lines[0])
+    assert "failed 1" in lines[1]
+
+
+def test_many_rounds_make_few_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(1000) as progress:
+        for number in range(1, 1001):
+            progress(record(number))
+    assert len(capsys.readouterr().err.splitlines()) == 50
+
+
+def test_rounds_between_evaluations_show_what_was_seen_last(capsys: pytest.CaptureFixture[str]) -> None:
+    unseen = {name: value for name, value in record(1).items() if name not in ("accuracy", "loss")}
+    with Progress(3) as progress:
+        progress(unseen)
+        progress(record(2))
+        progress({**unseen, "round": 3})
+    lines = capsys.readouterr().err.splitlines()
+    assert "accuracy –  loss –" in lines[0]
+    assert "accuracy 20.00 %" in lines[1]
+    assert "accuracy 20.00 %" in lines[2]
+
+
+def test_a_resumed_run_counts_what_was_sent_before(capsys: pytest.CaptureFixture[str]) -> None:
+    with Progress(5, RUN[:4]) as progress:
+        progress(RUN[4])
+    assert "sent 15.0 MB" in capsys.readouterr().err
+
+
+def test_in_a_terminal_progress_is_one_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "120")
+    with Progress(5) as progress:
+        for one in RUN:
+            progress(one)
+    plain = re.sub(r"\x1b\[[\d;?]*\w", "", screen.getvalue())
+    last = plain.rstrip("\n").rpartition("\r")[2]
+    assert plain.count("\n") == 1
+    assert re.fullmatch(r"round 5/5 ━+ accuracy 50.00 %  loss 0.2  sent 15.0 MB \d:\d\d:\d\d left 0.0 s", last)
+
+
+def test_without_rich_a_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    screen = Screen()
+    monkeypatch.setattr(sys, "stderr", screen)
+    monkeypatch.setitem(sys.modules, "rich.console", None)
+    with Progress(2) as progress:
+        progress(record(1))
+        progress(record(2))
+    assert screen.getvalue().startswith("round 1/2  accuracy 10.00 %")
+
+
+# Figures of parts.
+
+OWN = """
+from dataclasses import dataclass
+from gossamer.parts.servers import Mean, MeasuredServer
+
+@dataclass(frozen=True)
+class Counting(Mean, MeasuredServer):
+    def measure(self, state, acc):
+        return {"counts": {"folded": 4 if acc.weight else 0, "by name": {"a": 1}}}
+"""
+
+TOLD = """
+from gossamer.runs.report import Report, reports
+
+@reports("counts")
+class Counts(Report):
+    title = "Who was <counted>"
+
+    def rows(self, summary):
+        return [("counted", f"{summary['folded']} of them")]
+
+    def details(self, folder):
+        return {"clients": folder.clients}, ["counted in", f"{folder.clients} clients"]
+
+    def picture(self, folder, records):
+        return f"<p>drawn of {len(records)} records</p>"
+"""
+
+
+@pytest.fixture
+def own_reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gossamer.runs.report.base.REPORTS", dict(REPORTS))
+    return tmp_path
+
+
+ASKED = ["run", "fedavg", "--clients", "4", "--rounds", "2", "--executor", "one-by-one"]
+
+
+def test_figures_of_a_part_of_ones_own_are_shown_wherever_those_of_the_library_are(
+    own_reports: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("own.py").write_text(OWN)
+    assert main([*ASKED, "--server", "own.py:Counting", "--out", "run"]) == 0
+    assert main(["show", "run"]) == 0
+    assert "\ncounts folded      4\n" in capsys.readouterr().out
+    assert main(["show", "run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["figures"] == {"counts": {"folded": 4, "by name": {"a": 1}}}
+    assert main([*ASKED, "--out", "plain"]) == 0
+    capsys.readouterr()
+    assert main(["compare", "plain", "run"]) == 0
+    head, _, plain, counted = capsys.readouterr().out.splitlines()[:4]
+    assert head.endswith("  counts folded")
+    assert (plain.split()[-1], counted.split()[-1]) == ("–", "4")
+    assert 'aria-label="counts folded"' in Path("run/report.html").read_text()
+
+
+def test_a_report_in_the_file_of_the_part_is_used(own_reports: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    Path("own.py").write_text(OWN + TOLD)
+    assert main([*ASKED, "--server", "own.py:Counting", "--out", "run"]) == 0
+    for loaded in (True, False):
+        if not loaded:  # as in another process
+            base.REPORTS.pop("counts")
+            for name in [name for name in sys.modules if name.startswith("gossamer_user_own")]:
+                del sys.modules[name]
+        capsys.readouterr()
+        assert main(["show", "run"]) == 0
+        said = capsys.readouterr().out
+        assert "\ncounted            4 of them\n" in said
+        assert "\ncounted in\n  4 clients\n" in said
+    assert main(["show", "run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["figures"]["counts"]["clients"] == 4
+    page_ = Path("run/report.html").read_text()
+    assert "<p>drawn of 2 records</p>" in page_
+    assert "Who was &lt;counted&gt;" in page_
+
+
+def test_where_the_file_of_a_report_has_changed_the_default_shows_its_figures(
+    own_reports: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("own.py").write_text(OWN + TOLD)
+    assert main([*ASKED, "--server", "own.py:Counting", "--out", "run"]) == 0
+    base.REPORTS.pop("counts")
+    Path("own.py").write_text("raise RuntimeError")
+    capsys.readouterr()
+    assert main(["show", "run"]) == 0
+    assert "\ncounts folded      4\n" in capsys.readouterr().out
+
+
+def measuring(figures: Any) -> Method:
+    """FedAvg whose server measures this."""
+
+    @dataclass(frozen=True)
+    class Odd(Mean, MeasuredServer):
+        def measure(self, state: Any, acc: Any) -> Any:
+            return figures
+
+    return fedavg(epochs=1).with_parts(server=Odd())
+
+
+def test_figures_are_kept_as_plain_numbers(tmp_path: Path) -> None:
+    odd = {"norm": torch.tensor(1.5), "many": {"a": np.float64(2), "b": math.inf, 3: [torch.arange(2), True]}}
+    result = simulate(measuring(odd), tiny_task(), rounds=1, out=tmp_path / "run")
+    wanted = {"norm": 1.5, "many": {"a": 2.0, "b": None, "3": [[0, 1], True]}}
+    assert read_metrics(tmp_path / "run")[0]["figures"] == result.metrics[0]["figures"] == wanted
+    rows = dict(tables.facts(result.summary()))
+    assert (rows["norm"], rows["many a"]) == ("1.5", "2")
+
+
+def test_a_figure_that_cannot_be_kept_is_named() -> None:
+    with pytest.raises(RunError, match=r"the figure sizes\.a that a part measures must be a number"):
+        simulate(measuring({"sizes": {"a": object()}}), tiny_task(), rounds=1)
+
+
+@pytest.mark.parametrize("member", ["summary", "rows", "cells", "charts", "details", "picture"])
+def test_a_report_that_fails_says_so_and_hides_nothing_else(
+    member: str, own_reports: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fail(self: Any, *args: Any) -> Any:
+        raise KeyError("<oops>")
+
+    base.REPORTS["odd"] = type("Failing", (base.Report,), {member: fail})("odd")
+    simulate(measuring({"odd": {"a": 1}}), tiny_task(), rounds=1, out="run")
+    assert main(["show", "run"]) == 0
+    said = capsys.readouterr().out
+    assert ("its report fails in rows: KeyError: '<oops>'" in said) == (member == "rows")
+    assert ("odd a" in said) == (member != "rows")
+    assert ("odd: its report fails in details: KeyError" in said) == (member == "details")
+    assert main(["compare", "run"]) == 0
+    assert ("its report fails in cells" in capsys.readouterr().out) == (member in ("rows", "cells"))  # made of rows
+    assert main(["show", "run", "--html"]) == 0
+    written = Path("run/report.html").read_text()
+    for drawn in ("charts", "picture"):
+        assert (f"odd: its report fails in {drawn}: KeyError: &#x27;&lt;oops&gt;&#x27;" in written) == (member == drawn)
