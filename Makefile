@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup run test check deploy-test slow-test gpu-test bench reproduce clean
+.PHONY: setup run test check deploy-test slow-test gpu-test docs bench reproduce clean
 
 setup: $(READY)
 
@@ -22,6 +22,7 @@ check: $(READY)
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo --no-cache
+	@$(BIN)/deptry src
 
 test: check
 	@$(BIN)/pytest -n 2 --dist loadfile
@@ -36,7 +37,11 @@ slow-test: $(READY)
 
 # Every method on a GPU against the CPU; needs torch, NumPy and safetensors alone
 gpu-test:
-	@$(PYTHON) tests/gpu.py $(GPU)
+	@$(PYTHON) tests/check_gpu.py $(GPU)
+
+# The site, in site/; nothing on it is loaded from another server
+docs: $(READY)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 # BENCH="--full --docs --data-dir DIR ..." for the whole comparison: see docs/speed.md
 bench: $(READY)
@@ -45,7 +50,7 @@ bench: $(READY)
 # WHAT=fashion needs Fashion-MNIST: REPRODUCE="--data-dir DIR"
 WHAT ?= two-populations
 reproduce: $(READY)
-	@$(BIN)/python reproduce/$(subst -,_,$(WHAT)).py $(REPRODUCE)
+	@$(BIN)/python -m reproduce $(WHAT) $(REPRODUCE)
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,9 +1,9 @@
-"""How long every codec takes to encode and decode a long vector, and what it sends.
+"""Measure the time of every codec to encode and decode a long vector, and its payload.
 
     python bench/codec_speed.py [--device cpu|cuda] [--size 11000000] [--repeats 10] [--only Drive Eden]
 
-Median milliseconds, of events on a GPU; bytes of the payload, and bits for each entry. A codec that wraps another one
-wraps the dense one, and all other fields have their defaults.
+The table has median milliseconds (by CUDA events on a GPU), bytes of the payload, and bits per entry. A codec that
+wraps another one wraps ``Dense``. All other fields have their defaults.
 """
 
 import argparse
@@ -24,7 +24,7 @@ KEY = key(1)
 
 
 def found(only: list[str] | None) -> Iterator[Codec]:
-    """One of each codec that Gossamer exports."""
+    """Yield one instance of each codec that Gossamer exports."""
     for name in only or dir(codecs):
         kind: Any = getattr(codecs, name)
         if isinstance(kind, type) and issubclass(kind, Codec) and not inspect.isabstract(kind):
@@ -49,7 +49,7 @@ def row(codec: Codec, x: torch.Tensor, device: str, repeats: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Milliseconds and bytes of every codec.")
+    parser = argparse.ArgumentParser(description="Measure the time and the payload of every codec.")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--size", type=int, default=11_000_000)
     parser.add_argument("--repeats", type=int, default=10)

@@ -1,16 +1,18 @@
-"""What masks of clients' own cost: the search for a client's next mask beside its training, and folding on the server.
+"""Measure personal masks: the search for a client's next mask relative to its training, and aggregation on the server.
 
     python bench/fedspa_masks.py [--models lenet5 vgg11 resnet18-gn] [--device cuda] [--executor captured] [--repeats 5]
 
-A client of the size that FedSpa's paper has, with random images: 5 epochs in batches of 128, density 0.5, the first
-round, whose search moves half of the mask. The search is all that `BoundPersonalMask.revise` does: a gradient of all
-entries on one batch, dropping, taking up, and coding the change for the wire. It is to take at most a tenth of the
-training time. On a CPU there is one thread, whose own time counts, so that a busy machine matters little; training is
-timed on few steps and multiplied, as its steps are all alike; the table says how many. Training and search take turns;
-times are medians.
+A client has the size of one in FedSpa's paper (https://arxiv.org/abs/2201.11380), with random images: 5 epochs in
+batches of 128, density 0.5, in the first round, whose search moves half of the mask. The search is the whole of
+``BoundPersonalMask.revise``: a dense gradient on one batch, removal and regrowth of entries, and encoding of the
+change. It should take at most a tenth of the training time.
 
-Then a round of 10 masked ResNet18-GN messages on the server: seconds, and the most memory that folding holds at once,
-in dense models, with 2 messages and with 10. It must not grow with their number.
+On a CPU there is one thread, and its processor time counts, so that other load matters little. Training is timed on a
+few steps and extrapolated, since all steps are equal; the table has their number. Training and search take turns. Times
+are medians.
+
+The second part folds 10 masked ResNet18-GN messages on the server: seconds, and the peak memory of aggregation in dense
+models, with 2 messages and with 10. It must not grow with their number.
 """
 
 import argparse
@@ -37,13 +39,13 @@ from gossamer.tasks.objective import Objective
 KEY, ROUNDS = key(0), 1000
 BATCH, EPOCHS = 128, 5
 WARM_UP = {"cpu": 1, "cuda": 2}
-"""Turns that do not count: a GPU captures odd batches when it meets them for the second time."""
+"""Turns that do not count: a GPU captures the last, smaller batch when it occurs for the second time."""
 MOST = 0.1
-"""The share of the training time that the search may take."""
+"""Target for the share of the search in the training time."""
 
 
 class Setting(NamedTuple):
-    """A client of the paper's: its samples, and on a CPU how many steps of its training are timed."""
+    """A client of the paper: samples, their shape, classes, and the number of timed steps on a CPU."""
 
     samples: int
     shape: tuple[int, ...]
@@ -59,7 +61,7 @@ SETTINGS = {
 
 
 def images(model: str, samples: int, clients: int = 1) -> Task:
-    """Random images."""
+    """Return random images."""
     _, shape, classes, _ = SETTINGS[model]
     draw = torch.Generator().manual_seed(0)
     x, y = torch.randn(samples, *shape, generator=draw), torch.randint(classes, (samples,), generator=draw)
@@ -67,7 +69,7 @@ def images(model: str, samples: int, clients: int = 1) -> Task:
 
 
 def on_one_thread(work: Callable[[], object]) -> float:
-    """Milliseconds of computing, of a process with one thread."""
+    """Return the processor milliseconds of ``work`` on one thread."""
     before = time.process_time()
     work()
     return 1e3 * (time.process_time() - before)
@@ -81,7 +83,7 @@ def clock_of(device: str) -> Callable[[Callable[[], object]], float]:
 
 
 class Entrant(NamedTuple):
-    """A client ready for its first round, and how many rounds' steps it takes in one."""
+    """A client ready for its first round, and the share of a round's steps that it takes."""
 
     client: Client
     executor: Executor
@@ -109,7 +111,7 @@ class Entrant(NamedTuple):
         return self.client.train(self.client_task, job)
 
     def measure(self, clock: Callable[[Callable[[], object]], float]) -> dict[str, float]:
-        """Milliseconds of a whole round's training, and of the search that follows."""
+        """Return the milliseconds of a whole round's training, and of the search after it."""
         view, found = self.client.exchange.view_memory, list[Trained]()
         assert view is not None
         job = self.client.read_download(self.client_task)
@@ -122,7 +124,7 @@ class Entrant(NamedTuple):
 
 def searches(models: list[str], device: str, executor: str, repeats: int) -> None:
     clock = clock_of(device)
-    print("| network | samples | steps timed | training | search | of it the gradient | search of training |")
+    print("| network | samples | timed steps | training | search | gradient of the search | search / training |")
     print("|" + " --- |" + " ---: |" * 6)
     for model in models:
         racer = Entrant.of(model, device, executor)
@@ -130,11 +132,11 @@ def searches(models: list[str], device: str, executor: str, repeats: int) -> Non
         times = {part: statistics.median(stage[part] for stage in turns) for part in turns[0]}
         ratios = sorted(stage["search"] / stage["train"] for stage in turns)
         ratio = statistics.median(ratios)
-        told = " | ".join(f"{times[part]:,.1f} ms" for part in ("train", "search", "gradient"))
+        parts = " | ".join(f"{times[part]:,.1f} ms" for part in ("train", "search", "gradient"))
         spread = f"{100 * ratio:.1f} % ({100 * ratios[0]:.1f} to {100 * ratios[-1]:.1f})"
-        verdict = "" if ratio <= MOST else ", MORE than asked"
+        verdict = "" if ratio <= MOST else ", target MISSED"
         print(
-            f"| `{model}` | {SETTINGS[model].samples} | {racer.client_task.limit} | {told} | {spread}{verdict} |",
+            f"| `{model}` | {SETTINGS[model].samples} | {racer.client_task.limit} | {parts} | {spread}{verdict} |",
             flush=True,
         )
 
@@ -143,7 +145,7 @@ def searches(models: list[str], device: str, executor: str, repeats: int) -> Non
 
 
 class Made:
-    """What a client knows that did not train: random weights and gradients."""
+    """Training information of a client without training: random weights and gradients."""
 
     def __init__(self, weights: Params, draw: torch.Generator) -> None:
         self.start, self.weights, self.carry, self.draw = weights, weights, State(), draw
@@ -162,15 +164,15 @@ class Made:
 
 
 class Desk:
-    """A server with a round's messages before it."""
+    """A server with the messages of a round."""
 
-    def __init__(self, model: str, many: int, device: str) -> None:
-        objective = Objective(images(model, many, many), device, KEY)
+    def __init__(self, model: str, count: int, device: str) -> None:
+        objective = Objective(images(model, count, count), device, KEY)
         method = METHODS["fedspa"](own_init=True).bind(objective)
         self.exchange, self.state = method.training, method.init(objective.initial(), KEY)
         self.dense = 4 * objective.layout.size
         draw = torch.Generator().manual_seed(1)
-        self.messages = [self._message(Clock(0, ROUNDS, c), draw) for c in range(many)]
+        self.messages = [self._message(Clock(0, ROUNDS, c), draw) for c in range(count)]
 
     def _message(self, clock: Clock, draw: torch.Generator) -> tuple[Clock, bytes]:
         down = self.exchange.make_download(self.state, clock, KEY, GLOBAL, None, None)
@@ -180,38 +182,38 @@ class Desk:
         sent, _ = self.exchange.make_upload(job, trained, made)
         return clock, bytes(sent.data)
 
-    def fold(self, many: int) -> None:
-        """What the server does with so many messages, from their bytes to the new model."""
+    def fold(self, count: int) -> None:
+        """Aggregate the first messages, from their bytes to the new model."""
         server = self.exchange.server
-        acc = server.begin(self.state, {clock.client: GLOBAL for clock, _ in self.messages[:many]})
-        for clock, data in self.messages[:many]:
+        acc = server.begin(self.state, {clock.client: GLOBAL for clock, _ in self.messages[:count]})
+        for clock, data in self.messages[:count]:
             arrival, _ = self.exchange.read_upload(data, self.state, clock, KEY, GLOBAL, None)
             acc = server.fold(acc, arrival)
         server.finish(self.state, acc, Clock(0, ROUNDS, -1))
 
 
-def folding(device: str, repeats: int, model: str = "resnet18-gn", many: int = 10) -> None:
-    desk = Desk(model, many, device)
+def folding(device: str, repeats: int, model: str = "resnet18-gn", count: int = 10) -> None:
+    desk = Desk(model, count, device)
     clock = clock_of(device)
     desk.fold(1)
-    taken = statistics.median(clock(lambda: desk.fold(many)) for _ in range(repeats))
-    held = {few: peak(lambda: desk.fold(few), device) for few in (1, 2, many)}  # noqa: B023
+    taken = statistics.median(clock(lambda: desk.fold(count)) for _ in range(repeats))
+    peaks = {few: peak(lambda: desk.fold(few), device) for few in (1, 2, count)}  # noqa: B023
     size = statistics.mean(len(data) for _, data in desk.messages)
-    print(f"\na dense `{model}`: {desk.dense / 2**20:.1f} MiB; a message: {size / 2**20:.1f} MiB")
-    print(f"folding {many} messages: {taken:,.0f} ms, {taken / many:,.0f} ms each")
-    for few, most in held.items():
-        print(f"most memory at once, {few} messages: {most / 2**20:.1f} MiB, {most / desk.dense:.2f} dense models")
-    kept = held[many] <= 1.01 * held[2]
-    print("memory does not grow with messages, as asked" if kept else "memory GROWS with messages")
+    print(f"\ndense `{model}`: {desk.dense / 2**20:.1f} MiB; message: {size / 2**20:.1f} MiB")
+    print(f"folding {count} messages: {taken:,.0f} ms, {taken / count:,.0f} ms each")
+    for few, most in peaks.items():
+        print(f"peak memory, {few} messages: {most / 2**20:.1f} MiB, {most / desk.dense:.2f} dense models")
+    met = peaks[count] <= 1.01 * peaks[2]
+    print("memory does not grow with messages: target met" if met else "memory GROWS with messages: target MISSED")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What masks of clients' own cost.")
+    parser = argparse.ArgumentParser(description="Measure personal masks.")
     parser.add_argument("--models", nargs="*", choices=list(SETTINGS), default=list(SETTINGS))
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--executor", choices=("one-by-one", "captured", "captured-plain"), default="one-by-one")
     parser.add_argument("--repeats", type=int, default=5)
-    parser.add_argument("--no-folding", action="store_true", help="leave the server out")
+    parser.add_argument("--no-folding", action="store_true", help="skip the aggregation")
     given: Any = parser.parse_args()
     with threads(1):
         searches(given.models, given.device, given.executor, given.repeats)

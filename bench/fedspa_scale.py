@@ -1,16 +1,16 @@
-"""FedSpa with ten thousand clients, each with a mask of its own over a million weights.
+"""Measure FedSpa with ten thousand clients, each with a separate mask over a million weights.
 
     python bench/fedspa_scale.py [--clients 10000] [--per-round 20] [--limit 512]
 
-An MLP of a million parameters on made-up images, 20 clients a round that take one step each, the run kept in a folder.
-Masks start as one for all, which is not stored; until every client has moved its own, thousands of rounds go by. So
-each of the first five rounds hands out masks to a fifth of the clients (the common one, shifted), and all exist from
-then on. Memory for what clients remember is lowered (``--limit``, in MiB), so that most of it is on disk.
+An MLP with a million parameters on random images, 20 clients per round with one local step each, and a run folder. All
+clients start with one mask, which is not stored. It would take thousands of rounds until every client has moved its
+mask. So each of the first five rounds gives masks to a fifth of the clients (the common mask, shifted), and all exist
+afterwards. The memory for client states is limited (``--limit``, in MiB), so that most of them are on disk.
 
-Two processes do the same run. One goes on for eight rounds. The other is killed in the middle of the eighth, and
-resumed; both must then have the same model and the same masks. It goes on with a ninth round, which evaluates
-everybody. Told are seconds a round once all masks exist, of computing on one thread and by the clock; the peak of
-memory (resident set), to which saving 2,000 masks at once belongs; and bytes on disk.
+Two processes do the same run. One continues for eight rounds. The other is killed in the middle of the eighth round,
+and resumed; both must then have the same model and the same masks. It continues with a ninth round, which evaluates all
+clients. The report has the seconds per round once all masks exist, as processor time and wall-clock time. It also has
+the peak memory (resident set), including a save of 2,000 masks at once, and the bytes on disk.
 """
 
 import argparse
@@ -35,35 +35,35 @@ from gossamer.core import tree
 from gossamer.core.types import State
 from gossamer.engines.executors import threads
 from gossamer.engines.simulate import Simulation
-from gossamer.runs.folder import checkpoints, read_metrics
+from gossamer.runs.records import checkpoints, read_metrics
 from gossamer.tasks.data import Data, Samples, Split
 
 FILLING, ROUNDS = 5, 9
-"""Rounds in which masks are handed out, and all rounds."""
+"""Rounds that give masks to clients, and all rounds."""
 COMPARED = ROUNDS - 1
-"""After so many rounds both processes are compared; one is killed in the last of these."""
+"""Rounds before both processes are compared; one is killed in the last of these."""
 SAMPLES, OWN_TESTS, TESTS, CLASSES = 20, 5, 1000, 10
 MIB = 2**20
 
 
 def network() -> nn.Module:
-    """979,810 parameters."""
+    """Return an MLP with 979,810 parameters."""
     layers = (nn.Linear(784, 900), nn.ReLU(), nn.Linear(900, 300), nn.ReLU(), nn.Linear(300, CLASSES))
     return nn.Sequential(nn.Flatten(), *layers)
 
 
 def task(clients: int) -> Task:
-    """Made-up images, a few for each client."""
+    """Return random images, a few per client."""
     draw = torch.Generator().manual_seed(0)
     x, y = torch.randn(TESTS, 1, 28, 28, generator=draw), torch.randint(CLASSES, (TESTS,), generator=draw)
     data = Data("bench", Samples(x, y), Samples(x, y), CLASSES, split="iid", model="mlp")
     start = np.arange(clients + 1)
-    dealt, tests = np.arange(clients * SAMPLES) % TESTS, np.arange(clients * OWN_TESTS) % TESTS
-    return Task(network, data, Split(dealt, start * SAMPLES, tests, start * OWN_TESTS))
+    train, tests = np.arange(clients * SAMPLES) % TESTS, np.arange(clients * OWN_TESTS) % TESTS
+    return Task(network, data, Split(train, start * SAMPLES, tests, start * OWN_TESTS))
 
 
 class Run:
-    """A run in its folder, new or taken up again."""
+    """A run in its folder, new or resumed."""
 
     def __init__(self, path: Path, clients: int, per_round: int, limit: int) -> None:
         options = Options(rounds=ROUNDS, per_round=per_round, eval_every=ROUNDS)
@@ -75,7 +75,7 @@ class Run:
         self.computing: list[float] = []
 
     def go(self, until: int) -> None:
-        """The rounds that are left."""
+        """Run the remaining rounds."""
         for number in range(len(self.simulation.metrics), until):
             self.hand_out(number)
             before = time.process_time()
@@ -84,21 +84,21 @@ class Run:
             self.found = self.digest() if number + 1 == COMPARED else self.found
 
     def hand_out(self, number: int) -> None:
-        """Give a fifth of the clients a mask, unless they have one by now."""
+        """Give a fifth of the clients a mask, except those that have one."""
         clients, run = self.simulation.task.clients, self.simulation
         for client in range(number * clients // FILLING, min(clients, (number + 1) * clients // FILLING)):
             if client not in run.clients:
                 run.clients.put(client, {"view": self.shifted(client)})
 
     def shifted(self, client: int) -> State:
-        """The mask to start with, moved on by so many bytes as the client's number: as many weights of each tensor."""
+        """Return the initial mask shifted by the client's index in bytes; the density of each tensor stays."""
         view = self.simulation.method.training.view_memory
         assert view is not None
         start = view.first(client)
         return {"mask": {name: packed.roll(client) for name, packed in start["mask"].items()}}
 
     def figures(self) -> dict[str, Any]:
-        """What is told of it."""
+        """Return the values of the report."""
         run = self.simulation
         away = run.clients._folder
         return {
@@ -114,7 +114,7 @@ class Run:
         }
 
     def digest(self) -> str:
-        """Of the model and of all masks."""
+        """Return a digest of the model and of all masks."""
         found, run = hashlib.sha256(), self.simulation
         for state in (run.server, *(run.clients.get(client) for client in run.clients.known())):
             for _, tensor in sorted(tree.flatten(state).items()):
@@ -123,7 +123,7 @@ class Run:
 
 
 def work(path: Path, until: int, clients: int, per_round: int, limit: int) -> None:
-    """One process: so many rounds of a run."""
+    """Run the rounds of one process."""
     with threads(1):
         run = Run(path, clients, per_round, limit)
         run.go(until)
@@ -131,7 +131,7 @@ def work(path: Path, until: int, clients: int, per_round: int, limit: int) -> No
 
 
 def child(path: Path, until: int, given: Any) -> "subprocess.Popen[str]":
-    """Its temporary files go where the run goes, as one that is killed leaves them behind."""
+    """Start a process. Its temporary files are next to the run, since a killed process leaves them behind."""
     numbers = (until, given.clients, given.per_round, given.limit)
     command = [sys.executable, __file__, "--work", str(path), *map(str, numbers)]
     env = {**os.environ, "TMPDIR": str(path.parent)}
@@ -139,11 +139,11 @@ def child(path: Path, until: int, given: Any) -> "subprocess.Popen[str]":
 
 
 def ended(process: "subprocess.Popen[str]") -> dict[str, Any]:
-    said, _ = process.communicate()
+    output, _ = process.communicate()
     if process.returncode:
         raise SystemExit("a process failed")
-    told: dict[str, Any] = json.loads(said)
-    return told
+    figures: dict[str, Any] = json.loads(output)
+    return figures
 
 
 def killed(path: Path, given: Any) -> None:
@@ -159,24 +159,24 @@ def killed(path: Path, given: Any) -> None:
     print(f"killed in round {len(read_metrics(path)) + 1}", flush=True)
 
 
-def tell(told: dict[str, Any]) -> None:
-    """Where things are, and the most memory that the process had."""
-    print(f"  {told['known']:,} clients with a mask: {told['near'] / 1e6:,.0f} MB in memory,")
-    print(f"  {told['away'] / 1e6:,.0f} MB in temporary files, {told['folder'] / 1e6:,.0f} MB in the run's folder")
-    print(f"  peak memory {told['peak'] / 1e6:,.0f} MB", flush=True)
+def report(figures: dict[str, Any]) -> None:
+    """Print the storage of client states, and the peak memory of the process."""
+    print(f"  {figures['known']:,} clients with a mask: {figures['near'] / 1e6:,.0f} MB in memory,")
+    print(f"  {figures['away'] / 1e6:,.0f} MB in temporary files, {figures['folder'] / 1e6:,.0f} MB in the run folder")
+    print(f"  peak memory {figures['peak'] / 1e6:,.0f} MB", flush=True)
 
 
-def phases(told: dict[str, Any]) -> str:
-    """The mean of rounds in which all masks exist; a round tells how long saving the one before took."""
-    rounds = told["seconds"][FILLING + 1 :]
+def phases(figures: dict[str, Any]) -> str:
+    """Format the mean over the rounds with all masks; a round includes the time of the save before it."""
+    rounds = figures["seconds"][FILLING + 1 :]
     spent = {phase: sum(one.get(phase, 0.0) for one in rounds) / len(rounds) for phase in rounds[-1]}
     parts = ", ".join(f"{phase} {seconds:.2f}" for phase, seconds in sorted(spent.items(), key=lambda item: -item[1]))
-    computing = sum(told["computing"][FILLING + 1 :]) / len(rounds)
-    return f"{computing:.2f} s of computing a round, {sum(spent.values()):.2f} s by the clock ({parts})"
+    computing = sum(figures["computing"][FILLING + 1 :]) / len(rounds)
+    return f"{computing:.2f} s processor time per round, {sum(spent.values()):.2f} s wall-clock time ({parts})"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="FedSpa with ten thousand clients.")
+    parser = argparse.ArgumentParser(description="Measure FedSpa with ten thousand clients.")
     parser.add_argument("--clients", type=int, default=10_000)
     parser.add_argument("--per-round", type=int, default=20)
     parser.add_argument("--limit", type=int, default=512)
@@ -189,16 +189,16 @@ def main() -> None:
         begin = time.perf_counter()
         whole = ended(child(Path(home) / "whole", COMPARED, given))
         print(f"not killed: {phases(whole)}")
-        tell(whole)
+        report(whole)
         killed(Path(home) / "killed", given)
         resumed = ended(child(Path(home) / "killed", ROUNDS, given))
         last, clock = resumed["computing"][-1], resumed["seconds"][-1]["evaluate"]
-        print(f"resumed in {resumed['opening']:.1f} s; a round that evaluates everybody: {last:.0f} s of computing,")
-        print(f"  evaluating {clock:.0f} s by the clock")
-        tell(resumed)
+        print(f"resumed in {resumed['opening']:.1f} s; the round with evaluation: {last:.0f} s processor time,")
+        print(f"  evaluation {clock:.0f} s wall-clock time")
+        report(resumed)
         same = whole["digest"] == resumed["digest"]
         print("model and masks are the SAME" if same else "model or masks are NOT the same")
-        print(f"{time.perf_counter() - begin:.0f} s in all")
+        print(f"{time.perf_counter() - begin:.0f} s in total")
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""On a GPU: every executor computes what the CPU computes, and how fast each is beside a plain PyTorch loop.
+"""Compare every executor on a GPU with the CPU, and measure its speed relative to a plain PyTorch loop.
 
     python bench/gpu.py [--data-dir DIR] [--rounds 5]
 
-First each method with each executor for three rounds in double precision: the largest difference of any parameter from
-the CPU's. Then FedAvg with CNN4 on images of Fashion-MNIST's size (the real ones where DIR has them), 100 clients, 10 a
-round, 10 epochs of batches of 64: seconds a round of a plain loop and of each executor, medians, in turns. Then FedMRN,
-captured.
+The first part runs each method with each executor for three rounds in double precision, and prints the largest
+difference of any parameter from the CPU's. The second part runs FedAvg with CNN4 on images of Fashion-MNIST's size (the
+real ones if DIR has them): 100 clients, 10 per round, 10 epochs in batches of 64. It prints the median seconds per
+round of a plain loop and of each executor, in turns. The third part runs FedMRN, captured.
 """
 
 import argparse
@@ -56,14 +56,14 @@ def plain_round(model: nn.Module, simulation: Simulation, cohort: list[int]) -> 
         for _ in range(EPOCHS):
             for batch in torch.split(torch.randperm(len(x), device="cuda"), BATCH):
                 optimiser.zero_grad()
-                F.cross_entropy(mine(x[batch]), y[batch]).backward()  # type: ignore[no-untyped-call]
+                F.cross_entropy(mine(x[batch]), y[batch]).backward()
                 optimiser.step()
         states.append(mine.state_dict())
     model.load_state_dict({n: torch.stack([s[n].float() for s in states]).mean(0) for n in states[0]})
 
 
 def timed(simulation: Simulation, number: int, cohort: list[int]) -> tuple[float, float]:
-    """Seconds of a round, and of getting ready for the first."""
+    """Return the seconds of a round, and of its preparation."""
     torch.cuda.synchronize()
     begin = time.perf_counter()
     simulation.prepare(number, cohort, Ledger())
@@ -73,7 +73,7 @@ def timed(simulation: Simulation, number: int, cohort: list[int]) -> tuple[float
     torch.cuda.synchronize()
     spent = time.perf_counter() - ready
     if number == 2:
-        print(f"a round of it: {ledger.seconds}", flush=True)
+        print(f"phases of a round: {ledger.seconds}", flush=True)
     return spent, ready - begin
 
 
@@ -96,16 +96,16 @@ def race(task: Task, rounds: int) -> None:
                 spent, ready = timed(simulation, number, cohort)
                 times[name].append(spent)
                 if number == 0:
-                    print(f"{name:12} ready after {ready:.1f} s, first round {spent:.2f} s", flush=True)
+                    print(f"{name:12} prepared in {ready:.1f} s, first round {spent:.2f} s", flush=True)
     base = statistics.median(plain[1:])
-    print(f"plain loop   {base:.3f} s a round")
+    print(f"plain loop   {base:.3f} s per round")
     for name, taken in times.items():
         median = statistics.median(taken[1:])
-        print(f"{name:12} {median:.3f} s a round, {base / median:.1f}x the plain loop")
+        print(f"{name:12} {median:.3f} s per round, {base / median:.1f}x the plain loop")
 
 
 def surrogate_context(task: Task, rounds: int) -> None:
-    """What it costs that training feels its codec: FedMRN beside FedAvg, captured, in turns."""
+    """Measure the cost of a surrogate in training: FedMRN and FedAvg, captured, in turns."""
     options = {"rounds": rounds, "per_round": 10, "device": "cuda", "executor": "captured"}
     methods = {
         "fedavg": fedavg(lr=LR, epochs=EPOCHS, batch=BATCH),
@@ -117,11 +117,11 @@ def surrogate_context(task: Task, rounds: int) -> None:
         for name, simulation in runs.items():
             times[name].append(timed(simulation, number, simulation.cohort(number, Ledger()))[0])
     medians = {name: statistics.median(taken[1:]) for name, taken in times.items()}
-    print(f"fedmrn       {medians['fedmrn']:.3f} s a round, {medians['fedmrn'] / medians['fedavg']:.2f}x fedavg")
+    print(f"fedmrn       {medians['fedmrn']:.3f} s per round, {medians['fedmrn'] / medians['fedavg']:.2f}x fedavg")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Executors on a GPU: agreement and speed.")
+    parser = argparse.ArgumentParser(description="Compare and measure executors on a GPU.")
     parser.add_argument("--data-dir")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=("agreement", "speed"))

@@ -1,4 +1,4 @@
-"""How many bytes something holds at once, at most."""
+"""Peak memory of a piece of work."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,18 +8,18 @@ from torch.profiler import ProfilerActivity, profile
 
 
 def peak(work: Callable[[], object], device: str) -> int:
-    """The most bytes that something holds at once, beyond what there was before."""
+    """Return the peak of the bytes that ``work`` allocates, in addition to those allocated before."""
     if device == "cuda":
         torch.cuda.reset_peak_memory_stats()
         before = torch.cuda.memory_allocated()
         work()
         return torch.cuda.max_memory_allocated() - before
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as watched:
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         work()
-    found: Any = watched.profiler
+    found: Any = profiled.profiler
     events = [event for event in found.kineto_results.events() if event.name() == "[memory]"]
-    held = most = 0
+    allocated = most = 0
     for event in sorted(events, key=lambda event: event.start_ns()):
-        held += event.nbytes()
-        most = max(most, held)
+        allocated += event.nbytes()
+        most = max(most, allocated)
     return most

@@ -1,13 +1,14 @@
-"""Folding masked noise: its cost beside drawing the noise alone, and on a GPU beside plain tensor operations.
+"""Measure the aggregation of masked noise, relative to drawing the noise or to plain tensor operations.
 
     python bench/masked_noise.py [--millions 11] [--device cuda]
 
-Folded are messages of the codec alone, over one vector, and of a model's, as methods have them: the same entries in 20
-weights with norms between them, which go dense in the same message.
+Messages are of two kinds: those of the codec over one vector, and those of a model, as methods use it. The model has
+the same entries in 20 weights, and norms between them that are sent dense.
 
-On a CPU, one core: the seconds to fold one message of either kind, over those to draw as many float32 uniforms from
-NumPy's Philox, all in turns; at most 3 is asked for. On a GPU: milliseconds to fold 10 messages, with the kernel and
-without; at most 0.5 with it, for 11 million entries. There the sums are first compared with the CPU's, bit for bit.
+On one CPU core: the time to fold one message of either kind, relative to that of drawing the same number of float32
+uniforms from NumPy's Philox, in turns. The target is a ratio of at most 3. On a GPU: the time to fold 10 messages, with
+the fused kernel and without it. The target is at most 0.5 ms with the kernel, for 11 million entries. The sums are
+compared with the CPU's bit by bit first.
 """
 
 import argparse
@@ -32,18 +33,18 @@ Messages = list[tuple[Key, Payload, float]]
 
 
 def vector(entries: int) -> Layout:
-    """All entries as one tensor."""
+    """Return a layout with all entries in one tensor."""
     return Layout((("w", torch.Size([entries])),))
 
 
 def model(entries: int) -> Layout:
-    """The same in weights of equal size, and a norm behind each."""
+    """Return a layout with the same entries in weights of equal size, and a norm after each."""
     weight, norm = torch.Size([1, entries // TENSORS]), torch.Size([NORM])
     return Layout(tuple((f"{n:02}.{name}", s) for n in range(TENSORS) for name, s in (("a", weight), ("b", norm))))
 
 
 def messages(codec: Codec, layout: Layout, device: str) -> Messages:
-    """What ten clients send."""
+    """Return the messages of ten clients."""
     made = []
     for client, weight in enumerate(WEIGHTS):
         at = fold(key(1), "client", client)
@@ -59,7 +60,7 @@ def folded(codec: Codec, acc: Tensor, layout: Layout, sent: Messages) -> Tensor:
 
 
 def plain(codec: MaskedNoise, acc: Tensor, sent: Messages) -> Tensor:
-    """The same in plain tensor operations, whole vectors at a time."""
+    """Fold the messages by plain tensor operations on whole vectors."""
     for at, payload, weight in sent:
         noise = (2 * uniform(fold(at, "noise"), acc.numel(), device=acc.device) - 1) * codec.alpha
         acc += weight * torch.where(unbits(payload["mask"], acc.numel()), noise, -noise if codec.signed else 0.0)
@@ -69,8 +70,8 @@ def plain(codec: MaskedNoise, acc: Tensor, sent: Messages) -> Tensor:
 def on_cpu(codec: MaskedNoise, entries: int, repeats: int = 15) -> None:
     torch.set_num_threads(1)
     kinds: dict[str, tuple[Codec, Layout]] = {
-        "alone": (codec, vector(entries)),
-        "a model's": (OnWeights(codec), model(entries)),
+        "vector": (codec, vector(entries)),
+        "model": (OnWeights(codec), model(entries)),
     }
     sent = {name: messages(mine, layout, "cpu")[:1] for name, (mine, layout) in kinds.items()}
     sums = {name: torch.zeros(layout.size) for name, (_, layout) in kinds.items()}
@@ -81,24 +82,24 @@ def on_cpu(codec: MaskedNoise, entries: int, repeats: int = 15) -> None:
         draw.append(stopwatch.on_cpu(lambda: source.random(entries, dtype=np.float32)))  # noqa: B023
         for name, (mine, layout) in kinds.items():
             times[name].append(stopwatch.on_cpu(lambda: folded(mine, sums[name], layout, sent[name])))  # noqa: B023
-    print(f"{codec}: draw {min(draw):.1f} ms at best")
+    print(f"{codec}: draw {min(draw):.1f} ms (minimum)")
     for name, took in times.items():
         ratios = sorted(f / d for f, d in zip(took, draw, strict=True))
-        told = f"ratio {statistics.median(ratios):.2f} (from {ratios[0]:.2f} to {ratios[-1]:.2f})"
-        print(f"  fold {name}: {min(took):.1f} ms at best; {told}")
+        ratio = f"ratio {statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+        print(f"  fold {name}: {min(took):.1f} ms (minimum); {ratio}")
 
 
 def on_gpu(codec: MaskedNoise, entries: int) -> None:
     print(codec)
     layout = vector(entries)
-    fused, lifted = on_gpu_folds(codec, layout), on_gpu_folds(OnWeights(codec), model(entries))
+    fused, on_weights = on_gpu_folds(codec, layout), on_gpu_folds(OnWeights(codec), model(entries))
     acc, sent = torch.zeros(entries, device="cuda"), messages(codec, layout, "cuda")
-    plainly = milliseconds(lambda: plain(codec, acc, sent), "cuda")
-    print(f"  {CLIENTS} folds alone {fused:.3f} ms, a model's {lifted:.3f} ms, plainly {plainly:.3f} ms")
+    unfused = milliseconds(lambda: plain(codec, acc, sent), "cuda")
+    print(f"  {CLIENTS} folds: vector {fused:.3f} ms, model {on_weights:.3f} ms, plain operations {unfused:.3f} ms")
 
 
 def on_gpu_folds(codec: Codec, layout: Layout) -> float:
-    """Milliseconds for all messages, once their sum is known to be the CPU's."""
+    """Return the milliseconds to fold all messages, after a comparison of their sum with the CPU's."""
     sent = messages(codec, layout, "cuda")
     here = [(at, {name: array.cpu() for name, array in payload.items()}, weight) for at, payload, weight in sent]
     acc = torch.zeros(layout.size, device="cuda")
@@ -109,7 +110,7 @@ def on_gpu_folds(codec: Codec, layout: Layout) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The cost of folding masked noise.")
+    parser = argparse.ArgumentParser(description="Measure the aggregation of masked noise.")
     parser.add_argument("--millions", type=float, default=11)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     given = parser.parse_args()

@@ -1,12 +1,12 @@
-"""PERM with thousands of clients: memory and time of rounds where each keeps a few weights, and what that loses.
+"""Measure PERM with thousands of clients and a few mixing weights per client: memory, time and approximation error.
 
     python bench/perm_scale.py [--clients 2000] [--keep 50] [--rounds 5]
 
-Logistic regression on the two populations, 400 training samples a client, all clients in every round, 20 local steps on
-batches of 20. First some rounds end to end, evaluation and run folder included, in a process of its own: seconds a
-round, of the one thread that it has, and the largest resident memory, which must be below 2 GiB for 2,000 clients.
-Then, with 200 clients, the weights that are kept beside the exact ones of all pairs, for several numbers of weights:
-total variation, which is the weight that would have to be moved, and the weight in the client's own half.
+Logistic regression on the two populations, 400 training samples per client, all clients in every round, 20 local steps
+on batches of 20. The first part runs some rounds end to end in a separate process, with evaluation and run folder. It
+reports the seconds per round of its one thread, and the largest resident memory. The target is less than 2 GiB for
+2,000 clients. The second part has 200 clients. It compares the kept mixing weights with the exact ones of all pairs,
+for several numbers of kept weights: by total variation, and by the weight in the client's own half.
 """
 
 import argparse
@@ -33,15 +33,15 @@ FEW, KEPT = 200, (10, 25, 50, 100, 200)
 GIVEN: dict[str, Any] = {"lr": 0.01, "steps": 20, "batch": 20}
 
 
-def rounds(clients: int, keep: int, many: int) -> dict[str, Any]:
-    """Some rounds, in this process."""
+def rounds(clients: int, keep: int, number: int) -> dict[str, Any]:
+    """Run some rounds in this process."""
     method, task = METHODS["perm"](**GIVEN, warmup=1, keep=keep), Task.named("two-populations", clients=clients)
     ends = [time.process_time()]
 
     def watch(record: dict[str, Any]) -> None:
         ends.append(time.process_time())
 
-    options: dict[str, Any] = {"rounds": many, "executor": "stacked", "eval_every": many}
+    options: dict[str, Any] = {"rounds": number, "executor": "stacked", "eval_every": number}
     with threads(1), tempfile.TemporaryDirectory() as folder:
         result = simulate(method, task, out=Path(folder) / "run", watch=watch, **options)
     assert not any(record["failures"] for record in result.metrics)
@@ -54,23 +54,23 @@ def rounds(clients: int, keep: int, many: int) -> dict[str, Any]:
     }
 
 
-def scale(clients: int, keep: int, many: int) -> None:
+def scale(clients: int, keep: int, number: int) -> None:
     command = [sys.executable, __file__, "--alone", "--clients", str(clients), "--keep", str(keep)]
-    done = subprocess.run([*command, "--rounds", str(many)], capture_output=True, text=True, check=True)
+    done = subprocess.run([*command, "--rounds", str(number)], capture_output=True, text=True, check=True)
     found = json.loads(done.stdout.splitlines()[-1])
-    visits, said = found["visits"], found["mixing"]
-    print(f"{clients:,} clients with models of {found['parameters']} parameters, {keep} weights each, stacked")
-    print(f"seconds a round: {', '.join(f'{taken:.1f}' for taken in found['seconds'])}")
-    print(f"visits of the last: {visits}; own weight {said['own']:.3f}, learns from {said['peers']:.1f} in effect")
-    verdict = "as asked" if found["resident"] < MOST else "MORE than asked"
+    visits, mixed = found["visits"], found["mixing"]
+    print(f"{clients:,} clients, {found['parameters']} parameters, {keep} mixing weights per client, stacked")
+    print(f"seconds per round: {', '.join(f'{taken:.1f}' for taken in found['seconds'])}")
+    print(f"visits of the last round: {visits}; own weight {mixed['own']:.3f}, {mixed['peers']:.1f} effective clients")
+    verdict = "target met" if found["resident"] < MOST else "target MISSED"
     print(f"largest resident memory: {found['resident'] / 2**30:.2f} GiB, {verdict}\n")
 
 
-# What is lost.
+# The approximation error.
 
 
 def weights(keep: int | None) -> tuple[Tensor, float]:
-    """The weights after one round with a few clients, and lambda."""
+    """Return the mixing weights after one round with few clients, and lambda."""
     method, task = METHODS["perm"](**GIVEN, warmup=1, keep=keep), Task.named("two-populations", clients=FEW)
     with threads(1), tempfile.TemporaryDirectory() as folder:
         result = simulate(method, task, out=Path(folder) / "run", rounds=1, executor="stacked")
@@ -83,7 +83,7 @@ def losses() -> None:
     exact, lam = weights(None)
     half = torch.arange(FEW) < FEW // 2
     own = half[:, None] == half
-    print(f"{FEW} clients, lambda {lam:.0f}: a client learns from {float((1 / exact.square().sum(1)).mean()):.1f}")
+    print(f"{FEW} clients, lambda {lam:.0f}, {float((1 / exact.square().sum(1)).mean()):.1f} effective clients")
     print("| weights kept | total variation, mean | largest | weight in own half |\n|" + " ---: |" * 4)
     for keep in KEPT:
         kept, _ = weights(keep)
@@ -93,11 +93,11 @@ def losses() -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="PERM with thousands of clients.")
+    parser = argparse.ArgumentParser(description="Measure PERM with thousands of clients.")
     parser.add_argument("--clients", type=int, default=2000)
     parser.add_argument("--keep", type=int, default=50)
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--alone", action="store_true", help="only the rounds, in this process")
+    parser.add_argument("--alone", action="store_true", help="only run the rounds, in this process")
     given = parser.parse_args()
     if given.alone:
         print(json.dumps(rounds(given.clients, given.keep, given.rounds)))

@@ -1,4 +1,4 @@
-"""Noise on a GPU: the same bits as on the CPU, and how long 10 million words take.
+"""Check that random words on a GPU equal those on the CPU, and time 10 million of them.
 
 PYTHONPATH=src python3 bench/philox_gpu.py
 """
@@ -43,7 +43,7 @@ def main() -> None:
     print(f"median ms for {MILLIONS} million words")
     print(f"  words, cuda         {milliseconds(lambda: words(k, n, device='cuda'), 'cuda'):9.3f}")
     floats = milliseconds(lambda: uniform(k, 2 * n, device="cuda"), "cuda")
-    print(f"  uniform, cuda       {floats:9.3f}   (2 float32 a word)")
+    print(f"  uniform, cuda       {floats:9.3f}   (2 float32 per word)")
     print(f"  tensor ops, cuda    {milliseconds(lambda: words_by_tensor_ops(k, n, device='cuda'), 'cuda'):9.3f}")
     print(f"  numpy, cpu          {milliseconds(lambda: words(k, n), 'cpu', 5):9.3f}")
 

@@ -1,16 +1,18 @@
-"""One-bit compressive sensing: a server's round, and one measurement by either kind of matrix.
+"""Measure one-bit compressive sensing: a server's round, and one measurement by either kind of matrix.
 
     python bench/sensing.py [--devices 100] [--millions 1.2] [--threads 1]
 
-First the server's share of a round: to sum the signs of 100 devices that share a mask over 1.2 million parameters, draw
-the matrix and reconstruct once, with a quarter of a measurement for each parameter and all, half or a tenth of them
-kept. Less than 2 s is asked for. What the devices do before is not counted. The cosine is that with the true mean.
+The first part is the server's work of a round: sum the signs of 100 devices with a shared mask over 1.2 million
+parameters, draw the matrix, and reconstruct once. There is a quarter of a measurement per parameter, and all, half or a
+tenth of the parameters are kept. The target is less than 2 s. The work of devices is not counted. The printed cosine is
+that with the true mean.
 
-Then one device's measurement, matrix and all, of as many entries, by Gaussian and by Hadamard matrices in turn: the
-latter should take a tenth of the time. On vectors of 2,000 entries, too.
+The second part is one device's measurement, including the matrix, of the same number of entries, by Gaussian and by
+Hadamard matrices in turns. Hadamard matrices should take a tenth of the time. It also measures vectors of 2,000
+entries.
 
-Seconds are the best of three, of seven for a device: by the clock, and of the processor, which tells more where others
-use it as well. Memory is the most that is held at a time on top of the codes and the matrix's seed.
+Seconds are the minimum of three measurements, of seven for a device: wall-clock time and processor time, which is
+more reliable on a shared machine. Memory is the peak in addition to the codes and the matrix's seed.
 """
 
 import argparse
@@ -37,7 +39,7 @@ from gossamer.parts.codecs.sensing import (
     pack_signs,
 )
 
-KEPT, RATIO, OWN, ASKED = (1.0, 0.5, 0.1), 0.25, 0.7, 2.0
+KEPT, RATIO, OWN, TARGET = (1.0, 0.5, 0.1), 0.25, 0.7, 2.0
 REPEATS, TURNS = 3, 7
 DECODERS: dict[str, Callable[[Matrix, Tensor], Tensor]] = {
     "back-projection": back_projection,
@@ -47,13 +49,13 @@ DECODERS: dict[str, Callable[[Matrix, Tensor], Tensor]] = {
 
 
 class Taken(NamedTuple):
-    """Seconds by the clock, and of the processor."""
+    """Wall-clock seconds, and processor seconds."""
 
     wall: float
     work: float
 
     def __str__(self) -> str:
-        return f"{self.wall:.3f} s ({self.work:.3f} s of a processor)"
+        return f"{self.wall:.3f} s ({self.work:.3f} s processor time)"
 
 
 def once(work: Callable[[], object]) -> Taken:
@@ -71,7 +73,7 @@ def best(work: Callable[[], object]) -> Taken:
 
 
 def student(at: Key, n: int) -> Tensor:
-    """Student's t with 3 degrees of freedom."""
+    """Draw from Student's t with 3 degrees of freedom."""
     z = draw("gauss", 1.0, at, 4 * n).view(4, n)
     return z[0] / (z[1:].square().sum(0) / 3).sqrt()
 
@@ -96,19 +98,19 @@ def server(kind: Kind, n: int, rows: int, devices: int) -> None:
     adding, y = best(summed), summed()
     print(f"{kind}, {n:,} entries kept, {rows:,} measurements: {devices} codes summed in {adding}")
     for name, decode in DECODERS.items():
-        told(name, adding, lambda: decode(sensing.matrix(n, at), y), mean)  # noqa: B023
+        report(name, adding, lambda: decode(sensing.matrix(n, at), y), mean)  # noqa: B023
 
 
-def told(name: str, fold_into: Taken, decoded: Callable[[], Tensor], mean: Tensor) -> None:
+def report(name: str, adding: Taken, decoded: Callable[[], Tensor], mean: Tensor) -> None:
     taken = best(decoded)
-    whole = fold_into.wall + taken.wall
-    verdict = "as asked" if whole < ASKED else "NOT as asked"
+    whole = adding.wall + taken.wall
+    verdict = "target met" if whole < TARGET else "target MISSED"
     print(f"    {name}: {taken}, with the sum {whole:.2f} s, {verdict};", end=" ")
     print(f"{peak(decoded, 'cpu') / 2**20:.0f} MiB; cosine {cosine(decoded(), mean):.3f}")
 
 
 def gathered(sensing: Sensing, n: int, devices: int, at: Key) -> tuple[list[Tensor], Tensor]:
-    """What devices send whose gradients have a cosine of 2/3 with each other, and the mean of the gradients."""
+    """Return the codes of devices whose gradients have pairwise cosines of 2/3, and the mean of the gradients."""
     phi, common, mean = sensing.matrix(n, at), student(key(4), n), torch.zeros(n)
     codes = []
     for device in range(devices):
@@ -130,7 +132,7 @@ def device(n: int, ratio: float) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="The cost of one-bit compressive sensing.")
+    parser = argparse.ArgumentParser(description="Measure one-bit compressive sensing.")
     parser.add_argument("--devices", type=int, default=100)
     parser.add_argument("--millions", type=float, default=1.2)
     parser.add_argument("--threads", type=int, default=1)

@@ -1,4 +1,4 @@
-"""How long something takes, in milliseconds: the median of several times, by events on a GPU."""
+"""Median time of a piece of work in milliseconds, by CUDA events on a GPU."""
 
 import statistics
 import time
@@ -11,7 +11,7 @@ WARM_UP = 3
 
 
 def milliseconds(work: Callable[[], object], device: str, repeats: int = 20) -> float:
-    """The median of ``repeats``, after a few that do not count."""
+    """Return the median of ``repeats`` measurements after a warm-up."""
     clock = on_gpu if device == "cuda" else on_cpu
     for _ in range(WARM_UP):
         work()
@@ -19,7 +19,7 @@ def milliseconds(work: Callable[[], object], device: str, repeats: int = 20) -> 
 
 
 def on_gpu(work: Callable[[], object]) -> float:
-    """Milliseconds between two events around it."""
+    """Return the milliseconds between CUDA events before and after ``work``."""
     event: Any = torch.cuda.Event  # torch leaves its constructor untyped
     before, after = (event(enable_timing=True) for _ in range(2))
     torch.cuda.synchronize()
@@ -31,7 +31,7 @@ def on_gpu(work: Callable[[], object]) -> float:
 
 
 def on_cpu(work: Callable[[], object]) -> float:
-    """Milliseconds by the clock."""
+    """Return the wall-clock milliseconds of ``work``."""
     before = time.perf_counter()
     work()
     return 1e3 * (time.perf_counter() - before)

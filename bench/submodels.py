@@ -1,14 +1,15 @@
-"""What a narrower client saves: memory and time of a training step, and time of a round, by width.
+"""Measure the savings of narrower clients by width: memory and time of a training step, and time of a round.
 
     python bench/submodels.py [--device cuda] [--executor captured] [--repeats 7]
 
-ResNet18 on random images of CIFAR-10's shape, batches of 10, SGD with momentum and clipping; on a CPU one thread.
+ResNet18 on random images of CIFAR-10's shape, batches of 10, SGD with momentum and clipping; one thread on a CPU.
 
-First a step at each width beside the full one: memory as gossamer.tasks.memory works it out, memory as measured (the
-peak of what PyTorch allocates, from opening the server's message to the end of training), and milliseconds. At 1/16 of
-the width at most 12 % of the memory and a fifth of the time are asked for, on a CPU. Then a round of five clients, one
-of each width: as narrow networks, and with the same channels as masks on the whole network. The former is to be at
-least twice as fast on a CPU. Everything takes turns; times are medians.
+The first part is a step at each width relative to the full one: memory as ``gossamer.tasks.memory`` computes it, memory
+as measured, and milliseconds. Measured memory is PyTorch's peak from reading the download to the end of training. At
+width 1/16 the targets on a CPU are at most 12 % of the memory and a fifth of the time.
+
+The second part is a round of five clients, one per width: as narrow networks, and with the same channels as masks on
+the whole network. Narrow networks should be at least twice as fast on a CPU. Everything takes turns; times are medians.
 """
 
 import argparse
@@ -41,14 +42,14 @@ from gossamer.tasks.objective import Objective
 KEY, CLOCK = key(0), Clock(0, 1, 0)
 SHAPE, BATCH = torch.Size([3, 32, 32]), 10
 STEPS = {"cpu": 2, "cuda": 50}
-"""Steps of a client's round; fewer than four would not be captured."""
+"""Local steps of a round; fewer than four would not be captured."""
 MEMORY, TIME, ROUND = 0.12, 0.2, 2.0
-"""What is asked for on a CPU: shares of the full client's at 1/16, and how much faster a round is."""
+"""Targets on a CPU: shares of memory and time at width 1/16, and the speed-up of a round."""
 
 
 @dataclass(frozen=True)
 class Masked(View):
-    """The same channels as those of a narrower network, but as 0 and 1 on all entries of the whole one."""
+    """The channels of a width slice as a mask on the whole network."""
 
     channels: WidthSlice
 
@@ -58,7 +59,7 @@ class Masked(View):
 
 @dataclass(frozen=True)
 class BoundMasked(BoundView):
-    """The same for a network."""
+    """A mask of channels, bound to a network."""
 
     channels: BoundWidthSlice
 
@@ -74,8 +75,8 @@ def method(view: Any, device: str) -> Method:
 
 def task(clients: int, device: str) -> Task:
     draw = torch.Generator().manual_seed(0)
-    many = clients * BATCH * STEPS[device]
-    x, y = torch.randn(many, *SHAPE, generator=draw), torch.randint(10, (many,), generator=draw)
+    samples = clients * BATCH * STEPS[device]
+    x, y = torch.randn(samples, *SHAPE, generator=draw), torch.randint(10, (samples,), generator=draw)
     return Task.of(lambda: build("resnet18", SHAPE, 10), (x, y), (x[:2], y[:2]), clients=clients)
 
 
@@ -83,7 +84,7 @@ def task(clients: int, device: str) -> Task:
 
 
 class Entrant(NamedTuple):
-    """A client of one width, ready for its round."""
+    """A client of one width, ready to be measured."""
 
     client: Client
     executor: Executor
@@ -108,17 +109,17 @@ class Entrant(NamedTuple):
             self.client.train(self.client_task, job)
 
     def estimate(self) -> int:
-        """Bytes as gossamer.tasks.memory works them out."""
+        """Return the bytes that ``gossamer.tasks.memory`` computes."""
         return self.client.objective.memory(
             self.client.read_download(self.client_task).start, self.client.exchange.solver
         )
 
     def memory(self, device: str) -> int:
-        """Bytes as they are allocated, operation by operation."""
+        """Return the peak of allocated bytes."""
         return peak(lambda: self.client.train(self.client_task, self.client.read_download(self.client_task)), device)
 
     def step(self, device: str) -> float:
-        """Milliseconds of one step."""
+        """Return the milliseconds of one step."""
         job = self.client.read_download(self.client_task)
         return _clock(device)(lambda: self.train(job)) / STEPS[device]
 
@@ -128,17 +129,17 @@ def steps(device: str, executor: str, repeats: int) -> None:
     turns = [{share: each.step(device) for share, each in field.items()} for _ in range(1 + repeats)][1:]
     sizes = {share: (each.estimate(), each.memory(device)) for share, each in field.items()}
     times = {share: statistics.median(stage[share] for stage in turns) for share in SHARES}
-    print("| width | memory by shapes | of full | as measured | of full | a step | of full |\n|" + " ---: |" * 7)
+    print("| width | computed memory | of full | measured memory | of full | step | of full |\n|" + " ---: |" * 7)
     for share in SHARES:
         pairs = [(size / 2**20, size / full, "MiB") for size, full in zip(sizes[share], sizes[1.0], strict=True)]
         pairs.append((times[share], times[share] / times[1.0], "ms"))
-        told = " | ".join(f"{value:.1f} {unit} | {100 * ratio:.1f} %" for value, ratio, unit in pairs)
-        print(f"| {Fraction(share)} | {told} |")
+        values = " | ".join(f"{value:.1f} {unit} | {100 * ratio:.1f} %" for value, ratio, unit in pairs)
+        print(f"| {Fraction(share)} | {values} |")
     least = min(SHARES)
     shares = [size / full for size, full in zip(sizes[least], sizes[1.0], strict=True)]
-    _asked("memory by shapes", shares[0], shares[0] <= MEMORY, device)
-    _asked("memory as measured", shares[1], shares[1] <= MEMORY, device)
-    _asked("a step", times[least] / times[1.0], times[least] / times[1.0] <= TIME, device)
+    _report("computed memory", shares[0], shares[0] <= MEMORY, device)
+    _report("measured memory", shares[1], shares[1] <= MEMORY, device)
+    _report("step", times[least] / times[1.0], times[least] / times[1.0] <= TIME, device)
 
 
 # A round.
@@ -159,8 +160,8 @@ def rounds(device: str, executor: str, repeats: int) -> None:
                 print(f"{name}: first round {taken[name][0]:.0f} ms, bytes sent: {_bytes(run):,}")
     narrow, masked = (statistics.median(each[1:]) for each in taken.values())
     ratios = sorted(m / n for n, m in list(zip(*taken.values(), strict=True))[1:])
-    print(f"a round: {narrow:.0f} ms narrow, {masked:.0f} ms masked; from {ratios[0]:.2f} to {ratios[-1]:.2f} times")
-    _asked("a round, times as fast", masked / narrow, masked / narrow >= ROUND, device)
+    print(f"round: {narrow:.0f} ms narrow, {masked:.0f} ms masked; ratio {ratios[0]:.2f} to {ratios[-1]:.2f}")
+    _report("speed-up of a round", masked / narrow, masked / narrow >= ROUND, device)
 
 
 def _simulation(view: Any, device: str, options: dict[str, Any]) -> Simulation:
@@ -168,7 +169,7 @@ def _simulation(view: Any, device: str, options: dict[str, Any]) -> Simulation:
 
 
 def _bytes(run: Simulation) -> int:
-    """What the clients of a round send."""
+    """Return the bytes that the clients of a round send."""
     ledger = Ledger()
     run.train(0, ledger)
     return sum(ledger.up.values())
@@ -178,13 +179,13 @@ def _clock(device: str) -> Callable[[Callable[[], object]], float]:
     return stopwatch.on_gpu if device == "cuda" else stopwatch.on_cpu
 
 
-def _asked(what: str, found: float, kept: bool, device: str) -> None:
-    verdict = ("as asked" if kept else "NOT as asked") if device == "cpu" else "nothing is asked for here"
+def _report(what: str, found: float, met: bool, device: str) -> None:
+    verdict = ("target met" if met else "target MISSED") if device == "cpu" else "no target on this device"
     print(f"{what}: {found:.3f}, {verdict}")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What narrower clients save.")
+    parser = argparse.ArgumentParser(description="Measure the savings of narrower clients.")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--executor", choices=("one-by-one", "captured", "captured-plain"), default="one-by-one")
     parser.add_argument("--repeats", type=int, default=7)

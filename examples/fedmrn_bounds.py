@@ -40,7 +40,7 @@ from gossamer.analysis.theory import (
 from gossamer.core.random import Key, choice, fold, key, uniform
 from gossamer.core.types import Layout
 from gossamer.parts.codecs.masked_noise import MaskedNoise
-from gossamer.runs.report.curves import COLOURS
+from gossamer.runs.report.plots import COLOURS
 
 CLIENTS, COHORT, STEPS, SAMPLES, ENTRIES = 20, 5, 3, 40, 4
 RIDGE = 0.05

@@ -1,13 +1,12 @@
-"""Property tests draw the same examples every time; no test watches the clock or asks the internet for anything."""
+"""Property tests draw the same examples every time. No test has a time limit or downloads anything."""
 
-import importlib
 from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import settings
 
-from gossamer.tasks.data import locate as places
+from gossamer.tasks.data import locate
 
 settings.register_profile("gossamer", deadline=None, derandomize=True)
 settings.load_profile("gossamer")
@@ -16,15 +15,16 @@ torch.set_num_threads(1)  # tests run side by side, one core each
 
 @pytest.fixture
 def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """No cells of reproductions at all; whoever asks for it has found these scripts."""
-    cells = importlib.import_module("cells")
-    monkeypatch.setattr(cells, "CELLS", tmp_path / "cells")
-    monkeypatch.setattr(cells, "UNDER_WAY", tmp_path / "runs")
-    (tmp_path / "cells").mkdir()
+    """Reproductions without stored cells: results, pages and run folders are in the returned folder."""
+    from reproduce.common import store
+
+    monkeypatch.setattr(store, "PAGES", tmp_path)
+    monkeypatch.setattr(store, "CELLS", tmp_path / "cells")
+    monkeypatch.setattr(store, "RUNS", tmp_path / "runs")
     return tmp_path
 
 
 @pytest.fixture(autouse=True)
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "fetch", lambda folder, remotes: "not downloaded")
-    monkeypatch.delenv(places.VARIABLE, raising=False)
+    monkeypatch.setattr(locate, "fetch", lambda folder, remotes: "not downloaded")
+    monkeypatch.delenv(locate.VARIABLE, raising=False)

@@ -3,6 +3,7 @@
 import importlib
 import inspect
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -14,6 +15,7 @@ import pytest
 
 import gossamer
 from gossamer.core import errors
+from gossamer.core.extras import EXTRAS
 from helpers.paths import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
@@ -63,14 +65,14 @@ def test_all_is_sorted_and_every_name_in_it_resolves(module: ModuleType) -> None
 
 
 def test_all_is_complete() -> None:
-    public = set(gossamer.__all__)
+    public = set(vars(gossamer)["__all__"])
     assert {name.replace("-", "_") for name in gossamer.METHODS} <= public, "every recipe can be imported by its name"
     tree = {name for name, value in vars(errors).items() if inspect.isclass(value) and issubclass(value, Exception)}
     assert tree <= public, "every error can be caught by its name"
 
 
-@pytest.mark.parametrize("name", gossamer.__all__)
-def test_every_public_class_and_function_says_what_it_is(name: str) -> None:
+@pytest.mark.parametrize("name", vars(gossamer)["__all__"])
+def test_every_public_class_and_function_has_a_docstring(name: str) -> None:
     value = getattr(gossamer, name)
     for what, where in ((value, name), *_own_methods(value, name)):
         if inspect.isclass(what) or inspect.isfunction(what):
@@ -91,10 +93,27 @@ def test_import_and_simulation_need_torch_and_numpy_alone() -> None:
 
 
 def test_the_version_is_that_of_the_project() -> None:
-    assert gossamer.__version__ == PROJECT["project"]["version"]
+    assert "version" in PROJECT["project"]["dynamic"]
+    assert PROJECT["tool"]["setuptools"]["dynamic"]["version"] == {"attr": "gossamer.__version__"}
     assert f"## [{gossamer.__version__}]" in (ROOT / "CHANGELOG.md").read_text()
 
 
 def test_the_type_marker_ships() -> None:
     assert resources.files("gossamer").joinpath("py.typed").is_file()
     assert "py.typed" in PROJECT["tool"]["setuptools"]["package-data"]["gossamer"]
+
+
+def test_templates_ship() -> None:
+    package = resources.files("gossamer")
+    for folder in ("cli/template", "runs/report/templates"):
+        assert f"{folder}/*" in PROJECT["tool"]["setuptools"]["package-data"]["gossamer"]
+        assert list(package.joinpath(folder).iterdir())
+
+
+def test_the_core_depends_on_torch_numpy_and_safetensors_alone() -> None:
+    names = {re.split(r"[<>=]", wanted)[0] for wanted in PROJECT["project"]["dependencies"]}
+    assert names == {"torch", "numpy", "safetensors"}
+
+
+def test_every_optional_package_names_an_extra_that_exists() -> None:
+    assert set(EXTRAS.values()) <= set(PROJECT["project"]["optional-dependencies"])

@@ -57,7 +57,7 @@ from gossamer.testing import (
 )
 
 WEIGHT, ROWS = "0.weight", 8
-"""A tensor of the network that parts are bound to, and how many rows it has."""
+"""A tensor of the network that parts are bound to, and its number of rows."""
 
 
 class BrokenError(Exception):
@@ -150,28 +150,28 @@ class Timid(Dense):
 
 
 @pytest.mark.parametrize(
-    ("codec", "said"),
+    ("codec", "reason"),
     [
-        (NoValue(), "not equal to its own copy"),
+        (NoValue(), "not equal to its copy"),
         (Writes(), "changed its input"),
         (Trusting(), "without 'scale'"),
-        (Moody(), "another payload for the same key"),
+        (Moody(), "a different payload for the same key"),
         (Overflowing(), "not finite"),
-        (Folding(), "something else than half"),
-        (Piecemeal(), "fold_into adds something else"),
-        (Counting(), "must keep tensors"),
-        (Timid(), "refuses a vector that it must take"),
+        (Folding(), "does not add the decoded vector times the weight"),
+        (Piecemeal(), "fold_into does not add the same as fold"),
+        (Counting(), "must consist of tensors"),
+        (Timid(), "refuses a vector that it must encode"),
     ],
     ids=lambda case: case if isinstance(case, str) else type(case).__name__,
 )
-def test_a_codec_that_breaks_the_contract_is_told_how(codec: Codec, said: str) -> None:
-    with pytest.raises(AssertionError, match=said):
+def test_a_codec_that_breaks_the_contract_is_refused_with_the_reason(codec: Codec, reason: str) -> None:
+    with pytest.raises(AssertionError, match=reason):
         check_codec(codec)
 
 
 @dataclass(frozen=True)
 class Biased(Codec):
-    """Does not claim to be right on average, and gives back what it was given, as far as ``decode`` goes about it."""
+    """Does not claim to be unbiased, and returns its input as ``decode`` implements it."""
 
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
         return {"values": x}
@@ -234,24 +234,24 @@ class Refusing(Biased):
 
 
 @pytest.mark.parametrize(
-    ("codec", "said"),
+    ("codec", "reason"),
     [
-        (Negative(), r"do not point where the encoded ones do: cosine -1\.000"),
-        (Zeros(), r"do not point where the encoded ones do: cosine 0\.000"),
-        (Reversed(), "do not point where the encoded ones do"),
-        (Halved(), r"comes back 0\.50 times as long"),
-        (Doubled(), r"comes back 2\.00 times as long"),
+        (Negative(), r"in another direction than the encoded ones: cosine -1\.000"),
+        (Zeros(), r"in another direction than the encoded ones: cosine 0\.000"),
+        (Reversed(), "in another direction than the encoded ones"),
+        (Halved(), r"multiplies its norm by 0\.50"),
+        (Doubled(), r"multiplies its norm by 2\.00"),
         (Wide(), r"decoded torch\.float64 from a vector of torch\.float32"),
         (Short(), r"decoded \(0,\), expected \(1,\)"),
-        (Infinite(), "decoded values that are not finite from a payload not its own"),
+        (Infinite(), "decoded non-finite values from an altered payload"),
         (Reading(), r"decode crashes: KeyError: 'values'"),
-        (Refusing(), "decode refuses what encode made"),
+        (Refusing(), "decode refuses a payload of encode"),
     ],
     ids=lambda case: case if isinstance(case, str) else type(case).__name__,
 )
-def test_a_codec_that_is_not_right_on_average_must_be_right_in_other_ways(codec: Codec, said: str) -> None:
+def test_a_biased_codec_must_be_accurate_in_other_ways(codec: Codec, reason: str) -> None:
     assert not codec.unbiased
-    with pytest.raises(AssertionError, match=said):
+    with pytest.raises(AssertionError, match=reason):
         check_codec(codec)
 
 
@@ -274,8 +274,8 @@ class UnbiasedReversed(Unbiased, Reversed):
 
 
 @pytest.mark.parametrize("codec", [UnbiasedHalved(), UnbiasedNegative(), UnbiasedReversed()], ids=repr)
-def test_a_codec_that_says_it_is_right_on_average_is_taken_at_its_word(codec: Codec) -> None:
-    with pytest.raises(AssertionError, match="says that it is unbiased: it is off by"):
+def test_a_codec_that_claims_to_be_unbiased_is_tested_for_it(codec: Codec) -> None:
+    with pytest.raises(AssertionError, match="declares itself unbiased, but its bias is"):
         check_codec(codec)
 
 
@@ -284,9 +284,9 @@ class Coarse(Biased):
         return (values / 1e6).round() * 1e6
 
 
-def test_a_codec_with_a_scale_of_its_own_is_judged_by_vectors_of_that_size() -> None:
+def test_a_codec_with_a_fixed_scale_is_tested_on_vectors_of_that_size() -> None:
     check_codec(Coarse(), size=1e8)
-    with pytest.raises(AssertionError, match="do not point where"):
+    with pytest.raises(AssertionError, match="in another direction"):
         check_codec(Coarse())
 
 
@@ -319,24 +319,24 @@ class Elsewhere(Bernoulli):
 
 @dataclass(frozen=True)
 class Shared(Bernoulli):
-    """Says that all are sent the same, and draws for each."""
+    """Declares a common download, and draws one per client."""
 
     common: ClassVar[bool] = True
 
 
 @pytest.mark.parametrize(
-    ("view", "said"),
+    ("view", "reason"),
     [
-        (Restless(), "another part"),
-        (Partly(), "in part"),
-        (Elsewhere(), "must be the whole model, or what part says"),
+        (Restless(), "a different part"),
+        (Partly(), "must be 0 or 1"),
+        (Elsewhere(), "must return the whole model or the client's part"),
         (Shared(), "is not common"),
     ],
     ids=lambda case: case if isinstance(case, str) else type(case).__name__,
 )
-def test_a_view_that_breaks_the_contract_is_told_how(view: BoundView, said: str) -> None:
+def test_a_view_that_breaks_the_contract_is_refused_with_the_reason(view: BoundView, reason: str) -> None:
     torch.manual_seed(0)
-    with pytest.raises(AssertionError, match=said):
+    with pytest.raises(AssertionError, match=reason):
         check_view(view)
 
 
@@ -361,8 +361,8 @@ class Halving(ViewMemory):
         left = torch.tensor([self.rows(memory) - 1])
         return {"rows": left}, {"left": left}
 
-    def follow(self, memory: State, said: Payload, like: Params) -> State:
-        left = expect(said, "left", torch.int64, 1)
+    def follow(self, memory: State, section: Payload, like: Params) -> State:
+        left = expect(section, "left", torch.int64, 1)
         expect({"left": left[(left >= 0) & (left < self.rows(memory))]}, "left", torch.int64, 1)
         return {"rows": left}
 
@@ -370,11 +370,11 @@ class Halving(ViewMemory):
 class Grudging(Halving):
     """A server that does not follow."""
 
-    def follow(self, memory: State, said: Payload, like: Params) -> State:
+    def follow(self, memory: State, section: Payload, like: Params) -> State:
         return memory
 
 
-class StatelessSolver(Halving):
+class Mutating(Halving):
     """A client that overwrites what it remembers."""
 
     def revise(self, memory: State, info: LocalTrainingInfo, clock: Clock, key: Key) -> tuple[State, Payload]:
@@ -383,41 +383,41 @@ class StatelessSolver(Halving):
 
 
 class Wavering(Halving):
-    """A client that says something else each time."""
+    """Sends another section each time."""
 
     def revise(self, memory: State, info: LocalTrainingInfo, clock: Clock, key: Key) -> tuple[State, Payload]:
-        state, said = super().revise(memory, info, clock, key)
-        return state, {**said, "mood": torch.rand(1)}
+        state, section = super().revise(memory, info, clock, key)
+        return state, {**section, "mood": torch.rand(1)}
 
 
 class Gullible(Halving):
     """A server that reads what is not there."""
 
-    def follow(self, memory: State, said: Payload, like: Params) -> State:
-        return {"rows": said["left"][[0]]}
+    def follow(self, memory: State, section: Payload, like: Params) -> State:
+        return {"rows": section["left"][[0]]}
 
 
 class Beginning(Halving):
-    """Begins elsewhere than with what it says clients begin with."""
+    """Starts with another state than ``first`` returns."""
 
     def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
         return super().part(like, clock, key, memory or {"rows": torch.tensor([3])})
 
 
 @pytest.mark.parametrize(
-    ("view", "said"),
+    ("view", "reason"),
     [
-        (Grudging(), "comes to another part than revise"),
-        (StatelessSolver(), "revise (says something else the second time|changed the part)"),
-        (Wavering(), "says something else the second time"),
+        (Grudging(), "returns another state than revise"),
+        (Mutating(), "revise (is not deterministic|changed the state)"),
+        (Wavering(), "the second call returns another payload"),
         (Gullible(), "follow crashes: (KeyError|IndexError)"),
-        (Beginning(), "must hold what it starts with"),
+        (Beginning(), "must use the state of first"),
     ],
     ids=lambda case: case if isinstance(case, str) else type(case).__name__,
 )
-def test_a_view_that_remembers_badly_is_told_how(view: ViewMemory, said: str) -> None:
+def test_a_view_with_a_wrong_state_is_refused_with_the_reason(view: ViewMemory, reason: str) -> None:
     torch.manual_seed(0)
-    with pytest.raises(AssertionError, match=said):
+    with pytest.raises(AssertionError, match=reason):
         check_view(view)
 
 
@@ -426,7 +426,7 @@ def test_a_view_that_remembers_badly_is_told_how(view: ViewMemory, said: str) ->
 
 @dataclass(frozen=True)
 class InPlace(SGD):
-    """Steps in place, on the model that others hold too."""
+    """Steps in place, on a model that other clients share."""
 
     def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
         return {"params": start}
@@ -526,24 +526,24 @@ class Random(SGD):
 
 
 @pytest.mark.parametrize(
-    ("solver", "said"),
+    ("solver", "reason"),
     [
-        (InPlace(), "elsewhere the second time|changed the model"),
-        (Silent(), r"declares the sections \['length'\], and writes \[\]"),
-        (Talkative(), r"declares the sections \[\], and writes \['length'\]"),
-        (Greedy(), "one that is not there"),
+        (InPlace(), "is not deterministic|changed the received model"),
+        (Silent(), r"declares the sections \['length'\], but writes \[\]"),
+        (Talkative(), r"declares the sections \[\], but writes \['length'\]"),
+        (Greedy(), "a sample index out of range"),
         (Again(), "a sample twice in a batch"),
         (Nought(), "an empty batch"),
-        (Numbering(), "must remember tensors"),
-        (Amnesic(), "begin, with what it remembers, crashes: KeyError: 'old'"),
-        (Formless(), "skipped_state must have the form of what end returns"),
-        (Partial(), "deploy gives a model with other tensors"),
-        (Random(), "elsewhere the second time"),
+        (Numbering(), "must consist of tensors"),
+        (Amnesic(), "begin, with the state of an earlier round, crashes: KeyError: 'old'"),
+        (Formless(), "skipped_state must have the keys of the state that end returns"),
+        (Partial(), "deploy must return all tensors"),
+        (Random(), "is not deterministic"),
     ],
     ids=lambda case: case if isinstance(case, str) else type(case).__name__,
 )
-def test_a_solver_that_breaks_the_contract_is_told_how(solver: SGD, said: str) -> None:
-    with pytest.raises(AssertionError, match=said):
+def test_a_solver_that_breaks_the_contract_is_refused_with_the_reason(solver: SGD, reason: str) -> None:
+    with pytest.raises(AssertionError, match=reason):
         check_solver(solver)
 
 
@@ -609,20 +609,20 @@ class Losing(Mean):
 
 
 @pytest.mark.parametrize(
-    ("server", "said"),
+    ("server", "reason"),
     [
-        (Drifting(), "nothing arrived"),
-        (Hasty(), "must only read"),
-        (Overwriting(), "must only read"),
-        (Inventing(), "assigns models to clients that are not there"),
-        (Tongue(), r"declares \['rate'\], and writes \[\]"),
-        (Ticking(), "must be a nest of tensors"),
-        (Losing(), "a model with other tensors"),
+        (Drifting(), "without arrivals"),
+        (Hasty(), "read-only"),
+        (Overwriting(), "read-only"),
+        (Inventing(), "assigns models to clients outside the cohort"),
+        (Tongue(), r"declares the sections \['rate'\], but writes \[\]"),
+        (Ticking(), "must consist of tensors"),
+        (Losing(), "download must return all tensors"),
     ],
     ids=lambda case: case if isinstance(case, str) else type(case).__name__,
 )
-def test_a_server_that_breaks_the_contract_is_told_how(server: Mean, said: str) -> None:
-    with pytest.raises(AssertionError, match=said):
+def test_a_server_that_breaks_the_contract_is_refused_with_the_reason(server: Mean, reason: str) -> None:
+    with pytest.raises(AssertionError, match=reason):
         check_server(server)
 
 
@@ -631,7 +631,7 @@ def test_a_server_that_breaks_the_contract_is_told_how(server: Mean, said: str) 
 
 @dataclass(frozen=True)
 class Ghostly(Sampler):
-    """Draws whoever is next, there or not."""
+    """Draws the next client, available or not."""
 
     def propose(self, pool: Pool, clock: Clock, key: Key) -> list[int]:
         return list(range(pool.count))
@@ -667,12 +667,12 @@ class Gambling(Sampler):
 
     def propose(self, pool: Pool, clock: Clock, key: Key) -> list[int]:
         order = torch.randperm(len(pool.available)).tolist()
-        return sorted([sorted(pool.available)[place] for place in order][: pool.count])
+        return sorted([sorted(pool.available)[index] for index in order][: pool.count])
 
 
 @dataclass(frozen=True)
 class Wilful(PowerOfChoice):
-    """Chooses whom it did not propose."""
+    """Chooses a client that it did not propose."""
 
     def choose(self, outcomes: Sequence[Outcome], count: int) -> list[int]:
         return list(range(12, 12 + count))
@@ -680,28 +680,28 @@ class Wilful(PowerOfChoice):
 
 @dataclass(frozen=True)
 class Deaf(PowerOfChoice):
-    """Goes by what clients said, also by those who were not heard."""
+    """Uses replies of clients, also of those whose replies were lost."""
 
     def choose(self, outcomes: Sequence[Outcome], count: int) -> list[int]:
         return sorted(sorted(outcome.client for outcome in outcomes if outcome.sections["loss"] >= 0)[:count])
 
 
 @pytest.mark.parametrize(
-    ("sampler", "said"),
+    ("sampler", "reason"),
     [
-        (Ghostly(), "draws clients that are not there"),
+        (Ghostly(), "draws clients that are not available"),
         (Double(), "draws a client twice"),
         (Disorderly(), "not in client order"),
         (Meagre(), "draws 1 clients, not 3"),
-        (Gambling(), "draws others the second time"),
+        (Gambling(), "propose is not deterministic"),
         (Wilful(), "chooses clients that it did not propose"),
-        (Deaf(), "choose, where a candidate did not answer, crashes: KeyError: 'loss'"),
+        (Deaf(), "choose, with a client that did not reply, crashes: KeyError: 'loss'"),
     ],
     ids=lambda case: case if isinstance(case, str) else type(case).__name__,
 )
-def test_a_sampler_that_breaks_the_contract_is_told_how(sampler: Sampler, said: str) -> None:
+def test_a_sampler_that_breaks_the_contract_is_refused_with_the_reason(sampler: Sampler, reason: str) -> None:
     torch.manual_seed(0)
-    with pytest.raises(AssertionError, match=said):
+    with pytest.raises(AssertionError, match=reason):
         check_sampler(sampler)
 
 
@@ -718,7 +718,7 @@ class MemorySGD(SolverMemory, SGD):
 
 @dataclass(frozen=True)
 class MeasuredMean(Mean, MeasuredServer):
-    """A mean that has something to say."""
+    """A mean with a measured figure."""
 
     def measure(self, state: State, acc: Sum) -> dict[str, Any]:
         return {"weight": acc.weight}
@@ -756,12 +756,12 @@ CRASHES: list[tuple[Callable[[Any], None], Any, str]] = [
 @pytest.mark.parametrize(
     ("check", "part", "member"), CRASHES, ids=[f"{type(part).__name__}.{member}" for _, part, member in CRASHES]
 )
-def test_a_part_that_crashes_is_told_where(check: Callable[[Any], None], part: Any, member: str) -> None:
+def test_a_part_that_crashes_is_reported_with_the_call(check: Callable[[Any], None], part: Any, member: str) -> None:
     with pytest.raises(AssertionError, match=rf"\.{member}\b.* crashes: BrokenError: as asked"):
         check(crashing(part, member))
 
 
-def test_what_crashes_does_not_crash_by_itself() -> None:
+def test_these_parts_pass_without_the_crash() -> None:
     check_codec(Biased())
     check_view(Halving())
     check_solver(GradientProbe())
@@ -774,21 +774,21 @@ def test_what_crashes_does_not_crash_by_itself() -> None:
 
 @dataclass(frozen=True)
 class Whimsical(AnyDevice):
-    """Tosses a coin of its own."""
+    """Draws from a global random state."""
 
     def send(self, nbytes: int, clock: Clock, key: Key) -> Receipt:
         return Receipt(bool(torch.rand(()) < 0.5))
 
 
-def test_a_channel_with_a_will_of_its_own_is_found() -> None:
+def test_a_channel_with_hidden_randomness_is_found() -> None:
     torch.manual_seed(0)
-    with pytest.raises(AssertionError, match="otherwise the second time"):
+    with pytest.raises(AssertionError, match="send is not deterministic"):
         check_channel(Whimsical())
 
 
 def test_a_method_that_does_not_repeat_is_found(tmp_path: Path) -> None:
     torch.manual_seed(0)
-    with pytest.raises(AssertionError, match="elsewhere with the same seed"):
+    with pytest.raises(AssertionError, match="another result with the same seed"):
         check_method(fedavg().with_parts(codec=Moody()), tmp_path)
 
 
@@ -796,5 +796,5 @@ def test_a_part_that_is_no_dataclass_is_found() -> None:
     class Plain(Full):
         __repr__: Callable[..., str] = object.__repr__
 
-    with pytest.raises(AssertionError, match="it must pickle"):
+    with pytest.raises(AssertionError, match="it must be picklable"):
         check_value(Plain())

@@ -1,9 +1,8 @@
-"""What a process and all its descendants take, and what everybody else takes meanwhile: read from ``/proc`` (Linux).
+"""Memory and processor time of a process tree, and of the rest of the machine, from ``/proc`` (Linux).
 
-Memory is PSS: a page that several processes share counts once, divided among them. Neither the sum of their resident
-sizes (which counts it for each) nor the largest of them (which forgets the rest) says what a machine must have. Pages
-of files, libraries above all, may be shared with strangers too, who would so lower the figure; they are counted as if
-the family were alone on the machine.
+Memory is PSS: a page that several processes share counts once, divided among them. The sum of resident sizes would
+count it for each, and the largest of them would ignore the rest. Pages of files, mostly libraries, may be shared with
+unrelated processes, which would lower the value. They count as if the tree were alone on the machine.
 """
 
 import os
@@ -17,7 +16,7 @@ SHARED_MEMORY = ("/dev/shm/", "/memfd:", "/SYSV", "/dev/zero")
 
 
 def family(root: int) -> list[int]:
-    """A process and its descendants, and whoever is left of its session when those between have gone."""
+    """Return a process, its descendants, and orphans of its session."""
     parents: dict[int, tuple[int, int]] = {}
     for entry in PROC.iterdir():
         if entry.name.isdigit() and (fields := _stat(int(entry.name))):
@@ -29,22 +28,22 @@ def family(root: int) -> list[int]:
 
 
 def own(pids: Iterable[int]) -> int:
-    """Bytes of memory that belongs to no file."""
+    """Return the bytes of memory that is not backed by files."""
     found = (line.split() for pid in pids for line in _lines(pid, "smaps_rollup"))
     return sum(int(words[1]) * 1024 for words in found if words[0] in ("Pss_Anon:", "Pss_Shmem:"))
 
 
 def mapped(pids: Iterable[int]) -> int:
-    """Bytes of files that are in memory for these processes, each counted once."""
-    held: dict[str, int] = {}
+    """Return the bytes of files in the memory of these processes, each counted once."""
+    sizes: dict[str, int] = {}
     for pid in pids:
         for name, size in _files(pid):
-            held[name] = max(held.get(name, 0), size)
-    return sum(held.values())
+            sizes[name] = max(sizes.get(name, 0), size)
+    return sum(sizes.values())
 
 
 def _files(pid: int) -> Iterator[tuple[str, int]]:
-    """Pieces of files, and how much of each is in memory unchanged; what was changed is the process's own."""
+    """Yield mapped pieces of files, and their unchanged bytes in memory; changed pages count as the process's own."""
     name, resident = "", 0
     for line in _lines(pid, "smaps"):
         words = line.split()
@@ -59,29 +58,29 @@ def _files(pid: int) -> Iterator[tuple[str, int]]:
 def _lines(pid: int, file: str) -> list[str]:
     try:
         return (PROC / str(pid) / file).read_text().splitlines()
-    except OSError:  # it has ended meanwhile
+    except OSError:  # the process has ended
         return []
 
 
 def spent(pids: Iterable[int]) -> float:
-    """Processor seconds of these processes so far, with those of children that have ended."""
+    """Return the processor seconds of these processes so far, including ended children."""
     return sum(sum(map(int, fields[11:15])) for pid in pids if (fields := _stat(pid))) / TICK
 
 
 def born(pid: int) -> str:
-    """When a process was started, in the kernel's own ticks; empty when there is none."""
+    """Return the start time of a process in kernel ticks; an empty string if there is none."""
     fields = _stat(pid)
     return fields[19] if fields else ""
 
 
 def busy() -> float:
-    """Processor seconds of the whole machine so far, with what a hypervisor took away."""
+    """Return the processor seconds of the whole machine so far, including time stolen by a hypervisor."""
     user, nice, system, _idle, _wait, irq, soft, steal = map(int, (PROC / "stat").read_text().split()[1:9])
     return (user + nice + system + irq + soft + steal) / TICK
 
 
 def _stat(pid: int) -> list[str]:
-    """The fields of ``/proc/PID/stat`` after the name: state, parent, group, session, ..."""
+    """Return the fields of ``/proc/PID/stat`` after the name: state, parent, group, session, ..."""
     try:
         return (PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
     except OSError:
@@ -89,7 +88,7 @@ def _stat(pid: int) -> list[str]:
 
 
 class Others:
-    """How many cores the rest of the machine keeps busy from now on; ``root``'s family and this process are no rest."""
+    """Mean number of busy cores of the rest of the machine, without ``root``'s process tree and this process."""
 
     def __init__(self, root: int) -> None:
         self.root = root
@@ -99,12 +98,12 @@ class Others:
         return busy() - spent([os.getpid(), *family(self.root)])
 
     def cores(self) -> float:
-        """The mean since this was made."""
+        """Return the mean since construction."""
         return max(0.0, (self._now() - self._rest) / (time.perf_counter() - self._at))
 
 
 def wait_for_quiet(patience: float, cores: float) -> None:
-    """Wait until the machine is less busy than ``cores`` for half a second, or patience runs out."""
+    """Wait until fewer than ``cores`` cores are busy for half a second, or until ``patience`` seconds have passed."""
     end = time.perf_counter() + patience
     while time.perf_counter() < end:
         before = busy()

@@ -1,4 +1,4 @@
-"""Results as docs/speed.md shows them: the tables between its two marks, and the picture beside it.
+"""Render results for docs/speed.md: the tables between its two marks, and the figure.
 
 python bench/speed/page.py        from bench/speed/results/full.json
 """
@@ -21,8 +21,8 @@ PAGE, PICTURE = ROOT / "docs" / "speed.md", ROOT / "docs" / "speed.svg"
 BEGIN, END = "<!-- written by bench/speed/page.py: begin -->", "<!-- written by bench/speed/page.py: end -->"
 OURS, PLAIN, PEER = "#2f6f8f", "#9a9a9a", "#d0a060"
 TITLES = {
-    "w1": "W1: MLP, 10 clients a round",
-    "w2": "W2: CNN, 10 clients a round",
+    "w1": "W1: MLP, 10 clients per round",
+    "w2": "W2: CNN, 10 clients per round",
     "w3-10": "W3: MLP, 10 of 10,000 clients",
     "w3-100": "W3: MLP, 100 of 10,000 clients",
     "w3-1000": "W3: MLP, 1,000 of 10,000 clients",
@@ -30,7 +30,7 @@ TITLES = {
 
 
 def write() -> None:
-    """Bring page and picture up to date."""
+    """Update page and figure."""
     stored = json.loads(RESULTS.read_text())
     results = {name: stored[name] for name in TITLES if name in stored}
     before, _, rest = PAGE.read_text().partition(BEGIN)
@@ -44,20 +44,20 @@ def outcomes(found: dict[str, Any]) -> list[Outcome]:
 
 
 def sections(results: dict[str, Any]) -> str:
-    """One section a workload."""
+    """Return one section per workload."""
     return "\n\n".join(section(name, found) for name, found in results.items())
 
 
 def section(name: str, found: dict[str, Any]) -> str:
     facts = found["about"]
     measured = f"{facts['data']}; {facts['processor']}, {facts['cores']} cores; torch {facts['torch']}; {facts['day']}"
-    told = f"{workloads.WORKLOADS[name].describe()}. {measured}."
-    return f"### {TITLES[name]}\n\n{told}\n\n{table.markdown(outcomes(found))}"
+    setting = f"{workloads.WORKLOADS[name].describe()}. {measured}."
+    return f"### {TITLES[name]}\n\n{setting}\n\n{table.markdown(outcomes(found))}"
 
 
 def draw(results: dict[str, list[Outcome]]) -> None:
-    """How many times as fast as the plain loop each system is, a panel a workload."""
-    rcParams.update({"svg.hashsalt": "gossamer", "svg.fonttype": "none"})  # the same results draw the same small file
+    """Draw the speed of each system relative to the plain loop, one panel per workload."""
+    rcParams.update({"svg.hashsalt": "gossamer", "svg.fonttype": "none"})  # the same results give the same file
     columns = 2
     lines = -(-len(results) // columns)
     figure = Figure(figsize=(11, 3.4 * lines), layout="constrained")
@@ -80,7 +80,7 @@ def panel(axis: Axes, title: str, found: Sequence[Outcome]) -> None:
     axis.bar_label(bars, [f" {row.speed:.2f}" for row in rows], fontsize=8)
     axis.axvline(1, color="black", linewidth=0.8)
     axis.set_title(title, fontsize=10)
-    axis.set_xlabel("times the plain loop's speed", fontsize=8)
+    axis.set_xlabel("speed relative to the plain loop", fontsize=8)
     axis.tick_params(labelsize=8)
     axis.margins(x=0.12)
     axis.spines[["top", "right"]].set_visible(False)

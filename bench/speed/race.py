@@ -1,8 +1,8 @@
-"""Systems take turns, round by round, and each is measured while the others are stopped.
+"""Measure systems in turns, round by round. All others are stopped meanwhile.
 
-A machine that gets slower for a minute so slows all of them. The first round of each is not timed: there caches are
-filled and programs are compiled; what that takes is told separately. A round in which other processes took more than
-a sixth of a core is unclean; a median is of clean rounds where there are three or more.
+A machine that is slow for a minute then slows all systems alike. The first round of each is not timed: it fills caches
+and compiles programs; its time is reported separately. A round is unclean if other processes used more than a sixth of
+a core. A median is over clean rounds if there are at least three.
 """
 
 import statistics
@@ -21,7 +21,7 @@ Say = Callable[[str], None]
 
 @dataclass
 class Outcome:
-    """What a system did on one workload, or why it did not."""
+    """Measurements of a system on one workload, or the reason for their absence."""
 
     name: str
     family: str
@@ -38,21 +38,21 @@ class Outcome:
 
     @property
     def clean(self) -> list[float]:
-        """The rounds that nobody disturbed."""
+        """Seconds of the rounds without other load."""
         return [seconds for seconds, others in zip(self.seconds, self.others, strict=True) if others < CLEAN]
 
     @property
     def median(self) -> float:
-        """Seconds a round."""
+        """Median seconds per round."""
         return statistics.median(self.clean if len(self.clean) >= ENOUGH else self.seconds)
 
     @property
     def peak(self) -> int:
-        """Bytes of memory at most, in any round."""
+        """Peak memory of all rounds in bytes."""
         return max(self.memory_first, self.memory)
 
     def store(self) -> dict[str, Any]:
-        """For a file; :meth:`read` reads it back."""
+        """Return a JSON value; ``read`` is its inverse."""
         return {
             **asdict(self),
             "seconds": [round(s, 4) for s in self.seconds],
@@ -63,19 +63,19 @@ class Outcome:
 
     @classmethod
     def read(cls, stored: dict[str, Any]) -> "Outcome":
-        """What :meth:`store` stored."""
+        """Return the outcome that ``store`` stored."""
         return cls(**stored)
 
 
 @dataclass
 class Runner:
-    """A lane and what has come of it so far."""
+    """A lane and its measurements."""
 
     lane: Lane
     outcome: Outcome
 
     def attempt(self, work: Callable[[], None], say: Say) -> None:
-        """Do something with the lane; a failure takes the system out of the race."""
+        """Run a step of the lane; a failure removes the system from the race."""
         if self.outcome.skipped:
             return
         try:
@@ -84,18 +84,18 @@ class Runner:
             self.lane.stop()
         except LaneError as error:
             self.outcome.skipped = str(error)
-            say(f"{self.outcome.name}: left out: {error}")
+            say(f"{self.outcome.name}: skipped: {error}")
             self.lane.close()
 
     def start(self) -> None:
-        """Load everything, and train the first round."""
+        """Load everything, and run the first round."""
         self.outcome.version = self.lane.ready()
         first = self.lane.round(OFTEN)
         self.outcome.first_seconds, self.outcome.prepare_seconds = first.seconds, first.prepare
         self.outcome.note, self.outcome.memory_first = first.note, first.memory
 
     def turn(self, patience: float) -> None:
-        """One timed round."""
+        """Run one timed round."""
         meter.wait_for_quiet(patience, CLEAN)
         took = self.lane.round(SELDOM)
         self.outcome.seconds.append(took.seconds)
@@ -103,20 +103,20 @@ class Runner:
         self.outcome.memory = max(self.outcome.memory, took.memory)
 
     def finish(self) -> None:
-        """Ask how well it has learned."""
+        """Request the accuracy."""
         self.outcome.accuracy = self.lane.accuracy()
 
 
 def race(
     systems: Sequence[System], workload: str, data: str, rounds: int, patience: float, limit: float, say: Say
 ) -> list[Outcome]:
-    """All systems on one workload, ``rounds`` timed rounds each."""
+    """Run all systems on one workload, with ``rounds`` timed rounds each."""
     runners: list[Runner] = []
     try:
         for system in systems:
             say(f"{workload}: starting {system.name}")
-            told = {"workload": workload, "data": data, "rounds": rounds + 1}
-            runners.append(Runner(Lane(system, told, limit), Outcome(system.name, system.family)))
+            setting = {"workload": workload, "data": data, "rounds": rounds + 1}
+            runners.append(Runner(Lane(system, setting, limit), Outcome(system.name, system.family)))
             runners[-1].attempt(runners[-1].start, say)
         for number in range(rounds):
             say(f"{workload}: round {number + 1} of {rounds}")

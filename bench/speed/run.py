@@ -1,12 +1,12 @@
-"""Gossamer's executors beside a plain PyTorch loop and other simulators, in one run.
+"""Compare Gossamer's executors with a plain PyTorch loop and with other simulators.
 
-    python bench/speed/run.py                              some minutes: W1, a small W2, W3 with 100 clients a round
+    python bench/speed/run.py                              some minutes: W1, a small W2, W3 with 100 clients per round
     python bench/speed/run.py --full --docs --data-dir DIR \\
         --flower PYTHON --pfl PYTHON --fedjax PYTHON       the whole comparison, and docs/speed.md
 
-Timed: sampling the cohort, local training, averaging, and in Gossamer and Flower the messages between; not
-evaluation, and not the first round. DIR holds ``fashion_mnist.npz``. PYTHON is the interpreter of an environment that
-has the simulator; one that is not given is not measured. See ``docs/speed.md`` for the environments and for results.
+A round includes cohort sampling, local training and averaging, and for Gossamer and Flower the messages. Evaluation and
+the first round are not timed. DIR contains ``fashion_mnist.npz``. PYTHON is the interpreter of an environment with the
+simulator; a simulator without one is not measured. ``docs/speed.md`` describes the environments and the results.
 """
 
 import argparse
@@ -33,7 +33,7 @@ PEERS = ("flower", "pfl", "fedjax")
 
 
 def systems(pythons: dict[str, str | None]) -> list[System]:
-    """All that can be measured here."""
+    """Return all systems that can be measured."""
     plain = [System(f"plain loop, {n} thread{'s'[: n - 1]}", "plain", {"threads": n}) for n in (1, 2)]
     ours = [gossamer(name, name, LONG) for name in EXECUTORS]
     ours += [gossamer(f"auto for {rounds} rounds", "auto", rounds) for rounds in (SHORT, LONG)]
@@ -41,12 +41,12 @@ def systems(pythons: dict[str, str | None]) -> list[System]:
 
 
 def gossamer(name: str, executor: str, rounds: int) -> System:
-    """Gossamer with one executor; only ``auto`` cares how many rounds there will be."""
+    """Return Gossamer with one executor; only ``auto`` depends on the number of rounds."""
     return System(f"Gossamer, {name}", "gossamer", {"executor": executor, "rounds": rounds})
 
 
 def peers(name: str, python: str) -> list[System]:
-    """A simulator in its environment, in every way of using two cores that it offers."""
+    """Return a simulator in its environment, with every option that it has for two cores."""
     if name != "pfl":
         return [System({"flower": "Flower", "fedjax": "FedJAX"}[name], name, python=python)]
     return [
@@ -57,7 +57,7 @@ def peers(name: str, python: str) -> list[System]:
 
 
 def about(data: str) -> dict[str, Any]:
-    """What this is measured on."""
+    """Return a description of the machine."""
     models = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
     return {
         "data": workloads.origin(data),
@@ -70,28 +70,30 @@ def about(data: str) -> dict[str, Any]:
 
 
 def store(path: Path, workload: str, facts: dict[str, Any], outcomes: list[Outcome]) -> None:
-    """Put one workload's results in the file; those of others stay."""
-    kept = json.loads(path.read_text()) if path.exists() else {}
-    kept[workload] = {"about": facts, "systems": [outcome.store() for outcome in outcomes]}
+    """Store the results of one workload; those of others stay."""
+    stored = json.loads(path.read_text()) if path.exists() else {}
+    stored[workload] = {"about": facts, "systems": [outcome.store() for outcome in outcomes]}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(kept, indent=1) + "\n")
+    path.write_text(json.dumps(stored, indent=1) + "\n")
 
 
 def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description="Gossamer beside a plain PyTorch loop and other simulators.")
+    parser = argparse.ArgumentParser(description="Compare Gossamer with a plain PyTorch loop and other simulators.")
     parser.add_argument("--full", action="store_true", help="all workloads at full length (more than an hour)")
     parser.add_argument("--workloads", metavar="NAMES", type=_known, help=f"some of {', '.join(workloads.WORKLOADS)}")
-    parser.add_argument("--rounds", type=int, help="timed rounds, instead of each workload's own number")
-    parser.add_argument("--only", metavar="WORDS", help="systems whose name has one of these words, and the plain loop")
+    parser.add_argument("--rounds", type=int, help="timed rounds, instead of each workload's default")
+    parser.add_argument(
+        "--only", metavar="WORDS", help="systems with one of these words in their name, and the plain loop"
+    )
     folder = os.environ.get("GOSSAMER_DATA", "data")
-    parser.add_argument("--data-dir", metavar="DIR", default=folder, help="where fashion_mnist.npz is")
+    parser.add_argument("--data-dir", metavar="DIR", default=folder, help="folder of fashion_mnist.npz")
     for name in PEERS:
         default = os.environ.get(f"BENCH_{name.upper()}")
         parser.add_argument(f"--{name}", metavar="PYTHON", default=default, help=f"or BENCH_{name.upper()}")
     parser.add_argument("--patience", type=float, default=5, help="seconds to wait for a quiet machine before a round")
-    parser.add_argument("--limit", type=float, default=900, help="seconds after which a silent system is given up")
+    parser.add_argument("--limit", type=float, default=900, help="seconds to wait for a reply of a system")
     parser.add_argument("--out", type=Path, help="a JSON file for the results")
-    parser.add_argument("--docs", action="store_true", help="bring docs/speed.md up to date")
+    parser.add_argument("--docs", action="store_true", help="update docs/speed.md")
     return parser.parse_args()
 
 
@@ -103,7 +105,7 @@ def _known(names: str) -> list[str]:
 
 
 def planned(asked: argparse.Namespace) -> dict[str, int]:
-    """Workloads, and how many timed rounds each has."""
+    """Return the workloads, and the number of timed rounds of each."""
     plan = FULL if asked.full else QUICK
     if asked.workloads:
         plan = {name: (QUICK | FULL)[name] for name in asked.workloads}
@@ -111,7 +113,7 @@ def planned(asked: argparse.Namespace) -> dict[str, int]:
 
 
 def chosen(asked: argparse.Namespace) -> list[System]:
-    """The systems that were asked for; the plain loop always."""
+    """Return the requested systems, and always the plain loop."""
     words = asked.only.split(",") if asked.only else [""]
     found = systems({name: getattr(asked, name) for name in PEERS})
     return [s for s in found if s.family == table.PLAIN or any(word in s.name for word in words)]

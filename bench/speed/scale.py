@@ -1,11 +1,11 @@
-"""Many clients: seconds and memory of rounds with a thousand of them, and of getting ready for a hundred thousand.
+"""Measure runs with many clients: rounds with a thousand of them, and the start of a run with a hundred thousand.
 
     python bench/speed/scale.py
 
-Rounds: 10,000 clients of 60 images (60,000 dealt ten times), 1,000 of them a round, W1's MLP and training, the run kept
-in a folder, the global model evaluated on the test set and on every client's own 10 test images. Start: 100,000
-clients, from starting Python to a run that is ready to train. Each measurement is a process of its own. Images are
-made up, which matters to neither.
+Rounds: 10,000 clients with 60 images each (60,000 images, each used ten times), 1,000 per round, W1's MLP and training,
+a run folder, and evaluation on the test set and on 10 test images per client. Start: 100,000 clients, from the start of
+Python to a run that is ready to train. Each measurement is a separate process. Images are random, which affects
+neither.
 """
 
 import json
@@ -40,7 +40,7 @@ def samples(n: int, seed: int) -> Samples:
 
 
 def dealt(clients: int, shard: int) -> Task:
-    """The images dealt again and again until everybody has a shard, which no rule of splitting would do."""
+    """Return a task that reuses images until every client has a shard; no built-in partition does this."""
     data = Data("bench", samples(TRAIN, 1), samples(TEST, 2), CLASSES, split="iid", model="mlp")
     start, rng = np.arange(clients + 1), np.random.default_rng(0)
     index = np.concatenate([rng.permutation(TRAIN) for _ in range(-(-clients * shard // TRAIN))])[: clients * shard]
@@ -50,7 +50,7 @@ def dealt(clients: int, shard: int) -> Task:
 
 
 def rounds(executor: str) -> dict[str, Any]:
-    """Seconds by phase of each round after the first."""
+    """Return the seconds by phase of each round after the first."""
     work = WORKLOADS["w3-1000"]
     method, task = fedavg(lr=work.lr, epochs=work.epochs, batch=work.batch), dealt(work.clients, work.shard)
     with tempfile.TemporaryDirectory() as folder:
@@ -59,19 +59,19 @@ def rounds(executor: str) -> dict[str, Any]:
 
 
 def start(split: str) -> dict[str, Any]:
-    """Make a run of many clients ready to train."""
+    """Prepare a run with many clients."""
     if split == "by hand":
         task = dealt(REGISTERED, 6)
     else:
         x, y = torch.randn(2 * REGISTERED, 1, 8, 8), torch.randint(CLASSES, (2 * REGISTERED,))
-        held = (x, y), (x[:TEST], y[:TEST])
-        task = Task.of(lambda: build("mlp", x.shape[1:], CLASSES), *held, clients=REGISTERED, split=split)
+        arrays = (x, y), (x[:TEST], y[:TEST])
+        task = Task.of(lambda: build("mlp", x.shape[1:], CLASSES), *arrays, clients=REGISTERED, split=split)
     simulation = Simulation(fedavg(), task, Options(per_round=10))
     return {"clients": simulation.task.clients}
 
 
 def measured(*command: str) -> tuple[dict[str, Any], float, int]:
-    """What a command of this script says, after how many seconds, and the most memory it took with its children."""
+    """Run a command of this script; return its output, its seconds, and the peak memory with its children."""
     begin, peak = time.perf_counter(), 0
     process = subprocess.Popen([sys.executable, __file__, *command], stdout=subprocess.PIPE, text=True)
     while process.poll() is None:
@@ -80,28 +80,28 @@ def measured(*command: str) -> tuple[dict[str, Any], float, int]:
         time.sleep(0.1)
     seconds = time.perf_counter() - begin
     assert process.stdout is not None
-    said: dict[str, Any] = json.loads(process.stdout.read())
-    return said, seconds, peak
+    found: dict[str, Any] = json.loads(process.stdout.read())
+    return found, seconds, peak
 
 
 def phases(seconds: list[dict[str, float]]) -> dict[str, float]:
-    """The mean of each phase."""
+    """Return the mean of each phase."""
     return {name: sum(one.get(name, 0.0) for one in seconds) / len(seconds) for name in seconds[-1]}
 
 
 def verdict(good: bool) -> str:
-    return "" if good else "   TOO MUCH"
+    return "" if good else "   target MISSED"
 
 
 def main() -> None:
-    print(f"{len(os.sched_getaffinity(0))} cores; 10,000 clients, 1,000 a round: at most {MOST_MEMORY / GIB:.0f} GiB")
+    print(f"{len(os.sched_getaffinity(0))} cores; 10,000 clients, 1,000 per round: at most {MOST_MEMORY / GIB:.0f} GiB")
     for executor in EXECUTORS:
-        said, _, peak = measured("rounds", executor)
-        spent = phases(said["seconds"])
-        told = ", ".join(f"{name} {seconds:.2f}" for name, seconds in sorted(spent.items(), key=lambda item: -item[1]))
-        total = f"{sum(spent.values()):6.1f} s a round, {peak / GIB:.2f} GiB{verdict(peak < MOST_MEMORY)}"
-        print(f"  {executor:13}{total}   ({told}; accuracy {said['accuracy']:.3f})", flush=True)
-    print(f"{REGISTERED:,} clients, from nothing to ready: at most {MOST_SECONDS:.0f} s")
+        found, _, peak = measured("rounds", executor)
+        spent = phases(found["seconds"])
+        parts = ", ".join(f"{name} {seconds:.2f}" for name, seconds in sorted(spent.items(), key=lambda item: -item[1]))
+        total = f"{sum(spent.values()):6.1f} s per round, {peak / GIB:.2f} GiB{verdict(peak < MOST_MEMORY)}"
+        print(f"  {executor:13}{total}   ({parts}; accuracy {found['accuracy']:.3f})", flush=True)
+    print(f"{REGISTERED:,} clients, start of a run: at most {MOST_SECONDS:.0f} s")
     for split in SPLITS:
         _, seconds, peak = measured("start", split)
         print(f"  {split:13}{seconds:6.1f} s, {peak / GIB:.2f} GiB{verdict(seconds < MOST_SECONDS)}", flush=True)

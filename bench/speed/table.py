@@ -1,4 +1,4 @@
-"""What a race came to, as a table: seconds and ratios against the plain loop at its best thread count."""
+"""Results of a race as a table: seconds, and ratios to the plain loop with its best number of threads."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -10,29 +10,39 @@ MB = 1e6
 
 
 class Row(NamedTuple):
-    """A system beside the plain loop."""
+    """A system, with its speed and memory relative to the plain loop."""
 
     outcome: Outcome
     speed: float
     memory: float
 
 
-HEADER = ("system", "s a round", "speed", "peak MB", "memory", "first round s", "of it to prepare", "accuracy", "clean")
+HEADER = (
+    "system",
+    "s per round",
+    "speed",
+    "peak MB",
+    "memory",
+    "first round s",
+    "preparation s",
+    "accuracy",
+    "clean",
+)
 
 
 def baseline(outcomes: Sequence[Outcome]) -> Outcome:
-    """The plain loop, with the number of threads that suits it best."""
+    """Return the plain loop with its best number of threads."""
     return min((o for o in outcomes if o.family == PLAIN and not o.skipped), key=lambda o: o.median)
 
 
 def rows(outcomes: Sequence[Outcome]) -> list[Row]:
-    """Every system that took part."""
+    """Return a row for every system that took part."""
     best = baseline(outcomes)
     return [Row(o, best.median / o.median, o.peak / best.peak) for o in outcomes if not o.skipped]
 
 
 def cells(row: Row) -> tuple[str, ...]:
-    """A row as words."""
+    """Return the texts of a row."""
     found = row.outcome
     digits = 3 if found.median < 10 else 1
     disturbed = "" if len(found.clean) >= ENOUGH else " ~"
@@ -50,7 +60,7 @@ def cells(row: Row) -> tuple[str, ...]:
 
 
 def text(outcomes: Sequence[Outcome]) -> str:
-    """For a terminal."""
+    """Return a table for a terminal."""
     lines = [HEADER, *map(cells, rows(outcomes))]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     shown = [f"{line[0]:{widths[0]}}  {_right(line[1:], widths[1:])}" for line in lines]
@@ -66,7 +76,7 @@ def _absent(outcomes: Sequence[Outcome]) -> list[str]:
 
 
 def markdown(outcomes: Sequence[Outcome]) -> str:
-    """For a page."""
+    """Return a table for a page."""
     lines = [HEADER, ("---",) + ("---:",) * (len(HEADER) - 1), *map(cells, rows(outcomes))]
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     absent = "\n".join(f"- {line}" for line in _absent(outcomes))

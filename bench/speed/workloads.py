@@ -1,12 +1,12 @@
-"""What every system is given: workloads, data, and who holds which samples. NumPy alone: each has its own libraries.
+"""Workloads, data and partitions for all systems. NumPy is the only dependency: each system has its own libraries.
 
 | | W1 | W2 | W3 |
 |---|---|---|---|
-| data | 100 clients of 600 images, IID | the same | 10,000 clients of 60 (the images dealt ten times) |
+| data | 100 clients with 600 images each, IID | the same | 10,000 clients with 60 each (images used ten times) |
 | network | MLP 784-200-200-10 | four convolutions with group norm (`cnn-gn`) | W1's |
-| a round | 10 clients, 5 epochs, batch 20 | 10 clients, 2 epochs, batch 64 | 10, 100 or 1,000 clients, as W1 |
+| round | 10 clients, 5 epochs, batch 20 | 10 clients, 2 epochs, batch 64 | 10, 100 or 1,000 clients, as W1 |
 
-Plain SGD with learning rate 0.05 throughout. ``w2-2`` is W2 with 2 clients a round, for a quick look.
+SGD with learning rate 0.05 throughout. ``w2-2`` is W2 with 2 clients per round, for a quick test.
 """
 
 from dataclasses import dataclass
@@ -36,18 +36,18 @@ class Workload:
     lr: float = 0.05
 
     def describe(self) -> str:
-        """The job in one line."""
+        """Describe the job in one line."""
         return (
-            f"{self.net}, {self.clients:,} clients of {self.shard}, {self.cohort:,} a round, "
+            f"{self.net}, {self.clients:,} clients of {self.shard}, {self.cohort:,} per round, "
             f"{self.epochs} epochs of batches of {self.batch}"
         )
 
     def shards(self) -> Array:
-        """Sample numbers, [clients, shard]: IID, the images dealt again and again until everybody has a shard."""
+        """Return indices of samples, [clients, shard]: IID, with images reused until every client has a shard."""
         rng = np.random.default_rng(0)
         need = self.clients * self.shard
-        dealt = np.concatenate([rng.permutation(TRAIN) for _ in range(-(-need // TRAIN))])
-        return dealt[:need].reshape(self.clients, self.shard)
+        order = np.concatenate([rng.permutation(TRAIN) for _ in range(-(-need // TRAIN))])
+        return order[:need].reshape(self.clients, self.shard)
 
 
 WORKLOADS = {
@@ -61,14 +61,14 @@ WORKLOADS = {
 
 
 class Images(NamedTuple):
-    """Inputs of [samples, 28, 28] and their labels."""
+    """Inputs of shape [samples, 28, 28], and their labels."""
 
     x: Array
     y: Array
 
 
 def load(folder: str) -> tuple[Images, Images]:
-    """Training and test images, standardised: Fashion-MNIST from ``folder``, or made up where it is not there."""
+    """Return standardized training and test images: Fashion-MNIST from ``folder``, or random ones without it."""
     path = Path(folder) / FILE
     if not path.is_file():
         return made_up(TRAIN, 1), made_up(TEST, 2)
@@ -77,12 +77,12 @@ def load(folder: str) -> tuple[Images, Images]:
 
 
 def origin(folder: str) -> str:
-    """What :func:`load` gives, in words."""
-    return "Fashion-MNIST" if (Path(folder) / FILE).is_file() else "made-up images of Fashion-MNIST's shape"
+    """Describe the images of ``load``."""
+    return "Fashion-MNIST" if (Path(folder) / FILE).is_file() else "random images of Fashion-MNIST's shape"
 
 
 def made_up(n: int, seed: int) -> Images:
-    """Ten random patterns under noise: as large as the real images, and something to learn."""
+    """Return ten random patterns with noise: of the size of the real images, and learnable."""
     patterns = np.random.default_rng(0).standard_normal((CLASSES, SIDE, SIDE), dtype=np.float32)
     rng = np.random.default_rng(seed)
     labels = rng.integers(CLASSES, size=n)
@@ -93,7 +93,7 @@ def made_up(n: int, seed: int) -> Images:
 
 def _images(pixels: Array, labels: Array) -> Images:
     x = pixels.astype(np.float32)
-    x /= 255  # in place, so that reading the data is not what takes most memory
+    x /= 255  # in place, to keep the peak of memory low
     x -= MEAN
     x /= SPREAD
     return Images(x, labels.astype(np.int64))

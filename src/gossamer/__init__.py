@@ -3,6 +3,7 @@
 from typing import TYPE_CHECKING
 
 from gossamer.core.lazy import attach
+from gossamer.parts.codecs import CODECS as CODECS
 
 __version__ = "0.1.0"
 
@@ -83,4 +84,4 @@ if TYPE_CHECKING:
     from gossamer.tasks.task import Task as Task
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__, __all__ = attach(__name__)
+    __getattr__, __dir__, __all__ = attach(__name__, CODECS)

@@ -1,4 +1,4 @@
-"""``python -m gossamer`` is ``gossamer``."""
+"""Run the command line by ``python -m gossamer``."""
 
 import sys
 

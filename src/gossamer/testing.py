@@ -1,11 +1,11 @@
-"""The contract that each kind of part keeps, as functions to call from a test.
+"""Contract tests for parts and methods, as functions to call from a test.
 
     def test_my_codec():
         check_codec(MyCodec(bits=2))
 
-Each binds the part first, to a small network, and raises ``AssertionError`` with what was expected; a part that crashes
-is a finding too, with the member that did. A part that passes works with every other part, over every channel, in every
-engine.
+Each function binds the part to a small network and checks the contract of its kind. It raises ``AssertionError`` with
+the expected behaviour. An unexpected exception in the part is reported with the name of the method that raised it. A
+part that passes works with every other part, over every channel and in every engine.
 """
 
 import contextlib
@@ -46,7 +46,7 @@ CLOCK = Clock(round=1, rounds=4, client=2)
 
 @contextlib.contextmanager
 def _named(part: object, member: str) -> Iterator[None]:
-    """Whatever a part raises that it must not is a finding, by the name of what was called."""
+    """Turn an unexpected exception of a part into an ``AssertionError`` with the name of the called method."""
     try:
         yield
     except (AssertionError, PayloadError, ConfigError):
@@ -56,19 +56,19 @@ def _named(part: object, member: str) -> Iterator[None]:
 
 
 def bound(exchange: Exchange, task: Task | None = None) -> BoundExchange:
-    """An exchange that is bound to a task, a small one if none is given: what the checks here work with."""
+    """Return the exchange bound to a task, by default ``tiny_task()``. All checks work with bound exchanges."""
     with _named(exchange, "bind"):
         return Method((exchange,), Uniform()).bind(Objective(task or tiny_task(), "cpu", KEY)).training
 
 
 def check_value(part: Any) -> None:
-    """A part is a value: it prints its fields, compares, hashes and pickles."""
-    with _named(part, "__reduce__ (it must pickle)"):
+    """Check that a part is a value: ``repr`` shows its fields, and it can be compared, hashed and pickled."""
+    with _named(part, "__reduce__ (it must be picklable)"):
         twin = pickle.loads(pickle.dumps(part))
-    assert twin == part, f"{part!r} is not equal to its own copy: make it a frozen dataclass"
-    assert hash(twin) == hash(part), f"{part!r} does not hash by value"
-    assert repr(twin) == repr(part), f"{part!r} does not print its fields"
-    assert " at 0x" not in repr(part), f"{part!r} prints an address: make it a dataclass"
+    assert twin == part, f"{part!r} is not equal to its copy: make it a frozen dataclass"
+    assert hash(twin) == hash(part), f"{part!r} does not hash by value: make it a frozen dataclass"
+    assert repr(twin) == repr(part), f"{part!r} does not show its fields: make it a frozen dataclass"
+    assert " at 0x" not in repr(part), f"{part!r} shows a memory address: make it a frozen dataclass"
 
 
 # Codecs.
@@ -81,10 +81,13 @@ def check_codec(
     largest: float = 1e30,
     size: float = 1.0,
 ) -> None:
-    """A codec is pure, keeps what it promises, crosses the wire unharmed, and decodes no payload but its own.
+    """Check that a codec is deterministic and accurate, survives serialization, and refuses invalid payloads.
 
-    A vector with an entry above ``largest`` may be refused, with the reason; any other must be encoded. ``size`` is how
-    large the entries of an ordinary vector are, for a codec that has a scale of its own.
+    Args:
+        codec: the codec to check
+        dtypes: data types of the vectors
+        largest: vectors with an entry above this value may be refused with ``PayloadError``
+        size: magnitude of the entries of an ordinary vector, for codecs with a fixed scale
     """
     check_value(codec)
     codec = bound(compose(Full(), SGD(), codec).training).codec
@@ -101,7 +104,7 @@ def check_codec(
 
 
 def awkward_vectors(dtype: torch.dtype = torch.float32) -> Iterator[Tensor]:
-    """Vectors that break careless codecs: tiny, huge, constant, mostly zero, lopsided and ordinary ones."""
+    """Yield edge cases for codecs: tiny, huge, constant, sparse, badly scaled and ordinary vectors."""
     for n in (1, 2, 7, 64, 1000):
         noise = uniform(fold(KEY, n), n, dtype=torch.float64) * 2 - 1
         yield from (vector.to(dtype) for vector in (noise, torch.zeros(n), torch.ones(n), noise * 1e-30, noise * 1e15))
@@ -111,7 +114,7 @@ def awkward_vectors(dtype: torch.dtype = torch.float32) -> Iterator[Tensor]:
 
 
 def _layout(x: Tensor) -> Layout:
-    """A layout of several tensors, when there is room for them."""
+    """Return a layout with two tensors, or with one for a very short vector."""
     first = len(x) // 3
     pieces = {"a": x[:first], "b": x[first:].view(-1, 1)} if first else {"a": x}
     return Layout.of(pieces)
@@ -129,19 +132,19 @@ def _check_round_trip(codec: Codec, x: Tensor, largest: float) -> None:
     except PayloadError as error:
         if x.abs().max() > largest:
             return
-        raise AssertionError(f"{codec!r} refuses a vector that it must take: {error}") from error
+        raise AssertionError(f"{codec!r} refuses a vector that it must encode: {error}") from error
     assert torch.equal(x, before), f"{codec!r}.encode changed its input"
     again = codec.encode(x, layout, KEY)
     sent = _over_the_wire(payload)
-    assert _same(sent, payload), f"{codec!r}: the payload came back from the wire changed"
-    assert _same(again, payload), f"{codec!r}.encode gives another payload for the same key"
+    assert _same(sent, payload), f"{codec!r}: serialization changed the payload"
+    assert _same(again, payload), f"{codec!r}.encode returns a different payload for the same key"
     strided = torch.stack([x, x + 1], 1)[:, 0]
-    assert _same(codec.encode(strided, layout, KEY), payload), f"{codec!r} encodes a strided vector otherwise"
+    assert _same(codec.encode(strided, layout, KEY), payload), f"{codec!r} encodes a strided vector differently"
     decoded = _own(codec, sent, layout)
     assert decoded.shape == x.shape, f"{codec!r} decoded {tuple(decoded.shape)}, expected {tuple(x.shape)}"
     assert decoded.dtype == x.dtype, f"{codec!r} decoded {decoded.dtype} from a vector of {x.dtype}"
-    assert torch.isfinite(decoded).all(), f"{codec!r} decoded values that are not finite from {x}"
-    assert torch.equal(decoded, codec.decode(sent, layout, KEY)), f"{codec!r}.decode gives another vector each time"
+    assert torch.isfinite(decoded).all(), f"{codec!r} decoded non-finite values from {x}"
+    assert torch.equal(decoded, codec.decode(sent, layout, KEY)), f"{codec!r}.decode is not deterministic"
     if codec.exact and torch.cuda.is_available():
         _check_gpu(codec, x, payload, decoded)
 
@@ -151,7 +154,7 @@ def _own(codec: Codec, payload: Payload, layout: Layout) -> Tensor:
         with _named(codec, "decode"):
             return codec.decode(payload, layout, KEY)
     except PayloadError as error:
-        raise AssertionError(f"{codec!r}.decode refuses what encode made: {error}") from error
+        raise AssertionError(f"{codec!r}.decode refuses a payload of encode: {error}") from error
 
 
 def _over_the_wire(payload: Payload) -> Payload:
@@ -163,19 +166,21 @@ def _same(a: Payload, b: Payload) -> bool:
 
 
 def _check_gpu(codec: Codec, x: Tensor, payload: Payload, decoded: Tensor) -> None:
-    """Bytes and decoded values do not depend on the device."""
+    """Check that bytes and decoded values do not depend on the device."""
     layout = _layout(x)
     there = codec.encode(x.cuda(), layout, KEY)
-    assert _same(_over_the_wire(there), payload), f"{codec!r} encodes otherwise on a GPU: if it must, exact = False"
+    assert _same(_over_the_wire(there), payload), (
+        f"{codec!r} encodes differently on a GPU: fix it, or set exact = False"
+    )
     back = codec.decode({name: tensor.cuda() for name, tensor in payload.items()}, layout, KEY)
-    assert torch.equal(back.cpu(), decoded), f"{codec!r} decodes otherwise on a GPU: if it must, exact = False"
+    assert torch.equal(back.cpu(), decoded), f"{codec!r} decodes differently on a GPU: fix it, or set exact = False"
 
 
 def _check_mean(codec: Codec, dtype: torch.dtype) -> None:
-    """Over many keys the decoded vector comes to the encoded one, as near as its own scatter lets it.
+    """Check that the mean of decoded vectors over many keys is the encoded vector, within its standard error.
 
-    Args:
-        Twice: in the root mean square over all entries, and along the vector, where a wrong scale shows best.
+    The error is measured twice: as the root mean square over all entries, and along the vector, where a wrong scale is
+    most visible.
     """
     x = uniform(fold(KEY, "mean"), 48, dtype=torch.float64).to(dtype) * 2 - 1
     layout = _layout(x)
@@ -185,15 +190,15 @@ def _check_mean(codec: Codec, dtype: torch.dtype) -> None:
         off = errors.mean(0).square().mean().sqrt()
         scatter = (errors.var(0).mean() / len(keys)).sqrt()
         assert off <= 4 * scatter + 1e-6, (
-            f"{codec!r} says that it is unbiased: it is off by {off:.2g} on average, give or take {scatter:.2g}"
+            f"{codec!r} declares itself unbiased, but its bias is {off:.2g}, with a standard error of {scatter:.2g}"
         )
 
 
 def _check_direction(codec: Codec, dtype: torch.dtype, size: float) -> None:
-    """What is decoded points where the encoded vector does, and encoding it again does not make it smaller or larger.
+    """Check that decoded vectors correlate with the encoded ones, and that encoding them again keeps their norm.
 
-    A codec that is biased may lose much of a vector. But over many vectors what is left must not be unrelated to them,
-    and must be such as the codec itself would send.
+    A biased codec may lose much of a vector. On average over many vectors, the rest must still have a positive cosine
+    with them.
     """
     cosines, ratios = [], []
     for draw in range(48):
@@ -205,15 +210,15 @@ def _check_direction(codec: Codec, dtype: torch.dtype, size: float) -> None:
         cosines.append(float(once @ x / (once.norm() * x.norm()).clamp(min=1e-30)))
         ratios.append(float(twice.norm() / once.norm().clamp(min=1e-30)))
     cosine, ratio = sum(cosines) / len(cosines), sorted(ratios)[len(ratios) // 2]
-    assert cosine > 0.05, f"{codec!r} decodes vectors that do not point where the encoded ones do: cosine {cosine:.3f}"
+    assert cosine > 0.05, f"{codec!r} decodes vectors in another direction than the encoded ones: cosine {cosine:.3f}"
     assert 0.8 < ratio < 1.25, (
-        f"{codec!r} decodes vectors of another length than it is given: sent again, what it decoded comes back "
-        f"{ratio:.2f} times as long"
+        f"{codec!r} changes the norm of vectors: encoding and decoding a decoded vector again multiplies its norm by "
+        f"{ratio:.2f}"
     )
 
 
 def _check_refusals(codec: Codec, dtype: torch.dtype) -> None:
-    """A payload with an array missing is refused; one that was altered is refused or decodes to finite values."""
+    """Check that incomplete payloads are refused, and that altered ones are refused or decode to finite values."""
     x = _ordinary(dtype)
     layout = _layout(x)
     payload = codec.encode(x, layout, KEY)
@@ -238,14 +243,13 @@ def _decodes(codec: Codec, payload: Payload, layout: Layout) -> bool:
         return False
     assert decoded.shape == (layout.size,), f"{codec!r} decoded {tuple(decoded.shape)}, expected {layout.size} entries"
     assert torch.isfinite(decoded).all(), (
-        f"{codec!r} decoded values that are not finite from a payload not its own: "
-        "check it with gossamer.core.wire.finite"
+        f"{codec!r} decoded non-finite values from an altered payload: check them with gossamer.core.wire.finite"
     )
     return True
 
 
 def _altered(payload: Payload) -> Iterator[Payload]:
-    """The payload with one array cut, grown, of another type, with bits flipped, or with other bytes throughout."""
+    """Yield payloads with one array truncated, extended, of another type, with flipped bits or with random bytes."""
     for name, tensor in payload.items():
         for other in (tensor[:-1], tensor[:1], tensor[:0], torch.cat([tensor, tensor]), tensor.to(torch.int64)):
             yield {**payload, name: other}
@@ -255,11 +259,11 @@ def _altered(payload: Payload) -> Iterator[Payload]:
 
 
 def _flipped(raw: Tensor) -> Iterator[Tensor]:
-    """All bits of some bytes, and one bit of each of these."""
-    for number, place in enumerate(range(0, len(raw), max(1, len(raw) // 16))):
+    """Yield the bytes with all bits, or with one bit, of some bytes flipped."""
+    for number, index in enumerate(range(0, len(raw), max(1, len(raw) // 16))):
         for bits in (0xFF, 1 << number % 8, 0x80 >> number % 8):
             flipped = raw.clone()
-            flipped[place] ^= bits
+            flipped[index] ^= bits
             yield flipped
 
 
@@ -269,7 +273,7 @@ def _garbage(raw: Tensor) -> Iterator[Tensor]:
 
 
 def _check_memory(codec: Codec, dtype: torch.dtype) -> None:
-    """What a codec remembers is a nest of tensors, and survives being stored between rounds."""
+    """Check that a codec's client state is a nested dict of tensors and can be stored between rounds."""
     x = _ordinary(dtype)
     layout = _layout(x)
     memory = memory_of(codec)
@@ -279,15 +283,20 @@ def _check_memory(codec: Codec, dtype: torch.dtype) -> None:
         with _named(codec, "encode_with"):
             payload, kept = memory.encode_with(x, layout, state, at)
             again, _ = memory.encode_with(x, layout, tree.unflatten(tree.flatten(state)) or state, at)
-        assert _same(payload, again), f"{codec!r} encodes otherwise once its memory was stored and read back"
+        assert _same(payload, again), f"{codec!r} encodes differently after its state was stored and read back"
         assert codec.decode(_over_the_wire(payload), layout, at).shape == x.shape
         with _named(codec, "settle"):
             state = memory.settle(kept, delivered)
-        assert all(isinstance(leaf, Tensor) for leaf in tree.flatten(state).values()), f"{codec!r} must keep tensors"
+        _check_tensors(codec, state)
+
+
+def _check_tensors(part: object, state: State) -> None:
+    leaves = tree.flatten(state).values()
+    assert all(isinstance(leaf, Tensor) for leaf in leaves), f"{part!r}: the state must consist of tensors"
 
 
 def _check_fold(codec: Codec, dtype: torch.dtype) -> None:
-    """To fold a payload into a sum is to decode it, weigh it and add it, and so it is if the sum lies in pieces."""
+    """Check that ``fold`` and ``fold_into`` add the decoded vector times its weight, also to a sum in pieces."""
     x = _ordinary(dtype)
     layout = _layout(x)
     payload = codec.encode(x, layout, KEY)
@@ -296,13 +305,13 @@ def _check_fold(codec: Codec, dtype: torch.dtype) -> None:
         codec.fold(acc, payload, layout, KEY, 0.5)
     wanted = 1 + codec.decode(payload, layout, KEY) * 0.5
     assert torch.allclose(acc, wanted, rtol=1e-5, atol=1e-5), (
-        f"{codec!r}.fold adds something else than half of what it decodes"
+        f"{codec!r}.fold does not add the decoded vector times the weight 0.5"
     )
     pieces = [torch.ones_like(part) for part in (x[:3], x[3:])]
     with _named(codec, "fold_into"):
         codec.fold_into(payload, layout, KEY, 0.5, acc)(pieces)
     assert torch.allclose(torch.cat(pieces), wanted, rtol=1e-5, atol=1e-5), (
-        f"{codec!r}.fold_into adds something else than {codec!r}.fold"
+        f"{codec!r}.fold_into does not add the same as fold"
     )
 
 
@@ -310,58 +319,56 @@ def _check_fold(codec: Codec, dtype: torch.dtype) -> None:
 
 
 def check_view(view: View, task: Task | None = None) -> None:
-    """Server and client see the same part; what is taken and put back covers exactly what it says."""
+    """Check that a view is deterministic and that its parts are consistent: taken, put back, spread and sent."""
     check_value(view)
     found = bound(compose(view, SGD()).training, task)
     view, like = found.view, found.context.network.initial()
     with _named(view, "part"):
         part, twin = view.part(like, CLOCK, KEY), view.part(like, CLOCK, KEY)
     held = part.take(like)
-    assert _same(_flat(held), _flat(twin.take(like))), f"{view!r} gives another part for the same clock and key"
-    assert held.keys() == like.keys(), f"{view!r} must take something of every tensor"
+    assert _same(_flat(held), _flat(twin.take(like))), f"{view!r} returns a different part for the same clock and key"
+    assert held.keys() == like.keys(), f"{view!r} must hold a part of every tensor"
     ones = {name: torch.ones_like(tensor) for name, tensor in held.items()}
     cover = part.coverage(like)
     for name, tensor in part.spread(ones, like).items():
         assert tensor.shape == like[name].shape, f"{view!r} spreads {name} to {tuple(tensor.shape)}"
-        assert torch.equal(tensor, cover[name]), (
-            f"{view!r} spreads {name} where it does not cover it, or not where it does"
-        )
-        assert ((cover[name] == 0) | (cover[name] == 1)).all(), f"{view!r} covers entries of {name} in part"
-    assert _same(_flat(part.put(like, held)), _flat(like)), f"{view!r} puts back something else than was taken"
+        assert torch.equal(tensor, cover[name]), f"{view!r} spreads {name} to other entries than it covers"
+        assert ((cover[name] == 0) | (cover[name] == 1)).all(), f"{view!r}: the mask of {name} must be 0 or 1"
+    assert _same(_flat(part.put(like, held)), _flat(like)), f"{view!r} puts back other values than it took"
     layout = part.layout(like)
-    assert _same(_flat(layout.unflatten(layout.flatten(held))), _flat(held)), f"{view!r} loses entries on the way"
+    assert _same(_flat(layout.unflatten(layout.flatten(held))), _flat(held)), f"{view!r}: flattening loses entries"
     with _named(view, "sent"):
         sent = view.sent(like, CLOCK, KEY)
         other = view.sent(like, CLOCK._replace(client=CLOCK.client + 1), fold(KEY, "other"))
-    assert sent.whole or _same_part(sent, part, like), f"{view!r}.sent must be the whole model, or what part says"
-    assert not view.common or _same_part(sent, other, like), f"{view!r} is not common: clients are sent other parts"
+    assert sent.whole or _same_part(sent, part, like), f"{view!r}.sent must return the whole model or the client's part"
+    assert not view.common or _same_part(sent, other, like), f"{view!r} is not common: clients receive different parts"
     if isinstance(view, ViewMemory):
         _check_view_memory(view, like)
 
 
 def _check_view_memory(view: ViewMemory, like: Params) -> None:
-    """What a client makes of its part, the server makes of what it is told, round after round."""
+    """Check that ``follow`` on the server gives the same state as ``revise`` on the client, round after round."""
     with _named(view, "first"):
         memory = view.first(CLOCK.client)
     assert _same_part(view.part(like, CLOCK, KEY, memory), view.part(like, CLOCK, KEY), like), (
-        f"{view!r}: a client that remembers nothing must hold what it starts with"
+        f"{view!r}: without a state, part must use the state of first"
     )
     for number in range(CLOCK.rounds):
         clock, at, info = CLOCK._replace(round=number), fold(KEY, number), _Info(view, like, memory, number)
         before = tree.clone(memory)
         with _named(view, "revise"):
-            (then, said), (twin, again) = (view.revise(memory, info, clock, at) for _ in range(2))
-        assert _same(said, again), f"{view!r}.revise says something else the second time"
-        assert _same_state(then, twin), f"{view!r}.revise comes to another part the second time"
-        assert _same_state(memory, before), f"{view!r}.revise changed the part that it must only read"
+            (then, payload), (twin, again) = (view.revise(memory, info, clock, at) for _ in range(2))
+        assert _same(payload, again), f"{view!r}.revise is not deterministic: the second call returns another payload"
+        assert _same_state(then, twin), f"{view!r}.revise is not deterministic: the second call returns another state"
+        assert _same_state(memory, before), f"{view!r}.revise changed the state, which is read-only"
         for known in (memory, _stored(memory) or memory):
             with _named(view, "follow"):
-                followed = view.follow(known, _over_the_wire(said), like)
-            assert _same_state(followed, then), f"{view!r}.follow comes to another part than revise"
+                followed = view.follow(known, _over_the_wire(payload), like)
+            assert _same_state(followed, then), f"{view!r}.follow returns another state than revise"
         assert _same_part(view.part(like, clock, at, then), view.part(like, clock, at, _stored(then)), like), (
-            f"{view!r} gives another part once it was stored and read back"
+            f"{view!r} returns another part after its state was stored and read back"
         )
-        for altered in _altered(said):
+        for altered in _altered(payload):
             with contextlib.suppress(PayloadError), _named(view, "follow"):
                 view.part(like, clock, at, view.follow(memory, _over_the_wire(altered), like)).layout(like)
         with _named(view, "measure"):
@@ -370,7 +377,7 @@ def _check_view_memory(view: ViewMemory, like: Params) -> None:
 
 
 class _Info:
-    """Made-up training: what a client holds, and random numbers."""
+    """Artificial result of local training, with random weights and gradients."""
 
     def __init__(self, view: Any, like: Params, memory: State, number: int) -> None:
         def noise(label: str) -> Params:
@@ -398,7 +405,7 @@ class _Info:
 
 
 def _stored(state: State) -> State:
-    """A state as it is read back from a file: in name order, without empty branches."""
+    """Return a state as it is read back from a file: in name order, without empty branches."""
     return tree.unflatten(dict(sorted(tree.flatten(state).items())))
 
 
@@ -415,9 +422,11 @@ def _flat(params: Params) -> Payload:
 
 
 def check_solver(solver: Solver, server: Server | None = None) -> None:
-    """The plan holds real samples, steps are pure, and what is remembered and said is what was declared.
+    """Check that a solver plans valid batches, steps deterministically, and writes its declared state and sections.
 
-    ``server`` is the one that it goes with, where it reads sections that not every server writes.
+    Args:
+        solver: the solver to check
+        server: the server to pair it with, if the solver reads sections of a specific server
     """
     check_value(solver)
     found = bound(compose(Full(), solver, server=server).training)
@@ -426,15 +435,15 @@ def check_solver(solver: Solver, server: Server | None = None) -> None:
         with _named(solver, "plan"):
             plan = solver.plan(samples, KEY)
         assert all(0 < len(set(b.tolist())) == len(b) and 0 <= b.min() <= b.max() < samples for b in plan), (
-            f"{solver!r} plans an empty batch, a sample twice in a batch, or one that is not there"
+            f"{solver!r} plans an empty batch, a sample twice in a batch, or a sample index out of range"
         )
         with _named(solver, "batches"):
-            assert solver.batches(samples) >= 1, f"{solver!r} has no batch for {samples} samples"
+            assert solver.batches(samples) >= 1, f"{solver!r}.batches must be at least 1 for {samples} samples"
     start = found.context.network.initial()
     before = tree.clone(start)
     once, twice = (_two_steps(found, start) for _ in range(2))
-    assert _same(_flat(once), _flat(twice)), f"{solver!r} steps elsewhere the second time"
-    assert _same(_flat(start), _flat(before)), f"{solver!r} changed the model it started from"
+    assert _same(_flat(once), _flat(twice)), f"{solver!r}.step is not deterministic"
+    assert _same(_flat(start), _flat(before)), f"{solver!r} changed the received model, which is read-only"
 
 
 def _two_steps(found: BoundExchange, start: Params) -> Params:
@@ -456,31 +465,35 @@ def _two_steps(found: BoundExchange, start: Params) -> Params:
     info = _Info(Full(), start, {}, 0)
     info.carry = {**info.carry, **carry}
     with _named(solver, "end"):
-        after, said = solver.end(carry, info)
+        after, written = solver.end(carry, info)
     declared = {section.name for section in solver.sections}
-    assert said.keys() == declared, f"{solver!r} declares the sections {sorted(declared)}, and writes {sorted(said)}"
-    assert all(isinstance(leaf, Tensor) for leaf in tree.flatten(after).values()), f"{solver!r} must remember tensors"
+    assert written.keys() == declared, (
+        f"{solver!r} declares the sections {sorted(declared)}, but writes {sorted(written)}"
+    )
+    _check_tensors(solver, after)
     for delivered in (True, False):
         with _named(solver, "settle"):
             settled = found.solver_memory.settle(after, delivered)
-        with _named(solver, "begin, with what it remembers,"):
+        with _named(solver, "begin, with the state of an earlier round,"):
             solver.begin(start, sections, settled, 2)
         with _named(solver, "skipped_state"):
             kept = found.solver_memory.skipped_state(settled)
         assert tree.flatten(kept).keys() == tree.flatten(after).keys(), (
-            f"{solver!r}.skipped_state must have the form of what end returns: {sorted(tree.flatten(after))}"
+            f"{solver!r}.skipped_state must have the keys of the state that end returns: {sorted(tree.flatten(after))}"
         )
         with _named(solver, "deploy"):
             own = found.solver_memory.deploy(settled)
-        assert own is None or own.keys() == start.keys(), f"{solver!r}.deploy gives a model with other tensors"
+        assert own is None or own.keys() == start.keys(), f"{solver!r}.deploy must return all tensors of the model"
     params: Params = carry["params"]
     return params
 
 
 def check_server(server: Server, solver: Solver | None = None) -> None:
-    """Nobody's arrival changes nothing, folding leaves the state alone, and the state is a nest of tensors.
+    """Check that a server keeps the model without arrivals, never changes its input state, and returns tensors.
 
-    ``solver`` is the one that it goes with, where it reads sections that not every solver writes.
+    Args:
+        server: the server to check
+        solver: the solver to pair it with, if the server reads sections of a specific solver
     """
     check_value(server)
     found = bound(compose(Full(), solver or SGD(), server=server).training)
@@ -491,13 +504,13 @@ def check_server(server: Server, solver: Solver | None = None) -> None:
     before = tree.clone(state)
     with _named(server, "assign"):
         assigned = server.assign(state, cohort, CLOCK, KEY)
-    assert assigned is None or assigned.keys() <= {*cohort}, f"{server!r} assigns models to clients that are not there"
+    assert assigned is None or assigned.keys() <= {*cohort}, f"{server!r} assigns models to clients outside the cohort"
     assigned = assigned or {}
     with _named(server, "download"):
         down = server.download(state, found.home(0))
     declared = {section.name for section in server.sections}
     assert down.sections.keys() == declared, (
-        f"{server!r} declares {sorted(declared)}, and writes {sorted(down.sections)}"
+        f"{server!r} declares the sections {sorted(declared)}, but writes {sorted(down.sections)}"
     )
     with _named(server, "begin"):
         acc, nothing = server.begin(state, assigned), server.begin(state, assigned)
@@ -505,33 +518,31 @@ def check_server(server: Server, solver: Solver | None = None) -> None:
         still = server.finish(state, nothing, CLOCK)
     models = server.download(still, found.home(0)).models
     assert all(_same(_flat(a), _flat(b)) for a, b in zip(models, down.models, strict=True)), (
-        f"{server!r} moves the model though nothing arrived"
+        f"{server!r} changes the model without arrivals"
     )
     if found.measured is not None:
-        with _named(server, "measure, of a round in which nothing arrived,"):
+        with _named(server, "measure, of a round without arrivals,"):
             Ledger().measure(found.measured.measure(still, nothing))
     for client in cohort:
         with _named(server, "fold"):
             acc = server.fold(acc, _arrival(found, client, params))
     with _named(server, "finish"):
         after = server.finish(state, acc, CLOCK)
-    assert _same_state(state, before), f"{server!r} changed the state that it must only read"
+    assert _same_state(state, before), f"{server!r} changed the state, which is read-only"
     if found.measured is not None:
         with _named(server, "measure"):
             Ledger().measure(found.measured.measure(after, acc))
-    assert all(isinstance(leaf, Tensor) for leaf in tree.flatten(after).values()), (
-        f"{server!r}: the state must be a nest of tensors"
-    )
-    with _named(server, "download, of a state that was stored,"):
+    _check_tensors(server, after)
+    with _named(server, "download, of a stored state,"):
         (first, *_), _ = server.download(tree.unflatten(tree.flatten(after)), found.home(0))
-    assert first.keys() == params.keys(), f"{server!r} sends a model with other tensors"
+    assert first.keys() == params.keys(), f"{server!r}.download must return all tensors of the model"
 
 
 def _arrival(found: BoundExchange, client: int, params: Params) -> Arrival:
-    """One client's change of one everywhere, with whatever its solver would say."""
+    """Return an arrival with an update of all ones and the sections of the solver."""
     change = {name: torch.ones_like(tensor) for name, tensor in params.items()}
     trained = {name: torch.ones_like(params[name]) for name in found.context.trained}
-    said = {section.name: trained if section.shape == "model" else 1.0 for section in found.solver.sections}
+    sections = {section.name: trained if section.shape == "model" else 1.0 for section in found.solver.sections}
     layout = Layout.of(change)
     vector = layout.flatten(change)
 
@@ -539,12 +550,12 @@ def _arrival(found: BoundExchange, client: int, params: Params) -> Arrival:
         acc.add_(vector * weight)
 
     owner = found.home(client).owner
-    whole = (client, Part(), layout, 10.0, add, said, params, owner)
+    whole = (client, Part(), layout, 10.0, add, sections, params, owner)
     return Arrival(*whole, batches=3.0, to_sum=lambda: vector, from_sum=lambda mean: mean)
 
 
 def check_sampler(sampler: Sampler) -> None:
-    """Who is drawn is there, nobody is drawn twice, and the same is drawn again."""
+    """Check that a sampler is deterministic and draws the required number of distinct, available clients."""
     check_value(sampler)
     for there in ({client: 5 + client for client in range(12)}, {3: 1, 7: 20, 8: 4, 11: 2}):
         for count in (1, 3, len(there)):
@@ -552,26 +563,26 @@ def check_sampler(sampler: Sampler) -> None:
             for number in range(4):
                 with _named(sampler, "propose"):
                     drawn, again = (sampler.propose(pool, CLOCK._replace(round=number), KEY) for _ in range(2))
-                assert drawn == again, f"{sampler!r} draws others the second time"
+                assert drawn == again, f"{sampler!r}.propose is not deterministic"
                 assert drawn == sorted(set(drawn)), f"{sampler!r} draws a client twice, or not in client order"
-                assert {*drawn} <= there.keys(), f"{sampler!r} draws clients that are not there"
+                assert {*drawn} <= there.keys(), f"{sampler!r} draws clients that are not available"
                 if sampler.probe is None:
                     assert len(drawn) == min(count, len(there)), f"{sampler!r} draws {len(drawn)} clients, not {count}"
                     continue
                 names = [section.name for section in sampler.probe.solver.sections]
-                said = [{name: float(uniform(fold(KEY, client), 1)) for name in names} for client in drawn]
-                heard = [Outcome(c, 0, 0, True, words) for c, words in zip(drawn, said, strict=True)]
+                sections = [{name: float(uniform(fold(KEY, client), 1)) for name in names} for client in drawn]
+                outcomes = [Outcome(c, 0, 0, True, sent) for c, sent in zip(drawn, sections, strict=True)]
                 with _named(sampler, "choose"):
-                    chosen = sampler.choose(heard, count)
+                    chosen = sampler.choose(outcomes, count)
                 assert {*chosen} <= {*drawn}, f"{sampler!r} chooses clients that it did not propose"
                 assert len(chosen) == min(count, len(there)), f"{sampler!r} chooses {len(chosen)} clients, not {count}"
-                lost = heard[0]._replace(folded=False, sections={}, reason="no reply")
-                with _named(sampler, "choose, where a candidate did not answer,"):
-                    assert {*sampler.choose([lost, *heard[1:]], count)} <= {*drawn}
+                lost = outcomes[0]._replace(folded=False, sections={}, reason="no reply")
+                with _named(sampler, "choose, with a client that did not reply,"):
+                    assert {*sampler.choose([lost, *outcomes[1:]], count)} <= {*drawn}
 
 
 def check_channel(channel: Channel) -> None:
-    """The same message meets the same fate, the same work costs the same, and costs are not negative."""
+    """Check that a channel is deterministic, and that its times and energies are not negative."""
     with _named(channel, "fit"):
         fitted = channel.fit(5, KEY)
     for one in (channel, fitted):
@@ -582,17 +593,17 @@ def check_channel(channel: Channel) -> None:
                 receipt = one.send(1000, CLOCK, at)
             with _named(one, "work"):
                 cost = one.work(flops, CLOCK, at)
-            assert receipt == one.send(1000, CLOCK, at), f"{one!r} decides otherwise the second time"
-            assert cost == one.work(flops, CLOCK, at), f"{one!r} charges otherwise for the same work"
-            assert min(receipt.seconds, cost.seconds) >= 0, f"{one!r} takes negative time"
-            assert min(receipt.joules, cost.joules) >= 0, f"{one!r} takes negative energy"
+            assert receipt == one.send(1000, CLOCK, at), f"{one!r}.send is not deterministic"
+            assert cost == one.work(flops, CLOCK, at), f"{one!r}.work is not deterministic"
+            assert min(receipt.seconds, cost.seconds) >= 0, f"{one!r} returns a negative time"
+            assert min(receipt.joules, cost.joules) >= 0, f"{one!r} returns a negative energy"
 
 
 # Methods.
 
 
 def tiny_task(clients: int = 5, dtype: torch.dtype = torch.float32) -> Task:
-    """Three noisy classes in six dimensions over a few clients of unequal size: trains in milliseconds."""
+    """Return a small task: three noisy classes in six dimensions, a few clients of unequal size."""
 
     def samples(n: int, at: Key) -> tuple[Tensor, Tensor]:
         y = (uniform(fold(at, "y"), n) * 3).long()
@@ -607,21 +618,26 @@ def tiny_task(clients: int = 5, dtype: torch.dtype = torch.float32) -> Task:
 
 
 def check_method(method: Method, folder: Path, task: Task | None = None, rounds: int = 3) -> None:
-    """A method is a value; the same seed gives the same bits, also across an interruption; another seed others."""
+    """Check that a method is a value, and that runs are reproducible by seed, also after an interruption.
+
+    Args:
+        method: the method to check
+        folder: an empty folder for run folders
+        task: the task to train; by default ``tiny_task()``
+        rounds: number of rounds
+    """
     check_value(method)
     task = task or tiny_task()
     whole = _run(method, task, rounds, 1, out=folder / "whole")
     twin = _run(method, task, rounds, 1)
-    assert _final(whole) == _final(twin), f"{method!r} ends elsewhere with the same seed"
-    assert _final(whole) != _final(_run(method, task, rounds, 2)), (
-        f"{method!r} ends in the same place with another seed"
-    )
+    assert _final(whole) == _final(twin), f"{method!r} gives another result with the same seed"
+    assert _final(whole) != _final(_run(method, task, rounds, 2)), f"{method!r} gives the same result with another seed"
     broken = folder / "broken"
     with contextlib.suppress(KeyboardInterrupt):
         _run(method, task, rounds, 1, out=broken, watch=_stop_after(rounds - 1))
     resumed = _run(method, task, rounds, 1, out=broken, resume=True)
-    assert _final(resumed) == _final(whole), f"{method!r} ends elsewhere after an interruption"
-    assert _newest(broken) == _newest(folder / "whole"), f"{method!r} leaves another checkpoint after an interruption"
+    assert _final(resumed) == _final(whole), f"{method!r} gives another result after an interruption"
+    assert _newest(broken) == _newest(folder / "whole"), f"{method!r} writes another checkpoint after an interruption"
 
 
 def _run(method: Method, task: Task, rounds: int, seed: int, **more: Any) -> Result:
@@ -637,11 +653,11 @@ def _stop_after(rounds: int) -> Callable[[dict[str, Any]], None]:
 
 
 def _final(result: Result) -> tuple[Any, ...]:
-    """Everything a run says but for how long it took and how much memory it had."""
+    """Return the metrics and models of a run, without times and memory."""
     rounds = [{k: v for k, v in r.items() if k not in ("seconds", "memory_bytes")} for r in result.metrics]
     try:
         modules = [result.model]
-    except RunError:  # clients choose among several
+    except RunError:  # there is no single global model
         modules = [result.client_model(client) for client in range(result.about["task"]["clients"])]
     return rounds, [{name: tensor.tolist() for name, tensor in m.state_dict().items()} for m in modules]
 

@@ -91,7 +91,7 @@ def test_the_operations_of_the_papers_table(setting: Setting, fedavg: float, fed
 # The rules.
 
 
-def by_hand(layer: nn.Module, positions: int, held: int) -> int:
+def by_hand(layer: nn.Linear | nn.Conv1d | nn.Conv2d, positions: int, held: int) -> int:
     bias = 0 if layer.bias is None else len(layer.bias)
     return (2 * held + bias) * positions
 
@@ -139,8 +139,8 @@ class Recurrent(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         state = torch.zeros_like(x[:, 0])
-        for hyperparams in x.unbind(1):
-            state = torch.tanh(self.step(state) + hyperparams)
+        for column in x.unbind(1):
+            state = torch.tanh(self.step(state) + column)
         return state
 
 
@@ -153,10 +153,10 @@ def test_counting_leaves_the_network_as_it_was() -> None:
     assert torch.equal(module.step.weight, weight)
     norm = nn.Sequential(nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1))
     paper_forward_flops(norm, torch.ones(1, 2, 2))
-    assert int(norm[1].num_batches_tracked) == 0
+    assert int(norm.get_buffer("1.num_batches_tracked")) == 0
 
 
-def test_static_norms_that_need_more_than_one_sample_do_not_mind() -> None:
+def test_static_norms_that_need_more_than_one_sample_are_counted_too() -> None:
     shape = (1, 8, 8)
     alike = paper_forward_flops(build("resnet18", shape, 10), torch.zeros(shape))
     # Stem, four stages of two blocks (3 x 3 convolutions, a 1 x 1 one where channels change), and the linear layer.
@@ -166,7 +166,7 @@ def test_static_norms_that_need_more_than_one_sample_do_not_mind() -> None:
     assert alike == stem + blocks + last
 
 
-def test_a_round_is_so_many_samples_and_a_screening() -> None:
+def test_a_round_is_its_samples_and_a_screening() -> None:
     assert paper_round_flops(10, samples=7, epochs=2) == 3 * 2 * 7 * 10
     assert paper_round_flops(10, samples=7, epochs=2, screened=4, dense=100) == 3 * (2 * 7 * 10 + 4 * 100)
 

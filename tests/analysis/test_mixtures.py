@@ -12,18 +12,18 @@ from torch import Tensor, nn
 from gossamer import ConfigError, Task
 from gossamer.analysis.theory import Mixture, step_size, task_losses
 from gossamer.core.random import fold, key, uniform
-from gossamer.core.types import Params
 from gossamer.engines.options import Options
 from gossamer.engines.simulate import Simulation
 from gossamer.methods import perm_two_stage
 from gossamer.parts.servers.mixing import square
+from helpers.runs import personal_model
 
 RIDGE, CLIENTS, EACH, ENTRIES, STEPS = 0.3, 4, 24, 4, 2
 ZERO = torch.zeros(ENTRIES, dtype=torch.float64)
 
 
 class Logistic(nn.Module):
-    """A score, and beside it the ridge's term: a loss that is mixed must have that in it."""
+    """A score and the ridge's term, which a mixed loss must include."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,17 +55,12 @@ def problem() -> Task:
     return replace(made, split=replace(made.split, train_index=np.arange(len(y)), train_start=starts))
 
 
-def own_model(run: Simulation, client: int) -> Params:
-    """A client's own model, as the server has it."""
-    return run.method.training.server.download(run.server, run.method.home(client)).models[0]
-
-
 def distance(epochs: int, batch: int | None, seeds: int) -> float:
     """Mean squared distance of clients' models from the optima of their mixtures."""
     task, found = problem(), []
     losses, _ = task_losses(task)
     rate = step_size(epochs, CLIENTS, STEPS, RIDGE) / 2
-    method = perm_two_stage(rate, steps=STEPS, batch=batch, warmup=0, lambda_=30.0, bound=None)
+    method = perm_two_stage(lr=rate, steps=STEPS, batch=batch, warmup=0, lambda_=30.0, bound=None)
     for seed in range(seeds):
         options = Options(rounds=epochs * CLIENTS, executor="one-by-one", seed=seed, eval_every=10**6)
         run = Simulation(method, task, options)
@@ -73,7 +68,7 @@ def distance(epochs: int, batch: int | None, seeds: int) -> float:
         mixed = square(run.server["mixing"], CLIENTS)
         for client in range(CLIENTS):
             optimum = Mixture(losses, mixed[client]).optimum(ZERO)
-            found.append(float((own_model(run, client)["w"] - optimum).square().sum()))
+            found.append(float((personal_model(run, client)["w"] - optimum).square().sum()))
     return sum(found) / len(found)
 
 
@@ -104,7 +99,7 @@ def test_the_last_step_brings_a_model_nearer() -> None:
     assert float(mixture.output(w, largest, radius=0.1).norm()) <= 0.1 + 1e-12
 
 
-def test_mistakes_are_told() -> None:
+def test_mistakes_are_reported() -> None:
     with pytest.raises(ConfigError, match="4 losses"):
         Mixture(task_losses(problem())[0], torch.ones(3))
     with pytest.raises(ConfigError, match="at least 1"):

@@ -4,6 +4,7 @@ import doctest
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -85,7 +86,8 @@ def test_the_same_sample_changes_nothing(method: Method) -> None:
 
 @pytest.mark.parametrize("view", [Bernoulli((0.5,)), Windows((0.5,), places=4)], ids=str)
 def test_a_client_that_never_takes_part_changes_nothing(view: Bernoulli | Windows) -> None:
-    method, options = fedavg(epochs=1).with_parts(view=view), {"rounds": 3, "per_round": 1, "seed": 2}
+    method = fedavg(epochs=1).with_parts(view=view)
+    options: dict[str, Any] = {"rounds": 3, "per_round": 1, "seed": 2}
     run = Simulation(method, TASK, Options(**options))
     seen = {client for number in range(3) for client in run.cohort(number, Ledger())}
     absent = next(client for client in range(5) if client not in seen)
@@ -183,11 +185,11 @@ def test_it_prints_as_a_table_and_goes_into_json() -> None:
         ({"rounds": 0}, "rounds must be at least 1, got 0"),
     ],
 )
-def test_what_cannot_be_replaced_is_refused_before_any_work(more: dict, reason: str) -> None:
-    said: list[str] = []
+def test_what_cannot_be_replaced_is_refused_before_any_work(more: dict[str, Any], reason: str) -> None:
+    reported: list[str] = []
     with pytest.raises(ConfigError, match=reason):
-        stability(METHODS["fedavg"], TASK, say=said.append, **{"rounds": 1, **more})
-    assert said == []
+        stability(METHODS["fedavg"], TASK, say=reported.append, **{"rounds": 1, **more})
+    assert reported == []
 
 
 def test_a_method_without_a_global_model_is_refused() -> None:
@@ -217,7 +219,7 @@ def test_the_command_prints_a_table(capsys: pytest.CaptureFixture[str]) -> None:
     assert "accuracy gap" in head
     assert [row.split()[0] for row in rows] == ["1", "2"]
     assert err.splitlines()[:2] == [
-        "run 1 of 3: all samples as they are",
+        "run 1 of 3: all original samples",
         "run 2 of 3: client 1, sample 0, by test sample 3",
     ]
 
@@ -260,45 +262,46 @@ def test_a_capacity_is_printed_as_it_was_typed(capsys: pytest.CaptureFixture[str
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "reason"),
     [
         ([], "name a method first: gossamer stability METHOD [flags]"),
         (["fedavg", "--repeats", "0"], "--repeats must be at least 1, got 0"),
         (["fedavg", "--repeats", "many"], "--repeats must be a whole number, got 'many'"),
         (
             ["fedavg", "--replaced", "1:2"],
-            "--replaced must be CLIENT or CLIENT:SAMPLE:TEST, whole numbers from 0, got '1:2'",
+            "--replaced must be CLIENT or CLIENT:SAMPLE:TEST, whole numbers >= 0, got '1:2'",
         ),
         (["fedavg", "--replaced", "1+2", "--repeats", "1"], "--repeats is 1, but --replaced names 2"),
         (["fedavg", *FLAGS, "--replaced", "9"], "replaced: client must be from 0 to 3, got 9"),
-        (["fedavg", "--each"], "--each: fedavg has no --capacities to go through"),
+        (["fedavg", "--each"], "--each: fedavg has no flag --capacities"),
         (
             ["heterofl", "--each", "--fleet", "f.toml"],
-            "--each goes through --capacities, and with --fleet memory decides",
+            "--each needs --capacities, which --fleet sets by memory",
         ),
         (["fedavg", "--repeat", "2"], "unknown flag --repeat: did you mean --repeats?"),
         (["fedavg", "--out", "here"], "unknown flag --out"),
         (["local", *FLAGS], "no global model"),
     ],
 )
-def test_the_commands_mistakes_are_told(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_reports_mistakes(words: list[str], reason: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert ask(*words) == 2
-    assert said in capsys.readouterr().err
+    assert reason in capsys.readouterr().err
 
 
-def test_all_mistakes_are_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+def test_all_mistakes_are_reported_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     assert ask("fedavg", "--repeats", "0", "--replaced", "x", "--lr", "-1", "--rounds", "0") == 2
-    told = capsys.readouterr().err
-    assert "4 mistakes" in told
-    assert all(word in told for word in ("--repeats", "--replaced", "lr must be", "--rounds"))
+    printed = capsys.readouterr().err
+    assert "4 mistakes" in printed
+    assert all(word in printed for word in ("--repeats", "--replaced", "lr must be", "--rounds"))
 
 
-def test_help_names_its_own_flags(capsys: pytest.CaptureFixture[str]) -> None:
+def test_help_names_the_flags_of_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     assert ask("--help") == 0
-    told = capsys.readouterr().out
+    printed = capsys.readouterr().out
     assert all(
-        word in told for word in ("--repeats N", "--replaced CLIENT[:SAMPLE:TEST]+...", "--each", "--json", "--rounds")
+        word in printed
+        for word in ("--repeats N", "--replaced CLIENT[:SAMPLE:TEST]+...", "--each", "--json", "--rounds")
     )
-    assert "--out" not in told
+    assert "--out" not in printed
     assert ask("fedavg", "--help") == 0
     assert "usage: gossamer stability fedavg" in capsys.readouterr().out

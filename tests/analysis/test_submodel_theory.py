@@ -1,9 +1,7 @@
 """What is proved of sub-model training: closed forms, slow loops over masks, orders, and a run that obeys."""
 
-import importlib
 import itertools
 import math
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -41,7 +39,8 @@ from gossamer.core.random import fold, key, uniform
 from gossamer.engines import Options
 from gossamer.engines.simulate import Simulation
 from gossamer.tasks.data import Data, Samples, Split
-from helpers.paths import ROOT
+from reproduce.submodel import theory as script
+from reproduce.submodel.theory_problem import posed
 
 SETTING = SubmodelSetting(
     smoothness=3.0,
@@ -149,7 +148,7 @@ def test_random_masks_of_quadratics_have_the_closed_form() -> None:
     torch.testing.assert_close(masked.optimum(torch.zeros(5, dtype=torch.float64)), least)
 
 
-def test_drawn_masks_come_to_the_same_on_average() -> None:
+def test_drawn_masks_have_the_same_mean() -> None:
     losses, _, _ = quadratics(2, 5)
     w, shares, draws = noise("w", 5), [0.4, 0.7], 4000
     exact, drawn = Masked(losses, Masks.bernoulli(shares, 5)), Masked(losses, Masks.drawn(shares, 5, draws, key(8)))
@@ -259,7 +258,7 @@ def test_the_residual_as_worked_out_by_hand() -> None:
     assert shift(SETTING) == pytest.approx(math.sqrt(moved) / 0.375)
 
 
-def test_the_masked_optimum_is_no_farther_than_lemma_2_says() -> None:
+def test_the_masked_optimum_is_within_the_distance_of_lemma_2() -> None:
     losses, a, c = quadratics(2, 4)
     zero, radius = torch.zeros(4, dtype=torch.float64), 2.0
     eigenvalues = torch.linalg.eigvalsh(a)
@@ -348,8 +347,8 @@ def test_divergences_as_worked_out_by_hand() -> None:
         (lambda: Masks.windows([4], 3, 3), "sizes must be from 1 to 3, got 4"),
         (lambda: Masks.windows([1], 3, 0), "places must be at least 1"),
         (lambda: Masks.of_view(Windows(drawn=True), {"a": torch.zeros(2, 2)}, 1), "not the same in every epoch"),
-        (lambda: Masks(torch.full((1, 1, 2), 0.5), torch.ones(1, 1)), "zeros and ones alone"),
-        (lambda: Masks(torch.ones(1, 2, 2), torch.ones(1, 2)), "add up to 1"),
+        (lambda: Masks(torch.full((1, 1, 2), 0.5), torch.ones(1, 1)), "only zeros and ones"),
+        (lambda: Masks(torch.ones(1, 2, 2), torch.ones(1, 2)), "sum to 1"),
         (lambda: Masks(torch.ones(2, 2), torch.ones(2, 2)), r"must be \[clients, masks, entries\]"),
         (lambda: Masked([], Masks.full(2, 3)), "0 losses, but masks of 2 clients"),
         (lambda: Masked([lambda w: w.sum()], Masks.full(1, 2)).optimum(torch.zeros(2)), "is it strongly convex"),
@@ -415,8 +414,11 @@ def late_distance(view: Bernoulli | Windows, optimum: Tensor, rounds: int, rate:
 
 
 def quadratic_setting(masked: Masked, optimum: Tensor, share: float) -> SubmodelSetting:
-    apart = {"heterogeneity": masked.heterogeneity(optimum), "spread": masked.spread(optimum)}
-    return SubmodelSetting(1.15, 0.85, 5.0, 3.0, 0.0, (share,), 2, 1, **apart)
+    return SubmodelSetting(
+        *(1.15, 0.85, 5.0, 3.0, 0.0, (share,), 2, 1),
+        heterogeneity=masked.heterogeneity(optimum),
+        spread=masked.spread(optimum),
+    )
 
 
 def exact_distance(masks: Masks, optimum: Tensor, rate: float, rounds: int) -> float:
@@ -476,10 +478,8 @@ def test_a_run_obeys() -> None:
 
 
 def test_a_run_that_is_kept_can_be_done_again() -> None:
-    sys.path.append(str(ROOT / "reproduce"))
-    script = importlib.import_module("submodel_theory")
     wanted = {"masks": "rolling", "noisy": False, "rounds": 64, "seed": 1}
-    (kept,) = (row for row in script.kept("distances") if all(row[name] == value for name, value in wanted.items()))
-    again = script.course(script.posed(kept["share"], True), 64, 1)
-    assert again.pop("masks") == kept.pop("masks")
-    assert again == pytest.approx(kept, rel=1e-6)
+    (found,) = (row for row in script.kept("distances") if all(row[name] == value for name, value in wanted.items()))
+    stored, again = dict(found), script.course(posed(found["share"], True), 64, 1)
+    assert again.pop("masks") == stored.pop("masks")
+    assert again == pytest.approx(stored, rel=1e-6)

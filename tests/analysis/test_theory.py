@@ -3,9 +3,10 @@
 import doctest
 import math
 import runpy
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import combinations, product
-from typing import Any
+from typing import Any, cast
 from xml.etree import ElementTree
 
 import pytest
@@ -26,9 +27,11 @@ from gossamer.analysis.theory import (
 )
 from gossamer.core.errors import ConfigError
 from gossamer.core.random import choice, fold, key, uniform
+from gossamer.core.random.noise import Kind
 from gossamer.core.types import Layout
 from gossamer.parts.codecs.dense import Dense
 from gossamer.parts.codecs.masked_noise import MaskedNoise, clipped, probability
+from helpers.narrow import present
 from helpers.paths import ROOT
 
 SETTING = BoundSetting(
@@ -54,7 +57,7 @@ def change(n: int, size: float) -> torch.Tensor:
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("kind", ["uniform", "gauss", "bernoulli"])
 @pytest.mark.parametrize("size", [0.002, 0.02])  # within the noise, mostly, and beyond it
-def test_the_error_in_closed_form_is_what_messages_have(signed: bool, kind, size: float) -> None:
+def test_the_error_in_closed_form_is_what_messages_have(signed: bool, kind: Kind, size: float) -> None:
     u, codec = change(400, size), MaskedNoise(signed, kind, alpha=0.01)
     layout = Layout.of({"change": u})
     wanted = [masking_error(u, codec.draw(layout, fold(key(1), i)), signed) for i in range(200)]
@@ -110,7 +113,7 @@ def test_a_dense_codec_has_no_error() -> None:
         (lambda: replace(SETTING, convexity=4.0), "convexity must be above 0 and at most 3.0, got 4.0"),
     ],
 )
-def test_what_makes_no_sense_is_refused(call, reason: str) -> None:
+def test_what_makes_no_sense_is_refused(call: Callable[[], object], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         call()
 
@@ -134,7 +137,7 @@ def test_factors_fall_from_one_to_their_limits() -> None:
 
 
 @pytest.mark.parametrize("by_entry", [False, True])
-def test_progressive_masking_saves_what_the_factors_say(by_entry: bool) -> None:
+def test_progressive_masking_reduces_the_error_by_its_factors(by_entry: bool) -> None:
     """Masking each entry with probability p leaves p of the squared error; mixing in proportion p leaves p squared."""
     n, steps = 2000, 10
     u, noise = change(n, 0.01), torch.full((n,), 0.01, dtype=torch.float64)
@@ -155,7 +158,7 @@ def test_progressive_masking_saves_what_the_factors_say(by_entry: bool) -> None:
 
 def slow_convex_bound(s: BoundSetting, t: int, distance: float) -> float:
     """Theorem 1 as it is printed, symbol for symbol."""
-    l, mu, g, q, n, k, big_s = s.smoothness, s.convexity, s.gradient, s.error, s.clients, s.cohort, s.steps  # noqa: E741
+    l, mu, g, q, n, k, big_s = s.smoothness, present(s.convexity), s.gradient, s.error, s.clients, s.cohort, s.steps  # noqa: E741
     kappa = l / mu
     gamma = max(8 * kappa, big_s) - 1
     b = s.deviation**2 / n + 6 * l * s.heterogeneity + 8 * (1 + q**2) * (big_s - 1) ** 2 * g**2
@@ -174,7 +177,7 @@ def slow_nonconvex_bound(s: BoundSetting, t: int, gap: float) -> float:
 
 @pytest.mark.parametrize("more", [{}, {"error": 0.0}, {"cohort": 20}, {"steps": 1}, {"steps": 90}])
 @pytest.mark.parametrize("t", [1, 10, 1000])
-def test_bounds_are_as_printed(more: dict, t: int) -> None:
+def test_bounds_are_as_printed(more: dict[str, Any], t: int) -> None:
     setting = replace(SETTING, **more)
     assert strongly_convex_bound(setting, t, 2.5) == pytest.approx(slow_convex_bound(setting, t, 2.5))
     assert nonconvex_bound(setting, t, 2.5) == pytest.approx(slow_nonconvex_bound(setting, t, 2.5))
@@ -206,8 +209,10 @@ def test_one_client_can_only_be_drawn() -> None:
         ("smoothness", (1.0, 3.0, 9.0)),
     ],
 )
-def test_bounds_rise_with_what_is_harder_and_fall_with_time(bound, field: str, ascending: tuple) -> None:
-    values = [bound(replace(SETTING, **{field: value}), 50, 1.0) for value in ascending]
+def test_bounds_rise_with_what_is_harder_and_fall_with_time(
+    bound: Callable[[BoundSetting, int, float], float], field: str, ascending: tuple[float, ...]
+) -> None:
+    values = [bound(replace(SETTING, **cast(Any, {field: value})), 50, 1.0) for value in ascending]
     assert values == sorted(values)
     assert values[0] < values[-1]
     times = [bound(SETTING, t, 1.0) for t in (1, 2, 10, 100, 10**6)]
@@ -344,7 +349,7 @@ def test_without_masks_the_example_is_federated_averaging(example: dict[str, Any
 def test_a_run_that_leaves_its_radius_is_done_again_in_a_wider_one(example: dict[str, Any]) -> None:
     problem, tried = example["Problem"].drawn(key(0)), []
 
-    def work(runs):
+    def work(runs: Any) -> Any:
         tried.append(runs.radius)
         return example["nonconvex"](runs, (10,))
 

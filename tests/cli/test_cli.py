@@ -21,7 +21,8 @@ from gossamer.cli.flags import flags
 from gossamer.cli.inspect import distinct
 from gossamer.core.errors import RunError
 from gossamer.engines.simulate import Simulation
-from gossamer.runs.folder import RunFolder, read_metrics
+from gossamer.runs.folder import RunFolder
+from gossamer.runs.records import read_metrics
 from gossamer.runs.report import page
 from gossamer.runs.report.progress import Progress
 
@@ -91,7 +92,7 @@ made = task()
 number = 3
 """
 
-NEEDS = "gossamer: this needs {}, which is not installed: pip install {}\n"
+NEEDS = "gossamer: this needs {}: pip install 'gossamer[{}]'\n"
 SMALL = "--clients 6 --per-round 3 --epochs 1"
 
 
@@ -197,7 +198,7 @@ REFUSED = [
     ("run fedavg -x", "unknown flag -x: fedavg has"),
     ("run fedavg --epochs", "--epochs needs a value: --epochs N"),
     ("run fedavg --epochs --rounds=0", "--epochs needs a value"),
-    ("run fedavg extra", "'extra' does not belong here"),
+    ("run fedavg extra", "'extra' is not a flag"),
     ("run", "name a method first: gossamer run METHOD [flags]"),
     ("run --rounds 3", "name a method first: gossamer run METHOD [flags]"),
     ("run fedavg --set solver", "--set solver: write it as part.field=value"),
@@ -207,19 +208,19 @@ REFUSED = [
     ("run fedavg --set solver.momentum=2", "--set solver.momentum=2: SGD.momentum must be in [0, 1), got 2.0"),
     ("run fedavg --set solver.momentum=x", "--set solver.momentum=x: momentum must be a number, got 'x'"),
     ("run fedavg --set solver.schedule=x", "--set solver.schedule=x: unknown schedule 'x': known: constant"),
-    ("run fedavg --set solver.lr.x=1", "--set solver.lr.x=1: SGD.lr has no fields of its own"),
+    ("run fedavg --set solver.lr.x=1", "--set solver.lr.x=1: SGD.lr has no fields"),
     ("run perm --set server.clients=3", "--set server.clients=3: ModelRotation has no field 'clients': it has "),
-    ("run perm --lambda inf", "--lambda must be a number from 0 on, got inf"),
-    ("run perm-two-stage --lambda nan", "--lambda must be a number from 0 on, got nan"),
+    ("run perm --lambda inf", "--lambda must be finite and not negative, got inf"),
+    ("run perm-two-stage --lambda nan", "--lambda must be finite and not negative, got nan"),
     ("run eden --set codec.codec.bits=9", "--set codec.codec.bits=9: Eden.bits must be a whole number from 1 to 8"),
     ("run fedavg --codec edan", "unknown codec 'edan': did you mean eden?"),
     ("run fedavg --codec eden:x", "codec 'eden:x': bits must be a whole number, got 'x'"),
-    ("run fedavg --down masked-noise", "--down: masked noise can stand for a small change, not for a model"),
+    ("run fedavg --down masked-noise", "--down: masked noise can encode a small update, not a model"),
     ("run local --codec eden", "--codec: local sends nothing"),
-    ("run fedpm --codec eden", "--codec: fedpm sends masks, and has a codec of its own"),
+    ("run fedpm --codec eden", "--codec: fedpm sends masks, which have their own codec"),
     ("run fedavg --out full", "--out full is not empty"),
-    ("run fedavg --out .", "--out .: the run gets a folder of its own"),
-    ("run fedavg --out ''", "--out .: the run gets a folder of its own"),
+    ("run fedavg --out .", "--out .: the run needs a new folder"),
+    ("run fedavg --out ''", "--out .: the run needs a new folder"),
     ("run fedavg --out mine.py", "--out mine.py: mine.py is a file, not a folder"),
     ("run fedavg --out mine.py/x/y", "--out mine.py/x/y: mine.py is a file, not a folder"),
     ("run fedavg --task tasks.py:task --data digits --split iid", "leave out --data, --split"),
@@ -229,7 +230,7 @@ REFUSED = [
     ("run fedavg --task tasks.py:number", "--task tasks.py:number: must be a gossamer.Task or a function that"),
     (
         "run fedavg --task tasks.py:arrays",
-        "--task tasks.py:arrays: it takes arguments, which only a deployment has for it",
+        "--task tasks.py:arrays: it takes arguments, which only a deployment passes",
     ),
     ("run fedavg --task tasks.py:broken", "the model fails on a batch of samples of shape 4"),
     ("run fedavg --task tasks.py:unbuilt", "has no attribute 'Nothing' (tasks.py, line 18)"),
@@ -255,7 +256,7 @@ REFUSED = [
     ("show full --json --html", "not allowed with argument"),
     ("data show --split nope", "unknown split 'nope'"),
     ("data show --out split.gif", "--out split.gif: must end in .png, .pdf or .svg"),
-    ("data show --out nowhere/split.png", "--out nowhere/split.png: there is no folder nowhere"),
+    ("data show --out nowhere/split.png", "--out nowhere/split.png: there is no writable folder nowhere"),
 ]
 
 
@@ -297,7 +298,7 @@ def test_every_part_of_a_method_says_what_is_wrong_by_flags(gossamer: Gossamer) 
         "--lr",
         "--ratio",
     ]
-    assert "--retain signs keeps one round's signs, so --no-accumulate; --retain change keeps more" in said
+    assert "--retain signs keeps the signs of one round, so use --no-accumulate, or use --retain change" in said
 
 
 def test_mistakes_are_found_whatever_the_method_the_data_or_the_task(gossamer: Gossamer) -> None:
@@ -326,7 +327,7 @@ def test_help_at_every_level(gossamer: Gossamer, capsys: pytest.CaptureFixture[s
 
 def test_the_bare_command_and_run_help_themselves(gossamer: Gossamer) -> None:
     assert "COMMAND" in gossamer("").out
-    assert "METHOD is a name that `gossamer methods` lists" in gossamer("run --help").out
+    assert "METHOD is a name of `gossamer methods`" in gossamer("run --help").out
     said = gossamer("run fedprox --rounds 0 --help")
     assert said.status == 0
     assert "--mu X " in said.out
@@ -344,7 +345,7 @@ def test_methods_lists_every_method_and_the_flags_of_one(gossamer: Gossamer) -> 
         assert f"\n{name} " in gossamer("methods").out
     said = gossamer("methods fedprox").out
     assert "\n--mu X " in said
-    assert "strength of the pull" in said
+    assert "strength of the proximal term" in said
     assert re.search(r"\nsolver +SGD\(lr=0.1", said)
 
 
@@ -391,7 +392,7 @@ def test_a_run_ends_with_a_table_its_place_and_a_page(gossamer: Gossamer) -> Non
     assert said.err.splitlines()[0] == "runs/fedavg-digits: 2 rounds to go"
     assert [line[:9] for line in said.err.splitlines()[1:]] == ["round 1/2", "round 2/2"]
     assert "\naccuracy " in said.out
-    assert "kept in runs/fedavg-digits: gossamer show runs/fedavg-digits\n" in said.out
+    assert "run in runs/fedavg-digits: gossamer show runs/fedavg-digits\n" in said.out
     assert Path("runs/fedavg-digits/report.html").read_text().startswith("<!DOCTYPE html>")
     assert "SGD(lr=0.2, epochs=1" in gossamer("show runs/fedavg-digits").out
 
@@ -438,13 +439,14 @@ def test_a_run_needs_no_more_than_it_uses(gossamer: Gossamer, monkeypatch: pytes
     for name in [missing, *(name for name in sys.modules if name.startswith(f"{missing}."))]:
         monkeypatch.setitem(sys.modules, name, None)
     assert gossamer("run fedsgd --data two-populations --clients 4 --rounds 1 --out it").status == 0
-    assert gossamer("show it --html").status == 0
-    compared = gossamer("compare it")
+    shown, compared = gossamer("show it --html"), gossamer("compare it")
+    assert shown.status == (missing == "matplotlib")
     assert "fedsgd" in compared.out
     if missing == "matplotlib":
-        assert (compared.status, compared.err) == (1, NEEDS.format("matplotlib", "matplotlib"))
+        assert shown.err == NEEDS.format("matplotlib", "plot")
+        assert (compared.status, compared.err) == (1, NEEDS.format("matplotlib", "plot"))
     if missing == "sklearn":
-        assert gossamer("run fedavg").err == NEEDS.format("sklearn", "scikit-learn")
+        assert gossamer("run fedavg").err == NEEDS.format("sklearn", "data")
 
 
 def test_a_page_that_cannot_be_drawn_fails_no_run(gossamer: Gossamer, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -455,7 +457,7 @@ def test_a_page_that_cannot_be_drawn_fails_no_run(gossamer: Gossamer, monkeypatc
     said = gossamer("run fedsgd --task tasks.py:task --rounds 1 --out it")
     assert said.status == 0
     assert said.err.endswith("gossamer: no report.html was written: no ink\n")
-    assert "as a page" not in said.out
+    assert "report in" not in said.out
 
 
 def test_a_run_in_which_every_client_fails_says_why_and_where_it_is_kept(gossamer: Gossamer) -> None:
@@ -469,7 +471,7 @@ def test_a_run_in_which_every_client_fails_says_why_and_where_it_is_kept(gossame
     )
     said = gossamer("run sick.py:recipe --task tasks.py:task --rounds 9 --out it")
     assert said.status == 1
-    wanted = "all 5 clients failed in round 1: ValueError: out of memory; what was finished is kept in it"
+    wanted = "all 5 clients failed in round 1: ValueError: out of memory; finished rounds are kept in it"
     assert wanted in said.err
     assert read_metrics(Path("it")) == []
     again = gossamer("resume it")
@@ -498,7 +500,7 @@ def test_a_run_that_was_interrupted_ends_like_one_that_was_not(
         stopped = gossamer(f"{line} --out parts")
     assert stopped.status == 130
     assert stopped.out == ""
-    assert stopped.err.splitlines()[-1] == "stopped after round 2 of 4; go on with: gossamer resume parts"
+    assert stopped.err.splitlines()[-1] == "stopped after round 2 of 4; continue with: gossamer resume parts"
     Path("elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
     resumed = gossamer("resume ../parts")
@@ -566,7 +568,7 @@ def test_a_changed_file_is_refused_on_resume(
     refused = gossamer("resume it")
     assert refused.status == 1
     assert said in refused.err
-    assert "put it back as it was, or start a new run" in refused.err
+    assert "restore it, or start a new run" in refused.err
     Path(file).write_text(original)
     assert gossamer("resume it").status == 0
 
@@ -593,7 +595,8 @@ def test_a_busy_run_is_not_resumed_but_can_be_looked_at(gossamer: Gossamer, fini
 
 
 def test_a_run_from_python_is_resumed_in_python(gossamer: Gossamer, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gossamer.cli.request import Request, make_task
+    from gossamer.cli.build import make_task
+    from gossamer.cli.request import Request
 
     task = make_task(Request("", data="two-populations", clients="3"), 0, None)
     simulate(fedavg(epochs=1), task, rounds=1, out="it")
@@ -704,7 +707,7 @@ def test_control_c_leaves_a_run_that_can_be_resumed(tmp_path: Path) -> None:
     out, err = process.communicate()
     assert process.returncode == 130
     assert "Traceback" not in err
-    assert "go on with: gossamer resume it" in err
+    assert "continue with: gossamer resume it" in err
     assert out == ""
 
 

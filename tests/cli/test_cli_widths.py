@@ -112,7 +112,7 @@ def test_products_of_channels_are_told_but_not_written_to_a_file(
     assert main(["widths", "--task", "own.py:products", "--toml"]) == 2
     found = capsys.readouterr()
     assert found.out == ""
-    assert "o.weight[1] holds products of channels, which cannot be stated by hand" in found.err
+    assert "o.weight[1] holds products of channels, which cannot be written by hand" in found.err
 
 
 def test_groups_are_told_also_where_a_width_is_written_out_and_which_capacities_fail(

@@ -16,8 +16,8 @@ pytest.importorskip("flwr")
 from gossamer import METHODS, ConfigError
 from gossamer.cli import main
 from gossamer.cli.deploy import NEW, Deployment, plan, write_app
-from gossamer.cli.run import read
-from gossamer.runs.folder import read_about, read_metrics
+from gossamer.cli.launch import read
+from gossamer.runs.records import read_about, read_metrics
 
 FLEET = ROOT / "examples/fleet.toml"
 DEPLOYED = sorted(name for name, recipe in METHODS.items() if not recipe().pooled)
@@ -99,7 +99,7 @@ def test_two_files_of_one_name_are_refused(own_files: Path) -> None:
     (own_files / "other").mkdir()
     (own_files / "other/my_task.py").write_text("from gossamer import Mean\n\nclass Mine(Mean):\n    pass\n")
     words = ["--server", f"{own_files}/other/my_task.py:Mine", "--task", f"{own_files}/my_task.py:task"]
-    with pytest.raises(ConfigError, match="two files have one name"):
+    with pytest.raises(ConfigError, match="two files have the same name"):
         write_app(own_files / "app", planned(["fedavg", *words]))
 
 
@@ -126,7 +126,7 @@ def test_an_apps_configuration_is_that_of_the_run(tmp_path: Path) -> None:
         (["try", "fedavg", "--clients", "3"], ["unknown flag --clients"]),
         (["try", "fedavg", "--per-round", "9"], ["--per-round is 9"]),
         (["new", "fedavg"], ["name a method first"]),
-        (["nonsense"], ["no such command"]),
+        (["nonsense"], ["unknown command"]),
         (["keys", "keys", "--host", "http://here"], ["a host must be"]),
     ],
     ids=lambda words: " ".join(words),

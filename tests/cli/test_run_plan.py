@@ -19,7 +19,7 @@ from gossamer.core.types import Clock
 from gossamer.fleet.device import Device, Span
 from gossamer.fleet.fleet import Fleet
 from gossamer.parts.channels import CHANNELS
-from gossamer.runs.folder import read_metrics
+from gossamer.runs.records import read_metrics
 from gossamer.tasks.objective import Objective
 from gossamer.testing import tiny_task
 
@@ -59,7 +59,7 @@ def test_a_run_does_as_its_plan_says_and_needs_it_no_more(place: Path) -> None:
 
 def test_a_method_without_such_flags_gets_powers_alone(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert go("fedavg --epochs 1") == 0
-    assert "--plan: fedavg takes only powers from it" in capsys.readouterr().err
+    assert "--plan: fedavg takes only the powers" in capsys.readouterr().err
     assert "powers=0.01+0.02+0.03" in json.loads(Path("run/run.json").read_text())["options"]["channel"]
 
 
@@ -69,10 +69,10 @@ def test_a_method_without_such_flags_gets_powers_alone(place: Path, capsys: pyte
         ("run onebit-cs --plan plan.json --out run", "add --channel wireless --fleet FILE"),
         ("run onebit-cs --plan none.json", "none.json: cannot be read"),
         ("run onebit-cs --plan plan.json --clients 9", "the plan is for 5 clients, not for 9"),
-        ("run onebit-cs --plan plan.json --clients 5 --rows 3", "--rows is for the plan to say"),
-        ("run onebit-cs --plan plan.json --clients 5 --measurements 0.5", "--measurements is for the plan to say"),
-        ("run onebit-cs --plan plan.json --clients 5 --rise 3", "--rise is for the plan to say"),
-        ("run onebit-cs --plan plan.json --clients 5 --codec eden", "--codec is for the plan to say"),
+        ("run onebit-cs --plan plan.json --clients 5 --rows 3", "--rows is set by the plan"),
+        ("run onebit-cs --plan plan.json --clients 5 --measurements 0.5", "--measurements is set by the plan"),
+        ("run onebit-cs --plan plan.json --clients 5 --rise 3", "--rise is set by the plan"),
+        ("run onebit-cs --plan plan.json --clients 5 --codec eden", "--codec is set by the plan"),
         ("run onebit-cs --plan plan.json --clients 5", "--plan: the plan is for 83 parameters, and the model has"),
     ],
 )
@@ -89,9 +89,9 @@ WORK = [
     ("", 1.0, 1, ""),
     ("", 0.5, 1, "client 0, one of 5 like it, has 200% of the operations that were planned: plan anew"),
     ("", 2.0, 1, ""),
-    ("--set view.rise=3", 1.0, 1, "leave out what sets ratio, by or rise"),
-    ("--set codec.codec.rows=9", 1.0, 1, "the plan says that there are 7 measurements"),
-    ("--no-fresh --retain signs", 1.0, 1, "retained signs take 2 bits a measurement, and the plan has 1"),
+    ("--set view.rise=3", 1.0, 1, "do not set ratio, by or rise"),
+    ("--set codec.codec.rows=9", 1.0, 1, "the plan has 7 measurements"),
+    ("--no-fresh --retain signs", 1.0, 1, "retained signs take 2 bits per measurement, and the plan has 1"),
     ("--no-fresh --retain signs", 1.0, 2, ""),
     ("--length 0.5", 1.0, 1, ""),
     ("--set solver.steps=2", 1.0, 1, "has 200% of the operations"),
@@ -135,7 +135,7 @@ def test_a_run_whose_messages_are_longer_than_planned_is_refused(
         ("wireless:fleet.toml,seed=3", "and with 3 devices are elsewhere"),
         ("wireless:seed=0,fleet=fleet.toml", ""),
         ('wireless:"fleet=a,b.toml"', ""),
-        ("wireless:fleet.toml,powers=0.1", "--channel is for the plan to say"),
+        ("wireless:fleet.toml,powers=0.1", "--channel is set by the plan"),
     ],
 )
 def test_a_plan_is_for_its_links(place: Path, capsys: pytest.CaptureFixture[str], channel: str, told: str) -> None:
@@ -154,7 +154,7 @@ def test_powers_are_one_for_each_client_or_for_all() -> None:
     spent = [one.send(1000, Clock(0, 1, 2), key(1)) for one in (cell, weak)]
     assert spent[0].seconds < spent[1].seconds
     assert spent[0].joules == pytest.approx(0.02 * spent[0].seconds)
-    with pytest.raises(ConfigError, match="there are 2, but 3 clients"):
+    with pytest.raises(ConfigError, match="must have 1 or 3 values, got 2"):
         Wireless(FLEET, powers=(0.1, 0.2)).fit(3, key(0))
     with pytest.raises(ConfigError, match="must be positive"):
         Wireless(FLEET, powers=(0.0,))

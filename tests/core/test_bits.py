@@ -2,6 +2,7 @@
 
 import doctest
 import math
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -33,7 +34,7 @@ def as_mask(values: list[bool]) -> Tensor:
 
 
 @pytest.mark.parametrize("module", [packing, positions, scale])
-def test_examples_in_the_modules_hold(module) -> None:
+def test_examples_in_the_modules_hold(module: ModuleType) -> None:
     result = doctest.testmod(module, extraglobs={"torch": torch})
     assert result.attempted > 0
     assert result.failed == 0
@@ -45,7 +46,7 @@ def test_examples_in_the_modules_hold(module) -> None:
 @steady
 @given(flags)
 def test_bits_are_those_of_one_large_number(values: list[bool]) -> None:
-    number = sum(1 << place for place, value in enumerate(values) if value)
+    number = sum(1 << index for index, value in enumerate(values) if value)
     wanted = number.to_bytes(-(-len(values) // 8), "little")
     assert bytes(bits(as_mask(values)).tolist()) == wanted
 
@@ -64,7 +65,7 @@ def test_bits_come_back(values: list[bool]) -> None:
         (as_bytes(0, 0), 8, "expected 1 uint8 values named 'mask', got 2"),
         (as_bytes(), 1, "expected 1 uint8 values named 'mask', got 0"),
         (as_bytes(0).to(torch.int8), 8, "got 1 int8 values"),
-        (as_bytes(0b1000), 3, "'mask' has ones behind its 3 bits"),
+        (as_bytes(0b1000), 3, "'mask' has ones after its 3 bits"),
     ],
 )
 def test_bits_never_written_are_refused(packed: Tensor, count: int, reason: str) -> None:
@@ -79,7 +80,7 @@ def test_bits_never_written_are_refused(packed: Tensor, count: int, reason: str)
 @given(signs)
 def test_trits_are_digits_to_base_three(values: list[int]) -> None:
     groups = [values[start : start + 5] for start in range(0, len(values), 5)]
-    wanted = [sum(value % 3 * 3**place for place, value in enumerate(group)) for group in groups]
+    wanted = [sum(value % 3 * 3**index for index, value in enumerate(group)) for group in groups]
     assert trits(torch.tensor(values, dtype=torch.int8)).tolist() == wanted
 
 
@@ -105,8 +106,8 @@ def test_every_byte_up_to_242_stands_for_other_trits() -> None:
     [
         (as_bytes(0, 0), 5, "expected 1 uint8 values named 'trits', got 2"),
         (as_bytes(0).to(torch.int16), 5, "got 1 int16 values"),
-        (as_bytes(243, 0), 10, "'trits' has a byte above 242, which stands for no 5 trits"),
-        (as_bytes(9), 2, "'trits' has more than zeros behind its 2 trits"),
+        (as_bytes(243, 0), 10, "'trits' has a byte above 242, which is not 5 trits"),
+        (as_bytes(9), 2, "'trits' has nonzero padding after its 2 trits"),
         (as_bytes(255), 1, "a byte above 242"),
     ],
 )
@@ -123,7 +124,7 @@ def size(payload: Payload) -> int:
 
 
 def fewest_bytes(n: int, k: int) -> float:
-    """What it takes to tell which k of n entries: the logarithm of the number of ways."""
+    """The bytes that name k of n entries: the logarithm of the number of choices."""
     return (math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)) / math.log(2) / 8
 
 
@@ -135,8 +136,8 @@ def slow_positions(payload: Payload, n: int) -> list[bool]:
     inverted, shift = divmod(first, 128)
     digits = int.from_bytes(bytes(rest), "little")
     found, at, quotient = set(), -1, 0
-    for place in range(8 * payload["quotients"].numel()):
-        if payload["quotients"][place // 8] >> place % 8 & 1:
+    for index in range(8 * payload["quotients"].numel()):
+        if payload["quotients"][index // 8] >> index % 8 & 1:
             at += 1 + (quotient << shift) + (digits & (1 << shift) - 1)
             found.add(at)
             quotient, digits = 0, digits >> shift
@@ -214,21 +215,21 @@ def coded(shift: int, quotients: list[int], *remainders: int) -> Payload:
 @pytest.mark.parametrize(
     ("payload", "reason"),
     [
-        ({}, "expected positions, 'bitmap' or 'quotients' and 'remainders', got an empty payload"),
-        ({"quotients": as_bytes(1)}, "expected positions, .* got 'quotients'"),
+        ({}, "expected a mask as 'bitmap', or as 'quotients' and 'remainders', got an empty payload"),
+        ({"quotients": as_bytes(1)}, "expected a mask as 'bitmap', .* got 'quotients'"),
         ({"bitmap": as_bytes(0)}, "expected 25 uint8 values named 'bitmap', got 1"),
         (coded(0, [1]) | {"quotients": torch.ones(1)}, "got 1 float32 values"),
         (coded(0, [1]) | {"quotients": as_bytes(1).view(1, 1)}, "in 2 dimensions"),
-        ({"quotients": as_bytes(), "remainders": as_bytes()}, "'remainders' has 0 bytes, which is none"),
-        (coded(0, [255] * 24), "no less than a bitmap takes"),
-        (coded(9, [1], 0, 0), "'remainders' has 9 bits a gap, more than 200 entries take"),
-        (coded(0, [1, 0]), "'quotients' ends in a byte without a one"),
+        ({"quotients": as_bytes(), "remainders": as_bytes()}, "'remainders' has 0 bytes: expected at least 1"),
+        (coded(0, [255] * 24), "fewer than a bitmap"),
+        (coded(9, [1], 0, 0), "'remainders' has 9 bits per gap, more than 200 entries need"),
+        (coded(0, [1, 0]), "'quotients' must not end in a zero byte"),
         (coded(0, [255] * 13), "'quotients' has 104 gaps, more than half of 200 entries"),
         (coded(4, [3], 0, 0), "expected 1 uint8 values named 'remainders', got 2"),
-        (coded(4, [1], 0x10), "'remainders' has ones behind its 4 bits"),
-        (coded(8, [1], 200), "the gaps lead past the last of 200 entries"),
-        (coded(8, [2], 0), "the gaps lead past"),
-        (coded(7, [3], 100, 50), "the gaps lead past"),
+        (coded(4, [1], 0x10), "'remainders' has ones after its 4 bits"),
+        (coded(8, [1], 200), "the gaps exceed the 200 entries"),
+        (coded(8, [2], 0), "the gaps exceed"),
+        (coded(7, [3], 100, 50), "the gaps exceed"),
     ],
 )
 def test_positions_never_written_are_refused(payload: Payload, reason: str) -> None:
@@ -258,8 +259,8 @@ def test_altered_positions_do_no_harm(mask: Tensor, data: st.DataObject) -> None
     payload = positions.pack(mask)
     name = data.draw(st.sampled_from(sorted(payload)))
     raw = bytearray(payload[name].tolist())
-    for place in data.draw(st.lists(st.integers(0, 8 * len(raw) - 1), max_size=3)) if raw else []:
-        raw[place // 8] ^= 1 << place % 8
+    for index in data.draw(st.lists(st.integers(0, 8 * len(raw) - 1), max_size=3)) if raw else []:
+        raw[index // 8] ^= 1 << index % 8
     altered = payload | {name: as_bytes(*raw[: data.draw(st.integers(0, len(raw)))])}
     try:
         found = positions.unpack(unpack(pack(Message("up", 0, 0, 0, 1.0, altered))).payload, len(mask))

@@ -1,4 +1,4 @@
-"""What became of lost messages: counted by clients, booked by the server, told by every table."""
+"""Lost messages: clients count them, the server records them, tables and pages show them."""
 
 import json
 from pathlib import Path
@@ -14,10 +14,11 @@ from gossamer.core import tree
 from gossamer.core.bound import BoundExchange
 from gossamer.core.codec import Kept
 from gossamer.core.delivery import counted, delivery
+from gossamer.core.types import State
 from gossamer.engines.run import Result
 from gossamer.methods import onebit_cs, perm, perm_two_stage
 from gossamer.runs.report import page, tables
-from gossamer.runs.summary import summarise
+from gossamer.runs.report.summary import summarise
 from gossamer.testing import tiny_task
 
 METHODS: dict[str, tuple[Method, Kept]] = {
@@ -38,11 +39,11 @@ class Slow:
         self.forgotten: list[int] = []
 
     def send(self, number: int, arrived: bool) -> tuple[int, int] | None:
-        """What is told of lost messages, if this one arrives."""
+        """The counts of lost messages, if this one arrives."""
         if arrived:
-            told = len(self.waiting), len(self.forgotten)
+            counts = len(self.waiting), len(self.forgotten)
             self.waiting, self.forgotten = [], []
-            return told
+            return counts
         if self.kept == "all":
             self.waiting.append(number)
         if self.kept == "last":
@@ -53,12 +54,13 @@ class Slow:
 
 @given(st.sampled_from(["nothing", "last", "all"]), st.lists(st.booleans(), max_size=12))
 def test_counts_are_those_of_a_client_that_lists_its_messages(kept: Kept, arrivals: list[bool]) -> None:
-    slow, state = Slow(kept), {}
+    slow = Slow(kept)
+    state: State = {}
     for number, arrived in enumerate(arrivals):
         before = delivery(state)
         state = tree.unflatten(tree.flatten(counted(state, kept, arrived)))
-        told = slow.send(number, arrived)
-        assert told is None or told == before
+        counts = slow.send(number, arrived)
+        assert counts is None or counts == before
     assert delivery(state) == (len(slow.waiting), len(slow.forgotten))
 
 
@@ -71,9 +73,9 @@ def test_a_run_books_them_in_the_round_that_makes_up_for_them(name: str) -> None
     result, clients = run(name), [Slow(METHODS[name][1]) for _ in range(4)]
     for record in result.metrics:
         sent = {c: clients[c].send(record["round"], c not in record["lost"]) or (0, 0) for c in record["clients"]}
-        found = record.get("fates", {"retained": [0] * 3, "forgotten": [0] * 3})
+        found = record.get("delivery", {"retained": [0] * 3, "forgotten": [0] * 3})
         assert list(zip(found["retained"], found["forgotten"], strict=True)) == [sent[c] for c in record["clients"]]
-    delivery, lost = result.summary()["fates"], result.summary()["lost"]
+    delivery, lost = result.summary()["delivery"], result.summary()["lost"]
     if name == "nothing":
         assert delivery is None
         return
@@ -93,12 +95,17 @@ def test_a_message_that_is_refused_is_made_up_for_as_well(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(BoundExchange, "read_upload", refusing)
     metrics = simulate(onebit_cs(), tiny_task(3), rounds=3).metrics
-    assert [record.get("fates") for record in metrics] == [None, None, {"retained": [0, 1, 0], "forgotten": [0, 1, 0]}]
+    assert [record.get("delivery") for record in metrics] == [
+        None,
+        None,
+        {"retained": [0, 1, 0], "forgotten": [0, 1, 0]},
+    ]
     assert [record["exchanges"][0]["folded"] for record in metrics] == [2, 2, 3]
 
 
-def test_a_run_that_is_resumed_goes_on_counting(tmp_path: Path) -> None:
-    whole, options = run("change"), {"per_round": 3, "channel": Lossy(0.5), "seed": 2}
+def test_a_run_that_is_resumed_continues_counting(tmp_path: Path) -> None:
+    whole = run("change")
+    options: dict[str, Any] = {"per_round": 3, "channel": Lossy(0.5), "seed": 2}
 
     def stop(record: dict[str, Any]) -> None:
         if record["round"] == 4:
@@ -107,21 +114,21 @@ def test_a_run_that_is_resumed_goes_on_counting(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         simulate(METHODS["change"][0], tiny_task(4), rounds=8, out=tmp_path / "run", watch=stop, **options)
     again = simulate(METHODS["change"][0], tiny_task(4), rounds=8, out=tmp_path / "run", resume=True, **options)
-    assert again.summary()["fates"] == whole.summary()["fates"]
+    assert again.summary()["delivery"] == whole.summary()["delivery"]
 
 
-# What is told.
+# Tables and pages.
 
 
-def test_tables_and_pages_tell_them() -> None:
+def test_tables_and_pages_show_delivery() -> None:
     kept, none = run("change"), run("nothing")
     summary = kept.summary()
-    made_up, given_up = (sum(counts) for counts in summary["fates"].values())
+    made_up, given_up = (sum(counts) for counts in summary["delivery"].values())
     still = summary["lost"] - made_up - given_up
-    said = f"{summary['lost']}: {made_up} made up for by a later one, {given_up} given up"
-    said += f", {still} still open" if still else ""
-    assert dict(tables.facts(summary))["lost messages"] == said
-    assert f"Lost messages: {said}." in page.render("x", kept.about, kept.metrics, tiny_task(4).split, None)
+    text = f"{summary['lost']}: {made_up} made up for by a later one, {given_up} given up"
+    text += f", {still} still open" if still else ""
+    assert dict(tables.facts(summary))["lost messages"] == text
+    assert f"Lost messages: {text}." in page.render("x", kept.about, kept.metrics, tiny_task(4).split, None)
     assert dict(tables.facts(none.summary()))["lost messages"] == f"{none.summary()['lost']}, none of them made up for"
     first, _, mine, theirs = tables.side_by_side(["a", "b"], [summary, none.summary()]).splitlines()
     assert first.split("  ")[-2:] == ["made up for", "given up"]
@@ -140,7 +147,7 @@ def test_over_radio_links_each_client_has_a_row(tmp_path: Path, capsys: pytest.C
     capsys.readouterr()
     assert main(["show", str(tmp_path / "run"), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
-    delivery = found["fates"]
+    delivery = found["delivery"]
     assert sum(delivery["retained"]) > 0 < sum(delivery["forgotten"])
     assert main(["show", str(tmp_path / "run")]) == 0
     rows = capsys.readouterr().out.partition("client  messages")[2].splitlines()[2:6]
@@ -154,7 +161,7 @@ def test_over_radio_links_each_client_has_a_row(tmp_path: Path, capsys: pytest.C
 
 
 @pytest.mark.parametrize("make", [perm, perm_two_stage])
-def test_with_two_exchanges_a_round_is_unheard_only_if_nothing_arrived_in_either(make: Any) -> None:
+def test_a_round_of_two_exchanges_is_lost_only_if_nothing_arrived_in_either(make: Any) -> None:
     method, counts = make(warmup=1, steps=1, lambda_=1e6), []
     for seed in range(4):
         result = simulate(method, tiny_task(4), rounds=4, channel=Lossy(0.5), seed=seed)
@@ -162,10 +169,10 @@ def test_with_two_exchanges_a_round_is_unheard_only_if_nothing_arrived_in_either
             sent, lost = (sum(exchange[kind] for exchange in record["exchanges"]) for kind in ("sent", "lost"))
             folded = sum(exchange["folded"] for exchange in record["exchanges"])
             assert lost == len(record["lost"]) == sent - folded
-            whole = summarise(result.about, [record])["unheard"]
+            whole = summarise(result.about, [record])["empty_rounds"]
             assert whole == (folded == 0)
             by_name = set(record["lost"]) == set(record["clients"])
             counts.append((whole, by_name))
     assert (0, True) in counts, "each client lost something, and something arrived"
     result = simulate(method, tiny_task(4), rounds=3, channel=Lossy(1.0))
-    assert result.summary()["unheard"] == 3
+    assert result.summary()["empty_rounds"] == 3

@@ -1,10 +1,11 @@
-"""A mistake is text for people, and knows which settings it is about."""
+"""A mistake is a text, with the settings that it is about."""
 
 import ast
 import inspect
 import pickle
 from collections.abc import Callable
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, get_origin
 
@@ -27,7 +28,7 @@ def refused(make: Callable[[], Any]) -> tuple[Mistake, ...]:
     return error.value.mistakes
 
 
-def test_it_is_its_text_and_knows_part_and_field() -> None:
+def test_a_mistake_is_its_text_with_part_and_field() -> None:
     (mistake,) = refused(lambda: TopK(3))
     assert mistake == "TopK.share must be above 0 and at most 1, got 3"
     assert mistake.about == Setting("TopK", "share")
@@ -86,9 +87,9 @@ def test_no_error_text_is_read_by_regular_expressions() -> None:
 
 
 @pytest.mark.parametrize("name", CODECS)
-def test_every_number_and_choice_of_a_codec_says_which_field_is_wrong(name: str) -> None:
-    kind = CODECS[name]
+def test_every_number_and_choice_of_a_codec_names_the_wrong_field(name: str) -> None:
+    kind: Any = CODECS[name]
     for field in fields(kind):
         if get_origin(inspect.get_annotations(kind, eval_str=True).get(field.name)) is Literal:
-            (mistake, *_) = refused(lambda field=field: kind(**{field.name: "nonsense"}))
+            (mistake, *_) = refused(partial(kind, **{field.name: "nonsense"}))
             assert mistake.about == Setting(kind.__name__, field.name)

@@ -1,4 +1,4 @@
-"""Sums and norms in a fixed order: close to the true value, and the same bits wherever and beside whatever."""
+"""Sums and norms in a fixed order: close to the true value, and the same bits on any device and in any batch."""
 
 import doctest
 import math
@@ -52,7 +52,7 @@ def test_total_is_within_the_bound_of_pairwise_sums(n: int, dtype: torch.dtype) 
 
 @pytest.mark.parametrize("function", [total, norm])
 @pytest.mark.parametrize("n", [0, 1, 7, 100])
-def test_a_row_is_not_changed_by_those_beside_it(function: object, n: int) -> None:
+def test_a_row_does_not_depend_on_other_rows(function: object, n: int) -> None:
     assert callable(function)
     x = noise(12 * n).view(3, 4, n)
     found = function(x)
@@ -128,6 +128,6 @@ def test_the_square_root_is_the_nearest_float(dtype: torch.dtype) -> None:
         context.prec = 60
         wanted = [float(Decimal(value).sqrt()) for value in x.tolist()]
     found = root(x)
-    # A float64 nearest to the root is rounded once more for float32, which can differ only where it lies half way.
+    # A float64 nearest to the root is rounded once more for float32, which differs only half way between two numbers.
     assert torch.equal(found, torch.tensor(wanted, dtype=torch.float64).to(dtype))
     assert root(torch.tensor(4.0, dtype=dtype)).item() == 2.0

@@ -43,7 +43,7 @@ LIKE = {"weight": torch.arange(6.0).view(2, 3), "bias": torch.tensor([1.0, 2.0])
 
 
 def task_of(module: nn.Module, *shape: int) -> Task:
-    """A task for a network, with as many clients as the clock knows."""
+    """A task for a network, with the number of clients of the clock."""
     x, y = torch.zeros(8, *shape), torch.zeros(8, dtype=torch.int64)
     return Task.of(lambda: module, (x, y), (x, y), clients=8)
 
@@ -92,7 +92,7 @@ def test_a_change_arrives_as_it_was_sent() -> None:
 
 
 @pytest.mark.parametrize("model", ["mlp", "cnn4", "cnn8"])
-def test_a_dense_message_is_four_bytes_an_entry_plus_at_most_64(model: str) -> None:
+def test_a_dense_message_is_four_bytes_per_entry_plus_at_most_64(model: str) -> None:
     module = build(model, (1, 28, 28), 10)
     params = {n: t.detach() for n, t in module.state_dict().items() if t.is_floating_point()}
     exchange = bound(fedavg().training, task_of(module, 1, 28, 28))
@@ -114,11 +114,11 @@ def test_a_model_in_double_precision_travels_in_double_precision() -> None:
 
 
 @pytest.mark.parametrize(
-    ("clock", "said"),
+    ("clock", "reason"),
     [(CLOCK._replace(round=4), "another round: expected 4, got 3"), (CLOCK._replace(client=8), "another client")],
 )
-def test_a_message_for_another_round_or_client_is_refused(clock: Clock, said: str) -> None:
-    with pytest.raises(PayloadError, match=said):
+def test_a_message_for_another_round_or_client_is_refused(clock: Clock, reason: str) -> None:
+    with pytest.raises(PayloadError, match=reason):
         receive(fedavg(), sent(fedavg(), ones()), clock)
 
 
@@ -202,15 +202,16 @@ def test_a_client_learns_whether_its_message_arrived() -> None:
     "down", [Feedback(TopK(0.1)), OnWeights(Feedback(TopK(0.1))), OnWeights(OneBit(retain="change"))], ids=repr
 )
 def test_what_goes_down_has_no_memory(down: Codec) -> None:
-    """The server keeps none of it, so that such a codec would do less than it says."""
-    with pytest.raises(ConfigError, match=r"down=.*remembers.*leave out Feedback, and give OneBit retain='nothing'"):
+    """The server keeps no codec state, so that such a codec would not work there."""
+    advice = "leave out Feedback, and give OneBit retain='nothing'"
+    with pytest.raises(ConfigError, match=f"down=.*needs a state per client.*{advice}"):
         simulate(fedavg().with_parts(down=down), tiny_task(), rounds=1)
     simulate(fedavg().with_parts(down=OnWeights(TopK(0.5))), tiny_task(), rounds=1)
 
 
 def test_memory_and_loss_meet_in_the_simulator() -> None:
     task = tiny_task()
-    lossy = {"rounds": 6, "channel": Lossy(0.4)}
+    lossy: dict[str, Any] = {"rounds": 6, "channel": Lossy(0.4)}
     with_memory = simulate(fedavg().with_parts(codec=RETAINED), task, **lossy)
     without = simulate(fedavg(), task, **lossy)
     assert sum(len(r["lost"]) for r in without.metrics) == sum(len(r["lost"]) for r in with_memory.metrics) > 0

@@ -1,4 +1,4 @@
-"""Parts of the user's own: old ones are refused by name, flags reach them, and their errors say where they arose."""
+"""Parts of users: old ones are refused by name, flags reach them, and their errors name the place in their code."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 from gossamer import SGD, ConfigError, Dense, Full, Mean, Method, PowerOfChoice, fedavg, ifca, simulate
 from gossamer.cli import main
 from gossamer.parts.servers import MeasuredServer
-from gossamer.runs.folder import read_about
+from gossamer.runs.records import read_about
 from gossamer.runs.report import tables
 from gossamer.testing import check_server, tiny_task
 
@@ -19,7 +19,7 @@ def old(base: type, **members: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("part", "told"),
+    ("part", "reason"),
     [
         ({"server": Mean}, "server: Mean is a class: write Mean()"),
         ({"solver": Mean()}, "solver must be a gossamer Solver, got Mean, which is a Server"),
@@ -34,30 +34,30 @@ def old(base: type, **members: Any) -> Any:
         ),
         (
             {"server": old(Mean, weigh=lambda self, samples, batches: 1.0)},
-            "server Mine: weigh is called with (arrival), and takes (samples, batches)",
+            "server Mine: weigh is called with (arrival), but takes (samples, batches)",
         ),
         (
             {"solver": old(SGD, begin=lambda self, start, state, steps: {})},
-            "solver Mine: begin is called with (start, sections, memory, steps), and takes (start, state, steps)",
+            "solver Mine: begin is called with (start, sections, memory, steps), but takes (start, state, steps)",
         ),
         (
             {"solver": old(SGD, end=lambda self, carry: {})},
-            "solver Mine: end is called with (carry, info), and takes (carry)",
+            "solver Mine: end is called with (carry, info), but takes (carry)",
         ),
         (
             {"server": old(Mean, measure=lambda self, state, acc: {})},
-            "server Mine: measure is called only where a part extends MeasuredServer: add that base",
+            "server Mine: measure is called only if the class extends MeasuredServer: add this base class",
         ),
         (
             {"codec": old(Dense, encode_with=lambda self, *args: None)},
-            "codec Mine: encode_with is called only where a part extends CodecMemory: add that base",
+            "codec Mine: encode_with is called only if the class extends CodecMemory: add this base class",
         ),
     ],
 )
-def test_what_is_no_part_or_an_old_one_is_refused_before_any_work(part: dict[str, Any], told: str) -> None:
+def test_what_is_no_part_or_an_old_one_is_refused_before_any_work(part: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError) as error:
         fedavg().with_parts(**part)
-    assert str(error.value) == told
+    assert str(error.value) == reason
 
 
 def test_new_members_may_be_overridden_and_take_more() -> None:
@@ -69,7 +69,7 @@ def test_new_members_may_be_overridden_and_take_more() -> None:
     fedavg().with_parts(server=Mine())
 
 
-def test_a_recipe_that_was_not_called_and_parts_that_are_no_exchange_are_told() -> None:
+def test_a_recipe_that_was_not_called_and_parts_without_an_exchange_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"must be a gossamer Method, got a function: write fedavg\(\)"):
         simulate(fedavg, tiny_task(), rounds=1)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"write compose\(view, solver"):
@@ -79,7 +79,7 @@ def test_a_recipe_that_was_not_called_and_parts_that_are_no_exchange_are_told() 
 
 
 def test_losses_of_several_models_are_not_asked_for() -> None:
-    with pytest.raises(ConfigError, match="asks for losses of the global model, and this method has several"):
+    with pytest.raises(ConfigError, match="needs losses of the global model, but this method has several"):
         simulate(ifca().with_parts(sampler=PowerOfChoice(4)), tiny_task(), rounds=1)
 
 
@@ -112,20 +112,20 @@ RUN = ["--rounds", "1", "--clients", "4", "--epochs", "1", "--executor", "one-by
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     Path("own.py").write_text(OWN)
     return tmp_path
 
 
 @pytest.mark.parametrize(("given", "lr"), [([], 0.5), (["--lr", "0.003"], 0.003)])
-def test_flags_reach_a_part_with_fields_of_their_names(place: Path, given: list[str], lr: float) -> None:
+def test_flags_reach_a_part_with_fields_of_their_names(folder: Path, given: list[str], lr: float) -> None:
     assert main(["run", "fedavg", "--solver", "own.py:Steps", *given, *RUN]) == 0
     assert f"Steps(lr={lr}, epochs=1," in read_about(Path("run"))["method"]["solver"]
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "reason"),
     [
         ("fedprox --mu 0.5 --solver own.py:Steps", "--mu changes nothing with --solver own.py:Steps"),
         ("fedavg --weights uniform --server own.py:folding", "--weights changes nothing with --server own.py:folding"),
@@ -133,26 +133,26 @@ def test_flags_reach_a_part_with_fields_of_their_names(place: Path, given: list[
     ],
 )
 def test_flags_that_do_nothing_or_wrong_are_named(
-    place: Path, capsys: pytest.CaptureFixture[str], line: str, told: str
+    folder: Path, capsys: pytest.CaptureFixture[str], line: str, reason: str
 ) -> None:
     assert main(["run", *line.split(), *RUN]) == 2
-    assert f"gossamer: {told}" in capsys.readouterr().err
+    assert f"gossamer: {reason}" in capsys.readouterr().err
     assert not Path("run").exists()
 
 
 @pytest.mark.parametrize(("part", "line"), [("Sick", 20), ("folding", 15)])
-def test_an_error_in_a_part_says_where_it_is(
-    place: Path, capsys: pytest.CaptureFixture[str], part: str, line: int
+def test_an_error_in_a_part_names_its_file_and_line(
+    folder: Path, capsys: pytest.CaptureFixture[str], part: str, line: int
 ) -> None:
     assert main(["run", "fedavg", "--server", f"own.py:{part}", *RUN]) == 1
-    told = capsys.readouterr().err.splitlines()[-1]
-    assert "KeyError: 'fever'" in told
-    assert told.endswith(f"(own.py, line {line}); --debug shows the traceback")
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert "KeyError: 'fever'" in message
+    assert message.endswith(f"(own.py, line {line}); --debug shows the traceback")
     assert main(["run", "fedavg", "--server", f"own.py:{part}", *RUN[:-2], "--out", "again", "--debug"]) == 1
     assert "Traceback" in capsys.readouterr().err
 
 
-def test_runs_of_one_method_are_told_apart_by_their_parts() -> None:
+def test_runs_of_one_method_differ_by_their_parts() -> None:
     one, other = (simulate(method, tiny_task(), rounds=1) for method in (fedavg(lr=0.1), fedavg(lr=0.2)))
     both = [one.summary(), other.summary()]
     assert tables.differences(both, [one.about["method"], other.about["method"]]) == ["solver"]
@@ -169,7 +169,7 @@ class Measured(Mean, MeasuredServer):
         return {"odd": object()} if self.odd else {"samples": 1 / acc.weight}
 
 
-@pytest.mark.parametrize(("odd", "told"), [(False, "nothing arrived"), (True, "the figure odd")])
-def test_a_measure_that_fails_is_found(odd: bool, told: str) -> None:
-    with pytest.raises(AssertionError, match=told):
+@pytest.mark.parametrize(("odd", "reason"), [(False, "round without arrivals"), (True, "the figure odd")])
+def test_a_measure_that_fails_is_found(odd: bool, reason: str) -> None:
+    with pytest.raises(AssertionError, match=reason):
         check_server(Measured(odd=odd))

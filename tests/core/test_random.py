@@ -3,12 +3,15 @@
 import doctest
 import hashlib
 import struct
+from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 import gossamer.core.random
 from gossamer.core.errors import ConfigError
@@ -88,7 +91,7 @@ def test_the_oracle_gives_the_vectors_published_with_random123(counter: str, k: 
 
 @pytest.mark.parametrize("make", [words, words_by_tensor_ops])
 @pytest.mark.parametrize("k", FIRST_WORDS)
-def test_first_words_never_change(make, k: Key) -> None:
+def test_first_words_never_change(make: Callable[..., Tensor], k: Key) -> None:
     assert hexed(unsigned(make(k, 5))) == FIRST_WORDS[k]
 
 
@@ -130,15 +133,15 @@ def test_other_devices_get_tensor_operations() -> None:
 
 @pytest.mark.parametrize("make", [words, words_by_tensor_ops])
 @pytest.mark.parametrize(("n", "start"), [(-1, 0), (0, -1), (1, 2**64), (2, 2**64 - 1)])
-def test_impossible_stretches_are_refused(make, n: int, start: int) -> None:
-    with pytest.raises(ConfigError, match=r"noise: "):
+def test_impossible_stretches_are_refused(make: Callable[..., Tensor], n: int, start: int) -> None:
+    with pytest.raises(ConfigError, match=r"random: "):
         make(key(1), n, start=start)
 
 
 def test_every_mistake_is_named() -> None:
     with pytest.raises(ConfigError) as caught:
         words(key(1), -2, start=-3)
-    assert caught.value.mistakes == ("noise: n must be at least 0, got -2", "noise: start must be at least 0, got -3")
+    assert caught.value.mistakes == ("random: n must be at least 0, got -2", "random: start must be at least 0, got -3")
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -263,7 +266,7 @@ def test_lookalikes_differ(one: tuple[str | int, ...], other: tuple[str | int, .
 
 
 def test_numpy_integers_are_integers() -> None:
-    assert fold(key(0), np.int64(-5)) == fold(key(0), -5)
+    assert fold(key(0), cast(int, np.int64(-5))) == fold(key(0), -5)
 
 
 @pytest.mark.parametrize("label", [1.0, None, b"noise"])
@@ -302,7 +305,7 @@ def test_all_are_chosen_equally_often() -> None:
     assert abs(times - 600).max() < 4 * (2000 * 0.3 * 0.7) ** 0.5
 
 
-def test_a_generator_starts_afresh_each_time() -> None:
+def test_a_generator_starts_from_its_key_each_time() -> None:
     assert generator(key(1)).normal(size=3).tolist() == generator(key(1)).normal(size=3).tolist()
     assert generator(key(1)).bit_generator.random_raw() == slow_words(key(1), 1)[0]
 

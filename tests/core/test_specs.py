@@ -51,7 +51,7 @@ def test_a_split_is_read_back_as_it_was_written(rule: Any) -> None:
 
 
 @pytest.mark.parametrize("name", [*SPLITS, *CHANNELS, *SCHEDULES])
-def test_every_rule_says_how_it_is_written(name: str) -> None:
+def test_every_rule_shows_its_syntax(name: str) -> None:
     cls = {**SPLITS, **CHANNELS, **SCHEDULES}[name]
     assert usage(name, cls).startswith(name)
 
@@ -75,7 +75,7 @@ def test_several_rounds_are_joined_by_plus() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reason"),
     [
         ("dirchlet:0.3", "unknown split 'dirchlet': did you mean dirichlet? known: dirichlet, dirichlet-client, iid"),
         ("dirichlet", "split 'dirichlet': a value is missing: write it as dirichlet:ALPHA[,min_samples=1]"),
@@ -88,10 +88,10 @@ def test_several_rounds_are_joined_by_plus() -> None:
         ("", "unknown split ''"),
     ],
 )
-def test_a_wrong_spec_says_what_is_wrong_with_it(text: str, said: str) -> None:
+def test_a_wrong_spec_is_refused_with_the_reason(text: str, reason: str) -> None:
     with pytest.raises(ConfigError) as refused:
         parse(text, SPLITS, "split")
-    assert said in str(refused.value)
+    assert reason in str(refused.value)
 
 
 def test_every_mistake_in_a_spec_is_listed() -> None:
@@ -141,7 +141,7 @@ def test_a_value_is_read_by_its_type(text: str, kind: Any, value: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "kind", "said"),
+    ("text", "kind", "reason"),
     [
         ("x", int, "a whole number"),
         ("1.5", int, "a whole number"),
@@ -153,10 +153,10 @@ def test_a_value_is_read_by_its_type(text: str, kind: Any, value: Any) -> None:
         ("x", dict, "a dict, which cannot be written on the command line"),
     ],
 )
-def test_a_value_of_the_wrong_type_is_refused(text: str, kind: Any, said: str) -> None:
+def test_a_value_of_the_wrong_type_is_refused(text: str, kind: Any, reason: str) -> None:
     with pytest.raises(ValueError) as refused:
         read(text, kind)
-    assert str(refused.value) == said
+    assert str(refused.value) == reason
 
 
 def test_only_a_near_name_is_suggested() -> None:

@@ -41,13 +41,13 @@ def test_a_limit_changes_nothing_but_where_states_are(steps: list[tuple[str, int
         if found:
             assert torch.equal(found["a"]["b"], plain[client]["a"]["b"])
             assert torch.equal(found["c"], plain[client]["c"])
-        near = sum(size(kept) for kept in clients._near.values())
+        near = sum(size(kept) for kept in clients._cached.values())
         assert near == clients._bytes
-        assert near <= limit or len(clients._near) <= 1, "all but the one at hand are on disk if need be"
+        assert near <= limit or len(clients._cached) <= 1, "all but the current one may be on disk"
     assert clients.known() == sorted(plain)
 
 
-def test_whoever_was_not_asked_for_longest_goes_first() -> None:
+def test_the_least_recently_used_client_is_evicted_first() -> None:
     clients = ClientStore(limit=3 * size(state(0, 10)))
     for client in range(3):
         clients.put(client, state(client, 10))
@@ -136,9 +136,9 @@ def test_staged_states_count_once_committed_wherever_they_are(steps: list[tuple[
         check(clients.staged(client), waiting.get(client, {}))
         assert clients.known() == sorted(plain)
         assert clients.changed == changed
-        near = sum(size(kept) for kept in clients._near.values())
+        near = sum(size(kept) for kept in clients._cached.values())
         assert near == clients._bytes
-        assert near <= limit or sum(map(bool, map(size, clients._near.values()))) <= 1
+        assert near <= limit or sum(map(bool, map(size, clients._cached.values()))) <= 1
     for client in range(6):
         check(clients.get(client), plain.get(client, {}))
         check(clients.staged(client), waiting.get(client, {}))

@@ -5,6 +5,7 @@ import re
 import struct
 import zlib
 from dataclasses import replace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -91,7 +92,7 @@ def resealed(data: bytes, length: int | None = None) -> bytes:
 def by_hand(
     table: bytes, arrays: bytes = b"", count: int = 1, kind: int = 1, weight: float = 1.0, common: int = 0
 ) -> bytes:
-    """A sealed message with any table at all; so many of its arrays are common."""
+    """A sealed message with any table; ``common`` is the number of common arrays."""
     head = struct.pack("<4sBBBHHIIIIdQI", b"GSMR", 3, kind, 0, common, count, 0, 0, 0, 0, weight, 0, 0)
     return resealed(head + table + arrays)
 
@@ -192,7 +193,7 @@ def test_a_message_is_the_sum_of_its_pieces() -> None:
 
 
 def test_a_common_piece_is_made_and_checked_once() -> None:
-    """Two clients get the same bytes; whoever has checked them need not do so again."""
+    """Two clients get the same bytes; a second check of them is not needed."""
     common, own = Body.of(download().common), Body.of(download().payload)
     head = download().head
     one, two = address(head, own, common), address(head._replace(client=18), NOTHING, common)
@@ -341,7 +342,7 @@ def test_any_buffer_can_be_unpacked(kind: type) -> None:
     [
         ({"x": torch.zeros(2, 2)}, "'x' must have 1 dimension, got 2"),
         ({"x": torch.tensor(1.0)}, "'x' must have 1 dimension, got 0"),
-        ({"x": torch.zeros(2, dtype=torch.bool)}, "'x' is bool, which has no form on the wire"),
+        ({"x": torch.zeros(2, dtype=torch.bool)}, "'x' is bool, which the wire format does not support"),
         ({"x": torch.zeros(2, dtype=torch.complex64)}, "'x' is complex64"),
         ({"": torch.zeros(1)}, "array name '' must be 1 to 255 printable ASCII"),
         ({"x" * 256: torch.zeros(1)}, "must be 1 to 255 printable ASCII"),
@@ -373,7 +374,7 @@ def test_pack_refuses_what_has_no_form(payload: dict[str, torch.Tensor], reason:
 )
 def test_pack_refuses_a_header_out_of_range(field: str, value: object, reason: str) -> None:
     with pytest.raises(PayloadError, match=reason):
-        pack(Message(**{"kind": "up", "round": 0, "client": 0, "codec": 0, "weight": 1.0, "payload": {}, field: value}))
+        pack(replace(Message("up", 0, 0, 0, 1.0, {}), **cast(Any, {field: value})))
 
 
 def test_pack_refuses_an_array_that_is_in_both_pieces() -> None:
@@ -420,8 +421,11 @@ def test_pack_refuses_an_array_that_is_in_both_pieces() -> None:
         (by_hand(b"\x01a\x09" + varint(2**63 - 1), bytes(8)), "the table says 73,786,976,294,838,206,456"),
         (by_hand(b"\x01a\x09" + varint(2**63), bytes(8)), "a count has more than 63 bits"),
         (by_hand(b"\x01a\x09" + b"\xff" * 50), "a count has more than 63 bits"),
-        (by_hand(b"\x01a\x01\x81\x00", b"x"), "count 1 is written longer than it need be"),
-        (by_hand(b"\x01a\x01\x00\x01a\x01\x00", count=2), "array 'a' comes after 'a': names must ascend"),
+        (by_hand(b"\x01a\x01\x81\x00", b"x"), "count 1 is not encoded in the shortest form"),
+        (
+            by_hand(b"\x01a\x01\x00\x01a\x01\x00", count=2),
+            "array 'a' comes after 'a': names must be in ascending order",
+        ),
         (by_hand(b"\x01b\x01\x00\x01a\x01\x00", count=2), "array 'a' comes after 'b'"),
         (by_hand(b"\x01a\x01\x00\x01a\x01\x00", common=1), "array 'a' is in both pieces of the message"),
         (by_hand(b"\x01a\x01\x05", bytes(4), count=0, common=1), "arrays run past the message's 55 bytes"),
@@ -433,7 +437,7 @@ def test_pack_refuses_an_array_that_is_in_both_pieces() -> None:
         ),
     ],
 )
-def test_unpack_says_why_it_refuses(data: bytes, reason: str) -> None:
+def test_unpack_refuses_with_a_reason(data: bytes, reason: str) -> None:
     with pytest.raises(PayloadError, match=reason):
         unpack(data)
 
@@ -463,9 +467,9 @@ def test_nothing_may_follow_a_message(message: Message, more: bytes) -> None:
 def test_flipped_bits_are_found(message: Message, data: st.DataObject) -> None:
     altered = bytearray(pack(message))
     # The CRC-32 finds any three flipped bits in messages of this length, not merely most.
-    places = data.draw(st.sets(st.integers(0, 8 * len(altered) - 1), min_size=1, max_size=3))
-    for place in places:
-        altered[place // 8] ^= 1 << place % 8
+    indices = data.draw(st.sets(st.integers(0, 8 * len(altered) - 1), min_size=1, max_size=3))
+    for index in indices:
+        altered[index // 8] ^= 1 << index % 8
     with pytest.raises(PayloadError):
         unpack(bytes(altered))
 
@@ -483,8 +487,8 @@ def refused_or_faithful(data: bytes) -> None:
 @given(messages(), st.data())
 def test_altered_and_resealed_messages_do_no_harm(message: Message, data: st.DataObject) -> None:
     altered = bytearray(pack(message))
-    for place in data.draw(st.lists(st.integers(0, len(altered) - 1), min_size=1, max_size=4)):
-        altered[place] = data.draw(st.integers(0, 255))
+    for index in data.draw(st.lists(st.integers(0, len(altered) - 1), min_size=1, max_size=4)):
+        altered[index] = data.draw(st.integers(0, 255))
     cut = data.draw(st.integers(47, len(altered)))
     refused_or_faithful(resealed(bytes(altered[:cut])))
 
@@ -530,7 +534,7 @@ def test_expect_gives_the_tensor() -> None:
         ({"values": torch.zeros(389_920, 1)}, "got 389,920 float32 values in 2 dimensions"),
     ],
 )
-def test_expect_says_what_it_wanted(payload: dict[str, torch.Tensor], got: str) -> None:
+def test_expect_names_what_it_expected(payload: dict[str, torch.Tensor], got: str) -> None:
     with pytest.raises(PayloadError, match=f"^expected 389,920 float32 values named 'values', {got}$"):
         expect(payload, "values", torch.float32, 389_920)
 

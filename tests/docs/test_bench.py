@@ -1,4 +1,4 @@
-"""The scripts in bench/ can be imported, and the cheap ones run, at the smallest size; nothing is timed here."""
+"""The scripts in bench/ can be imported, and the cheap ones run at the smallest size. Times are not checked."""
 
 import importlib
 import sys
@@ -12,17 +12,18 @@ import torch
 from gossamer import Task
 from gossamer.engines.executors import threads
 from gossamer.tasks.nets import build
+from helpers.markdown import only, parsed
 from helpers.paths import ROOT
 
 BENCH = ROOT / "bench"
 ELSEWHERE = {"fedjax", "flower_app", "pfl"}
-"""Other simulators, which have environments of their own."""
+"""Other simulators, which need separate environments."""
 Script = Callable[..., ModuleType]
 
 
 @pytest.fixture
 def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
-    """A script of a folder as a module, with ``sys.argv`` for its ``main``; their names are everybody's afterwards."""
+    """Import a script of a folder as a module, with ``sys.argv`` for its ``main``; remove its modules afterwards."""
     before = set(sys.modules)
 
     def find(name: str, *words: str, folder: Path = BENCH) -> ModuleType:
@@ -30,7 +31,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> Iterator[Script]:
         monkeypatch.setattr(sys, "argv", [name, *words])
         return importlib.import_module(name)
 
-    with threads(1):  # which scripts set, too
+    with threads(1):  # scripts set the number of threads
         yield find
     for name in set(sys.modules) - before:
         if str(BENCH) in (getattr(sys.modules[name], "__file__", None) or ""):
@@ -56,7 +57,7 @@ def test_the_comparison_can_be_imported(name: str, script: Script) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "words", "told"),
+    ("name", "words", "shown"),
     [
         ("codec_speed", ("--size", "500", "--repeats", "1"), "Ternary()"),
         ("masked_noise", ("--millions", "0.001"), "MaskedNoise(signed=True"),
@@ -64,10 +65,10 @@ def test_the_comparison_can_be_imported(name: str, script: Script) -> None:
     ],
 )
 def test_cheap_scripts_run(
-    name: str, words: tuple[str, ...], told: str, script: Script, capsys: pytest.CaptureFixture[str]
+    name: str, words: tuple[str, ...], shown: str, script: Script, capsys: pytest.CaptureFixture[str]
 ) -> None:
     script(name, *words).main()
-    assert told in capsys.readouterr().out
+    assert shown in capsys.readouterr().out
 
 
 def test_submodels(script: Script, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -77,8 +78,10 @@ def test_submodels(script: Script, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     monkeypatch.setattr(found, "build", lambda *_: build("mlp", shape, 10))
     found.main()
     said = capsys.readouterr().out
-    assert all(f"| {share} |" in said for share in ("1", "1/2", "1/16"))
-    assert "a round, times as fast" in said
+    rows = {row["width"]: row for row in parsed(said)}
+    assert {"1", "1/2", "1/16"} <= rows.keys()
+    assert rows["1"]["of full"] == "100.0 %"
+    assert "speed-up of a round: " in said
 
 
 def test_fedspa_masks(script: Script, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,7 +90,8 @@ def test_fedspa_masks(script: Script, monkeypatch: pytest.MonkeyPatch, capsys: p
     found.main()
     found.folding("cpu", 1, "lenet5", 2)
     said = capsys.readouterr().out
-    assert "| `lenet5` | 20 | 1 |" in said
+    row = only(said, network="lenet5")
+    assert (row["samples"], row["timed steps"]) == ("20", "1")
     assert "folding 2 messages" in said
 
 
@@ -96,7 +100,7 @@ def test_perm_rounds(script: Script, monkeypatch: pytest.MonkeyPatch, capsys: py
     monkeypatch.setitem(found.SETTINGS, "synthetic", lambda device: Task.named("two-populations", clients=4))
     monkeypatch.setattr(found, "STEPS", 1)
     found.main()
-    assert "| perm, all samples, own half |" in capsys.readouterr().out
+    assert only(capsys.readouterr().out, method="perm, all samples, own half")["round"].endswith(" ms")
 
 
 def test_sensing(script: Script, capsys: pytest.CaptureFixture[str]) -> None:

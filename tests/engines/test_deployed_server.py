@@ -12,7 +12,7 @@ pytest.importorskip("flwr")
 
 from gossamer import Feedback, Method, OnWeights, Task, TopK, fedavg, simulate
 from gossamer.engines.flower.network import LocalNetwork
-from gossamer.runs.folder import read_metrics
+from gossamer.runs.records import read_metrics
 
 pytestmark = pytest.mark.network
 
@@ -110,14 +110,14 @@ class Field:
 
 
 @contextmanager
-def field(folder: Path, **said: Callable[[int], Any]) -> Iterator[Field]:
-    """Three nodes; ``said`` tells each of them something besides who it is."""
+def field(folder: Path, **more: Callable[[int], Any]) -> Iterator[Field]:
+    """Three nodes; ``more`` is additional configuration of each."""
 
-    def told(node: int) -> dict[str, Any]:
+    def config(node: int) -> dict[str, Any]:
         own = {"partition-id": node, "state-dir": str(folder / f"memory-{node}")}
-        return own | {name: tell(node) for name, tell in said.items()}
+        return own | {name: tell(node) for name, tell in more.items()}
 
-    with LocalNetwork(folder / "network", 3, told) as network:
+    with LocalNetwork(folder / "network", 3, config) as network:
         yield Field(network, folder)
 
 
@@ -143,9 +143,9 @@ def test_a_node_that_is_killed_does_not_stop_the_run_and_comes_back_with_its_mem
     assert missed
     assert 1 not in missed
     assert rounds not in missed
-    told = [failure["reason"] for record in records for failure in record["failures"]]
-    assert told
-    assert not any("remembers" in reason for reason in told)
+    reasons = [failure["reason"] for record in records for failure in record["failures"]]
+    assert reasons
+    assert not any("the state of client" in reason for reason in reasons)
     assert all(failure["client"] == 2 for record in records for failure in record["failures"])
 
 

@@ -31,10 +31,11 @@ from gossamer.engines.executors import SideBySide, Stacked
 from gossamer.engines.executors.stacked import schedule
 from gossamer.engines.run import Stage
 from gossamer.engines.simulate import Simulation
-from gossamer.runs.folder import read_about
+from gossamer.runs.records import read_about
 from gossamer.tasks.data.augment import CropFlip
 from gossamer.tasks.nets import build
 from gossamer.testing import tiny_task
+from helpers.tasks import Fragile
 
 ROUNDS = 3
 
@@ -49,7 +50,7 @@ def final(result: Any) -> dict[str, Tensor]:
     return state
 
 
-def told(result: Any) -> list[dict[str, Any]]:
+def exact_figures(result: Any) -> list[dict[str, Any]]:
     """What must agree exactly between executors: everything but measured time and the rounding of floats."""
     names = ("round", "bytes_up", "bytes_down", "flops", "clients", "failures", "lost")
     return [{name: record[name] for name in names} for record in result.metrics]
@@ -59,7 +60,7 @@ def close(method: Method, task: Task, executor: str, **more: Any) -> None:
     """Parameters within 1e-9 after three rounds in double precision; bytes and operations equal."""
     options = {"rounds": ROUNDS, "per_round": min(4, task.clients), **more}
     reference, other = (simulate(method, task, executor=name, **options) for name in ("one-by-one", executor))
-    assert told(other) == told(reference)
+    assert exact_figures(other) == exact_figures(reference)
     for name, tensor in final(reference).items():
         torch.testing.assert_close(final(other)[name], tensor, rtol=0, atol=1e-9, msg=name)
     for ours, theirs in zip(other.metrics, reference.metrics, strict=True):
@@ -105,7 +106,7 @@ def test_stacked_equals_one_by_one_for_every_network(model: str) -> None:
     close(fedavg(lr=0.01, epochs=2, batch=6), images(model, 16), "stacked", rounds=2)
 
 
-def test_a_batch_of_one_is_normalised_alike() -> None:
+def test_a_batch_of_one_is_normalised_the_same() -> None:
     base = images("cnn4", 16)
     sizes = base.split.sizes()
     assert (sizes % 5 == 1).any() or (sizes % 4 == 1).any()
@@ -117,7 +118,7 @@ def test_a_batch_of_one_is_normalised_alike() -> None:
 def test_side_by_side_equals_one_by_one_to_the_bit(name: str) -> None:
     task = tiny_task(clients=6)
     runs = [simulate(METHODS[name](), task, rounds=2, per_round=4, executor=e) for e in ("one-by-one", "side-by-side")]
-    assert told(runs[0]) == told(runs[1])
+    assert exact_figures(runs[0]) == exact_figures(runs[1])
     assert [r["train_loss"] for r in runs[0].metrics] == [r["train_loss"] for r in runs[1].metrics]
     assert all(torch.equal(final(runs[0])[n], final(runs[1])[n]) for n in final(runs[0]))
 
@@ -140,35 +141,21 @@ def test_augmentation_changes_training_and_is_the_same_stacked() -> None:
     close(method, moved, "stacked")
 
 
-def test_dropout_cannot_be_stacked_and_says_so() -> None:
+def test_dropout_cannot_be_stacked() -> None:
     x, y = torch.randn(20, 4), torch.arange(20) % 2
     task = Task.of(lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 2)), (x, y), (x, y), clients=2)
     with pytest.raises(ConfigError, match="dropout cannot be stacked"):
         simulate(fedavg(), task, rounds=1, executor="stacked")
 
 
-class Fragile(nn.Module):
-    """Fails on a batch with a large first feature, and can do so under vmap."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(2, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training and bool((x[:, 0] > 5).any()):
-            raise ValueError("sensor broken")
-        out: Tensor = self.layer(x)
-        return out
-
-
 @pytest.mark.parametrize("executor", ["stacked", "side-by-side"])
-def test_who_fails_is_named_alike(executor: str) -> None:
+def test_failing_clients_are_named_the_same(executor: str) -> None:
     x, y = torch.zeros(40, 2), torch.arange(40) % 2
     task = Task.of(Fragile, (x, y), (x, y), clients=4)
     x[torch.from_numpy(task.split.train(2)), 0] = 9.0
     x[:2] = 0
     runs = [simulate(fedavg(), task, rounds=2, executor=e) for e in ("one-by-one", executor)]
-    assert told(runs[0]) == told(runs[1])
+    assert exact_figures(runs[0]) == exact_figures(runs[1])
     assert runs[1].metrics[0]["failures"] == [{"client": 2, "reason": "ValueError: sensor broken"}]
 
 
@@ -240,7 +227,7 @@ def test_the_executor_is_kept_with_the_run_and_resumes(executor: str, tmp_path: 
     with pytest.raises(KeyboardInterrupt):
         simulate(local(), task, rounds=4, per_round=2, executor=executor, out=tmp_path / "cut", watch=stop)
     resumed = simulate(local(), task, rounds=4, per_round=2, executor=executor, out=tmp_path / "cut", resume=True)
-    assert told(resumed) == told(whole)
+    assert exact_figures(resumed) == exact_figures(whole)
     newest = [(tmp_path / run / "clients").iterdir() for run in ("whole", "cut")]
     assert {p.name: p.read_bytes() for p in newest[0]} == {p.name: p.read_bytes() for p in newest[1]}
 
@@ -273,12 +260,12 @@ def test_auto_measures_chooses_and_stays_with_its_choice(tmp_path: Path) -> None
     assert set(chosen.about["rates"]) == {"one-by-one", "side-by-side"}
     assert chosen.metrics[0]["seconds"]["prepare"] > 0
     assert chosen.summary()["executor"] == read_about(tmp_path / "run")["executor"] in chosen.about["rates"]
-    assert told(chosen) == told(reference)
+    assert exact_figures(chosen) == exact_figures(reference)
     assert all(torch.equal(final(chosen)[n], final(reference)[n]) for n in final(reference))
 
 
 @pytest.mark.parametrize("executor", ["captured", "captured-plain"])
-def test_captured_needs_a_gpu_and_says_so(executor: str) -> None:
+def test_captured_needs_a_gpu(executor: str) -> None:
     with pytest.raises(ConfigError, match="captured needs a GPU"):
         simulate(fedavg(), tiny_task(), rounds=1, executor=executor)
 

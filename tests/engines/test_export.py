@@ -45,7 +45,7 @@ SHAPES: dict[str, tuple[int, ...]] = {
 }
 
 Fresh = dict[str, tuple[Path, nn.Module, Exported]]
-"""By network: where it was exported to, the run's own module, and what the export said."""
+"""By network: the folder of the export, the module of the run, and the result of the export."""
 
 FRESH = """
 import sys
@@ -110,8 +110,8 @@ def about(file: Path) -> dict[str, Any]:
     with safe_open(file, "pt") as opened:
         (name,) = opened.metadata()
         assert name == "gossamer"
-        said: dict[str, Any] = json.loads(opened.metadata()[name])
-    return said
+        facts_: dict[str, Any] = json.loads(opened.metadata()[name])
+    return facts_
 
 
 # Without Gossamer.
@@ -135,14 +135,14 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Fresh:
 
 
 @pytest.mark.parametrize("model", SHAPES)
-def test_the_program_says_what_the_network_says(model: str, fresh: Fresh) -> None:
+def test_the_program_computes_what_the_network_computes(model: str, fresh: Fresh) -> None:
     out, module, exported = fresh[model]
     assert not module.training
-    x, said = load_file(out / "x.safetensors")["x"], load_file(out / "y.safetensors")
+    x, outputs = load_file(out / "x.safetensors")["x"], load_file(out / "y.safetensors")
     with torch.no_grad():
         scores = module(x)
-        assert torch.allclose(said["scores"], scores, rtol=1e-5, atol=1e-7)
-        assert torch.allclose(said["pairs"], module(x[:2]), rtol=1e-5, atol=1e-7)
+        assert torch.allclose(outputs["scores"], scores, rtol=1e-5, atol=1e-7)
+        assert torch.allclose(outputs["pairs"], module(x[:2]), rtol=1e-5, atol=1e-7)
     assert scores.std() > 0
     assert exported.batch == ("2 or more" if model == "resnet18" else "any")
     assert exported.problem is None
@@ -162,10 +162,10 @@ def test_the_tensors_are_the_networks_and_the_page_fills_in_the_zeros(model: str
     assert exported.zeros == pytest.approx(float((floats == 0).double().mean()))
     task = {"data": "custom", "model": "custom", "split": "iid"}
     for name in (TENSORS, SPARSE):
-        said = about(out / name)
-        assert said.pop("gossamer")
+        written = about(out / name)
+        assert written.pop("gossamer")
         facts = {"method": "custom", "task": task, "round": 1, "client": None, "shared": True}
-        assert said == {**facts, "zeros": exported.zeros}
+        assert written == {**facts, "zeros": exported.zeros}
 
 
 @pytest.mark.parametrize("model", SHAPES)
@@ -182,12 +182,12 @@ def test_a_program_takes_one_sample_and_brings_none(model: str, fresh: Fresh) ->
 # Static batch norms.
 
 
-def test_by_the_batch_at_hand_a_sample_depends_on_its_batch(
+def test_with_statistics_of_the_batch_a_sample_depends_on_its_batch(
     fresh: Fresh,
 ) -> None:
     out, module, _ = fresh["resnet18"]
-    said = load_file(out / "y.safetensors")
-    assert not torch.allclose(said["pairs"], said["scores"][:2], atol=1e-3)
+    outputs = load_file(out / "y.safetensors")
+    assert not torch.allclose(outputs["pairs"], outputs["scores"][:2], atol=1e-3)
     with pytest.raises(ValueError, match="more than 1 value per channel"):
         module(torch.zeros(1, *SHAPES["resnet18"]))
 
@@ -214,7 +214,7 @@ def test_by_own_batches_a_clients_figure_is_of_its_samples_alone(tmp_path: Path)
 # Whose model.
 
 
-def test_of_local_every_client_has_its_own(tmp_path: Path) -> None:
+def test_local_training_exports_a_model_per_client(tmp_path: Path) -> None:
     task, method = tiny_task(), local(steps=2)
     ran(method, task, tmp_path / "run", per_round=2)
     run = stand(tmp_path / "run", method, task)
@@ -232,7 +232,7 @@ def test_of_local_every_client_has_its_own(tmp_path: Path) -> None:
         assert exported.own_accuracy == pytest.approx(right)
     first, second = (written[client]["0.weight"] for client in took_part)
     assert not torch.equal(first, second)
-    with pytest.raises(ConfigError, match="no global model, every client has its own: name a client"):
+    with pytest.raises(ConfigError, match="no global model, only one model per client: name a client"):
         export(run, tmp_path / "none")
     assert not (tmp_path / "none").exists()
 
@@ -313,7 +313,7 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Si
 
 
 @pytest.mark.parametrize("model", SHAPES)
-def test_a_narrower_clients_program_says_what_its_network_says(
+def test_the_program_of_a_narrower_client_computes_what_its_network_computes(
     model: str, narrow: dict[str, tuple[Path, Simulation, Exported]]
 ) -> None:
     """By the network that clients are trained and evaluated with, which has narrower tensors put into it."""
@@ -341,7 +341,7 @@ def test_a_narrower_network_is_one_that_was_built_narrower(
         assert torch.allclose(load_file(out / "y.safetensors")["scores"], half(run.task.data.test.x), atol=1e-6)
 
 
-def test_a_narrower_networks_static_norms_have_statistics_of_its_own(tmp_path: Path) -> None:
+def test_static_norms_of_a_narrower_network_have_their_own_statistics(tmp_path: Path) -> None:
     task = static_task(OfTraining(8))
     ran(NARROW, task, tmp_path / "run", executor="one-by-one")
     run = stand(tmp_path / "run", NARROW, task)
@@ -351,7 +351,7 @@ def test_a_narrower_networks_static_norms_have_statistics_of_its_own(tmp_path: P
         run.objective.build(run.client_params(1)),
         task.data.train.x,
     )
-    conv = network[0]
+    conv = network.get_submodule("0")
     assert isinstance(conv, nn.Conv2d)
     batches = [conv(batch).mean((0, 2, 3)) for batch in torch.split(x, 8)]
     assert torch.allclose(read["1.running_mean"], torch.stack(batches).mean(0), atol=1e-6)
@@ -420,19 +420,19 @@ def gossamer(line: str) -> Said:
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, str]:
-    """What the commands on the page print, and what it says that they do."""
+    """Output of the commands on the page, and the output that the page shows."""
     home, before = tmp_path_factory.mktemp("page"), Path.cwd()
     (block,) = (body for language, body in BLOCKS if language == "console")
     os.chdir(home)
     try:
-        said = [gossamer(line.removeprefix("$ gossamer ")) for line in block.splitlines() if line.startswith("$")]
+        results = [gossamer(line.removeprefix("$ gossamer ")) for line in block.splitlines() if line.startswith("$")]
     finally:
         os.chdir(before)
-    assert [status for status, _, _ in said] == [0, 0]
-    return home, said[-1][1], block
+    assert [status for status, _, _ in results] == [0, 0]
+    return home, results[-1][1], block
 
 
-def test_the_command_prints_what_the_page_says(page: tuple[Path, str, str]) -> None:
+def test_the_command_prints_what_the_page_shows(page: tuple[Path, str, str]) -> None:
     def shape(line: str) -> str:
         return re.sub(r"\s+", " ", re.sub(r"[\d.]+ (%|kB)", r"# \1", line)).strip()
 
@@ -459,11 +459,11 @@ def test_an_earlier_export_goes(page: tuple[Path, str, str], tmp_path: Path) -> 
     status, out, _ = gossamer(f"export {run} --client 1 --out {tmp_path}")
     assert status == 0
     assert {file.name for file in tmp_path.iterdir()} == {TENSORS, PROGRAM, SPARSE}
-    assert "client 1's own" in out
+    assert "the personalized model of client 1" in out
     status, out, _ = gossamer(f"export {run} --out {tmp_path}")
     assert status == 0
     assert {file.name for file in tmp_path.iterdir()} == {TENSORS, PROGRAM}
-    assert "the global one, after 3 rounds" in out
+    assert "the global model, after 3 rounds" in out
     measured, recorded = re.findall(r"([\d.]+) %", next(line for line in out.splitlines() if line[:8] == "accuracy"))
     assert measured == recorded
 
@@ -491,9 +491,9 @@ def task():
 
 @pytest.fixture
 def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Said]:
-    """Runs of a task in a file, which each test spoils in its own way."""
+    """Runs of a task in a file, which each test damages."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("gossamer.cli.run.write_report", lambda path, data: None)  # which takes longer than the run
+    monkeypatch.setattr("gossamer.cli.launch.try_to_write", lambda path, data: None)  # which takes longer than the run
     (tmp_path / "mine.py").write_text(TASK)
     command = "run fedavg --task mine.py:task --rounds 2 --steps 2 --executor one-by-one --eval-every 3 --out run"
     assert gossamer(command)[0] == 0
@@ -503,7 +503,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Said
 def test_a_task_in_a_file_must_still_be_there(own: Callable[[str], Said]) -> None:
     status, out, _ = own("export run --client 2")
     assert status == 0
-    assert "the global one: client 2 has no other with this method, after 2 rounds" in out
+    assert "the global model: client 2 has no other with this method, after 2 rounds" in out
     Path("mine.py").write_text(TASK + "\nmore = 1\n")
     status, _, err = own("export run")
     assert status == 1
@@ -511,7 +511,7 @@ def test_a_task_in_a_file_must_still_be_there(own: Callable[[str], Said]) -> Non
     Path("mine.py").unlink()
     status, _, err = own("export run")
     assert status == 2
-    assert re.fullmatch(r"gossamer: run was started with \S*mine\.py, which is gone: put it back where it was\n", err)
+    assert re.fullmatch(r"gossamer: run was started with \S*mine\.py, which is missing: restore it\n", err)
     assert not Path("run/export/model.pt2").exists()
 
 
@@ -527,7 +527,7 @@ def test_a_task_in_a_file_must_still_be_there(own: Callable[[str], Said]) -> Non
         ("run --out mine.py/here", 1, "the model is not in mine.py/here"),
     ],
 )
-def test_mistakes_are_told_and_nothing_is_written(
+def test_mistakes_are_reported_and_nothing_is_written(
     own: Callable[[str], Said], words: str, status: int, message: str
 ) -> None:
     found, out, err = own(f"export {words}")
@@ -557,33 +557,34 @@ def test_a_run_without_a_finished_round_has_no_model(
     assert err == "gossamer: new has no finished round yet: there is no model to export\n"
 
 
-def test_local_is_told_to_name_a_client(own: Callable[[str], Said]) -> None:
+def test_an_export_of_local_training_needs_a_client(own: Callable[[str], Said]) -> None:
     line = "run local --task mine.py:task --rounds 1 --steps 2 --per-round 1 --executor one-by-one --out alone"
     assert own(line)[0] == 0
     status, _, err = own("export alone")
     assert status == 2
-    assert err == "gossamer: alone has no global model, every client has its own: name one with --client N\n"
+    assert err == "gossamer: alone has no global model: choose a client with --client N\n"
     (chosen,) = json.loads(Path("alone/metrics.jsonl").read_text())["clients"]
     status, out, _ = own(f"export alone --client {chosen}")
     assert status == 0
-    assert f"client {chosen}'s own, after 1 round of alone" in out
+    assert f"the personalized model of client {chosen}, after 1 round of alone" in out
     assert "as the mean over clients" in out
     status, out, _ = own(f"export alone --client {(chosen + 1) % 5}")
     assert status == 0
-    assert f"as it was built: client {(chosen + 1) % 5} took part in no round" in out
+    assert f"the initial model: client {(chosen + 1) % 5} took part in no round" in out
 
 
 def test_a_run_from_python_is_exported_from_python(tmp_path: Path) -> None:
     ran(fedavg(), tiny_task(), tmp_path / "run")
     status, _, err = gossamer(f"export {tmp_path}/run")
     assert status == 2
-    assert "was started from Python: export it from there, with gossamer.engines.export" in err
+    assert "was started from Python: use gossamer.engines.export there" in err
     with pytest.raises(RunError, match="started with another method"):
         stand(tmp_path / "run", fedavg(lr=0.2), tiny_task())
 
 
 def test_of_a_deployed_run_the_server_has_the_global_model_alone(tmp_path: Path) -> None:
-    from gossamer.cli.request import Request, make_method, make_task
+    from gossamer.cli.build import make_method, make_task
+    from gossamer.cli.request import Request
     from gossamer.engines.flower import Settings
     from gossamer.engines.flower.server import FlowerRun
     from helpers.flower_runs import nodes
@@ -592,9 +593,9 @@ def test_of_a_deployed_run_the_server_has_the_global_model_alone(tmp_path: Path)
     request = Request("fedavg", {"steps": "2"}, clients="4")
     method, task = make_method(request), make_task(request, 0, None)
     settings = Settings(rounds=1, wait=0, deadline=0.05)
-    field = FlowerRun(method, task, settings, LocalGrid(nodes(method, task, tmp_path / "nodes")), request.plain())
-    folder = field.create(tmp_path / "run")
-    result = field.run(folder, lambda record: None)
+    run = FlowerRun(method, task, settings, LocalGrid(nodes(method, task, tmp_path / "nodes")), request.plain())
+    folder = run.create(tmp_path / "run")
+    result = run.run(folder, lambda record: None)
     folder.close()
     status, _, err = gossamer(f"export {tmp_path}/run")
     assert status == 0, err
@@ -602,4 +603,4 @@ def test_of_a_deployed_run_the_server_has_the_global_model_alone(tmp_path: Path)
     assert all(torch.equal(read[name], tensor) for name, tensor in result.model.state_dict().items())
     status, _, err = gossamer(f"export {tmp_path}/run --client 0")
     assert status == 2
-    assert "the run was deployed, and what its clients have is on their machines" in err
+    assert "the run was deployed, and the models of its clients are on their machines" in err

@@ -1,4 +1,4 @@
-"""A deployment through Flower: bit for bit what the simulator computes, whoever comes, goes, dies or forgets."""
+"""A deployment through Flower: bit for bit the simulator's results, also when nodes leave, fail or lose their state."""
 
 import json
 import os
@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+
+from helpers.compare import same
 
 pytest.importorskip("flwr")
 
@@ -29,7 +31,8 @@ from gossamer.engines.flower.messages import data, word
 from gossamer.engines.flower.server import FlowerRun, VoidError
 from gossamer.engines.metrics import Ledger
 from gossamer.parts.codecs import Dense, Eden, Feedback, TopK
-from gossamer.runs.folder import RunFolder, read_metrics, read_server
+from gossamer.runs.folder import RunFolder, read_server
+from gossamer.runs.records import read_metrics
 from gossamer.testing import tiny_task
 from helpers.flower_runs import (
     CLIENTS,
@@ -41,14 +44,13 @@ from helpers.flower_runs import (
     check_parity,
     config,
     deploy,
-    field,
     figures,
+    flower_run,
     ignore,
     messages,
     nodes,
     restarted,
     rewritten,
-    same,
     simulated,
     undisturbed,
 )
@@ -74,8 +76,8 @@ def test_every_method_computes_what_it_computes_in_the_simulator(name: str, tmp_
 
 @pytest.mark.parametrize("name", [name for name, recipe in METHODS.items() if recipe().pooled])
 def test_a_method_that_pools_samples_is_refused(name: str) -> None:
-    with pytest.raises(ConfigError, match="cannot be deployed: its clients are apart"):
-        field(METHODS[name](), TASK, LocalGrid({}))
+    with pytest.raises(ConfigError, match="cannot be deployed: its clients are separate"):
+        flower_run(METHODS[name](), TASK, LocalGrid({}))
 
 
 REMEMBERING = {
@@ -111,7 +113,7 @@ def test_evaluation_comes_as_often_as_asked(tmp_path: Path) -> None:
     assert asked == [round for round in (1, 3, 4) for _ in range(CLIENTS)]
 
 
-# Who is there.
+# Available nodes.
 
 
 class Slow(LocalGrid):
@@ -136,7 +138,7 @@ def expected_cohort(number: int, there: set[int], size: int) -> list[int]:
     return sorted([int(client) for client in order if int(client) in there][:size])
 
 
-def test_a_cohort_comes_from_those_who_are_there(tmp_path: Path) -> None:
+def test_a_cohort_is_drawn_from_available_nodes(tmp_path: Path) -> None:
     """Client 0 comes after two rounds, client 3 leaves after four."""
     everybody = nodes(OWING, TASK, tmp_path)
     grid = LocalGrid({number: everybody[number] for number in NUMBERS[1:]})
@@ -155,7 +157,7 @@ def test_a_cohort_comes_from_those_who_are_there(tmp_path: Path) -> None:
     agree(deployed, simulated(OWING, TASK, cohorts=dict(enumerate(cohorts)), rounds=6, per_round=2), tmp_path)
 
 
-def test_a_round_goes_on_without_those_who_are_not_there(tmp_path: Path) -> None:
+def test_a_round_continues_without_absent_nodes(tmp_path: Path) -> None:
     grid = LocalGrid(nodes(OWING, TASK, tmp_path, [0, 1, 3]))
     deployed = deploy(OWING, TASK, grid, nodes=3)
     assert [record["clients"] for record in deployed.metrics] == [[0, 1, 3]] * 2
@@ -163,8 +165,8 @@ def test_a_round_goes_on_without_those_who_are_not_there(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("method", [OWING, local(steps=2)], ids=["topk", "local"])
-def test_a_client_is_known_by_its_own_number_and_not_by_flowers(method: Method, tmp_path: Path) -> None:
-    """All nodes are started anew after each round, and Flower gives them other numbers."""
+def test_a_client_is_known_by_its_partition_and_not_by_its_node_number(method: Method, tmp_path: Path) -> None:
+    """All nodes restart after each round, and Flower gives them other numbers."""
     grid = LocalGrid(nodes(method, TASK, tmp_path))
 
     def watch(record: dict[str, Any]) -> None:
@@ -178,7 +180,7 @@ def test_a_client_is_known_by_its_own_number_and_not_by_flowers(method: Method, 
 
 
 def failing(handle: Handle, at: int, times: int, train: bool, exchange: int = 0) -> Handle:
-    """A node that does not reply to the orders of a round so many times, with or without having done them."""
+    """A node that leaves several tasks of a round without reply, trained or not."""
     left = times
 
     def answer(message: Message) -> Message | None:
@@ -210,7 +212,7 @@ def test_a_round_with_too_few_replies_is_tried_again_to_the_same_end(
 
 
 def huge(handle: Handle, at: int, times: int) -> Handle:
-    """A node that sends numbers in a round, so many times, which are finite but whose sum is not."""
+    """A node that sends finite numbers with an infinite sum, several times in a round."""
     left = times
 
     def change(reply: Message) -> Message:
@@ -229,7 +231,7 @@ VOID: dict[str, tuple[Method, Callable[[Handle], Handle], str, str]] = {
     "what clients owe": (
         fedavg(steps=2).with_parts(codec=Feedback(Dense())),
         lambda handle: huge(handle, 1, 2),
-        "what came of it is not finite",
+        "the aggregated model is not finite",
         "clients",
     ),
     "what clients hold": (
@@ -256,7 +258,11 @@ def test_a_round_that_does_not_count_leaves_no_trace(
     there = nodes(method, TASK, tmp_path)
     there[NUMBERS[3]] = disturb(there[NUMBERS[3]])
     grid, run = LocalGrid(there), undisturbed(method, TASK, rounds=3)
-    deployed, dropped, train = field(method, TASK, grid, rounds=3, min_replies=1.0), list[list[int]](), FlowerRun.train
+    deployed, dropped, train = (
+        flower_run(method, TASK, grid, rounds=3, min_replies=1.0),
+        list[list[int]](),
+        FlowerRun.train,
+    )
 
     def stores() -> dict[str, State]:
         known = {"clients": deployed.clients, "models": deployed.models}
@@ -294,13 +300,13 @@ def test_after_three_tries_a_run_stops_and_its_folder_resumes(tmp_path: Path) ->
     there = nodes(OWING, TASK, tmp_path)
     there[NUMBERS[2]] = failing(there[NUMBERS[2]], 1, 3, train=True)
     grid = LocalGrid(there)
-    first = field(OWING, TASK, grid, rounds=3, min_replies=0.9)
+    first = flower_run(OWING, TASK, grid, rounds=3, min_replies=0.9)
     with pytest.raises(
-        RunError, match=r"round 2 was tried 3 times.*3 of 4 clients replied, 4 are needed \(client 2: no reply within"
+        RunError, match=r"round 2 was void 3 times.*3 of 4 clients replied, 4 are needed \(client 2: no reply within"
     ):
         begin(first, tmp_path / "run")
     assert len(read_metrics(tmp_path / "run")) == 1
-    second = field(OWING, TASK, grid, rounds=3, min_replies=0.9)
+    second = flower_run(OWING, TASK, grid, rounds=3, min_replies=0.9)
     go_on(second, tmp_path / "run")
     agree(second, undisturbed(OWING, TASK, rounds=3), tmp_path)
 
@@ -315,7 +321,7 @@ def test_enough_replies_make_a_round(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("accumulate", [False, True])
-def test_what_was_retained_and_forgotten_is_told_as_in_the_simulator(accumulate: bool, tmp_path: Path) -> None:
+def test_delivery_is_reported_as_in_the_simulator(accumulate: bool, tmp_path: Path) -> None:
     """Client 0 is lost twice after it trained; client 3 did not get its order, so nothing of it was lost."""
     method = METHODS["onebit-cs"](accumulate=accumulate)
     there = nodes(method, TASK, tmp_path)
@@ -323,16 +329,16 @@ def test_what_was_retained_and_forgotten_is_told_as_in_the_simulator(accumulate:
     there[NUMBERS[3]] = failing(there[NUMBERS[3]], 1, 1, train=False)
     deployed = deploy(method, TASK, LocalGrid(there), rounds=5, min_replies=0.5)
     run = simulated(method, TASK, cohorts={1: [0, 1, 2]}, lost={(1, 0), (2, 0)}, rounds=5)
-    found = [record.get("fates") for record in deployed.metrics]
-    assert found == [record.get("fates") for record in run.metrics]
+    found = [record.get("delivery") for record in deployed.metrics]
+    assert found == [record.get("delivery") for record in run.metrics]
     both = (2, 0) if accumulate else (1, 1)
-    told = {name: [many, 0, 0, 0] for name, many in zip(("retained", "forgotten"), both, strict=True)}
-    assert found == [None, None, None, told, None]
+    counts = {name: [count, 0, 0, 0] for name, count in zip(("retained", "forgotten"), both, strict=True)}
+    assert found == [None, None, None, counts, None]
     assert deployed.metrics[1]["exchanges"] == [{"sent": 2, "lost": 0, "folded": 2}]
 
 
 @pytest.mark.parametrize(("retained", "forgotten"), [(2, 0), (1, 1), (-1, 0), (0, -1), (None, 0)])
-def test_a_reply_that_tells_of_more_lost_messages_than_there_can_be_is_refused(
+def test_a_reply_with_an_impossible_count_of_lost_messages_is_refused(
     retained: int | None, forgotten: int, tmp_path: Path
 ) -> None:
     there = nodes(OWING, TASK, tmp_path)
@@ -414,10 +420,10 @@ def test_a_server_that_died_resumes_to_the_same_end(
     method, options = REMEMBERING[name], {"rounds": 5, "per_round": 3, "seed": 1, "eval_every": 2}
     grid = LocalGrid(nodes(method, TASK, tmp_path))
     with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        die(tmp_path / "run", patch, field(method, TASK, grid, **options), grid)
+        die(tmp_path / "run", patch, flower_run(method, TASK, grid, **options), grid)
     if damaged:
         flip(tmp_path / "run/checkpoints/3/server.safetensors")
-    second = field(method, TASK, LocalGrid(restarted(method, TASK, tmp_path)), **options)
+    second = flower_run(method, TASK, LocalGrid(restarted(method, TASK, tmp_path)), **options)
     warnings = go_on(second, tmp_path / "run")
     assert len(warnings) == damaged
     run = undisturbed(method, TASK, **options)
@@ -431,8 +437,8 @@ def test_a_server_that_died_resumes_to_the_same_end(
 
 
 def test_a_finished_run_resumes_to_itself_without_any_node(tmp_path: Path) -> None:
-    begin(field(OWING, TASK, LocalGrid(nodes(OWING, TASK, tmp_path))), tmp_path / "run")
-    again = field(OWING, TASK, LocalGrid({}))
+    begin(flower_run(OWING, TASK, LocalGrid(nodes(OWING, TASK, tmp_path))), tmp_path / "run")
+    again = flower_run(OWING, TASK, LocalGrid({}))
     go_on(again, tmp_path / "run")
     assert same(again.server, undisturbed(OWING, TASK).server)
 
@@ -466,7 +472,7 @@ def strangers(path: Path) -> None:
 @pytest.mark.parametrize("name", ["topk", "local"])
 def test_a_node_that_forgot_is_named_and_starts_over(name: str, damage: Any, tmp_path: Path) -> None:
     method, lost = REMEMBERING[name], 1
-    deployed = field(method, TASK, LocalGrid(nodes(method, TASK, tmp_path)), rounds=4)
+    deployed = flower_run(method, TASK, LocalGrid(nodes(method, TASK, tmp_path)), rounds=4)
 
     def watch(record: dict[str, Any]) -> None:
         if record["round"] == 2:
@@ -479,7 +485,7 @@ def test_a_node_that_forgot_is_named_and_starts_over(name: str, damage: Any, tmp
     deployed.run(None, watch)
     (failure,) = deployed.metrics[2]["failures"]
     assert failure["client"] == lost
-    assert "remembers" in failure["reason"]
+    assert "the state of client" in failure["reason"]
     assert [record["failures"] for record in deployed.metrics if record["round"] != 3] == [[]] * 3
     agree(deployed, simulated(method, TASK, forget, cohorts={2: [0, 2, 3]}, rounds=4), tmp_path)
     (entry,) = Journal(tmp_path, deployed.about["id"], lost).entries()
@@ -489,7 +495,7 @@ def test_a_node_that_forgot_is_named_and_starts_over(name: str, damage: Any, tmp
 def test_a_node_that_forgot_before_it_was_ever_folded_needs_nothing(tmp_path: Path) -> None:
     there = nodes(OWING, TASK, tmp_path)
     there[NUMBERS[1]] = failing(there[NUMBERS[1]], 0, 1, train=True)
-    deployed = field(OWING, TASK, LocalGrid(there))
+    deployed = flower_run(OWING, TASK, LocalGrid(there))
 
     def watch(record: dict[str, Any]) -> None:
         if record["round"] == 1:
@@ -523,7 +529,7 @@ def test_nodes_with_their_own_samples_alone_compute_the_same(name: str, tmp_path
         assert record["loss"] > 0
 
 
-def test_a_server_with_test_samples_uses_its_own(tmp_path: Path) -> None:
+def test_a_server_with_test_samples_uses_them(tmp_path: Path) -> None:
     test = TASK.data.test
     server = Task.own(TASK.model, test=(test.x, test.y), client=None, clients=CLIENTS)
     deployed = deploy(OWING, server, LocalGrid(nodes(OWING, own_task, tmp_path)))
@@ -558,16 +564,16 @@ def test_a_task_may_be_made_of_the_machines_settings(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("task", "said"),
+    ("task", "reason"),
     [
-        (lambda client, settings, more: TASK, "a machine's settings at most, this one takes 3 things"),
+        (lambda client, settings, more: TASK, "a machine's settings, this one takes 3 arguments"),
         (lambda: TASK.data, "must be a gossamer.Task or a function that returns one, got Data"),
     ],
 )
-def test_a_function_that_makes_no_task_is_refused(task: Any, said: str, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_a_function_that_makes_no_task_is_refused(task: Any, reason: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=reason):
         start(server_app(OWING, task, 2), LocalGrid({}), {"out": str(tmp_path / "run")})
-    with pytest.raises(RunError, match=said):
+    with pytest.raises(RunError, match=reason):
         deploy(OWING, TASK, LocalGrid(nodes(OWING, task, tmp_path)))
 
 
@@ -598,7 +604,7 @@ def interrupt(*args: Any) -> None:
 
 def test_a_deployed_run_is_looked_at_as_any_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     grid, out = LocalGrid(nodes(OWING, TASK, tmp_path)), tmp_path / "run"
-    begin(field(OWING, TASK, grid, name="sparse"), out)
+    begin(flower_run(OWING, TASK, grid, name="sparse"), out)
     assert main(["show", "--json", str(out)]) == 0
     shown = json.loads(capsys.readouterr().out)
     assert (shown["method"], shown["rounds"], shown["state"]) == ("sparse", 2, "finished")
@@ -611,7 +617,7 @@ def test_a_deployed_run_is_looked_at_as_any_other(tmp_path: Path, capsys: pytest
 
 
 class Pieces(nn.Module):
-    """A linear layer in so many pieces; the same number of parameters, whatever their number."""
+    """A linear layer in several pieces, with the same number of parameters."""
 
     def __init__(self, pieces: int) -> None:
         super().__init__()
@@ -625,7 +631,7 @@ class Pieces(nn.Module):
 def test_what_flower_adds_does_not_depend_on_the_number_of_tensors(tmp_path: Path) -> None:
     added = []
     for pieces in (1, 2, 6):
-        task = Task(lambda pieces=pieces: Pieces(pieces), TASK.data, TASK.split)
+        task = Task(partial(Pieces, pieces), TASK.data, TASK.split)
         grid = LocalGrid(nodes(fedavg(steps=1), task, tmp_path))
         for record in deploy(fedavg(steps=1), task, grid).metrics:
             added.append(record["bytes_flower"])

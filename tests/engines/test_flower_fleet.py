@@ -1,10 +1,12 @@
-"""Who may take part in a deployment, what is too large for it, and how it is set."""
+"""Nodes of a deployment, the limits on message sizes, and settings."""
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
+
+from helpers.compare import same
 
 pytest.importorskip("flwr")
 
@@ -24,11 +26,10 @@ from helpers.flower_runs import (
     app,
     config,
     deploy,
-    field,
+    flower_run,
     ignore,
     nodes,
     rewritten,
-    same,
     simulated,
 )
 from helpers.local_grid import Handle, LocalGrid, node
@@ -43,15 +44,15 @@ def _no_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fleet, "HELLO", 0.02)
 
 
-def test_a_run_says_how_many_came_and_how_many_were_needed(tmp_path: Path) -> None:
+def test_a_run_reports_the_numbers_of_nodes_present_and_needed(tmp_path: Path) -> None:
     grid = LocalGrid(nodes(METHOD, TASK, tmp_path, [0, 3]))
-    with pytest.raises(RunError, match=r"2 of 4 clients were there after 0 s: start more SuperNodes, or ask for fewer"):
+    with pytest.raises(RunError, match=r"2 of 4 clients were connected after 0 s: start more SuperNodes, or use fewer"):
         deploy(METHOD, TASK, grid)
-    with pytest.raises(RunError, match=r"2 of 3 clients were there after 0.01 s"):
+    with pytest.raises(RunError, match=r"2 of 3 clients were connected after 0.01 s"):
         deploy(METHOD, TASK, grid, nodes=3, per_round=1, wait=0.01)
 
 
-def test_a_run_waits_for_those_who_come_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_waits_for_late_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     everybody, looks = nodes(METHOD, TASK, tmp_path), 0
     grid = LocalGrid(everybody)
 
@@ -70,7 +71,7 @@ def test_a_run_that_loses_too_many_nodes_stops(tmp_path: Path) -> None:
     def watch(record: dict[str, Any]) -> None:
         grid.nodes = {NUMBERS[0]: grid.nodes[NUMBERS[0]]}
 
-    with pytest.raises(RunError, match="1 of 2 clients were there"):
+    with pytest.raises(RunError, match="1 of 2 clients were connected"):
         deploy(METHOD, TASK, grid, watch)
 
 
@@ -95,11 +96,11 @@ def stranger(method: Any, task: Any, home: Path, **more: Any) -> Handle:
 def misfits(home: Path) -> dict[str, tuple[Handle, str]]:
     other_net = Task(lambda: nn.Linear(6, 3), TASK.data, TASK.split)
     unnamed = {"state-dir": str(home)}
-    said = altered(stranger(METHOD, TASK, home), lambda r: rewritten(r, samples=None), MessageType.QUERY, [0])
+    unsized = altered(stranger(METHOD, TASK, home), lambda r: rewritten(r, samples=None), MessageType.QUERY, [0])
     return {
         "another client's number": (
             stranger(METHOD, TASK, home, **{"partition-id": 1}),
-            f"it says that it is client 1, and so does node {NUMBERS[1]}",
+            f"it claims to be client 1, as does node {NUMBERS[1]}",
         ),
         "another method": (stranger(fedavg(steps=2), TASK, home), "it has another method than the server"),
         "another model": (stranger(METHOD, other_net, home), "it has another model than the server"),
@@ -107,28 +108,28 @@ def misfits(home: Path) -> dict[str, tuple[Handle, str]]:
         "no number": (stranger(METHOD, TASK, home, **{"partition-id": "3"}), "got partition-id='3'"),
         "out of its range": (
             stranger(METHOD, TASK, home, **{"partition-id": 4}),
-            "partition-id is 4, but the task has 4 clients, from 0 on",
+            "partition-id is 4, but the task has 4 clients, numbered from 0",
         ),
         "below its range": (stranger(METHOD, TASK, home, **{"partition-id": -1}), "partition-id is -1"),
         "out of the server's range": (
             stranger(METHOD, tiny_task(9), home, **{"partition-id": 8}),
-            "it says that it is client 8, of 4",
+            "it claims to be client 8, of 4",
         ),
         "no samples": (stranger(METHOD, without_samples(), home), "client 3 has no training samples"),
         "no answer": (silent, "no reply within"),
-        "no figures": (said, "no int called 'samples'"),
+        "no figures": (unsized, "no int called 'samples'"),
     }
 
 
 @pytest.mark.parametrize("name", misfits(Path()))
 def test_a_node_that_does_not_fit_is_refused_and_the_others_go_on(name: str, tmp_path: Path) -> None:
-    handle, said = misfits(tmp_path)[name]
+    handle, reason = misfits(tmp_path)[name]
     grid = LocalGrid({**nodes(METHOD, TASK, tmp_path, [0, 1, 2]), 999: handle})
     with pytest.raises(RunError) as stopped:
         deploy(METHOD, TASK, grid)
-    assert "3 of 4 clients were there" in str(stopped.value)
+    assert "3 of 4 clients were connected" in str(stopped.value)
     assert "node 999 was refused: " in str(stopped.value)
-    assert said in str(stopped.value)
+    assert reason in str(stopped.value)
     deployed = deploy(METHOD, TASK, grid, nodes=3, rounds=1)
     assert deployed.metrics[0]["clients"] == [0, 1, 2]
     assert same(deployed.server, simulated(METHOD, TASK, cohorts={0: [0, 1, 2]}, rounds=1).server)
@@ -170,7 +171,7 @@ def test_an_order_that_flower_cannot_carry_is_not_sent(tmp_path: Path, monkeypat
 def test_a_reply_that_flower_cannot_carry_is_not_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     method = METHOD.with_parts(down=Eden(1))
     grid = LocalGrid(nodes(method, TASK, tmp_path))
-    run = field(method, TASK, grid, rounds=1)
+    run = flower_run(method, TASK, grid, rounds=1)
     monkeypatch.setattr(messages, "LIMIT", 300)
     with pytest.raises(RunError, match=r"client 0: the message has 38\d bytes, and Flower carries at most 300"):
         run.run(None, ignore)
@@ -201,13 +202,13 @@ def test_settings_out_of_range_are_listed_all_at_once() -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 def test_settings_must_be_finite(name: str, value: float) -> None:
     with pytest.raises(ConfigError, match=name):
-        Settings(**{name: value})
+        Settings(**cast(Any, {name: value}))
 
 
 def test_settings_are_read_from_a_runs_configuration() -> None:
     usual = Settings(rounds=7, wait=60)
-    said = {"per-round": 3, "eval-every": 2, "deadline": 5, "wait": 2.5, "resume": True, "out": "here", "mine": 1}
-    given = usual.given(said)
+    config_ = {"per-round": 3, "eval-every": 2, "deadline": 5, "wait": 2.5, "resume": True, "out": "here", "mine": 1}
+    given = usual.given(config_)
     assert given == Settings(rounds=7, per_round=3, eval_every=2, deadline=5.0, wait=2.5, resume=True, out="here")
     assert usual.given({}) == usual
     with pytest.raises(ConfigError, match="per_round must not be negative, got -3"):
@@ -223,11 +224,11 @@ def test_settings_of_a_wrong_type_are_listed_all_at_once() -> None:
 
 def test_a_cohort_larger_than_there_are_clients_is_refused() -> None:
     with pytest.raises(ConfigError, match="per_round is 5, but there are only 4 clients"):
-        field(METHOD, TASK, LocalGrid({}), per_round=5)
+        flower_run(METHOD, TASK, LocalGrid({}), per_round=5)
 
 
 def test_a_share_of_replies_is_counted_without_rounding_up_by_mistake() -> None:
     """0.28 of 25 clients are 7 of them, though 0.28 * 25 is a little more than 7 in floats."""
     assert math.ceil(0.28 * 25) == 8
-    with pytest.raises(RunError, match="0 of 7 clients were there"):
-        field(METHOD, tiny_task(25), LocalGrid({}), min_replies=0.28).cohort(0, Ledger())
+    with pytest.raises(RunError, match="0 of 7 clients were connected"):
+        flower_run(METHOD, tiny_task(25), LocalGrid({}), min_replies=0.28).cohort(0, Ledger())

@@ -64,7 +64,7 @@ def test_a_file_is_private_before_it_has_any_content(tmp_path: Path, monkeypatch
     assert at_first == {"node": (0o600, 0), "node.pub": (0o644, 0)}
 
 
-def test_the_certificate_has_every_name_once_and_says_how_long_it_holds(authority: Path) -> None:
+def test_the_certificate_has_every_name_once_and_a_limited_time(authority: Path) -> None:
     certificate = x509.load_pem_x509_certificate((authority / "server.pem").read_bytes())
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["localhost", "fl.example.org"]
@@ -118,7 +118,7 @@ def test_a_node_key_is_what_ssh_keygen_makes(tmp_path: Path) -> None:
 
 def test_nothing_is_written_over(authority: Path, tmp_path: Path) -> None:
     before = {path: path.read_bytes() for path in authority.iterdir()}
-    with pytest.raises(ConfigError, match=r"server\.key.* exists: choose another place"):
+    with pytest.raises(ConfigError, match=r"server\.key.* exists: choose another folder"):
         credentials.authority(authority, [])
     (tmp_path / "node.pub").write_text("mine")
     with pytest.raises(ConfigError, match=r"node\.pub exists"):

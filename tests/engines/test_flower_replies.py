@@ -1,4 +1,4 @@
-"""Nothing that a node says is trusted: what does not fit is refused with a reason, and the round goes on without it."""
+"""Replies are untrusted: a wrong one is refused with a reason, and the round continues without it."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -51,10 +51,10 @@ def lied_to(change: Callable[[Message], Message | None], home: Path) -> FlowerRu
     return deploy(METHOD, UNTESTED, LocalGrid(there))
 
 
-def check_refused(deployed: FlowerRun, without: Reference, said: str, home: Path) -> None:
+def check_refused(deployed: FlowerRun, without: Reference, reason: str, home: Path) -> None:
     (failure,) = deployed.metrics[ROUND]["failures"]
     assert failure["client"] == LIAR
-    assert said in failure["reason"]
+    assert reason in failure["reason"]
     assert deployed.metrics[0]["failures"] == []
     agree(deployed, without, home)
 
@@ -63,7 +63,7 @@ def check_refused(deployed: FlowerRun, without: Reference, said: str, home: Path
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "reason"),
     [
         ({"run": "another"}, "another run"),
         ({"round": 0}, "another round: expected 1, got 0"),
@@ -83,8 +83,8 @@ def check_refused(deployed: FlowerRun, without: Reference, said: str, home: Path
     ],
     ids=str,
 )
-def test_words_that_do_not_fit(words: dict[str, Any], said: str, without: Reference, tmp_path: Path) -> None:
-    check_refused(lied_to(lambda reply: rewritten(reply, **words), tmp_path), without, said, tmp_path)
+def test_words_that_do_not_fit(words: dict[str, Any], reason: str, without: Reference, tmp_path: Path) -> None:
+    check_refused(lied_to(lambda reply: rewritten(reply, **words), tmp_path), without, reason, tmp_path)
 
 
 def test_no_words_at_all(without: Reference, tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_a_reason_without_end_is_cut(without: Reference, tmp_path: Path) -> None
 # What is wrong with the message.
 
 
-def with_payload(change: Callable[[dict[str, torch.Tensor]], None]) -> Callable[[bytes], bytes]:
+def with_payload(change: Callable[[dict[str, torch.Tensor]], object]) -> Callable[[bytes], bytes]:
     """A message whose payload was changed before it was packed: all else about it is right."""
 
     def lie(sent: bytes) -> bytes:
@@ -139,7 +139,7 @@ def bit_flipped(sent: bytes) -> bytes:
 
 
 def boasting(sent: bytes) -> bytes:
-    """A message whose table says that a short array is long."""
+    """A message whose table declares a short array as long."""
     head = wire.unpack(sent).head
     table = b"\x06values\x08\xff\xff\xff\x7f"
     return bytes(wire.address(head, wire.Body(table, 1, wire.checksum(table), {})))
@@ -150,7 +150,7 @@ def nan(name: str) -> Callable[[dict[str, torch.Tensor]], None]:
 
 
 @pytest.mark.parametrize(
-    ("lie", "said"),
+    ("lie", "reason"),
     [
         (with_head(round=0), "another round: expected 1, got 0"),
         (with_head(client=1), "another client: expected 2, got 1"),
@@ -171,11 +171,13 @@ def nan(name: str) -> Callable[[dict[str, torch.Tensor]], None]:
         (with_payload(nan("rest.values")), "not finite"),
         (with_payload(lambda payload: payload.pop("values")), "expected"),
         (with_payload(lambda payload: payload.update(values=payload["values"][1:])), "expected"),
-        (with_payload(lambda payload: payload.update({"@more": torch.ones(1)})), "a section that nobody reads: more"),
+        (with_payload(lambda payload: payload.update({"@more": torch.ones(1)})), "a section that no part reads: more"),
         (boasting, "the table says"),
     ],
 )
-def test_messages_that_do_not_fit(lie: Callable[[bytes], bytes], said: str, without: Reference, tmp_path: Path) -> None:
+def test_messages_that_do_not_fit(
+    lie: Callable[[bytes], bytes], reason: str, without: Reference, tmp_path: Path
+) -> None:
     lies: list[bytes] = []
 
     def change(reply: Message) -> Message:
@@ -183,13 +185,13 @@ def test_messages_that_do_not_fit(lie: Callable[[bytes], bytes], said: str, with
         return rewritten(reply, lies[0])
 
     deployed = lied_to(change, tmp_path)
-    check_refused(deployed, without, said, tmp_path)
+    check_refused(deployed, without, reason, tmp_path)
     arrived = sum(len(without.messages["up", ROUND, client]) for client in range(CLIENTS) if client != LIAR)
     assert sum(deployed.metrics[ROUND]["bytes_up"].values()) == arrived + len(lies[0]), "what came is what is counted"
 
 
 @pytest.mark.parametrize(
-    ("message", "said"),
+    ("message", "reason"),
     [
         ((ROUND, 0), "trained on 5 samples, but the client has 21"),
         ((ROUND - 1, LIAR), "another round: expected 1, got 0"),
@@ -197,10 +199,10 @@ def test_messages_that_do_not_fit(lie: Callable[[bytes], bytes], said: str, with
     ids=["another client's", "an earlier one"],
 )
 def test_a_message_that_was_seen_before(
-    message: tuple[int, int], said: str, honest: Reference, without: Reference, tmp_path: Path
+    message: tuple[int, int], reason: str, honest: Reference, without: Reference, tmp_path: Path
 ) -> None:
     deployed = lied_to(lambda reply: rewritten(reply, honest.messages["up", *message]), tmp_path)
-    check_refused(deployed, without, said, tmp_path)
+    check_refused(deployed, without, reason, tmp_path)
 
 
 def test_a_whole_reply_of_an_earlier_round_that_comes_again(without: Reference, tmp_path: Path) -> None:
@@ -246,11 +248,11 @@ def test_nothing_but_an_empty_reply(without: Reference, tmp_path: Path) -> None:
     check_refused(lied_to(change, tmp_path), without, "no str called 'run'", tmp_path)
 
 
-# What Flower says instead of a reply.
+# Errors of Flower in place of a reply.
 
 
-@pytest.mark.parametrize(("error", "said"), [(Error(2, "no such app"), "no such app"), (Error(42), "42")])
-def test_an_error_of_flower(error: Error, said: str, without: Reference, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("error", "reason"), [(Error(2, "no such app"), "no such app"), (Error(42), "42")])
+def test_an_error_of_flower(error: Error, reason: str, without: Reference, tmp_path: Path) -> None:
     there = nodes(METHOD, UNTESTED, tmp_path)
     handle = there[NUMBERS[LIAR]]
 
@@ -261,7 +263,7 @@ def test_an_error_of_flower(error: Error, said: str, without: Reference, tmp_pat
 
     there[NUMBERS[LIAR]] = answer
     deployed = deploy(METHOD, UNTESTED, LocalGrid(there))
-    check_refused(deployed, without, f"Flower says: {said}", tmp_path)
+    check_refused(deployed, without, f"Flower reports: {reason}", tmp_path)
 
 
 def test_no_reply(without: Reference, tmp_path: Path) -> None:
@@ -277,7 +279,7 @@ def test_a_message_that_the_superlink_does_not_take(tmp_path: Path) -> None:
 
     deployed = deploy(METHOD, TASK, Choosy(nodes(METHOD, TASK, tmp_path)))
     assert [record["failures"][0]["client"] for record in deployed.metrics] == [1, 1]
-    assert "did not take the message" in deployed.metrics[0]["failures"][0]["reason"]
+    assert "did not accept the message" in deployed.metrics[0]["failures"][0]["reason"]
     agree(deployed, simulated(METHOD, TASK, cohorts={0: [0, 2, 3], 1: [0, 2, 3]}), tmp_path)
 
 
@@ -289,7 +291,7 @@ def test_a_reply_to_a_question_that_was_not_asked_is_not_read(tmp_path: Path) ->
     agree(deploy(METHOD, TASK, Talkative(nodes(METHOD, TASK, tmp_path))), simulated(METHOD, TASK), tmp_path)
 
 
-# What is said about how good a model is.
+# Evaluation replies.
 
 
 def evaluated(task: Task, server: Task, home: Path, **words: Any) -> dict[str, Any]:
@@ -326,7 +328,7 @@ def test_figures_that_do_not_fit_are_left_out(words: dict[str, Any], tmp_path: P
 @pytest.mark.parametrize(
     "words", [{"loss": float("nan")}, {"loss": float("inf")}, {"accuracy": 7.0}, {"accuracy": float("nan")}], ids=str
 )
-def test_one_node_cannot_spoil_the_mean_of_what_nodes_say(words: dict[str, Any], tmp_path: Path) -> None:
+def test_one_node_cannot_spoil_the_mean_of_evaluations(words: dict[str, Any], tmp_path: Path) -> None:
     server = Task.own(TASK.model, client=None, clients=CLIENTS)
     record = evaluated(TASK, server, tmp_path, **words)
     assert [failure["client"] for failure in record["evaluation_failures"]] == [LIAR]

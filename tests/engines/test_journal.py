@@ -1,4 +1,4 @@
-"""What a node remembers, against the obvious: that memory lies beside the server's state and is saved with it."""
+"""Client states on nodes, against a reference that stores them with the server's state."""
 
 import os
 import tempfile
@@ -18,7 +18,7 @@ from gossamer.core.types import State
 from gossamer.engines.flower.journal import NEVER, Journal, JournalEntry, OutOfStepError
 
 Chain = tuple[tuple[int, bool], ...]
-"""A memory that tells how it came about: each round that the client did, and whether its message arrived."""
+"""A client state that lists its history: each round of the client, and whether its message arrived."""
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,7 @@ def order(book: Journal, number: int, known: int, anew: bool = False) -> Chain:
     return chain(state)
 
 
-# Nothing is lost but messages, and whoever takes part in a round does so when it is done again.
+# Only messages are lost, and a repeated round has the same cohort.
 
 Delivery = Literal["folded", "lost", "again", "killed", "damaged"]
 DELIVERY: tuple[Delivery, ...] = ("folded", "lost", "again", "killed", "damaged")
@@ -134,23 +134,21 @@ def test_a_server_set_back_further_than_is_remembered_is_out_of_step() -> None:
 # One by one.
 
 
-def test_a_node_that_lost_its_disk_is_out_of_step_until_it_is_told_to_start_over() -> None:
+def test_a_node_that_lost_its_disk_is_out_of_step_until_it_starts_over() -> None:
     with journal() as book:
         order(book, 0, NEVER)
         book.forget()
-        with pytest.raises(
-            OutOfStepError, match="client 3 remembers rounds: none; the server has last folded: round 1"
-        ):
+        with pytest.raises(OutOfStepError, match="client 3 has rounds: none; last aggregated round: 1"):
             book.recall(1, 0, settle)
         assert order(book, 1, NEVER, anew=True) == ()
         assert order(book, 2, 1) == ((1, True),)
 
 
-def test_memory_that_the_server_knows_nothing_of_is_out_of_step() -> None:
+def test_client_state_unknown_to_the_server_is_out_of_step() -> None:
     with journal() as book:
         for number, known in ((0, NEVER), (1, 0), (2, 1)):
             order(book, number, known)
-        with pytest.raises(OutOfStepError, match="client 3 remembers rounds: 2, 3; the server has last folded: none"):
+        with pytest.raises(OutOfStepError, match="client 3 has rounds: 2, 3; last aggregated round: none"):
             book.recall(3, NEVER, settle)
 
 
@@ -177,7 +175,7 @@ def test_a_damaged_journal_is_not_read(damage: object) -> None:
         order(book, 0, NEVER)
         order(book, 1, 0)
         book.path.write_bytes(damage(book.path.read_bytes()))  # type: ignore[operator]
-        with pytest.raises(OutOfStepError, match="what client 3 remembers cannot be read"):
+        with pytest.raises(OutOfStepError, match="the state of client 3 cannot be read"):
             book.recall(2, 1, settle)
         assert order(book, 2, NEVER, anew=True) == ()
 

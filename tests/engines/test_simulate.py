@@ -1,4 +1,4 @@
-"""The simulator: what a run computes, whatever order things come in and whoever fails."""
+"""The simulator: results of runs, in any order of arrival and with failures."""
 
 import traceback
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -43,9 +43,10 @@ from gossamer.engines.client import ClientTask, TaskOutcome
 from gossamer.engines.executors import OneByOne
 from gossamer.engines.inbox import ClientReply, Inbox
 from gossamer.engines.simulate import Simulation
-from gossamer.runs.folder import read_metrics
+from gossamer.runs.records import read_metrics
 from gossamer.tasks.objective import Objective
 from gossamer.testing import tiny_task
+from helpers.tasks import Fragile
 
 
 def final(result: Any) -> dict[str, list[float]]:
@@ -58,11 +59,11 @@ def gradient_descent(task: Task, lr: float, steps: int, seed: int = 0) -> nn.Mod
     x, y = (t[torch.from_numpy(task.split.train_index)] for t in (task.data.train.x, task.data.train.y))
     for _ in range(steps):
         module.zero_grad()
-        nn.functional.cross_entropy(module(x), y).backward()  # type: ignore[no-untyped-call]
+        nn.functional.cross_entropy(module(x), y).backward()
         with torch.no_grad():
             for parameter in module.parameters():
                 assert parameter.grad is not None
-                parameter -= lr * parameter.grad
+                parameter.sub_(lr * parameter.grad)
     return module
 
 
@@ -101,7 +102,7 @@ def in_order(places: list[int]) -> Any:
     class InOrder(OneByOne):
         def run(self, orders: Iterable[ClientTask]) -> Iterator[TaskOutcome]:
             waiting = list(orders)
-            return super().run(waiting[place] for place in places)
+            return super().run(waiting[index] for index in places)
 
     return InOrder
 
@@ -116,7 +117,7 @@ def test_the_order_of_arrival_does_not_matter(places: list[int], monkeypatch: py
     assert [r["loss"] for r in shuffled.metrics] == [r["loss"] for r in reference.metrics]
 
 
-def test_an_inbox_hands_on_in_client_order_and_waits_for_nobody_who_will_not_come() -> None:
+def test_an_inbox_delivers_in_client_order_and_skips_failed_clients() -> None:
     got: list[tuple[int, ClientReply]] = []
     inbox = Inbox([2, 5, 9], lambda client, reply: got.append((client, reply)))
     first, never, last = ClientReply(Frame(b"a")), ClientReply(), ClientReply(Frame(b"c"))
@@ -271,7 +272,7 @@ def test_injected_failures_are_named_and_the_rest_goes_on() -> None:
     failed = sum(len(r["failures"]) for r in records)
     assert 10 < failed < 55
     record = records[0]
-    assert all(f["reason"] == "failed as asked (failure rate)" for f in record["failures"])
+    assert all(f["reason"] == "simulated failure (failure_rate)" for f in record["failures"])
     entries = record["bytes_down"]["down.values"] // 20
     assert record["bytes_up"]["codec.values"] == entries * (20 - len(record["failures"])), "who fails sends nothing"
 
@@ -284,20 +285,6 @@ def test_all_failing_as_asked_changes_nothing_and_goes_on(per_round: int) -> Non
     start = Objective(task, "cpu", key(0)).initial()
     assert all(torch.equal(result.model.state_dict()[n], start[n]) for n in start)
     assert result.metrics[-1]["train_loss"] is None
-
-
-class Fragile(nn.Module):
-    """Fails whenever it meets a sample with a large first feature in training."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.Linear(2, 2)
-
-    def forward(self, x: Tensor) -> Tensor:
-        if self.training and (x[:, 0] > 5).any():
-            raise ValueError("sensor broken")
-        out: Tensor = self.layer(x)
-        return out
 
 
 def fragile_task(broken: slice) -> Task:
@@ -325,7 +312,7 @@ def test_a_round_in_which_everybody_fails_for_one_reason_ends_the_run_at_once(ex
     assert isinstance(cause, ValueError)
     assert str(cause) == "sensor broken"
     where = "".join(traceback.format_exception(cause))
-    assert "in forward" in where, "where it happened is told"
+    assert "in forward" in where, "the place of the error is reported"
     notes = getattr(cause, "__notes__", [])
     if executor == "side-by-side":
         (note,) = notes
@@ -343,13 +330,13 @@ class UnsendableError(Exception):
 
 
 class Unsent(SGD):
-    """Fails with an error of its own."""
+    """Fails with a custom error."""
 
     def step(self, *args: Any) -> Any:
         raise UnsendableError("no", "way")
 
 
-def test_a_cause_that_cannot_be_sent_is_told_in_words() -> None:
+def test_a_cause_that_cannot_be_pickled_is_reported_as_text() -> None:
     with pytest.raises(RunError, match="all 5 clients failed in round 1: UnsendableError: no way") as stopped:
         simulate(compose(Full(), Unsent()), tiny_task(), rounds=2, executor="side-by-side")
     assert isinstance(stopped.value.__cause__, RuntimeError)
@@ -371,7 +358,7 @@ def test_messages_that_are_all_refused_end_the_run_too(monkeypatch: pytest.Monke
 
 @dataclass(frozen=True)
 class Sick(SGD):
-    """Fails from some round on, all clients alike or each with another reason, until it is cured.
+    """Fails starting at some round, with one reason for all clients or one each, until it is repaired.
 
     sick: the first round in which it fails
     alike: whether all clients fail for the same reason
@@ -439,16 +426,16 @@ def test_what_was_staged_before_an_interruption_is_forgotten(monkeypatch: pytest
     run, whole = (Simulation(method, tiny_task(), Options(rounds=2)) for _ in range(2))
     run.round(0, None)
     before = {client: run.clients.get(client) for client in run.clients.known()}
-    carry, folded = Simulation.carry, list[int]()
+    send_upload, folded = Simulation.send_upload, list[int]()
 
     def stopping(self: Simulation, order: ClientTask, *rest: Any) -> ClientReply:
         if len(folded) == 2:
             raise KeyboardInterrupt
         folded.append(order.clock.client)
-        return carry(self, order, *rest)
+        return send_upload(self, order, *rest)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Simulation, "carry", stopping)
+        patched.setattr(Simulation, "send_upload", stopping)
         with pytest.raises(KeyboardInterrupt):
             run.round(1, None)
     assert folded == [0, 1]
@@ -471,7 +458,7 @@ def test_everybody_failing_for_various_reasons_stops_a_run_after_three_rounds_in
     assert [f["client"] for f in seen[-1]["failures"]] == [0, 1, 2, 3, 4]
 
 
-def test_a_run_that_got_over_such_a_round_ends_and_tells_of_it(cure: Callable[[bool], None]) -> None:
+def test_a_run_that_recovered_from_such_a_round_completes_and_reports_it(cure: Callable[[bool], None]) -> None:
     seen: list[Any] = []
 
     def watch(record: dict[str, Any]) -> None:
@@ -484,9 +471,9 @@ def test_a_run_that_got_over_such_a_round_ends_and_tells_of_it(cure: Callable[[b
 
 
 def test_a_failure_that_was_asked_for_and_a_lost_message_are_no_reason_to_stop() -> None:
-    """Whoever is left fails, for one reason, in every round."""
+    """All remaining clients fail in every round, for one reason."""
     asked = simulate(fedavg(), fragile_task(slice(0, 4)), rounds=5, failure_rate=0.7).metrics
-    assert all("failed as asked (failure rate)" in [f["reason"] for f in record["failures"]] for record in asked)
+    assert all("simulated failure (failure_rate)" in [f["reason"] for f in record["failures"]] for record in asked)
     assert any("ValueError: sensor broken" in [f["reason"] for f in record["failures"]] for record in asked)
     lost = simulate(fedavg(), fragile_task(slice(0, 2)), rounds=5, channel=Lossy(1.0)).metrics
     assert [([f["client"] for f in record["failures"]], record["lost"]) for record in lost] == [([0, 1], [2, 3])] * 5
@@ -500,7 +487,7 @@ def test_training_that_diverges_is_refused_not_averaged() -> None:
     assert seen[0]["accuracy"] is not None, "the model stays what it was"
 
 
-def test_a_global_model_that_overflows_ends_the_run_and_says_why(tmp_path: Path) -> None:
+def test_a_global_model_that_overflows_ends_the_run_with_a_reason(tmp_path: Path) -> None:
     """Every change is finite, and their sum is not: the round does not count, and those before are kept."""
     task, seen, lr = tiny_task(), list[Any](), 3e38
     with pytest.raises(RunError, match=r"global model is not finite after round 1: .* smaller learning rate \(--lr"):
@@ -538,7 +525,7 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
         Task.of(Fragile, (x, y[:3]), (x * torch.nan, y), clients=2)
     assert len(refused.value.mistakes) == 2
     for labels in (y.float(), y - 1, y.view(4, 1)):
-        with pytest.raises(ConfigError, match=r"train: y must hold one label a sample"):
+        with pytest.raises(ConfigError, match=r"train: y must hold one label per sample"):
             Task.of(Fragile, (x, labels), (x, y), clients=2)
 
 

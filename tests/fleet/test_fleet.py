@@ -1,11 +1,11 @@
-"""The fleet file, who has which device, and what share of a model fits it."""
+"""The fleet file, the device of each client, and the share of a model that fits it."""
 
 import doctest
 from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from gossamer.fleet.device import KEYS
 from gossamer.fleet.fleet import Device, Fleet, Span
 from gossamer.fleet.radio import Density, Link, outage
 from gossamer.fleet.units import read_density, read_length, read_power, read_ratio, read_size, read_speed
+from helpers.narrow import present
 from helpers.paths import ROOT
 
 PAGE = (ROOT / "docs/fleet.md").read_text()
@@ -78,7 +79,7 @@ def test_the_example_is_a_hundred_devices_of_five_kinds() -> None:
     assert counts(fleet, 100) == [40, 25, 15, 10, 10]
 
 
-def test_every_mistake_of_a_file_is_listed_with_its_place(tmp_path: Path) -> None:
+def test_every_mistake_of_a_file_is_listed_with_its_entry(tmp_path: Path) -> None:
     path = tmp_path / "fleet.toml"
     path.write_text(
         """
@@ -113,17 +114,17 @@ def test_every_mistake_of_a_file_is_listed_with_its_place(tmp_path: Path) -> Non
     with pytest.raises(ConfigError) as error:
         Fleet.read(path)
     size = 'memory must be a whole number of bytes such as 64e6, "64 MB" or "2 GiB"'
-    speed = 'flops must be operations a second such as 2e9 or "2 GFLOPS"'
+    speed = 'flops must be operations per second such as 2e9 or "2 GFLOPS"'
     assert [mistake.removeprefix(f"{path}: ") for mistake in error.value.mistakes] == [
         "unknown key 'colour': known: device",
-        "device 1 (phone): clients must be a whole number from 1, got 0",
+        "device 1 (phone): clients must be a whole number, at least 1, got 0",
         f"device 1 (phone): {size}, got '12 Mb'",
         f"device 1 (phone): {speed}, got 'fast'",
         f"device 2: unknown key 'memmory': did you mean memory? known: {', '.join(sorted(KEYS))}",
         "device 2: name is missing: it must be a text of one line",
-        "device 2: clients must be a whole number from 1, got True",
+        "device 2: clients must be a whole number, at least 1, got True",
         f"device 2: {speed}, got nan",
-        "device 3 (phone): clients must be a whole number from 1, got 1.5",
+        "device 3 (phone): clients must be a whole number, at least 1, got 1.5",
         f"device 3 (phone): {size}, got 0.5",
         f"device 3 (phone): {speed}, got -1",
         """device 3 (phone): power must be """
@@ -136,17 +137,17 @@ def test_every_mistake_of_a_file_is_listed_with_its_place(tmp_path: Path) -> Non
         'or a density, "-174 dBm/Hz", '
         "got '-174 dBm/kHz'",
         'device 3 (phone): interference must be watts such as 5e-8, "50 nW" or a range, "10..110 nW", got \'-1..5 nW\'',
-        'device 3 (phone): threshold must be a ratio from 0 such as 1.08, "0.33 dB" or a range, "1..2", got -1',
+        'device 3 (phone): threshold must be a ratio, at least 0, such as 1.08, "0.33 dB" or a range, "1..2", got -1',
         "device 3 (phone): draw must be once or round, got 'never'",
-        'device 3 (phone): frequency must be cycles a second such as 1e9 or "1 GHz", got True',
+        'device 3 (phone): frequency must be cycles per second such as 1e9 or "1 GHz", got True',
         "device 3 (phone): capacitance must be a positive number such as 1e-27, got '1 F'",
-        "two devices are called 'phone': give each kind a name of its own",
+        "two devices are called 'phone': give each kind a unique name",
     ]
     assert all(mistake.startswith(f"{path}: ") for mistake in error.value.mistakes)
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reason"),
     [
         (b"", "a fleet must have a device"),
         (b"[device]\nname = 'phone'", "double brackets"),
@@ -155,9 +156,9 @@ def test_every_mistake_of_a_file_is_listed_with_its_place(tmp_path: Path) -> Non
         (b"\xff\xfe", "is not TOML"),
     ],
 )
-def test_what_is_no_fleet_is_refused(text: bytes, told: str, tmp_path: Path) -> None:
+def test_what_is_no_fleet_is_refused(text: bytes, reason: str, tmp_path: Path) -> None:
     (tmp_path / "fleet.toml").write_bytes(text)
-    with pytest.raises(ConfigError, match=rf"fleet\.toml: .*{told}"):
+    with pytest.raises(ConfigError, match=rf"fleet\.toml: .*{reason}"):
         Fleet.read(tmp_path / "fleet.toml")
 
 
@@ -168,7 +169,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 def test_mistakes_in_python_are_named() -> None:
     with pytest.raises(ConfigError) as error:
-        Device("", 0, "64 MB", float("inf"))  # type: ignore[arg-type]
+        Device("", 0, cast(Any, "64 MB"), float("inf"))
     assert [mistake.split()[0] for mistake in error.value.mistakes] == [
         "Device.name",
         "Device.clients",
@@ -186,7 +187,7 @@ def test_mistakes_in_python_are_named() -> None:
 # Sizes and speeds.
 
 
-SIZES = {
+SIZES: dict[float | str, int] = {
     **{1: 1, 64e6: 64_000_000, "64 MB": 64_000_000, "2GB": 2 * 10**9, "2.3 GB": 2_300_000_000, " 1.5 KiB ": 1536},
     **{"8 MiB": 8 * 2**20, "7 B": 7, "7": 7, "1e3 kB": 10**6, "1 TB": 10**12},
 }
@@ -242,7 +243,7 @@ def test_other_quantities_of_a_link() -> None:
 # Links.
 
 
-def test_what_the_file_says_is_what_the_link_has(tmp_path: Path) -> None:
+def test_links_have_the_values_of_the_file(tmp_path: Path) -> None:
     (tmp_path / "fleet.toml").write_text(
         """
         [[device]]
@@ -270,8 +271,8 @@ def test_ranges_are_written_with_one_unit_or_two(written: str, span: Span) -> No
     assert KEYS["distance"].read(written) == span
 
 
-def test_a_range_is_drawn_once_or_anew_each_round_and_by_client() -> None:
-    once, anew = (Fleet((Device("phone", 5, None, 1e9, draw=when),)) for when in ("once", "round"))  # type: ignore[arg-type]
+def test_a_range_is_drawn_once_or_in_each_round_and_by_client() -> None:
+    once, anew = (Fleet((Device("phone", 5, None, 1e9, draw=when),)) for when in ("once", "round"))
     for fleet, different in ((once, 5), (anew, 15)):
         drawn = {fleet.link(client, 5, number, key(1)).distance for client in range(5) for number in range(3)}
         assert len(drawn) == different
@@ -306,8 +307,8 @@ def test_whatever_a_link_has_may_be_a_range(tmp_path: Path) -> None:
         assert 0.98 < max(drawn) <= 1
         assert abs(np.mean(drawn) - 0.5) < 0.04, "three standard errors of 500 even draws"
     assert len({link.exponent for link in links}) == 1
-    told = np.corrcoef([[getattr(link, name) for link in links] for name in ends])
-    assert np.abs(told - np.eye(len(ends))).max() < 0.18, "no two of them go together"
+    correlations = np.corrcoef([[getattr(link, name) for link in links] for name in ends])
+    assert np.abs(correlations - np.eye(len(ends))).max() < 0.18, "no two of them go together"
 
 
 def test_other_ranges_leave_a_draw_as_it_is() -> None:
@@ -318,23 +319,23 @@ def test_other_ranges_leave_a_draw_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("says", "told"),
+    ("text", "reason"),
     [
-        ("power = 1e300", "what arrives cannot be 1e"),
-        ("distance = 1e-200", "what arrives cannot be 1e"),
-        ('distance = "0..500 m"\nexponent = 40', "what arrives cannot be 1e"),
-        ("most_power = 1e299", "what arrives cannot be 1e"),
+        ("power = 1e300", "the signal-to-noise ratio cannot be 1e"),
+        ("distance = 1e-200", "the signal-to-noise ratio cannot be 1e"),
+        ('distance = "0..500 m"\nexponent = 40', "the signal-to-noise ratio cannot be 1e"),
+        ("most_power = 1e299", "the signal-to-noise ratio cannot be 1e"),
         ('power = "10..20 mW"\nmost_power = "15 mW"', "most_power must be at least the power, 0.02 W, got 0.015"),
         ('noise = "-174..-170 dBm/Hz"', "noise must be watts in the whole band"),
     ],
 )
-def test_values_that_do_not_go_together_are_told_with_their_entry(tmp_path: Path, says: str, told: str) -> None:
+def test_conflicting_values_are_reported_with_their_entry(tmp_path: Path, text: str, reason: str) -> None:
     path = tmp_path / "fleet.toml"
     fine = '[[device]]\nname = "phone"\nclients = 1\nflops = 1e9\n'
-    path.write_text(f"{fine}{fine.replace('phone', 'tag')}{says}")
+    path.write_text(f"{fine}{fine.replace('phone', 'tag')}{text}")
     with pytest.raises(ConfigError) as error:
         Fleet.read(path)
-    assert error.value.mistakes[0].startswith(f"{path}: device 2 (tag): {told}")
+    assert error.value.mistakes[0].startswith(f"{path}: device 2 (tag): {reason}")
 
 
 def test_ranges_are_drawn_evenly() -> None:
@@ -344,12 +345,12 @@ def test_ranges_are_drawn_evenly() -> None:
     for drawn, low, high in ((distance, 0, 500), (interference, 1e-8, 1.1e-7)):
         share = sorted((value - low) / (high - low) for value in drawn)
         # The largest distance from the line, of 2000 even draws, passes 0.036 once in a hundred times.
-        assert max(abs(value - (place + 0.5) / 2000) for place, value in enumerate(share)) < 0.036
+        assert max(abs(value - (rank + 0.5) / 2000) for rank, value in enumerate(share)) < 0.036
         assert 0 <= share[0] < share[-1] <= 1
     assert abs(np.corrcoef(distance, interference)[0, 1]) < 0.07, "one has nothing to do with the other"
 
 
-def test_a_device_that_says_nothing_of_its_memory_has_no_capacity(tmp_path: Path) -> None:
+def test_a_device_without_a_memory_size_has_no_capacity(tmp_path: Path) -> None:
     fleet = Fleet((PHONE, Device("tag", 1, None, 1e6)))
     for ask in (lambda: fleet.capacities(4, needs), lambda: fleet.memories(4)):
         with pytest.raises(ConfigError) as error:
@@ -359,7 +360,7 @@ def test_a_device_that_says_nothing_of_its_memory_has_no_capacity(tmp_path: Path
         )
 
 
-def test_a_fleet_names_its_file_and_knows_it_again(tmp_path: Path) -> None:
+def test_a_fleet_names_its_file_and_can_be_read_from_its_name(tmp_path: Path) -> None:
     path = tmp_path / "fleet.toml"
     Fleet((PHONE,)).write(path)
     fleet = Fleet.read(path)
@@ -372,18 +373,18 @@ def test_a_fleet_names_its_file_and_knows_it_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("name", "clients", "lost"), [("city", 50, 0.4), ("factory", 25, 0.01), ("sensors", 35, 0.45)])
-def test_the_examples_are_what_they_say(name: str, clients: int, lost: float) -> None:
+def test_the_examples_have_the_devices_of_their_comments(name: str, clients: int, lost: float) -> None:
     fleet = Fleet.read(ROOT / f"examples/fleets/{name}.toml")
     assert fleet.clients == clients
     found = [outage(fleet.link(client, clients, 0, key(seed))) for client in range(clients) for seed in range(20)]
     assert sum(found) / len(found) == pytest.approx(lost, abs=0.04)
 
 
-# Who has which.
+# Devices of clients.
 
 
 @given(fleet=fleets)
-def test_a_fleet_of_just_so_many_has_what_it_says(fleet: Fleet) -> None:
+def test_a_fleet_of_the_listed_size_has_the_listed_devices(fleet: Fleet) -> None:
     wanted = [device.clients for device in fleet.devices]
     assert counts(fleet, sum(wanted)) == wanted
 
@@ -400,7 +401,7 @@ def test_every_client_has_a_device_and_numbers_are_in_proportion(fleet: Fleet, c
 
 @given(fleet=fleets, clients=st.integers(1, 150))
 def test_the_kinds_are_evenly_spread(fleet: Fleet, clients: int) -> None:
-    """However many of the first are looked at, each kind has its share of them, up to as many as there are kinds."""
+    """Among any number of first clients, each kind has its share, up to the number of kinds."""
     found = dict(zip([device.name for device in fleet.devices], counts(fleet, clients), strict=True))
     so_far: Counter[str] = Counter()
     for client in range(clients):
@@ -441,7 +442,7 @@ def test_the_largest_share_that_fits_is_picked(memory: int, more: int) -> None:
 
 @given(fleet=fleets, clients=st.integers(1, 50), shares=st.sets(st.sampled_from(SHARES), min_size=1).map(tuple))
 def test_each_client_has_what_fits_its_device(fleet: Fleet, clients: int, shares: tuple[float, ...]) -> None:
-    small = [device.name for device in fleet.devices if device.memory < needs(min(shares))]
+    small = [device.name for device in fleet.devices if present(device.memory) < needs(min(shares))]
     if small:
         with pytest.raises(ConfigError) as error:
             fleet.capacities(clients, needs, shares)
@@ -514,9 +515,11 @@ def test_the_page_is_true(code: str) -> None:
     assert largest_share(64_000_000, page["needs"]) == 1 / 4
     example = Fleet.read(ROOT / "examples/fleet.toml")
     has = dict(zip(example.memories(100), example.capacities(100, page["needs"]), strict=True))
-    assert [has[device.memory] for device in example.devices] == list(SHARES)
+    assert [has[present(device.memory)] for device in example.devices] == list(SHARES)
     for device, share in zip(example.devices, SHARES, strict=True):
-        assert f"| {Fraction(share)} | {page['needs'](share) / 1e6:.1f} MB | {device.name} |" in PAGE
+        (row,) = [line for line in PAGE.splitlines() if line.startswith("|") and device.name in line]
+        assert str(Fraction(share)) in row
+        assert f"{page['needs'](share) / 1e6:.1f} MB" in row
     with pytest.raises(ConfigError) as error:
         Fleet((Device("sensor node", 1, 2_000_000, 5e7),)).capacities(1, page["needs"])
     assert str(error.value) in PAGE

@@ -74,7 +74,7 @@ def test_drawn_gains_agree_in_ten_decades(fading: Fading) -> None:
 
 
 @pytest.mark.parametrize("fading", FADINGS)
-def test_both_ends_are_what_the_first_term_of_a_series_says(fading: Fading) -> None:
+def test_both_limits_are_the_first_term_of_a_series(fading: Fading) -> None:
     weak, root = 1e-200, math.sqrt(math.pi)
     # Of the power 1 / gain has no mean: a logarithm comes in.
     inverses = {"power": 1 - 2 * EULER - math.log(weak), "amplitude": root, "none": 1}
@@ -104,12 +104,12 @@ def test_where_a_series_begins_nothing_jumps(at: float) -> None:
 
 
 def test_arrays_are_done_entry_by_entry() -> None:
-    many = np.array([[1e-9, 0.1], [0.3, 1e9]])
+    several = np.array([[1e-9, 0.1], [0.3, 1e9]])
     for fading in FADINGS:
         for function in (efficiency, losses):
-            found = function(many, fading)
+            found = function(several, fading)
             assert found.dtype == np.float64
-            alone = [[float(function(one, fading)) for one in row] for row in many]
+            alone = [[float(function(one, fading)) for one in row] for row in several]
             np.testing.assert_allclose(found, alone, rtol=1e-12)
 
 
@@ -138,19 +138,19 @@ def test_figures_of_the_literature() -> None:
     assert rate(link) == pytest.approx(1e6 * float(efficiency(3.2)), rel=1e-6)
 
 
-def test_noise_is_said_in_the_band_or_by_the_hertz() -> None:
+def test_noise_is_given_in_the_band_or_per_hertz() -> None:
     of_band, of_hertz = Link(0.01, 100, 2e6, noise=8e-15), Link(0.01, 100, 2e6, noise=Density(4e-21))
     assert of_band.snr == pytest.approx(of_hertz.snr, rel=1e-12)
     assert Link(0.01, 100, exponent=3).snr == pytest.approx(Link(0.01, 100).snr / 100)
 
 
-def test_what_no_link_can_be_is_told_all_at_once() -> None:
+def test_all_mistakes_of_a_link_are_reported_at_once() -> None:
     with pytest.raises(ConfigError) as refused:
         Link(0, -1, 0, math.inf, -1, -1, "rain", 0)  # type: ignore[arg-type]
     assert len(refused.value.mistakes) == 8
     with pytest.raises(ConfigError, match=r"Density.watts must be a positive number, got 0"):
         Density(0)
-    with pytest.raises(ConfigError, match=r"what arrives cannot be 1e-\d+ times as strong"):
+    with pytest.raises(ConfigError, match=r"the signal-to-noise ratio cannot be 1e-\d+"):
         Link(1e-300, 1e100)
 
 

@@ -5,10 +5,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import torch
 from flwr.app import Message, MessageType
 
-from gossamer.core import tree
 from gossamer.core.method import Method
 from gossamer.core.types import State
 from gossamer.engines.client import ClientResult, ClientTask, Failure
@@ -22,6 +20,7 @@ from gossamer.engines.options import Options
 from gossamer.engines.run import Stage
 from gossamer.engines.simulate import Simulation
 from gossamer.tasks.task import AnyTask, Task
+from helpers.compare import same
 from helpers.local_grid import Handle, LocalGrid, node, through
 
 CLIENTS = 4
@@ -39,7 +38,7 @@ def ignore(record: dict[str, Any]) -> None:
 # The deployment.
 
 
-app = cache(client_app)  # what a process made of a task is kept; whoever plays a new process clears it
+app = cache(client_app)  # one app per method and task, as in one process; a test of a new process clears it
 
 
 def config(client: int, home: Path) -> dict[str, Any]:
@@ -56,12 +55,12 @@ def restarted(method: Method, task: AnyTask, home: Path) -> dict[int, Handle]:
     return nodes(method, task, home)
 
 
-def field(method: Method, task: Task, grid: LocalGrid, **more: Any) -> FlowerRun:
+def flower_run(method: Method, task: Task, grid: LocalGrid, **more: Any) -> FlowerRun:
     return FlowerRun(method, task, Settings(**{"rounds": 2, "wait": 0, "deadline": 0.05, **more}), grid)
 
 
 def deploy(method: Method, task: Task, grid: LocalGrid, watch: Any = ignore, **more: Any) -> FlowerRun:
-    deployed = field(method, task, grid, **more)
+    deployed = flower_run(method, task, grid, **more)
     deployed.run(None, watch)
     return deployed
 
@@ -80,13 +79,13 @@ def messages(grid: LocalGrid) -> Sent:
 
 
 def remembered(deployed: FlowerRun, home: Path, client: int) -> State:
-    """What a node remembers at the end of a run, settled by what the server folded last."""
+    """A node's client state at the end of a run, settled by the last round that the server folded."""
     known = int(deployed.clients.get(client).get(FOLDED, NEVER))
     journal = Journal(home, deployed.about["id"], client)
     return journal.recall(deployed.options.rounds, known, deployed.method.training.settle)
 
 
-# What is altered on the way.
+# Altered replies.
 
 
 def altered(handle: Handle, change: Callable[[Message], Message | None], kind: str, rounds: Iterable[int]) -> Handle:
@@ -101,9 +100,9 @@ def altered(handle: Handle, change: Callable[[Message], Message | None], kind: s
 
 
 def rewritten(reply: Message, sent: bytes | None = None, **words: Any) -> Message:
-    """A reply with other bytes, or other words; those that are ``None`` are left out."""
-    said = dict(reply.content.config_records[WORDS]) | words
-    kept = {name: value for name, value in said.items() if value is not None}
+    """A reply with other bytes or other fields; fields that are ``None`` are left out."""
+    fields = dict(reply.content.config_records[WORDS]) | words
+    kept = {name: value for name, value in fields.items() if value is not None}
     reply.content = content(kept, data(reply) if sent is None else sent)
     return through(reply)
 
@@ -134,11 +133,11 @@ class Reference(Simulation):
             self.messages["down", stage.number, client_task.clock.client] = bytes(client_task.data)
             yield client_task
 
-    def carry(self, client_task: ClientTask, result: ClientResult | Failure, ledger: Ledger) -> ClientReply:
+    def send_upload(self, client_task: ClientTask, result: ClientResult | Failure, ledger: Ledger) -> ClientReply:
         assert isinstance(result, ClientResult)
         self.messages["up", client_task.clock.round, client_task.clock.client] = bytes(result.sent.data)
         if (client_task.clock.round, client_task.clock.client) not in self.losses:
-            return super().carry(client_task, result, ledger)
+            return super().send_upload(client_task, result, ledger)
         ledger.lost.append(client_task.clock.client)
         return ClientReply(state=result.state)
 
@@ -162,13 +161,8 @@ undisturbed = cache(simulated)
 # Comparing.
 
 
-def same(ours: State, theirs: State) -> bool:
-    a, b = tree.flatten(ours), tree.flatten(theirs)
-    return a.keys() == b.keys() and all(torch.equal(a[name], b[name]) for name in a)
-
-
 def agree(deployed: FlowerRun, run: Simulation, home: Path) -> None:
-    """The model, and what every client remembers."""
+    """Check that the models and the states of all clients agree."""
     assert same(deployed.server, run.server)
     assert deployed.models.known() == run.models.known()
     assert all(same(deployed.models.get(client), run.models.get(client)) for client in run.models.known())
@@ -185,7 +179,7 @@ def figures(records: list[dict[str, Any]], names: tuple[str, ...] = FIGURES + CO
 
 
 def check_parity(method: Method, task: Task, home: Path, **options: Any) -> None:
-    """A deployed run sends the bytes of a simulated one, and finds the same."""
+    """Check that a deployed run sends the bytes of a simulated one, with the same results."""
     grid, run = LocalGrid(nodes(method, task, home)), undisturbed(method, task, **options)
     deployed = deploy(method, task, grid, **options)
     agree(deployed, run, home)

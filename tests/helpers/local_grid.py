@@ -21,7 +21,7 @@ def through(message: Message) -> Message:
     parts = {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
     arrived: Any = inflate_object_from_contents(message.object_id, parts)
     arrived.metadata.__dict__["_message_id"] = message.metadata.message_id
-    return arrived  # type: ignore[no-any-return]
+    return arrived
 
 
 def node(app: ClientApp, config: dict[str, Any]) -> Handle:

@@ -32,7 +32,7 @@ from gossamer.parts.codecs import Dense, Drive, Feedback, OnWeights, TopK
 ROUNDS = 3
 CLIENTS = 5
 PER_ROUND = 4
-SGD = {"lr": 0.1, "epochs": 2, "batch": 8}
+SGD: dict[str, Any] = {"lr": 0.1, "epochs": 2, "batch": 8}
 
 FIGURES = ("accuracy", "loss", "personal_accuracy", "worst_tenth_accuracy", "train_loss", "flops", "useful_flops")
 
@@ -159,11 +159,11 @@ CASES: dict[str, Case] = {
         {},
     ),
 }
-"""A method and what else differs: every kind of array that a message may have occurs within the rounds."""
+"""A method and its options. Together they send every kind of array that a message may have."""
 
 
 class Recording(Simulation):
-    """A simulation that takes down what crosses its links."""
+    """A simulation that records its messages."""
 
     def __init__(self, method: Method, task: Task, options: Options) -> None:
         super().__init__(method, task, options)
@@ -173,24 +173,24 @@ class Recording(Simulation):
     def client_tasks(self, stage: Stage, *rest: Any) -> Iterator[Any]:
         self.number = stage.exchange.number
         for client_task in super().client_tasks(stage, *rest):
-            self.take_down("down", client_task.clock.client, client_task.data)
+            self.record_message("down", client_task.clock.client, client_task.data)
             yield client_task
 
-    def carry(self, client_task: Any, result: Any, ledger: Any) -> Any:
+    def send_upload(self, client_task: Any, result: Any, ledger: Any) -> Any:
         if isinstance(result, ClientResult):
-            self.take_down("up", client_task.clock.client, result.sent.data)
-        return super().carry(client_task, result, ledger)
+            self.record_message("up", client_task.clock.client, result.sent.data)
+        return super().send_upload(client_task, result, ledger)
 
-    def take_down(self, way: str, client: int, data: Any) -> None:
+    def record_message(self, way: str, client: int, data: Any) -> None:
         if data:
             payload = wire.unpack(data).arrays
             self.messages[f"{self.number}.{client}.{way}"] = [len(data), digests(payload)]
 
-    def taken_down(self, told: dict[str, Any]) -> dict[str, Any]:
-        """What a round came to; the next one begins."""
+    def results(self, record: dict[str, Any]) -> dict[str, Any]:
+        """The results of a round; the next one begins."""
         found = {
             "messages": self.messages,
-            "metrics": {name: told[name] for name in FIGURES},
+            "metrics": {name: record[name] for name in FIGURES},
             "server": digests(self.server),
             "clients": {str(c): digests(self.clients.get(c)) for c in self.clients.known()},
             "models": {str(c): digests(self.models.get(c)) for c in self.models.known()},
@@ -200,7 +200,7 @@ class Recording(Simulation):
 
 
 def digests(nest: State) -> Digests:
-    """Of each tensor of a nest, its digest."""
+    """The digest of each tensor of a nest."""
     return {name: digest(tensor) for name, tensor in sorted(tree.flatten(nest).items())}
 
 
@@ -211,11 +211,11 @@ def digest(tensor: Tensor) -> str:
 
 
 def record(case: str) -> list[dict[str, Any]]:
-    """What a case comes to, round by round."""
+    """The results of a case, round by round."""
     make, more = CASES[case]
     options = Options(rounds=ROUNDS, per_round=PER_ROUND, seed=3, channel=more.get("channel", Perfect()))
     run, found = Recording(make(), task(more.get("split", "dirichlet:1")), options), []
-    run.run(None, lambda told: found.append(run.taken_down(told)))
+    run.run(None, lambda record: found.append(run.results(record)))
     return found
 
 

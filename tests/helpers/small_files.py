@@ -6,16 +6,17 @@ import json
 import struct
 import tarfile
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.io import savemat
 
 from gossamer.core.random import key
 from gossamer.tasks import data as gd
-from gossamer.tasks.data import image_sets as albums
+from gossamer.tasks.data import image_sets
 
 TRAIN, TEST = 20, 5
 DRAW = np.random.default_rng(0)
@@ -33,7 +34,13 @@ def write(path: Path, content: bytes) -> None:
     path.write_bytes(content)
 
 
-def write_idx(folder: Path, x: list[np.ndarray], y: list[np.ndarray], stems=albums.STEMS, zipped: bool = False) -> None:
+def write_idx(
+    folder: Path,
+    x: list[np.ndarray],
+    y: list[np.ndarray],
+    stems: Sequence[str] = image_sets.STEMS,
+    zipped: bool = False,
+) -> None:
     for stem, array in zip(stems, (x[0], y[0], x[1], y[1]), strict=True):
         raw = idx_bytes(array)
         write(folder / (stem + ".gz" * zipped), gzip.compress(raw, mtime=0) if zipped else raw)
@@ -81,7 +88,7 @@ def tar_bytes(files: dict[str, bytes]) -> bytes:
     return gzip.compress(raw.getvalue(), mtime=0)
 
 
-def leaf_bytes(users: dict[str, tuple[list, list]]) -> bytes:
+def leaf_bytes(users: dict[str, tuple[list[Any], list[Any]]]) -> bytes:
     counts = [len(y) for _, y in users.values()]
     held = {user: {"x": x, "y": y} for user, (x, y) in users.items()}
     return json.dumps({"users": list(users), "num_samples": counts, "user_data": held}).encode()
@@ -106,7 +113,7 @@ def mnist_gz(root: Path) -> str:
 
 def emnist_gz(root: Path) -> str:
     y = [np.arange(1, n + 1, dtype=np.uint8) for n in (TRAIN, TEST)]
-    write_idx(root, [x.swapaxes(1, 2) for x in GREY], y, albums.LETTERS, zipped=True)
+    write_idx(root, [x.swapaxes(1, 2) for x in GREY], y, image_sets.LETTERS, zipped=True)
     return "emnist-letters"
 
 
@@ -166,8 +173,8 @@ LINE = "Now is the winter of our discontent made glorious summer by this sun of 
 
 
 def shakespeare_leaf(root: Path) -> str:
-    said = {"RICHARD": ([LINE, LINE[1:] + "d"], ["d", " "]), "ANNE": ([LINE[::-1]], ["!"])}
-    write(root / "shakespeare/train/all_data_train_9.json", leaf_bytes(said))
+    speeches = {"RICHARD": ([LINE, LINE[1:] + "d"], ["d", " "]), "ANNE": ([LINE[::-1]], ["!"])}
+    write(root / "shakespeare/train/all_data_train_9.json", leaf_bytes(speeches))
     write(root / "shakespeare/test/all_data_test_9.json", leaf_bytes({"ANNE": ([LINE], ["d"])}))
     return "shakespeare"
 
@@ -201,7 +208,7 @@ def load(spec: str, root: Path) -> gd.Data:
     return gd.load(spec, data_dir=root, key=key(0))
 
 
-def tensors(data: gd.Data) -> list:
+def tensors(data: gd.Data) -> list[Any]:
     return [part for samples in (data.train, data.test) for part in (samples.x, samples.y, samples.group)]
 
 

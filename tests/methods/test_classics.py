@@ -244,8 +244,8 @@ def test_parts_that_do_not_go_together_are_refused() -> None:
         "use FedNovaSGD": compose(Full(), SGD(), Dense(), FedNova()),
         "same alpha": compose(Full(), FedDynSGD(proximal=0.2), Dense(), FedDyn(alpha=0.1)),
     }
-    for said, method in pairs.items():
-        with pytest.raises(ConfigError, match=said):
+    for reason, method in pairs.items():
+        with pytest.raises(ConfigError, match=reason):
             simulate(method, TASK, rounds=1)
     with pytest.raises(ConfigError, match=r"FedNovaSGD\.proximal"):
         FedNovaSGD(proximal=0.1)
@@ -256,7 +256,7 @@ def test_parts_that_do_not_go_together_are_refused() -> None:
 # IFCA.
 
 
-def test_ifca_averages_each_model_over_those_who_chose_it() -> None:
+def test_ifca_averages_each_model_over_the_clients_that_chose_it() -> None:
     simulation = Simulation(ifca(lr=LR, steps=3, batch=None), TASK, Options(rounds=3, per_round=4))
     hand = ByHand()
     objective = Objective(TASK, "cpu", key(0))
@@ -290,7 +290,7 @@ def test_ifca_finds_two_populations_and_serves_each_as_well_as_perm() -> None:
     assert found >= other - 0.02
 
 
-def test_ifca_has_no_one_model_and_says_whom_to_ask() -> None:
+def test_ifca_has_no_global_model_and_names_client_models() -> None:
     result = run(ifca(steps=2))
     with pytest.raises(RunError, match=r"result\.client_model\(i\)"):
         _ = result.model
@@ -313,7 +313,7 @@ def test_ifca_needs_models_that_differ() -> None:
     module = nn.Linear(6, 3)
     data = TASK.data
     task = Task.of(lambda: module, (data.train.x.float(), data.train.y), (data.test.x.float(), data.test.y), clients=3)
-    with pytest.raises(ConfigError, match="the same every time"):
+    with pytest.raises(ConfigError, match="always builds the same weights"):
         simulate(ifca(), task, rounds=1)
 
 

@@ -8,10 +8,12 @@ from typing import Unpack
 import pytest
 
 from gossamer import Method, fedavg, fedprox, fedspa, local, scaffold
+from gossamer.cli.build import assemble
 from gossamer.cli.flags import flags
-from gossamer.cli.request import Request, assemble
+from gossamer.cli.request import Request
 from gossamer.methods import METHODS
 from gossamer.methods.recipes import Averaging, Training, pick, recipe
+from gossamer.parts.servers import Mean
 from gossamer.parts.solvers import SGD
 
 SHARED = {"lr": 0.1, "epochs": 5, "steps": None, "batch": 16, "weights": "samples"}
@@ -30,13 +32,17 @@ def test_shared_fields_come_first_in_every_signature() -> None:
 
 def test_a_recipe_may_have_other_defaults() -> None:
     assert defaults("scaffold")["weights"] == "uniform"
-    assert scaffold().server.weights == "uniform"
-    assert (defaults("fedspa")["batch"], fedspa().solver.batch) == (128, 128)
+    server, solver = scaffold().server, fedspa().solver
+    assert isinstance(server, Mean)
+    assert isinstance(solver, SGD)
+    assert server.weights == "uniform"
+    assert (defaults("fedspa")["batch"], solver.batch) == (128, 128)
 
 
 def test_what_is_given_arrives() -> None:
     method = fedprox(lr=0.3, epochs=2, steps=4, batch=None, weights="uniform", mu=0.5)
     assert method.solver == SGD(0.3, 2, 4, None, proximal=0.5)
+    assert isinstance(method.server, Mean)
     assert method.server.weights == "uniform"
     assert local(lr=0.3).solver == SGD(0.3, 5, None, 16)
 
@@ -46,10 +52,10 @@ def test_an_unknown_field_is_refused_with_the_name_of_the_recipe() -> None:
         fedavg(lrr=0.1)  # type: ignore[call-arg]
 
 
-def test_help_tells_what_shared_fields_mean() -> None:
+def test_help_explains_shared_fields() -> None:
     assert "global_lr: learning rate of FedAvg" in str(METHODS["perm-two-stage"].__doc__)
-    assert "bound: the largest learning rate" in str(METHODS["perm-two-stage"].__doc__)
-    assert str(METHODS["perm"].__doc__).count("\nties: ") == 1
+    assert "bound: maximum of lr times clients" in str(METHODS["perm-two-stage"].__doc__)
+    assert str(METHODS["perm"].__doc__).count("    ties: ") == 1
 
 
 def test_a_recipe_of_ones_own_can_share_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,7 +67,7 @@ def test_a_recipe_of_ones_own_can_share_them(monkeypatch: pytest.MonkeyPatch) ->
 
     assert mine().solver == SGD(0.1, 1, None, 16, proximal=0.2)
     assert mine(lr=0.7, pull=0.0).solver == SGD(0.7, 1, None, 16)
-    with pytest.raises(TypeError, match="recipe mine: it shares no fields epoch, but"):
+    with pytest.raises(TypeError, match="recipe mine: unknown shared parameters epoch; it has lr, epochs"):
         recipe(epoch=1)(mine.__wrapped__)  # type: ignore[attr-defined]
 
 

@@ -1,6 +1,6 @@
-"""Every method sends, remembers and evaluates to what it did when that was recorded, bit for bit.
+"""Messages, states and metrics of every method equal the recorded ones, bit for bit.
 
-Names may have changed since: ``recorded/names.json`` says how what was recorded is called now. Labels that are folded
+Names may have changed since: ``recorded/names.json`` maps recorded names to current ones. Labels that are folded
 into keys are part of the format: if one changes, so do the digests.
 """
 
@@ -25,7 +25,7 @@ Rounds = list[dict[str, Any]]
 
 
 @pytest.fixture(scope="module")
-def hyperparams(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rounds]:
+def current(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rounds]:
     if not RECORD.exists():
         pytest.skip(f"nothing was recorded with torch {torch.__version__}: other releases may round otherwise")
     file = tmp_path_factory.mktemp("recorded") / "now.json"
@@ -50,9 +50,9 @@ def renamed(kind: str, digests: dict[str, str]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("case", recorded() or ["nothing recorded"])
-def test_bits_are_as_they_were(hyperparams: dict[str, Rounds], case: str) -> None:
-    assert len(hyperparams[case]) == len(recorded()[case])
-    for new, old in zip(hyperparams[case], recorded()[case], strict=True):
+def test_bits_are_as_they_were(current: dict[str, Rounds], case: str) -> None:
+    assert len(current[case]) == len(recorded()[case])
+    for new, old in zip(current[case], recorded()[case], strict=True):
         assert new["messages"].keys() == old["messages"].keys()
         for which, (length, digests) in old["messages"].items():
             assert new["messages"][which][1] == renamed("messages", digests), which

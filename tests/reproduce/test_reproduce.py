@@ -1,73 +1,82 @@
-"""The scripts in reproduce/: their cells can be run, and what they say of cells is true."""
+"""What all reproductions share: storage, runs of cells, tables, the command line; and the studies of the baselines."""
 
-import importlib
 import json
 import re
+import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import pytest
 import torch
 
-from gossamer import Task
-from gossamer.analysis.theory import progressive_factor_by_entry
-from gossamer.core.random import key, uniform
-from gossamer.core.types import Layout
-from gossamer.parts.codecs import MaskedNoise
-from gossamer.tasks.nets import build
+from helpers.markdown import only, parsed
 from helpers.paths import ROOT
-from helpers.small_files import shakespeare_roles
+from reproduce import __main__ as dispatcher
+from reproduce.baselines import classics, fashion
+from reproduce.common import cells, seeds, store, tables
+from reproduce.common.cells import Cell
+from reproduce.common.cli import Reproduction
+from reproduce.fedmrn import studies
 
-sys.path.append(str(ROOT / "reproduce"))
-cells, fashion, curves, errors, page, studies, times = (
-    importlib.import_module(name)
-    for name in ("cells", "fashion", "fedmrn_curves", "fedmrn_error", "fedmrn_page", "fedmrn_studies", "fedmrn_times")
-)
-EVERY = [cell for study in studies.STUDIES.values() for cell in study()]
-
-
-def put(cell: Any, *accuracy: float) -> None:
-    """Keep a cell with a made-up curve."""
-    found = {"best": max(accuracy), "last": accuracy[-1], "accuracy": accuracy}
-    cell.path.write_text(json.dumps({**cell._asdict(), **found}))
+CELL = Cell("example-one", "fedavg", {"lr": 0.1}, "digits", "mlp", "iid", 0, 1)
 
 
-def column(method: str, split: str) -> list[Any]:
-    return [cell for cell in studies.table1() if (cell.method, cell.split) == (method, studies.SPLITS[split])]
+# Storage.
+
+
+def test_entries_are_stored_one_per_line_in_order_of_their_names(empty: Path) -> None:
+    values: dict[str, Any] = {"b": {"z": 1, "a": [0.1, None]}, "a": 3, "c": [{"x": 1}, {"x": 2}]}
+    for name, value in values.items():
+        store.write("example", name, value)
+    assert store.read("example") == values
+    lines = (empty / "cells/example.json").read_text().splitlines()
+    assert lines == ["{", '"a": 3,', '"b": {"z": 1, "a": [0.1, null]},', '"c": [', '{"x": 1},', '{"x": 2}', "]", "}"]
+    store.write("example", "a", 4)
+    assert store.read("example") == {**values, "a": 4}
+    assert store.read("other") == {}
+
+
+def _write(folder: Path, number: int) -> None:
+    store.CELLS, store.RUNS = folder / "cells", folder / "runs"
+    for count in range(5):
+        store.write("example", f"{number}-{count}", count)
+
+
+def test_several_processes_write_one_study(empty: Path) -> None:
+    with ProcessPoolExecutor(4) as pool:
+        list(pool.map(_write, [empty] * 4, range(4)))
+    assert len(store.read("example")) == 20
+
+
+def test_a_write_that_fails_leaves_the_last_complete_file(empty: Path) -> None:
+    store.write("example", "a", 1)
+    with pytest.raises(TypeError):
+        store.write("example", "b", object())
+    assert store.read("example") == {"a": 1}
+    store.write("example", "b", 2)  # the lock is free again
+    assert store.read("example") == {"a": 1, "b": 2}
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "docs/reproduction/cells").iterdir()), ids=lambda path: path.name)
+def test_the_stored_files_have_the_format_of_the_store(path: Path) -> None:
+    assert path.suffix == ".json"
+    entries = json.loads(path.read_text())
+    assert path.read_text() == store._text(entries)
+    cells_of = {name: value for name, value in entries.items() if isinstance(value, dict) and "method" in value}
+    assert all(value["name"] == name for name, value in cells_of.items())
 
 
 # Cells.
 
 
-def test_a_name_stands_for_one_cell_alone() -> None:
-    assert len({cell.name for cell in EVERY}) == len({repr(cell) for cell in EVERY})
-    for study in studies.STUDIES.values():
-        names = [cell.name for cell in study()]
-        assert len(set(names)) == len(names)
-
-
-@pytest.mark.parametrize("cell", EVERY, ids=lambda cell: cell.name)
-def test_every_recipe_takes_its_parameters(cell: Any) -> None:
-    made = cells.method(cell)
-    assert made.solver.lr == cell.given["lr"]
-
-
-def test_fedavgs_cells_are_shared_with_the_page_about_fashion_mnist() -> None:
-    mine, theirs = ({cell.name: cell for cell in found} for found in (studies.table1(), fashion.all_cells()))
-    assert {name: cell for name, cell in mine.items() if cell.method == "fedavg"} == theirs
-
-
-def test_of_the_lstm_all_but_the_embedding_is_masked() -> None:
-    model = cells.network("lstm", torch.Size([80]), 80)
-    layout = Layout.of(dict(model.named_parameters()))
-    for cell in studies.shakespeare():
-        if cell.method != "fedavg":
-            masked, rest = cells.method(cell).codec.pieces(layout)
-            assert [name for name, _ in masked.layout.shapes] == ["hidden.weight", "input.weight", "output.weight"]
-            assert [name for name, _ in rest.layout.shapes] == ["embedding.weight"]
+def test_a_cell_belongs_to_the_study_of_its_first_word(empty: Path) -> None:
+    assert not CELL.stored
+    cells.save(CELL, {"best": 1.0})
+    assert CELL.stored
+    assert store.read("example") == {"example-one": {"best": 1.0}}
+    assert cells.read_all([CELL, CELL._replace(name="example-two")]) == [{"best": 1.0}]
 
 
 def test_a_network_that_draws_is_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -79,19 +88,7 @@ def test_a_network_that_draws_is_not_captured(monkeypatch: pytest.MonkeyPatch) -
     assert cells.how(with_dropout, "captured-plain") == {"device": "cuda", "executor": "captured-plain"}
 
 
-def test_shakespeare_runs(tmp_path: Path, empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cells, "how", lambda model, wanted: {"executor": "one-by-one"})
-    monkeypatch.setattr(cells, "UNDER_WAY", tmp_path / "runs")
-    shakespeare_roles(tmp_path)
-    cell = next(cell for cell in studies.shakespeare() if cell.method == "fedmrn")
-    small = cell._replace(clients=1, per_round=1, rounds=1, given={**cell.given, "steps": 1, "batch": 2})
-    assert cells.keep(small, tmp_path, until=float("inf")).startswith(f"{cell.name}: best ")
-    found = cells.read(small)
-    assert found["failures"] == 0
-    assert len(found["accuracy"]) == 1
-
-
-def test_a_cell_that_fails_keeps_no_other_from_being_done(
+def test_a_cell_that_fails_does_not_stop_the_others(
     empty: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mine = list(studies.cifar())[:3]
@@ -103,111 +100,143 @@ def test_a_cell_that_fails_keeps_no_other_from_being_done(
 
     monkeypatch.setattr(cells, "keep", keep)
     monkeypatch.setattr(cells, "ProcessPoolExecutor", lambda jobs, context: ThreadPoolExecutor(jobs))
-    with pytest.raises(SystemExit, match=rf"failed: {re.escape(mine[1].name)}; .* run again to go on"):
+    with pytest.raises(SystemExit, match=rf"failed: {re.escape(mine[1].name)}; .* run again to resume"):
         cells.run(mine, empty, jobs=1, seconds=60)
     said = capsys.readouterr().out
     assert all(f"{cell.name}: done" in said for cell in (mine[0], mine[2]))
     assert f"{mine[1].name}: FAILED, OSError('No space left on device')" in said
 
 
-# The page.
+def test_a_rounds_seconds_exclude_other_phases_of_the_run() -> None:
+    spent = {"prepare": 100.0, "brief": 1.0, "train": 2.0, "receive": 0.5, "other": 0.25, "evaluate": 50.0, "save": 9.0}
+    assert cells.seconds({"seconds": spent}) == 3.75
 
 
-def test_rows_are_in_order_where_the_paper_says_so_clearly() -> None:
-    paper = {"a": 90.0, "b": 89.0, "c": 88.9, "d": 80.0}
-    here = {"a": {0: 70.0, 1: 90.0}, "b": {0: 71.0}, "c": {0: 60.0, 1: 95.0}, "d": {0: 65.0, 2: 99.0}}
-    assert set(page.clear_pairs(paper)) == {("a", "c"), ("a", "d"), ("b", "d"), ("c", "d")}
-    assert page.misordered(paper, here) == {("c", "d"): -5.0}
-    assert page.misordered(paper, {**here, "a": {}}) == {("c", "d"): -5.0}
+def test_the_first_round_is_the_first_that_reaches_the_target() -> None:
+    facts = {"rounds_told": [5, 10, 15], "accuracy": [60.0, 80.0, 70.0], "personal": [1.0, 2.0, 3.0]}
+    assert cells.first_round(facts, 70) == 10
+    assert cells.first_round(facts, 3, "personal") == 15
+    assert cells.first_round(facts, 81) is None
 
 
-def test_a_gap_of_just_one_point_is_not_clear() -> None:
-    assert list(page.clear_pairs({"a": 88.9, "b": 87.9})) == []  # 1.0000000000000142 in floating point
+# Values over seeds, and tables.
 
 
-def test_the_page_says_what_is_missing(empty: Path) -> None:
-    assert "`cifar` (5 of 5 cells)" in page.missing()
-    assert "`times`" in page.missing()
-    for cell in studies.cifar():
-        put(cell, 50.0)
-    assert "cifar" not in page.missing()
+def test_values_over_seeds() -> None:
+    assert seeds.spread([1.0, 3.0], 1) == "2.0 (1.0 to 3.0)"
+    assert seeds.spread([0.5], unit=" %") == "0.50 %"
+    assert seeds.interval([1.0]) == "1.00"
+    assert seeds.interval([1.0, 3.0]) == "2.00 ± 1.96"
+    assert seeds.paired({0: 5, 1: 7, 2: 9}, {0: 1, 1: 2, 3: 0}, float) == [4.0, 5.0]
 
 
-def test_a_row_has_best_and_last_round_over_seeds(empty: Path) -> None:
-    for cell, accuracy in zip(column("fedmrn", "iid"), [(90.0, 91.0, 89.0), (92.0, 93.0, 92.0)], strict=False):
-        put(cell, *accuracy)
-    assert "| `fedmrn` | lr=0.1 | 91.8 | 92.00 (91.00 to 93.00) | 90.50 (89.00 to 92.00) | 2 |" in page.page()
+def test_a_table_has_its_values_in_their_columns() -> None:
+    made = tables.section("A title", ["method", "best"], [["`fedavg`", "1.5"], ["`local`", ""]], "A note.")
+    assert parsed(made) == [{"method": "fedavg", "best": "1.5"}, {"method": "local", "best": ""}]
+    assert made.startswith("\n### A title\n\nA note.\n\n|")
+    assert tables.section("A title", ["method"], []) == ""
 
 
-def test_sums_compare_the_seeds_that_both_have(empty: Path) -> None:
-    for split in studies.SPLITS:
-        for cell, accuracy in zip(column("fedavg", split), (90.0, 80.0, 70.0), strict=True):
-            put(cell, accuracy)
-        put(column("eden", split)[0], 89.0)
-    assert "| `eden` | -1.8 | -3.0 |" in page.sums()
+def test_a_page_keeps_its_text_above_the_mark(empty: Path) -> None:
+    (empty / "page.md").write_text(f"Words.\n\n{tables.MARK}\nold\n")
+    tables.write("page", "new")
+    assert (empty / "page.md").read_text() == f"Words.\n\n{tables.MARK}\nnew\n"
 
 
-def test_the_pictures_stand_on_their_own(empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(curves, "PAGES", tmp_path)
-    for method in ("fedavg", "eden"):
-        put(column(method, "iid")[0], *(10.0 + number for number in range(80)))
-    curves.draw()
-    assert [path.name for path in tmp_path.glob("*.svg")] == ["fedmrn-iid.svg"]
-    drawn = ElementTree.parse(tmp_path / "fedmrn-iid.svg").getroot()
-    assert drawn.tag == "{http://www.w3.org/2000/svg}svg"
-    assert {"fedavg", "eden"} <= {word.text for word in drawn.iter("{http://www.w3.org/2000/svg}text")}
+@pytest.mark.parametrize("page", sorted((ROOT / "docs/reproduction").glob("*.md")), ids=lambda path: path.stem)
+def test_every_page_has_one_mark(page: Path) -> None:
+    assert page.read_text().count(tables.MARK) == 1
 
 
-def test_curves_are_means_of_a_few_rounds_and_end_at_the_floor() -> None:
-    assert curves.smooth([10.0] * 5 + [60.0] * 5) == [(5, 40), (6, 40), (7, 40), (8, 40), (9, 50), (10, 60)]
+# The command line.
 
 
-# The masking error.
+def test_all_studies_have_a_module_with_a_command_line() -> None:
+    for name in dispatcher.STUDIES:
+        with pytest.raises(SystemExit) as stopped:
+            dispatcher.main([name, "--help"])
+        assert stopped.value.code == 0
 
 
-@pytest.mark.parametrize("signed", [False, True])
-def test_errors_of_a_change_are_those_of_its_messages(signed: bool) -> None:
-    """Within the noise, progressive masking leaves what masking entry by entry does; beyond it, it saves nothing."""
-    codec, layout = MaskedNoise(signed, alpha=0.01), Layout((("w", torch.Size([200, 100])),))
-    noise = codec.draw(layout, key(4))
-    small = noise * (uniform(key(5), layout.size) * (1.8 if signed else 0.9) - (0.9 if signed else 0))
-    found = errors.facts(codec, small, layout, key(4), 20)
-    decoded = codec.decode(codec.encode(small, layout, key(4)), layout, key(4))
-    assert found["beyond"] == 0
-    assert found["whole"] == pytest.approx(float((decoded - small).norm() / small.norm()), rel=0.03)
-    assert found["clipped"] == pytest.approx(found["whole"], rel=1e-5)
-    left = found["whole, progressive"] / found["whole"]
-    assert left == pytest.approx(progressive_factor_by_entry(20), rel=0.01)
-    large = errors.facts(codec, 3 * noise, layout, key(4), 20)
-    assert (large["beyond"], large["clipped"]) == (1, pytest.approx(0, abs=1e-6))
-    assert [large["whole"], large["whole, progressive"]] == pytest.approx([2 / 3, 2 / 3])
+def test_without_a_study_all_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    dispatcher.main([])
+    said = capsys.readouterr().out
+    assert all(f"  {name} " in said for name in dispatcher.STUDIES)
+    with pytest.raises(SystemExit, match="unknown study 'nothing'"):
+        dispatcher.main(["nothing"])
 
 
-def test_real_updates_are_watched_and_told(empty: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    x, y = uniform(key(0), 30 * 16).view(30, 1, 4, 4), torch.arange(30) % 10
-    small = Task.of(lambda: build("logistic", (1, 4, 4), 10), (x, y), (x, y), clients=3)
-    monkeypatch.setattr(cells, "task", lambda cell, data_dir: small)
-    monkeypatch.setattr(errors, "STEPS", 2)
-    monkeypatch.setattr(errors, "METHODS", ("fedmrns",))
-    errors.keep(tmp_path)
-    assert [row["round"] for row in json.loads(errors.path().read_text())["found"]["fedmrns"]] == [1, 1, 2, 2, 3, 3]
-    assert "error" not in page.missing()
-    assert errors.table().count("| `fedmrns` |") == 3
+@pytest.mark.parametrize("module", ["reproduce.fedspa", "reproduce.baselines"])
+def test_packages_run_as_modules(module: str) -> None:
+    words = ["classics", "--help"] if module.endswith("baselines") else ["--list", "--only", "densities"]
+    run = subprocess.run([sys.executable, "-m", module, *words], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert ("--data-dir" if "--help" in words else "fedspa-cifar-10-b-dst-0.2-0 (stored)") in run.stdout
 
 
-# Times.
+def test_a_listing_has_each_cell_once_and_the_remaining_cost(empty: Path) -> None:
+    two = CELL._replace(name="example-two")
+    made = Reproduction("example", "", {"all": lambda: [CELL, two]}, page=lambda: "", cost=lambda cell: 1.5)
+    cells.save(two, {})
+    names = [line.split()[1] for line in made.listing([CELL, two, CELL]).splitlines()]
+    assert names == ["example-one", "example-two", "PFLOP"]
+    assert made.listing([CELL, two]).splitlines()[-1].split()[0] == "1.50"
 
 
-def test_times_are_measured_in_turns_and_told(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(times, "SAMPLES", {"cnn4": (4, (1, 16, 16))})
-    monkeypatch.setattr(times, "COMMON", {"steps": 1})
-    monkeypatch.setitem(times.PLANS, "cpu", {"executor": "one-by-one", "models": ("cnn4",), "repeats": 1})
-    times.keep()
-    (path,) = (empty / "cells").glob("*.json")
-    assert path.name == "fedmrn-times-cpu.json"
-    measured = json.loads(path.read_text())["times"]["cnn4"]
-    assert list(measured) == list(studies.SETTINGS)
-    assert all(found[part] > 0 for found in measured.values() for part in ("train", "encode", "fold", "bytes"))
-    assert measured["fedmrn"]["bytes"] < measured["fedavg"]["bytes"] / 20
-    assert "| `fedavg` | " in times.tables()
-    assert "`times`" not in page.missing()
+def test_studies_run_in_turn_and_measurements_among_them(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    monkeypatch.setattr(cells, "run", lambda mine, *rest: seen.append([cell.name for cell in mine]))
+    (empty / "example.md").write_text(tables.MARK)
+    two = CELL._replace(name="example-two", method="local")
+    made = Reproduction(
+        "example",
+        "",
+        {"one": lambda: [CELL, two], "two": lambda: [two]},
+        page=lambda: "made",
+        measurements={"times": seen.append},
+    )
+    made.main(["--only", "two", "times", "one", "--data-dir", "somewhere", "--methods", "local"])
+    assert seen == [["example-two"], Path("somewhere"), ["example-two"]]
+    assert (empty / "example.md").read_text().endswith("made\n")
+
+
+# Baselines.
+
+
+def test_fedavgs_cells_are_shared_with_fedmrn() -> None:
+    mine, theirs = ({cell.name: cell for cell in found} for found in (studies.table1(), fashion.all_cells()))
+    assert {name: cell for name, cell in mine.items() if cell.method == "fedavg"} == theirs
+
+
+def test_fashion_has_best_and_last_rounds(empty: Path) -> None:
+    for cell, best in zip(fashion.all_cells(), (92.0, 90.0, 88.0, 94.0), strict=False):
+        cells.save(cell, {"best": best, "last": best - 1})
+    row = only(fashion.table(), split="iid")
+    assert (row["paper, best round"], row["best round"]) == ("92.0", "93.00 (92.00 to 94.00)")
+    assert (row["last round"], row["seeds"]) == ("92.00 (91.00 to 93.00)", "2")
+    assert only(fashion.table(), split="labels:3")["best round"] == "88.00"
+
+
+def test_classics_take_the_best_setting_of_the_search(empty: Path) -> None:
+    for cell in classics.search():
+        good = cell.given["lr"] == 0.03 and cell.given.get("mu", 0.01) == 0.01
+        cells.save(cell, {"last": 80.0 if good else 70.0})
+    assert classics.chosen("fedprox") == {"lr": 0.03, "mu": 0.01}
+    for cell in classics.final():
+        twice = 1 + (cell.method == "scaffold")
+        facts = {"last": 80.0, "bytes_round": twice * 10**6, "rounds_told": [25, 50, 75, 150]}
+        cells.save(cell, {**facts, "accuracy": [60.0, 71.0, 74.0 + cell.seed, 79.0]})
+    row, other = (only(classics.table(), method=method) for method in ("fedavg", "scaffold"))
+    head = "with the bytes of 75 rounds of FedAvg"
+    assert (row[head], row["MB per round"]) == ("75.0 (74.0 to 76.0)", "1.0")
+    assert (row["rounds to 70 %"], row["rounds to 75 %"], row["rounds to 80 %"]) == ("50", "100", "0 of 3 seeds")
+    assert other[head] == "60.0 (60.0 to 60.0)"
+
+
+def test_classics_draw_both_axes(empty: Path) -> None:
+    for cell in classics.search():
+        cells.save(cell, {"last": 70.0})
+    for cell in classics.final():
+        cells.save(cell, {"bytes_round": 10**6, "rounds_told": [5, 10], "accuracy": [60.0, 70.0]})
+    classics.draw()
+    drawn = (empty / classics.PLOT).read_text()
+    assert all(word in drawn for word in (*classics.OTHERS, "round", "GB, both directions"))

@@ -1,8 +1,6 @@
-"""The script reproduce/fedspa.py: its cells can be run, what it counts is right, and its page says what is so."""
+"""reproduce/fedspa: its cells run, its counts are correct, and its tables have the right values."""
 
-import importlib
-import json
-import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,29 +9,24 @@ import pytest
 import torch
 from torch import nn
 
-from gossamer import Task
+from gossamer import Task, simulate
 from gossamer.core.errors import ConfigError
+from gossamer.core.random import key
 from gossamer.parts.solvers import Exponential
 from gossamer.parts.views import masks
+from gossamer.parts.views.personal_mask import BoundPersonalMask
 from gossamer.parts.views.sparsity import erk, kept
-from helpers.paths import ROOT
+from gossamer.tasks.objective import Objective
+from helpers.markdown import only, parsed
+from reproduce.common import cells
+from reproduce.common.cells import Cell
+from reproduce.fedspa import __main__ as script
+from reproduce.fedspa import facts, page, paper, studies
 
-sys.path.append(str(ROOT / "reproduce"))
-cells, script, page, studies, facts, curves, paper = (
-    importlib.import_module(name)
-    for name in (
-        "cells",
-        "fedspa",
-        "fedspa_page",
-        "fedspa_studies",
-        "fedspa_facts",
-        "fedspa_curves",
-        "fedspa_paper",
-    )
-)
 EVERY = [cell for study in studies.STUDIES.values() for cell in study()]
 NAMES = [*studies.METHODS, *studies.VARIANTS]
 CLIENTS, TRAIN, TEST, BATCH, ROUNDS = 20, 80, 40, 2, 3
+Make = Callable[..., Cell]
 
 
 # Cells.
@@ -43,14 +36,14 @@ def test_a_name_stands_for_one_cell_alone() -> None:
     named = {cell.name: repr(cell) for cell in EVERY}
     assert len(named) == len(set(named.values()))
     assert len(named) == len({(cell.name, repr(cell)) for cell in EVERY})
-    assert {script.method(cell) for cell in EVERY} == set(NAMES)
+    assert {studies.variant(cell) for cell in EVERY} == set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_all_methods_train_alike(name: str) -> None:
     for data in studies.SETS:
         made = cells.method(studies.cell(data, "b", name))
-        solver = made.solver
+        solver: Any = made.solver
         batch = 20 if data == "fashion-mnist" else 128
         assert (solver.lr, solver.batch, solver.momentum) == (0.1, batch, 0.0)
         assert (solver.weight_decay, solver.clip, solver.schedule) == (5e-4, 10.0, Exponential(0.998))
@@ -74,13 +67,17 @@ def test_sub_fedavg_reaches_its_target_with_the_last_of_its_prunings(target: flo
     assert 0.93 * target * 10**6 < held <= target * 10**6
 
 
-def test_what_matters_most_comes_first_and_nothing_twice() -> None:
-    found = script.wanted(list(studies.DEFAULT), None)
+def wanted(names: list[str], methods: list[str] | None = None) -> list[Cell]:
+    return [cell for study in names for cell in script.REPRODUCTION.wanted(study, methods)]
+
+
+def test_the_most_important_cells_come_first() -> None:
+    found = wanted(list(studies.DEFAULT))
     assert [cell.name for cell in found[:3]] == [f"fedspa-cifar-10-b-{m}-0" for m in ("dst", "rsm", "fedavg")]
     assert len(found) == len({cell.name for cell in found})
     assert {cell.data for cell in found} == {"cifar-10"}
-    few = script.wanted(["claims", "claims", "densities"], ["dst-0.2", "rsm"])
-    assert [script.method(cell) for cell in few] == ["rsm", "rsm", "rsm", "dst-0.2"]
+    few = wanted(["claims", "densities"], ["dst-0.2", "rsm"])
+    assert [studies.variant(cell) for cell in few] == ["rsm", "rsm", "rsm", "dst-0.2"]
 
 
 def test_a_cells_cost_is_that_of_its_images() -> None:
@@ -111,7 +108,7 @@ def thin(classes: int) -> nn.Module:
 
 
 @pytest.fixture
-def small(empty: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def small(empty: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """Cells on eighty images with a small network."""
     monkeypatch.setattr(cells, "network", lambda name, shape, classes: thin(classes))
     draw = np.random.default_rng(0)
@@ -121,22 +118,21 @@ def small(empty: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
         arrays[f"y_{part}"] = np.arange(many, dtype=np.uint8) % 10
     np.savez(empty / "cifar10.npz", **arrays)
 
-    def made(method: str, rounds: int = ROUNDS) -> Any:
+    def made(method: str, rounds: int = ROUNDS) -> Cell:
         usual = studies.cell("cifar-10", "b", method)
         given = {**usual.given, "batch": BATCH}
-        more = {"clients": CLIENTS, "per_round": 2, "eval_every": 2, "executor": "one-by-one"}
+        more: dict[str, Any] = {"clients": CLIENTS, "per_round": 2, "eval_every": 2, "executor": "one-by-one"}
         return usual._replace(given=given, rounds=rounds, **more)
 
     return made
 
 
-def small_task(small: Any, empty: Path) -> Task:
-    task: Task = cells.task(small("dst"), empty)
-    return task
+def small_task(small: Make, empty: Path) -> Task:
+    return cells.task(small("dst"), empty)
 
 
 @pytest.mark.parametrize("method", [*studies.METHODS, "dst-random"])
-def test_a_small_cell_runs_and_keeps_its_facts(method: str, small: Any, empty: Path) -> None:
+def test_a_small_cell_runs_and_keeps_its_facts(method: str, small: Make, empty: Path) -> None:
     cell = small(method)
     assert cells.keep(cell, empty, float("inf"), facts.facts).startswith(f"{cell.name}: best ")
     found = cells.read(cell)
@@ -146,10 +142,11 @@ def test_a_small_cell_runs_and_keeps_its_facts(method: str, small: Any, empty: P
     assert found["last"] == found["personal"][-1]
     assert found["bytes"][0] < found["bytes"][1] or method == "local"
     assert not cell.folder.exists()
-    assert f"| `{method}` |" in page.page()
+    row = only(page.accuracies("cifar-10", "b"), method=method)
+    assert row["last"] == f"{found['last']:.2f}"
 
 
-def test_bytes_as_the_paper_counts_them_are_four_a_held_value(small: Any, empty: Path) -> None:
+def test_bytes_as_the_paper_counts_them_are_four_a_held_value(small: Make, empty: Path) -> None:
     shapes = {name: p.shape for name, p in small_task(small, empty).model().named_parameters()}
     every, half = sum(shape.numel() for shape in shapes.values()), sum(kept(shapes, erk(shapes, 0.5)).values())
     assert every / 2 - len(shapes) < half <= every / 2
@@ -164,7 +161,7 @@ def test_bytes_as_the_paper_counts_them_are_four_a_held_value(small: Any, empty:
     assert overhead["rsm"] == overhead["fedavg"]
 
 
-def test_flops_as_the_paper_counts_them(small: Any, empty: Path) -> None:
+def test_flops_as_the_paper_counts_them(small: Make, empty: Path) -> None:
     task = small_task(small, empty)
     metrics = [{"clients": [0, 1]}, {"clients": [3, 7]}]
     counted = {m: facts.paper_flops(small(m), task, metrics) for m in ("fedavg", "ditto", "dst", "rsm", "sub-fedavg")}
@@ -175,7 +172,8 @@ def test_flops_as_the_paper_counts_them(small: Any, empty: Path) -> None:
     dense = sum((2 * sizes[f"{layer}.weight"].numel() + out) * area for layer, (out, area) in sides.items())
     assert counted["fedavg"] == counted["ditto"] == 4 * 3 * 5 * each * dense
     assert counted["sub-fedavg"] is None
-    view = cells.method(small("dst")).bind(facts.Objective(task, "cpu", facts.key(0))).training.view
+    view = cells.method(small("dst")).bind(Objective(task, "cpu", key(0))).training.view
+    assert isinstance(view, BoundPersonalMask)
     held = {n: masks.count(packed) for n, packed in view.first(0)["mask"].items()}
     whole = {name: held.get(name, shape.numel()) for name, shape in sizes.items()}
     sparse = sum((2 * whole[f"{layer}.weight"] + out) * area for layer, (out, area) in sides.items())
@@ -198,11 +196,12 @@ def _sides(module: nn.Module, x: torch.Tensor) -> dict[str, tuple[int, int]]:
     return found
 
 
-def test_a_cell_that_was_cut_off_goes_on(small: Any, empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cell_that_was_cut_off_goes_on(small: Make, empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = small("dst")._replace(name="whole")
     cells.keep(whole, empty, float("inf"), facts.facts)
-    cut, seen = small("dst")._replace(name="cut"), []
-    real = cells.simulate
+    cut = small("dst")._replace(name="cut")
+    seen: list[int] = []
+    real = simulate
 
     def stops(*given: Any, **more: Any) -> Any:
         def watch(record: Any) -> None:
@@ -230,35 +229,30 @@ def test_a_cell_is_left_out_when_time_is_up_or_its_data_is_not_here(
 
     monkeypatch.setattr(cells, "load", absent)
     cell = studies.cell("emnist-letters", "b", "dst")
-    assert cells.keep(cell, empty, 0.0, facts.facts) == f"{cell.name}: not begun"
-    told = f"{cell.name}: left out, emnist-letters: its files are not there: put one of these"
-    assert cells.keep(cell, empty, float("inf"), facts.facts) == told
-    assert not cell.path.exists()
+    assert cells.keep(cell, empty, 0.0, facts.facts) == f"{cell.name}: not started"
+    line = f"{cell.name}: skipped, emnist-letters: its files are not there: put one of these"
+    assert cells.keep(cell, empty, float("inf"), facts.facts) == line
+    assert not cell.stored
 
 
 # The page.
 
 
-def put(cell: Any, personal: list[float], **more: Any) -> None:
-    """Keep a cell with made-up figures."""
+def put(cell: Cell, personal: list[float], **more: Any) -> None:
+    """Store a cell with made-up values."""
     found: dict[str, Any] = {"best": max(personal), "last": personal[-1], "personal": personal, "accuracy": personal}
     found |= {"rounds_told": [4 * (at + 1) for at in range(len(personal))], "worst_tenth": 10.0, "masks": None}
     found |= {"bytes": [10**9] * len(personal), "paper_bytes": [9 * 10**8] * len(personal), "paper_flops": 10**15}
     found |= {"flops": 3 * 10**15, "useful_flops": 2 * 10**15, "round_seconds": 1.5}
-    cell.path.write_text(json.dumps({**cell._asdict(), **found, **more}))
+    cells.save(cell, {**cell._asdict(), **found, **more})
 
 
-def test_the_page_says_what_is_missing(empty: Path) -> None:
+def test_the_page_names_what_is_missing(empty: Path) -> None:
     assert page.page().startswith("\n**Not run yet:** `claims` (10 of 10 cells)")
-    assert f"Cells have {studies.ROUNDS} rounds" in page.page()
-    assert "###" not in page.page()
+    assert parsed(page.page()) == []
     for cell in studies.densities():
         put(cell, [50.0])
-    assert "densities" not in page.missing()
-
-
-def test_the_page_of_the_repository_has_a_place_for_the_tables() -> None:
-    assert (ROOT / "docs/reproduction/fedspa.md").read_text().count("<!-- table -->") == 1
+    assert "densities" not in page.page().splitlines()[1]
 
 
 def test_claims_are_compared_seed_by_seed(empty: Path) -> None:
@@ -266,59 +260,68 @@ def test_claims_are_compared_seed_by_seed(empty: Path) -> None:
         put(studies.cell("cifar-10", "b", "dst", seed), [dst])
         put(studies.cell("cifar-10", "b", "rsm", seed), [rsm])
     put(studies.cell("cifar-10", "b", "dst", 2), [99.0])
-    assert "| CIFAR-10 | B | `dst` - `rsm` | 7.3 | 0.50 (-1.00 to 2.00) | 60 | 2 |" in page.claims()
-    assert "fedavg" not in page.claims()
+    (row,) = parsed(page.claims())
+    assert (row["data"], row["setting"], row["difference"]) == ("CIFAR-10", "B", "dst - rsm")
+    assert (row["paper"], row["here"], row["rounds"], row["seeds"]) == ("7.3", "0.50 (-1.00 to 2.00)", "60", "2")
     for method, last in (("dst", 76.0), ("rsm", 72.0)):
         put(studies.cell("cifar-10", "b", method, rounds=studies.LONGER), [last])
-    assert "| CIFAR-10 | B | `dst` - `rsm` | 7.3 | 4.00 | 240 | 1 |" in page.claims()
+    row = only(page.claims(), rounds="240")
+    assert (row["paper"], row["here"], row["seeds"]) == ("7.3", "4.00", "1")
 
 
 def test_rounds_to_an_accuracy_are_the_first_that_reach_it_in_every_run(empty: Path) -> None:
     put(studies.cell("cifar-10", "a", "ditto"), [25.0, 45.0, 38.0, 52.0])
     put(studies.cell("cifar-10", "a", "ditto", 1), [31.0, 33.0, 41.0, 42.0])
-    line = next(line for line in page.speeds("cifar-10").splitlines() if "`ditto`" in line)
-    wanted = f"| A | `ditto` | 6 (4 to 8) | 10 (8 to 12) | > {studies.ROUNDS} | > 60 | > 60 | 334 | 466 |"
-    assert line == wanted
+    row = only(page.speeds("cifar-10"), method="ditto", setting="A")
+    assert (row["30 %"], row["40 %"]) == ("6 (4 to 8)", "10 (8 to 12)")
+    assert row["50 %"] == row["60 %"] == row["70 %"] == f"> {studies.ROUNDS}"
+    assert (row["paper, 75 %"], row["paper, 80 %"]) == ("334", "466")
 
 
-def test_longer_runs_have_a_table_of_their_own(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(curves, "PAGES", empty)
+def test_longer_runs_have_a_separate_table(empty: Path) -> None:
     put(studies.cell("cifar-10", "b", "dst"), [99.0])
     assert page.longer() == ""
     cell = studies.cell("cifar-10", "b", "dst", rounds=studies.LONGER)
     assert (cell.rounds, cell.eval_every) == (240, 16)
     put(cell, [25.0, 45.0, 76.0])
-    assert "| `dst` | 88.2 | 76.00 | 76.00 | 8 | 8 | 12 | 12 | 12 | 12 | 206 |" in page.longer()
-    curves.draw()
-    assert (empty / "fedspa-cifar-10-b240-rounds.svg").read_text().count('class="line') == 2
-    assert "![By rounds](fedspa-cifar-10-b240-rounds.svg)" in page.longer()
+    row = only(page.longer(), method="dst")
+    assert (row["paper, 1000 rounds"], row["last"], row["global model"]) == ("88.2", "76.00", "76.00")
+    assert [row[f"{target} %"] for target in (30, 40, 50, 75)] == ["8", "8", "12", "12"]
+    assert row["paper, 75 %"] == "206"
+    page.draw()
+    for axis in page.AXES:
+        file = page.file("cifar-10", "b", axis, studies.LONGER)
+        assert (empty / file).exists()
+        assert f"]({file})" in page.longer()
 
 
-def test_variants_stand_beside_what_they_vary(empty: Path) -> None:
+def test_variants_are_compared_with_the_method_that_they_vary(empty: Path) -> None:
     put(studies.cell("cifar-100", "b", "dst-uniform"), [40.0])
     put(studies.cell("cifar-100", "b", "dst"), [50.0])
-    wanted = "| `dst` | init=uniform | CIFAR-100 | B | `dst-uniform` - `dst` | -10.6 | -10.00 | 60 | 1 |"
-    assert wanted in page.ablations()
+    (row,) = parsed(page.ablations())
+    assert (row["method"], row["with"], row["difference"]) == ("dst", "init=uniform", "dst-uniform - dst")
+    assert (row["paper"], row["here"]) == ("-10.6", "-10.00")
 
 
 def test_costs_are_scaled_to_the_papers_rounds(empty: Path) -> None:
     put(studies.cell("cifar-10", "b", "dst"), [40.0])
-    times = 1000 / studies.ROUNDS
-    told = [f"{0.9 * times:.1f}", f"{times:.1f}", "173.5", *(f"{ten * times:.1f}" for ten in (10, 30, 20)), "1.50 s"]
-    assert f"| CIFAR-10 | B | `dst` | 369.2 | {' | '.join(told)} |" in page.costs()
     put(studies.cell("cifar-10", "b", "sub-fedavg"), [40.0], paper_flops=None)
-    assert "| 119.8 |  | " in page.costs()
+    row, scale = only(page.costs(), method="dst"), 1000 / studies.ROUNDS
+    assert (row["GB, paper"], row["10^14 FLOP, paper"], row["per round"]) == ("369.2", "173.5", "1.50 s")
+    heads = ("GB, paper's count", "GB, all bytes", "paper's count", "executed", "executed on kept weights")
+    wanted = [value * scale for value in (0.9, 1, 10, 30, 20)]
+    assert [float(row[head]) for head in heads] == pytest.approx(wanted, abs=0.05)
+    other = only(page.costs(), method="sub-fedavg")
+    assert (other["10^14 FLOP, paper"], other["paper's count"]) == ("119.8", "")
 
 
-def test_pictures_have_a_line_for_each_method_and_none_by_bytes_for_who_sends_none(
-    empty: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(curves, "PAGES", empty)
+def test_plots_have_a_curve_per_method_and_none_by_bytes_without_communication(empty: Path) -> None:
     put(studies.cell("cifar-10", "iid", "dst"), [40.0, 50.0])
     put(studies.cell("cifar-10", "iid", "local"), [20.0], bytes=[0])
-    curves.draw()
-    by_round, by_bytes = ((empty / curves.name("cifar-10", "iid", axis)).read_text() for axis in ("rounds", "bytes"))
-    assert by_round.count('class="line') == 2 * 2  # the line itself, and its key
-    assert by_bytes.count('class="line') == 2
-    assert (">round<" in by_round, ">round<" in by_bytes, ">GB sent and received<" in by_bytes) == (True, False, True)
-    assert "<circle" not in by_round + by_bytes
+    named = {axis: {line.name: line.points for line in page.curves("cifar-10", "iid", axis)} for axis in page.AXES}
+    assert named["rounds"] == {"dst": [(4, 40.0), (8, 50.0)], "local": [(4, 20.0)]}
+    assert named["bytes"] == {"dst": [(1.0, 40.0), (1.0, 50.0)]}
+    page.draw()
+    by_round, by_bytes = ((empty / page.file("cifar-10", "iid", axis)).read_text() for axis in ("rounds", "bytes"))
+    assert ("local" in by_round, "local" in by_bytes) == (True, False)
+    assert ("GB sent and received" in by_round, "GB sent and received" in by_bytes) == (False, True)

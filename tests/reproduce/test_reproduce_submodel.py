@@ -1,8 +1,5 @@
-"""The script reproduce/submodel.py: its cells can be run, what it measures is right, and its page says what is so."""
+"""reproduce/submodel: its cells run, its measurements are correct, and its tables have the right values."""
 
-import importlib
-import json
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gossamer import Task, simulate
+from gossamer import Method, Result, Task, simulate
 from gossamer.core.random import key
 from gossamer.core.types import Clock
 from gossamer.fleet.capacity import SHARES
@@ -23,13 +20,13 @@ from gossamer.tasks.nets import build
 from gossamer.tasks.nets.resnet import resnet18
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.static_norms import OfBatch
-from helpers.paths import ROOT
+from helpers.markdown import only, parsed
+from helpers.narrow import present
+from reproduce.common import cells, store
+from reproduce.common.cells import Cell
+from reproduce.submodel import __main__ as script
+from reproduce.submodel import facts, page, studies, times
 
-sys.path.append(str(ROOT / "reproduce"))
-cells, script, page, studies, facts, times = (
-    importlib.import_module(name)
-    for name in ("cells", "submodel", "submodel_page", "submodel_studies", "submodel_facts", "submodel_times")
-)
 EVERY = [cell for study in studies.STUDIES.values() for cell in study()]
 SHAPE = torch.Size([3, 8, 8])
 
@@ -42,7 +39,7 @@ def small_task(model: str = "resnet18", clients: int = 2) -> Task:
     return Task.of(net, (x, y), (x, y), clients=clients)
 
 
-def recipe(method: str, **given: Any) -> Any:
+def recipe(method: str, **given: Any) -> Method:
     return studies.recipe(method, steps=1, batch=4, **given)
 
 
@@ -54,8 +51,8 @@ def test_a_name_stands_for_one_cell_alone() -> None:
 
 
 @pytest.mark.parametrize("cell", EVERY, ids=lambda cell: cell.name)
-def test_every_recipe_takes_its_parameters(cell: Any) -> None:
-    made = cells.method(cell)
+def test_every_recipe_takes_its_parameters(cell: Cell) -> None:
+    made: Any = cells.method(cell)
     assert (made.solver.lr, made.solver.momentum, made.solver.clip) == (cell.given["lr"], 0.9, 1.0)
     assert (made.server.over, made.server.weights, made.training.labels) == ("holders", "uniform", "own")
     assert made.view.capacities == cell.given["capacities"]
@@ -63,14 +60,13 @@ def test_every_recipe_takes_its_parameters(cell: Any) -> None:
         assert made.solver.schedule == Steps((cell.rounds // 2, 3 * cell.rounds // 4), 0.25)
 
 
-def test_what_matters_most_comes_first_and_nothing_twice() -> None:
-    found = script.wanted(list(studies.DEFAULT), None)
-    assert [cell.name for cell in found[:2]] == [
-        f"submodel-cifar-10-high-1-{method}-0" for method in ("rolling", "published")
-    ]
-    assert [cell.name for cell in found[-2:]] == [cell.name for cell in studies.low()][-2:]
-    twice = script.wanted(["high", "high"], ["static"])
-    assert [cell.name for cell in twice] == [f"submodel-cifar-10-high-{c}-static-0" for c in ("mixed", "1-16")]
+def test_the_most_important_cells_come_first() -> None:
+    found = [cell.name for study in studies.DEFAULT for cell in script.REPRODUCTION.wanted(study)]
+    assert found[:2] == [f"submodel-cifar-10-high-1-{method}-0" for method in ("rolling", "published")]
+    assert found[-2:] == [cell.name for cell in studies.low()][-2:]
+    assert len(set(found)) == len(found)
+    static = script.REPRODUCTION.wanted("high", ["static"])
+    assert [cell.name for cell in static] == [f"submodel-cifar-10-high-{c}-static-0" for c in ("mixed", "1-16")]
 
 
 def test_costs_go_with_the_square_of_the_width() -> None:
@@ -111,21 +107,21 @@ def test_the_published_draw_makes_another_network_only_where_there_is_a_residual
     assert (abs(mine - whole) > 1e-4) == differs
 
 
-def test_of_a_layer_the_published_draw_holds_distinct_channels_of_its_own() -> None:
+def test_the_published_draw_has_distinct_channels_per_layer() -> None:
     objective = Objective(small_task(), "cpu", key(1))
     view = recipe("published", capacities=(0.5,)).bind(objective).training.view
     index = view.part(objective.initial(), Clock(0, 1, 0), key(2)).index
-    streams = [index[f"{block}.conv2.weight"][0].tolist() for block in (7, 8)]  # one stream: 32 channels
+    streams = [present(index[f"{block}.conv2.weight"][0]).tolist() for block in (7, 8)]  # one stream: 32 channels
     assert [len(set(found)) for found in streams] == [16, 16]
     assert streams[0] != streams[1]
-    assert streams[0] == index["8.conv1.weight"][1].tolist()
+    assert streams[0] == present(index["8.conv1.weight"][1]).tolist()
 
 
 # A small cell, whole.
 
 
 @pytest.fixture
-def small_cell(empty: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+def small_cell(empty: Path, monkeypatch: pytest.MonkeyPatch) -> Cell:
     """A cell on forty images with a thin network."""
     monkeypatch.setattr(cells, "network", lambda name, shape, classes: resnet18(shape, classes, 1 / 16))
     draw = np.random.default_rng(0)
@@ -136,7 +132,7 @@ def small_cell(empty: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     np.savez(empty / "cifar10.npz", **arrays)
     usual = studies.cell("cifar-10", "high", "mixed", "random")
     given = {**usual.given, "batch": 2}
-    more = {
+    more: dict[str, Any] = {
         "clients": 20,
         "per_round": 2,
         "rounds": 3,
@@ -147,7 +143,7 @@ def small_cell(empty: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return usual._replace(given=given, schedule="steps:1+2,0.25", **more)
 
 
-def test_a_small_cell_runs_and_keeps_its_facts(small_cell: Any, empty: Path) -> None:
+def test_a_small_cell_runs_and_keeps_its_facts(small_cell: Cell, empty: Path) -> None:
     assert cells.keep(small_cell, empty, float("inf"), facts.facts).startswith(f"{small_cell.name}: best ")
     found = cells.read(small_cell)
     assert found["failures"] == 0
@@ -158,15 +154,21 @@ def test_a_small_cell_runs_and_keeps_its_facts(small_cell: Any, empty: Path) -> 
     assert 1 / 16 <= found["rate"] <= 1
     assert found["round_seconds"] > 0
     assert not small_cell.folder.exists()
-    assert "| drawn of the five | `random` |" in page.page()
+    row = only(page.accuracies("cifar-10", "high"), capacities="drawn", channels="random")
+    assert (row["best"], row["last"]) == (f"{found['best']:.2f}", f"{found['last']:.2f}")
 
 
 def test_widths_are_those_that_were_trained_and_training_is_measured_without_augmentation(
-    small_cell: Any, empty: Path
+    small_cell: Cell, empty: Path
 ) -> None:
-    seen: list[Any] = []
-    cells.outcome(small_cell, empty, lambda *found: seen.append(found) or {})
-    _, task, result = seen[0]
+    seen: list[tuple[Task, Result]] = []
+
+    def more(cell: Cell, task: Task, result: Result) -> store.Facts:
+        seen.append((task, result))
+        return {}
+
+    cells.outcome(small_cell, empty, more)
+    ((task, result),) = seen
     objective = Objective(task, "cpu", key(0))
     rule, like = objective.widths(), objective.initial()
     sizes = {share: 4 * sum(t.numel() for t in narrowed(rule, like, share).values()) for share in SHARES}
@@ -192,63 +194,66 @@ def test_widths_are_those_that_were_trained_and_training_is_measured_without_aug
     assert gap["train_accuracy"] == pytest.approx(100 * np.mean(right), abs=1e-3)
 
 
-def test_a_rounds_seconds_leave_out_what_the_run_does_besides() -> None:
-    spent = {"prepare": 100.0, "brief": 1.0, "train": 2.0, "receive": 0.5, "other": 0.25, "evaluate": 50.0, "save": 9.0}
-    assert cells.seconds({"seconds": spent}) == 3.75
-
-
 # The page.
 
 
 def put(
-    cell: Any, best: float, last: float, gap: tuple[float, ...] = (1.0, 1.1, 60.0, 59.0), rate: float = 0.3875
+    cell: Cell, best: float, last: float, gap: tuple[float, ...] = (1.0, 1.1, 60.0, 59.0), rate: float = 0.3875
 ) -> None:
-    """Keep a cell with made-up figures."""
-    found = {"best": best, "last": last, "loss": [2.0, 1.1], "rate": rate, "round_seconds": 1.5}
+    """Store a cell with made-up values."""
+    found: dict[str, Any] = {"best": best, "last": last, "loss": [2.0, 1.1], "rate": rate, "round_seconds": 1.5}
     found |= {"gap": dict(zip(page.FIGURES, gap, strict=True))}
     found |= {"bytes_a_client": {"bytes_down": 12_000_000, "bytes_up": 11_900_000}}
-    cell.path.write_text(json.dumps({**cell._asdict(), **found}))
+    cells.save(cell, {**cell._asdict(), **found})
 
 
-def test_the_page_says_what_is_missing(empty: Path) -> None:
+def test_the_page_names_what_is_missing(empty: Path) -> None:
     assert page.page().startswith("\n**Not run yet:** `high` (12 of 12 cells)")
-    assert f"{studies.ROUNDS} rounds at a learning rate of {studies.RATE}" in page.page()
-    assert "###" not in page.page()
+    assert parsed(page.page()) == []
     for cell in studies.narrow():
         put(cell, 50.0, 50.0)
     assert "narrow" not in page.missing()
 
 
-def test_the_page_of_the_repository_has_a_place_for_the_tables() -> None:
-    assert (ROOT / "docs/reproduction/submodel.md").read_text().count("<!-- table -->") == 1
-
-
-def test_rolling_is_compared_seed_by_seed(empty: Path) -> None:
+def test_rolling_is_compared_seed_by_seed_in_every_setting(empty: Path) -> None:
     for seed, rolling, random in ((0, 60.0, 58.0), (1, 50.0, 51.0)):
         put(studies.cell("cifar-10", "high", "mixed", "rolling", seed), rolling, rolling - 1)
         put(studies.cell("cifar-10", "high", "mixed", "random", seed), random, random - 1)
     put(studies.cell("cifar-10", "high", "mixed", "rolling", 2), 99.0, 99.0)
-    wanted = "| CIFAR-10 | 2 | drawn of the five | `random` | 0.50 (-1.00 to 2.00) | 0.50 (-1.00 to 2.00) | 2 |"
-    assert wanted in page.differences()
-    assert "| drawn of the five | `random` | 54.50 (51.00 to 58.00) |" in page.page()
+    for method, best in (("rolling", 58.0), ("static", 51.0)):
+        put(studies.cell("cifar-10", "low", "1-16", method), best, best)
+    first, second = parsed(page.differences())
+    assert (first["labels"], first["capacities"], first["rolling above"]) == ("2", "drawn", "random")
+    assert (first["best"], first["last"], first["seeds"]) == ("0.50 (-1.00 to 2.00)", "0.50 (-1.00 to 2.00)", "2")
+    assert (second["labels"], second["capacities"], second["best"]) == ("5", "all 1/16", "7.00")
+    row = only(page.accuracies("cifar-10", "high"), channels="random")
+    assert row["best"] == "54.50 (51.00 to 58.00)"
 
 
-def test_gaps_and_costs_stand_beside_the_papers(empty: Path) -> None:
+def test_gaps_and_costs_are_next_to_the_published_ones(empty: Path) -> None:
     put(studies.cell("cifar-10", "high", "mixed", "random"), 60.0, 59.0)
     put(studies.cell("cifar-10", "high", "1", "rolling"), 70.0, 69.0, (0.5, 0.75, 80.0, 69.0), rate=1.0)
-    assert "| 1.0000 | 1.1000 | 60.00 | 59.00 | -0.1000 | 1.00 | 0.0126 | 0.38 |" in page.gaps()
-    assert "| -0.2500 | 11.00 | 0.0190 | -1.49 |" in page.gaps()
-    assert "| `random` | 0.3875 | 0.3921 | 12.00 MB | 11.90 MB | 1.50 s | 9.70 s |" in page.costs()
-    assert "| `rolling` | 1.0000 |  | 12.00 MB | 11.90 MB | 1.50 s |  |" in page.costs()
+    random, full = (only(page.gaps(), channels=channels) for channels in ("random", "rolling"))
+    assert [random[head] for head in ("train loss", "test loss", "train %", "test %")] == [
+        "1.0000", "1.1000", "60.00", "59.00",
+    ]  # fmt: skip
+    heads = ("loss: train - test", "%: train - test", "paper, loss", "paper, %")
+    assert [random[head] for head in heads] == ["-0.1000", "1.00", "0.0126", "0.38"]
+    assert [full[head] for head in heads] == ["-0.2500", "11.00", "0.0190", "-1.49"]
+    random, full = (only(page.costs(), channels=channels) for channels in ("random", "rolling"))
+    assert (random["model rate"], random["paper, rate"]) == ("0.3875", "0.3921")
+    assert (random["download per client"], random["upload per client"]) == ("12.00 MB", "11.90 MB")
+    assert (random["per round"], random["paper, per round"]) == ("1.50 s", "9.70 s")
+    assert (full["paper, rate"], full["paper, per round"]) == ("", "")
 
 
-def test_times_are_measured_in_turns_and_told(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_are_measured_in_turns_and_shown(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(times, "SHARES", (1 / 16,))
     monkeypatch.setitem(times.PLANS, "cpu", {"samples": 2, "repeats": 1})
-    times.keep()
-    measured = json.loads((cells.CELLS / "submodel-times-cpu.json").read_text())["times"]
+    times.keep(empty)
+    measured = store.read("submodel")["submodel-times-cpu"]["times"]
     assert list(measured) == ["1/16"]
     assert list(measured["1/16"]) == list(times.RACED)
     assert min(measured["1/16"].values()) > 0
-    assert "| 1/16 | " in times.tables()
+    assert only(times.section(), width="1/16")["rolling"] == f"{measured['1/16']['rolling']:.1f} ms (1.00)"
     assert "`times`" not in page.missing()

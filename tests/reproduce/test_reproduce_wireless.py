@@ -1,8 +1,5 @@
-"""The script reproduce/wireless.py: its cells can be run, what it counts is right, and its page says what is so."""
+"""reproduce/wireless: its cells run, its counts are correct, and its tables have the right values."""
 
-import importlib
-import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,28 +9,25 @@ from gossamer import Dense, MagnitudePruned, Mean, SumThenDecode
 from gossamer.core.random import fold, key
 from gossamer.fleet.fleet import Fleet
 from gossamer.fleet.radio import outage, rate
-from helpers.paths import ROOT
+from helpers.markdown import only, parsed
+from reproduce.common import cells
+from reproduce.common.cells import Cell
+from reproduce.wireless import facts, page, sensing_quality, studies
 
-sys.path.append(str(ROOT / "reproduce"))
-cells, script, page, studies, facts, curves = (
-    importlib.import_module(name)
-    for name in ("cells", "wireless", "wireless_page", "wireless_studies", "wireless_facts", "wireless_curves")
-)
 COMPARED = [(name, lr) for name, row in studies.COMPARED.items() for lr in row.rates]
 EACH, ROUNDS = 5, 4
 
 
-def small(cell: Any) -> Any:
+def small(cell: Cell) -> Cell:
     """The same on digits, a few rounds long."""
     given = {**cell.given, **({"epochs": 1} if "epochs" in cell.given else {})}
     return cell._replace(data="digits", given=given, samples=EACH, split="iid", rounds=ROUNDS, eval_every=2)
 
 
-def kept(cell: Any, data: Path) -> dict[str, Any]:
-    """What is kept of a cell that is run."""
+def kept(cell: Cell, data: Path) -> dict[str, Any]:
+    """Run a cell and return what is stored of it."""
     assert cells.keep(cell, data, float("inf"), facts.facts).startswith(f"{cell.name}: best ")
-    found: dict[str, Any] = cells.read(cell)
-    return found
+    return cells.read(cell)
 
 
 # Cells.
@@ -60,7 +54,7 @@ def test_rows_differ_in_what_they_say_and_in_nothing_else() -> None:
 
 
 def test_the_cell_has_links_from_good_to_bad_and_the_far_one_loses_every_second_message() -> None:
-    near, far = (Fleet.read(ROOT / f"reproduce/wireless_{name}.toml") for name in ("cell", "far"))
+    near, far = (Fleet.read(cells.FLEETS / f"wireless_{name}.toml") for name in ("cell", "far"))
     assert near.clients == far.clients == studies.DEVICES
     drawn = [outage(near.link(client, 20, 0, fold(key(0), "wireless", 0))) for client in range(20)]
     assert min(drawn) < 0.1
@@ -79,13 +73,13 @@ def test_a_small_cell_runs_and_keeps_its_facts(name: str, empty: Path) -> None:
     for axis in ("computing", "sending", "delays"):
         first, last = found[axis]
         assert last == pytest.approx(2 * first, rel=0.35)  # signs that were lost are sent again
-    assert f"`{name}`" in page.searched()
+    assert only(page.searched(), row=name)["last, %"] == f"{found['last']:.2f}"
     assert not cell.folder.exists()
 
 
 def test_energy_is_that_of_the_bytes_sent(empty: Path) -> None:
     found = kept(small(studies.compared("dense", 0.2)), empty)
-    fleet = Fleet.read(ROOT / "reproduce/wireless_cell.toml")
+    fleet = Fleet.read(cells.FLEETS / "wireless_cell.toml")
     links = [fleet.link(client, 20, 0, fold(key(0), "wireless", 0)) for client in range(20)]
     size = sum(found["arrays"].values())
     joules = sum(ROUNDS * link.power * 8 * size / rate(link) for link in links)
@@ -101,7 +95,7 @@ def test_the_pruned_row_computes_and_sends_less_and_one_bit_far_less(empty: Path
     assert found["pruned"]["computing"][-1] < found["dense"]["computing"][-1]
 
 
-def test_only_so_many_samples_are_dealt(empty: Path) -> None:
+def test_a_client_has_the_given_number_of_samples(empty: Path) -> None:
     task = cells.task(small(studies.compared("dense", 0.2)), empty)
     assert task.split.sizes().tolist() == [EACH] * studies.DEVICES
 
@@ -109,41 +103,50 @@ def test_only_so_many_samples_are_dealt(empty: Path) -> None:
 # The page.
 
 
-def put(cell: Any, accuracy: list[float], **more: Any) -> None:
-    """Keep a cell with made-up figures: a joule and a second a round, a tenth of it for sending."""
+def put(cell: Cell, accuracy: list[float], **more: Any) -> None:
+    """Store a cell with made-up values: one joule and one second per round, a tenth of the joules for sending."""
     at = list(range(1, len(accuracy) + 1))
     found: dict[str, Any] = {"best": max(accuracy), "last": accuracy[-1], "accuracy": accuracy, "rounds_told": at}
     found |= {"losses": [1.0] * len(at), "delays": at, "outages": [0.1, 0.5, 0.9], "messages": 10, "lost": 5}
     found |= {"computing": [0.9 * r for r in at], "sending": [0.1 * r for r in at]}
     found |= {"arrays": {"values": 90.0, "overhead": 10.0}}
-    cell.path.write_text(json.dumps({**cell._asdict(), **found, **more}))
+    cells.save(cell, {**cell._asdict(), **found, **more})
 
 
-def test_the_page_says_what_is_missing(empty: Path) -> None:
+def test_the_page_names_what_is_missing(empty: Path) -> None:
     assert page.page().startswith("\n**Not run yet:** `compare` (")
-    assert "###" not in page.page()
+    assert parsed(page.page()) == []
 
 
-def test_the_page_of_the_repository_has_a_place_for_the_tables() -> None:
-    assert (ROOT / "docs/reproduction/wireless.md").read_text().count("<!-- table -->") == 1
-
-
-def test_a_price_is_that_of_the_first_round_which_is_good_enough(empty: Path) -> None:
+def test_a_price_is_that_of_the_first_round_that_reaches_the_target(empty: Path) -> None:
     put(studies.compared("dense", 0.2), [50.0, 79.9, 80.0, 85.0], sending=[1.0, 2.0, 3.0, 4.0])
     put(studies.compared("one-bit", 0.2), [79.0, 81.0])
     put(studies.compared("eden", 0.1), [70.0, 79.9])
-    told = page.prices()
-    assert "| `dense` | 0.2 | 3 | 3 | 2.7 | 5.7 | 3 | 47% | 1 x | 1 x | 85.00 |" in told
-    assert "| `one-bit` | 0.2 | 2 | 0.2 | 1.8 | 2 | 2 | 90% | 15 x | 2.85 x | 81.00 |" in told
-    assert "| `eden` | 0.1 | > 12 |" in told
+    dense, one_bit, eden = (only(page.prices(), row=name) for name in ("dense", "one-bit", "eden"))
+    heads = ("step", "rounds", "J sending", "J computing", "J total", "s", "computing share")
+    assert [dense[head] for head in heads] == ["0.2", "3", "3", "2.7", "5.7", "3", "47%"]
+    assert [one_bit[head] for head in heads] == ["0.2", "2", "0.2", "1.8", "2", "2", "90%"]
+    ratios = ("sending, dense takes", "total, dense takes")
+    assert [one_bit[head] for head in ratios] == ["15 x", "2.85 x"]
+    assert (dense["best accuracy, %"], one_bit["best accuracy, %"]) == ("85.00", "81.00")
+    assert (eden["rounds"], eden["J total"]) == ("> 12", "")
 
 
-def test_the_step_size_is_the_one_with_the_fewest_joules_to_the_target(empty: Path) -> None:
+def test_the_step_size_is_the_one_with_the_least_energy_to_the_target(empty: Path) -> None:
     put(studies.compared("dense", 0.2), [70.0, 71.0, 82.0])
     put(studies.compared("dense", 0.4), [70.0, 80.5, 80.0])
     assert page.chosen()["dense"]["given"]["lr"] == 0.4
     put(studies.compared("dense", 0.4), [70.0, 70.5, 79.9])
     assert page.chosen()["dense"]["given"]["lr"] == 0.2
+
+
+def test_messages_and_links_are_summarized(empty: Path) -> None:
+    put(studies.compared("dense", 0.2), [60.0])
+    put(studies.compared("one-bit", 0.2), [60.0], arrays={"signs": 15.0, "overhead": 5.0})
+    row = only(page.messages(), row="one-bit")
+    assert (row["bytes"], row["header and table"], row["times smaller than dense"]) == ("20", "5", "5.0")
+    (link,) = parsed(page.links())
+    assert (link["minimum"], link["median"], link["maximum"], link["mean"]) == ("10 %", "50 %", "90 %", "50 %")
 
 
 def test_retention_has_the_step_size_of_the_search_and_is_compared_seed_by_seed(empty: Path) -> None:
@@ -153,21 +156,33 @@ def test_retention_has_the_step_size_of_the_search_and_is_compared_seed_by_seed(
             put(studies.retained(name, lr, studies.SEARCHED), [50.0], losses=[lr if name == "change" else 1 - lr])
     rates = {cell.given["lr"] for cell in studies.retention() if "change" in cell.name}
     assert rates == {min(studies.TRIED)}
+    assert only(page.retention_search(), row="change")["0.1"] == "0.100"
     for seed, plain, with_it in ((0, 60.0, 63.0), (1, 70.0, 71.0)):
         put(studies.retained("nothing", max(studies.TRIED), seed), [plain])
         put(studies.retained("change", min(studies.TRIED), seed), [with_it], losses=[0.5])
-    line = next(line for line in page.retentions().splitlines() if line.startswith("| `change`"))
-    assert "| 67.00 ± 7.84 | 0.500 ± 0.000 | 2.00 ± 1.96 | -0.500 ± 0.000 | 100 | 50% | 2 |" in line
+    found = only(page.retentions(), row="change")
+    assert (found["accuracy, %"], found["loss"]) == ("67.00 ± 7.84", "0.500 ± 0.000")
+    assert (found["change in accuracy"], found["change in loss"]) == ("2.00 ± 1.96", "-0.500 ± 0.000")
+    assert (found["bytes per message"], found["lost"], found["seeds"]) == ("100", "50%", "2")
 
 
-def test_the_picture_has_a_line_for_each_row_on_each_axis(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(curves, "PAGES", empty)
-    curves.draw()
-    assert not (empty / curves.NAME).exists()
+def test_the_plot_has_a_curve_for_each_row_on_each_axis(empty: Path) -> None:
+    page.draw()
+    assert not (empty / page.PLOT).exists()
     put(studies.compared("dense", 0.2), [60.0, 70.0])
     put(studies.compared("fedmrn", 0.1), [60.0, 80.0])
-    curves.draw()
-    drawn = (empty / curves.NAME).read_text()
-    assert all(name in drawn for name in curves.AXES.values())
+    page.draw()
+    drawn = (empty / page.PLOT).read_text()
+    assert all(name in drawn for name in page.AXES.values())
     assert "dense" in drawn
     assert "fedmrn" in drawn
+
+
+# Decoders.
+
+
+def test_a_known_mask_helps_a_decoder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sensing_quality, "DRAWS", 1)
+    names = ("back-projection", "least squares, known mask")
+    found = sensing_quality.quality("hadamard", 0.5, 0.05, True, names)
+    assert 0 < found[names[0]] < found[names[1]] < 1

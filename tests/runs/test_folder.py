@@ -19,7 +19,8 @@ from gossamer.core import files
 from gossamer.core.files import from_tensors
 from gossamer.core.method import Method
 from gossamer.core.store import ClientStore
-from gossamer.runs.folder import RunFolder, check_vacant, is_busy, read_about, read_metrics, read_server
+from gossamer.runs.folder import RunFolder, read_server
+from gossamer.runs.records import check_vacant, is_busy, read_about, read_metrics
 from gossamer.testing import tiny_task
 
 ROUNDS = 4
@@ -194,7 +195,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, name: 
     folder.close()
     assert found is not None
     assert found.rounds == 2
-    assert any("checkpoint 3 is damaged" in w and "going on from round 2" in w for w in folder.warnings)
+    assert any("checkpoint 3 is damaged" in w and "continuing from round 2" in w for w in folder.warnings)
     go(fedavg(), tmp_path / "run", resume=True)
     assert contents(tmp_path / "run") == contents(tmp_path / "whole")
 
@@ -226,7 +227,7 @@ def test_metrics_from_which_lines_were_removed_are_refused(tmp_path: Path) -> No
     interrupted(fedavg(), tmp_path / "run", 3)
     metrics = tmp_path / "run/metrics.jsonl"
     metrics.write_text("".join(metrics.read_text().splitlines(keepends=True)[:2]))
-    with pytest.raises(RunError, match="shorter than its checkpoint says"):
+    with pytest.raises(RunError, match="shorter than its checkpoint records"):
         go(fedavg(), tmp_path / "run", resume=True)
 
 
@@ -262,9 +263,7 @@ def test_a_full_disk_loses_nothing_that_was_finished(
             raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(
-        RunError, match=r"the disk is full: round \d of .* was not saved, the rounds before it are safe"
-    ):
+    with pytest.raises(RunError, match=r"the disk is full: round \d of .* was not saved, earlier rounds are safe"):
         go(fedavg(), tmp_path / "run", resume=True)
     monkeypatch.setattr(os, "fsync", still)
     go(fedavg(), tmp_path / "run", resume=True)

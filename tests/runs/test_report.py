@@ -16,17 +16,19 @@ import torch
 
 from gossamer import Method, RunError, fedavg, simulate
 from gossamer.cli import main
+from gossamer.core.extras import MissingExtraError
 from gossamer.parts.servers import Mean, MeasuredServer
-from gossamer.runs.folder import read_metrics
-from gossamer.runs.report import REPORTS, Folder, base, curves, page, tables, text
-from gossamer.runs.report.holdings import COLUMNS, holdings
+from gossamer.runs.records import read_metrics
+from gossamer.runs.report import REPORTS, Folder, base, curves, holdings, html, page, plots, tables, text
+from gossamer.runs.report.holdings import COLUMNS
+from gossamer.runs.report.plots import Series, chart
 from gossamer.runs.report.progress import Progress
-from gossamer.runs.report.svg import Series, chart, ticks
-from gossamer.runs.summary import reasons, summarise
+from gossamer.runs.report.summary import reasons, summarise
 from gossamer.tasks.data import Data, Samples, Split
 from gossamer.tasks.data.partition import offsets
 from gossamer.tasks.task import Task
 from gossamer.testing import tiny_task
+from helpers.curves import xdata, ydata
 
 Record = dict[str, Any]
 
@@ -139,6 +141,24 @@ def test_the_last_column_is_broken_to_the_width_of_the_terminal() -> None:
     assert max(map(len, text.pairs([("a", "word " * 20)], width=40).splitlines())) <= 40
 
 
+def without_rich(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ["rich", *(name for name in sys.modules if name.startswith("rich."))]:
+        monkeypatch.setitem(sys.modules, name, None)
+
+
+def test_tables_are_the_same_with_and_without_rich(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [("--mu", "-1", "a [bold] word, " * 12), ("--lambda", "10", "–"), ("x", "–", "")]
+    laid_out = text.table(("flag", "n", "meaning"), rows, 60), text.pairs([(a, b) for a, _, b in rows], 60)
+    without_rich(monkeypatch)
+    assert (text.table(("flag", "n", "meaning"), rows, 60), text.pairs([(a, b) for a, _, b in rows], 60)) == laid_out
+    assert "[bold]" in laid_out[0]
+
+
+def test_a_table_that_goes_to_a_file_has_a_bounded_width() -> None:
+    drawn = text.table(("a", "meaning"), [("1", "word " * 200)])
+    assert max(map(len, drawn.splitlines())) <= text.PIPED
+
+
 def test_a_run_in_full_names_its_parts_its_bytes_and_why_clients_failed() -> None:
     metrics = [*RUN, record(6, failures=[{"client": 3, "reason": "sensor broken"}])]
     said = tables.full(Path("runs/x"), ABOUT, metrics, "interrupted")
@@ -159,9 +179,9 @@ def test_runs_side_by_side_show_joules_where_there_are_any() -> None:
 
 def test_curves_show_accuracy_against_rounds_and_against_bytes() -> None:
     left, right = curves.figure(["a", "b"], [RUN, RUN[:3]]).axes
-    assert [list(line.get_xdata()) for line in left.lines] == [[1, 2, 3, 4, 5], [1, 2, 3]]
-    np.testing.assert_allclose(right.lines[0].get_xdata(), np.arange(1, 6) * 1.00003)
-    np.testing.assert_allclose(right.lines[0].get_ydata(), [10, 20, 30, 40, 50])
+    assert [xdata(left, line).tolist() for line in range(2)] == [[1, 2, 3, 4, 5], [1, 2, 3]]
+    np.testing.assert_allclose(xdata(right), np.arange(1, 6) * 1.00003)
+    np.testing.assert_allclose(ydata(right), [10, 20, 30, 40, 50])
     assert right.get_xscale() == "linear"
 
 
@@ -173,7 +193,7 @@ def test_runs_that_send_far_less_are_seen_on_a_logarithmic_scale() -> None:
 def test_a_run_that_sends_nothing_is_a_level() -> None:
     silent = [record(number, bytes_up={}) for number in range(1, 4)]
     right = curves.figure(["alone"], [silent]).axes[1]
-    assert list(right.lines[0].get_ydata()) == pytest.approx([30, 30])
+    assert ydata(right).tolist() == pytest.approx([30, 30])
     assert "nothing is sent" in right.get_xlabel()
 
 
@@ -207,14 +227,32 @@ def test_a_page_shows_numbers_curves_costs_split_and_every_part() -> None:
     for wanted in ("train", "evaluate", "overhead", "No client failed.", *ABOUT["method"].values()):
         assert wanted in said
     titles = [svg.get("aria-label") for svg in tree.iter("svg")]
-    assert titles == ["Accuracy (%)", "Accuracy (%) by what it cost", "Loss", "samples by client and class"]
+    assert titles == ["Accuracy (%)", "Accuracy (%) by upload", "Loss", "samples by client and class"]
 
 
 def test_a_page_needs_nothing_from_anywhere() -> None:
     tree = rendered(ABOUT, RUN)
-    assert not {"script", "link", "img", "iframe", "object", "use"} & {element.tag for element in tree.iter()}
-    assert not any({"src", "href"} & set(element.keys()) for element in tree.iter())
-    assert not re.search(r"url\(|@import|https?:", page.STYLE)
+    assert not {"script", "link", "img", "iframe", "object"} & {element.tag for element in tree.iter()}
+    assert not any("src" in element.attrib for element in tree.iter())
+    links = [str(element.get("href")) for element in tree.iter() if "href" in element.attrib]
+    assert all(link.startswith(("#", "data:image/png")) for link in links)
+    marks = {f"#{element.get('id')}" for element in tree.iter() if "id" in element.attrib}
+    assert {link for link in links if link.startswith("#")} <= marks, "every reference is within the page"
+    assert not re.search(r"url\(|@import|https?:", page.render("my-run", ABOUT, RUN, split_of(4), None))
+
+
+def test_the_same_run_gives_the_same_page() -> None:
+    first, again = (page.render("my-run", ABOUT, RUN, split_of(4), data_of(split_of(4))) for _ in range(2))
+    assert first == again
+
+
+def test_colours_of_charts_are_those_of_the_page() -> None:
+    drawn = chart("title", "round", [Series("a", [(1, 2.0)]), Series("b", [(1, 3.0)])])
+    assert "var(--k0)" in drawn
+    assert "var(--k1)" in drawn
+    style = (html.TEMPLATES / "style.css").read_text()
+    assert [name for name in plots.VARIABLES.values() if f"{name[4:-1]}:" not in style] == []
+    assert not set(plots.VARIABLES) & set(re.findall(r"#[0-9a-f]{6}", drawn))
 
 
 def test_whatever_a_user_typed_is_escaped() -> None:
@@ -257,34 +295,63 @@ def test_a_run_from_python_gets_its_page_too(tmp_path: Path) -> None:
     assert page.write(Folder(tmp_path / "run", 5, task.data)).read_text() != "", "it can be written again"
 
 
+def axes_of(figure: Any) -> list[Any]:
+    """The axes of a figure, whose artists are of kinds that only the reader knows."""
+    return list(figure.axes)
+
+
 @pytest.mark.parametrize("clients", [1, 7, COLUMNS, COLUMNS + 1, 1234])
 def test_a_split_is_drawn_in_two_hundred_columns_at_most(clients: int) -> None:
     split = split_of(clients)
-    drawn = ElementTree.fromstring(holdings(split, data_of(split)))
-    paths = {path.get("class"): str(path.get("d")) for path in drawn.iter("path")}
-    columns = paths["bar"].count("M")
-    assert columns == -(-clients // -(-clients // COLUMNS))
-    cells = sum(str(path.get("d")).count("M") for path in drawn.iter("path")) - columns
-    assert cells == 3 * columns
+    bars, cells = axes_of(holdings.figure(split, data_of(split)))
+    columns = -(-clients // -(-clients // COLUMNS))
+    assert len(bars.patches) == columns
+    (mesh,) = cells.collections
+    assert mesh.get_array().shape == (3, columns)
+    np.testing.assert_allclose(mesh.get_array().sum(axis=0), [bar.get_height() for bar in bars.patches])
+    drawn = ElementTree.fromstring(holdings.holdings(split, data_of(split)))
+    assert drawn.get("aria-label") == holdings.TITLE
 
 
 def test_without_the_data_a_split_shows_sizes_alone() -> None:
-    drawn = ElementTree.fromstring(holdings(split_of(5), None))
-    assert [path.get("class") for path in drawn.iter("path")] == ["bar"]
+    (bars,) = axes_of(holdings.figure(split_of(5), None))
+    assert [bar.get_height() for bar in bars.patches] == [3] * 5
 
 
-@pytest.mark.parametrize(("low", "high"), [(0, 1), (0.3, 0.31), (2.0, 2.0), (0, 0), (0, 12345), (-3, 4), (1e-9, 2e-9)])
-def test_ticks_are_few_and_hold_what_is_shown(low: float, high: float) -> None:
-    found = ticks(low, high)
-    assert found[0] <= low
-    assert found[-1] >= high
-    assert 2 <= len(found) <= 9
-    assert found == sorted(set(found))
+@pytest.mark.parametrize("values", [[0.0], [0.3, 0.31], [2.0, 2.0], [12345.0, -3.0], [1e-9, 2e-9]])
+def test_a_chart_holds_every_point_of_every_series(values: list[float]) -> None:
+    points = [(float(number), value) for number, value in enumerate(values)]
+    (axes,) = axes_of(plots.line_figure("round", [Series("a", points), Series("b", points[:1])]))
+    assert [list(zip(*line.get_data(), strict=True)) for line in axes.lines] == [points, points[:1]]
+    assert axes.get_ylim()[0] <= min(values) <= max(values) <= axes.get_ylim()[1]
+    assert axes.get_xlabel() == "round"
+    assert len(axes.get_yticks()) <= 9
+
+
+def test_a_chart_names_its_series_and_the_values_of_its_points() -> None:
+    tree = ElementTree.fromstring(chart("<b> & c", "round", [Series("a<b", [(1, 0.25), (2, 0.5)]), Series("$x", [])]))
+    (svg,) = tree.iter("svg")
+    assert (svg.get("role"), svg.get("aria-label")) == ("img", "<b> & c")
+    assert [key.text for key in tree.iter("span")] == ["a<b", "$x"]
+    assert [title.text for title in tree.iter("title")] == ["a<b: 0.25 at 1", "a<b: 0.5 at 2"]
+    assert "round" in [text.text for text in tree.iter("text")]
+
+
+def test_of_a_long_series_points_are_not_marked() -> None:
+    line = Series("a", [(number, 0.5) for number in range(plots.MARKED + 1)])
+    assert "<title>" not in chart("title", "round", [line])
 
 
 def test_a_chart_without_points_is_left_out_and_one_point_is_enough() -> None:
     assert chart("title", "round", [Series("a", [])]) == ""
-    assert "<circle" in chart("title", "round", [Series("a", [(0, 0)])])
+    assert "a: 0 at 0" in chart("title", "round", [Series("a", [(0, 0)])])
+
+
+def test_a_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(MissingExtraError, match=r"this needs matplotlib: pip install 'gossamer\[plot\]'") as caught:
+        chart("title", "round", [Series("a", [(0, 0)])])
+    assert isinstance(caught.value, ImportError)
 
 
 # Progress.
@@ -490,4 +557,4 @@ def test_a_report_that_fails_says_so_and_hides_nothing_else(
     assert main(["show", "run", "--html"]) == 0
     written = Path("run/report.html").read_text()
     for drawn in ("charts", "picture"):
-        assert (f"odd: its report fails in {drawn}: KeyError: &#x27;&lt;oops&gt;&#x27;" in written) == (member == drawn)
+        assert (f"odd: its report fails in {drawn}: KeyError: &#39;&lt;oops&gt;&#39;" in written) == (member == drawn)

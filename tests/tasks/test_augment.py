@@ -42,8 +42,8 @@ def test_every_shift_is_as_likely_and_half_are_mirrored() -> None:
     x = torch.zeros(n, 1, 5, 5)
     x[:, :, 2, 2] = 1
     rows, columns = crop(x, draws(n)).flatten(1).argmax(1) // 5, crop(x, draws(n)).flatten(1).argmax(1) % 5
-    for place in (rows, columns):
-        assert torch.bincount(place).tolist() == pytest.approx([n / 5] * 5, rel=0.05)
+    for offsets in (rows, columns):
+        assert torch.bincount(offsets).tolist() == pytest.approx([n / 5] * 5, rel=0.05)
     corner = torch.zeros(n, 1, 5, 5)
     corner[:, :, :, 0] = 1
     mirrored = CropFlip(pad=0)(corner, draws(n))[:, 0, 0, 4].mean()

@@ -7,6 +7,7 @@ import random
 import warnings
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,11 +15,11 @@ from scipy.io import savemat
 
 from gossamer.core.errors import ConfigError
 from gossamer.tasks import data as gd
-from gossamer.tasks.data import image_sets as albums
+from gossamer.tasks.data import image_sets
 from gossamer.tasks.data.images import check_unaltered
 from gossamer.tasks.data.leaf import pixels
-from gossamer.tasks.data.readers import idx, npz, unpickle
-from gossamer.tasks.data.readers.base import Facts, Images
+from gossamer.tasks.data.readers import npz, unpickle
+from gossamer.tasks.data.readers.base import Facts, Images, images
 from helpers.small_files import (
     COLOUR,
     COMPRESSED,
@@ -53,11 +54,11 @@ def refused(spec: str, root: Path, path: Path, before: gd.Data) -> bool:
     try:
         after = load(spec, root)
     except ConfigError as error:
-        said = str(error)
+        message = str(error)
     else:
         assert same(before, after)
         return False
-    assert str(path) in said
+    assert str(path) in message
     return True
 
 
@@ -87,8 +88,8 @@ def test_a_bit_flipped_under_compression_is_refused_by_name(form: str, tmp_path:
     path = max(files(tmp_path), key=lambda path: path.stat().st_size)
     whole = path.read_bytes()
     refusals = 0
-    for place in random.Random(1).sample(range(len(whole)), 40):
-        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1 << place % 8]) + whole[place + 1 :])
+    for index in random.Random(1).sample(range(len(whole)), 40):
+        path.write_bytes(whole[:index] + bytes([whole[index] ^ 1 << index % 8]) + whole[index + 1 :])
         refusals += refused(spec, tmp_path, path, before)
     assert refusals >= 38, "a few bits, such as a time stamp's, mean nothing"
 
@@ -102,13 +103,13 @@ def test_noise_is_refused_by_name_whatever_it_is_called(form: str, tmp_path: Pat
         path.write_bytes(random.Random(2).randbytes(5000))
         assert refused(spec, tmp_path, path, before)
         path.write_bytes(whole + b"more")
-        # Archives and MATLAB files say where they end.
+        # Archives and MATLAB files store their length.
         assert refused(spec, tmp_path, path, before) or path.suffix in (".npz", ".zip", ".mat")
         path.write_bytes(whole)
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_a_missing_file_is_named_with_its_place(form: str, tmp_path: Path) -> None:
+def test_a_missing_file_is_named_with_its_folder(form: str, tmp_path: Path) -> None:
     spec = FORMATS[form](tmp_path)
     for path in files(tmp_path):
         if path.parent.name in ("train", "test") and spec == "femnist":
@@ -122,9 +123,9 @@ def test_a_missing_file_is_named_with_its_place(form: str, tmp_path: Path) -> No
         path.write_bytes(whole)
 
 
-def test_swapped_files_are_told_apart(tmp_path: Path) -> None:
+def test_swapped_files_are_refused(tmp_path: Path) -> None:
     mnist_idx(tmp_path)
-    images, labels = (tmp_path / "mnist" / stem for stem in albums.STEMS[:2])
+    images, labels = (tmp_path / "mnist" / stem for stem in image_sets.STEMS[:2])
     x, y = images.read_bytes(), labels.read_bytes()
     images.write_bytes(y)
     with pytest.raises(ConfigError, match=f"{images} holds 1 dimensions, expected 3: labels where images should be"):
@@ -133,13 +134,13 @@ def test_swapped_files_are_told_apart(tmp_path: Path) -> None:
     labels.write_bytes(x)
     with pytest.raises(ConfigError, match=f"{labels} holds 3 dimensions, expected 1: images where labels should be"):
         load("mnist", tmp_path)
-    labels.write_bytes((tmp_path / "mnist" / albums.STEMS[3]).read_bytes())
+    labels.write_bytes((tmp_path / "mnist" / image_sets.STEMS[3]).read_bytes())
     with pytest.raises(ConfigError, match=f"{images} holds 20 images and {labels} 5 labels"):
         load("mnist", tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("raw", "said"),
+    ("raw", "reason"),
     [
         (b"", "begins with nothing"),
         (b"\x00\x00\x0d\x03" + bytes(12), "no idx file: it begins with 00 00 0d 03"),
@@ -149,17 +150,17 @@ def test_swapped_files_are_told_apart(tmp_path: Path) -> None:
         (bytes((0, 0, 8, 3)) + b"\xff" * 12, "cut short: 16 bytes, expected 79,228,162,458,924,105,385,300,197,391"),
     ],
 )
-def test_an_idx_header_must_fit_its_file(raw: bytes, said: str, tmp_path: Path) -> None:
+def test_an_idx_header_must_fit_its_file(raw: bytes, reason: str, tmp_path: Path) -> None:
     mnist_idx(tmp_path)
-    path = tmp_path / "mnist" / albums.STEMS[0]
+    path = tmp_path / "mnist" / image_sets.STEMS[0]
     path.write_bytes(raw)
-    if "images" in said or "samples" in said:
+    if "images" in reason or "samples" in reason:
         count = int.from_bytes(raw[4:8], "big")
-        (tmp_path / "mnist" / albums.STEMS[1]).write_bytes(idx_bytes(np.zeros(count, np.uint8)))
+        (tmp_path / "mnist" / image_sets.STEMS[1]).write_bytes(idx_bytes(np.zeros(count, np.uint8)))
     with pytest.raises(ConfigError) as error:
         load("mnist", tmp_path)
     assert f"{path}" in str(error.value)
-    assert said in str(error.value)
+    assert reason in str(error.value)
 
 
 def bad_labels(form: str, root: Path) -> Path:
@@ -169,10 +170,10 @@ def bad_labels(form: str, root: Path) -> Path:
         path = root / "fashion_mnist.npz"
         np.savez(path, x_train=GREY[0], y_train=DIGITS[0], x_test=GREY[1], y_test=wrong[1])
     elif form == "idx":
-        path = root / "mnist" / albums.STEMS[3]
+        path = root / "mnist" / image_sets.STEMS[3]
         path.write_bytes(idx_bytes(wrong[1]))
     elif form == "emnist":
-        path = root / f"{albums.LETTERS[1]}.gz"
+        path = root / f"{image_sets.LETTERS[1]}.gz"
         path.write_bytes(gzip.compress(idx_bytes(np.zeros(TRAIN, np.uint8))))
     elif form == "cifar-10":
         path = root / "cifar-10-batches-py/data_batch_4"
@@ -203,7 +204,7 @@ def test_one_cifar_is_not_taken_for_the_other(tmp_path: Path) -> None:
         load("cifar-10", tmp_path)
     cifar100_folder(tmp_path)
     path = tmp_path / "cifar-100-python/train"
-    path.write_bytes(batch_bytes(*COLOUR[:1], DIGITS[0]))
+    path.write_bytes(batch_bytes(COLOUR[0], DIGITS[0]))
     with pytest.raises(ConfigError, match=f"{path} holds no fine_labels"):
         load("cifar-100", tmp_path)
 
@@ -229,11 +230,11 @@ def test_an_npz_must_hold_four_plain_arrays(tmp_path: Path) -> None:
 def test_more_images_than_the_set_has_are_refused() -> None:
     facts = Facts((1, 28, 28), 10, (TRAIN - 1, TEST))
     with pytest.raises(ConfigError, match="x holds 20 images, expected 19 or, of a subset, fewer"):
-        idx.images(GREY[0][:, None], DIGITS[0], ("x", "y"), 0, facts)
+        images(GREY[0][:, None], DIGITS[0], ("x", "y"), 0, facts)
 
 
 @pytest.mark.parametrize(
-    ("x", "y", "said"),
+    ("x", "y", "reason"),
     [
         ([[0.5] * 783], [1], "cannot reshape"),
         ([[0.5] * 784] * 2, [1], "has 2 inputs and 1 labels"),
@@ -244,11 +245,11 @@ def test_more_images_than_the_set_has_are_refused() -> None:
         ([[0.5] * 784], [-1], "whole number from 0 to 61"),
     ],
 )
-def test_a_writer_whose_samples_are_wrong_is_refused(x: list, y: list, said: str, tmp_path: Path) -> None:
+def test_a_writer_whose_samples_are_wrong_is_refused(x: list[Any], y: list[Any], reason: str, tmp_path: Path) -> None:
     femnist_leaf(tmp_path)
     path = tmp_path / "femnist/data/train/bob.json"
     path.write_bytes(leaf_bytes({"bob": (x, y)}))
-    with pytest.raises(ConfigError, match=said) as error:
+    with pytest.raises(ConfigError, match=reason) as error:
         load("femnist", tmp_path)
     assert str(path) in str(error.value)
 
@@ -258,7 +259,7 @@ def test_a_leaf_file_must_agree_with_itself_and_with_the_others(tmp_path: Path) 
     path = tmp_path / "shakespeare/test/all_data_test_9.json"
     for x, y in (([LINE[1:]], ["d"]), ([LINE], ["dd"]), ([LINE], [""])):
         path.write_bytes(leaf_bytes({"ANNE": (x, y)}))
-        with pytest.raises(ConfigError, match=f"{path} is damaged, .*: a sample must be 80 characters"):
+        with pytest.raises(ConfigError, match=f"{path} is damaged, .*: a sample must have 80 characters"):
             load("shakespeare", tmp_path)
     path.write_bytes(b'{"users": ["ANNE"], "num_samples": [1], "user_data": {}}')
     with pytest.raises(ConfigError, match=f"{path} names 1 users, counts 1 and holds 0"):
@@ -268,7 +269,7 @@ def test_a_leaf_file_must_agree_with_itself_and_with_the_others(tmp_path: Path) 
         load("shakespeare", tmp_path)
     write(path, leaf_bytes({"ANNE": ([LINE], ["d"])}))
     write(path.with_name("more.json"), leaf_bytes({"ANNE": ([LINE], ["d"])}))
-    with pytest.raises(ConfigError, match=r"more\.json holds the user ANNE, who is in .*all_data_test_9\.json too"):
+    with pytest.raises(ConfigError, match=r"more\.json holds the user ANNE, who is also in .*all_data_test_9\.json"):
         load("shakespeare", tmp_path)
 
 
@@ -291,7 +292,7 @@ def test_a_folder_or_a_locked_file_is_named(tmp_path: Path) -> None:
 # What is altered is refused, where the original is known.
 
 
-def test_arrays_as_many_as_the_original_must_be_the_original() -> None:
+def test_a_set_of_full_size_must_equal_the_original() -> None:
     x, y = ([a.reshape(-1, 1, 28, 28) for a in GREY], [a.astype(np.int64) for a in DIGITS])
     digests = [hashlib.sha256(a.tobytes()).hexdigest() for a in (GREY[0], DIGITS[0], GREY[1], DIGITS[1])]
     facts = Facts((1, 28, 28), 10, (TRAIN, TEST), arrays=tuple(digests))
@@ -303,10 +304,11 @@ def test_arrays_as_many_as_the_original_must_be_the_original() -> None:
         swapped = part.y.copy()
         swapped[[0, 1]] = swapped[[1, 0]]
         for bad, file in ((part._replace(x=changed), f"x{at}"), (part._replace(y=swapped), f"y{at}")):
-            with pytest.raises(ConfigError, match=f"{file} is altered or of another set: .* not those of this"):
-                check_unaltered("this", facts, *parts[:at], bad, *parts[at + 1 :])
+            train, test = (bad, parts[1]) if at == 0 else (parts[0], bad)
+            with pytest.raises(ConfigError, match=f"{file} is altered or belongs to another set: .* not those of this"):
+                check_unaltered("this", facts, train, test)
             subset = replace(facts, counts=(TRAIN + 1, TEST + 1))
-            check_unaltered("this", subset, *parts[:at], bad, *parts[at + 1 :])
+            check_unaltered("this", subset, train, test)
 
 
 def test_digests_of_colour_are_taken_with_channels_last() -> None:
@@ -316,15 +318,17 @@ def test_digests_of_colour_are_taken_with_channels_last() -> None:
 
 
 def test_a_whole_batch_or_matlab_file_must_be_the_original(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for form, album, name in (
+    for form, image_set, name in (
         ("cifar-10", "CIFAR_10", "cifar-10-batches-py/data_batch_1"),
         ("cifar-100", "CIFAR_100", "cifar-100-python/train"),
         ("mat", "SVHN", "train_32x32.mat"),
     ):
         spec = FORMATS[form](tmp_path)
-        known = getattr(albums, album)
-        monkeypatch.setattr(albums, album, replace(known, facts=replace(known.facts, counts=(TRAIN, TEST), arrays=())))
-        with pytest.raises(ConfigError, match=f"{tmp_path / name} is altered: it is not the original file, whose MD5"):
+        known = getattr(image_sets, image_set)
+        monkeypatch.setattr(
+            image_sets, image_set, replace(known, facts=replace(known.facts, counts=(TRAIN, TEST), arrays=()))
+        )
+        with pytest.raises(ConfigError, match=f"{tmp_path / name} is altered: the MD5 of the original file"):
             load(spec, tmp_path)
 
 
@@ -334,7 +338,7 @@ def test_a_full_mnist_that_is_not_mnist_is_refused(tmp_path: Path) -> None:
         [np.zeros(n, np.uint8) for n in (60_000, 10_000)],
     )
     np.savez(tmp_path / "mnist.npz", x_train=x[0], y_train=y[0], x_test=x[1], y_test=y[1])
-    with pytest.raises(ConfigError, match=r"mnist\.npz, x_train, is altered or of another set"):
+    with pytest.raises(ConfigError, match=r"mnist\.npz, x_train, is altered or belongs to another set"):
         load("mnist", tmp_path)
 
 
@@ -344,7 +348,7 @@ def test_a_full_mnist_that_is_not_mnist_is_refused(tmp_path: Path) -> None:
 class Trap:
     sprung = 0
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         return Trap.spring, ()
 
     @staticmethod
@@ -354,7 +358,7 @@ class Trap:
 
 def test_the_batches_of_these_tests_are_what_numpy_pickles() -> None:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # NumPy has since moved its function, and says so
+        warnings.simplefilter("ignore")  # NumPy has since moved its function, and warns
         found = pickle.loads(batch_bytes(COLOUR[0], DIGITS[0]), encoding="bytes")
     assert found[b"labels"] == DIGITS[0].tolist()
     assert np.array_equal(found[b"data"], unpickle.array(unpickle.batch(batch_bytes(COLOUR[0], DIGITS[0]))[b"data"]))
@@ -401,7 +405,7 @@ def test_a_malicious_batch_is_refused_and_not_run(
         (b"](" + number(0), b"](" + string(b"0")),
     ],
 )
-def test_a_batch_that_lies_about_its_array_is_refused(old: bytes, new: bytes, tmp_path: Path) -> None:
+def test_a_batch_with_a_wrong_shape_of_its_array_is_refused(old: bytes, new: bytes, tmp_path: Path) -> None:
     cifar10_folder(tmp_path)
     path = tmp_path / "cifar-10-batches-py/data_batch_1"
     raw = path.read_bytes()
@@ -424,4 +428,4 @@ def test_npz_members_are_read_to_their_checksum(tmp_path: Path) -> None:
     raw[raw.find(COLOUR[0].tobytes()[:64]) + 5] ^= 1
     path.write_bytes(raw)
     with pytest.raises(ConfigError, match=r"cifar10\.npz is damaged, or is no npz archive: Bad CRC-32"):
-        npz.read([path], albums.CIFAR_10.facts)
+        npz.read([path], image_sets.CIFAR_10.facts)

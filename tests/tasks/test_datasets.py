@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import typing
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -17,10 +18,11 @@ from gossamer.core.errors import ConfigError
 from gossamer.core.random import key
 from gossamer.tasks import data as gd
 from gossamer.tasks import nets
-from gossamer.tasks.data import DATASETS, SPLITS, Samples
-from gossamer.tasks.data import image_sets as albums
+from gossamer.tasks.data import DATASETS, SPLITS, Samples, image_sets
 from gossamer.tasks.data.datasets import hold_out
+from gossamer.tasks.data.images import ImageSet
 from gossamer.tasks.data.synthetic import DIMENSIONS, two_populations
+from helpers.narrow import present
 from helpers.paths import ROOT
 
 DOCS = ROOT / "docs/data.md"
@@ -28,7 +30,7 @@ GENERATED = ("digits", "two-populations", "two-populations-literal")
 
 
 @pytest.mark.parametrize("name", GENERATED)
-def test_data_without_files_comes_with_a_split_and_a_model_that_fit(name):
+def test_data_without_files_comes_with_a_split_and_a_model_that_fit(name: str) -> None:
     data = gd.load(name, clients=6, key=key(1))
     assert data.name == name
     assert data.train.x.dtype == torch.float32
@@ -41,28 +43,28 @@ def test_data_without_files_comes_with_a_split_and_a_model_that_fit(name):
 
 
 @pytest.mark.parametrize("name", DATASETS)
-def test_every_data_set_says_what_it_is_and_is_in_the_table(name):
+def test_every_data_set_has_a_docstring_and_is_in_the_table(name: str) -> None:
     assert inspect.getdoc(DATASETS[name])
     (row,) = re.findall(rf"^\| `{name}` \|.*$", DOCS.read_text().partition("## Files")[0], re.M)
-    for option in dataclasses.fields(DATASETS[name]):
+    for option in dataclasses.fields(cast(Any, DATASETS[name])):
         assert f"`{option.name}=" in row
         for choice in typing.get_args(typing.get_type_hints(DATASETS[name])[option.name]):
             assert f"`{option.name}={choice}`" in row
 
 
-@pytest.mark.parametrize("album", [value for value in vars(albums).values() if isinstance(value, albums.Album)])
-def test_every_normalisation_is_in_the_table(album):
+@pytest.mark.parametrize("image_set", [value for value in vars(image_sets).values() if isinstance(value, ImageSet)])
+def test_every_normalisation_is_in_the_table(image_set: ImageSet) -> None:
     table = DOCS.read_text().partition("## Normalisation")[2].partition("## Augmentation")[0]
-    lines = table.partition(f"| `{album.name}` |")[2].split("\n")
+    lines = table.partition(f"| `{image_set.name}` |")[2].split("\n")
     rows = [lines[0], *itertools.takewhile(lambda line: line.startswith("| |"), lines[1:])]
-    assert len(rows) == len(album.norms)
-    for row, (train, test) in zip(rows, album.norms.values(), strict=True):
+    assert len(rows) == len(image_set.norms)
+    for row, (train, test) in zip(rows, image_set.norms.values(), strict=True):
         for ours, theirs, cell in zip(train, test, row.rstrip(" |").split(" | ")[-2:], strict=True):
             numbers = [float(word) for word in re.findall(r"[\d.]+", cell)]
             assert numbers == [*ours, *(theirs if theirs != ours else ())]
 
 
-def test_digits_are_images_between_zero_and_one_with_a_fifth_of_each_class_held_out():
+def test_digits_are_images_between_zero_and_one_with_a_fifth_of_each_class_held_out() -> None:
     data = gd.load("digits", key=key(0))
     assert data.shape == (1, 8, 8)
     assert len(data.train) + len(data.test) == 1797
@@ -71,43 +73,53 @@ def test_digits_are_images_between_zero_and_one_with_a_fifth_of_each_class_held_
     assert (np.abs(held - all_ / 5) <= 0.5).all()
 
 
-def test_digits_do_not_depend_on_the_seed():
+def test_digits_do_not_depend_on_the_seed() -> None:
     one, two = (gd.load("digits", key=key(seed), clients=seed + 1) for seed in (0, 1))
     assert one.digest() == two.digest()
 
 
-def test_the_digest_sees_inputs_labels_owners_and_shapes():
-    def digest(**changes):
-        train = {"x": torch.zeros(4, 2), "y": torch.zeros(4, dtype=torch.int64), "group": None, **changes}
+def test_the_digest_depends_on_inputs_labels_owners_and_shapes() -> None:
+    def digest(**changes: Any) -> str:
+        train: dict[str, Any] = {
+            "x": torch.zeros(4, 2),
+            "y": torch.zeros(4, dtype=torch.int64),
+            "group": None,
+            **changes,
+        }
         return gd.Data("made", Samples(**train), Samples(torch.zeros(0, 2), torch.zeros(0)), 2, "iid", "mlp").digest()
 
-    others = [{"x": torch.ones(4, 2)}, {"x": torch.zeros(4, 2, 1)}, {"y": torch.arange(4)}, {"group": np.zeros(4, int)}]
+    others: list[dict[str, Any]] = [
+        {"x": torch.ones(4, 2)},
+        {"x": torch.zeros(4, 2, 1)},
+        {"y": torch.arange(4)},
+        {"group": np.zeros(4, int)},
+    ]
     assert len({digest(), *(digest(**other) for other in others)}) == 5
     assert digest() == digest()
 
 
-def test_taking_samples_keeps_owners():
+def test_taking_samples_keeps_owners() -> None:
     samples = Samples(torch.arange(4.0)[:, None], torch.arange(4), np.array([5, 6, 7, 8]))
     taken = samples.take(np.array([3, 1]))
     assert len(taken) == 2
-    assert (taken.x.flatten().tolist(), taken.y.tolist(), taken.group.tolist()) == ([3, 1], [3, 1], [8, 6])
+    assert (taken.x.flatten().tolist(), taken.y.tolist(), present(taken.group).tolist()) == ([3, 1], [3, 1], [8, 6])
 
 
-def test_hold_out_is_stratified_and_complete():
+def test_hold_out_is_stratified_and_complete() -> None:
     labels = np.repeat([0, 1, 2], [10, 50, 5])
     train, test = hold_out(labels, 0.2, key(0))
     assert sorted([*train, *test]) == list(range(65))
     assert list(np.bincount(labels[test])) == [2, 10, 1]
 
 
-def test_an_unknown_data_set_is_refused_with_a_hint():
+def test_an_unknown_data_set_is_refused_with_a_hint() -> None:
     with pytest.raises(ConfigError, match=r"unknown data set 'digit': did you mean digits\?"):
         gd.load("digit", key=key(0))
     with pytest.raises(ConfigError, match="clients must be >= 1, got 0"):
         gd.load("two-populations", clients=0, key=key(0))
 
 
-def test_importing_needs_torch_and_numpy_alone():
+def test_importing_needs_torch_and_numpy_alone() -> None:
     heavy = {"sklearn", "scipy", "matplotlib", "pooch"}
     check = f"import sys, gossamer.tasks.data, gossamer.tasks.nets; sys.exit({heavy} & set(sys.modules) and 1 or 0)"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0
@@ -117,16 +129,16 @@ def test_importing_needs_torch_and_numpy_alone():
 
 
 @pytest.mark.parametrize("name", ["two-populations", "two-populations-literal"])
-def test_two_populations_are_400_and_100_samples_a_client(name):
+def test_two_populations_are_400_and_100_samples_per_client(name: str) -> None:
     data = gd.load(name, clients=5, key=key(0))
     assert data.shape == (60,)
-    assert list(np.bincount(data.train.group)) == [400] * 5
-    assert list(np.bincount(data.test.group)) == [100] * 5
+    assert list(np.bincount(present(data.train.group))) == [400] * 5
+    assert list(np.bincount(present(data.test.group))) == [100] * 5
     assert data.digest() == gd.load(name, clients=5, key=key(0)).digest()
     assert data.digest() != gd.load(name, clients=5, key=key(1)).digest()
 
 
-def test_inputs_have_the_mean_and_spread_of_their_population():
+def test_inputs_have_the_mean_and_spread_of_their_population() -> None:
     drawn = two_populations(40, key(0))
     first = drawn.x[drawn.client < 20]
     second = drawn.x[drawn.client >= 20]
@@ -135,19 +147,19 @@ def test_inputs_have_the_mean_and_spread_of_their_population():
     assert np.allclose(first.var(axis=0), np.arange(1.0, DIMENSIONS + 1) ** -1.2, rtol=0.1)
 
 
-def test_the_halves_label_in_opposite_ways_and_the_first_half_has_the_odd_client():
+def test_the_halves_label_in_opposite_ways_and_the_first_half_has_the_odd_client() -> None:
     drawn = two_populations(5, key(0))
     agrees = drawn.y == (drawn.x.astype(float) @ drawn.direction >= 0)
     assert agrees[drawn.client < 3].all()
     assert not agrees[drawn.client >= 3].any()
 
 
-def test_one_client_belongs_to_the_first_population():
+def test_one_client_belongs_to_the_first_population() -> None:
     assert two_populations(1, key(0)).x.mean() > 0
 
 
-def test_balanced_labels_are_even_and_literal_ones_often_are_not():
-    def positives(seed, balanced):
+def test_balanced_labels_are_even_and_literal_ones_often_are_not() -> None:
+    def positives(seed: int, balanced: bool) -> list[float]:
         drawn = two_populations(20, key(seed), balanced=balanced)
         return [drawn.y[drawn.client < 10].mean(), drawn.y[drawn.client >= 10].mean()]
 
@@ -158,13 +170,13 @@ def test_balanced_labels_are_even_and_literal_ones_often_are_not():
     assert (np.sign(literal[:, 0] - 0.5) == np.sign(literal[:, 1] - 0.5)).mean() > 0.9
 
 
-def test_balancing_removes_the_mean_of_the_direction_alone():
+def test_balancing_removes_the_mean_of_the_direction_alone() -> None:
     even, literal = (two_populations(2, key(4), balanced=b) for b in (True, False))
     assert abs(even.direction.sum()) < 1e-12
     assert np.allclose(literal.direction - literal.direction.mean(), even.direction)
     assert np.array_equal(even.x, literal.x)
 
 
-def test_direction_is_drawn_around_a_tenth():
+def test_direction_is_drawn_around_a_tenth() -> None:
     means = [two_populations(1, key(seed), balanced=False, samples=1).direction.mean() for seed in range(300)]
     assert np.mean(means) == pytest.approx(0.1, abs=0.03)

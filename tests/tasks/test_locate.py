@@ -1,4 +1,4 @@
-"""Where the files of data sets are looked for, how they are downloaded, and what the command line says."""
+"""Search folders of data sets, downloads, and messages of the command line."""
 
 import gzip
 import hashlib
@@ -16,9 +16,7 @@ from gossamer.cli import main
 from gossamer.core.errors import ConfigError
 from gossamer.core.random import key
 from gossamer.tasks import data as gd
-from gossamer.tasks.data import download
-from gossamer.tasks.data import image_sets as albums
-from gossamer.tasks.data import locate as places
+from gossamer.tasks.data import download, image_sets, locate
 from gossamer.tasks.data.download import Remote
 from helpers.small_files import DIGITS, GREY, TRAIN, fashion_npz, files, load, mnist_idx, same, write_idx
 
@@ -29,7 +27,7 @@ def test_the_folder_is_the_one_given_else_the_variable_else_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert places.folder(None) == Path("data")
+    assert locate.folder(None) == Path("data")
     with pytest.raises(
         ConfigError, match=r"mnist: its files are not there: put one of these\n    mnist\.npz in data\n    train-"
     ):
@@ -47,12 +45,12 @@ def test_the_folder_is_the_one_given_else_the_variable_else_data(
         load("mnist", tmp_path / "nowhere")
 
 
-def test_what_to_put_where_is_said_with_all_accepted_names(tmp_path: Path) -> None:
+def test_the_error_names_folders_and_all_accepted_file_names(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as error:
         load("fashion-mnist", tmp_path)
     for words in (
         "fashion_mnist.npz or fashion-mnist.npz",
-        *(f"{stem}[.gz]" for stem in albums.STEMS),
+        *(f"{stem}[.gz]" for stem in image_sets.STEMS),
         "not downloaded",
     ):
         assert words in str(error.value)
@@ -70,7 +68,7 @@ def test_what_to_put_where_is_said_with_all_accepted_names(tmp_path: Path) -> No
 def web(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Path, str]]:
     """A folder that is served, and its address."""
     pytest.importorskip("pooch")
-    monkeypatch.setattr(places, "fetch", download.fetch)
+    monkeypatch.setattr(locate, "fetch", download.fetch)
     served = tmp_path / "web"
     served.mkdir()
 
@@ -93,7 +91,7 @@ def publish(served: Path, address: str, monkeypatch: pytest.MonkeyPatch, checksu
         Remote(path.name, address + path.name, checksum or f"md5:{hashlib.md5(path.read_bytes()).hexdigest()}")
         for path in files(served)
     )
-    monkeypatch.setattr(albums, "FASHION_MNIST", replace(albums.FASHION_MNIST, remotes=remotes))
+    monkeypatch.setattr(image_sets, "FASHION_MNIST", replace(image_sets.FASHION_MNIST, remotes=remotes))
 
 
 def test_missing_files_are_downloaded_once_with_a_progress_bar(
@@ -106,7 +104,7 @@ def test_missing_files_are_downloaded_once_with_a_progress_bar(
     assert "100%" in capsys.readouterr().err
     assert len(data.train) == TRAIN
     assert [path.relative_to(root).as_posix() for path in files(root)] == sorted(
-        f"fashion-mnist/{stem}.gz" for stem in albums.STEMS
+        f"fashion-mnist/{stem}.gz" for stem in image_sets.STEMS
     )
     for path in files(web[0]):
         path.unlink()
@@ -128,7 +126,7 @@ def test_a_wrong_checksum_leaves_nothing_behind(
 @pytest.mark.parametrize(
     ("address", "reason"), [(None, "404 Client Error"), ("http://127.0.0.1:1/", "there is no conn")]
 )
-def test_without_a_network_the_error_says_so_and_what_to_put_where(
+def test_without_a_network_the_error_names_the_files_to_add(
     address: str | None, reason: str, web: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     publish(web[0], address or web[1], monkeypatch)
@@ -140,11 +138,11 @@ def test_without_a_network_the_error_says_so_and_what_to_put_where(
     assert [path.name for path in tmp_path.iterdir()] == ["web"]
 
 
-def test_without_pooch_the_error_says_what_it_would_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(places, "fetch", download.fetch)
+def test_without_pooch_the_error_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(locate, "fetch", download.fetch)
     monkeypatch.setattr(download, "find_spec", lambda name: None)
     with pytest.raises(
-        ConfigError, match=r"(?s)put these\n    train_32x32\.mat.*pooch, which would download it, is not installed"
+        ConfigError, match=r"(?s)put these\n    train_32x32\.mat.*can be downloaded with pooch, which is not installed"
     ):
         load("svhn", tmp_path)
     with pytest.raises(ConfigError, match="it cannot be downloaded"):
@@ -152,44 +150,40 @@ def test_without_pooch_the_error_says_what_it_would_do(tmp_path: Path, monkeypat
 
 
 def test_what_is_on_the_internet_makes_a_form_complete() -> None:
-    for album in (
-        albums.FASHION_MNIST,
-        albums.MNIST,
-        albums.EMNIST_LETTERS,
-        albums.SVHN,
-        albums.CIFAR_10,
-        albums.CIFAR_100,
+    for image_set in (
+        image_sets.FASHION_MNIST,
+        image_sets.MNIST,
+        image_sets.EMNIST_LETTERS,
+        image_sets.SVHN,
+        image_sets.CIFAR_10,
+        image_sets.CIFAR_100,
     ):
-        names = {remote.name for remote in album.remotes}
-        complete = [
-            parametrization
-            for parametrization in album.forms
-            if all(names & set(accepted) for accepted in parametrization.files)
-        ]
+        names = {remote.name for remote in image_set.remotes}
+        complete = [form for form in image_set.layouts if all(names & set(accepted) for accepted in form.files)]
         assert complete
-        assert all(album.name in parametrization.folders for parametrization in complete)
-        assert all(len(remote.checksum) == len("md5:") + 32 for remote in album.remotes)
+        assert all(image_set.name in form.folders for form in complete)
+        assert all(len(remote.checksum) == len("md5:") + 32 for remote in image_set.remotes)
 
 
 # From the command line.
 
 
 def missing(root: Path) -> None:
-    (root / "mnist" / albums.STEMS[0]).unlink()
+    (root / "mnist" / image_sets.STEMS[0]).unlink()
 
 
 def truncated(root: Path) -> None:
-    path = root / "mnist" / albums.STEMS[0]
+    path = root / "mnist" / image_sets.STEMS[0]
     path.write_bytes(path.read_bytes()[:-1])
 
 
 def altered(root: Path) -> None:
-    path = root / "mnist" / albums.STEMS[0]
+    path = root / "mnist" / image_sets.STEMS[0]
     path.write_bytes(gzip.compress(path.read_bytes())[:-8] + bytes(8))
 
 
 def mislabelled(root: Path) -> None:
-    path = root / "mnist" / albums.STEMS[1]
+    path = root / "mnist" / image_sets.STEMS[1]
     path.write_bytes(path.read_bytes()[:-1] + b"\x0a")
 
 
@@ -203,13 +197,13 @@ def test_a_bad_file_is_exit_status_2_and_nothing_is_written(
     harm(tmp_path / "sets")
     before = sorted(tmp_path.rglob("*"))
     assert main(line.split()) == 2
-    said = capsys.readouterr()
-    assert "sets/mnist" in said.err
-    assert "ubyte" in said.err
+    printed = capsys.readouterr()
+    assert "sets/mnist" in printed.err
+    assert "ubyte" in printed.err
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_run_on_files_can_be_told_by_its_options(
+def test_a_run_on_files_records_its_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

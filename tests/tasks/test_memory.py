@@ -72,7 +72,7 @@ def test_a_convolution_with_batch_norm() -> None:
     running = 4 * 8 + 4 * 8 + 8
     image = 6 * 32 * 32
     convolved, statistics = 4 * image * 8, 4 * 8 + 4 * 8
-    pooled = 6 * 16 * 16 * 8 * (4 + 8)  # with the place of each maximum, in int64
+    pooled = 6 * 16 * 16 * 8 * (4 + 8)  # with the index of each maximum, in int64
     # What is convolved and what is normalised and cut off at zero are saved, what is normalised alone is not.
     activations = 4 * image * 3 + 2 * convolved + statistics + pooled + loss_bytes(6, 10)
     assert of(net, *batch(6)) == TrainingMemory(weights + running, weights, 0, activations)
@@ -203,24 +203,24 @@ class Allocations(TorchDispatchMode):
     """Counts the bytes of all tensors that are alive, those known at the start and those that operations make."""
 
     def __init__(self, known: Iterable[Tensor]) -> None:
-        super().__init__()
-        self.hyperparams = self.peak = 0
+        super().__init__()  # type: ignore[no-untyped-call]  # torch exempts the class, not its constructor
+        self.current = self.peak = 0
         self.alive: dict[int, Any] = {}
         for tensor in known:
             self.note(tensor)
 
     def note(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
-        place, size = storage._cdata, storage.nbytes()
+        address, size = storage._cdata, storage.nbytes()
 
         def gone(_: object) -> None:
-            self.hyperparams -= size
-            del self.alive[place]
+            self.current -= size
+            del self.alive[address]
 
-        if place not in self.alive:
-            self.alive[place] = weakref.ref(storage, gone)
-            self.hyperparams += size
-            self.peak = max(self.peak, self.hyperparams)
+        if address not in self.alive:
+            self.alive[address] = weakref.ref(storage, gone)
+            self.current += size
+            self.peak = max(self.peak, self.current)
 
     def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = call(*args, **(kwargs or {}))
@@ -236,7 +236,7 @@ def test_allocations_are_counted() -> None:
         y = x + x.double()  # 400 bytes, 800 for a moment, and 800
         del y
         z = x[:50] * 2
-    assert (counted.peak, counted.hyperparams) == (2000, 600)
+    assert (counted.peak, counted.current) == (2000, 600)
     assert len(z) == 50
 
 
@@ -319,7 +319,7 @@ def test_mistakes_are_named() -> None:
     assert error.value.mistakes == (
         "copies must not be negative, got -1",
         "batch must be at least 1, got 0",
-        "params must hold every tensor of the model, without: bias",
+        "params must hold every tensor of the model, missing: bias",
     )
     with pytest.raises(ConfigError, match="copies"):
         of(nn.Linear(5, 4), *batch(2, [5], 4), copies=-1)

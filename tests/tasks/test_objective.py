@@ -35,7 +35,7 @@ def test_gradients_equal_backward_on_the_module_itself() -> None:
     loss, grads, buffers = ours.gradient(params, x, y)
     module = ours.build().train()
     theirs = nn.functional.cross_entropy(module(x), y)
-    theirs.backward()  # type: ignore[no-untyped-call]
+    theirs.backward()
     assert loss.item() == theirs.item()
     for name, parameter in module.named_parameters():
         assert parameter.grad is not None
@@ -45,7 +45,7 @@ def test_gradients_equal_backward_on_the_module_itself() -> None:
 
 
 class Tied(nn.Module):
-    """Two layers that share one weight, behind an LSTM, which keeps a list of its weights of its own."""
+    """Two layers that share one weight, behind an LSTM, which keeps a second list of its weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ def test_tied_weights_and_recurrent_layers_follow_the_tensors_given() -> None:
     moved = {name: tensor + 0.1 for name, tensor in ours.initial().items()}
     _, grads, _ = ours.gradient(moved, x, y)
     module = ours.build(moved)
-    nn.functional.cross_entropy(module(x), y).backward()  # type: ignore[no-untyped-call]
+    nn.functional.cross_entropy(module(x), y).backward()
     for name, parameter in module.named_parameters():
         assert parameter.grad is not None
         torch.testing.assert_close(grads[name], parameter.grad, rtol=0, atol=0)
@@ -87,7 +87,7 @@ def test_what_travels_is_what_is_trained_and_running_statistics() -> None:
 
     def half_frozen() -> nn.Module:
         module = normed()
-        module[1].weight.requires_grad_(False)  # type: ignore[index,union-attr]
+        module.get_parameter("1.weight").requires_grad_(False)
         return module
 
     ours = objective(half_frozen, x, y)
@@ -112,7 +112,7 @@ def test_one_image_is_normalised_by_its_own_pixels_as_torch_does() -> None:
     wanted.backward()
     for name, parameter in module.named_parameters():
         torch.testing.assert_close(grads[name], parameter.grad)
-    assert torch.equal(buffers["1.running_var"], module[1].running_var)
+    assert torch.equal(buffers["1.running_var"], module.get_buffer("1.running_var"))
 
 
 def test_a_single_value_a_channel_uses_running_statistics_and_leaves_them() -> None:
@@ -150,7 +150,7 @@ def test_the_same_seed_builds_the_same_model_and_leaves_torch_alone() -> None:
     assert all(torch.equal(first[name], second[name]) for name in first)
 
 
-def test_operations_of_an_mlp_are_counted_as_the_formula_says() -> None:
+def test_operations_of_an_mlp_are_those_of_the_formula() -> None:
     """Forward 2 b in out a layer; backward the same for the weights, and again for all inputs but the first."""
     x, y = images(5, side=28)
     ours = objective(lambda: build("mlp", (1, 28, 28), 10), x, y)
@@ -180,16 +180,16 @@ def test_evaluation_in_chunks_equals_evaluation_at_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "said"),
+    ("model", "reason"),
     [
         (lambda: nn.Linear(5, 3), "fails on a batch of samples of shape 1x16x16"),
         (lambda: nn.Flatten(), "no trainable parameters"),
         (lambda: "no module", "must build an nn.Module"),
     ],
 )
-def test_a_wrong_model_is_found_before_any_work(model: object, said: str) -> None:
+def test_a_wrong_model_is_found_before_any_work(model: object, reason: str) -> None:
     x, y = images(4)
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=reason):
         simulate(fedavg(), Task.of(model, (x, y), (x, y), clients=2), rounds=1)  # type: ignore[arg-type]
 
 
@@ -197,13 +197,13 @@ def test_a_wrong_model_is_found_before_any_work(model: object, said: str) -> Non
 def test_networks_of_half_precision_are_refused_once_and_by_name(dtype: torch.dtype) -> None:
     x, y = images(4)
     task = Task.of(lambda: nn.Sequential(nn.Flatten(), nn.Linear(256, 3)).to(dtype), (x, y), (x, y), clients=2)
-    with pytest.raises(ConfigError, match=f"tensor 1.weight is of {dtype}: .* float32 or float64"):
+    with pytest.raises(ConfigError, match=f"tensor 1.weight has type {dtype}: .* float32 or float64"):
         Objective(task, "cpu", KEY)
-    with pytest.raises(ConfigError, match=r"test: x is of torch\.bfloat16"):
+    with pytest.raises(ConfigError, match=r"test: x has type torch\.bfloat16"):
         Task.of(lambda: nn.Linear(256, 3), (x, y), (x.bfloat16(), y), clients=2)
     half = nn.BatchNorm2d(1).to(dtype)
     norm = Task.of(lambda: nn.Sequential(half, nn.Flatten(), nn.Linear(256, 3)), (x, y), (x, y), clients=2)
-    with pytest.raises(ConfigError, match=f"tensor 0.weight is of {dtype}"):
+    with pytest.raises(ConfigError, match=f"tensor 0.weight has type {dtype}"):
         Objective(norm, "cpu", KEY)
 
 

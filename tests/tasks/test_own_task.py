@@ -1,4 +1,4 @@
-"""What one machine of a deployment has: its own samples, and none of anybody else's."""
+"""The task of one machine in a deployment: its samples, and none of other clients."""
 
 from typing import Any
 
@@ -35,7 +35,7 @@ def test_the_server_is_no_client_and_its_samples_are_nobodys() -> None:
 
 
 @pytest.mark.parametrize("client", [0, 3])
-def test_a_client_has_its_own_samples_alone(client: int) -> None:
+def test_a_client_has_only_its_samples(client: int) -> None:
     task = Task.own(net, (X, Y), (X[:2], Y[:2]), client=client, clients=4)
     assert task.clients == 4
     assert torch.equal(task.data.train.x[torch.from_numpy(task.split.train(client))], X)
@@ -70,7 +70,7 @@ def test_a_server_may_have_nothing_or_test_samples() -> None:
         (
             {"client": 0, "clients": 1, "train": (X, Y[:3]), "test": (X * torch.nan, Y)},
             [
-                "train: x holds 6 samples and y 3: they must agree and not be empty",
+                "train: x holds 6 samples and y 3: the numbers must be equal and not 0",
                 "test: x holds values that are not finite",
             ],
         ),

@@ -13,11 +13,11 @@ from gossamer.core.errors import ConfigError
 from gossamer.core.random import key
 from gossamer.tasks import data as gd
 from gossamer.tasks import nets
-from gossamer.tasks.data import image_sets as albums
-from gossamer.tasks.data import text
-from gossamer.tasks.data.images import Norm
+from gossamer.tasks.data import image_sets, text
+from gossamer.tasks.data.images import ImageSet, Norm
 from gossamer.tasks.data.readers import cifar
 from gossamer.tasks.data.readers.base import Facts
+from helpers.narrow import present
 from helpers.small_files import (
     COLOUR,
     DIGITS,
@@ -47,30 +47,30 @@ def bytes_again(x: torch.Tensor, norm: Norm) -> np.ndarray:
 
 
 @pytest.mark.parametrize(
-    ("form", "album"),
+    ("form", "image_set"),
     [
-        ("npz", albums.FASHION_MNIST),
-        ("idx", albums.MNIST),
-        ("idx.gz", albums.MNIST),
-        ("emnist", albums.EMNIST_LETTERS),
-        ("emnist.zip", albums.EMNIST_LETTERS),
-        ("cifar npz", albums.CIFAR_10),
-        ("cifar-10", albums.CIFAR_10),
-        ("cifar-10.tar.gz", albums.CIFAR_10),
-        ("cifar-100", albums.CIFAR_100),
-        ("mat", albums.SVHN),
-        ("mat, compressed", albums.SVHN),
+        ("npz", image_sets.FASHION_MNIST),
+        ("idx", image_sets.MNIST),
+        ("idx.gz", image_sets.MNIST),
+        ("emnist", image_sets.EMNIST_LETTERS),
+        ("emnist.zip", image_sets.EMNIST_LETTERS),
+        ("cifar npz", image_sets.CIFAR_10),
+        ("cifar-10", image_sets.CIFAR_10),
+        ("cifar-10.tar.gz", image_sets.CIFAR_10),
+        ("cifar-100", image_sets.CIFAR_100),
+        ("mat", image_sets.SVHN),
+        ("mat, compressed", image_sets.SVHN),
     ],
 )
-def test_images_and_labels_come_back_as_they_were_written(form: str, album: albums.Album, tmp_path: Path) -> None:
+def test_images_and_labels_come_back_as_they_were_written(form: str, image_set: ImageSet, tmp_path: Path) -> None:
     data = load(FORMATS[form](tmp_path), tmp_path)
     first = 80 if form == "cifar-100" else 0
     for samples, norm, n, grey, colour in zip(
-        (data.train, data.test), album.norms["plain"], (TRAIN, TEST), GREY, COLOUR, strict=True
+        (data.train, data.test), image_set.norms["plain"], (TRAIN, TEST), GREY, COLOUR, strict=True
     ):
-        expected = grey[..., None] if album.facts.shape[0] == 1 else colour
+        expected = grey[..., None] if image_set.facts.shape[0] == 1 else colour
         assert np.array_equal(bytes_again(samples.x, norm), expected)
-        assert samples.y.tolist() == [first + i if album.facts.classes > 10 else i % 10 for i in range(n)]
+        assert samples.y.tolist() == [first + i if image_set.facts.classes > 10 else i % 10 for i in range(n)]
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -120,7 +120,7 @@ def test_emnist_is_turned_upright(tmp_path: Path) -> None:
 
 
 def test_the_names_that_copies_of_mnist_go_by_are_all_taken(tmp_path: Path) -> None:
-    write_idx(tmp_path, GREY, DIGITS, [stem.replace("-idx", ".idx") for stem in albums.STEMS])
+    write_idx(tmp_path, GREY, DIGITS, [stem.replace("-idx", ".idx") for stem in image_sets.STEMS])
     assert len(load("mnist", tmp_path).train) == TRAIN
 
 
@@ -147,7 +147,7 @@ def test_the_statistics_of_a_paper_are_an_option(tmp_path: Path) -> None:
         load("mnist:norm=plain", tmp_path)
 
 
-def test_the_cifars_are_augmented_unless_told_otherwise(tmp_path: Path) -> None:
+def test_the_cifars_are_augmented_by_default(tmp_path: Path) -> None:
     cifar10_npz(tmp_path)
     imagenet = load("cifar-10:norm=imagenet", tmp_path)
     assert imagenet.augment == gd.CropFlip(pad=4, fill=Norm((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)).black())
@@ -164,7 +164,7 @@ def test_the_cifars_are_augmented_unless_told_otherwise(tmp_path: Path) -> None:
 def test_leaf_writers_are_the_groups_of_training_and_test_samples(tmp_path: Path) -> None:
     data = load(femnist_leaf(tmp_path), tmp_path)
     assert data.shape == (1, 28, 28)
-    assert data.train.group.tolist() == data.test.group.tolist() == [0, 0, 0, 1, 1]
+    assert present(data.train.group).tolist() == present(data.test.group).tolist() == [0, 0, 0, 1, 1]
     assert data.train.y.tolist() == [60, 61, 60, 60, 61]
     assert data.train.x[4, 0, 0, :3].tolist() == [float(np.float32(v / 255)) for v in (1, 2, 3)]
     split = gd.split(gd.Natural(), data, 2, key(0))
@@ -174,8 +174,8 @@ def test_leaf_writers_are_the_groups_of_training_and_test_samples(tmp_path: Path
 def test_leaf_users_have_the_same_number_in_both_folders(tmp_path: Path) -> None:
     data = load(shakespeare_leaf(tmp_path), tmp_path)
     assert data.shape == (80,)
-    assert data.train.group.tolist() == [1, 1, 0]
-    assert data.test.group.tolist() == [0]
+    assert present(data.train.group).tolist() == [1, 1, 0]
+    assert present(data.test.group).tolist() == [0]
     assert "".join(text.ALPHABET[i] for i in data.train.x[1]) == LINE[1:] + "d"
     assert [text.ALPHABET[i] for i in data.train.y] == ["d", " ", "!"]
 
@@ -184,8 +184,8 @@ def test_roles_are_cut_into_windows_and_split_in_time(tmp_path: Path) -> None:
     data = load(shakespeare_roles(tmp_path), tmp_path)
     hamlet = LINE + "\n" + LINE
     assert len(hamlet) - 80 == 81
-    assert data.train.group.tolist() == [0] + [1] * 65, "the clown's one sample, Hamlet's first four fifths"
-    assert data.test.group.tolist() == [1] * 16
+    assert present(data.train.group).tolist() == [0] + [1] * 65, "the clown's one sample, Hamlet's first four fifths"
+    assert present(data.test.group).tolist() == [1] * 16
     whole = [(hamlet[i : i + 80], hamlet[i + 80]) for i in range(81)]
     x = torch.cat([data.train.x[1:], data.test.x])
     y = torch.cat([data.train.y[1:], data.test.y])

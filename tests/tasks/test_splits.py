@@ -1,17 +1,21 @@
 """Splits: what every rule must keep, and what is peculiar to each."""
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from gossamer.core import specs
 from gossamer.core.errors import ConfigError, RunError
-from gossamer.core.random import fold, generator, key
+from gossamer.core.random import Key, fold, generator, key
 from gossamer.tasks import data as gd
 from gossamer.tasks.data import (
     SPLITS,
@@ -27,30 +31,40 @@ from gossamer.tasks.data import (
     Split,
 )
 from gossamer.tasks.data.class_draws import draw_until_empty
-from gossamer.tasks.data.partition import NOBODY, even, order_of, ranges
+from gossamer.tasks.data.partition import NOBODY, Index, even, order_of, ranges
+from gossamer.tasks.data.partitioners import Rule
 from gossamer.tasks.data.splits import top_up
+from helpers.narrow import present
+
+Case = tuple[Rule, Data, int, Key]
 
 
-def made(labels, classes, test=(), groups=None, test_groups=None):
+def made(
+    labels: npt.ArrayLike,
+    classes: int,
+    test: npt.ArrayLike = (),
+    groups: Index | None = None,
+    test_groups: Index | None = None,
+) -> Data:
     """A data set with these labels and inputs that do not matter."""
 
-    def samples(y, group):
-        y = np.asarray(y, dtype=np.int64)
+    def samples(values: npt.ArrayLike, group: Index | None) -> Samples:
+        y = np.asarray(values, dtype=np.int64)
         return Samples(torch.zeros(len(y), 1), torch.from_numpy(y), group)
 
     return Data("made", samples(labels, groups), samples(test, test_groups), classes, "iid", "logistic")
 
 
-def balanced(classes, each, test_each=20):
+def balanced(classes: int, each: int, test_each: int = 20) -> Data:
     return made(np.arange(classes * each) % classes, classes, np.arange(classes * test_each) % classes)
 
 
-def dealt(split, labels, classes):
+def dealt(split: Split, labels: Index, classes: int) -> list[tuple[int, ...]]:
     """The set of labels of each client."""
     return [tuple(np.flatnonzero(row)) for row in split.counts(labels, classes)]
 
 
-RULES = {
+RULES: dict[str, Callable[[int, int], Rule]] = {
     "dirichlet": lambda least, k: Dirichlet(0.1 * k, least),
     "dirichlet-tiny": lambda least, k: Dirichlet(1e-4, least),
     "dirichlet-client": lambda least, k: DirichletClient(0.1 * k, least),
@@ -63,7 +77,7 @@ RULES = {
 
 
 @st.composite
-def cases(draw):
+def cases(draw: st.DrawFn) -> Case:
     """A small data set, often lopsided or with classes missing, with a rule and a number of clients that fit it."""
     classes = draw(st.integers(1, 6))
     labels = draw(st.lists(st.integers(0, classes - 1), min_size=1, max_size=60))
@@ -76,7 +90,7 @@ def cases(draw):
 
 @settings(max_examples=400, deadline=None)
 @given(cases())
-def test_every_split_ends_deals_no_sample_twice_and_gives_every_client_its_least(case):
+def test_every_split_ends_deals_no_sample_twice_and_gives_every_client_its_least(case: Case) -> None:
     rule, data, clients, seed = case
     split = gd.split(rule, data, clients, seed)
     assert split.clients == clients
@@ -89,7 +103,7 @@ def test_every_split_ends_deals_no_sample_twice_and_gives_every_client_its_least
 
 @settings(max_examples=200, deadline=None)
 @given(cases())
-def test_rules_that_promise_it_use_every_sample_and_give_equal_sizes(case):
+def test_rules_that_promise_it_use_every_sample_and_give_equal_sizes(case: Case) -> None:
     rule, data, clients, seed = case
     split = gd.split(rule, data, clients, seed)
     if not isinstance(rule, Labels | Shards):
@@ -100,7 +114,7 @@ def test_rules_that_promise_it_use_every_sample_and_give_equal_sizes(case):
 
 @settings(max_examples=200, deadline=None)
 @given(cases())
-def test_personal_tests_follow_label_shares_by_largest_remainder(case):
+def test_personal_tests_follow_label_shares_by_largest_remainder(case: Case) -> None:
     rule, data, clients, seed = case
     split = gd.split(rule, data, clients, seed)
     train, test = data.train.labels, data.test.labels
@@ -116,14 +130,14 @@ def test_personal_tests_follow_label_shares_by_largest_remainder(case):
 
 
 @pytest.mark.parametrize("rule", [Iid(), Dirichlet(0.3), DirichletClient(0.3), Labels(3), Shards(3)], ids=str)
-def test_another_key_gives_another_split(rule):
+def test_another_key_gives_another_split(rule: Rule) -> None:
     data = balanced(10, 30)
     one, two = (gd.split(rule, data, 10, key(seed)) for seed in (1, 2))
     assert one != two
     assert one.digest() != two.digest()
 
 
-def test_slices_are_the_same_for_every_key():
+def test_slices_are_the_same_for_every_key() -> None:
     data = balanced(10, 30)
     one, two = (gd.split(Slices(2), data, 10, key(seed)) for seed in (1, 2))
     assert np.array_equal(one.train_index, two.train_index)
@@ -133,7 +147,7 @@ def test_slices_are_the_same_for_every_key():
 
 
 @pytest.mark.parametrize("alpha", [1e-3, 0.1, 0.3, 10.0])
-def test_dirichlet_gives_nothing_more_to_a_client_at_the_cap(alpha):
+def test_dirichlet_gives_nothing_more_to_a_client_at_the_cap(alpha: float) -> None:
     labels = np.arange(2000) % 10
     owner = Dirichlet(alpha).deal(labels, 10, 20, key(3), None)
     for client in range(20):
@@ -142,21 +156,21 @@ def test_dirichlet_gives_nothing_more_to_a_client_at_the_cap(alpha):
         assert len(held) == 0 or count[: held[-1]].sum() < 2000 / 20
 
 
-def test_dirichlet_is_uneven_for_small_alpha_and_even_for_large():
+def test_dirichlet_is_uneven_for_small_alpha_and_even_for_large() -> None:
     data = balanced(10, 400)
     spread = {a: np.std(gd.split(Dirichlet(a), data, 20, key(0)).counts(data.train.labels, 10)) for a in (0.1, 1, 1e4)}
     assert spread[0.1] > 2 * spread[1] > 4 * spread[1e4]
     assert np.ptp(gd.split(Dirichlet(np.inf), data, 20, key(0)).sizes()) <= 20
 
 
-def test_dirichlet_draws_again_until_every_client_has_its_least():
+def test_dirichlet_draws_again_until_every_client_has_its_least() -> None:
     labels = np.arange(1000) % 10
     sizes = [np.bincount(Dirichlet(0.5, 30).deal(labels, 10, 10, key(s), None), minlength=10).min() for s in range(20)]
     alone = [np.bincount(Dirichlet(0.5, 1).deal(labels, 10, 10, key(s), None), minlength=10).min() for s in range(20)]
     assert min(sizes) >= 30 > min(alone)
 
 
-def test_dirichlet_gives_up_redrawing_and_moves_samples():
+def test_dirichlet_gives_up_redrawing_and_moves_samples() -> None:
     data = balanced(2, 50)
     assert list(gd.split(Dirichlet(0.01, min_samples=10), data, 10, key(0)).sizes()) == [10] * 10
 
@@ -164,12 +178,12 @@ def test_dirichlet_gives_up_redrawing_and_moves_samples():
 # Dirichlet over classes (FedSpa, DisPFL)
 
 
-def exact_law(turns, prior, left):
+def exact_law(turns: list[int], prior: npt.NDArray[np.float64], left: list[int]) -> dict[tuple[int, ...], float]:
     """Probability of each sequence of classes when turns are taken one by one."""
     if not turns:
         return {(): 1.0}
     mass = np.where(np.array(left) > 0, prior[turns[0]], 0.0)
-    law = {}
+    law: dict[tuple[int, ...], float] = {}
     for label in np.flatnonzero(mass):
         rest = list(left)
         rest[label] -= 1
@@ -178,23 +192,23 @@ def exact_law(turns, prior, left):
     return law
 
 
-def test_drawing_in_passes_has_the_law_of_drawing_one_by_one():
+def test_drawing_in_passes_has_the_law_of_drawing_one_by_one() -> None:
     prior = np.array([[0.7, 0.2, 0.1], [0.05, 0.9, 0.05], [0.1, 0.3, 0.6]])
     turns, left, draws = [0, 1, 2, 1, 0], [2, 1, 2], 6000
-    many = generator(key(5))
-    seen = Counter(tuple(draw_until_empty(np.array(turns), prior, np.array(left), many)) for _ in range(draws))
+    random = generator(key(5))
+    seen = Counter(tuple(draw_until_empty(np.array(turns), prior, np.array(left), random)) for _ in range(draws))
     law = exact_law(turns, prior, left)
     assert set(seen) <= set(law)
     assert sum(abs(seen[s] / draws - law[s]) for s in law) / 2 < 0.03
 
 
-def test_a_client_whose_classes_have_run_out_takes_what_is_left():
+def test_a_client_whose_classes_have_run_out_takes_what_is_left() -> None:
     prior = np.array([[1.0, 0.0], [1.0, 0.0]])
     drawn = draw_until_empty(np.array([0, 1, 0, 1]), prior, np.array([1, 3]), generator(key(0)))
     assert list(drawn) == [0, 1, 1, 1]
 
 
-def test_dirichlet_client_makes_shares_uneven_and_sizes_even():
+def test_dirichlet_client_makes_shares_uneven_and_sizes_even() -> None:
     data = balanced(10, 1000)
     split = gd.split(DirichletClient(0.1), data, 100, key(0))
     top = split.counts(data.train.labels, 10).max(axis=1) / 100
@@ -209,7 +223,7 @@ def test_dirichlet_client_makes_shares_uneven_and_sizes_even():
 
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1, 12), st.data())
-def test_labels_takes_the_least_used_labels_lower_first(classes, more):
+def test_labels_takes_the_least_used_labels_lower_first(classes: int, more: st.DataObject) -> None:
     k, clients = more.draw(st.integers(1, classes)), more.draw(st.integers(1, 20))
     usage, expected = np.zeros(classes, dtype=int), []
     for _ in range(clients):
@@ -220,7 +234,7 @@ def test_labels_takes_the_least_used_labels_lower_first(classes, more):
     assert dealt(gd.split(Labels(k), data, clients, key(1)), data.train.labels, classes) == expected
 
 
-def test_labels_3_of_10_repeats_every_ten_clients_and_uses_labels_equally():
+def test_labels_3_of_10_repeats_every_ten_clients_and_uses_labels_equally() -> None:
     data = balanced(10, 300)
     split = gd.split(Labels(3), data, 100, key(0))
     held = dealt(split, data.train.labels, 10)
@@ -230,20 +244,20 @@ def test_labels_3_of_10_repeats_every_ten_clients_and_uses_labels_equally():
     assert set(split.sizes()) == {30}
 
 
-def test_labels_20_of_100_makes_five_groups_of_twenty_clients():
+def test_labels_20_of_100_makes_five_groups_of_twenty_clients() -> None:
     data = balanced(100, 40)
     held = Counter(dealt(gd.split(Labels(20), data, 100, key(0)), data.train.labels, 100))
     assert held == {tuple(range(start, start + 20)): 20 for start in range(0, 100, 20)}
 
 
-def test_labels_without_holder_stay_unused():
+def test_labels_without_holder_stay_unused() -> None:
     data = balanced(10, 30)
     split = gd.split(Labels(2), data, 3, key(0))
     assert split.unused(300) == 120
     assert split.counts(data.train.labels, 10)[:, 6:].sum() == 0
 
 
-def test_shards_deal_k_at_most_and_drop_a_label_drawn_twice():
+def test_shards_deal_k_at_most_and_drop_a_label_drawn_twice() -> None:
     data = balanced(10, 200)
     split = gd.split(Shards(2), data, 50, key(0))
     counts = split.counts(data.train.labels, 10)
@@ -254,7 +268,7 @@ def test_shards_deal_k_at_most_and_drop_a_label_drawn_twice():
     assert ((counts > 0).sum(axis=0) <= 10).all()
 
 
-def test_slices_are_contiguous_and_go_round():
+def test_slices_are_contiguous_and_repeat() -> None:
     data = balanced(10, 100)
     split = gd.split(Slices(2), data, 50, key(0))
     assert dealt(split, data.train.labels, 10) == [(c // 10, 5 + c // 10) for c in range(50)]
@@ -264,7 +278,7 @@ def test_slices_are_contiguous_and_go_round():
 # Natural owners
 
 
-def owned(sizes, test_sizes=None):
+def owned(sizes: list[int], test_sizes: list[int] | None = None) -> Data:
     groups = np.repeat(np.arange(len(sizes)) * 7, sizes)
     test = None if test_sizes is None else np.repeat(np.arange(len(test_sizes)) * 7, test_sizes)
     n, t = len(groups), 0 if test is None else len(test)
@@ -272,7 +286,7 @@ def owned(sizes, test_sizes=None):
     return made(np.arange(n) % 2, 2, np.arange(t) % 2, groups[order], test)
 
 
-def test_natural_owners_become_clients_with_their_own_tests():
+def test_natural_owners_become_clients_with_their_own_tests() -> None:
     data = owned([4, 6, 5], [2, 0, 3])
     split = gd.split(Natural(), data, 3, key(0))
     for client, owner in enumerate((0, 7, 14)):
@@ -280,19 +294,19 @@ def test_natural_owners_become_clients_with_their_own_tests():
         assert list(split.test(client)) == list(np.flatnonzero(data.test.group == owner))
 
 
-def test_fewer_clients_than_owners_are_chosen_by_key_and_small_owners_passed_over():
+def test_fewer_clients_than_owners_are_chosen_by_key_and_small_owners_passed_over() -> None:
     data = owned([4, 1, 6, 5, 1, 8, 9], [1] * 7)
     chosen = set()
     for seed in range(20):
         split = gd.split(Natural(min_samples=2), data, 3, key(seed))
-        owners = [set(data.train.group[split.train(c)]) for c in range(3)]
+        owners = [set(present(data.train.group)[split.train(c)]) for c in range(3)]
         assert all(len(owner) == 1 for owner in owners)
-        assert all(set(data.test.group[split.test(c)]) == owners[c] for c in range(3))
+        assert all(set(present(data.test.group)[split.test(c)]) == owners[c] for c in range(3))
         chosen |= {owner.pop() for owner in owners}
     assert chosen == {0, 14, 21, 35, 42}
 
 
-def test_natural_owners_without_owned_tests_draw_by_label_share():
+def test_natural_owners_without_owned_tests_draw_by_label_share() -> None:
     data = replace(owned([30, 40]), test=made([], 2, np.arange(40) % 2).test)
     assert list(np.diff(gd.split(Natural(), data, 2, key(0)).test_start)) == [17, 23]
 
@@ -302,7 +316,7 @@ def test_natural_owners_without_owned_tests_draw_by_label_share():
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=12), st.integers(0, 10), st.data())
-def test_top_up_takes_one_by_one_from_the_largest(sizes, unused, more):
+def test_top_up_takes_one_by_one_from_the_largest(sizes: list[int], unused: int, more: st.DataObject) -> None:
     clients, total = len(sizes), sum(sizes) + unused
     least = more.draw(st.integers(0, total // clients))
     owner = np.repeat(np.append(np.arange(clients), NOBODY), [*sizes, unused])
@@ -318,14 +332,14 @@ def test_top_up_takes_one_by_one_from_the_largest(sizes, unused, more):
 # Personal test sets
 
 
-def test_personal_tests_differ_between_clients_and_cover_the_test_set():
+def test_personal_tests_differ_between_clients_and_cover_the_test_set() -> None:
     data = balanced(10, 500, test_each=50)
     split = gd.split(Iid(), data, 50, key(0))
     assert len({split.test(c).tobytes() for c in range(50)}) > 40
     assert len(np.unique(split.test_index)) > 300
 
 
-def test_personal_tests_take_all_there_is_when_all_is_asked():
+def test_personal_tests_take_all_there_is_when_all_is_asked() -> None:
     data = balanced(4, 30, test_each=10)
     assert list(gd.split(Iid(), data, 1, key(0)).test(0)) == list(range(40))
 
@@ -333,7 +347,7 @@ def test_personal_tests_take_all_there_is_when_all_is_asked():
 # The value
 
 
-def test_a_split_survives_being_stored():
+def test_a_split_survives_being_stored() -> None:
     split = gd.split(Dirichlet(0.3), balanced(10, 30), 7, key(0))
     again = Split.from_tensors(split.tensors())
     assert again == split
@@ -342,7 +356,7 @@ def test_a_split_survives_being_stored():
     assert split != "a split"
 
 
-def test_equal_arrays_cut_elsewhere_are_another_split():
+def test_equal_arrays_cut_elsewhere_are_another_split() -> None:
     split = gd.split(Iid(), balanced(10, 30), 7, key(0))
     start = split.train_start.copy()
     start[1] += 1
@@ -360,14 +374,14 @@ def test_equal_arrays_cut_elsewhere_are_another_split():
         lambda t: t.update(test_start=t["test_start"][[0, -1]]),
     ],
 )
-def test_a_damaged_split_is_refused(damage):
+def test_a_damaged_split_is_refused(damage: Callable[[dict[str, Tensor]], object]) -> None:
     stored = gd.split(Iid(), balanced(2, 30), 3, key(0)).tensors()
     damage(stored)
     with pytest.raises(RunError, match="stored split is damaged"):
         Split.from_tensors(stored)
 
 
-def test_pooled_is_one_client_with_all_that_is_used():
+def test_pooled_is_one_client_with_all_that_is_used() -> None:
     data = balanced(10, 30)
     split = gd.split(Shards(2), data, 20, key(0))
     pooled = split.pooled(len(data.test))
@@ -376,7 +390,7 @@ def test_pooled_is_one_client_with_all_that_is_used():
     assert list(pooled.test(0)) == list(range(len(data.test)))
 
 
-def test_small_helpers():
+def test_small_helpers() -> None:
     assert list(even(7, 3)) == [3, 2, 2]
     assert list(ranges(np.array([2, 0, 3]))) == [0, 1, 0, 1, 2]
     keys = generator(key(1)).integers(-1, 5, 100)
@@ -399,7 +413,7 @@ def test_small_helpers():
         ("natural:min_samples=5", Natural(5)),
     ],
 )
-def test_specs_read_and_write(text, rule):
+def test_specs_read_and_write(text: str, rule: Rule) -> None:
     assert specs.parse(text, SPLITS, "split") == rule
     assert specs.parse(specs.spec(rule, SPLITS), SPLITS, "split") == rule
 
@@ -415,7 +429,7 @@ def test_specs_read_and_write(text, rule):
         ("labels", r"labels:K"),
     ],
 )
-def test_wrong_specs_say_what_is_wrong(text, message):
+def test_wrong_specs_are_refused_with_the_reason(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         specs.parse(text, SPLITS, "split")
 
@@ -430,13 +444,15 @@ def test_wrong_specs_say_what_is_wrong(text, message):
         (Natural(), 5, r"no natural owners"),
     ],
 )
-def test_what_cannot_be_split_is_refused(rule, clients, message):
+def test_what_cannot_be_split_is_refused(rule: Rule, clients: int, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         gd.split(rule, balanced(10, 30), clients, key(0))
 
 
-def test_more_clients_than_owners_is_refused():
-    with pytest.raises(ConfigError, match=r"4 clients asked, the data has 3 owners with 1 samples or more; lower"):
+def test_more_clients_than_owners_is_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"4 clients need 4 owners, the data has 3 owners with 1 samples or more; lower"
+    ):
         gd.split(Natural(), owned([4, 6, 5]), 4, key(0))
 
 
@@ -444,14 +460,14 @@ def test_more_clients_than_owners_is_refused():
 
 
 @pytest.mark.parametrize("clients", [1, 7, 60, 450])
-def test_the_picture_is_drawn_for_few_and_many_clients(clients, tmp_path):
+def test_the_picture_is_drawn_for_few_and_many_clients(clients: int, tmp_path: Path) -> None:
     data = balanced(10, 200)
     split = gd.split(Dirichlet(0.3), data, clients, key(0))
     path = gd.draw(split, data, tmp_path / "split.png", spec="dirichlet:0.3")
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_table_counts():
+def test_the_table_counts() -> None:
     data = balanced(10, 30)
     numbers = gd.table(gd.split(Labels(2), data, 3, key(0)), data)
     assert numbers == {
@@ -466,7 +482,7 @@ def test_the_table_counts():
     }
 
 
-def test_keys_of_a_split_do_not_depend_on_one_another():
+def test_the_keys_of_a_split_are_independent() -> None:
     """A longer test set changes nothing for training."""
     data = balanced(10, 30)
     longer = replace(data, test=balanced(10, 1, test_each=40).test)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from gossamer import ConfigError, Task, fedavg, simulate
 from gossamer.core.random import key
 from gossamer.core.specs import parse
+from gossamer.core.types import Params
 from gossamer.engines.evaluate import Evaluator
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.static_norms import STATISTICS, OfBatch, OfOwnBatch, OfTraining, static_norms
@@ -28,8 +29,15 @@ def some_task(by: OfBatch, static: bool = True) -> Task:
 
 def normalised(net: nn.Sequential, x: Tensor, mean: Tensor, var: Tensor) -> Tensor:
     first, norm, act, last = net
+    assert isinstance(norm, nn.BatchNorm1d)
     out: Tensor = last(act(F.batch_norm(first(x), mean.detach(), var.detach(), norm.weight, norm.bias)))
     return out
+
+
+def built(objective: Objective, params: Params | None = None) -> nn.Sequential:
+    net = objective.build(params)
+    assert isinstance(net, nn.Sequential)
+    return net
 
 
 def by_batches(net: nn.Sequential, x: Tensor, size: int) -> Tensor:
@@ -45,7 +53,7 @@ def test_by_default_each_test_batch_has_its_own_statistics(size: int) -> None:
     objective = Objective(some_task(OfBatch(size)), "cpu", key(0))
     params, test = objective.initial(), objective.task.data.test
     loss, right = objective.evaluate(params, test.x, test.y)
-    wanted = by_batches(objective.build(params), test.x, size)
+    wanted = by_batches(built(objective, params), test.x, size)
     assert loss == pytest.approx(F.cross_entropy(wanted, test.y).item(), rel=1e-9)
     assert torch.equal(right, wanted.argmax(1) == test.y)
 
@@ -53,7 +61,7 @@ def test_by_default_each_test_batch_has_its_own_statistics(size: int) -> None:
 def test_of_training_is_the_mean_over_batches_of_training_samples() -> None:
     objective = Objective(some_task(OfTraining(10)), "cpu", key(0))
     params, test = objective.initial(), objective.task.data.test
-    net = objective.build(params)
+    net = built(objective, params)
     inner = [net[0](piece) for piece in objective.x.split(10)]
     mean = torch.stack([piece.mean(0) for piece in inner]).mean(0)
     var = torch.stack([piece.var(0) for piece in inner]).mean(0)  # as torch keeps it: without bias
@@ -64,7 +72,7 @@ def test_of_training_is_the_mean_over_batches_of_training_samples() -> None:
     assert len(static_norms(objective.build())) == 1, "the network that is trained stays as it was"
 
 
-def test_of_training_is_taken_anew_for_other_parameters() -> None:
+def test_statistics_of_training_are_recomputed_for_other_parameters() -> None:
     objective = Objective(some_task(OfTraining(10)), "cpu", key(0))
     test = objective.task.data.test
     first = objective.initial()
@@ -85,7 +93,7 @@ def test_own_changes_personal_figures_alone() -> None:
     assert own["accuracy"] == common["accuracy"]
     assert own["loss"] == common["loss"]
     objective = Objective(some_task(OfOwnBatch(35)), "cpu", key(0))
-    net, test, split = objective.build(), objective.task.data.test, objective.task.split
+    net, test, split = built(objective), objective.task.data.test, objective.task.split
     shares = []
     for client in range(4):
         rows = torch.from_numpy(split.test(client))

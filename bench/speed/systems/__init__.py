@@ -1,1 +1,1 @@
-"""The systems that are compared. Each module is a process of its own, in its own environment: see ``line.py``."""
+"""The compared systems. Each module is a separate process in its own environment: see ``line.py``."""

@@ -1,7 +1,7 @@
 """FedJAX: federated averaging with its just-in-time compiled backend, the default."""
 
 # mypy: disable-error-code="import-not-found,untyped-decorator,misc"
-# (the simulator is not there when types are checked)
+# (the simulator is absent when types are checked)
 
 from typing import Any
 
@@ -18,7 +18,7 @@ Layers = list[dict[str, Any]]
 
 
 def initial(net: str) -> Layers:
-    """Weights drawn as torch draws them."""
+    """Return initial weights with the distribution of torch."""
     rng = np.random.default_rng(0)
 
     def uniform(bound: float, *shape: int) -> Array:

@@ -1,7 +1,7 @@
 """Flower's simulation on Ray, the only backend it ships: two client actors, one core and one thread each."""
 
 # mypy: disable-error-code="import-not-found,untyped-decorator,misc"
-# (the simulator is not there when types are checked)
+# (the simulator is absent when types are checked)
 
 import json
 import os
@@ -12,7 +12,7 @@ CORES = 2
 
 
 def main() -> None:
-    # The actors are other processes: they find the app by module name, and the settings in the environment.
+    # Actors are separate processes: they import the app by name, and read the setting from the environment.
     os.environ |= {
         "BENCH_SETTING": sys.argv[1],
         "FLWR_TELEMETRY_ENABLED": "0",

@@ -1,11 +1,11 @@
-"""The two halves of the Flower app.
+"""The client and server apps for Flower.
 
-They must lie in a module that can be imported: a ClientApp defined in the script that runs is pickled by value and
-unpickled for every message, so that the data would be read again for each client.
+They are in an importable module: a ClientApp defined in the running script is pickled by value and unpickled for every
+message, so that every client would read the data again.
 """
 
 # mypy: disable-error-code="import-not-found,untyped-decorator,misc"
-# (the simulator is not there when types are checked)
+# (the simulator is absent when types are checked)
 
 import os
 import sys
@@ -33,7 +33,7 @@ client_app, server_app = ClientApp(), ServerApp()
 
 @cache
 def held() -> tuple[Tensor, Tensor, Tensor]:
-    """Images, labels and shards: once in each actor."""
+    """Return images, labels and shards; read once per actor."""
     torch.set_num_threads(1)
     train, _ = SETTING.images()
     return (*tensors(train), torch.from_numpy(WORK.shards()))
@@ -55,11 +55,11 @@ def train_client(model: nn.Module, x: Tensor, y: Tensor) -> None:
     for _ in range(WORK.epochs):
         for batch in torch.split(torch.randperm(len(x)), WORK.batch):
             optimiser.zero_grad()
-            F.cross_entropy(model(x[batch]), y[batch]).backward()  # type: ignore[no-untyped-call]
+            F.cross_entropy(model(x[batch]), y[batch]).backward()
             optimiser.step()
 
 
-class Told(FedAvg):
+class OnRequest(FedAvg):
     """Federated averaging that waits, before a round, until the bench says to go on."""
 
     def __init__(self, **options: Any) -> None:
@@ -85,7 +85,7 @@ class Told(FedAvg):
 
 @server_app.main()
 def main(grid: Grid, context: Context) -> None:
-    strategy = Told(
+    strategy = OnRequest(
         fraction_train=WORK.cohort / WORK.clients,
         fraction_evaluate=0.0,
         min_train_nodes=WORK.cohort,

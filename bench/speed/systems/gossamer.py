@@ -1,7 +1,7 @@
-"""Gossamer's simulator: a round is everything it does in one, but for evaluation.
+"""Gossamer's simulator: a round is everything except evaluation.
 
-That includes making, checking and decoding a message to and from every client, which the plain loop has none of.
-Options ``executor``: its name; ``rounds``: how long the run says it will be, which ``auto`` goes by.
+That includes creating, checking and decoding a message to and from every client, which the plain loop does not have.
+Option ``executor``: its name. Option ``rounds``: the declared number of rounds, which ``auto`` uses.
 """
 
 from typing import Any
@@ -31,7 +31,7 @@ def task(setting: Setting) -> Task:
 
 
 def split(work: Workload) -> Split:
-    """The shards; nobody has a personal test set."""
+    """Return the shards, without personal test sets."""
     start = np.arange(work.clients + 1)
     return Split(work.shards().reshape(-1), start * work.shard, np.arange(0), start * 0)
 

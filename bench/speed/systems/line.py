@@ -1,13 +1,13 @@
-"""A system's end of the line: it says when it is ready, trains a round when told to, and says how long that took.
+"""The protocol of a system: it reports when it is ready, trains a round on request, and reports the time.
 
     system: {"version": "torch 2.13.0"}                   or {"skip": "why it cannot take part"}
     bench:  "round"        system: {"seconds": 1.31, "prepare": 0.0, "note": ""}
     bench:  "accuracy"     system: {"accuracy": 0.81}
     bench:  (closes)       the system ends
 
-A line of text a message. A system takes its own time, from being told to being done, so that nothing of this is
-measured. Where it knows, it says how much of that went into choosing and compiling, and what it chose. Whatever else
-it or its libraries print goes to standard error.
+A message is one line of text. A system measures its own time from request to result, so that the protocol is not
+included. If known, it reports the time for choosing and compiling, and its choice. All other output of the system and
+its libraries goes to standard error.
 """
 
 import json
@@ -21,7 +21,7 @@ from workloads import WORKLOADS, Images, Workload, load
 
 
 class Setting(NamedTuple):
-    """What a system is told when it is started."""
+    """The setting of a system, from its command line."""
 
     workload: Workload
     data: str
@@ -30,17 +30,17 @@ class Setting(NamedTuple):
 
     @classmethod
     def read(cls) -> "Setting":
-        """From the command line."""
-        told = json.loads(sys.argv[1])
-        return cls(WORKLOADS[told["workload"]], told["data"], told["rounds"], told["options"])
+        """Read the setting from the command line."""
+        given = json.loads(sys.argv[1])
+        return cls(WORKLOADS[given["workload"]], given["data"], given["rounds"], given["options"])
 
     def images(self) -> tuple[Images, Images]:
-        """Training and test images."""
+        """Return training and test images."""
         return load(self.data)
 
 
 class Line:
-    """The line to the bench."""
+    """The connection to the benchmark."""
 
     def __init__(self) -> None:
         self._out = os.fdopen(os.dup(1), "w")
@@ -48,32 +48,32 @@ class Line:
         self._begin = 0.0
 
     def ready(self, version: str) -> None:
-        """Everything is loaded."""
-        self._say(version=version)
+        """Report that everything is loaded."""
+        self._send(version=version)
 
     def skip(self, reason: str) -> None:
-        """This system cannot take part."""
-        self._say(skip=reason)
+        """Report that this system cannot take part."""
+        self._send(skip=reason)
 
     def go(self, accuracy: Callable[[], float]) -> bool:
-        """Wait until told to train a round, answering questions meanwhile; false when there are no more rounds."""
+        """Wait for a request for a round, and answer other requests; return False after the last round."""
         for word in sys.stdin:
             if word.strip() == "round":
                 self._begin = time.perf_counter()
                 return True
-            self._say(accuracy=round(accuracy(), 4))
+            self._send(accuracy=round(accuracy(), 4))
         return False
 
     def done(self, prepare: float = 0.0, note: str = "") -> None:
-        """The round is over."""
-        self._say(seconds=time.perf_counter() - self._begin, prepare=prepare, note=note)
+        """Report the end of the round."""
+        self._send(seconds=time.perf_counter() - self._begin, prepare=prepare, note=note)
 
-    def _say(self, **words: Any) -> None:
+    def _send(self, **words: Any) -> None:
         print(json.dumps(words), file=self._out, flush=True)
 
 
 def serve(version: str, train: Callable[[], None], accuracy: Callable[[], float]) -> None:
-    """The whole conversation, for a system whose rounds are a function."""
+    """Handle all requests, for a system whose round is a function."""
     line = Line()
     line.ready(version)
     while line.go(accuracy):

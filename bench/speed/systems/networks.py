@@ -1,4 +1,4 @@
-"""The workloads' networks for systems that have torch and not Gossamer, with their test."""
+"""Networks and evaluation for systems with torch but without Gossamer."""
 
 import torch
 from torch import Tensor, nn
@@ -6,7 +6,7 @@ from workloads import Images
 
 
 def network(name: str) -> nn.Module:
-    """The network, with the same weights every time."""
+    """Return a network with fixed initial weights."""
     torch.manual_seed(0)
     return {"mlp": _mlp, "cnn-gn": _cnn_gn}[name]()
 
@@ -26,13 +26,13 @@ def _cnn_gn() -> nn.Module:
 
 
 def tensors(images: Images) -> tuple[Tensor, Tensor]:
-    """Images of one channel, and labels."""
+    """Return images with one channel, and labels."""
     return torch.from_numpy(images.x)[:, None], torch.from_numpy(images.y)
 
 
 @torch.no_grad()
 def accuracy(model: nn.Module, x: Tensor, y: Tensor) -> float:
-    """The share of right answers."""
+    """Return the accuracy."""
     model.eval()
     pairs = zip(torch.split(x, 1000), torch.split(y, 1000), strict=True)
     right = sum(int((model(some).argmax(1) == labels).sum()) for some, labels in pairs)

@@ -1,11 +1,11 @@
 """pfl-research: its simulated backend with federated averaging, in one process or in several under ``torchrun``.
 
-Option ``threads``: how many torch uses in each process. pfl does not reshuffle between epochs, so its users are
-shuffled when they are made, once a round. Its loop is its own; the callback after a round waits for the next.
+Option ``threads``: number of torch threads per process. pfl does not reshuffle between epochs, so its users are
+shuffled once per round, when they are created. Its loop is its own; the callback after a round waits for the next.
 """
 
 # mypy: disable-error-code="import-not-found,untyped-decorator,misc"
-# (the simulator is not there when types are checked)
+# (the simulator is absent when types are checked)
 
 import os
 from typing import Any
@@ -33,7 +33,7 @@ ALONE = int(os.environ.get("WORLD_SIZE", 1)) == 1
 
 
 class Net(torch.nn.Module):
-    """What pfl asks of a model: its loss and metrics are methods."""
+    """A model with loss and metrics as methods, as pfl requires."""
 
     def __init__(self, name: str) -> None:
         super().__init__()
@@ -51,8 +51,8 @@ class Net(torch.nn.Module):
         return {"loss": Weighted(float(self.loss(x, y, True)) * len(y), len(y))}
 
 
-class Told(TrainingProcessCallback):
-    """Holds pfl's loop until the bench says to go on; with several processes, all of them."""
+class OnRequest(TrainingProcessCallback):
+    """Hold pfl's loop, in all processes, until the benchmark requests a round."""
 
     def __init__(self, net: Net, test: tuple[Tensor, Tensor]) -> None:
         self.net, self.test = net, test
@@ -111,7 +111,7 @@ def main() -> None:
             local_num_epochs=work.epochs, local_learning_rate=work.lr, local_batch_size=work.batch
         ),
         model_eval_params=NNEvalHyperParams(local_batch_size=1000),
-        callbacks=[Told(net, tensors(test))],
+        callbacks=[OnRequest(net, tensors(test))],
     )
 
 

@@ -1,6 +1,6 @@
-"""Federated averaging as one would write it by hand: a loop over clients, no messages, one running sum.
+"""Federated averaging as a plain PyTorch loop: a loop over clients, no messages, one running sum.
 
-Option ``threads``: how many torch uses.
+Option ``threads``: number of torch threads.
 """
 
 import copy
@@ -21,7 +21,7 @@ def train_client(model: nn.Module, x: Tensor, y: Tensor, work: Workload) -> dict
     for _ in range(work.epochs):
         for batch in torch.split(torch.randperm(len(x)), work.batch):
             optimiser.zero_grad()
-            F.cross_entropy(model(x[batch]), y[batch]).backward()  # type: ignore[no-untyped-call]
+            F.cross_entropy(model(x[batch]), y[batch]).backward()
             optimiser.step()
     return model.state_dict()
 
@@ -49,7 +49,7 @@ class Plain:
 
 
 if __name__ == "__main__":
-    told = Setting.read()
-    torch.set_num_threads(told.options["threads"])
-    plain = Plain(told)
+    setting = Setting.read()
+    torch.set_num_threads(setting.options["threads"])
+    plain = Plain(setting)
     serve(f"torch {torch.__version__}", plain.round, plain.accuracy)

@@ -1,1 +1,1 @@
-"""What the papers prove, and planning from it."""
+"""Analysis: convergence bounds of the papers, plans for fleets based on them, and stability measurements."""

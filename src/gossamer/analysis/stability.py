@@ -1,9 +1,9 @@
-"""How much one sample matters: train on S and on S with one sample replaced, under the same keys, and compare.
+"""Algorithmic stability: train on S and on S with one sample replaced, with the same random keys, and compare.
 
-An algorithm whose model hardly changes is stable, and a stable one generalises (Deng, Qiao and Mahdavi, "On the
-convergence and stability of distributed sub-model training", https://arxiv.org/abs/2511.06132, Definition 4 and
-Lemma 1). The replacement is a test sample. All other samples, the cohorts, batches, masks and the noise of messages
-stay the same. After each evaluated round the model and its loss on every test sample are compared.
+An algorithm whose model hardly changes is stable, and a stable algorithm generalizes: Deng, Qiao and Mahdavi, "On the
+convergence and stability of distributed sub-model training", https://arxiv.org/abs/2511.06132, Definition 4 and Lemma
+1. A test sample replaces the training sample. All other samples, cohorts, batches, masks and codec noise stay the same.
+Models and their losses on every test sample are compared after each evaluated round.
 
 >>> from gossamer import fedavg
 >>> from gossamer.testing import tiny_task
@@ -35,9 +35,13 @@ __all__ = ["Growth", "Moment", "Stability", "Swap", "growth", "stability"]
 
 HEAD = ("distance", "loss difference", "at the newcomer", "loss gap", "accuracy gap", "test accuracy")
 
+REPEATS = 3
+
+Say = Callable[[str], None]
+
 
 class Swap(NamedTuple):
-    """One training sample for another: of client ``client`` the one at place ``sample``, for test sample ``by``."""
+    """A replacement: training sample number ``sample`` of client ``client`` by test sample number ``by``."""
 
     client: int
     sample: int
@@ -46,18 +50,18 @@ class Swap(NamedTuple):
 
 @dataclass(frozen=True)
 class Moment:
-    """What was found after one round; differences are means over the samples that were replaced.
+    """Results after one round; differences are means over the replacements.
 
     Args:
-        round: after which round
-        distance: of the two models, as the Euclidean norm over all trained tensors
-        loss_difference: mean over the test samples of the losses' absolute difference
-        newcomer_difference: the same at the sample that came in alone, which is Definition 4's
-        train_loss: of the model trained on S, on all that clients train on
-        test_loss: of the same model, on the test samples
-        train_accuracy: as train_loss
-        test_accuracy: as test_loss
-        distances: the distance for each sample that was replaced
+        round: number of rounds so far
+        distance: Euclidean distance of the two models, over all trained tensors
+        loss_difference: mean absolute difference of the losses on the test samples
+        newcomer_difference: absolute difference of the losses on the new sample, as in Definition 4
+        train_loss: loss of the model trained on S, on all training samples
+        test_loss: loss of the same model, on the test samples
+        train_accuracy: accuracy on the training samples
+        test_accuracy: accuracy on the test samples
+        distances: distance for each replacement
     """
 
     round: int
@@ -72,27 +76,27 @@ class Moment:
 
     @property
     def loss_gap(self) -> float:
-        """Test loss above training loss."""
+        """Test loss minus training loss."""
         return self.test_loss - self.train_loss
 
     @property
     def accuracy_gap(self) -> float:
-        """Training accuracy above test accuracy."""
+        """Training accuracy minus test accuracy."""
         return self.train_accuracy - self.test_accuracy
 
     def cells(self) -> tuple[str, ...]:
-        """As a table shows it."""
+        """Return the cells of a table row."""
         differences = (self.distance, self.loss_difference, self.newcomer_difference, self.loss_gap)
         return (*map(number, differences), percent(self.accuracy_gap), percent(self.test_accuracy))
 
 
 @dataclass(frozen=True)
 class Stability:
-    """What was found, round by round; printed, it is a table.
+    """Results by round; ``str`` gives a table.
 
     Args:
-        swaps: the samples that were replaced, one run each
-        moments: what was found after each round that was looked at
+        swaps: the replacements, one run each
+        moments: results after each evaluated round
     """
 
     swaps: tuple[Swap, ...]
@@ -100,14 +104,14 @@ class Stability:
 
     @property
     def last(self) -> Moment:
-        """After the last round."""
+        """Results after the last round."""
         return self.moments[-1]
 
     def __str__(self) -> str:
         return table(("round", *HEAD), [(str(moment.round), *moment.cells()) for moment in self.moments])
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """Return the results as JSON types."""
         gaps = [{"loss_gap": moment.loss_gap, "accuracy_gap": moment.accuracy_gap} for moment in self.moments]
         rounds = [{**asdict(moment), **gap} for moment, gap in zip(self.moments, gaps, strict=True)]
         return {"swaps": [swap._asdict() for swap in self.swaps], "rounds": rounds}
@@ -115,7 +119,7 @@ class Stability:
 
 @dataclass(frozen=True)
 class Growth:
-    """The same for one capacity after another; printed, it is a table of the last round."""
+    """Stability by capacity; ``str`` gives a table of the last round."""
 
     found: tuple[tuple[Any, Stability], ...]
 
@@ -123,17 +127,17 @@ class Growth:
         return table(("capacity", *HEAD), [(written(share), *each.last.cells()) for share, each in self.found])
 
     def plain(self) -> list[dict[str, Any]]:
-        """For JSON."""
+        """Return the results as JSON types."""
         return [{"capacity": written(share), **each.plain()} for share, each in self.found]
 
 
 def written(capacity: Any) -> str:
-    """A capacity as a table shows it."""
+    """Format a capacity for a table."""
     return number(capacity) if isinstance(capacity, float) else str(capacity)
 
 
-class Look(NamedTuple):
-    """A model after a round: its trained tensors, losses on all test samples, and four means."""
+class Snapshot(NamedTuple):
+    """A model after a round: its trained tensors, its losses on all test samples, and mean losses and accuracies."""
 
     round: int
     model: Params
@@ -142,73 +146,43 @@ class Look(NamedTuple):
     test: tuple[float, float]
 
 
-class Apart(NamedTuple):
-    """How far a look is from that at the model of S."""
+class Difference(NamedTuple):
+    """Difference between a model and the model of S after the same round."""
 
     distance: float
     loss_difference: float
     newcomer_difference: float
 
 
-class Course(NamedTuple):
-    """A run, looked at after each round that is evaluated."""
+class TrackedRun(NamedTuple):
+    """A run with a snapshot after each evaluated round."""
 
-    looks: tuple[Look, ...]
+    snapshots: tuple[Snapshot, ...]
     executor: str
 
     @classmethod
-    def of(cls, method: Method, task: Task, options: Options) -> "Course":
-        """Carry it out."""
+    def of(cls, method: Method, task: Task, options: Options) -> "TrackedRun":
+        """Run a method and take the snapshots."""
         run = Simulation(method, task, options)
-        judge = Objective(replace(task, correct=_verdict(task)), options.device, run.key)
-        looks: list[Look] = []
+        judge = Objective(replace(task, correct=_loss_and_correctness(task)), options.device, run.key)
+        snapshots: list[Snapshot] = []
 
-        def look(record: dict[str, Any]) -> None:
+        def take(record: dict[str, Any]) -> None:
             if "accuracy" in record:
                 params = run.client_params(0) if method.pooled else run.deployed()
-                looks.append(_look(record["round"], params, judge))
+                snapshots.append(_snapshot(record["round"], params, judge))
 
-        run.run(None, look)
-        return cls(tuple(looks), str(run.choice["executor"]))
+        run.run(None, take)
+        return cls(tuple(snapshots), str(run.choice["executor"]))
 
-    def apart(self, plain: "Course", swap: Swap) -> list[Apart]:
-        """How far it is from the run on S, look by look."""
+    def differences(self, plain: "TrackedRun", swap: Swap) -> list[Difference]:
+        """Return the difference to the run on S, snapshot by snapshot."""
         found = []
-        for mine, theirs in zip(self.looks, plain.looks, strict=True):
+        for mine, theirs in zip(self.snapshots, plain.snapshots, strict=True):
             differences = (mine.losses - theirs.losses).abs()
             distance = float(norm(subtract(mine.model, theirs.model)))
-            found.append(Apart(distance, float(differences.mean()), float(differences[swap.by])))
+            found.append(Difference(distance, float(differences.mean()), float(differences[swap.by])))
         return found
-
-
-def _verdict(task: Task) -> Callable[[Tensor, Tensor], Tensor]:
-    """In place of whether an answer is right: each sample's loss, and that."""
-
-    def verdict(output: Tensor, y: Tensor) -> Tensor:
-        return torch.stack([_losses(task, output, y), task.correct(output, y).double()], -1)
-
-    return verdict
-
-
-def _losses(task: Task, output: Tensor, y: Tensor) -> Tensor:
-    if task.loss is F.cross_entropy:
-        return F.cross_entropy(output, y, reduction="none").double()
-    return torch.stack([task.loss(output[i : i + 1], y[i : i + 1]) for i in range(len(y))]).double()
-
-
-def _look(round_: int, params: Params, judge: Objective) -> Look:
-    task = judge.task
-    held = torch.from_numpy(task.split.train_index).to(judge.device)
-    test = [tensor.to(judge.device) for tensor in (task.data.test.x, task.data.test.y)]
-    found = [judge.evaluate(params, x, y)[1].cpu() for x, y in ((judge.x[held], judge.y[held]), test)]
-    train, tested = ((float(each[:, 0].mean()), float(each[:, 1].mean())) for each in found)
-    model = {name: params[name].cpu().double().clone() for name in judge.trained}
-    return Look(round_, model, found[1][:, 0], train, tested)
-
-
-REPEATS = 3
-
-Say = Callable[[str], None]
 
 
 def stability(
@@ -220,39 +194,46 @@ def stability(
     say: Say = lambda line: None,
     **options: Any,
 ) -> Stability:
-    """Train ``method`` on ``task``, and again with one sample replaced, ``repeats`` times; ``options`` as of a run.
+    """Train ``method`` on ``task``, and again with one sample replaced, ``repeats`` times.
 
-    ``replaced`` says what to replace, in turn: a ``Swap``, or a client of which a sample is drawn; if it is empty,
-    clients are drawn too. Rounds are looked at as ``eval_every`` says. ``say`` is told which run begins.
+    Args:
+        method: the method
+        task: the task
+        replaced: what to replace, in turn: a ``Swap``, or a client with a random sample; empty draws clients too
+        repeats: number of replacements
+        say: called with one line of text before each run
+        options: fields of ``Options``; ``eval_every`` selects the rounds
     """
-    told = Options(**options)
+    settings = Options(**options)
     _check_method(method)
-    swaps = choose_swaps(task, replaced, repeats, fold(key(told.seed), "stability"))
-    say(f"run 1 of {len(swaps) + 1}: all samples as they are")
-    plain = Course.of(method, task, told)
-    told = replace(told, executor=plain.executor)  # another one may round otherwise
+    swaps = choose_swaps(task, replaced, repeats, fold(key(settings.seed), "stability"))
+    say(f"run 1 of {len(swaps) + 1}: all original samples")
+    plain = TrackedRun.of(method, task, settings)
+    settings = replace(settings, executor=plain.executor)  # another executor may round differently
     others = []
     for turn, swap in enumerate(swaps, 2):
         say(f"run {turn} of {len(swaps) + 1}: client {swap.client}, sample {swap.sample}, by test sample {swap.by}")
-        others.append(Course.of(method, swapped(task, swap), told).apart(plain, swap))
-    return Stability(swaps, tuple(_moment(look, apart) for look, *apart in zip(plain.looks, *others, strict=True)))
+        others.append(TrackedRun.of(method, swapped(task, swap), settings).differences(plain, swap))
+    return Stability(
+        swaps, tuple(_moment(snapshot, found) for snapshot, *found in zip(plain.snapshots, *others, strict=True))
+    )
 
 
 def growth(make: Callable[[Any], Method], capacities: Iterable[Any], task: Task, **options: Any) -> Growth:
-    """The stability of what ``make`` returns for each capacity, with the same samples replaced: does it grow?"""
+    """Measure the stability of ``make(capacity)`` for each capacity, with the same replacements."""
     return Growth(tuple((capacity, stability(make(capacity), task, **options)) for capacity in capacities))
 
 
 def choose_swaps(task: Task, replaced: Sequence[int | Swap], repeats: int | None, at: Key) -> tuple[Swap, ...]:
-    """What is replaced: as asked, or drawn where nothing was said."""
-    many = repeats if repeats is not None else len(replaced) or REPEATS
+    """Return the replacements, drawn where they are not given."""
+    count = repeats if repeats is not None else len(replaced) or REPEATS
     require(
-        (many >= 1, f"repeats must be at least 1, got {many}"),
-        (many >= len(replaced), f"repeats is {many}, but {len(replaced)} samples or clients are to be replaced"),
-        (len(task.data.test) > 0, "there are no test samples, of which one could come in"),
+        (count >= 1, f"repeats must be at least 1, got {count}"),
+        (count >= len(replaced), f"repeats is {count}, but {len(replaced)} samples or clients are to be replaced"),
+        (len(task.data.test) > 0, "stability needs test samples: one of them replaces a training sample"),
     )
-    asked = [replaced[turn % len(replaced)] if replaced else None for turn in range(many)]
-    swaps = [_filled(task, wanted, fold(at, turn)) for turn, wanted in enumerate(asked)]
+    given = [replaced[turn % len(replaced)] if replaced else None for turn in range(count)]
+    swaps = [_filled(task, wanted, fold(at, turn)) for turn, wanted in enumerate(given)]
     for swap in swaps:
         _check_swap(task, swap)
     return tuple(swaps)
@@ -282,22 +263,22 @@ def _check_swap(task: Task, swap: Swap) -> None:
 
 def _check_method(method: Method) -> None:
     if not (method.shared or method.pooled):
-        raise ConfigError("stability: this method has no global model, only each client's own")
+        raise ConfigError("stability: this method has no global model, only personalized models")
 
 
 def swapped(task: Task, swap: Swap) -> Task:
-    """The task with one training sample replaced by a test sample."""
+    """Return the task with one training sample replaced by a test sample."""
     train, test, row = task.data.train, task.data.test, int(task.split.train(swap.client)[swap.sample])
     x, y = train.x.clone(), train.y.clone()
     x[row], y[row] = test.x[swap.by], test.y[swap.by]
     return replace(task, data=replace(task.data, train=replace(train, x=x, y=y)))
 
 
-def _moment(look: Look, apart: Sequence[Apart]) -> Moment:
-    (train_loss, train_accuracy), (test_loss, test_accuracy) = look.train, look.test
-    distance, difference, newcomer = (sum(values) / len(apart) for values in zip(*apart, strict=True))
+def _moment(snapshot: Snapshot, differences: Sequence[Difference]) -> Moment:
+    (train_loss, train_accuracy), (test_loss, test_accuracy) = snapshot.train, snapshot.test
+    distance, difference, newcomer = (sum(values) / len(differences) for values in zip(*differences, strict=True))
     return Moment(
-        round=look.round,
+        round=snapshot.round,
         distance=distance,
         loss_difference=difference,
         newcomer_difference=newcomer,
@@ -305,5 +286,30 @@ def _moment(look: Look, apart: Sequence[Apart]) -> Moment:
         test_loss=test_loss,
         train_accuracy=train_accuracy,
         test_accuracy=test_accuracy,
-        distances=tuple(each.distance for each in apart),
+        distances=tuple(each.distance for each in differences),
     )
+
+
+def _loss_and_correctness(task: Task) -> Callable[[Tensor, Tensor], Tensor]:
+    """Return a function that replaces ``Task.correct`` by the loss and the correctness of each sample."""
+
+    def combined(output: Tensor, y: Tensor) -> Tensor:
+        return torch.stack([_losses(task, output, y), task.correct(output, y).double()], -1)
+
+    return combined
+
+
+def _losses(task: Task, output: Tensor, y: Tensor) -> Tensor:
+    if task.loss is F.cross_entropy:
+        return F.cross_entropy(output, y, reduction="none").double()
+    return torch.stack([task.loss(output[i : i + 1], y[i : i + 1]) for i in range(len(y))]).double()
+
+
+def _snapshot(round_: int, params: Params, judge: Objective) -> Snapshot:
+    task = judge.task
+    held = torch.from_numpy(task.split.train_index).to(judge.device)
+    test = [tensor.to(judge.device) for tensor in (task.data.test.x, task.data.test.y)]
+    found = [judge.evaluate(params, x, y)[1].cpu() for x, y in ((judge.x[held], judge.y[held]), test)]
+    train, tested = ((float(each[:, 0].mean()), float(each[:, 1].mean())) for each in found)
+    model = {name: params[name].cpu().double().clone() for name in judge.trained}
+    return Snapshot(round_, model, found[1][:, 0], train, tested)

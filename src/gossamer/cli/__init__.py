@@ -1,8 +1,7 @@
-"""The command line: ``run``, ``resume``, ``runs``, ``show``, ``compare``, ``methods``, ``data``, ``widths``,
-``plan``, ``stability``, ``export`` and ``deploy``.
+"""The command line. ``commands`` lists the commands.
 
-Exit status: 0 done, 1 the run could not go on (nothing finished is lost), 2 something asked for is wrong (nothing was
-written), 130 stopped from the keyboard. With ``--debug`` an error shows its traceback, down to the user's own part.
+Exit status: 0 success, 1 the command failed and finished rounds are kept, 2 wrong arguments and nothing was written,
+130 interrupted from the keyboard. With ``--debug`` an error shows its traceback, including frames in user files.
 """
 
 import os
@@ -10,52 +9,48 @@ import sys
 import traceback
 from collections.abc import Sequence
 
-from gossamer.cli import user_files as sources
-from gossamer.cli.parsers import dispatch
+from gossamer.cli import user_files
+from gossamer.cli.commands import dispatch
 from gossamer.core.errors import ConfigError, GossamerError
+from gossamer.core.extras import missing
 
 __all__ = ["main"]
 
-PACKAGES = {"sklearn": "scikit-learn", "flwr": "'gossamer[flower]'"}
-"""What to install, where that has another name than what is imported."""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run a command; the return value is the exit status."""
+    """Run a command and return its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     try:
         return dispatch([word for word in words if word != "--debug"])
     except ConfigError as error:
         return _refuse(error.mistakes, 2, error if debug else None)
+    except ModuleNotFoundError as error:
+        return _refuse([str(missing(error))], 1, error if debug else None)
     except GossamerError as error:
         return _refuse([f"{error}{_where(error.__cause__)}"], 1, error if debug else None)
-    except ModuleNotFoundError as error:
-        missing = str(error.name).partition(".")[0]
-        package = PACKAGES.get(missing, missing)
-        return _refuse([f"this needs {missing}, which is not installed: pip install {package}"], 1)
     except KeyboardInterrupt:
         return _refuse(["stopped"], 130)
-    except BrokenPipeError:  # somebody reads our output through head, and has read enough
+    except BrokenPipeError:  # the reader of our output, such as head, has closed the pipe
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except OSError as error:
         return _refuse([str(error)], 1)
     except Exception as error:
-        if not (where := _where(error)):  # it is not in a file of the user's
+        if not (where := _where(error)):  # not raised in a user file: a bug of Gossamer
             raise
         return _refuse([f"{type(error).__name__}: {error}{where}"], 1, error if debug else None)
 
 
 def _where(error: BaseException | None) -> str:
-    """Where in a file of the user's an error arose, or the one behind it, if it did."""
-    while error is not None and not (found := sources.place(error)):
+    """Return the line of a user file that raised the error or its cause; empty if there is none."""
+    while error is not None and not (found := user_files.place(error)):
         error = error.__cause__
     return f"{found}; --debug shows the traceback" if error is not None else ""
 
 
 def _refuse(mistakes: Sequence[str], status: int, error: BaseException | None = None) -> int:
-    """Say what is wrong; with ``--debug`` where it happened comes first."""
+    """Print what is wrong, after the traceback if there is an error to show, and return the status."""
     sys.stdout.flush()
     if error is not None:
         traceback.print_exception(error)

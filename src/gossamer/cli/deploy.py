@@ -1,6 +1,6 @@
-"""The commands that deploy: ``deploy try``, ``deploy new`` and ``deploy keys``.
+"""The command ``deploy``: ``deploy try``, ``deploy new`` and ``deploy keys``.
 
-Flower is imported here only once one of them is used: it is an extra, and slow to import.
+Flower is an extra and slow to import. It is imported when one of these commands needs it.
 """
 
 import time
@@ -9,12 +9,9 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gossamer.cli import user_files as sources
-from gossamer.cli.flags import Flag, arguments, flags, value
-from gossamer.cli.request import (
-    DATA,
+from gossamer.cli import user_files
+from gossamer.cli.build import (
     OPTIONS,
-    Request,
     as_typed,
     check_cohort,
     find_recipe,
@@ -23,12 +20,17 @@ from gossamer.cli.request import (
     make_task,
     server_task,
 )
-from gossamer.cli.run import Asked, announce, carry_out, check_place, command, places, read, say
+from gossamer.cli.common import command, say
+from gossamer.cli.flags import Flag, arguments, flags, value
+from gossamer.cli.launch import Asked, announce, carry_out, check_place, places, read
+from gossamer.cli.parser import Parser
+from gossamer.cli.request import DATA, Request
 from gossamer.cli.run_args import RUN, Verb
 from gossamer.core.errors import ConfigError, Mistakes, RunError
 from gossamer.core.method import Method
 from gossamer.engines.options import Options
-from gossamer.runs.folder import RunFolder, read_metrics
+from gossamer.runs.folder import RunFolder
+from gossamer.runs.records import read_metrics
 from gossamer.runs.report.progress import Progress
 from gossamer.runs.report.text import count
 from gossamer.tasks.task import Task
@@ -41,16 +43,16 @@ if TYPE_CHECKING:
 
 NODES = 3
 POLL = 0.2
-"""Seconds between two looks at a run that others carry out."""
+"""Seconds between two reads of the metrics of a running deployment."""
 
 SIMULATED = ("clients", "executor", "channel", "fleet", "plan", "failure_rate")
-"""Flags of ``run`` that say how to simulate."""
+"""Flags of ``run`` that apply to simulations alone."""
 
 TERMS = [
-    Flag("nodes", int, None, f"machines, each of which is one client; {NODES}, or as many as the task has", "N"),
-    Flag("deadline", float, 600, "seconds that a round's clients have to reply", "S"),
-    Flag("wait", float, 600, "seconds to wait for enough clients to be there", "S"),
-    Flag("min_replies", float, 0.5, "share of a round's clients that must reply for the round to count", "P"),
+    Flag("nodes", int, None, f"number of nodes, one client each; none: {NODES}, or those of --task", "N"),
+    Flag("deadline", float, 600, "deadline of a round in seconds", "S"),
+    Flag("wait", float, 600, "seconds to wait until enough clients are connected", "S"),
+    Flag("min_replies", float, 0.5, "fraction of a round's clients that must reply for the round to count", "P"),
 ]
 COMMON = [*TERMS, *(flag for flag in RUN if flag.name not in SIMULATED)]
 TRY = Verb("gossamer deploy try METHOD", COMMON)
@@ -58,9 +60,14 @@ NEW = Verb("gossamer deploy new DIR METHOD", [flag for flag in COMMON if flag.na
 
 USAGE = """usage: gossamer deploy COMMAND
 
-  try METHOD [flags]       a real network on this machine: a SuperLink and nodes, with TLS and node keys
-  new DIR METHOD [flags]   write a Flower app for machines of your own, with a README that says what to type
-  keys DIR [flags]         certificates for a SuperLink and keys for nodes"""
+Run a method on real machines, with Flower.
+
+commands:
+  try METHOD [flags]      start a SuperLink and nodes on this machine, with TLS and node keys, and run on them
+  new DIR METHOD [flags]  write a Flower app for your own machines, with a README of the steps
+  keys DIR [flags]        write certificates for a SuperLink and keys for nodes
+
+`gossamer deploy COMMAND --help` describes a command."""
 
 
 def deploy(words: list[str]) -> int:
@@ -70,12 +77,12 @@ def deploy(words: list[str]) -> int:
         print(USAGE)
         return 0
     if words[0] not in known:
-        raise ConfigError(f"gossamer deploy {words[0]}: there is no such command: try, new or keys")
+        raise ConfigError(f"gossamer deploy {words[0]}: unknown command: use try, new or keys")
     return known[words[0]](words[1:])
 
 
 class Deployment(NamedTuple):
-    """Everything that a deployment needs, checked."""
+    """The checked objects of a deployment."""
 
     request: Request
     method: Method
@@ -85,7 +92,7 @@ class Deployment(NamedTuple):
 
 
 def plan(asked: Asked, resume: bool, out: str | None) -> Deployment:
-    """From what was typed to what is deployed; every mistake in it is listed at once."""
+    """Return the deployment of the arguments; every mistake is listed at once."""
     mistakes = asked.mistakes
     asked_options = asked.take(OPTIONS)
     given = {flag.name: asked.given.pop(flag.name, flag.default) for flag in TERMS}
@@ -98,9 +105,9 @@ def plan(asked: Asked, resume: bool, out: str | None) -> Deployment:
     options = mistakes.attempt(make_options, {**asked_options, "executor": "one-by-one"})
     task = mistakes.attempt(make_task, request, options.seed if options else 0, None, server_task)
     if method and method.pooled:
-        mistakes.note(f"{request.method} pools all samples in one place, so it cannot be deployed")
+        mistakes.note(f"{request.method} pools the samples of all clients, so it cannot be deployed")
     if task and nodes not in (None, task.clients):
-        mistakes.note(f"--nodes is {nodes}, but the task has {task.clients} clients: each is a node")
+        mistakes.note(f"--nodes is {nodes}, but the task has {task.clients} clients: each client is a node")
     if task and options:
         mistakes.attempt(check_cohort, asked_options, task.clients)
     settings = mistakes.attempt(_settings, options, terms, request.method.rpartition(":")[2]) if options else None
@@ -125,28 +132,28 @@ def _settings(options: Options, terms: dict[str, Any], name: str) -> "Settings":
 
 
 def _pieces(request: Request, method: Method, clients: int, seed: int) -> "tuple[Snippet, Snippet]":
-    """How the app writes the method and the task."""
-    from gossamer.cli import flower_app as apps
+    """Return the source code of the method and the task in the app."""
+    from gossamer.cli import flower_app
 
     recipe, mistakes = find_recipe(request.method), Mistakes()
     values = arguments(flags(recipe, request.method), request.given, mistakes)
     mistakes.settle()
-    file = Path(request.method.rpartition(":")[0]) if sources.is_file(request.method) else None
-    written = apps.method_piece(recipe, values, method, file)
+    file = Path(request.method.rpartition(":")[0]) if user_files.is_file(request.method) else None
+    written = flower_app.method_piece(recipe, values, method, file)
     if request.task:
         path, _, name = request.task.rpartition(":")
-        return written, apps.own_task(Path(path), name)
+        return written, flower_app.own_task(Path(path), name)
     named = {"model": request.model, "split": request.split, "statistics": request.statistics}
-    given = {word: said for word, said in named.items() if said}
-    return written, apps.named_task(request.data or DATA, {**given, "clients": clients, "seed": seed})
+    given = {name: value for name, value in named.items() if value}
+    return written, flower_app.named_task(request.data or DATA, {**given, "clients": clients, "seed": seed})
 
 
 def write_app(folder: Path, planned: Deployment) -> None:
-    """The Flower app of a plan."""
-    from gossamer.cli import flower_app as apps
+    """Write the Flower app of a deployment."""
+    from gossamer.cli import flower_app
 
     data_dir = str(Path(planned.request.data_dir).resolve()) if planned.request.data_dir else ""
-    apps.write(folder, *planned.pieces, planned.settings, {"data-dir": data_dir})
+    flower_app.write(folder, *planned.pieces, planned.settings, {"data-dir": data_dir})
 
 
 # Writing an app.
@@ -162,10 +169,10 @@ def new(words: list[str]) -> int:
     if asked is None:
         return 0
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        asked.mistakes.note(f"{folder} is not empty: choose another place for the app")
+        asked.mistakes.note(f"{folder} is not empty: choose another folder for the app")
     planned = plan(asked, resume=False, out=None)
     write_app(folder, planned)
-    print(f"written to {folder}: app.py, pyproject.toml, and README.md, which says what to type")
+    print(f"wrote app.py, pyproject.toml and README.md to {folder}; README.md describes the steps")
     return 0
 
 
@@ -174,12 +181,10 @@ def new(words: list[str]) -> int:
 
 def keys(words: list[str]) -> int:
     """``gossamer deploy keys DIR --host NAME --nodes N``."""
-    from gossamer.cli.parsers import Parser
-
-    parser = Parser(prog="gossamer deploy keys", description="Certificates for a SuperLink, and keys for nodes.")
-    parser.add_argument("dir", metavar="DIR", type=Path, help="where to write them")
-    parser.add_argument("--host", metavar="NAME", action="append", default=[], help="name or address of the SuperLink")
-    parser.add_argument("--nodes", metavar="N", type=int, default=NODES, help=f"how many nodes ({NODES})")
+    parser = Parser(prog="gossamer deploy keys", description="Write certificates for a SuperLink and keys for nodes.")
+    parser.add_argument("dir", metavar="DIR", type=Path, help="folder to write to")
+    parser.add_argument("--host", metavar="NAME", action="append", default=[], help="host of the SuperLink; repeatable")
+    parser.add_argument("--nodes", metavar="N", type=int, default=NODES, help=f"number of nodes (default: {NODES})")
     asked = parser.parse_args(words)
     if asked.nodes < 0:
         raise ConfigError(f"--nodes must not be negative, got {asked.nodes}")
@@ -188,8 +193,8 @@ def keys(words: list[str]) -> int:
     credentials.authority(asked.dir, asked.host)
     for node in range(asked.nodes):
         credentials.node_key(asked.dir / f"node-{node}")
-    print(f"written to {asked.dir}: for the SuperLink ca.crt, server.pem and server.key; for each node ca.crt and")
-    print("its own node-N. Keep server.key and the keys without .pub to the machine they are for.")
+    print(f"wrote to {asked.dir}: ca.crt, server.pem, server.key for the SuperLink; ca.crt and node-N for node N.")
+    print("server.key and the files node-N are secret: copy each only to the machine that uses it.")
     return 0
 
 
@@ -207,11 +212,11 @@ def attempt(words: list[str]) -> int:
     planned = plan(asked, resume=True, out=str(place.absolute()))
     from gossamer.engines.flower.server import FlowerRun
 
-    # The folder is made here, before anything is started; the server takes it up as if it had been interrupted.
-    field = FlowerRun(planned.method, planned.task, planned.settings, None, planned.request.plain())
-    folder = field.create(place)
+    # The folder is created before anything starts; the server resumes it like an interrupted run.
+    run = FlowerRun(planned.method, planned.task, planned.settings, None, planned.request.plain())
+    folder = run.create(place)
     write_app(place / "deploy/app", planned)
-    return _go(field, folder)
+    return _go(run, folder)
 
 
 def _free(asked: Asked) -> Iterator[Path]:
@@ -220,56 +225,59 @@ def _free(asked: Asked) -> Iterator[Path]:
 
 
 def resume(path: Path, about: dict[str, Any]) -> int:
-    """Go on with a run that was deployed."""
+    """Continue a deployed run."""
     if not (path / "deploy/app").is_dir():
         place = path.absolute()
-        raise ConfigError(f"{path} was deployed: go on with flwr run APP CONNECTION -c 'resume=true out=\"{place}\"'")
+        raise ConfigError(f"{path} was deployed: use flwr run APP CONNECTION -c 'resume=true out=\"{place}\"'")
     from gossamer.engines.flower import Settings
     from gossamer.engines.flower.server import FlowerRun
 
     request = Request.read(about["request"])
-    sources.check_unchanged(about["request"]["digests"])
+    user_files.check_unchanged(about["request"]["digests"])
     settings = Settings(**about["deployment"])
-    field = FlowerRun(
-        make_method(request), make_task(request, settings.seed, None, server_task), settings, None, about["request"]
-    )
-    folder = field.restore(path)  # only to see that it can be, and where it stands: the server will do it again
-    return _go(field, folder)
+    task = make_task(request, settings.seed, None, server_task)
+    run = FlowerRun(make_method(request), task, settings, None, about["request"])
+    folder = run.restore(path)  # only a check: the server restores it again
+    return _go(run, folder)
 
 
-def _go(field: "FlowerRun", folder: RunFolder) -> int:
-    """Start the network, have the run done on it, and show how it goes; the server takes the folder over."""
+def _go(run: "FlowerRun", folder: RunFolder) -> int:
+    """Start the network, run on it and show the progress; the server takes over the folder."""
     from gossamer.engines.flower.network import LocalNetwork
 
-    announce(folder, field)
+    announce(folder, run)
     folder.close()
-    path, home, nodes, rounds = folder.path, folder.path / "deploy", field.settings.nodes, field.options.rounds
+    path, home, nodes, rounds = folder.path, folder.path / "deploy", run.settings.nodes, run.options.rounds
 
-    def told(node: int) -> dict[str, str | int | float | bool]:
-        data_dir = (field.about["request"] or {}).get("data_dir")
-        own = {
+    def node_config(node: int) -> dict[str, str | int | float | bool]:
+        data_dir = (run.about["request"] or {}).get("data_dir")
+        config = {
             "partition-id": node,
             "state-dir": str((home / f"nodes/{node}").absolute()),
-            "device": field.options.device,
+            "device": run.options.device,
         }
-        return {**own, **({"data-dir": data_dir} if data_dir else {})}
+        return {**config, **({"data-dir": data_dir} if data_dir else {})}
 
     def work() -> None:
-        if len(field.metrics) < rounds:
-            say(f"starting a SuperLink and {count(nodes, 'node')}, with TLS and node keys; what they say is in {home}")
-            with LocalNetwork(home / "network", nodes, told) as network, Progress(rounds, field.metrics) as progress:
-                _follow(network, path, network.run(home / "app", {"resume": True}), len(field.metrics), progress)
+        done = len(run.metrics)
+        if done < rounds:
+            say(f"starting a SuperLink and {count(nodes, 'node')}, with TLS and node keys; their logs are in {home}")
+            with (
+                LocalNetwork(home / "network", nodes, node_config) as network,
+                Progress(rounds, run.metrics) as progress,
+            ):
+                _follow(network, path, network.run(home / "app", {"resume": True}), done, progress)
 
     try:
-        return carry_out(work, path, field)
+        return carry_out(work, path, run)
     except RunError as error:
         raise RunError(f"{error}: {command('resume', path)}") from error
 
 
 def _follow(network: "LocalNetwork", path: Path, run: str, done: int, progress: Progress) -> None:
-    """Show a run's rounds as they come, until it has ended."""
+    """Show the rounds of a run as they finish, until it has ended."""
     while True:
-        state = network.state(run)  # before the metrics are read, so that none is missed
+        state = network.state(run)  # read before the metrics, so that no round is missed
         records = read_metrics(path)
         for record in records[done:]:
             progress(record)

@@ -1,30 +1,37 @@
-"""The command that lets a model go: ``export``."""
+"""The command ``export``."""
 
-import argparse
 from pathlib import Path
 from typing import Any
 
-from gossamer.cli import user_files as sources
+from gossamer.cli import user_files
+from gossamer.cli.build import make_method, make_task, server_task, whole_task
+from gossamer.cli.common import open_run
 from gossamer.cli.flags import value
-from gossamer.cli.inspect import open_run
-from gossamer.cli.request import Request, make_method, make_task, server_task, whole_task
+from gossamer.cli.parser import Parser
+from gossamer.cli.request import Request
 from gossamer.core.errors import ConfigError, Mistakes
-from gossamer.engines.export import PROGRAM, SPARSE, TENSORS, Exported, export, stand
+from gossamer.engines.export import PROGRAM, SPARSE, TENSORS, Exported, stand
+from gossamer.engines.export import export as write
 from gossamer.engines.simulate import Simulation
 from gossamer.runs.folder import read_split
 from gossamer.runs.report import text
-from gossamer.runs.summary import summarise
+from gossamer.runs.report.summary import summarise
 from gossamer.tasks.data.partition import Split
 
 MEANING = {
     TENSORS: "every tensor by name",
-    PROGRAM: "the network as a program; samples at once: {batch}",
-    SPARSE: "the same tensors without their zeros",
+    PROGRAM: "the network as a torch.export program; batch size: {batch}",
+    SPARSE: "the same tensors in sparse form",
 }
 
 
-def write(arguments: argparse.Namespace) -> int:
-    """Write the model of a run, or of one of its clients."""
+def export(words: list[str]) -> int:
+    """``gossamer export RUN``."""
+    parser = Parser(prog="gossamer export", description="Export the model of a run as files that need no Gossamer.")
+    parser.add_argument("run", metavar="RUN", help="folder of the run")
+    parser.add_argument("--client", metavar="N", help="export the model of this client (default: the global model)")
+    parser.add_argument("--out", metavar="DIR", help="folder to write to (default: export/ in the folder of the run)")
+    arguments = parser.parse_args(words)
     path, mistakes = Path(arguments.run), Mistakes()
     about = mistakes.attempt(open_run, path)
     client = mistakes.attempt(value, "--client", arguments.client, int)
@@ -34,11 +41,11 @@ def write(arguments: argparse.Namespace) -> int:
         _check_client(client, about)
     run = _standing(path, about)
     if client is not None and "deployment" in about and run.method.home(client).owner is None:
-        raise ConfigError("--client: the run was deployed, and what its clients have is on their machines")
+        raise ConfigError("--client: the run was deployed, and the models of its clients are on their machines")
     if client is None and not (run.method.shared or run.method.pooled):
-        raise ConfigError(f"{path} has no global model, every client has its own: name one with --client N")
+        raise ConfigError(f"{path} has no global model: choose a client with --client N")
     out = Path(arguments.out) if arguments.out else path / ("export" if client is None else f"export/client-{client}")
-    print(_shown(path, client, run, export(run, out, client)))
+    print(_shown(path, client, run, write(run, out, client)))
     return 0
 
 
@@ -49,14 +56,14 @@ def _check_client(client: int, about: dict[str, Any]) -> None:
 
 
 def _standing(path: Path, about: dict[str, Any]) -> Simulation:
-    """The run as it stands, assembled anew from what was asked for."""
+    """Return the run at its newest checkpoint, built from its request."""
     if about["request"] is None:
-        raise ConfigError(f"{path} was started from Python: export it from there, with gossamer.engines.export")
+        raise ConfigError(f"{path} was started from Python: use gossamer.engines.export there")
     for spec in about["request"]["digests"]:
         file = spec.rpartition(":")[0]
         if not Path(file).is_file():
-            raise ConfigError(f"{path} was started with {file}, which is gone: put it back where it was")
-    sources.check_unchanged(about["request"]["digests"])
+            raise ConfigError(f"{path} was started with {file}, which is missing: restore it")
+    user_files.check_unchanged(about["request"]["digests"])
     request, split = Request.read(about["request"]), Split.from_tensors(read_split(path))
     read = server_task if "deployment" in about else whole_task
     task = make_task(request, about["options"]["seed"], split, read)
@@ -79,21 +86,21 @@ def _shown(path: Path, client: int | None, run: Simulation, exported: Exported) 
         (str(file), text.size(size), MEANING[file.name].format(batch=exported.batch))
         for file, size in exported.files.items()
     ]
-    return f"{text.pairs(rows, text.screen())}\n\n{text.table(('file', 'size', 'what it holds'), files, text.screen())}"
+    return f"{text.pairs(rows)}\n\n{text.table(('file', 'size', 'contents'), files)}"
 
 
 def _whose(client: int | None, run: Simulation, exported: Exported) -> str:
     if client is None:
-        return "the global one"
+        return "the global model"
     if exported.shared:
-        return f"the global one: client {client} has no other with this method"
+        return f"the global model: client {client} has no other with this method"
     if not run.method.shared and not run.clients.get(client):
-        return f"as it was built: client {client} took part in no round"
-    return f"client {client}'s own"
+        return f"the initial model: client {client} took part in no round"
+    return f"the personalized model of client {client}"
 
 
 def _recorded(summary: dict[str, Any], run: Simulation) -> str:
-    """What the run recorded, and of which model."""
+    """Return the accuracy that the run recorded, and its model."""
     whose = "of the global model" if run.method.shared or run.method.pooled else "as the mean over clients"
     late = summary["evaluated_round"]
     when = f" after round {late}" if late and late != summary["rounds"] else ""

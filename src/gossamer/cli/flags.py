@@ -1,8 +1,8 @@
-"""A recipe's parameters as flags, read off its signature.
+"""The parameters of a recipe as flags, read from its signature.
 
-``lambda_`` becomes ``--lambda``, ``own_init`` becomes ``--own-init``; a boolean ``x`` is ``--x/--no-x``. What a flag
-means is told by a line ``name: meaning`` in the recipe's docstring, or in that of the part with a field of that name,
-be it of the method itself or of an exchange that comes before.
+``lambda_`` becomes ``--lambda``, ``own_init`` becomes ``--own-init``; a boolean ``x`` is ``--x/--no-x``. The help of a
+flag is a line ``name: meaning`` in the docstring of the recipe, or of the part with a field of that name. Parts of
+earlier exchanges are searched last.
 """
 
 import dataclasses
@@ -30,13 +30,21 @@ REGISTRIES: dict[Any, tuple[Mapping[str, type], str]] = {
     Schedule: (SCHEDULES, "schedule"),
     Channel: (CHANNELS, "channel"),
 }
-"""Kinds of values that are written as specs."""
+"""Types whose values are written as specs: their registry, and the noun for errors."""
 
 REQUIRED = inspect.Parameter.empty
 
 
 class Flag(NamedTuple):
-    """One thing that can be typed, and what becomes of it."""
+    """A flag of the command line.
+
+    Args:
+        name: the name of the parameter
+        kind: the type of its value
+        default: the value if the flag is not given
+        meaning: the help text
+        takes: the placeholder of the value in help texts
+    """
 
     name: str
     kind: Any
@@ -46,52 +54,52 @@ class Flag(NamedTuple):
 
     @property
     def word(self) -> str:
-        """What is typed: ``--own-init``."""
+        """The flag as it is typed: ``--own-init``."""
         return "--" + self.name.rstrip("_").replace("_", "-")
 
     @property
     def words(self) -> dict[str, bool | None]:
-        """Every way to type it, and the value that goes without saying, where there is one."""
+        """All spellings of the flag, and the value that each implies, if any."""
         return {self.word: True, f"--no-{self.word[2:]}": False} if self.kind is bool else {self.word: None}
 
     @property
     def usage(self) -> str:
-        """How it is typed, as help shows it."""
+        """The flag with its placeholder, as help shows it."""
         return f"{'/'.join(self.words)} {self.takes}".strip()
 
     @property
     def about(self) -> str:
-        """Meaning and default, as help shows them."""
+        """The meaning and the default, as help shows them."""
         default = shown(self.default)
-        return f"{self.meaning} ({default})".strip() if default else self.meaning
+        return f"{self.meaning} (default: {default})".strip() if default else self.meaning
 
 
 def flags(recipe: Recipe, name: str) -> list[Flag]:
-    """The flags of a recipe, in the order of its parameters."""
-    told = meanings(recipe)
-    return [_flag(parameter, told) for parameter in _parameters(recipe, name)]
+    """Return the flags of a recipe, in the order of its parameters."""
+    known = meanings(recipe)
+    return [_flag(parameter, known) for parameter in _parameters(recipe, name)]
 
 
 def _parameters(recipe: Recipe, name: str) -> list[inspect.Parameter]:
     try:
         found = inspect.signature(recipe, eval_str=True).parameters.values()
-    except Exception as error:  # an annotation may be any expression, and fail in any way
+    except Exception as error:  # an annotation may be any expression
         raise ConfigError(f"{name}: its parameters cannot be read: {type(error).__name__}: {error}") from error
     if any(parameter.kind is parameter.POSITIONAL_ONLY for parameter in found):
-        raise ConfigError(f"{name}: its parameters must be such that they can be given by name")
+        raise ConfigError(f"{name}: its parameters must not be positional-only")
     return [p for p in found if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
 
 
-def _flag(parameter: inspect.Parameter, told: dict[str, str]) -> Flag:
+def _flag(parameter: inspect.Parameter, known: dict[str, str]) -> Flag:
     name, default, kind = parameter.name, parameter.default, parameter.annotation
-    if kind is REQUIRED:  # nothing is said of the type: the default tells it
+    if kind is REQUIRED:  # without annotation, the type is that of the default
         kind = type(default) if type(default) in (bool, int, float, str) else Any
-    meaning = told.get(name) or told.get(name.rstrip("_"), "")
+    meaning = known.get(name) or known.get(name.rstrip("_"), "")
     return Flag(name, kind, default, meaning, "" if kind is bool else takes(kind))
 
 
 def takes(kind: Any) -> str:
-    """How a value of a type is shown in help.
+    """Return the placeholder of a type in help texts.
 
     >>> takes(float), takes(int | None), takes(Literal["a", "b"])
     ('X', 'N|none', 'a|b')
@@ -111,17 +119,17 @@ def takes(kind: Any) -> str:
 
 
 def meanings(recipe: Recipe) -> dict[str, str]:
-    """What each parameter means: the recipe's own words first, then those of its parts, and of what these extend."""
-    told: dict[str, str] = {}
+    """Return the meaning of each parameter: from the recipe, then from its parts and their base classes."""
+    found: dict[str, str] = {}
     extended = (kind for part in parts(defaults(recipe)) for kind in type(part).__mro__)
     for source in (recipe, *extended, Exchange, Method):
         for name, meaning in lines(source):
-            told.setdefault(name, meaning)
-    return told
+            found.setdefault(name, meaning)
+    return found
 
 
 def parts(whole: Any) -> Iterator[Any]:
-    """The parts of a method, and theirs; those of exchanges that come first in a round are last."""
+    """Yield the parts of a method, recursively; those of earlier exchanges come last."""
     fields = dataclasses.fields(whole) if dataclasses.is_dataclass(whole) else ()
     for part in reversed(whole) if isinstance(whole, tuple) else (getattr(whole, field.name) for field in fields):
         yield part
@@ -129,22 +137,22 @@ def parts(whole: Any) -> Iterator[Any]:
 
 
 def lines(source: Any) -> Iterator[tuple[str, str]]:
-    """What a docstring says of each parameter: lines ``name: meaning``, below ``Args:`` or not."""
+    """Yield name and meaning of each parameter in a docstring: lines ``name: meaning``, below ``Args:`` or not."""
     for found in re.finditer(r"^(?: {4})?(\w+): (\S.*(?:\n {8}.*)*)", inspect.getdoc(source) or "", re.MULTILINE):
         yield found[1], " ".join(found[2].split())
 
 
 def defaults(recipe: Recipe) -> Method | None:
-    """The method with every parameter left at its default, where there is one."""
+    """Return the method with all parameters at their defaults, or ``None`` if it cannot be made."""
     try:
         method = recipe()
-    except Exception:  # a parameter without default, or a recipe that fails: who runs it is told
+    except Exception:  # a required parameter, or a recipe that fails: running it reports the error
         return None
     return method if isinstance(method, Method) else None
 
 
 def arguments(known: Sequence[Flag], given: dict[str, Any], mistakes: Mistakes) -> dict[str, Any]:
-    """What was given for the flags, read as the parameters' types; what is wrong is noted and left out."""
+    """Return the given values, read by the types of their parameters; wrong values are noted and left out."""
     values = {}
     for flag in known:
         if flag.name in given:
@@ -160,8 +168,8 @@ def arguments(known: Sequence[Flag], given: dict[str, Any], mistakes: Mistakes) 
 
 
 def value(word: str, text: Any, kind: Any) -> Any:
-    """Read what was typed after a flag by its type, or as a spec where that type has one."""
-    if not isinstance(text, str):  # a boolean flag, or a value that a run recorded
+    """Read the text after a flag by its type, or as a spec if the type has one."""
+    if not isinstance(text, str):  # a boolean flag, or a recorded value
         return text
     if kind in REGISTRIES:
         return parse(text, *REGISTRIES[kind])
@@ -174,7 +182,7 @@ def value(word: str, text: Any, kind: Any) -> Any:
 
 
 def by_flags(mistake: Mistake, known: Sequence[Flag]) -> tuple[str, set[str]]:
-    """A mistake about fields of parts, such as ``SGD.lr`` or ``fresh=False``, by their flags; and which these are."""
+    """Return a mistake about fields, such as ``SGD.lr``, in terms of flags, and the names of these flags."""
     flags = {flag.name: flag for flag in known}
 
     def word(setting: Setting) -> str:
@@ -184,14 +192,14 @@ def by_flags(mistake: Mistake, known: Sequence[Flag]) -> tuple[str, set[str]]:
 
 
 def _typed(flag: Flag, value: object) -> str:
-    """A flag with a value, as it would be typed."""
+    """Return a flag with a value, as it is typed."""
     if isinstance(value, bool) and flag.kind is bool:
         return next(word for word, implied in flag.words.items() if implied is value)
     return flag.word if value is None else f"{flag.word} {value}"
 
 
 def shown(default: Any) -> str:
-    """A default as help shows it: as it would be typed.
+    """Return a default as help shows it: as it is typed.
 
     >>> shown(None), shown((1.0, 0.25))
     ('none', '1,1/4')

@@ -1,4 +1,4 @@
-"""Writes a Flower app: a few readable lines over a method and a task, that ``flwr run`` takes as they are."""
+"""Write a Flower app: a short module with a method and a task, which ``flwr run`` accepts as it is."""
 
 import json
 import shutil
@@ -10,7 +10,7 @@ from string import Template
 from typing import Any, NamedTuple
 
 import gossamer
-from gossamer.cli import user_files as sources
+from gossamer.cli import user_files
 from gossamer.cli.flags import lines
 from gossamer.core.errors import ConfigError
 from gossamer.core.method import Method
@@ -21,7 +21,13 @@ APP = "app"
 
 
 class Snippet(NamedTuple):
-    """How something is written in the app: modules and names to import, the text, and the user's files it needs."""
+    """Source code of the app.
+
+    Args:
+        imports: pairs of module and name to import
+        text: the code
+        files: the user files that it needs
+    """
 
     imports: frozenset[tuple[str, str]]
     text: str
@@ -29,7 +35,7 @@ class Snippet(NamedTuple):
 
 
 def method_piece(recipe: Any, values: Mapping[str, Any], method: Method, file: Path | None) -> Snippet:
-    """A recipe called with values, and what in the method is not of the recipe's making."""
+    """Return the call of a recipe, and the parts of the method that differ from the recipe's."""
     own = recipe(**values)
     other = {f.name: getattr(method, f.name) for f in fields(method) if getattr(method, f.name) != getattr(own, f.name)}
     module = _module(file) if file else "gossamer.methods"
@@ -44,10 +50,10 @@ def method_piece(recipe: Any, values: Mapping[str, Any], method: Method, file: P
 
 
 def named_task(data: str, given: Mapping[str, Any]) -> Snippet:
-    """A task from a data set that comes with Gossamer; where its files are, each machine says for itself."""
+    """Return a task of a built-in data set; each machine configures the folder of its files."""
     text = (
         "def task(client, settings):\n"
-        '    """What every machine trains or is tested on; its own folder of data sets is in its settings."""\n'
+        '    """Return the task of a machine; its settings have the folder of data sets."""\n'
         '    data_dir = settings.get("data-dir") or None\n'
         f"    return Task.named({json.dumps(data)}, data_dir=data_dir, {_written(given)})"
     )
@@ -55,22 +61,24 @@ def named_task(data: str, given: Mapping[str, Any]) -> Snippet:
 
 
 def own_task(file: Path, name: str) -> Snippet:
-    """A task in a file of the user's, which goes into the app."""
+    """Return a task from a user file, which is copied into the app."""
     return Snippet(frozenset({(_module(file), name if name == "task" else f"{name} as task")}), "", frozenset({file}))
 
 
 def _module(file: Path) -> str:
-    """What a file of the user's is imported as."""
+    """Return the module name of a user file."""
     if file.stem == APP or not file.stem.isidentifier():
         raise ConfigError(f"{file.name}: the app cannot import a module of that name: rename the file")
     return file.stem
 
 
 def write(folder: Path, method: Snippet, task: Snippet, settings: Settings, config: Mapping[str, Any]) -> None:
-    """The app's folder; ``config`` is what a run can set besides the settings."""
+    """Write the folder of the app; ``config`` are entries of the run configuration in addition to the settings."""
     copied = {file.resolve() for file in method.files | task.files}
     if len({file.name for file in copied}) < len(copied):
-        raise ConfigError(f"two files have one name, and the app has them in one folder: {', '.join(map(str, copied))}")
+        raise ConfigError(
+            f"two files have the same name, and the app copies them to one folder: {', '.join(map(str, copied))}"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     for file in copied:
         shutil.copyfile(file, folder / file.name)
@@ -82,7 +90,7 @@ def write(folder: Path, method: Snippet, task: Snippet, settings: Settings, conf
 
 
 def project_name(folder: Path) -> str:
-    """What Flower calls the app; it has rules for that."""
+    """Return a project name that Flower accepts."""
     name = "".join(letter if letter.isascii() and letter.isalnum() else "-" for letter in folder.resolve().name.lower())
     return name.strip("-") or APP
 
@@ -93,27 +101,27 @@ def _code(name: str, method: Snippet, task: Snippet) -> str:
     for module, word in sorted(method.imports | task.imports | ours, key=_place):
         names.setdefault(module, []).append(word)
     pieces = [
-        f'"""{name} on Flower: server and nodes run the same method as a simulation does."""\n',
+        f'"""{name} on Flower: the server and the nodes run the same method as a simulation."""\n',
         *(f"from {module} import {', '.join(words)}" for module, words in names.items()),
         f"\nmethod = {method.text}\n",
         *([f"\n{task.text}\n\n"] if task.text else []),
         "client = client_app(method, task)",
-        f'server = server_app(method, task, name="{name}")  # how many rounds, and the rest: pyproject.toml\n',
+        f'server = server_app(method, task, name="{name}")  # rounds and other settings: pyproject.toml\n',
     ]
     return "\n".join(pieces)
 
 
 def _place(imported: tuple[str, str]) -> tuple[str, bool, bool, str]:
-    """The usual order of imports: by module; in it constants, then classes, then functions."""
+    """Return the sort key of an import: by module, then constants, classes and functions."""
     module, word = imported
     return module, not word.isupper(), not word[0].isupper(), word
 
 
 def _config(settings: Settings, more: Mapping[str, Any]) -> str:
-    """The run's configuration in TOML, each entry with what it means."""
-    told = dict(lines(Settings))
+    """Return the run configuration in TOML, each entry with its meaning."""
+    meanings = dict(lines(Settings))
     given = {f.name: getattr(settings, f.name) for f in fields(settings) if f.name != "name"}
-    entries = [f"{key.replace('_', '-')} = {json.dumps(value)}  # {told[key]}" for key, value in given.items()]
+    entries = [f"{key.replace('_', '-')} = {json.dumps(value)}  # {meanings[key]}" for key, value in given.items()]
     return "\n".join([*entries, *(f"{key} = {json.dumps(value)}" for key, value in more.items())])
 
 
@@ -122,7 +130,7 @@ def _written(values: Mapping[str, Any]) -> str:
 
 
 def _shown(value: Any) -> str:
-    """A value as one would write it; of a part, the fields that are not as they are anyway."""
+    """Return a value as source code; a part is written with the fields that differ from their defaults."""
     if isinstance(value, tuple):
         return f"({', '.join(map(_shown, value))}{',' * (len(value) == 1)})"
     if not is_dataclass(value):
@@ -132,7 +140,7 @@ def _shown(value: Any) -> str:
 
 
 def _kinds(values: Mapping[Any, Any]) -> Iterable[type]:
-    """The classes of the parts that are written out among some values."""
+    """Yield the classes of the parts among some values."""
     for value in values.values():
         if isinstance(value, tuple):
             yield from _kinds(dict(enumerate(value)))
@@ -142,21 +150,21 @@ def _kinds(values: Mapping[Any, Any]) -> Iterable[type]:
 
 
 def _home(kind: type) -> str:
-    """The module that a class is imported from."""
+    """Return the module from which a class is imported."""
     if file := _file(kind):
         return _module(file)
     return "gossamer" if getattr(gossamer, kind.__name__, None) is kind else kind.__module__
 
 
 def _file(kind: type) -> Path | None:
-    """The file of the user's that a class is in, if it is."""
-    return sources.file_of(kind.__module__)
+    """Return the user file of a class, if it is in one."""
+    return user_files.file_of(kind.__module__)
 
 
 def _differs(value: Any, field: Field[Any]) -> bool:
-    """Whether a field of a part must be written."""
+    """Return whether a field of a part differs from its default."""
     return field.init and getattr(value, field.name) != field.default
 
 
 def _listed(copied: Iterable[Path]) -> str:
-    return "".join(f"- `{file.name}`: yours, copied as it was\n" for file in sorted(copied))
+    return "".join(f"- `{file.name}`: your file, copied unchanged\n" for file in sorted(copied))

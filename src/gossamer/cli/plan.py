@@ -1,4 +1,4 @@
-"""The command that plans: ``plan``."""
+"""The command ``plan``."""
 
 import argparse
 import os
@@ -12,9 +12,11 @@ import numpy as np
 from gossamer.analysis.planning import Limits, MessageSize, Plan, Problem, Pruning, Share, Target
 from gossamer.analysis.planning import plan as picture
 from gossamer.analysis.planning.work import operations, tried
+from gossamer.cli.build import make_task
+from gossamer.cli.common import check_picture
 from gossamer.cli.flags import value
-from gossamer.cli.inspect import check_picture
-from gossamer.cli.request import Request, make_task
+from gossamer.cli.parser import Parser
+from gossamer.cli.request import Request
 from gossamer.core.errors import ConfigError, Mistakes
 from gossamer.core.random import key
 from gossamer.fleet.fleet import Fleet
@@ -26,20 +28,20 @@ from gossamer.tasks.objective import Objective
 T = TypeVar("T")
 
 ENERGIES = np.geomspace(1 / 8, 8, 17)
-"""Budgets in the picture, over the one that was given."""
+"""Energy budgets in the picture, as multiples of the given one."""
 
 LISTED = 3
-"""So many clients are listed by their numbers."""
+"""The largest number of clients that are listed by their numbers."""
 
 
 class Watts(float):
-    """Power as people write it."""
+    """Power with a unit."""
 
     takes = "W"
 
     @classmethod
     def of_text(cls, written: str) -> "Watts":
-        """Such as ``10mW``."""
+        """Read a power such as ``10mW``."""
         try:
             return cls(read_power(written))
         except ValueError:
@@ -47,7 +49,14 @@ class Watts(float):
 
 
 class Term(NamedTuple):
-    """A flag: the type of its value, what it is if it is not given, and what it means."""
+    """A flag.
+
+    Args:
+        kind: the type of its value
+        default: the value if the flag is not given
+        takes: the placeholder of the value in help texts
+        meaning: the help text
+    """
 
     kind: Any
     default: Any
@@ -56,66 +65,101 @@ class Term(NamedTuple):
 
 
 BUDGETS = {
-    "energy": Term(float, None, "J", "joules that a client may spend in a round"),
-    "deadline": Term(float, None, "S", "seconds that it may take"),
+    "energy": Term(float, None, "J", "energy budget of a client per round, in joules"),
+    "deadline": Term(float, None, "S", "deadline of a round, in seconds"),
 }
-"""What must be said."""
+"""Required flags."""
 
 TASK = {
-    "data": Term(str, None, "NAME", "data set (digits)"),
-    "data_dir": Term(str, None, "DIR", "where the files of data sets are"),
-    "model": Term(str, None, "NAME", "network (what suits the data)"),
-    "split": Term(str, None, "SPEC", "how samples are dealt (what suits the data)"),
+    "data": Term(str, None, "NAME", "data set (default: digits)"),
+    "data_dir": Term(str, None, "DIR", "folder with the files of data sets"),
+    "model": Term(str, None, "NAME", "network (default: that of the data set)"),
+    "split": Term(str, None, "SPEC", "partition (default: that of the data set)"),
     "task": Term(str, None, "FILE.py:NAME", "your own task, instead of data, model and split"),
 }
-"""What is trained on."""
+"""The task to plan for."""
 
 NUMBERS = {
-    "parameters": Term(int, None, "N", "entries of the model"),
-    "flops": Term(float, None, "X", "operations of a client in a round"),
-    "samples": Term(int, None, "N", "samples of a client"),
+    "parameters": Term(int, None, "N", "number of parameters of the model"),
+    "flops": Term(float, None, "X", "floating-point operations of a client per round"),
+    "samples": Term(int, None, "N", "number of samples of a client"),
 }
-"""The same in numbers."""
+"""The size of the task, instead of a task."""
 
 OTHERS = {
-    "clients": Term(int, None, "N", "number of clients (as the fleet's file says)"),
-    "batch": Term(int | None, None, "N", "samples that a client takes in a round (all of its own)"),
-    "seed": Term(int, 0, "S", "seed of the run, which puts devices where they are (0)"),
-    "channel_seed": Term(int, 0, "S", "seed of the channel, as in wireless:seed=S (0)"),
-    "fading": Term(Fading, "power", "NAME", "what fades: power, amplitude or none (power)"),
-    "most_power": Term(Watts, None, "W", "most power of devices that say nothing of it (it stays as it is)"),
-    "most_pruned": Term(float, 0.9, "X", "largest share of the weights that is pruned (0.9)"),
+    "clients": Term(int, None, "N", "number of clients (default: that of the fleet)"),
+    "batch": Term(int | None, None, "N", "samples of a client per round (default: all of its samples)"),
+    "seed": Term(int, 0, "S", "seed of the run, which places the devices (default: 0)"),
+    "channel_seed": Term(int, 0, "S", "seed of the channel, as in wireless:seed=S (default: 0)"),
+    "fading": Term(Fading, "power", "NAME", "fading: power, amplitude or none (default: power)"),
+    "most_power": Term(Watts, None, "W", "largest power of devices that state none (default: their power is fixed)"),
+    "most_pruned": Term(float, 0.9, "X", "largest fraction of pruned weights (default: 0.9)"),
     "measurements": Term(
-        tuple[int, ...], (), "N[,N]", "how many, or from which to which (a tenth of the model to all)"
+        tuple[int, ...],
+        (),
+        "N[,N]",
+        "number of measurements, or its range (default: a tenth of the model to all of it)",
     ),
-    "bits": Term(Literal[1, 2], 1, "1|2", "bits a measurement; 2 leave room for retained signs (1)"),
-    "overhead": Term(int, None, "BYTES", f"of a message besides (as the codec makes it, else {MessageSize.overhead})"),
+    "bits": Term(Literal[1, 2], 1, "1|2", "bits per measurement; 2 allow retained signs (default: 1)"),
+    "overhead": Term(
+        int,
+        None,
+        "BYTES",
+        f"other bytes of a message (default: those of the codec, {MessageSize.overhead} with --parameters)",
+    ),
 }
+"""Devices, links and messages."""
+
 BOUND = {
-    "smoothness": Term(float, 1.0, "X", "L of the bound (1)"),
-    "gradient": Term(float, 1.0, "X", "G of the bound, the largest gradient of a sample (1)"),
-    "weights": Term(float, 1.0, "X", "D of the bound, the largest norm of the weights (1)"),
-    "reconstruction": Term(float, 1.0, "X", "C of the bound (1)"),
-    "isometry": Term(float, 0.5, "X", "delta of the bound (0.5)"),
-    "coefficient": Term(float, 1.0, "X", "what retained gradients are multiplied by (1)"),
-    "corrected": Term(tuple[str, ...], (), "NAME,...", "corrections of the bound (none: as printed)"),
+    "smoothness": Term(float, 1.0, "X", "L of the bound (default: 1)"),
+    "gradient": Term(float, 1.0, "X", "G of the bound, the largest gradient norm of a sample (default: 1)"),
+    "weights": Term(float, 1.0, "X", "D of the bound, the largest norm of the weights (default: 1)"),
+    "reconstruction": Term(float, 1.0, "X", "C of the bound (default: 1)"),
+    "isometry": Term(float, 0.5, "X", "delta of the bound (default: 0.5)"),
+    "coefficient": Term(float, 1.0, "X", "factor of retained gradients (default: 1)"),
+    "corrected": Term(tuple[str, ...], (), "NAME,...", "corrections of the bound (default: none, as printed)"),
+}
+"""Constants of the convergence bound."""
+
+GROUPS = {
+    "task": TASK,
+    "size, instead of a task": NUMBERS,
+    "devices, links and messages": OTHERS,
+    "constants of the convergence bound": BOUND,
 }
 
 
-def add_flags(parser: argparse.ArgumentParser) -> None:
-    """What can be typed after ``gossamer plan``."""
-    parser.add_argument("fleet", metavar="FLEET", help="the fleet's file")
+def _parser() -> Parser:
+    parser = Parser(
+        prog="gossamer plan",
+        usage="gossamer plan FLEET --energy J --deadline S [flags]",
+        description="Choose transmit power, pruning and measurements for a fleet of devices, so that the convergence "
+        "bound is smallest within the energy budget and the deadline.",
+    )
+    parser.add_argument("fleet", metavar="FLEET", help="file of the fleet")
+    required = parser.add_argument_group("budgets, both required")
     for name, term in BUDGETS.items():
-        parser.add_argument(f"--{name}", metavar=term.takes, required=True, help=term.meaning)
-    for name, term in (TASK | NUMBERS | OTHERS | BOUND).items():
-        parser.add_argument(f"--{name.replace('_', '-')}", metavar=term.takes, help=term.meaning)
-    parser.add_argument("--out", metavar="FILE.json", default="plan.json", help="the plan (plan.json)")
-    parser.add_argument("--picture", metavar="FILE.png", default="plan.png", help="the trade-off (plan.png)")
-    parser.set_defaults(do=plan)
+        required.add_argument(f"--{name}", metavar=term.takes, required=True, help=term.meaning)
+    for title, terms in GROUPS.items():
+        group = parser.add_argument_group(title)
+        for name, term in terms.items():
+            group.add_argument(f"--{name.replace('_', '-')}", metavar=term.takes, help=term.meaning)
+    output = parser.add_argument_group("output")
+    output.add_argument("--out", metavar="FILE", default="plan.json", help="file of the plan (default: plan.json)")
+    output.add_argument("--picture", metavar="FILE", default="plan.png", help="picture (default: plan.png)")
+    return parser
 
 
 class Size(NamedTuple):
-    """Entries of the model, what each client has and does, bytes besides measurements, and what pruning saves."""
+    """The size of a task.
+
+    Args:
+        parameters: the number of parameters
+        samples: the number of samples of each client
+        flops: the operations of each client per round
+        overhead: the bytes of a message in addition to the measurements
+        pruning: the operations that pruning saves
+    """
 
     parameters: int
     samples: tuple[int, ...]
@@ -124,12 +168,13 @@ class Size(NamedTuple):
     pruning: Pruning = Pruning()
 
 
-def plan(arguments: argparse.Namespace) -> int:
-    """The best power, pruning and measurements, as a table, a picture and a file."""
+def plan(words: list[str]) -> int:
+    """``gossamer plan FLEET``."""
+    arguments = _parser().parse_args(words)
     mistakes, out, drawn = Mistakes(), Path(arguments.out), Path(arguments.picture)
     mistakes.attempt(check_picture, drawn, "--picture")
     if not os.access(out.parent, os.W_OK):
-        mistakes.note(f"--out {out}: there is no folder {out.parent} that you may write in")
+        mistakes.note(f"--out {out}: there is no writable folder {out.parent}")
     problem = mistakes.attempt(_problem, arguments)
     mistakes.settle()
     assert problem is not None  # or there were mistakes
@@ -142,7 +187,7 @@ def plan(arguments: argparse.Namespace) -> int:
 
 
 def _problem(arguments: argparse.Namespace) -> Problem:
-    """What was asked, checked as a whole."""
+    """Return the problem of the arguments, checked as a whole."""
     mistakes = Mistakes()
     terms = {**BUDGETS, **NUMBERS, **OTHERS, **BOUND}
     given: dict[str, Any] = {name: mistakes.attempt(_read, name, term, arguments) for name, term in terms.items()}
@@ -167,7 +212,7 @@ def _problem(arguments: argparse.Namespace) -> Problem:
 
 
 def _flagged(kind: Callable[..., T], *args: Any, **more: Any) -> T:
-    """A value; what is wrong with a field of it is told by its flag."""
+    """Call ``kind``; mistakes about fields name their flags."""
     try:
         return kind(*args, **more)
     except ConfigError as error:
@@ -186,7 +231,7 @@ def _read(name: str, term: Term, arguments: argparse.Namespace) -> Any:
 
 
 def _size(arguments: argparse.Namespace, given: dict[str, Any], clients: int) -> Size:
-    """What a round takes: in numbers, or of a task."""
+    """Return the size of a round, from numbers or from a task."""
     named = [f"--{name.replace('_', '-')}" for name in (*TASK, "batch") if getattr(arguments, name) is not None]
     numbers = {name: given[name] for name in NUMBERS}
     if all(number is None for number in numbers.values()):
@@ -200,8 +245,8 @@ def _size(arguments: argparse.Namespace, given: dict[str, Any], clients: int) ->
 
 def _measured(arguments: argparse.Namespace, given: dict[str, Any], clients: int) -> Size:
     asked = {name: getattr(arguments, name) for name in TASK}
-    many = None if arguments.task else str(clients)
-    task = make_task(Request("fedavg", **asked, clients=many), given["seed"], None)
+    number = None if arguments.task else str(clients)
+    task = make_task(Request("fedavg", **asked, clients=number), given["seed"], None)
     if task.clients != clients and arguments.clients is not None:
         raise ConfigError(f"--clients is {clients}, but the task has {task.clients}: leave it out")
     objective = Objective(task, "cpu", key(given["seed"]))
@@ -209,7 +254,7 @@ def _measured(arguments: argparse.Namespace, given: dict[str, Any], clients: int
     sizes = tuple(len(task.split.train(client)) for client in range(task.clients))
     taken = (min(size, given["batch"] or size) for size in sizes)
     overhead = MessageSize.of(objective.layout, given["bits"]).overhead
-    flops = tuple(each * many for many in taken)
+    flops = tuple(each * samples for samples in taken)
     return Size(objective.layout.size, sizes, flops, overhead, Pruning.of(objective, tried(objective)))
 
 
@@ -224,7 +269,7 @@ HEAD = ("device", "clients", "power W", "pruned", "lost", "Mbit/s", "J computing
 
 
 def _table(found: Plan) -> str:
-    """A row for each, equal ones together."""
+    """Return a table with one row per group of clients with the same share."""
     groups: dict[Share, list[int]] = {}
     for client, share in enumerate(found.clients):
         groups.setdefault(share, []).append(client)
@@ -233,7 +278,7 @@ def _table(found: Plan) -> str:
 
 
 def _row(share: Share, clients: list[int]) -> tuple[str, ...]:
-    which = ", ".join(map(str, clients)) if len(clients) <= LISTED else f"{len(clients):,} of them"
+    which = ", ".join(map(str, clients)) if len(clients) <= LISTED else f"{len(clients):,} clients"
     spent = (share.computing_joules, share.sending_joules, share.computing_seconds, share.sending_seconds)
     quality = (text.percent(share.ratio), text.percent(share.outage), text.number(share.rate / 1e6))
     return share.name, which, text.number(share.power), *quality, *map(text.number, spent)
@@ -245,8 +290,8 @@ def _facts(found: Plan) -> list[tuple[str, str]]:
     return [
         ("measurements", f"{found.measurements:,}, {text.percent(share)} of {found.parameters:,} parameters"),
         ("message", text.size(found.bits / 8)),
-        ("energy", f"{text.number(sum(share.joules for share in clients))} J a round, all clients together"),
-        ("delay", f"{text.number(max(share.seconds for share in clients))} s a round, the slowest client"),
+        ("energy", f"{text.number(sum(share.joules for share in clients))} J per round, sum over clients"),
+        ("delay", f"{text.number(max(share.seconds for share in clients))} s per round, the slowest client"),
         ("lost messages", f"{text.percent(sum(share.outage for share in clients) / len(clients))}, mean over clients"),
         ("pruned weights", f"{text.percent(sum(found.ratios) / len(clients))}, mean over clients"),
         ("bound", f"{text.number(found.bound)}: {terms}"),

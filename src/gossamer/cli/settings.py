@@ -1,4 +1,4 @@
-"""``--set part.field=value``: any field of any part of a method, beyond what its recipe has flags for."""
+"""``--set part.field=value``: set any field of any part of a method."""
 
 import dataclasses
 import typing
@@ -11,7 +11,7 @@ from gossamer.core.specs import unknown
 
 
 def assign(method: Method, setting: str) -> Method:
-    """``solver.momentum=0.9`` applied to a method."""
+    """Apply a setting such as ``solver.momentum=0.9`` to a method."""
     try:
         return _assigned(method, setting)
     except ConfigError as error:
@@ -19,7 +19,7 @@ def assign(method: Method, setting: str) -> Method:
 
 
 def settable(method: Method) -> dict[str, Any]:
-    """The parts of a method that have fields, by name."""
+    """Return the parts of a method that have fields, by name."""
     whole = {field.name: getattr(method, field.name) for field in dataclasses.fields(method)}
     inside = {field.name: getattr(method.training, field.name) for field in dataclasses.fields(method.training)}
     parts = {**inside, **whole}
@@ -33,14 +33,14 @@ def _assigned(method: Method, setting: str) -> Method:
         raise ConfigError("write it as part.field=value, such as solver.momentum=0.9")
     parts = settable(method)
     if name == "before":
-        raise ConfigError("exchanges that come first in a round have no settings: use the recipe's flags, or Python")
+        raise ConfigError("fields of earlier exchanges cannot be set: use the recipe's flags, or Python")
     if name not in parts:
         raise ConfigError(unknown("part", name, parts))
     return method.with_parts(**{name: _changed(parts[name], field, text)})
 
 
 def _changed(part: Any, path: str, text: str) -> Any:
-    """A part with one field set; the field may itself be a part: ``codec.codec.bits``."""
+    """Return a part with one field changed; the field may be a part: ``codec.codec.bits``."""
     field, dot, inner = path.partition(".")
     fields = [f.name for f in dataclasses.fields(part) if f.init]
     if field not in fields:
@@ -50,5 +50,5 @@ def _changed(part: Any, path: str, text: str) -> Any:
         kind = typing.get_type_hints(type(part))[field]
         return dataclasses.replace(part, **{field: value(field, text, kind)})
     if not dataclasses.is_dataclass(getattr(part, field)):
-        raise ConfigError(f"{type(part).__name__}.{field} has no fields of its own")
+        raise ConfigError(f"{type(part).__name__}.{field} has no fields")
     return dataclasses.replace(part, **{field: _changed(getattr(part, field), inner, text)})

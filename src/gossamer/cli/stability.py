@@ -1,14 +1,16 @@
-"""The command that measures: ``stability``."""
+"""The command ``stability``."""
 
 import json
 from functools import partial
 from typing import Any, NamedTuple
 
 from gossamer.analysis.stability import REPEATS, Growth, Stability, Swap, growth, stability
+from gossamer.cli.build import OPTIONS, assemble, find_recipe, make_method
+from gossamer.cli.common import say
 from gossamer.cli.devices import CAPACITIES, heeded
 from gossamer.cli.flags import Flag, flags, value
-from gossamer.cli.request import OPTIONS, Request, assemble, find_recipe, make_method
-from gossamer.cli.run import Asked, read, say
+from gossamer.cli.launch import Asked, read
+from gossamer.cli.request import Request
 from gossamer.cli.run_args import RUN, Verb
 from gossamer.core.errors import ConfigError, Mistakes
 from gossamer.core.method import Method
@@ -17,22 +19,22 @@ from gossamer.fleet.fleet import AIR
 from gossamer.runs.report.text import count
 
 OWN = [
-    Flag("repeats", int, REPEATS, "samples to replace, one run each, or as many as --replaced names", "N"),
+    Flag("repeats", int, REPEATS, "number of samples to replace, one run each", "N"),
     Flag(
         "replaced",
         str,
         "drawn",
-        "what to replace: a client, or its sample by a test sample",
+        "clients, or samples and the test samples that replace them",
         "CLIENT[:SAMPLE:TEST]+...",
     ),
-    Flag("each", bool, False, "one after the other with each of --capacities alone, and how it grows with them", ""),
-    Flag("json", bool, False, "one JSON object, for programs", ""),
+    Flag("each", bool, False, "measure with each of --capacities alone, and the growth with capacity", ""),
+    Flag("json", bool, False, "print one JSON object", ""),
 ]
 VERB = Verb("gossamer stability METHOD", [*OWN, *(flag for flag in RUN if flag.name != "out")])
 
 
 class Terms(NamedTuple):
-    """What was asked of the measurement, checked."""
+    """The checked arguments of the measurement."""
 
     replaced: tuple[int | Swap, ...]
     repeats: int | None
@@ -47,7 +49,7 @@ def measure(words: list[str]) -> int:
 
 
 def _start(asked: Asked) -> int:
-    """Check everything, then measure."""
+    """Check all arguments, then measure."""
     mistakes, given = asked.mistakes, asked.take(flag.name for flag in OWN)
     terms = mistakes.attempt(_terms, given)
     options, request = asked.take(OPTIONS), asked.request()
@@ -80,22 +82,22 @@ def _terms(given: dict[str, Any]) -> Terms:
 
 
 def _wanted(piece: str) -> int | Swap:
-    """``3``, a client; or ``3:0:17``, its first sample, replaced by test sample 17."""
+    """Read ``3``, a client, or ``3:0:17``, the first sample of client 3 replaced by test sample 17."""
     numbers = piece.split(":")
     if len(numbers) not in (1, 3) or not all(number.isdecimal() for number in numbers):
-        raise ConfigError(f"--replaced must be CLIENT or CLIENT:SAMPLE:TEST, whole numbers from 0, got {piece!r}")
+        raise ConfigError(f"--replaced must be CLIENT or CLIENT:SAMPLE:TEST, whole numbers >= 0, got {piece!r}")
     first, *more = map(int, numbers)
     return Swap(first, *more) if more else first
 
 
 def _capacities(request: Request) -> tuple[Any, ...]:
-    """The capacities that were given, as typed, or the method's own."""
+    """Return the given capacities, as typed, or those of the method."""
     recipe = find_recipe(request.method)
     known = [flag for flag in flags(recipe, request.method) if flag.name == CAPACITIES]
     if not known:
-        raise ConfigError(f"--each: {request.method} has no --capacities to go through")
+        raise ConfigError(f"--each: {request.method} has no flag --capacities")
     if heeded(request.given):
-        raise ConfigError(f"--each goes through --capacities, and with --fleet memory decides: leave one out; {AIR}")
+        raise ConfigError(f"--each needs --capacities, which --fleet sets by memory: leave one out; {AIR}")
     if CAPACITIES in request.given:
         return tuple(pieces(request.given[CAPACITIES]))
     return tuple(known[0].default) if isinstance(known[0].default, tuple) else ()
@@ -106,7 +108,7 @@ def _with_capacity(request: Request, capacity: Any) -> Method:
 
 
 def _one(capacity: Any) -> Any:
-    """A capacity alone, as it was typed or as a method has it."""
+    """Return a single capacity as a value of the flag."""
     return capacity if isinstance(capacity, str) else (capacity,)
 
 

@@ -1,6 +1,6 @@
-"""Recipes and tasks in the user's own files, written ``file.py:name``.
+"""Recipes, parts and tasks in user files, written ``file.py:name``.
 
-A file that fails is the user's to mend: what is wrong is told in one line, with the line of the file.
+An error in a user file is shown in one line, with the line of the file.
 """
 
 import hashlib
@@ -15,19 +15,19 @@ from gossamer.core.errors import ConfigError, RunError
 from gossamer.core.specs import unknown
 
 USER = "gossamer_user_"
-"""What the names of modules begin with that are files of the user's."""
+"""The prefix of the module names of user files."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 def is_file(name: str) -> bool:
-    """Whether a method's name is that of something in a file."""
+    """Return whether a name refers to a user file."""
     return name.endswith(".py") or ".py:" in name
 
 
 def load(spec: str, label: str) -> object:
-    """The object that ``file.py:name`` names; ``label`` begins what is said when there is none."""
+    """Return the object of ``file.py:name``; error messages start with ``label``."""
     path, _, name = spec.rpartition(":")
     if not path or not name:
         raise ConfigError(f"{label}: write it as file.py:name")
@@ -42,7 +42,7 @@ def load(spec: str, label: str) -> object:
 
 
 def _module(file: Path, label: str) -> ModuleType:
-    """The file as a module, run once for as long as it stays the same, without leaving compiled files beside it."""
+    """Import a file once per content, without writing compiled files next to it."""
     source = file.read_bytes()
     name = f"{USER}{file.stem}_{hashlib.sha256(bytes(file) + source).hexdigest()[:16]}"
     if name not in sys.modules:
@@ -60,42 +60,42 @@ def _module(file: Path, label: str) -> ModuleType:
 
 
 def file_of(module: str) -> Path | None:
-    """The file of the user's that was loaded as a module, if it is one."""
+    """Return the user file of a module, if it is one."""
     return Path(str(sys.modules[module].__file__)) if module.startswith(USER) else None
 
 
 def called(label: str, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What the user's function returns; whatever it raises becomes a mistake with its place."""
+    """Call a function of a user file; any error becomes a ``ConfigError`` with its line."""
     try:
         return function(*args, **kwargs)
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:
-        said = " ".join(f"{type(error).__name__}: {error}".split())
-        raise ConfigError(f"{label} fails: {said}{place(error)}") from error
+        text = " ".join(f"{type(error).__name__}: {error}".split())
+        raise ConfigError(f"{label} fails: {text}{place(error)}") from error
 
 
 def place(error: BaseException) -> str:
-    """Where in the user's files an error arose; a syntax error says so itself."""
+    """Return the line of a user file that raised an error; a syntax error names it already."""
     known = {getattr(m, "__file__", None) for name, m in sys.modules.items() if name.startswith(USER)}
     own = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename in known]
     return f" ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else ""
 
 
 def full(spec: str) -> str:
-    """``file.py:name`` with the file's full path, so that it is found from anywhere."""
+    """Return ``file.py:name`` with the full path of the file."""
     path, _, name = spec.rpartition(":")
     return f"{Path(path).resolve()}:{name}"
 
 
 def digest(spec: str) -> str:
-    """SHA-256 of the file that ``file.py:name`` names."""
+    """Return the SHA-256 of the file of ``file.py:name``."""
     return hashlib.sha256(Path(spec.rpartition(":")[0]).read_bytes()).hexdigest()
 
 
 def check_unchanged(digests: dict[str, str]) -> None:
-    """Refuse to go on with files that are not what they were: the rest of the run would not be the same run."""
+    """Refuse files that have changed since the run was started: the rest of the run would differ."""
     for spec, wanted in digests.items():
         file = Path(spec.rpartition(":")[0])
         if file.is_file() and digest(spec) != wanted:
-            raise RunError(f"{file} was changed since the run was started: put it back as it was, or start a new run")
+            raise RunError(f"{file} was changed since the run was started: restore it, or start a new run")

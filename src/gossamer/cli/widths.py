@@ -1,9 +1,9 @@
-"""The command that shows how a network can be narrowed: ``widths``."""
+"""The command ``widths``: how a network can be narrowed."""
 
-import argparse
-
+from gossamer.cli.build import make_task
 from gossamer.cli.flags import value
-from gossamer.cli.request import Request, make_task
+from gossamer.cli.parser import Parser
+from gossamer.cli.request import Request
 from gossamer.core.errors import Mistakes, require
 from gossamer.core.random import key
 from gossamer.fleet.capacity import SHARES
@@ -17,8 +17,9 @@ from gossamer.tasks.widths.base import LABELS
 BATCH = 16
 
 
-def widths(arguments: argparse.Namespace) -> int:
-    """Which channels of a network are tied, and what it is with some of them."""
+def widths(words: list[str]) -> int:
+    """``gossamer widths``."""
+    arguments = _parser().parse_args(words)
     mistakes = Mistakes()
     named = {name: getattr(arguments, name) for name in ("data", "data_dir", "model", "task")}
     task = mistakes.attempt(make_task, Request("fedavg", **named), 0, None)
@@ -36,17 +37,35 @@ def widths(arguments: argparse.Namespace) -> int:
     rule = objective.widths(arguments.streams)
     print(_toml(rule) if arguments.toml else _groups(rule))
     if not arguments.toml:
-        _tell(objective, rule, capacities or SHARES, batch or BATCH)
+        _print_sizes(objective, rule, capacities or SHARES, batch or BATCH)
     return 0
+
+
+def _parser() -> Parser:
+    parser = Parser(
+        prog="gossamer widths",
+        description="Show which channels of a network are tied, and its size and memory at some capacities.",
+    )
+    parser.add_argument("--data", metavar="NAME", help="data set (default: digits)")
+    parser.add_argument("--data-dir", metavar="DIR", help="folder with the files of data sets")
+    parser.add_argument("--model", metavar="NAME", help="network (default: that of the data set)")
+    parser.add_argument("--task", metavar="FILE.py:NAME", help="your own task, instead of data and model")
+    parser.add_argument("--capacities", metavar="X,X,...", help="fractions of channels (default: 1,1/2,1/4,1/8,1/16)")
+    parser.add_argument("--batch", metavar="N", help=f"batch size, on which memory depends (default: {BATCH})")
+    parser.add_argument(
+        "--no-streams", dest="streams", action="store_false", help="do not tie layers that are added to each other"
+    )
+    parser.add_argument("--toml", action="store_true", help="print the rule as a file for --ties")
+    return parser
 
 
 def _groups(rule: Widths) -> str:
     groups = [(name, f"{size:,}", ", ".join(rule.places(name))) for name, size in rule.sizes]
-    return text.table(("group", "channels", "where they are"), groups, text.screen())
+    return text.table(("group", "channels", "tensors"), groups)
 
 
-def _tell(objective: Objective, rule: Widths, capacities: tuple[float, ...], batch: int) -> None:
-    """What each capacity comes to; those that the network does not work with are refused when all are told."""
+def _print_sizes(objective: Objective, rule: Widths, capacities: tuple[float, ...], batch: int) -> None:
+    """Print the size at each capacity; capacities that the network does not work with are refused at the end."""
     mistakes = Mistakes()
     rows = [mistakes.attempt(_row, objective, rule, share, batch) for share in sorted(capacities, reverse=True)]
     head = ("capacity", "parameters", "of all", f"memory, batch {batch}")
@@ -56,18 +75,18 @@ def _tell(objective: Objective, rule: Widths, capacities: tuple[float, ...], bat
 
 
 def _row(objective: Objective, rule: Widths, share: float, batch: int) -> tuple[str, str, str, str]:
-    """What a client with a capacity holds, and what it takes to train that by plain SGD."""
+    """Return the parameters of a capacity, and the memory of training them by plain SGD."""
     like = objective.outline()
     held = tried(objective, rule, share)
-    many, all_ = (sum(tensor.numel() for tensor in tensors.values()) for tensors in (held, like))
+    part, whole = (sum(tensor.numel() for tensor in tensors.values()) for tensors in (held, like))
     memory = objective.memory(held, SGD(batch=batch))
-    return f"{share:g}", f"{many:,}", text.percent(many / all_), text.size(memory)
+    return f"{share:g}", f"{part:,}", text.percent(part / whole), text.size(memory)
 
 
 def _toml(rule: Widths) -> str:
-    """The rule in the form that ``--ties`` reads."""
-    told = "holds products of channels, which cannot be stated by hand: leave out --ties, or state other groups alone"
-    require(*((False, f"{place} {told}") for place in rule.multiplied))
+    """Return the rule in the format of ``--ties``."""
+    problem = "holds products of channels, which cannot be written by hand: leave out --ties, or write other groups"
+    require(*((False, f"{place} {problem}") for place in rule.multiplied))
     groups = {name: list(rule.places(name)) for name, _ in rule.sizes}
     groups[LABELS] = [f"{name}[{dim}]" for name, dim in rule.labels]
     return "\n".join(

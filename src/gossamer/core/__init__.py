@@ -1,1 +1,1 @@
-"""The vocabulary: what all other packages speak. It needs torch, NumPy and safetensors alone."""
+"""Types, part interfaces and message formats that all other packages use. Needs only torch, NumPy and safetensors."""

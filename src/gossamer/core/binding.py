@@ -1,4 +1,4 @@
-"""A method that is bound to a network: its exchanges, and what a client deploys."""
+"""A method that is bound to one network and its clients. Engines work only with bound methods."""
 
 from collections.abc import Sequence
 
@@ -11,12 +11,13 @@ from gossamer.core.types import Params, State
 
 
 class BoundMethod:
-    """A method for a network and its clients.
+    """A method for one network and its clients.
 
     Args:
-        exchanges: those of a round; the last is that of which clients remember things
-        probe: the exchange by which the sampler chooses who takes part, if it needs one
-        models: what the server has of each client, where it has models of clients' own
+        exchanges: the exchanges of a round; clients have state only for the last one
+        training: the last exchange
+        probe: the exchange on which the sampler bases its choice of clients, or none
+        models: the server's state per client, for example personalized models
     """
 
     def __init__(self, method: Method, network: Network) -> None:
@@ -37,20 +38,23 @@ class BoundMethod:
         self.training = self.exchanges[last]
 
     def bind_exchange(self, exchange: Exchange, number: int, last: bool) -> BoundExchange:
-        """An exchange for the same network; ``last`` is whether clients keep state of it."""
+        """Return an exchange for the same network. ``last`` marks the exchange for which clients keep state."""
         return BoundExchange(exchange, Context(self.network, exchange, self.sampler, self.models), number, last)
 
     def init(self, built: Params, key: Key) -> State:
-        """What the server holds before the first round, for a network that was built with these tensors; run's key."""
+        """Return the server state before the first round.
+
+        ``built`` are the initial tensors of the network, ``key`` is the run's key.
+        """
         held, state = self.parametrization.hold(built, fold(key, "form")), State()
         for exchange in self.exchanges:
             state |= exchange.server.init(held)
         return state
 
     def home(self, client: int) -> Assignment:
-        """The assignment by which a client gets what it deploys."""
+        """Return the assignment with which a client downloads the model that it deploys."""
         return self.training.home(client)
 
     def global_models(self, state: State) -> Sequence[Params]:
-        """The model that is trained together, or several among which clients choose."""
+        """Return the global model, or several global models of which clients choose one."""
         return self.training.server.download(state, GLOBAL).models

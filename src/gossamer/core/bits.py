@@ -1,4 +1,4 @@
-"""Bits and trits to bytes and back, on any device: the first of a byte is its lowest."""
+"""Pack bits and trits into bytes, and unpack them, on any device. The first bit or trit of a byte is its lowest."""
 
 import numpy as np
 import torch
@@ -8,54 +8,54 @@ from gossamer.core.errors import PayloadError
 from gossamer.core.types import Payload
 from gossamer.core.wire import expect
 
-TRITS = 5  # to a byte: 3**5 = 243 of 256 values are used, 1.6 bits a trit
+TRITS = 5  # per byte: 3**5 = 243 of 256 values are used, 1.6 bits per trit
 
 
 def bits(flags: Tensor) -> Tensor:
-    """Booleans as bytes, eight to one, the last one filled up with zeros.
+    """Pack booleans, eight per byte. The last byte is padded with zeros.
 
     >>> bits(torch.tensor([True, False, True]))
     tensor([5], dtype=torch.uint8)
     """
-    if flags.device.type == "cpu":  # where NumPy is ten times as fast
+    if flags.device.type == "cpu":  # NumPy is ten times faster than torch here
         return torch.from_numpy(np.packbits(flags.numpy(), bitorder="little"))
     full = torch.zeros(-(-len(flags) // 8) * 8, dtype=torch.uint8, device=flags.device)
     full[: len(flags)] = flags
-    return (full.view(-1, 8) << _places(flags.device)).sum(1, dtype=torch.uint8)
+    return (full.view(-1, 8) << _shifts(flags.device)).sum(1, dtype=torch.uint8)
 
 
 def unbits(packed: Tensor, count: int) -> Tensor:
-    """The booleans behind ``bits``; ``packed`` must have just the bytes that ``count`` of them take."""
+    """Unpack ``count`` booleans from ``bits``. ``packed`` must have exactly the bytes that they take."""
     if packed.device.type == "cpu":
         return torch.from_numpy(np.unpackbits(packed.numpy(), count=count, bitorder="little")).view(torch.bool)
-    flags = ((packed.view(-1, 1) >> _places(packed.device)) & 1).view(-1).bool()
+    flags = ((packed.view(-1, 1) >> _shifts(packed.device)) & 1).view(-1).bool()
     return flags[:count]
 
 
 def numbers(flags: Tensor, dtype: torch.dtype) -> Tensor:
-    """Booleans as 0 and 1; as bytes they are changed several times faster than as booleans."""
+    """Return booleans as 0 and 1. The conversion from uint8 is several times faster than from bool."""
     return flags.view(torch.uint8).to(dtype)
 
 
 def plus_minus(flags: Tensor, dtype: torch.dtype) -> Tensor:
-    """Booleans as -1 and 1."""
+    """Return booleans as -1 and 1."""
     return numbers(flags, dtype).mul_(2).sub_(1)
 
 
 def expect_bits(payload: Payload, name: str, count: int) -> Tensor:
-    """The booleans in a payload under that name; refused are a wrong number of bytes and ones in the filling."""
+    """Return ``count`` booleans from a payload. Refuse a wrong number of bytes, and ones in the padding."""
     packed = expect(payload, name, torch.uint8, -(-count // 8))
     if count % 8 and bool(packed[-1] >> (count % 8)):
-        raise PayloadError(f"{name!r} has ones behind its {count:,} bits")
+        raise PayloadError(f"{name!r} has ones after its {count:,} bits")
     return unbits(packed, count)
 
 
-def _places(device: torch.device) -> Tensor:
+def _shifts(device: torch.device) -> Tensor:
     return torch.arange(8, dtype=torch.uint8, device=device)
 
 
 def trits(signs: Tensor) -> Tensor:
-    """Integers -1, 0 and 1 as bytes, five to one, the last one filled up with zeros: -1 is the digit 2 to base 3.
+    """Pack integers -1, 0 and 1, five per byte, as base-3 digits. -1 is the digit 2; padding is 0.
 
     >>> trits(torch.tensor([1, 0, -1]))
     tensor([19], dtype=torch.uint8)
@@ -66,21 +66,21 @@ def trits(signs: Tensor) -> Tensor:
 
 
 def untrits(packed: Tensor, count: int) -> Tensor:
-    """The integers behind ``trits``, as int8; ``packed`` must have just the bytes that ``count`` of them take."""
+    """Unpack ``count`` integers from ``trits``, as int8. ``packed`` must have exactly the bytes that they take."""
     digits = packed.view(-1, 1) // _powers(packed.device) % 3
     signs = torch.where(digits == 2, -1, digits.to(torch.int8))
     return signs.view(-1)[:count]
 
 
 def expect_trits(payload: Payload, name: str, count: int) -> Tensor:
-    """The integers in a payload under that name; refused are a wrong number of bytes, and those never written."""
+    """Return ``count`` integers from a payload. Refuse a wrong number of bytes, and bytes not from ``trits``."""
     packed = expect(payload, name, torch.uint8, -(-count // TRITS))
     if bool((packed >= 3**TRITS).any()):
-        raise PayloadError(f"{name!r} has a byte above {3**TRITS - 1}, which stands for no {TRITS} trits")
+        raise PayloadError(f"{name!r} has a byte above {3**TRITS - 1}, which is not {TRITS} trits")
     if count % TRITS and int(packed[-1]) >= 3 ** (count % TRITS):
-        raise PayloadError(f"{name!r} has more than zeros behind its {count:,} trits")
+        raise PayloadError(f"{name!r} has nonzero padding after its {count:,} trits")
     return untrits(packed, count)
 
 
 def _powers(device: torch.device) -> Tensor:
-    return torch.tensor([3**place for place in range(TRITS)], dtype=torch.uint8, device=device)
+    return torch.tensor([3**digit for digit in range(TRITS)], dtype=torch.uint8, device=device)

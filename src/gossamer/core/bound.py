@@ -1,4 +1,4 @@
-"""Where the parts meet: an exchange that is bound to a network, and the order in which its parts are called.
+"""An exchange that is bound to a network: the order in which its parts are called.
 
           server                              link                       client
     make_download: server.download ────── downlink bytes ──────▶ read_download: start, part, sections
@@ -6,8 +6,8 @@
     read_upload: codec, sections ◀──────── uplink bytes ──────── make_upload: codec.encode(change), sections
     server.fold, server.finish            ── delivered or not ──▶ settle
 
-The simulator and a deployment call the same functions, with the same bytes between them. The clock says who and when;
-the key is the exchange's, and each client's own is folded from it.
+The simulator and a deployment call the same functions, with the same bytes between them. The clock holds the round and
+the client. The key is the exchange's; the key of each client is folded from it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,18 +26,23 @@ from gossamer.core.exchange import GLOBAL, Arrival, Assignment, Context, LocalTr
 from gossamer.core.jobs import SILENT, Broadcast, Job, Outgoing, Trained, each, model_keys, moved, own_key
 from gossamer.core.method import Exchange
 from gossamer.core.random import Key, fold
-from gossamer.core.sections import OwnLabels, Said, index, read_index
+from gossamer.core.sections import OwnLabels, SectionArrays, index, read_index
 from gossamer.core.server import MeasuredServer, ModelPerClient
 from gossamer.core.solver import memory_of as solver_memory_of
 from gossamer.core.types import Clock, Layout, Params, Part, Payload, State
 from gossamer.core.view import ViewMemory
 from gossamer.core.wire import NOTHING, Body, Frame
 
-Told = Sequence[Section]
-
 
 class BoundExchange:
-    """An exchange for a network and its clients: which of a round, and whether that is the last."""
+    """An exchange for one network and its clients.
+
+    Args:
+        exchange: the parts
+        context: the network, and what else the parts are bound to
+        number: the number of the exchange in the round
+        last: whether it is the last of the round, for which clients keep state
+    """
 
     def __init__(self, exchange: Exchange, context: Context, number: int, last: bool) -> None:
         self.exchange, self.number, self.last = exchange, number, last
@@ -54,43 +59,46 @@ class BoundExchange:
         self.codec_memory, self.solver_memory = memory_of(self.codec), solver_memory_of(self.solver)
         self.surrogate, self.sums = surrogate_of(self.codec), sums_of(self.codec)
         self.broadcasts = self.shared and self.view.common and self.per_client is None
-        remembered = (Section(self.view_memory.section),) if self.view_memory else ()
-        parts = {"solver": self.solver.sections, "server": self.server.sections, "view": remembered}
+        of_view = (Section(self.view_memory.section),) if self.view_memory else ()
+        parts = {"solver": self.solver.sections, "server": self.server.sections, "view": of_view}
         self.envelope = Envelope.of(number, self.codec, self.down, parts)
         self.first = tree.move(self.codec_memory.init(Layout.of(self.outline)), context.network.device)
         self._check()
 
     def _check(self) -> None:
-        """Refuse combinations that no single part can see."""
+        """Refuse combinations of parts that no single part can detect."""
         marked = next((name for name in self.outline if name.startswith(sections.MARK)), None)
-        kept = bool(self.first) or self.view_memory is not None or bool(self.solver_memory is self.solver)
+        stateful = bool(self.first) or self.view_memory is not None or bool(self.solver_memory is self.solver)
         require(
             (
                 not memory_of(self.down).init(Layout.of(self.outline)),
-                f"down={self.exchange.down} remembers what it held back, and the server cannot: not every client gets "
-                "every message; leave out Feedback, and give OneBit retain='nothing'",
+                f"down={self.exchange.down} needs a state per client, and a downlink codec has none: "
+                "leave out Feedback, and give OneBit retain='nothing'",
             ),
-            (marked is None, f"a tensor of the model is called {marked}: names with {sections.MARK} are for sections"),
-            (self.last or not kept, "only the last exchange of a round may have parts that remember things"),
+            (
+                marked is None,
+                f"the model has a tensor named {marked}: names that start with {sections.MARK} are for sections",
+            ),
+            (self.last or not stateful, "only the last exchange of a round may have parts with client state"),
         )
 
     def home(self, client: int) -> Assignment:
-        """The assignment by which a client gets what it deploys."""
+        """Return the assignment with which a client downloads the model that it deploys."""
         return self.per_client.home(client) if self.per_client else GLOBAL
 
     def key(self, key: Key) -> Key:
-        """The randomness of the exchange, of that of its round."""
+        """Return the key of the exchange, given the key of the round."""
         return key if self.last else fold(key, "stage", self.number)
 
     def _keys(self, clock: Clock, key: Key) -> tuple[Key, Key, Key]:
-        """A client's own key, that of its codec, and that of what comes down."""
+        """Return the keys of the client, of its uplink codec, and of the downlink codec."""
         mine = own_key(key, clock)
         return mine, fold(key if self.codec.common else mine, "codec"), fold(key if self.broadcasts else mine, "down")
 
     def _part(
         self, of: Callable[..., Part], like: Params, clock: Clock, mine: Key, memory: State | None, owner: int | None
     ) -> Part:
-        """What a client holds; of another one's model, what both hold, which is the smaller of two nested parts."""
+        """Return the part that a client holds. For another client's model, return the smaller of both nested parts."""
         key = fold(mine, "view")
         part = of(like, clock, key, memory)
         if owner is None or self.view.common:
@@ -98,50 +106,57 @@ class BoundExchange:
         theirs = of(like, clock._replace(client=owner), key, None)
         return min(part, theirs, key=lambda one: one.layout(like).size)
 
-    # The server's half.
+    # Server side.
 
     def make_common(self, state: State, clock: Clock, key: Key) -> Body | None:
-        """What all clients of a round get alike; none where each gets something else."""
-        told = [section for section in self.server.sections if section.common]
-        return self._body(state, clock, key, GLOBAL, None, told, True) if self.broadcasts else None
+        """Return the piece of the download that all clients of a round share, or ``None`` if there is none."""
+        written = [section for section in self.server.sections if section.common]
+        return self._body(state, clock, key, GLOBAL, None, written, True) if self.broadcasts else None
 
     def make_download(
         self, state: State, clock: Clock, key: Key, to: Assignment, memory: State | None, common: Body | None
     ) -> Outgoing:
-        """The message that tells a client what to train; ``memory`` is what the server knows of its view's."""
+        """Return the download of a client. ``memory`` is the server's copy of the client's view state."""
         if not self.shared:
             return SILENT
         common = common or self.make_common(state, clock, key)
-        told, alone = [s for s in self.server.sections if common is None or not s.common], common is None
-        own = self._body(state, clock, key, to, memory, told, alone) if told or alone else NOTHING
+        written, alone = [s for s in self.server.sections if common is None or not s.common], common is None
+        own = self._body(state, clock, key, to, memory, written, alone) if written or alone else NOTHING
         return self.envelope.address("down", clock, self.version(clock), to.loss_scale or 0.0, own, common or NOTHING)
 
     def _body(
-        self, state: State, clock: Clock, key: Key, to: Assignment, memory: State | None, told: Told, models: bool
+        self,
+        state: State,
+        clock: Clock,
+        key: Key,
+        to: Assignment,
+        memory: State | None,
+        written: Sequence[Section],
+        models: bool,
     ) -> Body:
-        """Sections as bytes, and the models if these are wanted."""
+        """Return sections as bytes, together with the models if ``models`` is true."""
         found, (mine, _, down) = self.server.download(state, to), self._keys(clock, key)
         sent = self._part(self.view.sent, found.models[0], clock, mine, memory, to.owner)
         layout = sent.layout(found.models[0])
-        said = sections.pack(told, found.sections, layout, down, self.server, sent.take)
+        packed = sections.pack(written, found.sections, layout, down, self.server, sent.take)
         if to.owner is not None and not self.view.common:
-            said["owner"] = index(to.owner)
+            packed["owner"] = index(to.owner)
         keys = model_keys(down, len(found.models) if models else 0)
         held = [layout.flatten(sent.take(model)) for model in found.models]
         coded = [self.down.encode(vector, layout, at) for vector, at in zip(held, keys, strict=False)]
-        said |= {f"model{number}": arrays for number, arrays in enumerate(coded) if number}
-        return Body.of(sections.joined(coded[0] if models else {}, said))
+        packed |= {f"model{number}": arrays for number, arrays in enumerate(coded) if number}
+        return Body.of(sections.joined(coded[0] if models else {}, packed))
 
     def version(self, clock: Clock) -> int:
-        """Which version of the model a round's clients are sent."""
+        """Return the version of the model that the clients of a round receive."""
         return clock.round
 
     def read_upload(
         self, data: Frame | bytes, state: State, clock: Clock, key: Key, to: Assignment, memory: State | None
     ) -> tuple[Arrival, State]:
-        """What a client's message brings, and its view's memory from now on; ``PayloadError`` says why one is refused.
+        """Return a client's update, and its new view state. Raise ``PayloadError`` to refuse the message.
 
-        The change itself stays in the message until somebody asks for it.
+        The update stays encoded until the server asks for it.
         """
         mine, up, _ = self._keys(clock, key)
         message = wire.unpack(data)
@@ -149,16 +164,16 @@ class BoundExchange:
         if not (message.weight > 0 and message.weight == int(message.weight)):
             raise PayloadError(f"the number of samples must be a positive whole number, got {message.weight}")
         models, samples = self.server.download(state, to).models, int(message.weight)
-        payload, said = sections.split(moved(message.arrays, tree.device(models[0])))
-        choice = read_index(said, "choice", len(models)) if len(models) > 1 else 0
+        payload, unread = sections.split(moved(message.arrays, tree.device(models[0])))
+        choice = read_index(unread, "choice", len(models)) if len(models) > 1 else 0
         model = models[choice]
         part = self._part(self.view.part, model, clock, mine, memory, to.owner)
         layout = part.layout(model)
-        after = self._followed(said, clock.client, memory, model)
+        after = self._followed(unread, clock.client, memory, model)
         if self.labels is not None:
-            part = self.labels.counting(part, said, model)
-        values = sections.unpack(self.solver.sections, said, layout, self.context.trained, up)
-        sections.check_read(said)
+            part = self.labels.counting(part, unread, model)
+        values = sections.unpack(self.solver.sections, unread, layout, self.context.trained, up)
+        sections.check_read(unread)
 
         def add(vector: Tensor, weight: float) -> None:
             self.codec.fold(vector, payload, layout, up, weight)
@@ -170,17 +185,17 @@ class BoundExchange:
         to_sum, batches = partial(self.sums.to_sum, payload, layout, up), float(self.solver.batches(samples))
         return Arrival(*who, *what, message.version, batches, to_sum, from_sum), after
 
-    def _followed(self, said: Said, client: int, memory: State | None, model: Params) -> State:
-        """What the client holds from its next round on, as its message says; without memory, nothing."""
+    def _followed(self, unread: SectionArrays, client: int, memory: State | None, model: Params) -> State:
+        """Return the client's view state for its next round, as its message says. Empty without view state."""
         view = self.view_memory
         if view is None:
             return {}
         before = memory or view.first(client)
-        then = view.follow(before, said.pop(view.section, {}), model)
-        return then if then is not before else memory or {}
+        after = view.follow(before, unread.pop(view.section, {}), model)
+        return after if after is not before else memory or {}
 
     def measure(self, state: State, acc: Any, changes: Mapping[int, tuple[State, State]]) -> dict[str, Any]:
-        """What goes into the round's record; ``changes`` are what clients remembered before and after."""
+        """Return metrics for the round's record. ``changes`` holds the client states before and after the round."""
         found = self.measured.measure(state, acc) if self.measured else {}
         view = self.view_memory
         if view is None:
@@ -189,12 +204,12 @@ class BoundExchange:
         after = {client: new.get("view") or before[client] for client, (_, new) in changes.items()}
         return found | view.measure(before, after, self.outline)
 
-    # The client's half.
+    # Client side.
 
     def read_download(
         self, data: Frame | bytes, state: State, clock: Clock, key: Key, before: Broadcast | None = None
     ) -> Job:
-        """Read the server's message; ``before`` is the broadcast of an earlier job, if it fits this message."""
+        """Return the job in the server's message. ``before`` is the broadcast of an earlier job with the same piece."""
         mine, up, down = self._keys(clock, key)
         if not self.shared:
             start: Params = state.get("own") or self.context.network.initial()
@@ -203,56 +218,56 @@ class BoundExchange:
         head, counts = wire.read_head(frame, before.checksum if before else None)
         self.envelope.check(head, "down", clock, self.version(clock))
         device = tree.device(self.outline)
-        own, said = sections.split(moved(wire.read_piece(frame.single, counts.single), device))
-        owner = read_index(said, "owner", self.context.clients) if self.per_client and not self.view.common else None
+        own, unread = sections.split(moved(wire.read_piece(frame.single, counts.single), device))
+        owner = read_index(unread, "owner", self.context.clients) if self.per_client and not self.view.common else None
         sent = self._part(self.view.sent, self.outline, clock, mine, state.get("view"), owner)
         layout = sent.layout(self.outline)
         if self.broadcasts:
             before = before or self._broadcast(frame, counts.common, key, layout, down)
-            models, heard = before.models, before.sections
+            models, values = before.models, before.sections
         else:
-            models, heard = self._models(own, said, layout, down), {}
-        told = [section for section in self.server.sections if section.name not in heard]
-        heard = {**heard, **sections.unpack(told, said, layout, self.context.trained, down)}
-        sections.check_read(said)
-        job = Job(clock, mine, up, state, models, sent, heard, owner, head.weight or None, head.version, before)
+            models, values = self._models(own, unread, layout, down), {}
+        missing = [section for section in self.server.sections if section.name not in values]
+        values = {**values, **sections.unpack(missing, unread, layout, self.context.trained, down)}
+        sections.check_read(unread)
+        job = Job(clock, mine, up, state, models, sent, values, owner, head.weight or None, head.version, before)
         return self.choose(job, 0) if len(models) == 1 else job
 
     def _broadcast(self, frame: Frame, arrays: int, key: Key, layout: Layout, down: Key) -> Broadcast:
-        """The common piece of a message, read."""
-        payload, said = sections.split(moved(wire.read_piece(frame.common, arrays), tree.device(self.outline)))
-        models = self._models(payload, said, layout, down)
-        told = [section for section in self.server.sections if section.common]
-        heard = sections.unpack(told, said, layout, self.context.trained, down)
-        sections.check_read(said)
-        return Broadcast(key, frame.common, wire.checksum(frame.common), models, heard)
+        """Decode the common piece of a message."""
+        payload, unread = sections.split(moved(wire.read_piece(frame.common, arrays), tree.device(self.outline)))
+        models = self._models(payload, unread, layout, down)
+        common = [section for section in self.server.sections if section.common]
+        values = sections.unpack(common, unread, layout, self.context.trained, down)
+        sections.check_read(unread)
+        return Broadcast(key, frame.common, wire.checksum(frame.common), models, values)
 
-    def _models(self, payload: Payload, said: Said, layout: Layout, down: Key) -> tuple[Params, ...]:
-        """All models that came down."""
+    def _models(self, payload: Payload, unread: SectionArrays, layout: Layout, down: Key) -> tuple[Params, ...]:
+        """Decode all models of a download."""
         coded = [payload]
-        while f"model{len(coded)}" in said:
-            coded.append(said.pop(f"model{len(coded)}"))
+        while f"model{len(coded)}" in unread:
+            coded.append(unread.pop(f"model{len(coded)}"))
         keys = model_keys(down, len(coded))
         vectors = [self.down.decode(arrays, layout, at) for arrays, at in zip(coded, keys, strict=True)]
         return tuple(layout.unflatten(checked(vector, layout)) for vector in vectors)
 
     def choose(self, job: Job, choice: int) -> Job:
-        """The job with one of the models that came down; of one that came whole the client cuts its part."""
-        start, heard, part = job.models[choice], job.sections, job.sent
+        """Return the job with one of the received models. From a whole model, the client takes its part."""
+        start, values, part = job.models[choice], job.sections, job.sent
         if part.whole and self.shared:
             part = self._part(self.view.part, start, job.clock, job.key, job.state.get("view"), job.owner)
             start = part.take(start)
-            heard = sections.cut(self.server.sections, heard, part.take)
+            values = sections.cut(self.server.sections, values, part.take)
         layout = Layout.of(start, part.keep)
-        return job._replace(choice=choice, start=start, sections=heard, part=part, layout=layout)
+        return job._replace(choice=choice, start=start, sections=values, part=part, layout=layout)
 
     def remembered(self, job: Job) -> State:
-        """What the solver remembers of the client, as far as the client holds it."""
+        """Return the solver's client state for the entries that the client holds."""
         whole = job.state.get("solver") or self.solver_memory.init(self.context)
         return each(job.part.take, self.outline, whole)
 
     def make_upload(self, job: Job, trained: Trained, info: LocalTrainingInfo) -> tuple[Outgoing, State]:
-        """The client's message, and what it remembers once it knows whether that arrived."""
+        """Return the client's message, and the client state that ``settle`` completes."""
         memory, values = self.solver.end(trained.carry, info)
         state = {**job.state, "solver": self._kept(job, memory)}
         if not self.shared:
@@ -264,25 +279,25 @@ class BoundExchange:
             held = each(job.part.take, self.outline, before)
             payload, after = self.codec_memory.encode_with(vector, layout, held, job.codec_key)
             state["codec"] = each(job.part.put, self.outline, self.codec_memory.skipped_state(before), after)
-        said = sections.pack(self.solver.sections, values, layout, job.codec_key, self.solver)
-        said |= {"choice": index(job.choice)} if len(job.models) > 1 else {}
-        said |= {"labels": self.labels.said(job.labels)} if self.labels and job.labels is not None else {}
+        packed = sections.pack(self.solver.sections, values, layout, job.codec_key, self.solver)
+        packed |= {"choice": index(job.choice)} if len(job.models) > 1 else {}
+        packed |= {"labels": self.labels.packed(job.labels)} if self.labels and job.labels is not None else {}
         if (view := self.view_memory) is not None:
-            now = job.state.get("view") or view.first(job.clock.client)
-            then, said[view.section] = view.revise(now, info, job.clock, fold(job.key, "view"))
-            state |= {"view": now, "next": then} if then is not now else {}
-        body = Body.of(sections.joined(payload, said))
+            current = job.state.get("view") or view.first(job.clock.client)
+            revised, packed[view.section] = view.revise(current, info, job.clock, fold(job.key, "view"))
+            state |= {"view": current, "next": revised} if revised is not current else {}
+        body = Body.of(sections.joined(payload, packed))
         return self.envelope.address("up", job.clock, job.version, float(trained.samples), body), state
 
     def _kept(self, job: Job, memory: State) -> State:
-        """The solver's memory of the whole model, where the client held a part of it."""
+        """Return the solver's client state for the whole model, given that for the part that the client held."""
         if job.part.whole or not memory:
             return memory
         before = self.solver_memory.skipped_state(job.state.get("solver") or self.solver_memory.init(self.context))
         return each(job.part.put, self.outline, before, memory)
 
     def settle(self, state: State, delivered: bool) -> State:
-        """What the client remembers, now that it knows whether its message arrived."""
+        """Return the client state to keep, given whether the client's message arrived."""
         if not self.shared:
             return state
         rest = {name: value for name, value in state.items() if name != "next"}
@@ -293,7 +308,7 @@ class BoundExchange:
         return counted(rest, self.codec_memory.retains, delivered)
 
     def deploy(self, model: Params, state: State, client: int) -> Params:
-        """What a client deploys of a model: its own that it remembers, its part of this one, or all of it."""
+        """Return the model that a client deploys: its personalized model, its part of ``model``, or ``model``."""
         own: Params | None = self.solver_memory.deploy(state.get("solver", {})) or state.get("own")
         if own is not None or not (self.view_memory or self.per_client):
             return own or model

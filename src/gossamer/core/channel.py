@@ -1,4 +1,7 @@
-"""What a channel is."""
+"""Channel interface: whether a message arrives, and what communication and computation cost.
+
+Only the simulator uses channels. In a deployment, the network itself delivers or loses messages.
+"""
 
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -9,14 +12,25 @@ T = TypeVar("T")
 
 
 class Cost(NamedTuple):
-    """What something takes."""
+    """Time and energy.
+
+    Args:
+        seconds: the time
+        joules: the energy
+    """
 
     seconds: float = 0.0
     joules: float = 0.0
 
 
 class Receipt(NamedTuple):
-    """What became of a message, and what sending it cost."""
+    """Whether a message was delivered, and what its transmission cost.
+
+    Args:
+        delivered: whether the message arrived
+        seconds: the transmission time
+        joules: the transmission energy
+    """
 
     delivered: bool
     seconds: float = 0.0
@@ -24,28 +38,28 @@ class Receipt(NamedTuple):
 
 
 class Channel(Protocol):
-    """Carries a client's message to the server, or loses it, and says what this and the client's work cost."""
+    """The simulated uplinks and devices of all clients."""
 
     def fit(self, clients: int, key: Key) -> "Channel":
-        """The channel of a run with so many clients, whose key this is; done once, before the first round."""
+        """Return the channel for a run, given the number of clients and the run's key. Called once per run."""
         ...
 
     def send(self, nbytes: int, clock: Clock, key: Key) -> Receipt:
-        """The fate of a message of ``nbytes`` that ``clock.client`` sends in ``clock.round``."""
+        """Send an upload of ``nbytes`` from ``clock.client`` in ``clock.round``. The key decides random losses."""
         ...
 
     def work(self, flops: Flops, clock: Clock, key: Key) -> Cost:
-        """What so many operations take that ``clock.client`` does in ``clock.round``."""
+        """Return the cost of the FLOPs that ``clock.client`` computes in ``clock.round``."""
         ...
 
 
 class AnyDevice:
-    """A channel that knows nothing of devices: what they compute costs nothing."""
+    """Base of channels without a device model: computation costs nothing."""
 
     def fit(self: T, clients: int, key: Key) -> T:
-        """The channel as it is."""
+        """Return the channel unchanged."""
         return self
 
     def work(self, flops: Flops, clock: Clock, key: Key) -> Cost:
-        """Nothing."""
+        """Return a cost of zero."""
         return Cost()

@@ -1,9 +1,28 @@
-"""What a codec is; and what it may be besides: one that remembers, one whose codes add up, one that training feels.
+"""Codec interface: compress a vector into a payload, and decompress it.
 
-Whoever writes a codec writes two pure functions, ``encode`` and ``decode``, and extends ``Codec``. One that keeps
-something between rounds extends ``CodecMemory`` too, one whose payloads can be averaged before they are decoded
-``Summing``, and one whose loss training is to feel ``StraightThrough``. For all others, ``memory_of``,
-``sums_of`` and ``surrogate_of`` give what does nothing.
+A codec is a pair of pure functions. The sender calls ``encode``, the receiver calls ``decode``. Both get the same
+``Layout`` (names and shapes of the tensors behind the vector) and the same random key. An exchange has two codecs:
+``codec`` on the uplink and ``down`` on the downlink.
+
+A complete codec that sends 16-bit floats:
+
+    @dataclass(frozen=True)
+    class BFloat16(Codec):
+        def encode(self, x, layout, key):
+            return {"values": finite(x.bfloat16(), "change")}
+
+        def decode(self, payload, layout, key):
+            values = expect(payload, "values", torch.bfloat16, layout.size)
+            return finite(values, "values").to(layout.dtype)
+
+Three base classes add optional abilities:
+
+    CodecMemory        client state between rounds, for example error feedback
+    Summing            payloads that the server averages before it decodes them
+    StraightThrough    a surrogate of the codec in the forward pass of local training
+
+``memory_of``, ``sums_of`` and ``surrogate_of`` return a codec with the ability. For a codec that lacks it, they return
+a wrapper with neutral defaults. ``gossamer.testing.check_codec`` tests a codec against this interface.
 """
 
 from abc import ABC, abstractmethod
@@ -25,14 +44,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 Kept = Literal["nothing", "last", "all"]
-"""Which lost messages a codec makes up for."""
+"""Which lost messages the next message of a codec compensates for."""
 
 FoldInto = Callable[[Sequence[Tensor]], None]
-"""Adds a payload to a sum that lies in pieces: one after the other they are the vector."""
+"""Adds a payload to a sum. The sum is given as consecutive pieces of one vector."""
 
 
 class Codec(ABC):
-    """Turns a vector into a payload and back; see ``gossamer.testing.check_codec`` for the contract."""
+    """Compresses a vector into a payload, and decompresses it."""
 
     @property
     def exact(self) -> bool:
@@ -41,34 +60,47 @@ class Codec(ABC):
 
     @property
     def unbiased(self) -> bool:
-        """Whether what is decoded is, on average over keys, what was encoded."""
+        """Whether the expectation of the decoded vector over random keys is the encoded vector."""
         return False
 
     @property
     def common(self) -> bool:
-        """Whether all clients of a round encode by one key, so that what they send can be added up before decoding."""
+        """Whether all clients of a round encode with the same key, as ``Summing`` codecs with random matrices need."""
         return False
 
     def bind(self: T, context: "Context") -> T:
-        """The codec for a network; done once, before the first round. It may refuse what it does not go with."""
+        """Return the codec for one network and its clients. Called once, before the first round.
+
+        Raises ``ConfigError`` if the codec does not work with the other parts of the exchange.
+        """
         return self
 
     @abstractmethod
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
-        """The payload for ``x``, the flat vector of ``layout.size`` entries; ``x`` stays as it is."""
+        """Return the payload for a vector. Called by the sender.
+
+        ``x`` has ``layout.size`` entries and must not be modified. Raises ``PayloadError`` for a vector that has no
+        payload, for example because a value is not finite.
+        """
 
     @abstractmethod
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        """The vector that a payload stands for; raises ``PayloadError`` for one that ``encode`` cannot have made."""
+        """Return the vector of ``layout.size`` entries that a payload encodes. Called by the receiver.
+
+        The payload is untrusted. Raises ``PayloadError`` for a payload that ``encode`` cannot have produced.
+        """
 
     def fold(self, acc: Tensor, payload: Payload, layout: Layout, key: Key, weight: float) -> None:
-        """Add ``weight`` times what a payload stands for to ``acc``; overridden where one pass over it does it all."""
+        """Add ``weight`` times the decoded vector to ``acc``, in place. Called by the server for each upload.
+
+        Override it where a codec can add to the sum without the decoded vector in memory.
+        """
         acc.add_(checked(self.decode(payload, layout, key), layout).to(acc.dtype) * weight)
 
     def fold_into(self, payload: Payload, layout: Layout, key: Key, weight: float, like: Tensor) -> FoldInto:
-        """What ``fold`` would add to a sum of the type and device of ``like``, checked, but not added yet.
+        """Check a payload, and return a function that adds ``weight`` times its vector to the pieces of a sum.
 
-        Overridden with ``fold``, where the pieces of a sum can be gone through without a vector beside them.
+        ``like`` has the type and the device of the sum. Override it together with ``fold``.
         """
         total = torch.zeros(layout.size, dtype=like.dtype, device=like.device)
         self.fold(total, payload, layout, key, weight)
@@ -81,104 +113,122 @@ class Codec(ABC):
 
 
 class CodecMemory(Codec):
-    """A codec that remembers: what it could not send, or what was lost on its way.
+    """A codec with client state, for example the error of earlier messages.
 
-    Memory is a nest of tensors that are shaped as the model's and called as these are; a view cuts it as it cuts them.
+    The state is a nest of tensors with the names and shapes of the model's tensors. Where a client holds only a part
+    of the model, the view slices the state in the same way.
+
+    The client calls ``encode_with`` instead of ``encode``. When it knows whether its message arrived, it calls
+    ``settle`` with the state that ``encode_with`` returned, and keeps the result until its next round.
     """
 
     @property
     def retains(self) -> Kept:
-        """Which lost messages the next one makes up for: none, the last, or all since one arrived."""
+        """Which lost messages the next one compensates for: none, the last one, or all since the last delivery."""
         return "nothing"
 
     def init(self, layout: Layout) -> State:
-        """What the codec remembers before the first round."""
+        """Return the state of a client before its first round."""
         return {}
 
     def encode_with(self, x: Tensor, layout: Layout, state: State, key: Key) -> tuple[Payload, State]:
-        """Encode with memory: the payload and what to remember, should it arrive or not."""
+        """Return the payload for a vector and a state, and a new state that ``settle`` completes."""
         return self.encode(x, layout, key), state
 
     def settle(self, state: State, delivered: bool) -> State:
-        """What to remember, now that it is known whether the payload arrived."""
+        """Return the state to keep, given whether the payload arrived."""
         return state
 
     def skipped_state(self, state: State) -> State:
-        """What it would remember after a round in which nothing was sent, in the form of ``encode_with``."""
+        """Return the state after a round for entries that the client did not hold, in the form of ``encode_with``."""
         return state
 
     def companion(self, other: Codec) -> Codec:
-        """What ``other`` becomes that takes further tensors in the same message: it makes up for as much."""
+        """Return ``other`` with the same compensation for lost messages.
+
+        ``OnWeights`` calls it for the codec of the remaining tensors in the same message.
+        """
         return other
 
 
 class Summing(Codec):
-    """A codec whose payloads can be averaged before they are decoded."""
+    """A codec whose payloads can be averaged before they are decoded.
+
+    The server calls ``to_sum`` on each payload, averages the results, and calls ``from_sum`` once on the mean.
+    """
 
     def sum_size(self, layout: Layout) -> int:
-        """How many entries a code has, see ``code``."""
+        """Return the number of entries of the vectors from ``to_sum``."""
         return layout.size
 
     def to_sum(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        """A payload as a vector that can be averaged: the mean of codes stands for the mean of what was encoded."""
+        """Return a payload as a vector that can be averaged over clients. Checks the payload as ``decode`` does."""
         return checked(self.decode(payload, layout, key), layout)
 
     def from_sum(self, mean: Tensor, layout: Layout, key: Key) -> Tensor:
-        """The vector that a code, or a mean of codes, stands for."""
+        """Decode a mean of vectors from ``to_sum``: return the mean of the encoded vectors."""
         return mean
 
 
 class StraightThrough(Codec):
-    """A codec whose loss training feels: the forward pass sees what will be sent, the gradient passes it by."""
+    """A codec that local training takes into account with a straight-through estimator.
+
+    In each local step, the forward pass uses ``surrogate(change)`` in place of the change since the round's start. The
+    backward pass treats the surrogate as the identity: its gradient is used as the gradient at the change.
+    """
 
     def surrogate_context(self, layout: Layout, steps: int, key: Key, device: torch.device) -> State:
-        """What training that feels this codec's loss needs in a round of so many steps; nothing: it does not feel it.
+        """Return what ``surrogate`` needs in a round of ``steps`` local steps. Called once per client and round.
 
-        ``layout`` and ``key`` are those that the change will be encoded with.
+        ``layout`` and ``key`` are those of the later ``encode``. An empty result turns the surrogate off.
         """
         return {}
 
     def surrogate(self, change: Params, context: State, step_index: Tensor) -> Params:
-        """The change that a step's forward pass uses in place of the true one, for the tensors where they differ.
+        """Return the tensors of the change that the forward pass of one step uses in place of the true ones.
 
-        ``aid`` is what ``rehearsal`` gave, ``taken`` counts the steps of the round before this one. The gradient
-        there is taken for the gradient at the true change (straight through). Pure, so that it can be compiled.
+        Tensors that are missing in the result stay as they are. ``context`` is from ``surrogate_context``,
+        ``step_index`` counts the local steps of the round from 0. Must be pure: executors compile and stack it.
         """
         return {}
 
 
 @dataclass(frozen=True)
 class Plain(CodecMemory, Summing, StraightThrough):
-    """A codec without memory, whose codes are what it decodes, and of which training knows nothing."""
+    """A codec with neutral defaults for all optional abilities.
+
+    Args:
+        codec: the codec that encodes and decodes
+    """
 
     codec: Codec
 
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
-        """As the codec does."""
+        """Delegate to the wrapped codec."""
         return self.codec.encode(x, layout, key)
 
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        """As the codec does."""
+        """Delegate to the wrapped codec."""
         return self.codec.decode(payload, layout, key)
 
 
 def memory_of(codec: Codec) -> CodecMemory:
-    """The codec as one that remembers; if it is none, as one that remembers nothing."""
+    """Return the codec as a ``CodecMemory``: itself, or wrapped with an empty state."""
     return codec if isinstance(codec, CodecMemory) else _plain(codec, "CodecMemory", "encode_with")
 
 
 def sums_of(codec: Codec) -> Summing:
-    """The codec as one whose codes add up; if it is none, its codes are what it decodes."""
+    """Return the codec as a ``Summing``: itself, or wrapped so that decoded vectors are averaged."""
     return codec if isinstance(codec, Summing) else _plain(codec, "Summing", "from_sum")
 
 
 def surrogate_of(codec: Codec) -> StraightThrough:
-    """The codec as one that training feels; if it is none, as one that it does not."""
+    """Return the codec as a ``StraightThrough``: itself, or wrapped without a surrogate."""
     return codec if isinstance(codec, StraightThrough) else _plain(codec, "StraightThrough", "surrogate")
 
 
 def _plain(codec: Codec, base: str, member: str) -> Plain:
-    """The codec without something; one that has it all the same was written for version 0.1."""
+    """Wrap a codec that lacks an ability. Refuse one that has the member but not the base class."""
     if hasattr(codec, member):
         name = type(codec).__name__
         raise ConfigError(f"{name} has {member}, which is a member of {base} now: class {name}({base})")
@@ -186,7 +236,7 @@ def _plain(codec: Codec, base: str, member: str) -> Plain:
 
 
 def checked(vector: Tensor, layout: Layout) -> Tensor:
-    """What a codec decoded, if it is of the right size and finite."""
+    """Return a decoded vector in the layout's type. Raise ``PayloadError`` if its size is wrong or it is not finite."""
     if vector.shape != (layout.size,):
         raise PayloadError(f"decoded shape {tuple(vector.shape)}, expected {layout.size} entries")
     return finite(vector.to(layout.dtype), "change")

@@ -1,43 +1,50 @@
-"""What became of messages that were lost: made up for by a later one, or given up.
+"""Counts of a client's lost messages: compensated by the next message, or given up.
 
-A client keeps count beside what its codec remembers, as only it knows whether there was anything to send. It tells the
-counts with its next message, and they are booked when that is folded in: so they are the same wherever clients are.
+The counts are part of the client state, because only the client knows whether it had something to send. They are
+recorded when the client's next message is folded in. So they are the same in simulation and deployment.
 """
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import torch
+if TYPE_CHECKING:
+    from gossamer.core.codec import Kept
+    from gossamer.core.types import State
 
-from gossamer.core.codec import Kept
-from gossamer.core.types import State
+OVERHEAD = "overhead"
+"""The name under which the bytes of header and table are counted; no array of a message may have it."""
 
 LOST = "lost"
-"""What a client's memory calls the counts."""
+"""The name of the counts in a client state."""
 
 
 class Delivery(NamedTuple):
-    """Of messages of one client that were lost since one arrived.
+    """Messages of one client that were lost since its last delivered message.
 
     Args:
-        retained: how many its next one makes up for
-        forgotten: how many were given up, because memory is of the last alone
+        retained: the number of lost messages that the next message compensates for
+        forgotten: the number of lost messages that were given up, because the codec retains only the last one
     """
 
     retained: int = 0
     forgotten: int = 0
 
 
-def delivery(state: State) -> Delivery:
-    """What a client's memory says."""
-    said = state.get(LOST, {})
-    return Delivery(*(int(said[name]) for name in Delivery._fields)) if said else Delivery()
+def delivery(state: "State") -> Delivery:
+    """Return the counts in a client state."""
+    counts = state.get(LOST, {})
+    return Delivery(*(int(counts[name]) for name in Delivery._fields)) if counts else Delivery()
 
 
-def counted(state: State, kept: Kept, delivered: bool) -> State:
-    """The same memory, now that it is known whether a message arrived; where nothing is retained nothing is counted."""
+def counted(state: "State", kept: "Kept", delivered: bool) -> "State":
+    """Return the client state with updated counts, given whether a message arrived.
+
+    A codec that retains nothing has no counts.
+    """
     rest = {name: value for name, value in state.items() if name != LOST}
     if delivered or kept == "nothing":
         return rest
-    waiting, forgotten = delivery(state)
-    now = Delivery(waiting + 1, forgotten) if kept == "all" else Delivery(1, forgotten + waiting)
-    return {**rest, LOST: {name: torch.tensor(number) for name, number in now._asdict().items()}}
+    import torch  # imported here: commands that only read run folders need no torch
+
+    retained, forgotten = delivery(state)
+    updated = Delivery(retained + 1, forgotten) if kept == "all" else Delivery(1, forgotten + retained)
+    return {**rest, LOST: {name: torch.tensor(number) for name, number in updated._asdict().items()}}

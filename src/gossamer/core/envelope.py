@@ -1,4 +1,4 @@
-"""The outside of an exchange's messages: their headers, and what their bytes are for."""
+"""Headers of an exchange's messages, and the number of bytes by part and section."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -12,17 +12,17 @@ from gossamer.core.types import Clock
 from gossamer.core.wire import NOTHING, Body, Head, Kind
 
 FIXED = (("labels", "loss"), ("owner", "server"), ("choice", "solver"))
-"""Sections that any exchange may have, and whose they are."""
+"""Sections that any exchange may have, each with the part that its bytes are counted for."""
 
 
 @dataclass(frozen=True)
 class Envelope:
-    """Addresses messages and checks addresses.
+    """Writes and checks the headers of an exchange's messages.
 
     Args:
-        number: of the exchange, among those of a round
-        codecs: what stands for the codec of each direction
-        parts: whose each section is
+        number: the number of the exchange in the round
+        codecs: the codec id of each direction
+        parts: the part that each section belongs to
     """
 
     number: int
@@ -31,22 +31,22 @@ class Envelope:
 
     @classmethod
     def of(cls, number: int, up: Codec, down: Codec, parts: Mapping[str, Iterable[Section]]) -> "Envelope":
-        """For an exchange with these codecs, and these sections of its parts."""
-        told = [(section.name, part) for part, own in parts.items() for section in own] + [*FIXED]
-        names = [name for name, _ in told]
+        """Return the envelope of an exchange with these codecs and these sections of its parts."""
+        owners = [(section.name, part) for part, own in parts.items() for section in own] + [*FIXED]
+        names = [name for name, _ in owners]
         twice = sorted({name for name in names if names.count(name) > 1})
-        require((not twice, f"two parts have a section called {', '.join(twice)}: rename one"))
-        return cls(number, {"up": wire.codec_id(repr(up)), "down": wire.codec_id(repr(down))}, dict(told))
+        require((not twice, f"two parts have a section named {', '.join(twice)}: rename one"))
+        return cls(number, {"up": wire.codec_id(repr(up)), "down": wire.codec_id(repr(down))}, dict(owners))
 
     def address(
         self, way: Kind, clock: Clock, version: int, weight: float, own: Body, common: Body = NOTHING
     ) -> Outgoing:
-        """A message of these pieces, and its bytes by kind."""
+        """Return a message with a header and these pieces, and its number of bytes by part and section."""
         head = Head(way, clock.round, clock.client, self.codecs[way], weight, self.number, version)
         return Outgoing(wire.address(head, own, common), self.kinds(way, wire.summed(own, common)))
 
     def check(self, head: Head, way: Kind, clock: Clock, version: int) -> None:
-        """Refuse a message that is for somebody else, or of another version of the model."""
+        """Raise ``PayloadError`` if a header does not fit this exchange, client, round and model version."""
         wanted = way, clock.round, clock.client, self.codecs[way], self.number, version
         names = ("direction", "round", "client", "codec", "exchange", "model version")
         for name, got, want in zip(names, (*head[:4], head.exchange, head.version), wanted, strict=True):
@@ -54,7 +54,7 @@ class Envelope:
                 raise PayloadError(f"message is for another {name}: expected {want}, got {got}")
 
     def kinds(self, way: Kind, sizes: Mapping[str, int]) -> dict[str, int]:
-        """Bytes by part and section, from those by array."""
+        """Return the number of bytes by part and section, given that by array."""
         found: dict[str, int] = {}
         for name, size in sizes.items():
             kind = sections.kind(name, self.parts, "codec" if way == "up" else "down")

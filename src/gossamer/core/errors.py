@@ -1,13 +1,19 @@
-"""What can go wrong, as a tree.
+"""Exceptions, and helpers that collect configuration mistakes.
 
 GossamerError
-├── ConfigError      the user asked for something that cannot be: found before any work starts
-├── PayloadError     a message that is truncated, altered, out of range or not finite: refused
-└── RunError         a run folder that is busy, damaged, full or not a run
+├── ConfigError      invalid configuration; raised before any training
+├── MissingExtraError     an optional package is not installed (``gossamer.core.extras``)
+├── PayloadError     a message that is truncated, altered, out of range or not finite
+└── RunError         a run folder that is in use, damaged, on a full disk, or not a run
 
-Every message says what, where and what to do. A ``ConfigError`` carries all mistakes found, not only the first.
+Every message says what is wrong, where, and what to do: ``TopK.share must be above 0 and at most 1, got 3``. A
+``ConfigError`` lists all mistakes at once. A mistake is a value (``Mistake``): the command line shows the same mistake
+with its flags in place of field names. A part checks its fields in ``__post_init__``:
 
-Collects what is wrong, so that the user sees all of it at once.
+    require(
+        (0 < self.share <= 1, wrong(self, "share", "must be above 0 and at most 1")),
+        (self.steps >= 1, wrong(self, "steps", "must be at least 1")),
+    )
 """
 
 from collections.abc import Callable, Iterable
@@ -15,11 +21,11 @@ from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 
 class GossamerError(Exception):
-    """Anything that Gossamer refuses, with a message meant for people."""
+    """Base class of all exceptions that Gossamer raises on purpose."""
 
 
 class Setting(NamedTuple):
-    """A field of a part, and the value that it has or should have, where that matters.
+    """A field of a part, with or without a value.
 
     >>> print(Setting("OneBit", "retain", "signs"), Setting("SGD", "lr"), Setting("", "fresh", False))
     OneBit.retain=signs SGD.lr fresh=False
@@ -30,18 +36,18 @@ class Setting(NamedTuple):
     value: object = None
 
     def __str__(self) -> str:
-        """As Python's users know it."""
+        """Return the setting in Python notation."""
         name = f"{self.part}.{self.field}" if self.part else self.field
         return name if self.value is None else f"{name}={self.value}"
 
 
 class Mistake(str):
-    """What is wrong, as text that can be shown as it is, and the settings that it is about.
+    """A configuration mistake: a text, and the settings that it names.
 
     Args:
-        about: the setting that the text begins with, if it is about one
-        rest: the text after that; it may name other settings, as ``{}``
-        others: these
+        rest: the text after the setting; ``{}`` stands for each of the other settings
+        about: the setting at the start of the text, if there is one
+        others: the other settings, in order
     """
 
     about: Setting | None
@@ -49,18 +55,18 @@ class Mistake(str):
     others: tuple[Setting, ...]
 
     def __new__(cls, rest: str, about: Setting | None = None, *others: Setting) -> "Mistake":
-        """The text, made of its pieces."""
+        """Build the text from its pieces."""
         made = super().__new__(cls, _sentence(rest, about, others, str))
         made.about, made.rest, made.others = about, rest, others
         return made
 
     @property
     def settings(self) -> tuple[Setting, ...]:
-        """All settings that it names."""
+        """All settings that the text names."""
         return (*((self.about,) if self.about else ()), *self.others)
 
     def written(self, write: Callable[[Setting], str]) -> str:
-        """The text with settings written in another way, as flags for example."""
+        """Return the text with settings in another notation, for example as command-line flags."""
         return _sentence(self.rest, self.about, self.others, write)
 
 
@@ -70,18 +76,18 @@ def _sentence(rest: str, about: Setting | None, others: tuple[Setting, ...], wri
 
 
 def wrong(part: Any, field: str, rest: str) -> Mistake:
-    """That a field of a part has a wrong value: ``TopK.share must be in (0, 1], got 3``."""
+    """Return the mistake that a field of a part has a wrong value: ``TopK.share must be in (0, 1], got 3``."""
     about = Setting(type(part).__name__.removeprefix("Bound"), field)
     return Mistake(f"{rest}, got {getattr(part, field)!r}", about)
 
 
 def wrong_argument(name: str, value: object, rest: str) -> Mistake:
-    """That a parameter or an option has a wrong value: ``rounds must be at least 1, got 0``."""
+    """Return the mistake that an argument or an option has a wrong value: ``rounds must be at least 1, got 0``."""
     return Mistake(f"{rest}, got {value!r}", Setting("", name))
 
 
 class ConfigError(GossamerError, ValueError):
-    """Wrong configuration, listing every mistake at once."""
+    """Invalid configuration. Lists all mistakes; ``mistakes`` holds them as values."""
 
     def __init__(self, *mistakes: str) -> None:
         super().__init__("\n".join(mistakes))
@@ -89,15 +95,15 @@ class ConfigError(GossamerError, ValueError):
 
 
 class PayloadError(GossamerError, ValueError):
-    """A message that must not be trusted, with the reason."""
+    """A message or a payload that is refused, with the reason."""
 
 
 class RunError(GossamerError, RuntimeError):
-    """A run folder that cannot be used as asked; what was finished in it is kept."""
+    """A run folder that cannot be used as requested. Finished rounds in it are kept."""
 
 
 def require(*checks: tuple[bool, str]) -> None:
-    """Raise one ``ConfigError`` with the message of every check that does not hold.
+    """Raise one ``ConfigError`` with the messages of all checks that fail.
 
     >>> require((True, "fine"), (1 < 2, "also fine"))
     """
@@ -107,13 +113,13 @@ def require(*checks: tuple[bool, str]) -> None:
 
 
 def gather(mistakes: list[str]) -> None:
-    """Raise the mistakes collected so far, if there are any."""
+    """Raise a ``ConfigError`` with these mistakes, if there are any."""
     if mistakes:
         raise ConfigError(*mistakes)
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names as a message shows them: sorted, with commas."""
+    """Return names for a message: sorted, separated by commas."""
     return ", ".join(sorted(names))
 
 
@@ -122,18 +128,18 @@ T = TypeVar("T")
 
 
 class Mistakes:
-    """What was found wrong so far, each thing once."""
+    """A collection of mistakes without duplicates."""
 
     def __init__(self, found: Iterable[str] = ()) -> None:
         self.found: list[str] = []
         self.note(*found)
 
     def note(self, *mistakes: str) -> None:
-        """Remember mistakes."""
+        """Add mistakes."""
         self.found += [mistake for mistake in dict.fromkeys(mistakes) if mistake not in self.found]
 
     def attempt(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None:
-        """What a function returns; ``None`` when it finds mistakes, which are remembered."""
+        """Return the result of a function. If it raises ``ConfigError``, add its mistakes and return ``None``."""
         try:
             return function(*args, **kwargs)
         except ConfigError as error:
@@ -141,5 +147,5 @@ class Mistakes:
             return None
 
     def settle(self) -> None:
-        """Stop here if there are any."""
+        """Raise a ``ConfigError`` if there are mistakes."""
         gather(self.found)

@@ -1,16 +1,24 @@
-"""The vocabulary of an exchange: what its parts may say to each other, and what they are bound to.
+"""Types that the parts of an exchange pass to each other, and the context that parts are bound to.
 
-A message is the model's payload plus named sections. A server declares the sections that it writes into downloads, and
-the solver reads them; a solver declares those that it writes into uploads, and the server reads them; a view with
-memory tells its other half, at the server, what the client holds from the next round on. A part that declares nothing
-never sees the mechanism.
+An exchange is one download and one upload per client. A message holds the encoded model and named sections. A section
+is an extra value from a part on one side to a part on the other side:
 
     down    server.download(...) -> models, sections    ->    solver.begin(start, sections, memory, steps)
     up      solver.end(carry, info) -> memory, sections ->    server.fold(acc, arrival): arrival.sections
     up      view.revise(...) -> memory, payload         ->    view.follow(memory, payload, ...)
 
-Parts are values that know nothing of networks. Once, before the first round, each is bound to a ``Context``, and
-what is bound may be another object, which holds all that follows from network and clients.
+A server or a solver declares the sections that it writes in its attribute ``sections``. SCAFFOLD's server, for example,
+sends its control variate:
+
+    sections = (Section("control", shape="model"),)
+
+    def download(self, state, assignment):
+        return Download((state["params"],), {"control": state["control"]})
+
+The solver reads ``sections["control"]`` in ``begin``. A part without sections needs nothing from this mechanism.
+
+Parts are values without a network. Before the first round, ``bind`` is called once on each part with a ``Context``. It
+returns the part itself, or another object that holds what follows from the network and the clients.
 """
 
 from collections.abc import Callable, Mapping
@@ -33,23 +41,22 @@ if TYPE_CHECKING:
     from gossamer.core.solver import Solver
 
 Sections = Mapping[str, Any]
-"""What a part says, by section: a number, a model's tensors, or a payload."""
+"""Values of sections by name: a number, a model's tensors, or a payload."""
 
 NONE: Sections = MappingProxyType({})
-"""Nothing."""
+"""No sections."""
 
 
 @dataclass(frozen=True)
 class Section:
-    """Something that travels beside the model.
+    """A named value in a message, in addition to the model.
 
     Args:
-        name: what it is called; no two sections of an exchange have the same name
-        shape: scalar (one number, of the model's type), model (tensors shaped as the trained ones, which the view cuts
-            too)
-            or free (a payload, which whoever reads it must check)
-        codec: what a section shaped as the model goes through; none is dense
-        common: whether all clients of a round get the same, where the server writes it
+        name: the name, unique within an exchange
+        shape: scalar (one number of the model's type), model (tensors with the names and shapes of the trained tensors,
+            sliced by the view) or free (a payload that the reader must check)
+        codec: the codec of a section with shape model; none sends it dense
+        common: whether all clients of a round receive the same value; for sections of a server
     """
 
     name: str
@@ -59,9 +66,13 @@ class Section:
 
 
 class Assignment(NamedTuple):
-    """Which model a client trains: the global one, or that of its owner; and what its loss is multiplied by.
+    """Which model a client trains, and with which loss scale.
 
-    With a scale of 0 there is nothing to train: nothing is sent, and the client counts as done.
+    With a loss scale of 0 there is nothing to train: nothing is sent, and the client counts as done.
+
+    Args:
+        owner: the client whose model is trained; none is the global model
+        loss_scale: the factor of the loss; none is 1
     """
 
     owner: int | None = None
@@ -69,55 +80,69 @@ class Assignment(NamedTuple):
 
 
 GLOBAL = Assignment()
-"""The global model, with the loss as it is."""
+"""The global model, without loss scaling."""
 
 
 class Download(NamedTuple):
-    """What a server sends: one model, or several among which each client chooses by its loss; and sections."""
+    """What a server sends to a client.
+
+    Args:
+        models: one model, or several of which the client trains the one with the smallest loss
+        sections: the values of the server's sections, by name
+    """
 
     models: tuple[Params, ...]
     sections: Sections = NONE
 
 
 class Network(Protocol):
-    """What is trained, as far as parts may ask about it."""
+    """The network and its clients, as parts see them in ``bind``.
+
+    Args:
+        trained: names of the tensors that are trained
+        key: the run's random key
+        device: the device of the model's tensors
+    """
 
     trained: list[str]
     key: Key
     device: torch.device
 
     def outline(self) -> Params:
-        """The tensors that travel, of which only names, shapes, type and device can be relied on."""
+        """Return the tensors that are sent. Only their names, shapes, type and device are meaningful."""
         ...
 
     def initial(self, number: int = 0) -> Params:
-        """The same as the network was built; other numbers give networks that are built from other seeds."""
+        """Return the initial tensors of the network. Other numbers give initializations from other seeds."""
         ...
 
     def widths(self, streams: bool = True) -> Any:
-        """The network's width rule, a ``gossamer.tasks.widths.Widths``."""
+        """Return the network's width rule, a ``gossamer.tasks.widths.Widths``."""
         ...
 
     def check(self, params: Params) -> None:
-        """Refuse tensors with which the network does not work, saying where."""
+        """Raise ``ConfigError`` with the location if the network does not work with these tensors."""
         ...
 
     def memory(self, params: Params, solver: "Solver") -> int:
-        """Bytes that a client with these tensors needs for training."""
+        """Return the bytes of memory that a client needs to train these tensors."""
         ...
 
     @property
     def clients(self) -> int:
-        """How many clients there are."""
+        """The number of clients."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Context:
-    """What a part is bound to: the network, the exchange that it is part of, and who takes part.
+    """What a part is bound to.
 
     Args:
-        models: where a server keeps what it has of each client; changes count once the exchange does
+        network: the network and its clients
+        exchange: the exchange that the part belongs to
+        sampler: the sampler of the method
+        models: the server's state per client; staged changes are committed together with the round
     """
 
     network: Network
@@ -127,63 +152,78 @@ class Context:
 
     @property
     def clients(self) -> int:
-        """How many clients there are."""
+        """The number of clients."""
         return self.network.clients
 
     @property
     def trained(self) -> tuple[str, ...]:
-        """The names of what is trained; other tensors that travel are statistics."""
+        """The names of the trained tensors. Other tensors that are sent are running statistics."""
         return tuple(self.network.trained)
 
     def shared_key(self, seed: int | None) -> Key:
-        """By what all clients draw alike: a seed of a part's own, or the run's key."""
+        """Return the key for draws that all clients share: of a part's own seed, or the run's key."""
         return self.network.key if seed is None else make_key(seed)
 
 
 class LocalTrainingInfo(Protocol):
-    """What a client knows when its training is over, and what it can find out; what that costs is counted."""
+    """Results of a client's local training, for ``Solver.end`` and ``ViewMemory.revise``.
+
+    The methods compute their result when called. Their FLOPs are counted as work of the client.
+    """
 
     @property
     def start(self) -> Params:
-        """The tensors that it received, zero where it holds nothing."""
+        """The received tensors, zero where the client holds no entry."""
         ...
 
     @property
     def weights(self) -> Params:
-        """Its tensors after training, zero where it holds nothing."""
+        """The tensors after training, zero where the client holds no entry."""
         ...
 
     @property
     def carry(self) -> State:
-        """What the solver's last step carried."""
+        """The solver's carry after the last step."""
         ...
 
     def loss(self) -> float:
-        """The mean loss of its training samples at the model that it received."""
+        """Return the mean loss of the received model on the client's training samples."""
         ...
 
     def accuracy(self, params: Params) -> float:
-        """The share of its training samples that a network with these tensors gets right."""
+        """Return the accuracy of a network with these tensors on the client's training samples."""
         ...
 
     def gradient(self) -> Params:
-        """The gradient of all entries, held or not, on one batch of its samples, after training."""
+        """Return the gradient after training on one batch, for all entries of the model, held or not."""
         ...
 
     def start_gradient(self) -> Params:
-        """The gradient of the mean loss of all its samples, at the model that it received."""
+        """Return the gradient of the received model's mean loss over all training samples of the client."""
         ...
 
 
 @dataclass(frozen=True, eq=False)
 class Arrival:
-    """One client's change on the part that it holds, still in its message, and how many samples it was trained on.
+    """One client's update, still encoded.
 
-    ``add(vector, weight)`` adds ``weight`` times the change, laid out by ``layout``, to a vector: a codec can do that
-    in one pass. Whoever needs the change itself asks for it. ``code()`` is the message as a vector of which means make
-    sense, and ``restore(mean)`` the change behind such a mean. ``batches`` are those of one pass over the samples.
-    ``sections`` are what the client's solver says, ``model`` is what its change is a change of, ``owner`` whose model
-    that is where it is not the global one, ``choice`` which of several models it is, and ``version`` which version.
+    The server decodes it with ``change`` or ``vector``, or adds it to a sum with ``add``, which many codecs do in one
+    pass.
+
+    Args:
+        client: the client's number
+        part: the entries of the model that the client holds
+        layout: names and shapes of the tensors behind the vector of the update
+        samples: the number of training samples
+        add: ``add(vector, weight)`` adds ``weight`` times the update to a vector, in place
+        sections: the values of the solver's sections, by name
+        model: the model that the client received, of which the update is a change
+        owner: the client whose model it is; none is the global model
+        choice: which of several models the client trained
+        version: the version of the model
+        batches: the number of batches in one epoch
+        to_sum: ``to_sum()`` returns the update as a vector that can be averaged, see ``Summing``
+        from_sum: ``from_sum(mean)`` decodes a mean of such vectors
     """
 
     client: int
@@ -202,7 +242,7 @@ class Arrival:
 
     @classmethod
     def of(cls, client: int, part: Part, change: Params, samples: float, sections: Sections | None = None) -> "Arrival":
-        """An arrival of which the change is known."""
+        """Return an arrival for a given change, for example in tests."""
         layout = Layout.of(change)
         return cls.laid(client, part, layout, layout.flatten(change), samples, sections)
 
@@ -210,36 +250,36 @@ class Arrival:
     def laid(
         cls, client: int, part: Part, layout: Layout, vector: Tensor, samples: float, sections: Sections | None = None
     ) -> "Arrival":
-        """An arrival of which the change is known as a vector."""
+        """Return an arrival for a change that is given as a vector."""
 
-        def add(acc: Tensor, times: float) -> None:
-            acc.add_(vector * times)
+        def add(acc: Tensor, weight: float) -> None:
+            acc.add_(vector * weight)
 
         return cls(client, part, layout, samples, add, sections or {})
 
     def vector(self, device: torch.device) -> Tensor:
-        """The change, decoded, laid out by ``layout``."""
+        """Return the decoded update as a vector."""
         vector = torch.zeros(self.layout.size, dtype=self.layout.dtype, device=device)
         self.add(vector, 1.0)
         return vector
 
     def change(self, device: torch.device) -> Params:
-        """The change, decoded."""
+        """Return the decoded update as tensors."""
         return self.layout.unflatten(self.vector(device))
 
 
 class Outcome(NamedTuple):
-    """What came of one client in one exchange.
+    """The result of one client in one exchange.
 
     Args:
-        client: who
-        exchange: which exchange of the round
-        version: the version of the model that the client was sent
-        folded: whether its message was folded in
-        sections: the numbers that its message said beside the model, where it was folded in
-        reason: why not, where the client failed or its message was refused; nothing where that was lost on its way
-        cause: the error behind that
-        injected: whether the failure was asked for
+        client: the client's number
+        exchange: the number of the exchange in the round
+        version: the version of the model that the client received
+        folded: whether its upload was folded into the aggregate
+        sections: the scalar sections of its upload, if it was folded
+        reason: why the client failed or its upload was refused; empty if the upload was lost on the link
+        cause: the exception behind the reason
+        injected: whether the failure was injected on purpose
     """
 
     client: int

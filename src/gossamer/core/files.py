@@ -1,4 +1,4 @@
-"""Bytes on the disk, such that a crash, a full disk or a flipped bit never passes for something that was finished."""
+"""Atomic and checked file access: a crash, a full disk or a flipped bit is never taken for a finished file."""
 
 import errno
 import fcntl
@@ -9,15 +9,16 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from gossamer.core.errors import RunError
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 def write(path: Path, data: bytes) -> None:
-    """Write aside, sync, rename: the file is there whole or not at all."""
+    """Write a file atomically: write a temporary file, sync it, and rename it."""
     aside = path.with_name(f".{path.name}.part")
     try:
         with aside.open("wb") as file:
@@ -30,7 +31,7 @@ def write(path: Path, data: bytes) -> None:
 
 
 def append(path: Path, data: bytes) -> None:
-    """Add to the end of a file and sync it."""
+    """Append to a file, and sync it."""
     with path.open("ab") as file:
         file.write(data)
         file.flush()
@@ -38,14 +39,14 @@ def append(path: Path, data: bytes) -> None:
 
 
 def rename(aside: Path, final: Path) -> None:
-    """Give a finished folder its name, durably."""
+    """Rename a finished folder, durably."""
     sync_folder(aside)
     aside.rename(final)
     sync_folder(final.parent)
 
 
 def sync_folder(path: Path) -> None:
-    """Make the names in a folder durable."""
+    """Sync the directory entries of a folder."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -54,18 +55,18 @@ def sync_folder(path: Path) -> None:
 
 
 def digest(path: Path) -> str:
-    """SHA-256 of a file."""
+    """Return the SHA-256 of a file in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def to_json(value: Mapping[str, Any]) -> bytes:
-    """JSON that carries its own digest, so that ``from_json`` notices when it was altered."""
+    """Return JSON with a digest of its content, which ``from_json`` checks."""
     return json.dumps({**value, "digest": _json_digest(value)}, indent=1).encode() + b"\n"
 
 
 def from_json(path: Path) -> dict[str, Any]:
-    """What ``to_json`` wrote; a ``ValueError`` if it is not that any more."""
+    """Read a file from ``to_json``. Raise ``ValueError`` if it was altered."""
     value: dict[str, Any] = json.loads(path.read_text())
     if not isinstance(value, dict) or value.pop("digest", None) != _json_digest(value):
         raise ValueError("it was altered since it was written")
@@ -76,28 +77,28 @@ def _json_digest(value: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(value).encode()).hexdigest()
 
 
-def to_tensors(flat: Mapping[str, Tensor], about: dict[str, str] | None = None) -> bytes:
-    """Tensors as a safetensors file: no pickle, and the same bytes for the same tensors."""
+def to_tensors(flat: Mapping[str, "Tensor"], about: dict[str, str] | None = None) -> bytes:
+    """Return tensors in the safetensors format: no pickle, and equal bytes for equal tensors."""
     from safetensors.torch import save
 
-    apart: dict[str, Tensor] = {}
+    separate: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in sorted(flat.items()):
         plain = tensor.detach().cpu().contiguous()
-        place = plain.untyped_storage().data_ptr()
-        apart[name] = plain.clone() if place in seen else plain  # safetensors refuses tensors that share memory
-        seen.add(place)
-    data: bytes = save(apart, metadata=about)
+        address = plain.untyped_storage().data_ptr()
+        separate[name] = plain.clone() if address in seen else plain  # safetensors refuses tensors that share memory
+        seen.add(address)
+    data: bytes = save(separate, metadata=about)
     return data
 
 
-def from_tensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file; a ``ValueError`` if it is none."""
+def from_tensors(path: Path) -> dict[str, "Tensor"]:
+    """Read the tensors of a safetensors file. Raise ``ValueError`` if it is not one."""
     return tensors_of(path.read_bytes())
 
 
-def tensors_of(data: bytes) -> dict[str, Tensor]:
-    """What ``to_tensors`` made bytes of; a ``ValueError`` if it is not that."""
+def tensors_of(data: bytes) -> dict[str, "Tensor"]:
+    """Return the tensors in bytes from ``to_tensors``. Raise ``ValueError`` if the format is wrong."""
     from safetensors import SafetensorError
     from safetensors.torch import load
 
@@ -109,12 +110,12 @@ def tensors_of(data: bytes) -> dict[str, Tensor]:
 
 
 def sealed(data: bytes) -> bytes:
-    """Bytes behind their own digest, so that ``unsealed`` notices when they were altered."""
+    """Return bytes with their digest in front, which ``unsealed`` checks."""
     return hashlib.sha256(data).digest() + data
 
 
 def unsealed(data: bytes) -> bytes:
-    """What ``sealed`` sealed; a ``ValueError`` if it is not that any more."""
+    """Return the bytes that were passed to ``sealed``. Raise ``ValueError`` if they were altered."""
     size = hashlib.sha256().digest_size
     if hashlib.sha256(data[size:]).digest() != data[:size]:
         raise ValueError("it was altered since it was written")
@@ -122,7 +123,7 @@ def unsealed(data: bytes) -> bytes:
 
 
 def take_lock(path: Path, wait: float = 0.5) -> int:
-    """Lock a file for this process until the handle is closed or the process ends, however it ends."""
+    """Lock a file for this process until the handle is closed or the process ends. Return the handle."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     until = time.monotonic() + wait
     while True:
@@ -138,7 +139,7 @@ def take_lock(path: Path, wait: float = 0.5) -> int:
 
 @contextmanager
 def told(consequence: str) -> Iterator[None]:
-    """Turn what the disk refuses into words, with what that means for the user."""
+    """Turn an ``OSError`` into a ``RunError`` that states the consequence for the user."""
     try:
         yield
     except OSError as error:

@@ -1,13 +1,15 @@
-"""Which entries of a vector are meant: a bitmap, or coded gaps where these are shorter. The names tell which it is.
+"""Encode a mask over a vector: as a bitmap, or as Golomb-Rice coded gaps where they are shorter.
 
-    bitmap        one bit an entry
-    quotients     how far it is from one marked entry to the next, as multiples of 2**shift: so many zeros, then a one
-    remainders    a byte whose lower seven bits are ``shift``, then the rest of each gap in ``shift`` bits
+The names of the arrays determine the form:
 
-Gaps are coded if there are few marked entries, and if nearly all are marked, then the gaps between those that are not:
-the top bit of the first byte of the remainders says so. This is the code of Golomb and Rice with its two halves kept
-apart, so that all gaps are written and read at once. The shift is the best one for the gaps at hand. Entries marked at
-random take at most 5 % and three bytes more than they must: the logarithm of the number of ways to mark as many.
+    bitmap        one bit per entry
+    quotients     each gap between marked entries divided by 2**shift, in unary: that number of zeros, then a one
+    remainders    one byte whose lower seven bits are ``shift``, then the remainder of each gap in ``shift`` bits
+
+For sparse masks, the gaps between marked entries are coded. For dense masks, the gaps between unmarked entries are
+coded, and the top bit of the first byte of the remainders is set. Quotients and remainders are separate arrays, so all
+gaps are encoded and decoded at once. The encoder chooses the shift with the shortest code. For a random mask, the code
+is at most 5 % and three bytes longer than the entropy, the logarithm of the number of masks of that density.
 """
 
 import torch
@@ -18,11 +20,11 @@ from gossamer.core.errors import PayloadError
 from gossamer.core.types import Payload, true_at
 from gossamer.core.wire import expect
 
-INVERTED = 0x80  # added to the shift when the gaps are those between entries that are not marked
+INVERTED = 0x80  # added to the shift if the gaps are those between unmarked entries
 
 
 def pack(mask: Tensor) -> Payload:
-    """The marks of a vector, in the shorter form.
+    """Encode a mask in the shorter form.
 
     >>> {name: len(packed) for name, packed in pack(torch.arange(800) == 500).items()}
     {'quotients': 1, 'remainders': 2}
@@ -39,29 +41,29 @@ def pack(mask: Tensor) -> Payload:
 
 
 def unpack(payload: Payload, count: int) -> Tensor:
-    """The marks of a vector of ``count`` entries."""
+    """Decode a mask over ``count`` entries. Raise ``PayloadError`` for a payload that ``pack`` never makes."""
     if "bitmap" in payload:
         return expect_bits(payload, "bitmap", count)
     quotients, remainders = (_any_bytes(payload, name) for name in ("quotients", "remainders"))
     if not 0 < len(remainders) < _bytes(count) - len(quotients):
-        raise PayloadError(f"'remainders' has {len(remainders):,} bytes, which is none or no less than a bitmap takes")
+        raise PayloadError(f"'remainders' has {len(remainders):,} bytes: expected at least 1, and fewer than a bitmap")
     inverted, shift = divmod(int(remainders[0]), INVERTED)
     gaps = _quotients(quotients, count) << _checked(shift, count)
     digits = expect_bits({"remainders": remainders[1:]}, "remainders", len(gaps) * shift)
-    for place, column in enumerate(digits.view(len(gaps), shift).unbind(1)):
-        gaps += numbers(column, torch.int64) << place
+    for bit, column in enumerate(digits.view(len(gaps), shift).unbind(1)):
+        gaps += numbers(column, torch.int64) << bit
     mask = torch.zeros(count, dtype=torch.bool, device=gaps.device)
-    mask[_places(gaps, count)] = True
+    mask[_indices(gaps, count)] = True
     return ~mask if inverted else mask
 
 
 def spread(values: Tensor, mask: Tensor) -> Tensor:
-    """A vector with the values at the marked entries, in order, and zero elsewhere."""
+    """Return a vector with the values at the marked entries, in order, and zeros elsewhere."""
     return values.new_zeros(len(mask)).masked_scatter_(mask, values)
 
 
 def marked(mask: Tensor) -> int:
-    """How many entries are marked."""
+    """Return the number of marked entries."""
     return int(torch.count_nonzero(mask))
 
 
@@ -70,12 +72,12 @@ def _bytes(bits: int) -> int:
 
 
 def _shift(gaps: Tensor) -> int:
-    """The shift with which the gaps take the fewest bits."""
+    """Return the shift with the shortest code."""
 
     def cost(shift: int) -> int:
         return len(gaps) * shift + int((gaps >> shift).sum())
 
-    # Once 2**shift is above the mean gap, the quotients sum to less than one a gap: one bit more cannot save as much.
+    # If 2**shift exceeds the mean gap, the quotients sum to less than one per gap: a larger shift cannot save more.
     best = (cost(0) // max(1, len(gaps))).bit_length()
     while best > 0 and cost(best - 1) <= cost(best):
         best -= 1
@@ -83,7 +85,7 @@ def _shift(gaps: Tensor) -> int:
 
 
 def _unary(lengths: Tensor) -> Tensor:
-    """For each length a one with zeros before it, that long in all."""
+    """Return a unary code word for each length: zeros, then a one, ``length`` bits in total."""
     ends = lengths.cumsum(0)
     flags = torch.zeros(int(ends[-1]) if len(ends) else 0, dtype=torch.bool, device=lengths.device)
     flags[ends - 1] = True
@@ -91,21 +93,21 @@ def _unary(lengths: Tensor) -> Tensor:
 
 
 def _digits(numbers: Tensor, width: int) -> Tensor:
-    """The lowest binary digits of each number, lowest first."""
-    places = torch.arange(width, device=numbers.device)
-    return (numbers.view(-1, 1) >> places & 1).view(-1).bool()
+    """Return the lowest ``width`` bits of each number, lowest first."""
+    shifts = torch.arange(width, device=numbers.device)
+    return (numbers.view(-1, 1) >> shifts & 1).view(-1).bool()
 
 
 def _any_bytes(payload: Payload, name: str) -> Tensor:
     if name not in payload:
         found = ", ".join(map(repr, sorted(payload))) or "an empty payload"
-        raise PayloadError(f"expected positions, 'bitmap' or 'quotients' and 'remainders', got {found}")
+        raise PayloadError(f"expected a mask as 'bitmap', or as 'quotients' and 'remainders', got {found}")
     return expect(payload, name, torch.uint8, payload[name].numel())
 
 
 def _quotients(packed: Tensor, count: int) -> Tensor:
     if len(packed) and int(packed[-1]) == 0:
-        raise PayloadError("'quotients' ends in a byte without a one")
+        raise PayloadError("'quotients' must not end in a zero byte")
     ends = true_at(unbits(packed, 8 * len(packed)))
     if 2 * len(ends) > count:
         raise PayloadError(f"'quotients' has {len(ends):,} gaps, more than half of {count:,} entries")
@@ -114,14 +116,14 @@ def _quotients(packed: Tensor, count: int) -> Tensor:
 
 def _checked(shift: int, count: int) -> int:
     if shift > count.bit_length():
-        raise PayloadError(f"'remainders' has {shift} bits a gap, more than {count:,} entries take")
+        raise PayloadError(f"'remainders' has {shift} bits per gap, more than {count:,} entries need")
     return shift
 
 
-def _places(gaps: Tensor, count: int) -> Tensor:
-    """Where the gaps lead; each is looked at before they are summed, lest the sum overflow."""
+def _indices(gaps: Tensor, count: int) -> Tensor:
+    """Return the indices of the marked entries. Each gap is checked before the sum, which could overflow."""
     within = not len(gaps) or int(gaps.max()) < count
-    places = (gaps + 1).cumsum(0) - 1
-    if not within or (len(gaps) and int(places[-1]) >= count):
-        raise PayloadError(f"the gaps lead past the last of {count:,} entries")
-    return places
+    indices = (gaps + 1).cumsum(0) - 1
+    if not within or (len(gaps) and int(indices[-1]) >= count):
+        raise PayloadError(f"the gaps exceed the {count:,} entries")
+    return indices

@@ -1,4 +1,4 @@
-"""Whether something is a part: of the right kind, made, and with the members that its kind has now."""
+"""Check that a value is a part of the right kind, with the members that its kind requires."""
 
 import inspect
 from collections.abc import Iterator
@@ -50,7 +50,7 @@ OLD: dict[str, dict[str, str]] = {
         "model": "download(state, assignment)",
     },
 }
-"""Members of parts as version 0.1 had them, and what does their work now."""
+"""Members of parts in version 0.1, and their replacements."""
 
 BASES = {
     "encode_with": "CodecMemory",
@@ -58,39 +58,39 @@ BASES = {
     "surrogate": "StraightThrough",
     "measure": "MeasuredServer",
 }
-"""Members that are called only where a part extends the base that has them."""
+"""Members that are called only if the part extends the base class that defines them."""
 
 
 def check_part(part: object, kind: type, name: str) -> None:
-    """Refuse a part that is none, or that has the interface of version 0.1."""
+    """Raise ``ConfigError`` for a value that is not a part of this kind, or has the interface of version 0.1."""
     if isinstance(part, type):
         raise ConfigError(f"{name}: {part.__name__} is a class: write {part.__name__}()")
     old = OLD.get(kind.__name__, {})
     if not isinstance(part, kind):
         other = next((base.__name__ for base in type(part).__mro__ if base.__name__ in KINDS), None)
-        told = f", which is a {other}" if other else _told(old, (member for member in old if hasattr(part, member)))
-        raise ConfigError(f"{name} must be a gossamer {kind.__name__}, got {type(part).__name__}{told}")
+        hint = f", which is a {other}" if other else _renamed(old, (member for member in old if hasattr(part, member)))
+        raise ConfigError(f"{name} must be a gossamer {kind.__name__}, got {type(part).__name__}{hint}")
     own = dict(_own(part))
     known = {member for base in _library(part) for member in vars(base)}
-    if told := _told(old, (member for member in old if member in own and member not in known)):
-        raise ConfigError(f"{name} {type(part).__name__}{told}")
+    if renamed := _renamed(old, (member for member in old if member in own and member not in known)):
+        raise ConfigError(f"{name} {type(part).__name__}{renamed}")
     mistakes = [*_bases(part, own), *_signatures(part, own)]
     if mistakes:
         raise ConfigError(*(f"{name} {type(part).__name__}: {mistake}" for mistake in mistakes))
 
 
-def _told(old: dict[str, str], members: Iterator[str]) -> str:
+def _renamed(old: dict[str, str], members: Iterator[str]) -> str:
     found = [f"{member} is now {old[member]}" for member in members]
     return f": it has the interface of version 0.1: {'; '.join(found)}" if found else ""
 
 
 def _library(part: object) -> list[type]:
-    """The classes of the library that a part is made of."""
+    """Return the base classes of a part that belong to the library."""
     return [base for base in type(part).__mro__ if base.__module__.partition(".")[0] == "gossamer"]
 
 
 def _own(part: object) -> Iterator[tuple[str, Any]]:
-    """Public members that classes outside of the library define."""
+    """Yield the public members that classes outside of the library define."""
     library = _library(part)
     for base in reversed(type(part).__mro__):
         if base not in library and base is not object:
@@ -98,15 +98,15 @@ def _own(part: object) -> Iterator[tuple[str, Any]]:
 
 
 def _bases(part: object, own: dict[str, Any]) -> Iterator[str]:
-    """Members that nobody would call."""
+    """Yield a message for each member that is never called because its base class is missing."""
     names = {base.__name__ for base in type(part).__mro__}
     for member, base in BASES.items():
         if member in own and base not in names and not any(hasattr(each, member) for each in _library(part)):
-            yield f"{member} is called only where a part extends {base}: add that base"
+            yield f"{member} is called only if the class extends {base}: add this base class"
 
 
 def _signatures(part: object, own: dict[str, Any]) -> Iterator[str]:
-    """Members that do not take what they are called with."""
+    """Yield a message for each method whose parameters do not match those of the base class."""
     for member, value in own.items():
         base = next((vars(each)[member] for each in _library(part) if member in vars(each)), None)
         if not (inspect.isfunction(value) and inspect.isfunction(base)):
@@ -118,4 +118,4 @@ def _signatures(part: object, own: dict[str, Any]) -> Iterator[str]:
             inspect.signature(value).bind(*wanted)
         except TypeError:
             called, takes = (", ".join([*inspect.signature(f).parameters][1:]) for f in (base, value))
-            yield f"{member} is called with ({called}), and takes ({takes})"
+            yield f"{member} is called with ({called}), but takes ({takes})"

@@ -1,4 +1,4 @@
-"""What is handed from one half of an exchange to the other: messages, jobs, and what came of them."""
+"""Values that the two sides of an exchange work with: messages, jobs, and results of local training."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
@@ -14,7 +14,12 @@ from gossamer.core.wire import Frame
 
 
 class Outgoing(NamedTuple):
-    """A message on its way, and its bytes by kind."""
+    """A message to send.
+
+    Args:
+        data: the message
+        kinds: its number of bytes by part and section
+    """
 
     data: Frame
     kinds: dict[str, int]
@@ -24,7 +29,15 @@ SILENT = Outgoing(Frame(b""), {})
 
 
 class Broadcast(NamedTuple):
-    """What is common to the messages of a round, once it was read: whoever gets it again need not check it again."""
+    """The decoded common piece of a round's downloads. Clients in the same process decode it once.
+
+    Args:
+        key: the key of the exchange
+        common: the bytes of the piece
+        checksum: the checksum of the bytes
+        models: the decoded models
+        sections: the values of the common sections
+    """
 
     key: Key
     common: bytes
@@ -33,18 +46,34 @@ class Broadcast(NamedTuple):
     sections: Sections
 
     def fits(self, frame: Frame, key: Key) -> bool:
-        """Whether a message of the exchange with this key has the same common piece."""
+        """Return whether a message of the exchange with this key has the same common piece."""
         return self.key == key and self.common == frame.common
 
 
 class Job(NamedTuple):
-    """What one client is to do in one exchange; ``key`` is its own.
+    """The local training of one client in one exchange.
 
-    ``models`` are those that came down, ``sent`` is the part of them that did. Once one is chosen, ``start`` is what
-    the client holds of it, ``part`` which part that is, and ``layout`` how it lies in a vector. ``labels`` has 1 for
-    each label that the client has a sample of, where that matters; ``samples`` are the numbers of its own; ``scale`` is
-    what its loss is multiplied by, where the server says so; ``codec_key`` is what its change is encoded by;
-    ``spent`` are the operations that choosing took.
+    The fields ``choice``, ``part``, ``start`` and ``layout`` are set when the client has chosen one of the models.
+
+    Args:
+        clock: the round and the client
+        key: the client's random key
+        codec_key: the random key of the uplink codec
+        state: the client state
+        models: the received models
+        sent: the part of the model that was received
+        sections: the values of the server's sections
+        owner: the client whose model is trained; none is the global model
+        scale: the factor of the loss; none is 1
+        version: the version of the model
+        broadcast: the common piece of the download, decoded
+        choice: the number of the chosen model
+        part: the entries that the client holds
+        start: the tensors that the client starts from
+        layout: names and shapes of the tensors behind the vector of the update
+        labels: 1 for each label with a local sample, where the exchange needs it
+        samples: the indices of the client's samples
+        spent: the FLOPs of the choice
     """
 
     clock: Clock
@@ -68,7 +97,15 @@ class Job(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """What came of a job: the change of every tensor that travels, what the last step carried, and how it went."""
+    """The result of local training.
+
+    Args:
+        change: the change of every tensor that is sent
+        carry: the solver's carry after the last step
+        loss: the mean training loss
+        flops: the FLOPs
+        samples: the number of training samples
+    """
 
     change: Params
     carry: State
@@ -80,7 +117,10 @@ class Trained(NamedTuple):
 def each(
     apply: Callable[..., Params], model: Mapping[str, Any], nest: Mapping[str, Any], *others: Mapping[str, Any]
 ) -> State:
-    """A function of a model's tensors, applied wherever a nest has such: tensors that are called as the model's."""
+    """Apply a function of a model's tensors to every dictionary in a nest that has names of the model's tensors.
+
+    Other tensors are taken from the last of ``others``, or kept.
+    """
     if nest and nest.keys() <= model.keys() and all(isinstance(value, Tensor) for value in nest.values()):
         return apply(nest, *others)
     return {
@@ -92,15 +132,15 @@ def each(
 
 
 def own_key(key: Key, clock: Clock) -> Key:
-    """A client's own key, of that of the exchange."""
+    """Return the client's key, given the key of the exchange."""
     return fold(key, "client", clock.client)
 
 
 def moved(arrays: Payload, device: torch.device) -> Payload:
-    """Arrays on another device."""
+    """Return the arrays on another device."""
     return {name: array.to(device) for name, array in arrays.items()}
 
 
 def model_keys(down: Key, models: int) -> list[Key]:
-    """The keys of the models that go down."""
+    """Return the downlink keys of several models, given that of the first."""
     return [fold(down, "model", number) if number else down for number in range(models)]

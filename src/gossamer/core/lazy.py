@@ -1,7 +1,7 @@
-"""Packages whose names are imported when they are first used (PEP 562).
+"""Lazy imports: the public names of a package are imported on first use (PEP 562).
 
 A package lists its public names once, as imports below ``if TYPE_CHECKING:``, where type checkers and editors read
-them. ``attach`` reads the same lines at run time and imports a module when one of its names is asked for. So
+them. ``attach`` reads the same lines at run time, and imports a module on first access to one of its names. So
 ``import gossamer`` does not import torch, and importing one view does not import the others.
 """
 
@@ -18,15 +18,15 @@ Attached = tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]
 
 
 class Registry(Mapping[str, T], Generic[T]):
-    """A mapping from names to objects that are imported when they are looked up.
+    """A mapping from names to objects that are imported on lookup.
 
     Args:
-        package: the package whose modules hold the objects.
-        where: for each name ``"module.attribute"``, within the package.
+        package: the package whose modules define the objects
+        where: ``"module.attribute"`` within the package, for each name
     """
 
     def __init__(self, package: str, where: Mapping[str, str]) -> None:
-        self.where = {name: _place(package, path) for name, path in where.items()}
+        self.where = {name: _located(package, path) for name, path in where.items()}
 
     def __getitem__(self, name: str) -> T:
         module, attribute = self.where[name]
@@ -40,11 +40,11 @@ class Registry(Mapping[str, T], Generic[T]):
 
 
 def attach(package: str, *registries: Registry[Any]) -> Attached:
-    """``__getattr__``, ``__dir__`` and ``__all__`` of a package, from its imports below ``if TYPE_CHECKING:``.
+    """Return ``__getattr__``, ``__dir__`` and ``__all__`` of a package, from its imports below ``if TYPE_CHECKING:``.
 
     Args:
-        package: the package's ``__name__``.
-        registries: registries of the package, whose objects are public names too.
+        package: the package's ``__name__``
+        registries: registries of the package, whose objects are public names too
     """
     found = _listed(package)
     for registry in registries:
@@ -63,13 +63,13 @@ def attach(package: str, *registries: Registry[Any]) -> Attached:
     return get, lambda: sorted({*vars(sys.modules[package]), *public}), public
 
 
-def _place(package: str, path: str) -> tuple[str, str]:
+def _located(package: str, path: str) -> tuple[str, str]:
     module, _, attribute = path.rpartition(".")
     return f"{package}.{module}", attribute
 
 
 def _listed(package: str) -> dict[str, tuple[str, str]]:
-    """For each name listed in the source of a package its module and what it is called there."""
+    """Return the module and the attribute of each name that a package lists in its source."""
     source = Path(cast(str, sys.modules[package].__file__)).read_text(encoding="utf-8")
     blocks = [node for node in ast.parse(source).body if isinstance(node, ast.If) and _checking(node.test)]
     found: dict[str, tuple[str, str]] = {}

@@ -1,8 +1,17 @@
-"""A method is a list of exchanges, and an exchange is a view, a solver, a codec and a server.
+"""A federated method: a sequence of exchanges, each with a view, a solver, a codec and a server.
 
-Both are values: they print, compare and pickle. They know nothing of engines and networks. ``method.bind(network)``
-works out, once, all that follows from a network and its clients; what comes of it is in ``gossamer.core.bound``,
-where the parts meet.
+    view      which entries of the model a client holds
+    solver    how the client trains
+    codec     how the update is compressed on the uplink, and ``down`` on the downlink
+    server    how updates are aggregated
+
+FedAvg has one exchange. ``compose`` builds a method with one exchange and default parts:
+
+    method = gossamer.compose(Full(), SGD(lr=0.1), TopK(share=0.03), Mean())
+
+Methods and exchanges are values: they print, compare and pickle. They contain no network and no engine. Engines call
+``method.bind(network)`` once. The resulting ``BoundMethod`` (``gossamer.core.binding``) holds a ``BoundExchange``
+(``gossamer.core.bound``) for each exchange, which defines the order of calls to the parts.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -26,18 +35,17 @@ SENDS = ("change", "model", "sections", "nothing")
 
 @dataclass(frozen=True)
 class Exchange:
-    """What goes between the server and the clients of a round, once down and once up.
+    """One download and one upload per client of the cohort.
 
     Args:
         view: which entries of the model a client holds
-        solver: how it trains them
-        codec: what crosses the uplink
-        server: what happens to arrivals
-        down: what crosses the downlink
-        send: what a client sends: its change, what it holds (its model), only sections, or nothing (it then goes on
-            from
-            its own model)
-        labels: all, or own: a client's scores of labels that it has no sample of are 0, and these rows do not count
+        solver: how a client trains
+        codec: compression on the uplink
+        server: aggregation of the updates
+        down: compression on the downlink
+        send: what a client uploads: change (its update), model (its weights), sections (no model) or nothing (it
+            continues from its own model)
+        labels: all, or own: logits of labels without a local sample are 0, and their rows are not aggregated
     """
 
     view: View
@@ -57,20 +65,22 @@ class Exchange:
         )
 
     def describe(self) -> dict[str, str]:
-        """Each part as text."""
+        """Return each part as text."""
         return {part.name: repr(getattr(self, part.name)) for part in fields(self)}
 
 
 @dataclass(frozen=True)
 class Method:
-    """A federated method, whole: the exchanges of a round, of which the last is the one that clients remember.
+    """A complete federated method.
+
+    Clients train in the last exchange of a round. Only its parts may have client state.
 
     Args:
         exchanges: the exchanges of a round, in order; all share one server state
-        sampler: who takes part in a round
-        form: what is held: the network's tensors, or something that they follow from
-        pooled: all samples at one client, as if there were no federation: the upper reference
-        tune: how a client trains the global model once more, on its own samples, before it deploys it; none: not at all
+        sampler: which clients take part in a round
+        parametrization: what is trained and sent: the network's tensors, or tensors from which they are computed
+        pooled: put all samples on one client, as in centralized training
+        tune: the solver with which a client fine-tunes the global model before it deploys it; none: no fine-tuning
     """
 
     exchanges: tuple[Exchange, ...]
@@ -82,16 +92,16 @@ class Method:
     def __post_init__(self) -> None:
         if not (isinstance(self.exchanges, tuple) and all(isinstance(each, Exchange) for each in self.exchanges)):
             raise ConfigError(
-                "Method has a tuple of exchanges: write compose(view, solver, codec, server, ...) for one"
+                "Method.exchanges must be a tuple of Exchange: write compose(view, solver, codec, server, ...) for one"
             )
-        require((len(self.exchanges) > 0, "a Method needs one exchange at least"))
+        require((len(self.exchanges) > 0, "Method.exchanges must have at least one exchange"))
         check_part(self.sampler, Sampler, "sampler")
         if self.tune is not None:
             require(*_tuning_rules(self, self.tune))
 
     @property
     def training(self) -> Exchange:
-        """The last exchange of a round, in which clients train; they may remember things of it."""
+        """The last exchange of a round, in which clients train."""
         return self.exchanges[-1]
 
     @property
@@ -116,19 +126,19 @@ class Method:
 
     @property
     def shared(self) -> bool:
-        """Whether anything is learned together, or each client has only its own model."""
+        """Whether clients train a common model. If not, each trains its own model without communication."""
         return self.training.send != "nothing"
 
     def describe(self) -> dict[str, str]:
-        """Each part as text, those of the last exchange first: what a run folder records."""
+        """Return each part as text, starting with those of the last exchange. Run folders record it."""
         parts = [part.name for part in fields(self) if part.name != "exchanges"]
-        told = {name: repr(getattr(self, name)) for name in parts if getattr(self, name) is not None}
+        own = {name: repr(getattr(self, name)) for name in parts if getattr(self, name) is not None}
         before, weights = self.exchanges[:-1], self.sampler.weights
         drawn = {"sampler": f"{self.sampler!r}, weights={weights}"} if weights else {}
-        return {**self.training.describe(), **told, **drawn, **({"before": repr(before)} if before else {})}
+        return {**self.training.describe(), **own, **drawn, **({"before": repr(before)} if before else {})}
 
     def with_parts(self, **parts: Any) -> "Method":
-        """The same method with other parts, of its own or of its last exchange."""
+        """Return a copy with some parts replaced: fields of the method or of its last exchange."""
         own = {part.name for part in fields(self)}
         inside = {name: part for name, part in parts.items() if name not in own}
         outside = {name: part for name, part in parts.items() if name in own}
@@ -137,14 +147,14 @@ class Method:
         return replace(self, **outside)
 
     def bind(self, network: Network) -> "BoundMethod":
-        """The method for this network: with all that follows from it and its clients. Whoever runs a method does it."""
-        from gossamer.core.binding import BoundMethod  # which needs this class itself
+        """Return the method for one network and its clients. Engines call it once, before the first round."""
+        from gossamer.core.binding import BoundMethod  # imported here: it imports this module
 
         return BoundMethod(self, network)
 
 
 def _tuning_rules(method: Method, tune: Solver) -> list[tuple[bool, str]]:
-    """What must hold where clients tune the global model, and what to say where it does not."""
+    """Return the conditions for ``Method.tune``, each with the message if it does not hold."""
     about = Setting("Method", "tune")
     return [
         (
@@ -154,10 +164,10 @@ def _tuning_rules(method: Method, tune: Solver) -> list[tuple[bool, str]]:
         (method.view.whole, Mistake("needs clients that hold the whole model: use Full()", about)),
         (
             method.parametrization == Weights(),
-            Mistake("needs clients that hold the network's own tensors: use Weights()", about),
+            Mistake("needs the network's own tensors as parameters: use Weights()", about),
         ),
         (
             not isinstance(tune, SolverMemory),
-            Mistake(f": {type(tune).__name__} trains two models, and one is to be tuned: use SGD, say", about),
+            Mistake(f"must be a solver without client state, got {type(tune).__name__}: use SGD, for example", about),
         ),
     ]

@@ -1,4 +1,9 @@
-"""What a form is, and the one that is nothing special."""
+"""Parametrization interface: which tensors are trained and sent, and how the network's tensors follow from them.
+
+Server and clients hold tensors with the names and shapes of the network's tensors. With ``Weights``, they are the
+network's tensors themselves. With another parametrization they can be, for example, scores of masks over frozen
+weights: a client trains the scores, and the network gets masked weights.
+"""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,49 +15,52 @@ from gossamer.core.types import Params, State
 
 
 class Parametrization(Protocol):
-    """Between what is held and the network's tensors, which have the same names and shapes."""
+    """A map from the held tensors, which are trained and sent, to the network's tensors."""
 
     def hold(self, built: Params, key: Key) -> Params:
-        """What the server holds before the first round, for a network that was built with these tensors."""
+        """Return the held tensors before the first round, given the network's initial tensors. Called by the server."""
         ...
 
     def context(self, built: Params, key: Key) -> State:
-        """What a client needs in a round's steps to go from one to the other; nothing: both are the same."""
+        """Return what ``network`` and ``pull`` need in the steps of a round. Called by a client once per round.
+
+        An empty result means that the held tensors are the network's tensors.
+        """
         ...
 
     def network(self, held: Params, context: State, step_index: Tensor) -> Params:
-        """The network's tensors in a step of training, after so many others; pure."""
+        """Return the network's tensors in a local step. ``step_index`` counts from 0. Must be pure."""
         ...
 
     def pull(self, grads: Params, held: Params, context: State) -> Params:
-        """Gradients of what is held, from those of the network's tensors; pure."""
+        """Return the gradients of the held tensors, given those of the network's tensors. Must be pure."""
         ...
 
     def deploy(self, held: Params, built: Params) -> Params:
-        """The network's tensors to evaluate and use."""
+        """Return the network's tensors for evaluation and deployment."""
         ...
 
 
 @dataclass(frozen=True)
 class Weights:
-    """The network's own tensors."""
+    """The identity: the network's own tensors are trained and sent."""
 
     def hold(self, built: Params, key: Key) -> Params:
-        """They themselves."""
+        """Return the initial tensors."""
         return built
 
     def context(self, built: Params, key: Key) -> State:
-        """Nothing is needed."""
+        """Return an empty context."""
         return {}
 
     def network(self, held: Params, context: State, step_index: Tensor) -> Params:
-        """They themselves."""
+        """Return the held tensors."""
         return held
 
     def pull(self, grads: Params, held: Params, context: State) -> Params:
-        """Their gradients."""
+        """Return the gradients unchanged."""
         return grads
 
     def deploy(self, held: Params, built: Params) -> Params:
-        """They themselves."""
+        """Return the held tensors."""
         return held

@@ -1,4 +1,16 @@
-"""What a sampler is: who takes part in a round."""
+"""Sampler interface: which clients take part in a round.
+
+At the start of each round, the engine calls ``propose``. A sampler without a ``probe`` returns the cohort itself. A
+sampler with a ``probe`` returns candidates. The engine runs the probe exchange with them, and ``choose`` then selects
+the cohort from the outcomes.
+
+A complete sampler that takes the first available clients:
+
+    @dataclass(frozen=True)
+    class First(Sampler):
+        def propose(self, pool, clock, key):
+            return sorted(pool.available)[: pool.count]
+"""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -15,12 +27,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pool:
-    """Whom a round's clients are drawn from.
+    """The clients that a round can use.
 
     Args:
-        clients: how many clients there are in all, numbered from 0
-        available: those of them that are there, with their numbers of training samples
-        count: how many take part in a round
+        clients: the number of all clients; they are numbered from 0
+        available: the number of training samples of each client that is available
+        count: the size of the cohort
     """
 
     clients: int
@@ -29,22 +41,25 @@ class Pool:
 
 
 class Sampler(ABC):
-    """Draws the clients of a round. What is drawn depends on who is there and on the run's key alone."""
+    """Draws the cohort of a round. The result depends only on the available clients, the round and the run's key."""
 
     @property
     def weights(self) -> Literal["uniform"] | None:
-        """What clients must count for in the mean, given how they are drawn; none leaves that to the server."""
+        """The aggregation weights that this sampling scheme requires. ``None`` leaves them to the server."""
         return None
 
     @property
     def probe(self) -> "Exchange | None":
-        """An exchange with the clients that are proposed, by which those who take part are chosen; none needs none."""
+        """The exchange with the proposed clients on which ``choose`` is based. ``None`` if there is none."""
         return None
 
     @abstractmethod
     def propose(self, pool: Pool, clock: Clock, key: Key) -> list[int]:
-        """The clients of a round, in client order; where there is a probe, its candidates."""
+        """Return the cohort of ``clock.round``, or with a ``probe`` its candidates, in client order.
+
+        ``key`` is the run's key. Fold the round into it: ``fold(key, "my-sampler", clock.round)``.
+        """
 
     def choose(self, outcomes: "Sequence[Outcome]", count: int) -> list[int]:
-        """Of the candidates, given what came of the probe, those who take part, in client order."""
+        """Return the cohort, at most ``count`` clients in client order, given the outcomes of the probe."""
         return [outcome.client for outcome in outcomes][:count]

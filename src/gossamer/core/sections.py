@@ -1,7 +1,8 @@
-"""Sections as arrays of a message, and back.
+"""Encode sections as arrays of a message, and decode them.
 
-An array whose name begins with ``@`` belongs to a section: ``@noise`` is a scalar, ``@control.values`` an array of a
-section with several. All others are what the codec made of the model. Nothing that is read is trusted.
+An array whose name starts with ``@`` belongs to a section. ``@noise`` is the only array of a section, for example a
+scalar. ``@control.values`` is one of several arrays of a section. All other arrays are the payload of the codec.
+Decoding checks every array: messages are untrusted.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,18 +22,18 @@ from gossamer.core.wire import expect, finite
 
 MARK = "@"
 ALONE = ""
-"""What the array is called of a section that has one array alone."""
+"""The array name in a section with a single array."""
 
-Said = dict[str, Payload]
-"""The arrays of each section, by its name."""
+SectionArrays = dict[str, Payload]
+"""The arrays of each section, by the name of the section."""
 
 Take = Callable[[Params], Params]
-"""Cuts tensors of a model to the part that a client holds."""
+"""Slices the tensors of a model to the part that a client holds."""
 
 
-def joined(payload: Payload, said: Mapping[str, Payload]) -> Payload:
-    """A payload with the arrays of sections beside it."""
-    named = {_name(section, name): array for section, arrays in said.items() for name, array in arrays.items()}
+def joined(payload: Payload, packed: Mapping[str, Payload]) -> Payload:
+    """Return a payload together with the arrays of sections."""
+    named = {_name(section, name): array for section, arrays in packed.items() for name, array in arrays.items()}
     return {**payload, **named}
 
 
@@ -40,28 +41,28 @@ def _name(section: str, array: str) -> str:
     return MARK + section + (f".{array}" if array else "")
 
 
-def split(arrays: Payload) -> tuple[Payload, Said]:
-    """The payload, and the arrays of each section."""
-    payload, said = Payload(), Said()
+def split(arrays: Payload) -> tuple[Payload, SectionArrays]:
+    """Return the payload of the codec, and the arrays of each section."""
+    payload, packed = Payload(), SectionArrays()
     for name, array in arrays.items():
         if name.startswith(MARK):
             section, _, rest = name[len(MARK) :].partition(".")
-            said.setdefault(section, {})[rest] = array
+            packed.setdefault(section, {})[rest] = array
         else:
             payload[name] = array
-    return payload, said
+    return payload, packed
 
 
 def kind(name: str, parts: Mapping[str, str], otherwise: str) -> str:
-    """An array's bytes are counted as those of a part's section: ``solver.noise``, ``codec.values``."""
+    """Return the kind under which the bytes of an array are counted: ``solver.noise``, ``codec.values``."""
     section = name[len(MARK) :].partition(".")[0]
     return f"{parts.get(section, otherwise)}.{section}" if name.startswith(MARK) else f"{otherwise}.{name}"
 
 
 def pack(
     sections: Iterable[Section], values: Sections, layout: Layout, key: Key, whose: object, take: Take | None = None
-) -> Said:
-    """What a part says in its sections; those shaped as the model are cut by ``take``, if they are not yet."""
+) -> SectionArrays:
+    """Encode the sections of a part. ``take``, if given, slices those with shape model."""
     wanted = {section.name: section for section in sections}
     if wanted.keys() - values.keys():
         missing = ", ".join(sorted(wanted.keys() - values.keys()))
@@ -72,7 +73,7 @@ def pack(
 
 
 def cut(sections: Iterable[Section], values: Sections, take: Take) -> Sections:
-    """The same, with what is shaped as the model cut to what a client holds."""
+    """Return the values with those of shape model sliced to the part that a client holds."""
     shaped = {section.name for section in sections if section.shape == "model"}
     return {name: take(value) if name in shaped else value for name, value in values.items()}
 
@@ -87,21 +88,23 @@ def _packed(section: Section, value: Any, layout: Layout, key: Key) -> Payload:
     return dict(value)
 
 
-def unpack(sections: Iterable[Section], said: Said, layout: Layout, trained: Iterable[str], key: Key) -> Sections:
-    """The values of declared sections, which are taken out of what was said; one that is missing is a refusal."""
+def unpack(
+    sections: Iterable[Section], unread: SectionArrays, layout: Layout, trained: Iterable[str], key: Key
+) -> Sections:
+    """Decode the declared sections, and remove them from ``unread``. Raise ``PayloadError`` if one is missing."""
     found: dict[str, Any] = {}
     for section in sections:
-        if section.name not in said:
+        if section.name not in unread:
             raise PayloadError(f"the message has no section {section.name}")
         at = fold(key, "section", section.name)
-        found[section.name] = _unpacked(section, said.pop(section.name), layout.only({*trained}), at)
+        found[section.name] = _unpacked(section, unread.pop(section.name), layout.only({*trained}), at)
     return found
 
 
-def check_read(said: Said) -> None:
-    """Refuse a message with sections that nobody has read."""
-    if said:
-        raise PayloadError(f"the message has a section that nobody reads: {min(said)}")
+def check_read(unread: SectionArrays) -> None:
+    """Raise ``PayloadError`` if a message has a section that no part declares."""
+    if unread:
+        raise PayloadError(f"the message has a section that no part reads: {min(unread)}")
 
 
 def _unpacked(section: Section, arrays: Payload, layout: Layout, key: Key) -> Any:
@@ -115,18 +118,18 @@ def _unpacked(section: Section, arrays: Payload, layout: Layout, key: Key) -> An
 
 
 def _only(section: str, arrays: Payload, dtype: torch.dtype) -> Tensor:
-    """The one number of a section; what is wrong with it is told by its name."""
+    """Return the single number of a section. Errors name the section."""
     return expect(joined({}, {section: arrays}), MARK + section, dtype, 1)
 
 
 def index(number: int) -> Payload:
-    """A small whole number as a section."""
+    """Return a small integer as the arrays of a section."""
     return {ALONE: torch.tensor([number], dtype=torch.int32)}
 
 
-def read_index(said: Said, name: str, below: int) -> int:
-    """A whole number from 0 on, below a limit, taken out of what was said."""
-    number = int(_only(name, said.pop(name, {}), torch.int32)[0])
+def read_index(unread: SectionArrays, name: str, below: int) -> int:
+    """Return the integer of a section, at least 0 and less than ``below``, and remove it from ``unread``."""
+    number = int(_only(name, unread.pop(name, {}), torch.int32)[0])
     if not 0 <= number < below:
         raise PayloadError(f"{name} must be from 0 to {below - 1}, got {number}")
     return number
@@ -134,11 +137,13 @@ def read_index(said: Said, name: str, below: int) -> int:
 
 @dataclass(frozen=True)
 class OwnLabels:
-    """Which labels a client has samples of: only these count in its loss, and only their rows in the mean.
+    """The labels that a client has samples of.
+
+    Only these labels take part in the client's loss, and only their rows in the aggregation.
 
     Args:
-        rows: tensors and the dimension in which they have an entry for each label
-        count: how many labels there are
+        rows: names of tensors, each with the dimension that has one index per label
+        count: the number of labels
     """
 
     rows: tuple[tuple[str, int], ...]
@@ -146,18 +151,18 @@ class OwnLabels:
 
     @classmethod
     def of(cls, widths: Any, context: Context) -> "OwnLabels":
-        """From a network's width rule, which knows the rows."""
+        """Return the labels of a network, from its width rule."""
         rows = (widths or context.network.widths()).labels
-        missing = "labels=own: no dimension is known to have an entry for each label: state them as the group labels"
+        missing = "labels=own: no dimension with one index per label is known: declare the width group labels"
         require((bool(rows), missing))
         name, dim = rows[0]
         return cls(rows, context.network.outline()[name].shape[dim])
 
-    def said(self, labels: Tensor) -> Payload:
-        """What tells the server."""
+    def packed(self, labels: Tensor) -> Payload:
+        """Return a client's labels as the arrays of a section."""
         return {ALONE: bits(labels > 0)}
 
-    def counting(self, part: Part, said: Said, model: Params) -> Part:
-        """The part of which only the rows count that a message says; that is taken out of it."""
-        arrays = joined({}, {"labels": said.pop("labels", {})})
+    def counting(self, part: Part, unread: SectionArrays, model: Params) -> Part:
+        """Return the part with only the rows of the labels in a message. Remove the section from ``unread``."""
+        arrays = joined({}, {"labels": unread.pop("labels", {})})
         return part.counting(self.rows, expect_bits(arrays, f"{MARK}labels", self.count), model)

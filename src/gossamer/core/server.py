@@ -1,7 +1,34 @@
-"""What a server is: a running sum over arrivals, and what becomes of it at the end of an exchange.
+"""Server interface: aggregate client updates into the next global model.
 
-A server is what one configures; once it is bound to a network and its clients it is a ``BoundServer``. One that
-needs to know nothing of them is both at once: it extends ``BoundServer``.
+A ``Server`` is configuration. Binding it to a network and its clients gives a ``BoundServer``. A server that needs
+nothing from the network extends ``BoundServer`` directly: it is its own bound form.
+
+The engine calls a bound server in this order:
+
+    init                     once per run: the server state
+    assign                   once per exchange: which client trains which model
+    download                 once per client or cohort: the models and sections to send
+    begin, fold, finish      once, per arrival, once: the aggregation
+    measure                  once per exchange, for a ``MeasuredServer``: metrics for the record
+
+Arrivals are folded in client order, one at a time, so memory does not grow with the cohort. A complete server that
+computes the mean of the updates:
+
+    @dataclass(frozen=True)
+    class PlainMean(BoundServer):
+        def begin(self, state, assigned):
+            return {name: torch.zeros_like(t) for name, t in state["params"].items()}, 0.0
+
+        def fold(self, acc, arrival):
+            total, samples = acc
+            arrival.part.add(total, arrival.change(tree.device(total)), arrival.samples)
+            return total, samples + arrival.samples
+
+        def finish(self, state, acc, clock):
+            total, samples = acc
+            if not samples:
+                return state
+            return {**state, "params": {n: t + total[n] / samples for n, t in state["params"].items()}}
 """
 
 from abc import ABC, abstractmethod
@@ -14,68 +41,77 @@ from gossamer.core.types import Clock, Params, State
 
 
 class Server(ABC):
-    """What happens to arrivals, before the network is known.
+    """The configuration of a server, before the network is known.
 
     Args:
-        sections: what it tells clients beside the model, see ``BoundServer.download``
+        sections: what the server sends in addition to the model; ``BoundServer.download`` gives their values
     """
 
     sections: ClassVar[tuple[Section, ...]] = ()
 
     @abstractmethod
     def bind(self, context: Context) -> "BoundServer":
-        """The server for a network and its clients; done once, before the first round. It may refuse."""
+        """Return the server for one network and its clients. Called once, before the first round.
+
+        Raises ``ConfigError`` if the server does not work with the network or with the other parts of the exchange.
+        """
 
 
 class BoundServer(Server):
-    """Folds arrivals into one accumulator, in client order, and makes the next model of it.
+    """Folds arrivals into one accumulator, in client order, and computes the next server state from it.
 
-    All exchanges of a round share one state, a nest of tensors of which ``params`` is the global model.
+    The state is a nest of tensors. ``state["params"]`` is the global model. All exchanges of a round share one state.
     """
 
     def bind(self, context: Context) -> Self:
-        """The server itself, if there is nothing that it has to know."""
+        """Return the server itself: it needs nothing from the network."""
         return self
 
     def init(self, params: Params) -> State:
-        """What it adds to the state before the first round; ``params`` is the model that the run begins with."""
+        """Return the server's entries of the state before the first round. ``params`` is the initial model."""
         return {"params": params}
 
     def assign(self, state: State, cohort: Sequence[int], clock: Clock, key: Key) -> Mapping[int, Assignment] | None:
-        """Which model each of a cohort trains; who is not named is not asked. None: no exchange in this round.
+        """Return which model each client of the cohort trains. By default, all train the global model.
 
-        The key is the run's.
+        A client without an entry is not contacted. ``None`` skips the exchange in this round. The key is the run's.
         """
         return dict.fromkeys(cohort, GLOBAL)
 
     def download(self, state: State, assignment: Assignment) -> Download:
-        """The models that go down, of which the client chooses the one with the smallest loss, and sections."""
+        """Return the models and the section values that go to a client. By default, the global model.
+
+        Of several models, the client trains the one with the smallest loss on its samples.
+        """
         return Download((state["params"],))
 
     @abstractmethod
     def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Any:
-        """The accumulator before the first arrival."""
+        """Return the empty accumulator. ``assigned`` is the result of ``assign``."""
 
     @abstractmethod
     def fold(self, acc: Any, arrival: Arrival) -> Any:
-        """The accumulator with one more arrival in it; may reuse ``acc``. ``PayloadError`` refuses the arrival."""
+        """Return the accumulator with one more arrival. May modify and return ``acc``.
+
+        Raises ``PayloadError`` to refuse the arrival; the accumulator must then be unchanged.
+        """
 
     @abstractmethod
     def finish(self, state: State, acc: Any, clock: Clock) -> State:
-        """The state after the exchange; with no arrivals, what it was before."""
+        """Return the state after the exchange. Without arrivals, return the state unchanged."""
 
 
 class ModelPerClient(BoundServer):
-    """A server that has a model for each client, which is what that deploys."""
+    """A server that keeps a personalized model for each client."""
 
     @abstractmethod
     def home(self, client: int) -> Assignment:
-        """The assignment by which a client gets its own model."""
+        """Return the assignment with which a client downloads its own model. Called for evaluation and deployment."""
 
 
 class MeasuredServer(BoundServer):
-    """A server that has something to say of an exchange."""
+    """A server that adds metrics to the record of a round."""
 
     @abstractmethod
     def measure(self, state: State, acc: Any) -> dict[str, Any]:
-        """What goes into the round's record, by name; ``state`` is that after the exchange."""
+        """Return metrics by name. Called after ``finish``, with the new state and the final accumulator."""

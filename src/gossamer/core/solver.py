@@ -1,8 +1,35 @@
-"""What a solver is.
+"""Solver interface: how a client trains.
 
-A solver never loops. It plans which samples make up each step, and says what one step does; an executor drives the
-steps, of one client at a time or of many stacked into one computation. So a solver is written once, for one client.
-One that remembers something from round to round extends ``SolverMemory``.
+A solver contains no loop. It plans the batches of a round and defines one local step. An executor drives the steps,
+for one client at a time or for many clients stacked into one computation. So a solver is written for one client.
+
+A client calls a solver in this order:
+
+    plan             once per round: the sample indices of each batch
+    begin            once per round: the initial carry
+    hyperparams      once per round: numbers that change between rounds, such as the learning rate
+    step             once per batch: the next carry
+    end              once per round: the solver's client state, and sections for the server
+
+A complete solver, SGD without momentum:
+
+    @dataclass(frozen=True)
+    class PlainSGD(Solver):
+        lr: float = 0.1
+        batch: int = 32
+
+        def plan(self, samples, key):
+            return np.array_split(permutation(key, samples), max(1, samples // self.batch))
+
+        def begin(self, start, sections, memory, steps):
+            return {"params": start}
+
+        def step(self, gradient, start, carry, hyperparams):
+            grads, buffers = gradient(carry["params"])
+            new = {n: t - self.lr * grads[n] for n, t in carry["params"].items() if n in grads}
+            return {"params": {**carry["params"], **buffers, **new}}
+
+A solver with client state between rounds extends ``SolverMemory``.
 """
 
 from abc import ABC, abstractmethod
@@ -19,103 +46,113 @@ from gossamer.core.types import Clock, Params, State
 T = TypeVar("T")
 
 Hyperparams = Mapping[str, float | Tensor]
-"""What ``Solver.now`` gives, as plain numbers or as tensors."""
+"""The result of ``Solver.hyperparams``, as plain numbers or as tensors."""
 
 
 class Gradient(Protocol):
-    """The gradient of the client's loss on the batch at hand."""
+    """The gradient of the client's loss on the current batch."""
 
     def __call__(self, params: Params) -> tuple[Params, Params]:
-        """Gradients of the trained tensors, and the new values of the tensors that the forward pass itself changes."""
+        """Return the gradients of the trained tensors, and new values of buffers that the forward pass updates."""
         ...
 
 
 class Solver(ABC):
-    """How a client trains: a plan of batches, and one step.
+    """Local training: a plan of batches, and one step.
 
     Args:
-        sections: what it tells the server beside the model, see ``end``
+        sections: what the client sends in addition to the model; ``end`` gives their values
     """
 
     sections: ClassVar[tuple[Section, ...]] = ()
 
     def bind(self: T, context: Context) -> T:
-        """The solver for a network; done once, before the first round. It may refuse what it does not go with."""
+        """Return the solver for one network and its clients. Called once, before the first round.
+
+        Raises ``ConfigError`` if the solver does not work with the network or with the other parts of the exchange.
+        """
         return self
 
     @abstractmethod
     def plan(self, samples: int, key: Key) -> list[np.ndarray]:
-        """For each step the positions, in the client's own samples, that make up its batch."""
+        """Return the batches of a round, one array of indices into the client's samples per local step."""
 
     def batches(self, samples: int) -> int:
-        """How many batches one pass over the samples has: what ``weights="batches"`` weighs a client by."""
+        """Return the number of batches in one epoch. Servers with ``weights="batches"`` weight clients by it."""
         return 1
 
     @abstractmethod
     def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
-        """What is carried from step to step of a round of so many: ``params``, and whatever else the solver needs.
+        """Return the initial carry of a round: ``params``, and any other tensors that ``step`` needs.
 
-        ``sections`` are what the server says beside the model, ``memory`` is what ``end`` gave the last time.
+        ``start`` is the part of the model that the client holds. ``sections`` are the values from the server.
+        ``memory`` is the client state of a ``SolverMemory``, else empty. ``steps`` is the number of local steps.
         """
 
     def hyperparams(self, clock: Clock) -> dict[str, float]:
-        """The numbers that change from round to round (learning rates): a compiled step takes them as arguments."""
+        """Return the numbers that change between rounds, such as the learning rate.
+
+        They are arguments of ``step``, so that a compiled step is valid for all rounds.
+        """
         return {}
 
     @abstractmethod
     def step(self, gradient: Gradient, start: Params, carry: State, hyperparams: Hyperparams) -> State:
-        """One step from ``carry``, of the same shape; ``start`` is where the client began this round.
+        """Return the carry after one local step, with the names and shapes of ``carry``.
 
-        The tensors of ``carry`` may be overwritten where ``now`` holds plain numbers: nobody else has them.
+        ``start`` holds the client's parameters at the start of the round. Where ``hyperparams`` holds plain numbers,
+        the step may overwrite the tensors of ``carry``. Where it holds tensors, the step must be pure: it is compiled
+        or stacked.
         """
 
     def end(self, carry: State, info: LocalTrainingInfo) -> tuple[State, Sections]:
-        """What the solver remembers until the client's next round, and what it tells the server."""
+        """Return the client state for the next round, and the values of ``sections``. Called after the last step."""
         return {}, {}
 
 
 class SolverMemory(Solver):
-    """A solver that remembers something of a client from round to round.
+    """A solver with client state between rounds, for example a control variate or a personalized model.
 
-    Memory is a nest of tensors; those that are called and shaped as the model's are cut by the view as these are.
+    The state is a nest of tensors. Where a client holds only a part of the model, the view slices the tensors that
+    have the names of the model's tensors.
     """
 
     def init(self, context: Context) -> State:
-        """What it remembers of a client before the first round of that one."""
+        """Return the state of a client before its first round."""
         return {}
 
     def settle(self, memory: State, delivered: bool) -> State:
-        """What to remember of what ``end`` gave, now that it is known whether the client's message arrived."""
+        """Return the state to keep after ``end``, given whether the client's upload arrived."""
         return memory
 
     def skipped_state(self, memory: State) -> State:
-        """What it remembers of entries that the client did not hold in a round, in the form that ``end`` gives."""
+        """Return the state after a round for entries that the client did not hold, in the form of ``end``."""
         return memory
 
     def deploy(self, memory: State) -> Params | None:
-        """The model that a client deploys, if that is its own; none is the one that is trained together."""
+        """Return the client's personalized model, or ``None`` if the client deploys the global model."""
         return None
 
 
 class StatelessSolver(SolverMemory):
-    """A solver that remembers nothing, as one that does."""
+    """A solver without client state, wrapped as a ``SolverMemory`` with an empty state."""
 
     def __init__(self, solver: Solver) -> None:
         self.solver = solver
 
     def plan(self, samples: int, key: Key) -> list[np.ndarray]:
-        """As the solver does."""
+        """Delegate to the wrapped solver."""
         return self.solver.plan(samples, key)
 
     def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
-        """As the solver does."""
+        """Delegate to the wrapped solver."""
         return self.solver.begin(start, sections, memory, steps)
 
     def step(self, gradient: Gradient, start: Params, carry: State, hyperparams: Hyperparams) -> State:
-        """As the solver does."""
+        """Delegate to the wrapped solver."""
         return self.solver.step(gradient, start, carry, hyperparams)
 
 
 def memory_of(solver: Solver) -> SolverMemory:
-    """The solver as one that remembers; if it is none, as one that remembers nothing."""
+    """Return the solver as a ``SolverMemory``: itself, or wrapped with an empty state."""
     return solver if isinstance(solver, SolverMemory) else StatelessSolver(solver)

@@ -1,9 +1,9 @@
-"""The one small language of the command line: ``name``, ``name:value`` or ``name:value,field=value``.
+"""Specs of the command line: ``name``, ``name:value`` or ``name:value,field=value``.
 
-``dirichlet:0.3,min_samples=10`` names the dataclass registered as ``dirichlet`` and fills its fields in order, then by
-name. Splits, channels and schedules are all written so. Values are read by the type of the field they are for, so a
-wrong one is refused with the field's name before anything runs. A piece with a comma in it stands in double quotes:
-``wireless:"fleet=a,b.toml",seed=3``; quotes within are doubled.
+``dirichlet:0.3,min_samples=10`` names the dataclass registered as ``dirichlet``, and sets its fields in order, then by
+name. Partitions, channels and schedules are written like this. Each value is parsed by the type of its field. A wrong
+value is refused with the field's name before anything runs. A piece that contains a comma is put in double quotes:
+``wireless:"fleet=a,b.toml",seed=3``. Quotes inside it are doubled.
 """
 
 import csv
@@ -22,7 +22,7 @@ NONE = ("none", "None", "all")
 
 
 def read(text: str, kind: Any) -> Any:
-    """Read ``text`` as a value of the annotated type ``kind``; a ``ValueError`` says what was expected.
+    """Parse ``text`` as a value of the annotated type ``kind``. Raise ``ValueError`` with what was expected.
 
     >>> read("0.5", float), read("none", int | None), read("1,2", tuple[int, ...])
     (0.5, None, (1, 2))
@@ -38,7 +38,7 @@ def read(text: str, kind: Any) -> Any:
 
 
 def pieces(text: str) -> list[str]:
-    """What a list of values is made of: parted by + where there is one, else by commas."""
+    """Split a list of values at ``+`` if the text contains one, else at commas."""
     return [piece for piece in text.split("+" if "+" in text else ",") if piece]
 
 
@@ -57,7 +57,7 @@ def _read_union(text: str, kinds: tuple[Any, ...]) -> Any:
         if kind is not type(None):
             try:
                 return read(text, kind)
-            except ConfigError:  # it is of this kind, and wrong in itself
+            except ConfigError:  # the kind is right and the value is invalid: other kinds need not be tried
                 raise
             except ValueError as error:
                 wanted.append(str(error))
@@ -81,7 +81,7 @@ def _read_plain(text: str, kind: Any) -> Any:
 
 
 def _read_number(text: str, kind: Any) -> Any:
-    """A number; one that need not be whole may be written as a fraction too, such as 1/3."""
+    """Parse a number. A float may be written as a fraction, such as 1/3."""
     try:
         over, _, under = text.partition("/")
         return kind(text) if kind is int or not under else int(over) / int(under)
@@ -90,7 +90,7 @@ def _read_number(text: str, kind: Any) -> Any:
 
 
 def _guess(text: str) -> Any:
-    """For a parameter that says nothing of its type: a number where it looks like one, else text."""
+    """Parse a value of unknown type: as a number if possible, else as text."""
     for kind in (int, float):
         try:
             return kind(text)
@@ -100,7 +100,7 @@ def _guess(text: str) -> Any:
 
 
 def parse(text: str, choices: Mapping[str, type[T]], what: str) -> T:
-    """Build the value that a spec such as ``dirichlet:0.3,min_samples=10`` names; ``what`` goes into the errors."""
+    """Build the value of a spec such as ``dirichlet:0.3,min_samples=10``. ``what`` names its kind in errors."""
     name, _, rest = text.partition(":")
     if name not in choices:
         raise ConfigError(unknown(what, name, choices))
@@ -111,7 +111,7 @@ def parse(text: str, choices: Mapping[str, type[T]], what: str) -> T:
 
 
 def _values(rest: str, name: str, cls: type) -> dict[str, Any]:
-    """The fields that are given after the colon, in order or by name; every mistake among them is listed."""
+    """Parse the fields after the colon, in order or by name. Raise ``ConfigError`` with all mistakes."""
     hints, fields = typing.get_type_hints(cls), _names(cls)
     values: dict[str, Any] = {}
     mistakes = []
@@ -122,7 +122,7 @@ def _values(rest: str, name: str, cls: type) -> dict[str, Any]:
             continue
         try:
             values[field] = read(value, hints[field])
-        except ConfigError as error:  # it is of the right kind, and wrong in itself
+        except ConfigError as error:  # the kind is right and the value is invalid
             mistakes += error.mistakes
         except ValueError as error:
             mistakes.append(f"{field} must be {error}, got {value!r}")
@@ -133,16 +133,16 @@ def _values(rest: str, name: str, cls: type) -> dict[str, Any]:
 
 
 def texts(rest: str, cls: type) -> list[tuple[str, str]]:
-    """The name of each field that a spec fills, empty where there is none, and what is written for it."""
+    """Return field names and texts of a spec. The name is empty for a value beyond the last field."""
     names, found = _names(cls), []
-    for place, piece in enumerate(filter(None, next(csv.reader([rest]), []))):
+    for number, piece in enumerate(filter(None, next(csv.reader([rest]), []))):
         field, named, value = piece.partition("=")
-        found.append((field, value) if named else (names[place] if place < len(names) else "", piece))
+        found.append((field, value) if named else (names[number] if number < len(names) else "", piece))
     return found
 
 
 def written(field: str, value: str) -> str:
-    """The piece of a spec that fills a field.
+    """Return the piece of a spec that sets a field.
 
     >>> print(written("seed", "3"), written("fleet", "a,b.toml"))
     seed=3 "fleet=a,b.toml"
@@ -152,7 +152,7 @@ def written(field: str, value: str) -> str:
 
 
 def usage(name: str, cls: type) -> str:
-    """How a spec is written: ``dirichlet:ALPHA[,min_samples=1]``."""
+    """Return the usage of a spec: ``dirichlet:ALPHA[,min_samples=1]``."""
     needed = ",".join(field.upper() for field in _names(cls) if _required(cls, field))
     extra = ",".join(
         f"{field}={_written(getattr(cls, field, '...'))}" for field in _names(cls) if not _required(cls, field)
@@ -176,7 +176,7 @@ def _required(cls: type, name: str) -> bool:
 
 
 def spec(value: Any, choices: Mapping[str, type]) -> str:
-    """Write a value back as the spec that ``parse`` reads; one of a type without a name as Python shows it."""
+    """Return the spec that ``parse`` turns into this value, or its ``repr`` if its type has no name."""
     name = next((name for name, cls in choices.items() if type(value) is cls), None)
     if name is None:
         return repr(value)
@@ -189,14 +189,14 @@ def spec(value: Any, choices: Mapping[str, type]) -> str:
 
 
 def unknown(what: str, name: str, known: typing.Iterable[str]) -> str:
-    """``unknown split 'dirchlet': did you mean dirichlet? known: dirichlet, iid, ...``."""
+    """Return the message ``unknown split 'dirchlet': did you mean dirichlet? known: dirichlet, iid, ...``."""
     names = list(known)
     near = nearest(name, names)
     return f"unknown {what} {name!r}: {f'did you mean {near}? ' if near else ''}known: {listed(names)}"
 
 
 def nearest(name: str, known: typing.Iterable[str]) -> str | None:
-    """The known name that was probably meant; leading dashes do not make two flags alike.
+    """Return the most similar known name, or ``None``. Leading dashes are ignored.
 
     >>> nearest("--epoch", ["--epochs", "--rounds"]), nearest("--bogus", ["--epochs", "--rounds"])
     ('--epochs', None)

@@ -1,10 +1,11 @@
-"""What all clients remember: in memory up to a limit, beyond it on disk.
+"""Storage of client states: in memory up to a limit, the rest on disk.
 
-Thousands of clients that each remember something (a mask, a model of their own) may together be larger than memory.
-Whoever was not asked for longest is written to a temporary file, and read again when it is needed. The file stays until
-the client remembers something else, so that looking at everybody writes nothing.
+The states of thousands of clients (masks, personalized models) can exceed memory. The least recently used states are
+written to temporary files, and read again when needed. A file stays until the state changes, so that reading all states
+writes nothing.
 
-What a round changes is staged first, client by client. It counts once the round does, and is forgotten otherwise.
+Changes of a round are staged client by client. ``commit`` makes them valid when the round is finished; ``discard``
+drops them.
 """
 
 import shutil
@@ -17,109 +18,118 @@ from gossamer.core import files, tree
 from gossamer.core.types import State
 
 LIMIT = 2 * 2**30
-"""Bytes that are kept in memory."""
+"""The default limit of the bytes in memory."""
 
 
 @dataclass
 class ClientStore:
-    """What each client remembers, and who changed since the last checkpoint.
+    """The states of all clients.
 
     Args:
-        device: where states are kept while they are in memory
-        limit: bytes that are kept in memory
+        device: the device of the states in memory
+        limit: the maximum number of bytes in memory
+        changed: the clients whose state changed since the last checkpoint
     """
 
     device: str = "cpu"
     limit: int = LIMIT
     changed: set[int] = field(default_factory=set)
-    _near: dict[int, State] = field(default_factory=dict)  # whoever was asked for last stands last
-    _sizes: dict[int, int] = field(default_factory=dict)  # bytes of each that is near
-    _filed: set[int] = field(default_factory=set)  # whose file has what they remember, near or not
+    _cached: dict[int, State] = field(default_factory=dict)  # states in memory, the most recently used last
+    _sizes: dict[int, int] = field(default_factory=dict)  # bytes of each state in memory
+    _filed: set[int] = field(default_factory=set)  # clients with an up-to-date file, in memory or not
     _bytes: int = 0
     _folder: Path | None = None
-    _next: "ClientStore | None" = None  # what is staged
+    _next: "ClientStore | None" = None  # staged states
+    _emptied: set[int] = field(default_factory=set)  # clients without a state whose staged state is empty
 
     def __contains__(self, client: int) -> bool:
-        return client in self._near or client in self._filed
+        return client in self._cached or client in self._filed
 
     def known(self) -> list[int]:
-        """All clients who remember something."""
-        return sorted({*self._near, *self._filed})
+        """Return all clients with a state, in order."""
+        return sorted({*self._cached, *self._filed})
 
     def get(self, client: int) -> State:
-        """A client's memory; empty before its first round."""
-        if client in self._near:
-            self._near[client] = self._near.pop(client)
+        """Return the state of a client. It is empty before the client's first round."""
+        if client in self._cached:
+            self._cached[client] = self._cached.pop(client)
         elif client in self._filed:
-            self.fill(client, tree.unflatten(files.from_tensors(self._place(client))))
-        return self._near.get(client, {})
+            self.fill(client, tree.unflatten(files.from_tensors(self._path(client))))
+        return self._cached.get(client, {})
 
     def put(self, client: int, state: State) -> None:
-        """Remember; a state without a single tensor is nothing to remember."""
+        """Replace the state of a client. A first state without tensors is not stored."""
         if client in self or tree.flatten(state):
             self.forget(client)
             self._keep(client, state)
             self.changed.add(client)
 
     def stage(self, client: int, state: State) -> None:
-        """Remember from the next ``commit`` on; until then ``get`` gives what was before."""
+        """Stage a state. ``get`` returns the old state until the next ``commit``."""
         if self._next is None:
             self._next = ClientStore(self.device, self.limit)
         self._next.forget(client)
-        if client in self or tree.flatten(state):  # else there is nothing to remember
+        self._emptied.discard(client)
+        if client in self or tree.flatten(state):  # as in put
             self._next._keep(client, state)
+        else:
+            self._emptied.add(client)
 
     def staged(self, client: int) -> State:
-        """What is staged of a client."""
+        """Return the staged state of a client."""
         return self._next.get(client) if self._next is not None else {}
 
     def commit(self) -> None:
-        """What is staged counts from now on; what lies in files stays in files."""
+        """Replace states by the staged ones. Staged files are moved, not read."""
         waiting, self._next = self._next, None
         for client in waiting.known() if waiting is not None else ():
             assert waiting is not None
-            if client in waiting._near:
-                self.put(client, waiting._near[client])
+            if client in waiting._cached:
+                self.put(client, waiting._cached[client])
             else:
                 self.forget(client)
-                waiting._place(client).rename(self._place(client))
+                waiting._path(client).rename(self._path(client))
                 self._filed.add(client)
                 self.changed.add(client)
+        for client in self._emptied:  # staged as empty before another state was put
+            self.put(client, {})
+        self._emptied.clear()
 
     def discard(self) -> None:
-        """Forget what is staged."""
+        """Drop all staged states."""
         self._next = None
+        self._emptied.clear()
 
     def fill(self, client: int, state: State) -> None:
-        """Remember what was remembered before, so that nothing has changed."""
+        """Load a state without marking the client as changed, for example from a checkpoint."""
         self._keep(client, tree.move(state, self.device))
 
     def forget(self, client: int) -> None:
-        """As if it had never been there."""
-        if client in self._near:
+        """Remove the state of a client."""
+        if client in self._cached:
             self._drop(client)
         if client in self._filed:
             self._filed.discard(client)
-            self._place(client).unlink()
+            self._path(client).unlink()
 
     def _keep(self, client: int, state: State) -> None:
-        self._near[client], self._sizes[client] = state, size(state)
+        self._cached[client], self._sizes[client] = state, size(state)
         self._bytes += self._sizes[client]
-        while self._bytes > self.limit and len(self._near) > 1:
-            self._send_away(next(iter(self._near)))
+        while self._bytes > self.limit and len(self._cached) > 1:
+            self._spill(next(iter(self._cached)))
 
-    def _send_away(self, client: int) -> None:
+    def _spill(self, client: int) -> None:
         if client not in self._filed:
-            # Not synced to the disk: it need not outlive this process.
-            self._place(client).write_bytes(files.to_tensors(tree.flatten(self._near[client])))
+            # Without sync: the file is not needed after this process.
+            self._path(client).write_bytes(files.to_tensors(tree.flatten(self._cached[client])))
             self._filed.add(client)
         self._drop(client)
 
     def _drop(self, client: int) -> None:
-        del self._near[client]
+        del self._cached[client]
         self._bytes -= self._sizes.pop(client)
 
-    def _place(self, client: int) -> Path:
+    def _path(self, client: int) -> Path:
         if self._folder is None:
             self._folder = Path(tempfile.mkdtemp(prefix="gossamer-"))
             weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
@@ -127,5 +137,5 @@ class ClientStore:
 
 
 def size(state: State) -> int:
-    """How many bytes the tensors of a state take."""
+    """Return the number of bytes of the tensors of a state."""
     return sum(tensor.nbytes for tensor in tree.flatten(state).values())

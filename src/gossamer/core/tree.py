@@ -1,4 +1,4 @@
-"""Arithmetic on dictionaries of tensors, and nests of them as flat files hold them."""
+"""Arithmetic on dictionaries of tensors, and operations on nested dictionaries of tensors."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,27 +11,27 @@ from gossamer.core.types import Params, State
 
 
 def add(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Params:
-    """``a + b`` for the names of ``b``; what only ``a`` has stays as it is."""
+    """Return ``a + b`` for the names of ``b``. Tensors that only ``a`` has stay unchanged."""
     return {name: tensor + b[name] if name in b else tensor for name, tensor in a.items()}
 
 
 def subtract(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Params:
-    """``a - b`` for the names of ``b``."""
+    """Return ``a - b`` for the names of ``b``."""
     return {name: a[name] - tensor for name, tensor in b.items()}
 
 
 def shift(a: Mapping[str, Tensor], b: Mapping[str, Tensor], by: float | Tensor) -> Params:
-    """``a + by b`` for the names of ``a``."""
-    if not _at_once(a):
+    """Return ``a + by * b`` for the names of ``a``."""
+    if not _fused(a):
         return {name: tensor + by * b[name] for name, tensor in a.items()}
-    far = torch._foreach_mul([b[name] for name in a], by)
-    torch._foreach_add_(far, list(a.values()))
-    return dict(zip(a, far, strict=True))
+    moved = torch._foreach_mul([b[name] for name in a], by)
+    torch._foreach_add_(moved, list(a.values()))
+    return dict(zip(a, moved, strict=True))
 
 
 def shift_(a: Mapping[str, Tensor], b: Mapping[str, Tensor], by: float) -> None:
-    """The same where ``a`` lies."""
-    if _at_once(a):
+    """Add ``by * b`` to ``a`` in place, for the names of ``a``."""
+    if _fused(a):
         torch._foreach_add_(list(a.values()), [b[name] for name in a], alpha=by)
         return
     for name, tensor in a.items():
@@ -39,23 +39,23 @@ def shift_(a: Mapping[str, Tensor], b: Mapping[str, Tensor], by: float) -> None:
 
 
 def scale(a: Mapping[str, Tensor], by: Tensor) -> Params:
-    """``a`` times a number."""
-    if not _at_once(a):
+    """Return ``a * by`` for a scalar tensor ``by``."""
+    if not _fused(a):
         return {name: tensor * by for name, tensor in a.items()}
     return dict(zip(a, torch._foreach_mul(list(a.values()), by), strict=True))
 
 
 def multiply(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Params:
-    """``a`` times ``b``, entry by entry, for the names that both have; what only ``a`` has stays as it is."""
+    """Return the elementwise product for the names that both have. Tensors that only ``a`` has stay unchanged."""
     both = {name: tensor for name, tensor in a.items() if name in b}
-    if not _at_once(both):
+    if not _fused(both):
         return {**a, **{name: tensor * b[name] for name, tensor in both.items()}}
     return {**a, **dict(zip(both, torch._foreach_mul(list(both.values()), [b[name] for name in both]), strict=True))}
 
 
 def norm(a: Mapping[str, Tensor]) -> Tensor:
-    """The Euclidean norm of all entries taken together, added up in name order."""
-    if _at_once(a):
+    """Return the Euclidean norm of all entries together, summed in name order."""
+    if _fused(a):
         whole: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm([a[name] for name in sorted(a)])))
         return whole
     squares = [a[name].square().sum() for name in sorted(a)]
@@ -63,14 +63,14 @@ def norm(a: Mapping[str, Tensor]) -> Tensor:
 
 
 def finite(a: Mapping[str, Tensor]) -> bool:
-    """Whether no entry is infinite or NaN."""
+    """Return whether no entry is infinite or NaN."""
     return all(torch.stack([torch.isfinite(tensor).all() for tensor in a.values()]).tolist()) if a else True
 
 
-def _at_once(a: Mapping[str, Tensor]) -> bool:
-    """Whether one kernel can do all of them: on a GPU, where to start one each takes longer than to run it.
+def _fused(a: Mapping[str, Tensor]) -> bool:
+    """Return whether to use one kernel for all tensors: on a GPU, where launching a kernel per tensor is slow.
 
-    A transformed or compiled function sees to that by itself.
+    Compiled functions and functions under ``torch.func`` transforms do not need it.
     """
     if torch.compiler.is_compiling() or not all(tensor.is_cuda for tensor in a.values()):
         return False
@@ -78,17 +78,17 @@ def _at_once(a: Mapping[str, Tensor]) -> bool:
 
 
 def move(nest: Mapping[str, Any], device: str | torch.device) -> State:
-    """The same nest on another device."""
+    """Return the nest on another device."""
     return {n: move(v, device) if isinstance(v, Mapping) else v.to(device) for n, v in nest.items()}
 
 
 def device(params: Mapping[str, Tensor]) -> torch.device:
-    """Where a model's tensors are, which is one place for all."""
+    """Return the device of a model's tensors, which is the same for all."""
     return next(iter(params.values())).device
 
 
 def flatten(nest: State, prefix: str = "") -> dict[str, Tensor]:
-    """A nest as one level, names joined by ``/``, so that it can be stored; empty branches leave no trace.
+    """Return a nest as one dictionary, with names joined by ``/``, for storage. Empty branches are dropped.
 
     >>> list(flatten({"a": {"b": torch.zeros(1)}, "c": torch.zeros(1)}))
     ['a/b', 'c']
@@ -103,7 +103,7 @@ def flatten(nest: State, prefix: str = "") -> dict[str, Tensor]:
 
 
 def unflatten(flat: Mapping[str, Tensor]) -> State:
-    """The nest that ``flatten`` flattened."""
+    """Return the nest that was passed to ``flatten``."""
     nest: State = {}
     for path, tensor in flat.items():
         *branches, leaf = path.split("/")
@@ -115,7 +115,7 @@ def unflatten(flat: Mapping[str, Tensor]) -> State:
 
 
 def stack(nests: Sequence[Mapping[str, Any]]) -> State:
-    """Nests of one shape as one nest, stacked along a new first dimension."""
+    """Stack nests of equal shape along a new first dimension."""
     stacked: State = {}
     for name, value in nests[0].items():
         column = [nest[name] for nest in nests]
@@ -124,15 +124,15 @@ def stack(nests: Sequence[Mapping[str, Any]]) -> State:
 
 
 def take(nest: Mapping[str, Any], rows: Any) -> State:
-    """Some rows of a stacked nest; for one row, a nest that is not stacked."""
+    """Return rows of a stacked nest. A single row gives a nest that is not stacked."""
     return {name: take(value, rows) if isinstance(value, Mapping) else value[rows] for name, value in nest.items()}
 
 
 def put(nest: Mapping[str, Any], rows: Any, new: Mapping[str, Any]) -> None:
     """Write rows of a stacked nest in place."""
-    if rows is ... and _at_once(old := flatten(dict(nest))):
-        there = flatten(dict(new))
-        torch._foreach_copy_(list(old.values()), [there[name] for name in old])
+    if rows is ... and _fused(old := flatten(dict(nest))):
+        values = flatten(dict(new))
+        torch._foreach_copy_(list(old.values()), [values[name] for name in old])
         return
     for name, value in nest.items():
         if isinstance(value, Mapping):
@@ -142,10 +142,10 @@ def put(nest: Mapping[str, Any], rows: Any, new: Mapping[str, Any]) -> None:
 
 
 def clone(nest: Mapping[str, Any]) -> State:
-    """The same nest in memory of its own."""
+    """Return a copy of the nest with copies of all tensors."""
     return {name: clone(value) if isinstance(value, Mapping) else value.clone() for name, value in nest.items()}
 
 
 def shape(nest: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What two nests must share to be stacked: names, shapes and types."""
+    """Return names, shapes and types of the tensors of a nest. Nests with equal results can be stacked."""
     return tuple((name, tensor.shape, tensor.dtype) for name, tensor in sorted(flatten(dict(nest)).items()))

@@ -1,9 +1,21 @@
-"""What a view is: which entries of the model a client holds.
+"""View interface: which entries of the model a client holds and trains.
 
-A view is what one configures; once it is bound to a network it is a ``BoundView``, which says what each client
-holds in each round. A view that needs to know nothing but the shapes of tensors is both at once: it extends
-``BoundView``. One whose clients each have a part of their own, which changes as they train, extends
-``ViewMemory``.
+A ``View`` is configuration. Binding it to a network gives a ``BoundView``, which returns the ``Part`` of each client
+in each round. Server and client call it with the same arguments, so both know the part and no indices are sent.
+
+Choose the base class by what the view needs:
+
+    BoundView     only names and shapes of the tensors: the view is its own bound form
+    View          the network's width rule or the clients' capacities: ``bind`` returns another object
+    ViewMemory    a part per client that changes during training: a personal mask
+
+A complete view with a random half of all entries, drawn anew for each client and round:
+
+    @dataclass(frozen=True)
+    class RandomHalf(BoundView):
+        def part(self, like, clock, key, memory=None):
+            drawn = {name: uniform(fold(key, name), t.numel(), device=t.device) for name, t in like.items()}
+            return Part(keep={name: (drawn[name] < 0.5).to(t).view(t.shape) for name, t in like.items()})
 """
 
 from abc import ABC, abstractmethod
@@ -16,74 +28,95 @@ from gossamer.core.types import Clock, Params, Part, Payload, State
 
 
 class View(ABC):
-    """Which part of the model a client holds, before the network is known.
+    """The configuration of a view, before the network is known.
 
     Args:
-        whole: whether that is always the whole model
+        whole: whether every client always holds the whole model
     """
 
     whole: ClassVar[bool] = False
 
     @abstractmethod
     def bind(self, context: Context) -> "BoundView":
-        """The view of a network; done once, before the first round. It may refuse what it does not go with."""
+        """Return the view for one network and its clients. Called once, before the first round.
+
+        Raises ``ConfigError`` if the view does not work with the network or with the other parts of the exchange.
+        """
 
 
 class BoundView(View):
-    """Says which part of the model a client holds: a pure function of the model's shapes, the clock and the key.
+    """Returns the part of the model that a client holds.
+
+    ``part`` and ``sent`` are pure functions of the model's shapes, the clock, the client's random key and its view
+    state.
 
     Args:
-        common: whether all clients of a round are sent the same
+        common: whether all clients of a round receive the same part
     """
 
     common: ClassVar[bool] = False
 
     def bind(self, context: Context) -> Self:
-        """The view itself, if there is nothing that it has to know of the network."""
+        """Return the view itself: it needs nothing from the network."""
         return self
 
     def sent(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
-        """The part that is sent to the client, if that is not the part that it holds.
+        """Return the part that the server sends to the client. By default, it is the part that the client holds.
 
-        Where that is the whole model, ``part`` is given the values that were sent, and may go by them.
+        A view whose part depends on the model's values returns the whole model here. The client then calls ``part``
+        with the received values.
         """
         return self.part(like, clock, key, memory)
 
     @abstractmethod
     def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
-        """The part that ``clock.client`` holds in ``clock.round``; server and client both work it out.
+        """Return the part that ``clock.client`` holds in ``clock.round``. Called by server and client.
 
-        ``memory`` is what a view with memory has of the client; none is what the client starts with.
+        ``like`` has the names and shapes of the whole model. ``memory`` is the client's state in a ``ViewMemory``;
+        ``None`` stands for its first state.
         """
 
 
 class NestedView(BoundView):
-    """A view of which clients can train each other's models."""
+    """A view with which clients can train each other's models."""
 
     @property
     @abstractmethod
     def nested(self) -> bool:
-        """Whether clients' parts never change, and of any two the smaller lies within the larger."""
+        """Whether parts are constant over rounds, and the smaller of any two parts is contained in the larger."""
 
 
 class ViewMemory(BoundView):
-    """A view that remembers a part for each client, and revises it after training, at the client and at the server."""
+    """A view with a part per client that changes after local training.
+
+    Both sides keep the state of each client. After training, the client calls ``revise`` and sends the payload in its
+    upload. When the server folds the upload in, it calls ``follow`` with that payload and gets the same state.
+    """
 
     section: ClassVar[str] = "part"
-    """What is called that tells the server of a new part."""
+    """The name of the section that carries the payload from ``revise``."""
 
     @abstractmethod
     def first(self, client: int) -> State:
-        """The part that a client starts with."""
+        """Return the state of a client before its first round."""
 
     @abstractmethod
     def revise(self, memory: State, info: LocalTrainingInfo, clock: Clock, key: Key) -> tuple[State, Payload]:
-        """The part from the next round on, and what tells the server; the same object, if nothing changes."""
+        """Return the state for the next round, and the payload for the server. Called by the client after training.
+
+        Return ``memory`` itself if nothing changes.
+        """
 
     @abstractmethod
     def follow(self, memory: State, said: Payload, like: Params) -> State:
-        """The same on the server's side; ``PayloadError`` says what is wrong with what a client said."""
+        """Return the state after a payload from ``revise``. Called by the server.
+
+        The payload is untrusted. Raises ``PayloadError`` for a payload that ``revise`` cannot have produced.
+        """
 
     def measure(self, before: Mapping[int, State], after: Mapping[int, State], like: Params) -> dict[str, Any]:
-        """What goes into a round's record of those whose messages were folded, by name."""
+        """Return metrics for the round's record, by name.
+
+        ``before`` and ``after`` are the states of the clients whose uploads were folded in.
+        """
         return {}

@@ -1,16 +1,16 @@
-"""Payload to bytes and back: one buffer a message, and a message is refused unless every byte of it makes sense.
+"""Wire format: messages to bytes and back, one buffer per message.
 
-    header    47 bytes, little endian: magic, version, kind, exchange, how many arrays are common and how many are the
-              client's own, round, model version, client, codec id, weight, length of what follows, checksum
-    common    a table, for each array in name order: name length, name, type code, count as a LEB128 varint; then the
-              arrays: their little-endian bytes in the same order, with no padding
-    single    the same once more, of what is this client's alone
+    header    47 bytes, little endian: magic, version, kind, exchange, number of common arrays, number of single
+              arrays, round, model version, client, codec id, weight, length of the rest, checksum
+    common    a table with an entry per array in name order: name length, name, type code, count as a LEB128 varint;
+              then the little-endian bytes of the arrays in the same order, without padding
+    single    a second piece in the same format, with the arrays of this client
 
-What goes to all clients of a round alike is the common piece: it is made, checked and read once, and only addressed to
-each. The checksum is the CRC-32 of both pieces followed by the header's other 43 bytes. It catches damage, not malice:
-a message may carry a right checksum and still lie, so lengths are compared with the bytes at hand before anything is
-allocated, and nothing is ever unpickled. A message has one form only: what ``unpack`` accepts, ``pack`` gives back byte
-for byte. ``docs/wire.md`` shows one such message byte by byte.
+The common piece goes to all clients of a round. It is encoded, checked and decoded once; only the header differs. The
+checksum is the CRC-32 of both pieces followed by the other 43 bytes of the header. It detects damage, not manipulation.
+Messages are untrusted: lengths are compared with the number of bytes before anything is allocated, and nothing is
+unpickled. The encoding is canonical: ``pack`` turns every message that ``unpack`` accepts into the same bytes.
+``docs/wire.md`` shows a message byte by byte.
 """
 
 import math
@@ -25,6 +25,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gossamer.core.delivery import OVERHEAD as OVERHEAD
 from gossamer.core.errors import PayloadError
 from gossamer.core.types import Payload
 
@@ -32,13 +33,12 @@ MAGIC = b"GSMR"
 VERSION = 3
 HEADER = struct.Struct("<4sBBBHHIIIIdQI")
 CHECKED = HEADER.size - 4  # the checksum is the header's last field
-OVERHEAD = "overhead"  # the name under which `sizes` reports header and table, so no array may have it
 NAMES = f"1 to 255 printable ASCII characters and not {OVERHEAD!r}"
 
 Kind = Literal["down", "up"]
 KINDS: tuple[Kind, ...] = ("down", "up")
 
-# Codes are for ever: a new type takes a new number. NumPy has no bfloat16, so its bits travel as int16.
+# Codes never change: a new type gets a new number. NumPy has no bfloat16, so its bits are sent as int16.
 CODES: dict[torch.dtype, tuple[int, str]] = {
     torch.uint8: (1, "<u1"),
     torch.int8: (2, "<i1"),
@@ -55,11 +55,20 @@ TYPES = {code: dtype for dtype, (code, _) in CODES.items()}
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """What crosses a link: to the client ("down") or to the server ("up").
+    """A decoded message.
 
-    ``weight`` is what the payload counts for, ``exchange`` which exchange of the round it belongs to, ``version`` which
-    version of the model it holds or was trained from. ``common`` are the arrays that all clients get alike. Messages
-    compare by identity, as tensors have no plain equality; compare what ``pack`` makes of them.
+    Messages compare by identity, because tensors have no boolean equality. Compare the bytes from ``pack`` instead.
+
+    Args:
+        kind: down (to the client) or up (to the server)
+        round: the round
+        client: the client's number
+        codec: the codec id
+        weight: up: the number of samples; down: the factor of the loss, 0 for none
+        payload: the arrays of this client
+        exchange: the number of the exchange in the round
+        version: the version of the model in a download, or from which an update was trained
+        common: the arrays that all clients of the round share
     """
 
     kind: Kind
@@ -74,18 +83,18 @@ class Message:
 
     @property
     def head(self) -> "Head":
-        """All but the arrays."""
+        """The header fields."""
         return Head(self.kind, self.round, self.client, self.codec, self.weight, self.exchange, self.version)
 
     @property
     def arrays(self) -> Payload:
-        """All arrays, common or not."""
+        """All arrays, from both pieces."""
         return {**self.common, **self.payload}
 
 
 @dataclass(frozen=True)
 class ArrayEntry:
-    """One line of the table."""
+    """One entry of a table: name, type and count of an array."""
 
     name: str
     dtype: torch.dtype
@@ -93,13 +102,20 @@ class ArrayEntry:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes the array takes."""
+        """The number of bytes of the array."""
         return self.count * self.dtype.itemsize
 
 
 @dataclass(frozen=True, eq=False)
 class Body:
-    """A payload as bytes, with its checksum and its bytes by array name; those of the table are the overhead."""
+    """An encoded piece of a message.
+
+    Args:
+        data: table and arrays as bytes
+        arrays: the number of arrays
+        checksum: the CRC-32 of the bytes
+        sizes: the number of bytes by array name; the bytes of the table are the overhead
+    """
 
     data: bytes
     arrays: int
@@ -108,7 +124,7 @@ class Body:
 
     @classmethod
     def of(cls, payload: Payload) -> "Body":
-        """Table and arrays; tensors may live on any device."""
+        """Encode a payload. Its tensors may be on any device."""
         entries = _entries(payload)
         table = _table(entries)
         data = b"".join([table, *(_array(payload[entry.name]) for entry in entries)])
@@ -122,7 +138,13 @@ NOTHING = Body(b"", 0, 0, {OVERHEAD: 0})
 
 @dataclass(frozen=True, eq=False)
 class Frame:
-    """A message's bytes in three pieces, so that many can share what is common; ``bytes`` of it is the message."""
+    """The bytes of a message in three pieces, so that messages can share the common one. ``bytes(frame)`` joins them.
+
+    Args:
+        head: the header
+        common: the piece that all clients of the round share
+        single: the piece of this client
+    """
 
     head: bytes
     common: bytes = b""
@@ -130,7 +152,7 @@ class Frame:
 
     @classmethod
     def of(cls, data: "bytes | Frame") -> "Frame":
-        """A message's bytes, cut where its header and table say."""
+        """Split the bytes of a message into pieces, as its header and table say."""
         if isinstance(data, Frame):
             return data
         _, _, _, _, arrays, *_ = _checked_head(data[: HEADER.size], len(data))
@@ -149,7 +171,7 @@ class Frame:
 
 
 class Head(NamedTuple):
-    """What a header says, besides what it says about the pieces."""
+    """The fields of a header, without those about the pieces."""
 
     kind: Kind
     round: int
@@ -161,31 +183,31 @@ class Head(NamedTuple):
 
 
 class Counts(NamedTuple):
-    """How many arrays the pieces of a message have."""
+    """The numbers of arrays in the two pieces of a message."""
 
     common: int
     single: int
 
 
 def codec_id(description: str) -> int:
-    """The number that stands for a codec in a header: the CRC-32 of its description."""
+    """Return the id of a codec in a header: the CRC-32 of its description."""
     return zlib.crc32(description.encode())
 
 
 def checksum(piece: bytes, before: int = 0) -> int:
-    """The part of a message's checksum that a piece makes up, after those before it."""
+    """Return the CRC-32 of a piece, continued from the checksum of the pieces before it."""
     return zlib.crc32(piece, before)
 
 
 def pack(message: Message) -> bytes:
-    """The message as bytes; tensors may live on any device."""
+    """Encode a message. Its tensors may be on any device."""
     if twice := message.common.keys() & message.payload.keys():
         raise PayloadError(f"array {min(twice)!r} is in both pieces of the message")
     return bytes(address(message.head, Body.of(message.payload), Body.of(message.common)))
 
 
 def address(head: Head, own: Body, common: Body = NOTHING) -> Frame:
-    """Pieces with their header."""
+    """Return a message with this header and these pieces."""
     for name, most in (("round", 2**32), ("client", 2**32), ("codec", 2**32), ("exchange", 2**8), ("version", 2**32)):
         value = getattr(head, name)
         if not 0 <= value < most:
@@ -220,7 +242,7 @@ def _entries(payload: Payload) -> list[ArrayEntry]:
         if tensor.dim() != 1:
             raise PayloadError(f"{name!r} must have 1 dimension, got {tensor.dim()}")
         if tensor.dtype not in CODES:
-            raise PayloadError(f"{name!r} is {_short(tensor.dtype)}, which has no form on the wire")
+            raise PayloadError(f"{name!r} is {_short(tensor.dtype)}, which the wire format does not support")
     return [ArrayEntry(name, payload[name].dtype, payload[name].numel()) for name in sorted(payload)]
 
 
@@ -259,7 +281,7 @@ def _plain(tensor: Tensor) -> Tensor:
 
 
 def unpack(data: bytes | Frame) -> Message:
-    """The message that the bytes hold; ``PayloadError`` says why they hold none."""
+    """Decode a message. Raise ``PayloadError`` with the reason if it is refused."""
     frame = Frame.of(data)
     head, counts = read_head(frame)
     common, own = read_piece(frame.common, counts.common), read_piece(frame.single, counts.single)
@@ -269,7 +291,7 @@ def unpack(data: bytes | Frame) -> Message:
 
 
 def read_head(frame: Frame, common: int | None = None) -> tuple[Head, Counts]:
-    """What the header says; ``common`` is the checksum of the common piece, if that is known already."""
+    """Check the header and the checksum, and return the fields. ``common`` is the checksum of the common piece."""
     _, _, kind, exchange, shared, own, round, model, client, codec, weight, _, wanted = _checked_head(
         frame.head, len(frame)
     )
@@ -284,7 +306,7 @@ def read_head(frame: Frame, common: int | None = None) -> tuple[Head, Counts]:
 
 
 def _checked_head(head: bytes, total: int) -> tuple[Any, ...]:
-    """The fields of a header, if it is one of this version and of a message with so many bytes."""
+    """Return the fields of a header. Raise ``PayloadError`` for a wrong magic, version or total length."""
     if len(head) < HEADER.size:
         raise PayloadError(f"message holds {total} bytes, a header alone has {HEADER.size}")
     fields = HEADER.unpack(head)
@@ -299,7 +321,7 @@ def _checked_head(head: bytes, total: int) -> tuple[Any, ...]:
 
 
 def read_sizes(frame: Frame) -> dict[str, int]:
-    """A message's bytes by array name, as ``sizes`` gives them, read off its tables."""
+    """Return the number of bytes by array name, from the tables of a message."""
     _, counts = read_head(frame)
     found, overhead = dict[str, int](), HEADER.size
     for piece, arrays in ((frame.common, counts.common), (frame.single, counts.single)):
@@ -312,7 +334,7 @@ def read_sizes(frame: Frame) -> dict[str, int]:
 
 
 def read_piece(piece: bytes, arrays: int) -> Payload:
-    """The arrays of a piece, copied."""
+    """Decode a piece with this number of arrays. The arrays are copies."""
     view = memoryview(piece)
     entries, at = _read_table(view, arrays)
     _check_room(view, entries, at)
@@ -332,14 +354,14 @@ def _read_table(view: memoryview, arrays: int) -> tuple[list[ArrayEntry], int]:
         entry, at = _read_entry(view, at)
         before = entries[-1].name if entries else ""
         if before >= entry.name:
-            raise PayloadError(f"array {entry.name!r} comes after {before!r}: names must ascend")
+            raise PayloadError(f"array {entry.name!r} comes after {before!r}: names must be in ascending order")
         entries.append(entry)
     return entries, at
 
 
 def _read_entry(view: memoryview, at: int) -> tuple[ArrayEntry, int]:
     length, at = _read_byte(view, at)
-    name = bytes(view[at : at + length]).decode("latin-1")  # any byte decodes, so the check below can show the name
+    name = bytes(view[at : at + length]).decode("latin-1")  # decodes any byte, so that the error can show the name
     if len(name) != length:
         raise PayloadError(f"table ends inside a name of {length} bytes")
     if not _named_well(name):
@@ -364,7 +386,7 @@ def _read_varint(view: memoryview, at: int) -> tuple[int, int]:
         number |= (group & 0x7F) << shift
         if group < 0x80:
             if group == 0 and shift > 0:
-                raise PayloadError(f"count {number} is written longer than it need be")
+                raise PayloadError(f"count {number} is not encoded in the shortest form")
             return number, at
     raise PayloadError("a count has more than 63 bits")
 
@@ -372,14 +394,17 @@ def _read_varint(view: memoryview, at: int) -> tuple[int, int]:
 def _read_arrays(view: memoryview, entries: list[ArrayEntry], at: int) -> Iterator[tuple[str, Tensor]]:
     for entry in entries:
         tensor = torch.empty(entry.count, dtype=entry.dtype)
-        # Copied, so that the tensor is writable, aligned, and in the machine's own byte order.
+        # Copied, so that the tensor is writable, aligned, and in native byte order.
         _plain(tensor).numpy()[:] = np.frombuffer(view, CODES[entry.dtype][1], entry.count, at)
         yield entry.name, tensor
         at += entry.nbytes
 
 
 def expect(payload: Payload, name: str, dtype: torch.dtype, count: int) -> Tensor:
-    """The tensor of that name, if it is there with that type and count; for codecs to read a payload with."""
+    """Return an array of a payload. Raise ``PayloadError`` if it is missing or has another type or count.
+
+    Codecs call it to read a payload.
+    """
     tensor = payload.get(name)
     if tensor is not None and tensor.dtype == dtype and tensor.shape == (count,):
         return tensor
@@ -391,7 +416,7 @@ def expect(payload: Payload, name: str, dtype: torch.dtype, count: int) -> Tenso
 
 
 def finite(tensor: Tensor, name: str) -> Tensor:
-    """The tensor itself, if it holds neither an infinity nor a NaN."""
+    """Return the tensor. Raise ``PayloadError`` if it contains an infinity or a NaN."""
     if not all_finite(tensor):
         bad = int((~torch.isfinite(tensor)).sum())
         raise PayloadError(f"{name!r} holds {bad:,} of {tensor.numel():,} values that are not finite")
@@ -399,10 +424,10 @@ def finite(tensor: Tensor, name: str) -> Tensor:
 
 
 def all_finite(tensor: Tensor) -> bool:
-    """Whether a tensor holds neither an infinity nor a NaN.
+    """Return whether a tensor contains neither an infinity nor a NaN.
 
-    A sum is finite only if all its terms are, and is had sooner than a look at each; that one is needed only where it
-    is not, as large values may add up to infinity too.
+    A sum is finite only if all its terms are, and faster than an elementwise test. The test is needed only if the sum
+    is not finite, because large finite values may overflow.
     """
     return math.isfinite(tensor.sum().item()) or bool(torch.isfinite(tensor).all())
 

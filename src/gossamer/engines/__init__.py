@@ -1,4 +1,4 @@
-"""Engines: where a method runs. The simulator runs it in this process."""
+"""Engines run a method: the simulator in one process, ``gossamer.engines.flower`` across a network."""
 
 from gossamer.engines.executors import EXECUTORS
 from gossamer.engines.options import Options

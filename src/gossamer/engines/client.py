@@ -1,7 +1,7 @@
-"""The client's half of a round, whole: read the server's message, train, reply.
+"""The client side of a round: read the server's message, train, and encode the upload.
 
-Whoever runs a client, one of thousands in a simulation or the only one on a machine, hands it an ``ClientTask`` and
-gets an ``ClientResult``; both are made of bytes and tensors alone, so they cross process boundaries.
+A client gets a ``ClientTask`` and returns a ``ClientResult``. Both consist of bytes and tensors, so they can be sent to
+other processes. The simulator and the Flower nodes use the same class, ``Client``.
 """
 
 import math
@@ -30,16 +30,21 @@ from gossamer.methods.composition import compose
 from gossamer.parts.views.full import Full
 from gossamer.tasks.objective import Objective
 
-Gradients = tuple[Params, Params]  # named, because the compiler reads annotations too, and trips over brackets
+Gradients = tuple[Params, Params]  # an alias, because torch.compile does not accept the annotation written out
 Evaluate = Callable[[Params], tuple[Tensor, Params, Params]]
-"""From the model's tensors to loss, gradients and changed buffers, on the batch at hand."""
+"""Map model tensors to the loss, the gradients and the changed buffers of the current batch."""
 
 
 class ClientTask(NamedTuple):
-    """What a client is given: the server's message, its own memory, and which samples are its own.
+    """One client's work in one exchange.
 
-    ``key`` is the exchange's. With a ``limit`` it takes so many steps at most: enough to measure how fast an executor
-    is.
+    Args:
+        clock: round and client
+        key: random key of the exchange
+        data: the server's message
+        state: the client state
+        samples: indices of the client's training samples
+        limit: maximum number of local steps, for speed measurements; none means all steps
     """
 
     clock: Clock
@@ -51,7 +56,15 @@ class ClientTask(NamedTuple):
 
 
 class ClientResult(NamedTuple):
-    """What a client gives back: its message, what it remembers, how training went, and how lost messages fare."""
+    """The result of a client task.
+
+    Args:
+        sent: the upload
+        state: the new client state
+        loss: mean training loss
+        flops: floating-point operations of the task
+        delivery: what the client knows about the delivery of its earlier uploads
+    """
 
     sent: Outgoing
     state: State
@@ -61,26 +74,26 @@ class ClientResult(NamedTuple):
 
 
 class Failure(NamedTuple):
-    """Why a client has no answer, in words, and the error behind that where it happened in this process."""
+    """Why a client has no result: one line of text, and the exception if it was raised in this process."""
 
     reason: str
     cause: BaseException | None = None
 
     @classmethod
     def of(cls, error: BaseException) -> "Failure":
-        """What went wrong."""
+        """Describe an exception."""
         return cls(reason(error), error)
 
 
 class TaskOutcome(NamedTuple):
-    """An order, and what came of it: an answer, or why there is none."""
+    """A client task with its result, or the reason for its failure."""
 
     client_task: ClientTask
     result: ClientResult | Failure
 
 
 class Client:
-    """Does orders, one at a time and step by step: the reference for every faster way."""
+    """Runs client tasks one at a time, one local step after the other: the reference for all executors."""
 
     def __init__(self, method: BoundMethod, objective: Objective, exchange: BoundExchange | None = None) -> None:
         self.method, self.objective, self.exchange = method, objective, exchange or method.training
@@ -89,11 +102,11 @@ class Client:
 
     @cached_property
     def built(self) -> Params:
-        """The tensors that the network was built with."""
+        """The initial tensors of the network."""
         return self.objective.initial()
 
     def do(self, client_task: ClientTask) -> TaskOutcome:
-        """Carry out an order; a failure is told, never raised: the round goes on without this client."""
+        """Run a client task. A failure is returned, not raised, because the round continues without this client."""
         try:
             job = self.read_download(client_task)
             return TaskOutcome(client_task, self.make_upload(job, self.train(client_task, job)))
@@ -101,7 +114,7 @@ class Client:
             return TaskOutcome(client_task, Failure.of(error))
 
     def read_download(self, client_task: ClientTask) -> Job:
-        """Read the server's message; of several models choose the one with the smallest loss."""
+        """Decode the server's message; of several models choose the one with the smallest loss."""
         before = (
             self._broadcast if self._broadcast and self._broadcast.fits(client_task.data, client_task.key) else None
         )
@@ -116,24 +129,24 @@ class Client:
         return self.exchange.choose(job, best)._replace(spent=spent)
 
     def choose(self, models: Sequence[Params], samples: np.ndarray) -> Params:
-        """Of several models the one with the smallest loss on a client's samples."""
+        """Return the model with the smallest loss on a client's samples."""
         return models[self.best(models, samples)[0] if len(models) > 1 else 0]
 
     def best(self, models: Sequence[Params], samples: np.ndarray) -> tuple[int, int]:
-        """Which of several models has the smallest loss, and the operations that it takes to find out."""
+        """Return the index of the model with the smallest loss, and the operations spent on the comparison."""
         labels = self.labels(samples)
         losses, spent = zip(*(self.loss(model, samples, labels) for model in models), strict=True)
         return int(np.argmin(losses)), sum(spent)
 
     def loss(self, held: Params, samples: np.ndarray, labels: Tensor | None) -> tuple[float, int]:
-        """The mean loss of a client's samples at a model, and the operations that it takes to find out."""
+        """Return the mean loss of a model on a client's samples, and the operations spent on it."""
         params = self.method.parametrization.deploy(held, self.built) if self.parametrized else held
         rows = torch.from_numpy(samples).to(self.objective.device)
         loss, _ = self.objective.evaluate(params, self.objective.x[rows], self.objective.y[rows], labels)
         return loss, self.objective.forward_flops(params, rows)
 
     def labels(self, samples: np.ndarray) -> Tensor | None:
-        """1 for each label that the client has one of these samples of; none where all labels count."""
+        """Return a vector with 1 for each label of the client's samples; none if all labels count."""
         if self.exchange.labels is None:
             return None
         device = self.objective.device
@@ -142,7 +155,7 @@ class Client:
         return found
 
     def make_upload(self, job: Job, trained: Trained) -> ClientResult:
-        """Make the client's message of what training came to."""
+        """Encode the upload from the result of training."""
         info = TrainingInfo(self, job, trained)
         sent, state = self.exchange.make_upload(job, trained, info)
         spent = info.flops + job.spent
@@ -150,7 +163,7 @@ class Client:
         return ClientResult(sent, state, trained.loss, flops, delivery(job.state))
 
     def train(self, client_task: ClientTask, job: Job) -> Trained:
-        """The plain loop."""
+        """Run all local steps."""
         solver, objective = self.exchange.solver, self.objective
         batches, losses = BatchSchedule(self, client_task, job), []
         start, carry, context = self.begin(job, len(batches))
@@ -163,11 +176,11 @@ class Client:
         return self.finish(client_task, job, batches, carry, mean(losses))
 
     def finish(self, client_task: ClientTask, job: Job, batches: "BatchSchedule", carry: State, loss: float) -> Trained:
-        """What a round came to, from what its last step carried and the mean loss."""
+        """Build the training result from the carry of the last step and the mean loss."""
         return Trained(subtract(carry["params"], job.start), carry, loss, batches.flops(job), len(client_task.samples))
 
     def begin(self, job: Job, steps: int) -> tuple[Params, State, State]:
-        """For a round of so many steps: where it starts, what is carried from step to step, and what stays the same."""
+        """Return the start of a round, the carry of its first step, and the context that all steps share."""
         start = {**job.start, **self.objective.local()}
         exchange, device = self.exchange, self.objective.device
         carry = exchange.solver.begin(start, job.sections, exchange.remembered(job), steps)
@@ -192,7 +205,7 @@ class Client:
     def step(
         self, start: Params, carry: State, context: State, x: Tensor, y: Tensor, hyperparams: Hyperparams
     ) -> tuple[State, Tensor]:
-        """One step, operation by operation: the next carry, and the loss."""
+        """Run one local step in eager mode; return the next carry and the loss."""
         trained = self.objective.trained
         labels = context.get("labels")
         return step(
@@ -200,9 +213,9 @@ class Client:
         )
 
     def tuned(self, model: Params, clock: Clock, key: Key, samples: np.ndarray) -> Params:
-        """A model as the client deploys it: tuned on its own samples, where the method says so; ``key`` is the round's.
+        """Fine-tune a model on the client's samples, if the method does that; ``key`` is the key of the round.
 
-        Nothing of this is sent or remembered: who asks again gets the same again.
+        The client state does not change, so the result is the same at every call.
         """
         if self._tuner is None:
             return model
@@ -213,7 +226,7 @@ class Client:
 
     @cached_property
     def _tuner(self) -> "Client | None":
-        """A client that trains alone."""
+        """A client that trains without sending anything."""
         if (solver := self.method.tune) is None:
             return None
         alone = compose(Full(), solver, send="nothing", labels=self.exchange.exchange.labels)
@@ -221,7 +234,7 @@ class Client:
 
 
 def mean(losses: Sequence[Tensor]) -> float:
-    """The mean loss of a round's steps; no number where there were none."""
+    """Return the mean loss of a round's steps; NaN if there are none."""
     return float(torch.stack(list(losses)).mean()) if losses else math.nan
 
 
@@ -234,11 +247,15 @@ def step(
     context: State,
     hyperparams: Hyperparams,
 ) -> tuple[State, Tensor]:
-    """One step of a method's solver: the next carry, and the loss. Whoever trains, and however, comes through here.
+    """Run one step of a method's solver: return the next carry and the loss. All executors use this function.
 
-    ``aid`` holds which entries are trained, where that is not all (``keep``), what the codec needs where training feels
-    its loss (``codec``), what the network's tensors follow from, where these are not what is held (``form``), which
-    labels count, where that is not all (``labels``), and what the loss is multiplied by (``scale``).
+    ``context`` holds what is constant during the round:
+
+        keep: masks of the trained entries, for tensors that are trained in part
+        codec: context of the straight-through estimator; empty if there is none
+        form: context of the parametrization; empty if the network's own tensors are trained
+        labels: vector of the labels that count, if not all do
+        scale: factor of the loss, if it is not 1
     """
     losses: list[Tensor] = []
     parametrization, codec, solver = client.method.parametrization, client.exchange.surrogate, client.exchange.solver
@@ -267,14 +284,14 @@ def step(
 def surrogate_params(
     codec: StraightThrough, trained: Sequence[str], start: Params, params: Params, context: State, step_index: Tensor
 ) -> Params:
-    """The tensors as the forward pass sees them, when training feels what the codec will do to the change."""
+    """Return the tensors of the forward pass of a straight-through estimator: start plus encoded change."""
     change = subtract(params, {name: start[name] for name in trained})
     sent = multiply(codec.surrogate(change, context["codec"], step_index), context["keep"])
     return {**params, **{name: start[name] + value for name, value in sent.items()}}
 
 
 class BatchSchedule:
-    """A client's batches for one round, as numbers of samples, with the draws that augment them."""
+    """The batches of one client in one round: sample indices, and random draws for the augmentation."""
 
     def __init__(self, client: Client, client_task: ClientTask, job: Job) -> None:
         plan = client.exchange.solver.plan(len(client_task.samples), fold(job.key, "batches"))
@@ -288,19 +305,19 @@ class BatchSchedule:
 
     @property
     def sizes(self) -> list[int]:
-        """How large each batch is."""
+        """Sizes of the batches."""
         return [len(rows) for rows in self.rows]
 
     @property
     def numbers(self) -> Tensor:
-        """The numbers of all samples, batch after batch."""
+        """Indices of all samples, batch after batch."""
         return torch.from_numpy(np.concatenate(self.rows))
 
     def flops(self, job: Job) -> Flops:
-        """What all steps cost, counted on one client alone, once for each size of batch."""
+        """Return the cost of all steps; it is measured once per batch size."""
         first = {len(rows): torch.from_numpy(rows) for rows in self.rows}
-        many, keep = Counter(self.sizes), dict(job.part.keep)
-        costs = [(n, self.objective.flops(job.start, first[size], keep)) for size, n in many.items()]
+        counts, keep = Counter(self.sizes), dict(job.part.keep)
+        costs = [(n, self.objective.flops(job.start, first[size], keep)) for size, n in counts.items()]
         return Flops(sum(n * cost.done for n, cost in costs), sum(n * cost.useful for n, cost in costs))
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor | None]]:
@@ -309,7 +326,7 @@ class BatchSchedule:
 
 
 class TrainingInfo:
-    """What a client knows when its training is over, and what it can find out."""
+    """What a client knows after training, and what it can compute from that for its upload."""
 
     def __init__(self, client: Client, job: Job, trained: Trained) -> None:
         self.client, self.job, self.change = client, job, trained.change
@@ -326,21 +343,21 @@ class TrainingInfo:
         return torch.from_numpy(self.job.samples).to(self.client.objective.device)
 
     def loss(self) -> float:
-        """The mean loss of the client's training samples at the model that it received."""
+        """Return the mean loss of the client's training samples at the received model."""
         assert self.job.samples is not None
         loss, spent = self.client.loss(self.start, self.job.samples, self.job.labels)
         self.flops += spent
         return loss
 
     def accuracy(self, params: Params) -> float:
-        """The share of the client's training samples that a network with these tensors gets right."""
+        """Return the accuracy of a model on the client's training samples."""
         objective, rows = self.client.objective, self._rows
         self.flops += objective.forward_flops(params, rows)
         _, right = objective.evaluate(params, objective.x[rows], objective.y[rows], self.job.labels)
         return float(right.double().mean())
 
     def gradient(self) -> Params:
-        """The gradient, in evaluation mode, on the first batch of a new order of the client's samples."""
+        """Return the gradient after training, in evaluation mode, on the first batch of a new permutation."""
         assert self.job.samples is not None
         objective = self.client.objective
         plan = self.client.exchange.solver.plan(len(self.job.samples), fold(self.job.key, "screen"))
@@ -351,7 +368,7 @@ class TrainingInfo:
         return objective.gradient({**self.weights, **objective.local()}, x, y, self.job.labels, training=False)[1]
 
     def start_gradient(self) -> Params:
-        """The gradient, in evaluation mode, of the mean loss of all samples at the model that was received."""
+        """Return the gradient at the received model, in evaluation mode, of the mean loss of all samples."""
         objective, total = self.client.objective, Params()
         params = {**self.start, **objective.local()}
         for rows in torch.split(self._rows, objective.task.statistics.size):
@@ -364,5 +381,5 @@ class TrainingInfo:
 
 
 def reason(error: BaseException) -> str:
-    """An error in one line; those made for people need no class name."""
+    """Describe an error in one line; Gossamer's own errors need no class name."""
     return str(error) if isinstance(error, GossamerError) else f"{type(error).__name__}: {error}"

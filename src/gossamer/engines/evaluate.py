@@ -1,4 +1,4 @@
-"""How good the models are: the global one on the test set, and what each client would deploy on its personal one."""
+"""Evaluation: the global model on the whole test set, and each client's deployed model on its personal test set."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -23,13 +23,16 @@ from gossamer.tasks.objective import Objective
 from gossamer.tasks.static_norms import OfOwnBatch, OfTraining
 
 Labels = Callable[[int], Tensor | None]
-"""From a client to the labels whose scores count for it, with 1 for each; none means all."""
+"""Map a client to a vector with 1 for each label whose score counts; none means all labels."""
 
 
 class Evaluation(NamedTuple):
-    """Mean loss on the test set, for each of its samples whether the answer was right, and what the answers were.
+    """The evaluation of one model on a set of samples.
 
-    The last is there only if clients count some scores as 0.
+    Args:
+        loss: mean loss
+        right: for each sample, whether the prediction is correct
+        answers: the network's outputs; kept only if clients count some scores as 0
     """
 
     loss: float
@@ -38,10 +41,10 @@ class Evaluation(NamedTuple):
 
 
 class Evaluator:
-    """Evaluates on test data that lies on the device once.
+    """Evaluates models on the test set, which is copied to the device once.
 
-    With ``labels`` a client's personal figures count the scores of other labels as 0, as its training does. The global
-    figures count all scores.
+    With ``labels``, a client's personal metrics count the scores of other labels as 0, as its training does. The global
+    metrics count all scores.
     """
 
     def __init__(self, objective: Objective, labels: Labels | None = None) -> None:
@@ -51,13 +54,13 @@ class Evaluator:
         by = objective.task.statistics
         self.alone = objective.static and isinstance(by, OfOwnBatch)
         if objective.static and isinstance(by, OfTraining) and not len(objective.x):
-            raise ConfigError("statistics=train: there are no training samples where the model is evaluated: use batch")
+            raise ConfigError("statistics=train: the evaluating machine has no training samples: use batch")
 
     def __call__(self, model: Params, shared: bool, personal: Callable[[int], Params]) -> dict[str, float]:
-        """Accuracy and loss on the whole test set, and personal accuracies: their mean and that of the worst tenth.
+        """Return accuracy and loss on the whole test set, and the mean and worst-tenth personal accuracy.
 
-        Where no global model is learned (not ``shared``), the first two are means over what the clients deploy. A
-        client without a personal test set (no test sample has its labels, say) counts in no personal figure.
+        Without a global model (not ``shared``), accuracy and loss are means over the clients' deployed models. A client
+        without personal test samples counts in no personal metric.
         """
         last, outcome = model, self._outcome(model)
         whole = [_mean(outcome)] if shared else []
@@ -78,7 +81,7 @@ class Evaluator:
         }
 
     def by_client(self, personal: Callable[[int], Params]) -> dict[str, float]:
-        """The same where there is no global model: accuracy and loss of what clients deploy, by test samples."""
+        """Return the same metrics without a global model: accuracy and loss are weighted by test samples."""
         tested = [client for client in range(self.split.clients) if len(self.split.test(client))]
         sizes = [len(self.split.test(client)) for client in tested]
         found = [self.on_client(personal(client), client) for client in tested]
@@ -87,16 +90,16 @@ class Evaluator:
         return {"accuracy": float(accuracy), "loss": float(loss), **personal_figures(own)}
 
     def whole(self, params: Params) -> tuple[float, float]:
-        """Loss and accuracy on all test samples."""
+        """Return loss and accuracy on the whole test set."""
         return _mean(self._outcome(params))
 
     def on_client(self, params: Params, client: int) -> tuple[float, float]:
-        """Loss and accuracy on a client's personal test set; no numbers, where that is empty."""
+        """Return loss and accuracy on a client's personal test set; NaN if it is empty."""
         tested = self.split.test(client)
         return _mean(self._outcome(params, tested, self._labels(client))) if len(tested) else (math.nan, math.nan)
 
     def _of(self, outcome: Evaluation, client: int) -> float:
-        """The same from answers to all test samples."""
+        """Return a client's personal accuracy from an evaluation on the whole test set."""
         tested, labels = self.split.test(client), self._labels(client)
         if outcome.answers is None or labels is None:
             return float(outcome.right[tested].mean())
@@ -117,13 +120,13 @@ class Evaluator:
 
 
 def personal_figures(own: Sequence[float]) -> dict[str, float]:
-    """The mean of clients' own accuracies, and that of the worst tenth of them."""
+    """Return the mean personal accuracy and the worst-tenth accuracy."""
     mean = sum(own) / len(own) if own else math.nan
     return {"personal_accuracy": mean, "worst_tenth_accuracy": worst_tenth(own)}
 
 
 def worst_tenth(own: Sequence[float]) -> float:
-    """The mean over the tenth of the clients that are worst off."""
+    """Return the mean accuracy of the tenth of the clients with the lowest accuracy."""
     worst = sorted(own)[: math.ceil(len(own) / 10)]
     return sum(worst) / len(worst) if worst else math.nan
 
@@ -133,27 +136,27 @@ def _mean(outcome: Evaluation) -> tuple[float, float]:
 
 
 def evaluation_exchange(method: BoundMethod) -> BoundExchange:
-    """The exchange by which clients of a deployment get the models that they evaluate: whole and uncompressed."""
+    """Return the exchange that sends models to Flower nodes for evaluation: complete and uncompressed."""
     make = OwnModels if method.training.per_client else Models
     exchange = Exchange(Full(), LossProbe(), Dense(), make(method.training.server), Dense())
     return method.bind_exchange(exchange, len(method.exchanges) + 1, True)
 
 
 class Models(Listen):
-    """Another server's models, without its sections."""
+    """The models of another server, without its sections."""
 
     def __init__(self, server: BoundServer) -> None:
         self.server = server
 
     def download(self, state: State, assignment: Assignment) -> Download:
-        """The models alone."""
+        """Return only the models."""
         return Download(self.server.download(state, assignment).models)
 
 
 class OwnModels(Models, ModelPerClient):
-    """The same of a server with a model for each client."""
+    """The models of a server with one model per client."""
 
     def home(self, client: int) -> Assignment:
-        """As that server says."""
+        """Delegate to the wrapped server."""
         assert isinstance(self.server, ModelPerClient)
         return self.server.home(client)

@@ -1,14 +1,13 @@
-"""The model of a run as files that need no Gossamer: tensors for safetensors, and a program for torch.
+"""Export the model of a run to files that do not need Gossamer.
 
-    model.safetensors          every tensor of the network by name; the metadata say where the model comes from
-    model.pt2                  the network as a program: ``torch.export.load("model.pt2").module()`` calls it
-    model.sparse.safetensors   where more than half of a tensor is zero, its other values and a bit for each entry
+    model.safetensors          all tensors of the network by name; the metadata describe the run
+    model.pt2                  the network as a program: ``torch.export.load("model.pt2").module()`` loads it
+    model.sparse.safetensors   for tensors with more than 50 % zeros: the nonzero values and a bitmap
 
-The program is one of ``torch.export``, rather than of TorchScript, which torch calls deprecated at every step. It takes
-batches of any size where the network does. It is made from zeros, so that no sample goes with it, and on the CPU,
-wherever the run was carried out. Static batch norms that a run evaluates by the batch at hand do so in the program too:
-what it says of a sample then depends on the others in its batch. If they are evaluated by training samples
-(``statistics`` is ``train``), their mean statistics are part of the model.
+The program uses ``torch.export``, because TorchScript is deprecated. It accepts any batch size if the network does. It
+is traced with zeros on the CPU, so it contains no training sample. With batch statistics, the output of a static batch
+norm depends on the other samples of the batch, also in the program. With ``statistics=train``, the mean statistics of
+the training samples are part of the exported model.
 """
 
 import io
@@ -31,7 +30,7 @@ from gossamer.core.types import Params
 from gossamer.engines.options import Options
 from gossamer.engines.run import FederatedRun
 from gossamer.engines.simulate import Simulation
-from gossamer.runs.folder import read_about
+from gossamer.runs.records import read_about
 from gossamer.runs.report.tables import method as short_name
 from gossamer.tasks.data.samples import Samples
 from gossamer.tasks.static_norms import OfTraining
@@ -39,7 +38,7 @@ from gossamer.tasks.task import Task
 
 TENSORS, PROGRAM, SPARSE = "model.safetensors", "model.pt2", "model.sparse.safetensors"
 ABOUT = "gossamer"
-"""The entry of the metadata that says, as JSON, where a model comes from."""
+"""Metadata entry with the origin of a model, as JSON."""
 
 ONE = "1 only"
 
@@ -48,19 +47,18 @@ Network = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written, and how good it is.
+    """The exported files and their accuracy.
 
     Args:
         files: the files, with their sizes in bytes
-        round: how many rounds the model was trained for
-        shared: whether it is the global model, rather than a client's own
-        zeros: share of its entries that are zero
-        batch: how many samples the program takes at once, in words
-        problem: why there is no program; none where there is one
-        accuracy: of the program, as it was read back, on all test samples; none where there are no test samples
-        own_accuracy: the same on the client's test samples, as the run measures it: of a method with labels="own", the
-            program's scores of labels that the client lacks count as 0; none where there is no client, or it has no
-            test samples
+        round: number of rounds that the model was trained for
+        shared: whether it is the global model, not a client's personalized model
+        zeros: fraction of zero entries
+        batch: the batch sizes that the program accepts, as text
+        problem: why there is no program; none if there is one
+        accuracy: accuracy of the program on the whole test set, after reading it back; none without test samples
+        own_accuracy: accuracy on the client's test samples, as the run measures it; with labels="own" scores of
+            labels that the client lacks count as 0; none without a client or without test samples
     """
 
     files: Mapping[Path, int]
@@ -74,7 +72,7 @@ class Exported:
 
 
 class ExportedProgram(NamedTuple):
-    """A network as a program, what batches it takes, and why there is none if there is none."""
+    """A serialized program, the batch sizes it accepts, and the problem if there is no program."""
 
     data: bytes
     batch: str
@@ -82,22 +80,22 @@ class ExportedProgram(NamedTuple):
 
 
 def stand(path: str | Path, method: Method, task: Task) -> Simulation:
-    """The run in a folder, as it stands at its last checkpoint; ``method`` and ``task`` are those it was started with.
+    """Load a run at its last checkpoint, for inspection only; ``method`` and ``task`` must be those of the run.
 
-    It is on the CPU, wherever it was carried out, and there to be looked at, not to be gone on with.
+    The models are on the CPU, whatever the device of the run.
     """
     about = read_about(Path(path))
     options = Options(rounds=about["options"]["rounds"], seed=about["options"]["seed"])
     run = Simulation(method, task, options)
     run.about |= {name: about[name] for name in ("options", "request")}
-    FederatedRun.restore(run, Path(path)).close()  # not the simulator's, which makes an executor ready too
+    FederatedRun.restore(run, Path(path)).close()  # Simulation.restore would also create an executor
     if not run.metrics:
         raise RunError(f"{path} has no finished round yet: there is no model to export")
     return run
 
 
 def export(run: Simulation, out: str | Path, client: int | None = None) -> Exported:
-    """Write the global model of a run, or what one client deploys, into the folder ``out``."""
+    """Write the global model of a run, or one client's deployed model, into the folder ``out``."""
     _check(run, Path(out), client)
     params = _deployed(run, client)
     shared = run.method.pooled or (run.method.shared and params is run.deployed())
@@ -116,43 +114,46 @@ def export(run: Simulation, out: str | Path, client: int | None = None) -> Expor
 def _check(run: Simulation, out: Path, client: int | None) -> None:
     clients = run.task.clients
     require(
-        (client is None or 0 <= client < clients, f"there is no client {client}: they are numbered 0 to {clients - 1}"),
+        (
+            client is None or 0 <= client < clients,
+            f"there is no client {client}: clients are numbered 0 to {clients - 1}",
+        ),
         (not out.exists() or out.is_dir(), f"{out} is a file: name a folder"),
         (
             client is not None or run.method.shared or run.method.pooled,
-            "this run has no global model, every client has its own: name a client",
+            "this run has no global model, only one model per client: name a client",
         ),
     )
 
 
 def _deployed(run: Simulation, client: int | None) -> Params:
-    """The network's tensors, of the client or of all."""
+    """Return the network's tensors: a client's, or the global ones."""
     if client is None and not run.method.pooled:
         return run.deployed()
     return run.client_params(client or 0)
 
 
 def _network(run: Simulation, params: Params) -> nn.Module:
-    """The network in evaluation, with these tensors in it, and what its static norms are evaluated by."""
+    """Return the network in evaluation mode, with its statistics if they come from training samples."""
     settled = isinstance(run.task.statistics, OfTraining) and run.objective.static
     module = run.objective.settle(params) if settled else run.objective.build(params)
     return module.eval().requires_grad_(False)
 
 
 def _zeros(task: Task) -> Tensor:
-    """Two samples that are nobody's; of a batch of one, torch would take the size for fixed."""
+    """Return two all-zero samples; with a batch of one, torch.export would fix the batch size."""
     some = task.data.test.x if len(task.data.test) else task.data.train.x
     return some.new_zeros(2, *some.shape[1:])
 
 
 def made(module: nn.Module, x: Tensor) -> ExportedProgram:
-    """A network as a program for any number of samples; if it has none, for one; if it has none of that, why."""
+    """Export a network for any batch size, or else for batches of one; if both fail, return the reason."""
     problem = ""
     for example, batch in ((x, _sizes(module, x)), (x[:1], ONE)):
         dims = {0: torch.export.Dim("batch")} if len(example) > 1 else {}
         try:
             program = torch.export.export(module, (example,), dynamic_shapes=(dims,), strict=False)
-        except Exception as error:  # whatever a network does that torch cannot follow
+        except Exception as error:  # torch.export raises many types of errors
             problem = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
             continue
         data = io.BytesIO()
@@ -162,14 +163,14 @@ def made(module: nn.Module, x: Tensor) -> ExportedProgram:
 
 
 def _read(data: bytes) -> Network:
-    """The network behind a program; torch 2.11 warns of a buffer of its own making."""
+    """Load the network of a program, without a warning of torch 2.11 about its own buffer."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "The given buffer is not writable")
         return torch.export.load(io.BytesIO(data)).module()
 
 
 def _sizes(module: nn.Module, x: Tensor) -> str:
-    """What batches a network takes: norms by the batch at hand may refuse one sample, which a program does not."""
+    """Return the accepted batch sizes: norms with batch statistics may refuse a batch of one."""
     try:
         module(x[:1])
     except ValueError:
@@ -178,7 +179,7 @@ def _sizes(module: nn.Module, x: Tensor) -> str:
 
 
 def _about(run: Simulation, client: int | None, shared: bool, share: float) -> dict[str, Any]:
-    """Where a model comes from, and what it takes."""
+    """Return the metadata of a model: its origin."""
     name, model, split = run.task.names
     return {
         "gossamer": __version__,
@@ -192,13 +193,13 @@ def _about(run: Simulation, client: int | None, shared: bool, share: float) -> d
 
 
 def zeros(state: Mapping[str, Tensor]) -> float:
-    """The share of a model's floating-point entries that are zero."""
+    """Return the fraction of a model's floating-point entries that are zero."""
     floats = [tensor for tensor in state.values() if tensor.is_floating_point()]
     return sum(int((tensor == 0).sum()) for tensor in floats) / sum(tensor.numel() for tensor in floats)
 
 
 def compact(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """The tensors, but those with more zeros than others as ``.values``, ``.bitmap`` (low bits first) and ``.shape``.
+    """Replace tensors that are mostly zero by ``.values``, ``.bitmap`` (low bits first) and ``.shape``.
 
     >>> {name: tensor.tolist() for name, tensor in compact({"w": torch.tensor([[0.0, 3.0, 0.0]])}).items()}
     {'w.values': [3.0], 'w.bitmap': [2], 'w.shape': [1, 3]}
@@ -219,12 +220,12 @@ def _mostly_zero(tensor: Tensor) -> bool:
 
 
 def _saved(tensors: Mapping[str, Tensor], about: dict[str, Any]) -> bytes:
-    """Tensors as a safetensors file; one entry of metadata, as the order of several would differ from time to time."""
+    """Serialize tensors to safetensors, with a single metadata entry: the order of several is not deterministic."""
     return files.to_tensors(tensors, {ABOUT: json.dumps(about)})
 
 
 def _write(out: Path, data: Mapping[str, bytes]) -> dict[Path, int]:
-    """Write the files that there are; those of an earlier export go."""
+    """Write the non-empty files, and delete the files of an earlier export."""
     with files.told(f"the model is not in {out}, or not whole"):
         out.mkdir(parents=True, exist_ok=True)
         for name, content in data.items():
@@ -235,7 +236,7 @@ def _write(out: Path, data: Mapping[str, bytes]) -> dict[Path, int]:
 
 
 def _scores(run: Simulation, network: Network, client: int | None, size: int) -> tuple[float | None, float | None]:
-    """Accuracy on all test samples and on the client's, in batches of so many, put together as in the run."""
+    """Return the accuracy on all test samples and on the client's, in batches of ``size``."""
     judge, test = run.objective, run.task.data.test
     if not len(test):
         return None, None
@@ -250,7 +251,7 @@ def _scores(run: Simulation, network: Network, client: int | None, size: int) ->
 
 @torch.no_grad()
 def _answers(network: Network, samples: Samples, size: int) -> Tensor:
-    """What a network gives for samples."""
+    """Return the network's outputs for samples."""
     return torch.cat([network(x) for x in torch.split(samples.x, size)])
 
 

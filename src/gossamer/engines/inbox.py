@@ -1,7 +1,7 @@
-"""Arrivals in client order, whatever order they came in.
+"""Replies in client order, whatever their order of arrival.
 
-A sum of floats depends on the order of its terms, so messages are folded in the order of the cohort. One that comes
-early waits as its own small bytes; nobody waits for a client that is known not to come.
+A sum of floats depends on the order of its terms, so uploads are aggregated in client order. Early replies wait as
+encoded bytes. Failed clients are put into the inbox too, so that later replies do not wait for them.
 """
 
 from collections import deque
@@ -14,7 +14,14 @@ from gossamer.engines.client import Failure
 
 
 class ClientReply(NamedTuple):
-    """What came of a client: its message, or (``None``) none that arrived; what it remembers; why it failed, if so."""
+    """The reply of a client, or its absence.
+
+    Args:
+        data: the upload; none if it did not arrive
+        state: the new client state; none if the server does not keep it
+        failure: why the client failed; none if it did not
+        injected: whether the failure is a simulated one
+    """
 
     data: Frame | None = None
     state: State | None = None
@@ -23,7 +30,7 @@ class ClientReply(NamedTuple):
 
 
 class Inbox:
-    """Hands replies on in client order."""
+    """Delivers replies in client order."""
 
     def __init__(self, cohort: Iterable[int], deliver: Callable[[int, ClientReply], None]) -> None:
         self._awaited = deque(cohort)
@@ -31,7 +38,7 @@ class Inbox:
         self._deliver = deliver
 
     def put(self, client: int, reply: ClientReply) -> None:
-        """A client's reply has come, or will never come."""
+        """Add a client's reply, or its failure, and deliver all replies that are next in order."""
         self._early[client] = reply
         while self._awaited and self._awaited[0] in self._early:
             first = self._awaited.popleft()

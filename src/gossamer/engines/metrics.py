@@ -1,6 +1,7 @@
-"""The book of one round: bytes, operations, seconds, joules, and who failed.
+"""The metrics of one round (bytes, operations, seconds, joules, failures), and a description of the machine.
 
-What a run ran on: versions and machine, for its run.json.
+A ``Ledger`` collects the costs of a round while it runs. Its record becomes one line of the run's metrics. ``machine``
+describes versions and hardware for ``run.json``.
 """
 
 import math
@@ -24,37 +25,16 @@ from gossamer.core.errors import RunError
 from gossamer.core.types import Flops
 
 
-def machine(device: str) -> dict[str, str | int]:
-    """Versions, processor and device."""
-    from gossamer import __version__
-
-    return {
-        "gossamer": __version__,
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "system": platform.platform(),
-        "cores": os.cpu_count() or 1,
-        "device": torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine(),
-    }
-
-
-def peak_memory() -> int:
-    """The most memory this process has held so far, in bytes."""
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak if sys.platform == "darwin" else peak * 1024
-
-
 @dataclass
 class Tally:
-    """What one client spent in a round, as the channel says, and what became of its messages.
+    """What one client spent in a round according to the channel.
 
     Args:
-        seconds: computing and sending
-        joules: the same
-        messages: how many it sent
-        lost: how many of them were lost
-        wasted: joules for sending those
+        seconds: time for computing and sending
+        joules: energy for computing and sending
+        messages: number of uploads
+        lost: number of lost uploads
+        wasted: energy for sending lost uploads
     """
 
     seconds: float = 0.0
@@ -64,13 +44,13 @@ class Tally:
     wasted: float = 0.0
 
     def spend(self, seconds: float, joules: float) -> None:
-        """Add what something took."""
+        """Add time and energy."""
         self.seconds += seconds
         self.joules += joules
 
 
 class Ledger:
-    """Costs of a round as they come up; every second of it belongs to exactly one phase."""
+    """Collects the costs of a round; every second belongs to exactly one phase."""
 
     def __init__(self) -> None:
         self.up: Counter[str] = Counter()
@@ -86,14 +66,14 @@ class Ledger:
         self.airtime = self.delay = 0.0
         self.tallies: defaultdict[int, Tally] = defaultdict(Tally)
         self.exchanges: list[dict[str, int]] = []
-        self._said: dict[int, Delivery] = {}
+        self._reported: dict[int, Delivery] = {}
         self._delivery: dict[int, Delivery] = {}
         self._before: dict[int, float] = {}
         self._phase, self._since = "other", time.perf_counter()
 
     @contextmanager
     def time(self, phase: str) -> Iterator[None]:
-        """Count the seconds spent inside towards a phase, and not towards the phase around it."""
+        """Count the seconds inside the block towards a phase, and not towards the enclosing phase."""
         outer = self._phase
         self._turn(phase)
         try:
@@ -107,22 +87,22 @@ class Ledger:
         self._phase, self._since = phase, now
 
     def train(self, loss: float, flops: Flops) -> None:
-        """Note one client's training."""
+        """Record one client's training."""
         self.losses.append(loss)
         self.flops += flops.done
         self.useful += flops.useful
 
     def work(self, client: int, cost: Cost) -> None:
-        """Note what one client's training took, as the channel says."""
+        """Record the time and energy of one client's training, as the channel models it."""
         self.energy["computing"] += cost.joules
         self.tallies[client].spend(*cost)
 
     def begin(self) -> None:
-        """Note that an exchange begins."""
+        """Record the start of an exchange."""
         self.exchanges.append({"sent": 0, "lost": 0, "folded": 0})
 
     def send(self, client: int, kinds: dict[str, int], receipt: Receipt, delivery: Delivery) -> None:
-        """Note one upload: its bytes count, whether it arrived or not. ``fate`` is of those that were lost before."""
+        """Record one upload, delivered or lost; ``delivery`` counts the client's earlier lost uploads."""
         self.up.update(kinds)
         self.energy["sending"] += receipt.joules
         self.airtime = max(self.airtime, receipt.seconds)
@@ -130,7 +110,7 @@ class Ledger:
         tally.spend(receipt.seconds, receipt.joules)
         tally.messages += 1
         self.exchanges[-1]["sent"] += 1
-        self._said[client] = delivery
+        self._reported[client] = delivery
         if not receipt.delivered:
             self.exchanges[-1]["lost"] += 1
             self.lost.append(client)
@@ -138,27 +118,27 @@ class Ledger:
             tally.wasted += receipt.joules
 
     def fold(self, client: int) -> None:
-        """Note that a message was folded in: what it says of lost ones counts."""
+        """Record that an upload was aggregated; the delivery counts in it are now valid."""
         self.exchanges[-1]["folded"] += 1
-        if any(delivery := self._said.get(client, Delivery())):
+        if any(delivery := self._reported.get(client, Delivery())):
             self._delivery[client] = delivery
 
     def wait(self) -> None:
-        """Note that an exchange is over, once its slowest client is done."""
+        """Record the end of an exchange; its delay is that of the slowest client."""
         now = {client: tally.seconds for client, tally in self.tallies.items()}
         self.delay += max((spent - self._before.get(client, 0.0) for client, spent in now.items()), default=0.0)
         self._before = now
 
     def measure(self, figures: Mapping[str, Any]) -> None:
-        """Note figures of parts, by name."""
+        """Record metrics of the method's parts, by name."""
         self.figures |= {name: _plain(value, name) for name, value in figures.items()}
 
     def fail(self, client: int, reason: str) -> None:
-        """Note a failure."""
+        """Record a failure."""
         self.failures.append({"client": client, "reason": reason})
 
     def record(self, round_: int, cohort: list[int], evaluated: dict[str, float]) -> dict[str, Any]:
-        """The line that goes into the metrics; what is not a finite number is null."""
+        """Return the round's record; values that are not finite become null."""
         self._turn("other")
         losses = [loss for loss in self.losses if math.isfinite(loss)]
         return {
@@ -179,21 +159,21 @@ class Ledger:
             "failures": self.failures,
             "lost": self.lost,
             "exchanges": self.exchanges,
-            **self._told(cohort),
+            **self._deliveries(cohort),
             **self._by_client(cohort),
             **self.notes,
             **({"figures": self.figures} if self.figures else {}),
         }
 
-    def _told(self, cohort: Sequence[int]) -> dict[str, Any]:
-        """What became of lost messages of each of the cohort, in its order; nothing where nothing did."""
+    def _deliveries(self, cohort: Sequence[int]) -> dict[str, Any]:
+        """Return the delivery counts of each client of the cohort, in order; nothing if all are zero."""
         if not self._delivery:
             return {}
-        delivery = [self._delivery.get(client, Delivery()) for client in cohort]
-        return {"fates": {name: [getattr(delivery, name) for delivery in delivery] for name in Delivery._fields}}
+        counts = [self._delivery.get(client, Delivery()) for client in cohort]
+        return {"delivery": {name: [getattr(count, name) for count in counts] for name in Delivery._fields}}
 
     def _by_client(self, cohort: Sequence[int]) -> dict[str, Any]:
-        """What each of the cohort spent, in its order; nothing where the channel counts neither time nor energy."""
+        """Return what each client spent, in cohort order; nothing if the channel models neither time nor energy."""
         if not any(tally.seconds or tally.joules for tally in self.tallies.values()):
             return {}
         tallies = [self.tallies[client] for client in cohort]
@@ -201,12 +181,12 @@ class Ledger:
 
 
 def _short(number: float) -> float:
-    """A count as it is, and of anything else six figures."""
+    """Round floats to six significant digits; integers stay exact."""
     return number if isinstance(number, int) else float(f"{number:.6g}")
 
 
 def _plain(value: Any, name: str) -> Any:
-    """A figure as JSON has it: numbers of torch and NumPy as Python's, and what is not finite as none."""
+    """Convert a metric to JSON types; values that are not finite become none."""
     if isinstance(value, Mapping):
         return {str(key): _plain(inner, f"{name}.{key}") for key, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -219,3 +199,24 @@ def _plain(value: Any, name: str) -> Any:
     if value is None or isinstance(value, str | int):
         return value
     raise RunError(f"the figure {name} that a part measures must be a number, text, or a list or mapping of these")
+
+
+def machine(device: str) -> dict[str, str | int]:
+    """Return software versions, processor and device."""
+    from gossamer import __version__
+
+    return {
+        "gossamer": __version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "numpy": np.__version__,
+        "system": platform.platform(),
+        "cores": os.cpu_count() or 1,
+        "device": torch.cuda.get_device_name() if device == "cuda" else platform.processor() or platform.machine(),
+    }
+
+
+def peak_memory() -> int:
+    """Return the peak memory of this process so far, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

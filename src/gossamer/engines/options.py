@@ -1,4 +1,4 @@
-"""How a run is carried out, as opposed to what it computes: rounds, cohort, seed, device, executor, channel."""
+"""Options of a run: rounds, cohort size, seed, device, executor and channel."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,22 +13,22 @@ from gossamer.parts.channels import CHANNELS
 from gossamer.parts.channels.perfect import Perfect
 
 AUTO = "auto"
-"""Instead of an executor's name: measure, and choose."""
+"""Value of ``executor`` that measures all executors and chooses the fastest."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """What a run is told besides its method and task.
+    """Options of a run, in addition to its method and task.
 
     Args:
-        rounds: how many rounds
-        per_round: clients in a round; none means all of them
-        seed: where all randomness comes from
+        rounds: number of rounds
+        per_round: clients per round; none means all of them
+        seed: seed of all randomness
         device: cpu or cuda
         executor: how the clients of a round are trained; auto measures and chooses
-        channel: what messages meet on their way to the server
-        failure_rate: share of clients that fail in a round, to rehearse it
-        eval_every: evaluate every so many rounds, and after the last
+        channel: model of the uplink
+        failure_rate: probability of a simulated failure, per client and round
+        eval_every: number of rounds between evaluations; the last round is always evaluated
     """
 
     rounds: int = 30
@@ -56,23 +56,23 @@ class Options:
         )
 
     def cohort(self, clients: int) -> int:
-        """How many of ``clients`` take part in a round."""
+        """Return the cohort size, given the number of clients."""
         size = clients if self.per_round is None else self.per_round
-        few = Mistake(f"is {size}, but there are only {clients} clients", Setting("", "per_round"))
-        require((size <= clients, few))
+        too_few = Mistake(f"is {size}, but there are only {clients} clients", Setting("", "per_round"))
+        require((size <= clients, too_few))
         return size
 
     def describe(self) -> dict[str, Any]:
-        """What a run folder records; ``read`` reads it back."""
+        """Return the options as JSON for the run folder; ``read`` is the inverse."""
         return {**vars(self), "channel": spec(self.channel, CHANNELS)}
 
     @classmethod
     def read(cls, described: dict[str, Any]) -> "Options":
-        """The options that ``describe`` described."""
+        """Return the options that ``describe`` wrote."""
         return cls(**{**described, "channel": parse(described["channel"], CHANNELS, "channel")})
 
 
 def _device(name: str) -> tuple[bool, str]:
     if name not in ("cpu", "cuda"):
         return False, f"unknown device {name!r}: known: cpu, cuda"
-    return name == "cpu" or torch.cuda.is_available(), "device cuda asked for, but torch sees no GPU here: use cpu"
+    return name == "cpu" or torch.cuda.is_available(), "device cuda is not available, torch finds no GPU: use cpu"

@@ -1,10 +1,17 @@
-"""A run in progress, wherever its clients are: the server's half of every round, and the run's folder.
+"""The server side of a federated run, independent of how clients are reached.
 
-A round, top to bottom: draw the cohort; for each exchange of the method tell each client what to do, let it train, fold
-what arrives, in client order whatever order it came in, and finish; evaluate; write it down. Each client of an exchange
-has one outcome, from which all else follows. One that fails, or whose message is refused, is named with the reason and
-the round goes on without it. How clients are reached is the engine's: ``gossamer.engines.simulate`` has
-them in this process, ``gossamer.engines.flower`` across a network.
+A round has five steps:
+
+1. Sample the cohort.
+2. For each exchange of the method, send each client its task, let it train, and aggregate the uploads.
+   Uploads are aggregated in client order, whatever their order of arrival.
+3. Finish the exchange: compute the new server state.
+4. Evaluate the models.
+5. Write the record and the checkpoint.
+
+Each client of an exchange has one ``Outcome``. If a client fails, or its upload is refused, the record states the
+reason and the round continues without it. Engines implement the transport: ``gossamer.engines.simulate`` trains clients
+in this process, ``gossamer.engines.flower`` reaches them across a network.
 """
 
 import time
@@ -31,8 +38,9 @@ from gossamer.engines.client import Failure
 from gossamer.engines.inbox import ClientReply, Inbox
 from gossamer.engines.metrics import Ledger, machine
 from gossamer.engines.options import Options
-from gossamer.runs.folder import RunFolder, read_about, read_metrics
-from gossamer.runs.summary import summarise
+from gossamer.runs.folder import RunFolder
+from gossamer.runs.records import read_about, read_metrics
+from gossamer.runs.report.summary import summarise
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task
 
@@ -40,12 +48,19 @@ Record = dict[str, Any]
 Watch = Callable[[Record], None]
 
 PATIENCE = 3
-"""A run stops after this number of consecutive rounds in which every client failed, for various reasons."""
+"""A run stops after this number of consecutive rounds in which every client failed."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """A run that has ended: its metrics by round, and its last model."""
+    """A finished run: its metrics by round and its final model.
+
+    Args:
+        about: content of ``run.json``
+        metrics: one record per round
+        path: the run folder; none if the run was kept in memory
+        run: the run itself, with the states of server and clients
+    """
 
     about: dict[str, Any]
     metrics: list[Record]
@@ -54,15 +69,15 @@ class Result:
 
     @cached_property
     def model(self) -> nn.Module:
-        """The network as it was trained together, in evaluation mode."""
+        """The trained global network, in evaluation mode."""
         return self.run.module().eval()
 
     def client_model(self, client: int) -> nn.Module:
-        """The network as a client deploys it, in evaluation mode."""
+        """Return the network that a client deploys, in evaluation mode."""
         return self.run.client_module(client).eval()
 
     def summary(self) -> dict[str, Any]:
-        """What ``gossamer show --json`` prints."""
+        """Return the summary that ``gossamer show --json`` prints."""
         return summarise(self.about, self.metrics)
 
     @property
@@ -76,10 +91,10 @@ class Stage:
     """One exchange of one round.
 
     Args:
-        exchange: what is exchanged, and what becomes of it
-        number: the round
-        assigned: which model each client trains
-        outcomes: what came of each client that was asked, as it is folded
+        exchange: the bound exchange
+        number: index of the round
+        assigned: the assignment of each client: which model it trains
+        outcomes: outcomes so far, in client order
     """
 
     exchange: BoundExchange
@@ -88,24 +103,24 @@ class Stage:
     outcomes: list[Outcome] = field(default_factory=list)
 
     @property
-    def asked(self) -> list[int]:
-        """The clients that have something to do, in client order."""
+    def active(self) -> list[int]:
+        """The clients that train in this exchange, in client order."""
         return sorted(client for client, to in self.assigned.items() if to.loss_scale != 0)
 
     @property
     def failed(self) -> dict[int, str]:
-        """Who failed, or whose message was refused, and why."""
+        """Failed clients and clients with a refused upload, with the reasons."""
         return {outcome.client: outcome.reason for outcome in self.outcomes if outcome.reason}
 
 
 class FederatedRun(ABC):
-    """A run in progress: the method, the task, and what server and clients remember."""
+    """A run in progress: the method, the task, and the states of server and clients."""
 
     def __init__(self, method: Method, task: Task, options: Options, request: dict[str, Any] | None = None) -> None:
         if not isinstance(method, Method):
             name = getattr(method, "__name__", "")
-            made = f": write {name}()" if name else ""
-            raise ConfigError(f"method must be a gossamer Method, got a {type(method).__name__}{made}")
+            hint = f": write {name}()" if name else ""
+            raise ConfigError(f"method must be a gossamer Method, got a {type(method).__name__}{hint}")
         self.task, self.options = task, options
         self.cohort_size = options.cohort(task.clients)
         self.key = make_key(options.seed)
@@ -115,14 +130,12 @@ class FederatedRun(ABC):
         self.choice: dict[str, Any] = {"executor": options.executor}
         self.server: State = self.method.init(self.like, self.key)
         if self.method.probe is not None and len(self.method.global_models(self.server)) > 1:
-            raise ConfigError(
-                f"{method.sampler} asks for losses of the global model, and this method has several models"
-            )
+            raise ConfigError(f"{method.sampler} needs losses of the global model, but this method has several models")
         self.clients, self.models = ClientStore(options.device), self.method.models
         self.metrics: list[Record] = []
         self.outcomes: list[Outcome] = []  # of the last round
-        self.saving = 0.0
-        self._last: tuple[Params, Params] | None = None
+        self.save_seconds = 0.0
+        self._deployed: tuple[Params, Params] | None = None
         self.about: dict[str, Any] = {
             "method": method.describe(),
             "task": task.describe(),
@@ -132,36 +145,36 @@ class FederatedRun(ABC):
             "machine": machine(options.device),
         }
 
-    # What engines differ in.
+    # Implemented by engines.
 
     @abstractmethod
     def exchange(self, stage: Stage, ledger: Ledger, inbox: Inbox) -> None:
-        """Have those who are asked do their part, and put what comes of each client into the inbox."""
+        """Let the active clients train, and put the reply of each into the inbox."""
 
     @abstractmethod
     def available(self) -> Mapping[int, int]:
-        """The clients that are there, with their numbers of training samples."""
+        """Return the connected clients, with their numbers of training samples."""
 
     @abstractmethod
-    def evaluated(self, number: int, ledger: Ledger) -> dict[str, float]:
-        """How good the models are after a round."""
+    def evaluate_round(self, number: int, ledger: Ledger) -> dict[str, float]:
+        """Evaluate the models after a round."""
 
     @abstractmethod
     def prepare(self, number: int, cohort: Sequence[int], ledger: Ledger) -> None:
-        """Get ready for a round."""
+        """Prepare a round, before its first exchange."""
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of processes and memory."""
+        """Release processes and memory."""
 
-    # The folder.
+    # The run folder.
 
     def create(self, path: Path) -> RunFolder:
-        """Begin a run that is kept."""
+        """Create the run folder."""
         return RunFolder.create(path, self.about, self.task.split.tensors())
 
     def restore(self, path: Path) -> RunFolder:
-        """Take up a run where it stands; refuse if this is not the same method, task and options."""
+        """Load the last checkpoint of a run folder; refuse a folder with another method, task or options."""
         self._check_same(read_about(path), path)
         folder = RunFolder.open(path)
         try:
@@ -183,10 +196,10 @@ class FederatedRun(ABC):
                     "resume it as it was started, or start a new run"
                 )
 
-    # The rounds.
+    # Rounds.
 
     def run(self, folder: RunFolder | None, watch: Watch) -> Result:
-        """All rounds that are left."""
+        """Run all remaining rounds."""
         try:
             self.rounds(folder, watch)
         finally:
@@ -194,7 +207,7 @@ class FederatedRun(ABC):
         return Result(self.about, self.metrics, folder.path if folder else None, self)
 
     def rounds(self, folder: RunFolder | None, watch: Watch) -> None:
-        """Round after round, until all are done or everybody keeps failing."""
+        """Run the remaining rounds; stop early if every client fails repeatedly."""
         streak, problem = 0, ""
         for number in range(len(self.metrics), self.options.rounds):
             record = self.round(number, folder)
@@ -209,32 +222,32 @@ class FederatedRun(ABC):
             raise RunError(problem)
 
     def round(self, number: int, folder: RunFolder | None) -> Record:
-        """One round, from the cohort to the checkpoint."""
+        """Run one round, from the cohort to the checkpoint."""
         ledger = Ledger()
         cohort = self.train(number, ledger)
         with ledger.time("evaluate"):
             due = (number + 1) % self.options.eval_every == 0 or number + 1 == self.options.rounds
-            evaluated = self.evaluated(number, ledger) if due else {}
+            evaluated = self.evaluate_round(number, ledger) if due else {}
         record = ledger.record(number + 1, cohort, evaluated)
         if folder is not None:
-            # A round's line is written ahead of its checkpoint, so it tells how long the one before took.
-            record["seconds"]["save"] = self.saving
+            # The record is written before the checkpoint, so it holds the time of the previous save.
+            record["seconds"]["save"] = self.save_seconds
             begin = time.perf_counter()
             folder.keep_choice(self.choice)
             folder.append(record)
             folder.save(number + 1, self.server, self.clients, self.models)
-            self.saving = round(time.perf_counter() - begin, 6)
+            self.save_seconds = round(time.perf_counter() - begin, 6)
         self.metrics.append(record)
         return record
 
     def train(self, number: int, ledger: Ledger) -> list[int]:
-        """All exchanges of a round; who took part. What clients remember counts if the round does."""
+        """Run all exchanges of a round and return the cohort; client states are committed only if all succeed."""
         before, self.outcomes = self.server, []
         try:
             cohort = self.cohort(number, ledger)
             self.prepare(number, cohort, ledger)
             for exchange in self.method.exchanges:
-                self.carry_out(exchange, number, cohort, ledger)
+                self.run_exchange(exchange, number, cohort, ledger)
         except BaseException:
             self.server = before
             self.clients.discard()
@@ -245,18 +258,18 @@ class FederatedRun(ABC):
         return cohort
 
     def cohort(self, number: int, ledger: Ledger) -> list[int]:
-        """Who takes part in a round, in client order."""
+        """Sample the cohort of a round, in client order."""
         sampler, pool = self.method.sampler, Pool(self.task.clients, self.available(), self.cohort_size)
         proposed = sampler.propose(pool, self.clock(number), self.key)
         if self.method.probe is None:
             return proposed
         self.prepare(number, proposed, ledger)
-        return sampler.choose(self.carry_out(self.method.probe, number, proposed, ledger), self.cohort_size)
+        return sampler.choose(self.run_exchange(self.method.probe, number, proposed, ledger), self.cohort_size)
 
-    def carry_out(
+    def run_exchange(
         self, exchange: BoundExchange, number: int, cohort: Sequence[int], ledger: Ledger
     ) -> Sequence[Outcome]:
-        """One exchange: send, train, fold, finish. What came of each client that was asked, in client order."""
+        """Run one exchange: send, train, aggregate, finish. Return the clients' outcomes, in client order."""
         server, clock = exchange.server, self.clock(number)
         assigned = server.assign(self.server, cohort, clock, self.key)
         if assigned is None:
@@ -266,13 +279,13 @@ class FederatedRun(ABC):
 
         def deliver(client: int, reply: ClientReply) -> None:
             nonlocal acc
-            acc, outcome = self.folded(stage, client, reply, acc, ledger)
+            acc, outcome = self.fold_reply(stage, client, reply, acc, ledger)
             stage.outcomes.append(outcome)
 
         with ledger.time("train"):
-            self.exchange(stage, ledger, Inbox(stage.asked, deliver))
+            self.exchange(stage, ledger, Inbox(stage.active, deliver))
         after = server.finish(self.server, acc, clock)
-        self.approve(stage, after)
+        self.check_exchange(stage, after)
         self.server = after
         arrived = [outcome.client for outcome in stage.outcomes if outcome.folded] if exchange.last else []
         changes = {client: (self.clients.get(client), self.clients.staged(client)) for client in arrived}
@@ -280,41 +293,43 @@ class FederatedRun(ABC):
         self.outcomes += stage.outcomes
         return stage.outcomes
 
-    def folded(self, stage: Stage, client: int, reply: ClientReply, acc: Any, ledger: Ledger) -> tuple[Any, Outcome]:
-        """The sum with a client's reply in it, and what came of the client, which is staged to be remembered."""
+    def fold_reply(
+        self, stage: Stage, client: int, reply: ClientReply, acc: Any, ledger: Ledger
+    ) -> tuple[Any, Outcome]:
+        """Fold a client's reply into the accumulator, and stage its state; return the accumulator and the outcome."""
         failure, known, values = reply.failure, State(), dict[str, float]()
         if reply.data is not None and failure is None:
             try:
                 acc, known, values = self._fold(stage, client, reply, acc)
                 ledger.fold(client)
-            except Exception as error:  # whatever a message does to its decoder, it ends as a refusal with a reason
+            except Exception as error:  # any error of a decoder refuses the upload, and the run continues
                 refused = Failure.of(error)
                 failure = refused._replace(reason=f"refused: {refused.reason}")
         if failure is not None:
             ledger.fail(client, failure.reason)
         arrived = reply.data is not None and failure is None
         if stage.exchange.last:
-            self.settle(stage, client, reply, arrived, known)
+            self.settle_client(stage, client, reply, arrived, known)
         version, (reason, cause) = stage.exchange.version(self.clock(stage.number)), failure or ("", None)
         return acc, Outcome(client, stage.exchange.number, version, arrived, values, reason, cause, reply.injected)
 
     def _fold(self, stage: Stage, client: int, reply: ClientReply, acc: Any) -> tuple[Any, State, dict[str, float]]:
         assert reply.data is not None
-        clock, key = self.at(stage, client)
-        known = self.tracked(stage, client)
+        clock, key = self.clock_and_key(stage, client)
+        known = self.view_state(stage, client)
         arrival, after = stage.exchange.read_upload(reply.data, self.server, clock, key, stage.assigned[client], known)
-        said = {name: value for name, value in arrival.sections.items() if isinstance(value, float)}
-        return stage.exchange.server.fold(acc, arrival), after, said
+        values = {name: value for name, value in arrival.sections.items() if isinstance(value, float)}
+        return stage.exchange.server.fold(acc, arrival), after, values
 
     @abstractmethod
-    def settle(self, stage: Stage, client: int, reply: ClientReply, arrived: bool, known: State) -> None:
-        """Stage what is remembered of a client, now that it is known whether its message arrived.
+    def settle_client(self, stage: Stage, client: int, reply: ClientReply, arrived: bool, known: State) -> None:
+        """Stage a client's state, once it is known whether its upload arrived.
 
-        ``known`` is what its message says of what it holds from now on.
+        ``known`` is the client's view state according to its upload.
         """
 
-    def approve(self, stage: Stage, after: State) -> None:
-        """Refuse an exchange that is not to count: here one that no run can go on from."""
+    def check_exchange(self, stage: Stage, after: State) -> None:
+        """Raise if the run cannot continue: all clients failed for one reason, or the model is not finite."""
         alone = [outcome for outcome in stage.outcomes if outcome.reason and not outcome.injected]
         if alone and len(alone) == len(stage.assigned) and len({outcome.reason for outcome in alone}) == 1:
             count = f"all {len(alone)} clients" if len(alone) > 1 else f"client {alone[0].client}"
@@ -325,50 +340,55 @@ class FederatedRun(ABC):
                 "with a smaller learning rate (--lr, or --global-lr where there is one)"
             )
 
-    def tracked(self, stage: Stage, client: int) -> State | None:
-        """What the server knows of the memory of a client's view; nothing before its first round."""
+    def view_state(self, stage: Stage, client: int) -> State | None:
+        """Return the server's copy of a client's view state; none before the client's first round."""
         return self.clients.get(client).get("view") if stage.exchange.last else None
 
-    def at(self, stage: Stage, client: int) -> tuple[Clock, Key]:
-        """When and where, and the randomness of an exchange."""
+    def clock_and_key(self, stage: Stage, client: int) -> tuple[Clock, Key]:
+        """Return the clock and the random key of a client in an exchange."""
         return self.clock(stage.number, client), stage.exchange.key(self.round_key(stage.number))
 
     def round_key(self, number: int) -> Key:
-        """The randomness of a round."""
+        """Return the random key of a round."""
         return fold(self.key, "round", number)
 
     def clock(self, number: int, client: int = -1) -> Clock:
-        """When and where; at the server, where no client is named."""
+        """Return the clock of a round, for a client or, by default, for the server."""
         return Clock(number, self.options.rounds, client)
 
-    # The model.
+    # The global model.
 
     def model(self) -> Params:
-        """What the server holds."""
+        """Return the server's model, as it is trained."""
         first, *others = self.method.global_models(self.server)
         if others:
-            raise RunError("there is no one model: each client chooses among several; ask for result.client_model(i)")
+            raise RunError(
+                "there is no single global model: each client chooses one of several; use result.client_model(i)"
+            )
         return first
 
     def deployed(self) -> Params:
-        """The network's tensors that follow from what the server holds."""
+        """Return the global model as tensors of the network."""
         return self._deploy(self.model())
 
     def module(self) -> nn.Module:
-        """The network to use after the last round."""
+        """Return the network with the global model."""
         return self.objective.build(self.deployed())
 
     @abstractmethod
     def client_module(self, client: int) -> nn.Module:
-        """The network that a client deploys."""
+        """Return the network that a client deploys."""
 
     def _deploy(self, held: Params) -> Params:
-        if self._last is None or self._last[0] is not held:
-            self._last = held, self.method.parametrization.deploy(held, self.like)
-        return self._last[1]
+        if self._deployed is None or self._deployed[0] is not held:
+            self._deployed = held, self.method.parametrization.deploy(held, self.like)
+        return self._deployed[1]
 
 
 def _all_failed(outcomes: Sequence[Outcome], cohort: Sequence[int]) -> Outcome | None:
-    """The last failure of a round in which every client failed; where candidates of a probe did, there is no cohort."""
+    """Return the last failure of a round if every client of the cohort failed, else none.
+
+    If all candidates of a loss probe failed, the cohort is empty.
+    """
     failed = [outcome for outcome in outcomes if outcome.reason and not outcome.injected]
     return failed[-1] if failed and {outcome.client for outcome in failed} >= set(cohort) else None

@@ -1,4 +1,4 @@
-"""The simulator: every client in this process, every message made of real bytes."""
+"""The simulator: all clients train in this process, and every message is encoded to real bytes."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
@@ -25,15 +25,16 @@ from gossamer.engines.inbox import ClientReply, Inbox
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.options import AUTO, Options
 from gossamer.engines.run import FederatedRun, Result, Stage, Watch
-from gossamer.runs.folder import RunFolder, read_about
+from gossamer.runs.folder import RunFolder
+from gossamer.runs.records import read_about
 from gossamer.tasks.task import Task
 
-INJECTED = "failed as asked (failure rate)"
+INJECTED = "simulated failure (failure_rate)"
 
-BRIEF: dict[str, Callable[[Client], Executor]] = {"one-by-one": OneByOne, "stacked": Stacked}
-"""What has a round's early exchanges done, by the executor of the last; with others nothing is compiled.
+EARLY_EXECUTORS: dict[str, Callable[[Client], Executor]] = {"one-by-one": OneByOne, "stacked": Stacked}
+"""Executors of the exchanges before the last, by the executor of the last exchange.
 
-They have a step or two a client.
+These exchanges take one or two steps per client, so compilation does not pay.
 """
 
 
@@ -46,10 +47,15 @@ def simulate(
     watch: Watch = lambda record: None,
     **options: Any,
 ) -> Result:
-    """Run ``method`` on ``task``; ``options`` are the fields of ``Options``.
+    """Run ``method`` on ``task``.
 
-    With ``out`` the run is kept in that folder and can be resumed (``resume=True``, with the same method and task)
-    after any interruption; without, it lives in memory. ``watch`` is called with each round's record.
+    Args:
+        method: the federated method
+        task: data, partition and network
+        out: run folder; without one the run is kept in memory
+        resume: continue the run in ``out``; method, task and options must be the same
+        watch: called with the record of each round
+        options: fields of ``Options``
     """
     simulation = Simulation(method, task, Options(**options))
     if out is None:
@@ -62,7 +68,7 @@ def simulate(
 
 
 class Simulation(FederatedRun):
-    """A run whose clients are all here, with the data on one device."""
+    """A simulated run: all clients train in this process, with the data on one device."""
 
     def __init__(self, method: Method, task: Task, options: Options, request: dict[str, Any] | None = None) -> None:
         super().__init__(method, task, options, request)
@@ -77,7 +83,7 @@ class Simulation(FederatedRun):
         self.ready = False
 
     def restore(self, path: Path) -> RunFolder:
-        """Take up a run where it stands; what executor was chosen stays chosen."""
+        """Load the last checkpoint of a run folder, and keep the executor that was chosen."""
         folder = super().restore(path)
         recorded = read_about(path)
         if "executor" in recorded:
@@ -86,12 +92,12 @@ class Simulation(FederatedRun):
         return folder
 
     def close(self) -> None:
-        """Let go of the executor's processes and memory."""
+        """Release the processes and the memory of the executors."""
         for executor in (*self.early.values(), *([] if self.executor is None else [self.executor])):
             executor.close()
 
     def available(self) -> Mapping[int, int]:
-        """Everybody."""
+        """Return all clients."""
         return self._sizes
 
     @cached_property
@@ -99,13 +105,13 @@ class Simulation(FederatedRun):
         return dict(enumerate(self.split.sizes().tolist()))
 
     def prepare(self, number: int, cohort: Sequence[int], ledger: Ledger) -> None:
-        """Have an executor ready for work: choosing one and compiling are counted by themselves."""
+        """Choose and compile the executor before the first round; this time is recorded separately."""
         if self.ready or not cohort:
             return
         with ledger.time("prepare"):
-            client = max(cohort, key=lambda c: len(self.split.train(c)))  # whoever has a full batch, if anybody has
-            stage = Stage(self.method.training, number, {client: self.trial(client)})
-            common = stage.exchange.make_common(self.server, *self.at(stage, client))
+            client = max(cohort, key=lambda c: len(self.split.train(c)))  # most likely to have a full batch
+            stage = Stage(self.method.training, number, {client: self.typical_assignment(client)})
+            common = stage.exchange.make_common(self.server, *self.clock_and_key(stage, client))
             client_task, _ = self.client_task(stage, client, common)
             if self.executor is None:
                 left = self.options.rounds - number
@@ -117,41 +123,41 @@ class Simulation(FederatedRun):
         self.about |= self.choice
         self.ready = True
 
-    def trial(self, client: int) -> Assignment:
-        """What a client would train in a round like any other."""
+    def typical_assignment(self, client: int) -> Assignment:
+        """Return the assignment of a client in a typical round."""
         home = self.method.home(client)
         return home if home.owner is None else home._replace(loss_scale=1.0)
 
     def executor_of(self, exchange: BoundExchange) -> Executor:
-        """Who has an exchange done; those before the last have a step or two a client, so nothing is compiled."""
+        """Return the executor of an exchange."""
         if exchange.last:
             return self.executor or OneByOne(self.client)
         if exchange.number not in self.early:
             gpu = self.objective.device.type == "cuda"
-            make = BRIEF.get(self.choice["executor"], Stacked if gpu else SideBySide)
+            make = EARLY_EXECUTORS.get(self.choice["executor"], Stacked if gpu else SideBySide)
             self.early[exchange.number] = make(Client(self.method, self.objective, exchange))
         return self.early[exchange.number]
 
     def cohort(self, number: int, ledger: Ledger) -> list[int]:
-        """Who takes part in a round, in client order."""
+        """Sample the cohort of a round, in client order."""
         return [0] if self.method.pooled else super().cohort(number, ledger)
 
     def exchange(self, stage: Stage, ledger: Ledger, inbox: Inbox) -> None:
-        """The executor trains, the channel carries; once a message is folded, its client learns that it arrived."""
+        """Train the clients and send their uploads through the channel; a folded upload settles its client's state."""
         executor = self.executor_of(stage.exchange)
         with threads(executor.threads):
             for client_task, result in executor.run(self.client_tasks(stage, ledger, inbox)):
                 with ledger.time("receive"):
-                    inbox.put(client_task.clock.client, self.carry(client_task, result, ledger))
+                    inbox.put(client_task.clock.client, self.send_upload(client_task, result, ledger))
         ledger.wait()
 
     def client_tasks(self, stage: Stage, ledger: Ledger, inbox: Inbox) -> Iterator[ClientTask]:
-        """What each client that is asked is to do, made as it is asked for."""
+        """Yield the task of each client of a stage, created on demand."""
         common = None
-        for client in stage.asked:
+        for client in stage.active:
             with ledger.time("brief"):
                 if common is None:
-                    common = stage.exchange.make_common(self.server, *self.at(stage, client))
+                    common = stage.exchange.make_common(self.server, *self.clock_and_key(stage, client))
                 client_task, kinds = self.client_task(stage, client, common)
                 ledger.down.update(kinds)
             rate = self.options.failure_rate
@@ -161,20 +167,20 @@ class Simulation(FederatedRun):
                 yield client_task
 
     def client_task(self, stage: Stage, client: int, common: Body | None) -> tuple[ClientTask, dict[str, int]]:
-        """What one client is to do, and the bytes of the message that tells it."""
-        clock, key = self.at(stage, client)
-        known, exchange = self.tracked(stage, client), stage.exchange
+        """Return the task of one client, and the bytes of its download by kind."""
+        clock, key = self.clock_and_key(stage, client)
+        known, exchange = self.view_state(stage, client), stage.exchange
         sent = exchange.make_download(self.server, clock, key, stage.assigned[client], known, common)
         state = self.clients.get(client) if exchange.last else {}
         return ClientTask(clock, key, sent.data, state, self.split.train(client)), sent.kinds
 
-    def carry(self, client_task: ClientTask, result: ClientResult | Failure, ledger: Ledger) -> ClientReply:
-        """What arrives of a client's answer."""
+    def send_upload(self, client_task: ClientTask, result: ClientResult | Failure, ledger: Ledger) -> ClientReply:
+        """Send a client's upload through the channel and return what arrives."""
         clock, mine = client_task.clock, own_key(client_task.key, client_task.clock)
         if isinstance(result, Failure):
             return ClientReply(failure=result)
         ledger.train(result.loss, result.flops)
-        if not self.method.pooled:  # which no device does
+        if not self.method.pooled:  # pooled training runs on no device
             ledger.work(clock.client, self.channel.work(result.flops, clock, fold(mine, "work")))
         delivered = False
         if result.sent.data:
@@ -183,22 +189,23 @@ class Simulation(FederatedRun):
             delivered = receipt.delivered
         return ClientReply(result.sent.data if delivered else None, result.state)
 
-    def settle(self, stage: Stage, client: int, reply: ClientReply, arrived: bool, known: State) -> None:
-        """What the client itself remembers."""
+    def settle_client(self, stage: Stage, client: int, reply: ClientReply, arrived: bool, known: State) -> None:
+        """Stage the client's own state."""
         if reply.state is not None:
             self.clients.stage(client, stage.exchange.settle(reply.state, arrived))
 
-    def evaluated(self, number: int, ledger: Ledger) -> dict[str, float]:
-        """The global model, and what each client would deploy, on test data that is all here."""
+    def evaluate_round(self, number: int, ledger: Ledger) -> dict[str, float]:
+        """Evaluate the global model and each client's deployed model on the test set."""
         first, *others = self.method.global_models(self.server)
         if others:
             return self.evaluate.by_client(self.client_params)
         return self.evaluate(self._deploy(first), self.method.shared, lambda client: self.client_params(client, number))
 
     def client_params(self, client: int, number: int | None = None) -> Params:
-        """The network's tensors that a client would deploy; the same object for all that share the server's.
+        """Return the network's tensors as a client deploys them; clients with the global model share one object.
 
-        ``number`` is the round after which that is, if not the last of the record: what is tuned depends on it.
+        ``number`` is the round after which the model is deployed, by default the last recorded one. Fine-tuning
+        depends on it.
         """
         home, training = 0 if self.method.pooled else client, self.method.training
         models = training.server.download(self.server, self.method.home(home)).models
@@ -207,17 +214,17 @@ class Simulation(FederatedRun):
             return self._deploy(held)
         after = max(0, len(self.metrics) - 1 if number is None else number)
         clock, key = self.clock(after, client), self.round_key(after)
-        with threads(1):  # as nodes of a deployment do it
+        with threads(1):  # as Flower nodes do
             return self._deploy(self.client.tuned(held, clock, key, self.split.train(home)))
 
     def labels(self, client: int) -> Tensor | None:
-        """The labels whose scores count for a client, with 1 for each; none means all."""
+        """Return a vector with 1 for each label whose score counts for a client; none means all."""
         return self.client.labels(self.split.train(0 if self.method.pooled else client))
 
     def client_module(self, client: int) -> nn.Module:
-        """The network that a client deploys."""
+        """Return the network that a client deploys."""
         return self.objective.build(self.client_params(client))
 
     def module(self) -> nn.Module:
-        """The network to use after the last round: the pooled client's own, where there is no federation."""
+        """Return the network with the global model, or with the pooled client's model."""
         return self.objective.build(self.client_params(0)) if self.method.pooled else super().module()

@@ -1,1 +1,1 @@
-"""What devices and links can do: speed, memory, radio, capacities."""
+"""Devices and links: computing speed, memory, radio, and the capacities that follow."""

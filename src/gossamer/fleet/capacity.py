@@ -1,4 +1,4 @@
-"""How much of the model a client can hold."""
+"""Client capacities: the fraction of the model that a client can train."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,10 +13,10 @@ from gossamer.fleet.units import read_size
 
 @dataclass(frozen=True)
 class Room:
-    """As much as can be trained in so much memory.
+    """The largest fraction of the model that can be trained in a given memory.
 
     Args:
-        size: bytes
+        size: memory in bytes
     """
 
     size: int
@@ -26,32 +26,32 @@ class Room:
         require((self.size >= 1, wrong(self, "size", "must be at least 1 byte")))
 
     def __str__(self) -> str:
-        """As it can be typed."""
+        """Return the size as text that ``of_text`` reads."""
         return f"{self.size}B"
 
     @classmethod
     def of_text(cls, text: str) -> "Room":
-        """From a size with a unit, such as ``64MB``."""
+        """Parse a size with a unit, such as ``64MB``."""
         if text[-1:] != "B":
             raise ValueError("a size such as 64MB")
         return cls(read_size(text))
 
 
 Shares = tuple[float, ...]
-"""Shares of the model, from 0 (not included) to 1."""
+"""Fractions of the model, in (0, 1]."""
 
 Capacities = tuple[float | Room, ...]
-"""Shares of the model, or room for one."""
+"""Fractions of the model, or memory sizes."""
 
 SHARES: Shares = (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)
-"""The shares of a model that are tried."""
+"""Default candidates for the fraction of the model."""
 
 Needs = Callable[[float], int]
-"""From a share of the model to the bytes that training it takes."""
+"""Map a fraction of the model to the bytes that its training takes."""
 
 
 def check_capacities(name: str, capacities: Capacities) -> None:
-    """Refuse what cannot be a row of capacities."""
+    """Refuse invalid capacities."""
     shares = (share for share in capacities if not isinstance(share, Room))
     require(
         (len(capacities) > 0, f"{name}.capacities must not be empty"),
@@ -60,20 +60,20 @@ def check_capacities(name: str, capacities: Capacities) -> None:
 
 
 def check_shares(name: str, capacities: Capacities) -> None:
-    """Refuse memory too, where a smaller share needs no less of it."""
+    """Refuse invalid capacities and memory sizes, for views in which a smaller fraction saves no memory."""
     check_capacities(name, capacities)
     rooms = [share for share in capacities if isinstance(share, Room)]
     require((not rooms, f"{name}.capacities must be shares: masks take as much memory as the whole model"))
 
 
 def capacity(capacities: Any, drawn: bool, clock: Clock, key: Key) -> float:
-    """A client's share in a round: its own for good, in turn by client number, or drawn anew for everybody."""
+    """Return a client's fraction: constant, by client number, or drawn in every round."""
     number = int(uniform(fold(key, "capacity"), 1).item() * len(capacities)) if drawn else clock.client
     return float(capacities[number % len(capacities)])
 
 
 def largest_share(memory: int, needs: Needs, shares: Sequence[float] = SHARES, name: str = "a device") -> float:
-    """The largest share of the model whose training fits so many bytes; refused if none does."""
+    """Return the largest fraction of the model whose training fits into ``memory`` bytes; raise if none does."""
     require(
         (len(shares) > 0, "shares must not be empty"),
         *((0 < share <= 1, f"shares must be in (0, 1], got {share}") for share in shares),
@@ -81,8 +81,9 @@ def largest_share(memory: int, needs: Needs, shares: Sequence[float] = SHARES, n
     for share in sorted(shares, reverse=True):
         if needs(share) <= memory:
             return share
-    least = min(shares)
+    smallest = min(shares)
     raise ConfigError(
-        f"{name} has {memory:,} bytes of memory, but training the smallest share, {Fraction(least).limit_denominator()}"
-        f" of the model, takes {needs(least):,}: try a smaller share, batch or model, or leave it out"
+        f"{name} has {memory:,} bytes of memory, but training the smallest share, "
+        f"{Fraction(smallest).limit_denominator()} of the model, takes {needs(smallest):,}: "
+        "try a smaller share, batch or model, or leave it out"
     )

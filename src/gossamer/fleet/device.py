@@ -1,7 +1,7 @@
-"""A kind of device: what it can hold, how fast it computes, and how it sends.
+"""Device types: memory, computing speed and radio.
 
-A new key of a fleet's file is a field of ``Device`` and a line in ``KEYS``. Of a key that is left out, the default is
-that of a cell as studies of wireless learning have it (Chen et al., 2021, and the code to it).
+To add a key to fleet files, add a field to ``Device`` and a line to ``KEYS``. The defaults describe a cell as in
+studies of wireless learning (Chen et al., 2021, https://arxiv.org/abs/1909.07972, and its code).
 """
 
 import math
@@ -30,25 +30,25 @@ from gossamer.fleet.units import (
 
 @dataclass(frozen=True)
 class Span:
-    """A quantity that is drawn, with equal chances for all values between two ends.
+    """A quantity that is drawn from the uniform distribution between two ends.
 
     Args:
-        low: the smaller end, which is itself not drawn
-        high: the larger end
+        low: the smaller end, exclusive
+        high: the larger end, inclusive
     """
 
     low: float
     high: float
 
     def __post_init__(self) -> None:
-        ends = f"Span must go up from a number that is not negative, got {self.low} to {self.high}"
+        ends = f"Span must have 0 <= low < high, got {self.low} to {self.high}"
         require((0 <= self.low < self.high < math.inf, ends))
 
     def __str__(self) -> str:
         return f"{self.low!r}..{self.high!r}"
 
     def drawn(self, key: Key) -> float:
-        """One value; the same for the same key."""
+        """Draw a value; the same key gives the same value."""
         return self.high - (self.high - self.low) * float(uniform(key, 1, dtype=torch.float64)[0])
 
     @property
@@ -57,7 +57,7 @@ class Span:
         return self.high - (self.high - self.low) * (1 - 2.0**-53)
 
 
-# What a key may hold: each reads what the file says, and raises ValueError if it is nothing of the kind.
+# Readers of values in a fleet file; each raises ValueError for an invalid value.
 
 
 def _count(value: object) -> int:
@@ -73,7 +73,7 @@ def _name(value: object) -> str:
 
 
 def _spread(read: Callable[..., float], zero: bool, value: object) -> float | Span:
-    """A fixed value, which may be 0 if that is said, or a range, which may begin with 0."""
+    """Read a single value, which may be 0 if ``zero``, or a range, which may begin with 0."""
     if isinstance(value, Span):
         return value
     ends = split_range(value)
@@ -81,7 +81,7 @@ def _spread(read: Callable[..., float], zero: bool, value: object) -> float | Sp
 
 
 def _noise(value: object) -> float | Density | Span:
-    """Watts, or a range of them; or a density."""
+    """Read watts, a range of watts, or a density."""
     if isinstance(value, Density):
         return value
     density = str(value).endswith("/Hz") and split_range(value) is None
@@ -98,7 +98,7 @@ def _choice(*known: str) -> Callable[[object], str]:
 
 
 class FileKey(NamedTuple):
-    """A key of the file: how its value is read, and what it should be, in words."""
+    """A key of a fleet file: the reader of its value, and a description of valid values."""
 
     read: Callable[[object], Any]
     wanted: str
@@ -108,9 +108,9 @@ WATTS = 'watts such as 0.01, "10 mW" or "10 dBm"'
 
 KEYS = {
     "name": FileKey(_name, "a text of one line"),
-    "clients": FileKey(_count, "a whole number from 1"),
+    "clients": FileKey(_count, "a whole number, at least 1"),
     "memory": FileKey(read_size, 'a whole number of bytes such as 64e6, "64 MB" or "2 GiB"'),
-    "flops": FileKey(read_speed, 'operations a second such as 2e9 or "2 GFLOPS"'),
+    "flops": FileKey(read_speed, 'operations per second such as 2e9 or "2 GFLOPS"'),
     "power": FileKey(partial(_spread, read_power, False), f'{WATTS}, or a range, "5..20 mW"'),
     "most_power": FileKey(read_power, WATTS),
     "distance": FileKey(partial(_spread, read_length, False), 'metres such as 250, "0.25 km" or a range, "0..500 m"'),
@@ -123,41 +123,41 @@ KEYS = {
     ),
     "interference": FileKey(partial(_spread, read_power, True), 'watts such as 5e-8, "50 nW" or a range, "10..110 nW"'),
     "threshold": FileKey(
-        partial(_spread, read_ratio, True), 'a ratio from 0 such as 1.08, "0.33 dB" or a range, "1..2"'
+        partial(_spread, read_ratio, True), 'a ratio, at least 0, such as 1.08, "0.33 dB" or a range, "1..2"'
     ),
     "draw": FileKey(_choice("once", "round"), "once or round"),
-    "frequency": FileKey(read_frequency, 'cycles a second such as 1e9 or "1 GHz"'),
+    "frequency": FileKey(read_frequency, 'cycles per second such as 1e9 or "1 GHz"'),
     "capacitance": FileKey(read_ratio, "a positive number such as 1e-27"),
 }
 
 UNSAID = ("memory", "most_power")
-"""Keys without which nothing is assumed."""
+"""Keys without a default value."""
 
 
 SENT = ("power", "distance", "bandwidth", "noise", "interference", "threshold", "exponent")
-"""Fields that say how it sends: those of a link."""
+"""Fields of the uplink."""
 
 
 @dataclass(frozen=True)
 class Device:
-    """A kind of device.
+    """A device type.
 
     Args:
-        name: what it is called, in messages too
-        clients: how many clients are such devices
-        memory: bytes that training may take; none: it is not known
-        flops: floating-point operations it does in a second
-        power: what it sends with, in watts
-        distance: how far it sends, in metres
-        bandwidth: of its uplink, in hertz
-        noise: in the whole band, in watts; or its density
-        interference: in the whole band, in watts
-        threshold: the ratio of what arrives to what disturbs it that a packet needs; with 0 none is lost
-        exponent: power falls with the distance to this power
-        draw: when ranges are drawn: once for each client, or anew each round
-        frequency: cycles of its processor in a second
-        capacitance: effective, of its processor: joules a cycle and squared frequency
-        most_power: the most that power may be set to, in watts; none: it stays as it is
+        name: name in messages
+        clients: number of clients with this device
+        memory: bytes that training may take; none if unknown
+        flops: floating-point operations per second
+        power: transmit power in watts
+        distance: distance to the server in metres
+        bandwidth: bandwidth of the uplink in hertz
+        noise: noise power in the whole band in watts, or noise density
+        interference: interference power in the whole band in watts
+        threshold: signal-to-noise ratio that a packet needs; with 0 no packet is lost
+        exponent: path loss exponent
+        draw: when ranges are drawn: once per client, or in every round
+        frequency: processor cycles per second
+        capacitance: effective capacitance of the processor: joules per cycle and squared frequency
+        most_power: maximum transmit power in watts that a plan may set; none keeps the power
     """
 
     name: str
@@ -183,39 +183,39 @@ class Device:
         gather([f"Device.{text}" for text in mistakes] or [f"Device: {text}" for text in _clashes(self)])
 
     def seconds(self, flops: float) -> float:
-        """How long it takes to do so many operations."""
+        """Return the time for a number of operations."""
         require((flops >= 0, f"flops must not be negative, got {flops}"))
         return flops / self.flops
 
     def joules(self, seconds: float) -> float:
-        """What computing for so long takes: capacitance times squared frequency, for each of the cycles."""
+        """Return the energy of computing: capacitance times squared frequency per cycle."""
         return self.capacitance * self.frequency**2 * (self.frequency * seconds)
 
     def link(self, key: Key, fading: Fading = "power") -> Link:
-        """Its uplink; what is a range is drawn, by the key alone."""
+        """Return the uplink; ranges are drawn with the key."""
         drawn = {name: span.drawn(fold(key, name)) for name, span in self.spans.items()}
         return Link(**{**self._sent, **drawn}, fading=fading)
 
     def weakest(self, fading: Fading = "power") -> Link:
-        """Its uplink with each range at that end at which it is slowest and loses most."""
+        """Return the slowest uplink with the most losses within the ranges."""
         ends = {name: span.least if name in ("power", "bandwidth") else span.high for name, span in self.spans.items()}
         if isinstance(self.noise, Density) and isinstance(self.bandwidth, Span):
-            ends["noise"] = self.noise.watts * self.bandwidth.high  # a wider band is faster, and loses more
+            ends["noise"] = self.noise.watts * self.bandwidth.high  # a wider band has more noise
         return Link(**{**self._sent, **ends}, fading=fading)
 
     def strongest(self) -> Link:
-        """Its uplink where most arrives of the most power that it may send with."""
+        """Return the uplink with the strongest signal within the ranges, at the maximum power."""
         ends = {name: span.least for name, span in self.spans.items()}
         return Link(**{**self._sent, **ends, "power": max(self.full_power, self.most_power or 0.0)})
 
     @property
     def full_power(self) -> float:
-        """What it sends with at most, as long as no plan says more."""
+        """The maximum power, unless a plan sets more."""
         return self.power.high if isinstance(self.power, Span) else self.power
 
     @property
     def spans(self) -> dict[str, Span]:
-        """What is drawn, by name."""
+        """Ranges by name."""
         return {name: value for name, value in self._sent.items() if isinstance(value, Span)}
 
     @property
@@ -224,7 +224,7 @@ class Device:
 
 
 def _clashes(device: Device) -> list[str]:
-    """What of a device's values does not go together: links that cannot be, at either end of its ranges."""
+    """Return contradictions between a device's values: impossible links at either end of its ranges."""
     power, most, found = device.full_power, device.most_power, Mistakes()
     if most is not None and most < power:
         found.note(f"most_power must be at least the power, {power:g} W, got {most:g}")
@@ -234,7 +234,7 @@ def _clashes(device: Device) -> list[str]:
 
 
 def read(entry: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The values of one device that can be read, and what is wrong with the others."""
+    """Return the valid values of one device entry, and the mistakes of the others."""
     needed = [field.name for field in fields(Device) if field.name not in vars(Device) and field.name not in UNSAID]
     mistakes = [unknown("key", key, KEYS) for key in entry if key not in KEYS]
     mistakes += [f"{name} is missing: it must be {KEYS[name].wanted}" for name in needed if name not in entry]
@@ -249,5 +249,5 @@ def read(entry: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
 
 
 def mistake(name: str, value: object) -> str:
-    """What to say of a value that a key cannot have."""
+    """Return the message for an invalid value of a key."""
     return f"{name} must be {KEYS[name].wanted}, got {value!r}"

@@ -1,4 +1,4 @@
-"""Which devices the clients are: a file that says how many there are of each kind, and what they have.
+"""The devices of all clients, from a file with the number and properties of each device type.
 
     [[device]]
     name = "phone"
@@ -8,8 +8,8 @@
     power = "10 mW"
     distance = "0..500 m"
 
-Of the shares of a model that a client might train, it gets the largest whose training fits its memory. How much each
-share needs is for others to say, ``gossamer.tasks.memory`` for one. How it sends is for ``gossamer.fleet.radio``.
+A client trains the largest candidate fraction of the model that fits its memory. ``gossamer.tasks.memory`` computes the
+memory of each fraction. ``gossamer.fleet.radio`` computes the uplinks.
 """
 
 import hashlib
@@ -35,15 +35,15 @@ from gossamer.fleet.radio import Density, Fading, Link
 __all__ = ["AIR", "Device", "Fleet", "Span"]
 
 AIR = "for radio links alone name the fleet in the channel: --channel wireless:FILE"
-"""What to do where a method is not to heed the fleet that its channel has."""
+"""Advice for a fleet that only describes radio links, without an effect on the method."""
 
 
 @dataclass(frozen=True)
 class Fleet:
-    """All kinds of devices.
+    """A fleet of devices.
 
     Args:
-        devices: the kinds, each with a name of its own
+        devices: the device types, with unique names
     """
 
     devices: tuple[Device, ...]
@@ -54,7 +54,7 @@ class Fleet:
 
     @classmethod
     def of_text(cls, text: str) -> "Fleet":
-        """The fleet of a file, as a flag names it, or as ``to_text`` does: then the file must not have changed."""
+        """Read the fleet of a file; with a digest as in ``to_text``, refuse a file that has changed."""
         digest = match[0] if (match := re.search("@[0-9a-f]{16}$", text)) else ""
         path = text.removesuffix(digest)
         fleet = cls.read(path)
@@ -63,47 +63,47 @@ class Fleet:
         return fleet
 
     def to_text(self) -> str:
-        """Where it was read, and a digest of the file; of one that comes from no file, what it is."""
+        """Return the path and a digest of the file; without a file, the content."""
         return self.source or repr(self)
 
     @classmethod
     def read(cls, path: str | Path) -> "Fleet":
-        """The fleet of a file; every mistake in it is listed."""
+        """Read a fleet from a file; list all mistakes."""
         try:
             content = _content(Path(path))
             fleet = cls(_devices(_table(content)))
         except ConfigError as error:
             raise ConfigError(*(f"{path}: {mistake}" for mistake in error.mistakes)) from error
         source = f"{Path(path).resolve()}@{hashlib.sha256(content).hexdigest()[:16]}"
-        object.__setattr__(fleet, "source", source)  # it is frozen, but nobody has seen it yet
+        object.__setattr__(fleet, "source", source)  # the dataclass is frozen, but not in use yet
         return fleet
 
     def write(self, path: str | Path) -> None:
-        """Make a file of the fleet, or replace one."""
+        """Write the fleet to a file."""
         files.write(Path(path), "\n".join(map(_entry, self.devices)).encode())
 
     def device(self, client: int, clients: int) -> Device:
-        """The device of a client, when there are so many clients.
+        """Return the device of a client, given the number of clients.
 
-        If the fleet has just so many devices, each kind has the clients it says. Else all numbers are scaled alike and
-        rounded down, and the clients that are left go one each to the kinds that lost most, the earlier one of equals;
-        so a rare kind may have none. The kinds take turns: each has its clients evenly spread over all numbers.
+        If that is the fleet's own number, each type has its stated number of clients. Otherwise all numbers are scaled
+        and rounded down. Remaining clients go to the types with the largest remainders, earlier types first, so a rare
+        type may have none. Each type is spread evenly over the client numbers.
         """
         require((0 <= client < clients, f"client must be from 0 to {clients - 1}, got {client}"))
         return self.devices[_dealt(self._counts, clients)[client]]
 
     def link(self, client: int, clients: int, round: int, key: Key, fading: Fading = "power") -> Link:
-        """The uplink of a client in a round, when there are so many clients; ranges are drawn by the run's key."""
+        """Return the uplink of a client in a round; ranges are drawn with the run's key."""
         device, at = self.device(client, clients), fold(key, "link", client)
         return device.link(at if device.draw == "once" else fold(at, round), fading)
 
     def memories(self, clients: int) -> tuple[int, ...]:
-        """The memory of each client, in bytes; refused if one is not known."""
+        """Return the memory of each client in bytes; raise if one is unknown."""
         gather([_unknown_memory(device) for device in self.devices if device.memory is None])
         return tuple(self.devices[kind].memory or 0 for kind in _dealt(self._counts, clients))
 
     def capacities(self, clients: int, needs: Needs, shares: Sequence[float] = SHARES) -> Shares:
-        """For each client the largest share of the model that fits; refused if on any device not even one does."""
+        """Return the largest fraction of the model that fits each client; raise if none fits a device."""
         needs, found = cache(needs), []
         mistakes: list[str] = []
         for device in self.devices:
@@ -114,17 +114,17 @@ class Fleet:
                 found.append(largest_share(device.memory, needs, shares, name=device.name))
             except ConfigError as error:
                 mistakes += error.mistakes
-        gather(list(dict.fromkeys(mistakes)))  # once, what is wrong for all devices alike
+        gather(list(dict.fromkeys(mistakes)))  # report equal mistakes once
         return tuple(found[kind] for kind in _dealt(self._counts, clients))
 
     @property
     def drawn(self) -> bool:
-        """Whether it takes a seed to say how devices send."""
+        """Whether the uplinks depend on a seed."""
         return any(device.spans for device in self.devices)
 
     @property
     def clients(self) -> int:
-        """How many clients the file has devices for."""
+        """Number of clients in the file."""
         return sum(self._counts)
 
     @property
@@ -138,18 +138,18 @@ def _unknown_memory(device: Device) -> str:
 
 @lru_cache
 def _dealt(counts: tuple[int, ...], clients: int) -> tuple[int, ...]:
-    """For each client the number of its kind; the k-th of n in a kind is (k + 1/2) / n of the way through."""
+    """Return the device type of each client; the k-th of n clients of a type is at (k + 1/2) / n of the range."""
     require((clients >= 1, f"clients must be at least 1, got {clients}"))
     scaled = [count * clients for count in counts]
     dealt = [share // sum(counts) for share in scaled]
     lost = sorted(range(len(counts)), key=lambda kind: -(scaled[kind] % sum(counts)))
     for kind in lost[: clients - sum(dealt)]:
         dealt[kind] += 1
-    places = [(Fraction(2 * k + 1, 2 * n), kind) for kind, n in enumerate(dealt) for k in range(n)]
-    return tuple(kind for _, kind in sorted(places))
+    positions = [(Fraction(2 * k + 1, 2 * n), kind) for kind, n in enumerate(dealt) for k in range(n)]
+    return tuple(kind for _, kind in sorted(positions))
 
 
-# The file.
+# Reading and writing files.
 
 
 def _content(path: Path) -> bytes:
@@ -177,7 +177,7 @@ def _devices(table: Mapping[str, Any]) -> tuple[Device, ...]:
         where = f"device {number} ({values['name']})" if "name" in values else f"device {number}"
         try:
             found += [] if wrong else [Device(**{"memory": None, **values})]
-        except ConfigError as error:  # each value can be, but not all of them together
+        except ConfigError as error:  # the values contradict each other
             wrong = [text.removeprefix("Device: ") for text in error.mistakes]
         mistakes += [f"{where}: {text}" for text in wrong]
         names.append(values.get("name"))
@@ -189,15 +189,15 @@ def _clashes(names: Sequence[str | None]) -> list[str]:
     if not names:
         return ["a fleet must have a device: write an entry [[device]] for each kind"]
     twice = sorted({name for name in names if name is not None and names.count(name) > 1})
-    return [f"two devices are called {name!r}: give each kind a name of its own" for name in twice]
+    return [f"two devices are called {name!r}: give each kind a unique name" for name in twice]
 
 
 def _entry(device: Device) -> str:
-    """What differs from a device that says nothing of it."""
+    """Write the values of a device that differ from the defaults."""
     values = {
         f.name: getattr(device, f.name) for f in fields(device) if getattr(device, f.name) not in (None, f.default)
     }
-    # A printable text is written alike in JSON and in TOML.
+    # Printable text has the same syntax in JSON and TOML.
     lines = [f"{name} = {json.dumps(_plain(value), ensure_ascii=False)}" for name, value in values.items()]
     return "\n".join(["[[device]]", *lines, ""])
 

@@ -1,30 +1,31 @@
-"""How fast and how safe a radio link is, in closed form.
+"""Rate and outage probability of a radio link, in closed form.
 
-A device sends with power p over d metres, in a band of B hertz with noise and interference. What arrives is c = p /
-(d^2 (interference + noise)) times as strong as what disturbs it, and times a gain that fading draws anew for each
-packet. The link's rate is B E log2(1 + c gain), bits a second; a packet is lost with probability E[1 - exp(-a / gain)],
-where a is the threshold over c.
+A device sends with power p over d metres, in a band of B hertz with noise and interference. The signal-to-noise ratio
+is c = p / (d^2 (interference + noise)) times a gain that fading draws for each packet. The rate of the link is
+B E log2(1 + c gain) bits per second. A packet is lost with probability E[1 - exp(-a / gain)], where a is the threshold
+divided by c.
 
 Fading, by name:
-- power: Rayleigh fading, the gain is its power, exponential with mean 1. The rate then is (B / ln 2) e^(1/c) E1(1/c),
-  and the outage 1 - 2 sqrt(a) K1(2 sqrt(a)), with the exponential integral E1 and the Bessel function K1.
-- amplitude: the gain is Rayleigh itself, of which the square has the mean 1. No closed form: the trapezoidal rule.
+- power: Rayleigh fading; the gain is its power, exponential with mean 1. The rate is (B / ln 2) e^(1/c) E1(1/c), and
+  the outage 1 - 2 sqrt(a) K1(2 sqrt(a)), with the exponential integral E1 and the Bessel function K1.
+- amplitude: the gain is Rayleigh distributed, and its square has mean 1. There is no closed form; the trapezoidal rule
+  computes the integrals.
 - none: the gain is 1.
 
-All functions keep their digits from very weak to very strong links: where a formula would cancel or overflow, its
-series is summed.
+All functions are accurate from very weak to very strong links: where a formula would cancel or overflow, its series is
+used.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import import_module
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from gossamer.core.errors import require, wrong
+from gossamer.core.extras import need
 
 Fading = Literal["power", "amplitude", "none"]
 Array = npt.NDArray[np.float64]
@@ -32,25 +33,25 @@ Array = npt.NDArray[np.float64]
 FADINGS: tuple[Fading, ...] = ("power", "amplitude", "none")
 
 FAR = 50.0
-"""From here on the first terms of its asymptotic series are all digits of e^x E1(x)."""
+"""Above this x, the first terms of the asymptotic series give all digits of e^x E1(x)."""
 NEAR = 0.25
-"""Below, an outage is summed as a series: 1 - 2 sqrt(a) K1(2 sqrt(a)) would cancel."""
+"""Below this a, the outage is a series, because 1 - 2 sqrt(a) K1(2 sqrt(a)) would cancel."""
 TERMS = 24
 EULER = 0.5772156649015329
 
 STEP, TOP, REACH = 0.125, 2.0, 40.0
-"""The trapezoidal rule over the logarithm of the gain: its step, where it ends, and how far below 0 it begins.
+"""The trapezoidal rule over the logarithm of the gain: its step, its upper end, and its reach below 0.
 
-Its error falls as e^(-5 / step), and what lies outside is below e^-40 of the whole.
+The error decreases as e^(-5 / step); the tails are below e^-40 of the total.
 """
 
 
 @dataclass(frozen=True)
 class Density:
-    """Noise that is the same in every hertz of a band.
+    """White noise: the same power in every hertz of a band.
 
     Args:
-        watts: in one hertz
+        watts: power per hertz
     """
 
     watts: float
@@ -64,17 +65,17 @@ class Density:
 
 @dataclass(frozen=True)
 class Link:
-    """From one device to the server.
+    """The uplink from one device to the server.
 
     Args:
-        power: what the device sends with, in watts
-        distance: how far it sends, in metres
-        bandwidth: of its own band, in hertz
-        noise: in the whole band, in watts; or its density
-        interference: in the whole band, in watts
-        threshold: the ratio that a packet needs; the larger it is, the more are lost, and with 0 none is
-        fading: what the gain is: power, amplitude or none
-        exponent: power falls with the distance to this power
+        power: transmit power in watts
+        distance: distance to the server in metres
+        bandwidth: bandwidth in hertz
+        noise: noise power in the whole band in watts, or noise density
+        interference: interference power in the whole band in watts
+        threshold: signal-to-noise ratio that a packet needs; with 0 no packet is lost
+        fading: distribution of the gain: power, amplitude or none
+        exponent: path loss exponent
     """
 
     power: float
@@ -90,16 +91,16 @@ class Link:
         noise = self.noise.watts if isinstance(self.noise, Density) else self.noise
         positive = ("power", "distance", "bandwidth", "exponent")
         more = {"noise": noise} | {name: getattr(self, name) for name in positive}
-        least = {name: getattr(self, name) for name in ("interference", "threshold")}
+        not_negative = {name: getattr(self, name) for name in ("interference", "threshold")}
         require(
             *((0 < x < math.inf, f"Link.{name} must be a positive number, got {x}") for name, x in more.items()),
-            *((0 <= x < math.inf, f"Link.{name} must not be negative, got {x}") for name, x in least.items()),
+            *((0 <= x < math.inf, f"Link.{name} must not be negative, got {x}") for name, x in not_negative.items()),
             (self.fading in FADINGS, wrong(self, "fading", "must be power, amplitude or none")),
         )
         fall = self.exponent * math.log10(self.distance)
         level = math.log10(self.power) - fall - math.log10(self.disturbance)
-        told = f"Link: what arrives cannot be 1e{level:.0f} times as strong as what disturbs it"
-        require((max(abs(fall), abs(level)) < 300, told))
+        extreme = f"Link: the signal-to-noise ratio cannot be 1e{level:.0f}: check power, distance and noise"
+        require((max(abs(fall), abs(level)) < 300, extreme))
 
     @property
     def disturbance(self) -> float:
@@ -109,22 +110,22 @@ class Link:
 
     @property
     def snr(self) -> float:
-        """How much stronger the signal arrives than what disturbs it, where the gain is 1."""
+        """Signal-to-noise ratio (with interference) at a gain of 1."""
         return float(self.power / self.distance**self.exponent / self.disturbance)
 
 
 def rate(link: Link) -> float:
-    """Bits a second that the link carries."""
+    """Return the rate of the link in bits per second."""
     return link.bandwidth * float(efficiency(link.snr, link.fading))
 
 
 def outage(link: Link) -> float:
-    """The probability that a packet is lost."""
+    """Return the probability that a packet is lost."""
     return float(losses(link.threshold / link.snr, link.fading))
 
 
 def efficiency(snr: npt.ArrayLike, fading: Fading = "power") -> Array:
-    """Bits a second and hertz, E log2(1 + snr gain), entry by entry.
+    """Return the spectral efficiency E log2(1 + snr gain), in bits per second and hertz, elementwise.
 
     >>> efficiency([0.0, 1.0, 1e9]).round(4)
     array([ 0.    ,  0.8603, 29.0646])
@@ -134,7 +135,7 @@ def efficiency(snr: npt.ArrayLike, fading: Fading = "power") -> Array:
 
 
 def losses(ratio: npt.ArrayLike, fading: Fading = "power") -> Array:
-    """The outage probability E[1 - exp(-ratio / gain)], of the threshold over the snr, entry by entry.
+    """Return the outage probability E[1 - exp(-ratio / gain)], elementwise; ratio is threshold over snr.
 
     >>> losses([0.0, 0.3375, 1e9]).round(4)
     array([0.    , 0.4638, 1.    ])
@@ -144,11 +145,14 @@ def losses(ratio: npt.ArrayLike, fading: Fading = "power") -> Array:
 
 
 def _special() -> Any:
-    return import_module("scipy.special")  # here, so that the core needs torch and numpy alone
+    need("scipy")
+    import scipy.special
+
+    return scipy.special
 
 
 def _power_rate(c: Array) -> Array:
-    """e^x E1(x) for x = 1 / c; far out, 1/x (1 - 1/x (1 - 2/x (1 - 3/x ...)))."""
+    """Return e^x E1(x) for x = 1 / c; for large x the series 1/x (1 - 1/x (1 - 2/x (1 - 3/x ...)))."""
     with np.errstate(divide="ignore"):
         x = 1 / c
     close = np.minimum(x, FAR)
@@ -159,7 +163,7 @@ def _power_rate(c: Array) -> Array:
 
 
 def _power_loss(a: Array) -> Array:
-    """1 - z K1(z) for z = 2 sqrt(a); close to 0 the series of K1, without the 1 that cancels."""
+    """Return 1 - z K1(z) for z = 2 sqrt(a); near 0 by the series of K1, without the 1 that cancels."""
     z = 2 * np.sqrt(np.maximum(a, NEAR))
     with np.errstate(invalid="ignore"):
         plain = 1 - np.where(np.isfinite(z), z * _special().k1(z), 0.0)
@@ -176,7 +180,7 @@ def _power_loss(a: Array) -> Array:
 
 
 def _amplitude_rate(c: Array) -> Array:
-    """The integral of c / (1 + c x) e^(-x^2) over the gain x, by parts from that of log(1 + c x)."""
+    """Return the integral of c / (1 + c x) e^(-x^2) over the gain x, from that of log(1 + c x) by parts."""
     largest = max(1.0, float(np.max(c, initial=1.0)))
     gain = _gains(REACH + math.log(largest))
     product = c[..., None] * gain
@@ -191,7 +195,7 @@ def _amplitude_loss(a: Array) -> Array:
 
 
 def _gains(reach: float) -> Array:
-    """Places of the trapezoidal rule: gains, evenly spaced in their logarithm."""
+    """Return the nodes of the trapezoidal rule: gains, evenly spaced in the logarithm."""
     return np.asarray(np.exp(TOP - STEP * np.arange(math.ceil((TOP + reach) / STEP) + 1)))
 
 

@@ -1,4 +1,4 @@
-"""Quantities as people write them: numbers, or texts with a unit."""
+"""Parse quantities: numbers, or text with a unit."""
 
 import math
 import re
@@ -21,7 +21,7 @@ DENSITIES: Units = {f"{unit}/Hz": power for unit, power in POWERS.items()}
 FREQUENCIES: Units = {f"{prefix}Hz": power for prefix, power in PREFIXES.items()}
 LENGTHS: Units = {"m": 1, "km": 1000}
 
-# Ten times the logarithm is written: what 0 of it is.
+# Logarithmic units: the value at 0.
 DECIBELS: Units = {"dB": 1}
 LEVELS: Units = {"dBm": Decimal("1e-3"), "dBW": 1}
 DENSITY_LEVELS: Units = {f"{unit}/Hz": power for unit, power in LEVELS.items()}
@@ -32,19 +32,19 @@ NUMBER = r"[-+]?[.\d]+(?:[eE][-+]?\d+)?"
 
 
 def read_size(value: object) -> int:
-    """Bytes, from a number or from a text with a unit; ``ValueError`` if that is not a whole number from 1.
+    """Parse bytes from a number or text with a unit; raise ``ValueError`` if it is not an integer of at least 1.
 
     >>> read_size(64e6), read_size("64 MB"), read_size("2GiB")
     (64000000, 64000000, 2147483648)
     """
     size = _quantity(value, SIZES)
     if not 1 <= size < 2**63 or size != int(size):
-        raise ValueError("out of range, or a part of a byte")
+        raise ValueError("out of range, or not an integer")
     return int(size)
 
 
 def read_speed(value: object) -> float:
-    """Operations a second, from a number or from a text with a unit; ``ValueError`` if that is not positive.
+    """Parse operations per second from a number or text with a unit; raise ``ValueError`` if it is not positive.
 
     >>> read_speed(2e9), read_speed("2.5 GFLOPS")
     (2000000000.0, 2500000000.0)
@@ -53,7 +53,7 @@ def read_speed(value: object) -> float:
 
 
 def read_power(value: object, zero: bool = False) -> float:
-    """Watts, from a number or from a text with a unit; ``ValueError`` if that is not positive, or 0 where that may be.
+    """Parse watts from a number or text with a unit; raise ``ValueError`` if not positive (or 0, with ``zero``).
 
     >>> read_power(0.01), read_power("10 mW"), read_power("10 dBm")
     (0.01, 0.01, 0.01)
@@ -62,7 +62,7 @@ def read_power(value: object, zero: bool = False) -> float:
 
 
 def read_density(value: object) -> float:
-    """Watts a hertz, from a text with a unit, which must be there: a bare number is power.
+    """Parse watts per hertz from text with a unit; a number without a unit would be power.
 
     >>> read_density("4e-21 W/Hz"), read_density("-170 dBm/Hz")
     (4e-21, 1e-20)
@@ -73,7 +73,7 @@ def read_density(value: object) -> float:
 
 
 def read_frequency(value: object, zero: bool = False) -> float:
-    """Hertz, from a number or from a text with a unit.
+    """Parse hertz from a number or text with a unit.
 
     >>> read_frequency("2.5 MHz")
     2500000.0
@@ -82,7 +82,7 @@ def read_frequency(value: object, zero: bool = False) -> float:
 
 
 def read_length(value: object, zero: bool = False) -> float:
-    """Metres, from a number or from a text with a unit.
+    """Parse metres from a number or text with a unit.
 
     >>> read_length("0.5 km")
     500.0
@@ -91,7 +91,7 @@ def read_length(value: object, zero: bool = False) -> float:
 
 
 def read_ratio(value: object, zero: bool = False) -> float:
-    """How many times as much, from a number or from a text in decibels.
+    """Parse a ratio from a number or text in decibels.
 
     >>> read_ratio(1.08), read_ratio("20 dB")
     (1.08, 100.0)
@@ -100,7 +100,7 @@ def read_ratio(value: object, zero: bool = False) -> float:
 
 
 def split_range(value: object) -> tuple[str, str] | None:
-    """The ends of a range, the first with the unit of the last if it has none; ``None`` of what is no range.
+    """Split a range into its ends, the first with the unit of the last if it has none; ``None`` if it is no range.
 
     >>> split_range("10..20 mW"), split_range("500 m")
     (('10 mW', '20 mW'), None)
@@ -120,7 +120,7 @@ def _number(value: object, units: Units, levels: Units = NONE, zero: bool = Fals
 
 
 def _quantity(value: object, units: Units, levels: Units = NONE) -> Decimal:
-    """A number exactly as it is written, times its unit; of a level, ten to the power of its tenth."""
+    """Return the exact decimal number times its unit; for a level, 10 to the power of a tenth of it."""
     number, unit = _written(value)
     if unit and unit not in units and unit not in levels:
         raise ValueError("not a unit of this")
@@ -133,7 +133,7 @@ def _quantity(value: object, units: Units, levels: Units = NONE) -> Decimal:
 
 
 def _written(value: object) -> tuple[str, str]:
-    """A number and its unit, both as they are written."""
+    """Split a value into number and unit, as text."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         raise ValueError("neither a number nor a text")
     written = re.fullmatch(rf"({NUMBER}) *([A-Za-zµ/]*)", str(value).strip())

@@ -1,8 +1,8 @@
-"""The recipes: each is a few lines that read like its paper.
+"""Recipes: one short function per method, which composes the method from parts.
 
-A recipe is a function with typed, defaulted parameters that returns a ``Method``. Its
-parameters are flags of ``gossamer run``. Their help is a line ``name: meaning`` in the docstring of the recipe, or of
-the part that the parameter goes to. The methods are listed in ``gossamer.methods.registry``.
+A recipe is a function with typed parameters and defaults that returns a ``Method``. Its parameters are the flags of
+``gossamer run``. The help of a flag is the line ``name: meaning`` in the docstring of the recipe, or of the part that
+takes the parameter. ``gossamer.methods.registry`` lists all methods.
 """
 
 from typing import TYPE_CHECKING

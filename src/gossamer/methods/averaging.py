@@ -1,4 +1,4 @@
-"""Averaging, with clients that stay alone, keep a model of their own or tune it: what others are compared with."""
+"""Federated averaging and its variants: proximal, personalized and fine-tuned, with local and central baselines."""
 
 from typing import Unpack
 
@@ -19,35 +19,45 @@ __all__ = ["centralised", "ditto", "fedavg", "fedavg_tuned", "fedprox", "fedsgd"
 
 @recipe
 def fedavg(**fields: Unpack[Averaging]) -> Method:
-    """Federated averaging (McMahan et al., 2017): clients train, the server averages their changes."""
+    """Federated averaging: clients train, the server averages their updates.
+
+    McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017,
+    https://arxiv.org/abs/1602.05629
+    """
     return compose(Full(), SGD(**pick(Training, fields)), Dense(), Mean(fields["weights"]))
 
 
 @recipe
 def fedsgd(lr: float = 0.3, weights: Weighting = "samples") -> Method:
-    """One full-batch gradient from each client a round: gradient descent, spread out."""
+    """Federated SGD: one full-batch gradient step per client and round.
+
+    McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017,
+    https://arxiv.org/abs/1602.05629
+    """
     return compose(Full(), SGD(lr, steps=1, batch=None), Dense(), Mean(weights))
 
 
 @recipe
 def fedprox(*, mu: float = 0.01, **fields: Unpack[Averaging]) -> Method:
-    """FedAvg with a pull back to the global model (Li et al., 2020).
+    """FedAvg with a proximal term that pulls clients towards the global model.
+
+    Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, https://arxiv.org/abs/1812.06127
 
     Args:
-        mu: strength of the pull; 0 is FedAvg
+        mu: strength of the proximal term; 0 is FedAvg
     """
     return compose(Full(), SGD(**pick(Training, fields), proximal=mu), Dense(), Mean(fields["weights"]))
 
 
 @recipe
 def local(**fields: Unpack[Training]) -> Method:
-    """Every client alone: no communication, each goes on from its own model."""
+    """Local training: every client trains its own model, without communication."""
     return compose(Full(), SGD(**fields), send="nothing")
 
 
 @recipe
 def centralised(**fields: Unpack[Training]) -> Method:
-    """All samples in one place, no federation: the upper reference."""
+    """Centralized training: all samples in one place, as the upper reference."""
     return compose(Full(), SGD(**fields), send="nothing", pooled=True)
 
 
@@ -60,17 +70,28 @@ def ditto(
     weights: Weighting = "samples",
     lam: float = 0.5,
 ) -> Method:
-    """FedAvg, and at each client a model of its own that is pulled towards the global one (Li et al., 2021)."""
+    """FedAvg with a personal model per client, regularized towards the global model.
+
+    Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021,
+    https://arxiv.org/abs/2012.04221
+
+    Args:
+        epochs: local epochs of the global model per round
+        personal_epochs: local epochs of the personal model per round
+        lam: regularization of the personal model towards the global model; 0 trains it independently
+    """
     solver = Ditto(lr, epochs, batch=batch, personal_epochs=personal_epochs, lam=lam)
     return compose(Full(), solver, Dense(), Mean(weights))
 
 
 @recipe
 def fedavg_tuned(*, tune_epochs: int = 1, **fields: Unpack[Averaging]) -> Method:
-    """FedAvg, whose clients train the global model some more, alone, before they deploy it.
+    """FedAvg, then each client fine-tunes the global model on its own samples.
+
+    Yu et al., Salvaging Federated Learning by Local Adaptation, 2020, https://arxiv.org/abs/2002.04758
 
     Args:
-        tune_epochs: passes over its own samples by which a client tunes the global model
+        tune_epochs: local epochs of fine-tuning
     """
     require((tune_epochs >= 1, wrong_argument("tune_epochs", tune_epochs, "must be at least 1")))
     return fedavg(**fields).with_parts(tune=SGD(fields["lr"], tune_epochs, batch=fields["batch"]))
@@ -78,10 +99,13 @@ def fedavg_tuned(*, tune_epochs: int = 1, **fields: Unpack[Averaging]) -> Method
 
 @recipe
 def per_fedavg(*, inner: float = 0.05, **fields: Unpack[Averaging]) -> Method:
-    """A global model that is good after one step on a client's own samples, first order (Fallah et al., 2020).
+    """A global model that adapts to each client in one local step (first-order MAML).
+
+    Fallah et al., Personalized Federated Learning: A Meta-Learning Approach, NeurIPS 2020,
+    https://arxiv.org/abs/2002.07948
 
     Args:
-        inner: rate of the step ahead, and of the one step by which a client tunes the global model; 0: neither
+        inner: learning rate of the inner step and of the final adaptation step; 0 disables both
     """
     solver = PerFedAvg(**pick(Training, fields), inner=inner)
     tune = SGD(inner, steps=1, batch=fields["batch"]) if inner else None
@@ -100,10 +124,13 @@ def pfedme(
     lam: float = 15.0,
     beta: float = 1.0,
 ) -> Method:
-    """Each client a model of its own near the global one, which follows them (Dinh et al., 2020).
+    """Personal models, regularized towards the global model by Moreau envelopes.
+
+    Dinh et al., Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020, https://arxiv.org/abs/2006.08848
 
     Args:
-        beta: how far the global model moves towards the mean of what clients send: 1 all the way
+        steps: local steps of the global model per round
+        beta: server learning rate; 1 replaces the global model by the mean of the client models
     """
     solver = PFedMe(
         lr,

@@ -1,11 +1,11 @@
-"""IFCA: several models, of which each client trains the one that fits its samples best (Ghosh et al., 2020).
+"""IFCA: several global models; each client trains the one with the smallest loss.
 
-https://arxiv.org/abs/2006.04088
+Ghosh et al., An Efficient Framework for Clustered Federated Learning, NeurIPS 2020, https://arxiv.org/abs/2006.04088.
 
-All models go down. Each client takes the one with the smallest loss on its training samples, trains that, and tells
-which it was; the server averages the changes of each model over those who chose it. A model that nobody chose stays.
-There is no global model: a client deploys whichever of the models has the smallest loss on its samples. The models are
-built like the network, each from a seed of its own.
+The server sends all models. Each client trains the model with the smallest loss on its training samples, and sends its
+choice with the update. The server averages the updates of each model over the clients that chose it. A model without
+updates stays unchanged. There is no single global model: a client deploys the model with the smallest loss on its
+samples. All models have the same architecture and are initialized from different seeds.
 """
 
 from collections.abc import Mapping
@@ -26,7 +26,7 @@ __all__ = ["Clusters", "ifca"]
 
 @dataclass
 class Chosen:
-    """The sum of each model's changes, and how many clients chose it."""
+    """Accumulator of a round: the sum of updates and the number of clients for each model."""
 
     sums: list[Sum]
     counts: list[int]
@@ -34,10 +34,10 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Clusters(Mean):
-    """Averages the changes of several models, each over those who chose it.
+    """Weighted mean of client updates for several models, each over the clients that chose it.
 
     Args:
-        clusters: how many models there are
+        clusters: number of models
     """
 
     clusters: int = 2
@@ -47,21 +47,24 @@ class Clusters(Mean):
         require((self.clusters >= 2, wrong(self, "clusters", "must be at least 2")))
 
     def bind(self, context: Context) -> "BoundClusters":
-        """With the models to start with; refuses a network that is built with the same tensors every time."""
+        """Return the server with the initial models. Refuse a task whose initial weights are always the same."""
         models = tuple(context.network.initial(number) for number in range(self.clusters))
         if all(bool((models[0][name] == models[1][name]).all()) for name in context.trained):
-            raise ConfigError("Clusters needs models that differ at first, and the task builds the same every time")
+            raise ConfigError(
+                "Clusters needs different initial models, but the task always builds the same weights: "
+                "build a new module with random weights in Task.model"
+            )
         return BoundClusters(**vars(super().bind(context)), models=models)
 
 
 @dataclass(frozen=True)
 class BoundClusters(Clusters, MeasuredServer):
-    """The same with the models to start with."""
+    """``Clusters`` with the initial models."""
 
     models: tuple[Params, ...] = field(kw_only=True, repr=False, compare=False)
 
     def init(self, params: Params) -> State:
-        """All models; the first is that of any other method."""
+        """Return all models. The first is the initial model of the run."""
         others = {str(number): model for number, model in enumerate(self.models) if number}
         return {"params": params, "others": others}
 
@@ -69,21 +72,21 @@ class BoundClusters(Clusters, MeasuredServer):
         return [state["params"], *(state["others"][str(number)] for number in range(1, self.clusters))]
 
     def download(self, state: State, assignment: Assignment) -> Download:
-        """All models."""
+        """Return all models, from which the client chooses."""
         return Download(tuple(self._models(state)))
 
     def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Chosen:  # type: ignore[override]
-        """Nobody has chosen yet."""
+        """Return one empty sum per model."""
         return Chosen([self.empty(model) for model in self._models(state)], [0] * self.clusters)
 
     def fold(self, acc: Chosen, arrival: Arrival) -> Chosen:  # type: ignore[override]
-        """Add one client's change to those of the model that it chose."""
+        """Add one client's update to the sum of the model that it chose."""
         self.add(acc.sums[arrival.choice], arrival, self.weigh(arrival))
         acc.counts[arrival.choice] += 1
         return acc
 
     def finish(self, state: State, acc: Chosen, clock: Clock) -> State:  # type: ignore[override]
-        """Move each model that somebody chose."""
+        """Update each model by its mean update."""
         models = self._models(state)
         moved = [
             Mean.finish(self, {"params": m}, total, clock)["params"] for m, total in zip(models, acc.sums, strict=True)
@@ -92,11 +95,18 @@ class BoundClusters(Clusters, MeasuredServer):
         return {**state, "params": moved[0], "others": others}
 
     def measure(self, state: State, acc: Chosen) -> dict[str, Any]:
-        """How many clients chose each model."""
+        """Return the number of clients that chose each model."""
         return {"clusters": {f"model {number}": count for number, count in enumerate(acc.counts)}}
 
 
 @recipe
 def ifca(*, clusters: int = 2, **fields: Unpack[Averaging]) -> Method:
-    """Several models, of which each client trains the one that fits it best (Ghosh et al., 2020, https://arxiv.org/abs/2006.04088)."""
+    """Several global models; each client trains the one with the smallest loss.
+
+    Ghosh et al., An Efficient Framework for Clustered Federated Learning, NeurIPS 2020,
+    https://arxiv.org/abs/2006.04088
+
+    Args:
+        clusters: number of models
+    """
     return fedavg(**fields).with_parts(server=Clusters(fields["weights"], clusters=clusters))

@@ -1,4 +1,4 @@
-"""Methods from parts."""
+"""Composition of a method from parts."""
 
 from typing import Any
 
@@ -26,17 +26,17 @@ def compose(
     before: tuple[Exchange, ...] = (),
     **fields: Any,
 ) -> Method:
-    """A method with one exchange of these parts; parts that are not given are those of FedAvg.
+    """Return a method with one training exchange. Omitted parts are those of FedAvg.
 
     Args:
-        view: which entries of the model a client holds.
-        solver: how a client trains.
-        codec: the uplink codec; ``Dense()`` by default.
-        server: the aggregation; ``Mean()`` by default.
-        down: the downlink codec; ``Dense()`` by default.
-        sampler: which clients take part in a round; ``Uniform()`` by default.
-        before: exchanges that precede this one in each round.
-        fields: other fields of ``Exchange`` and ``Method``.
+        view: which entries of the model a client holds
+        solver: how a client trains
+        codec: uplink codec; ``Dense()`` by default
+        server: aggregation; ``Mean()`` by default
+        down: downlink codec; ``Dense()`` by default
+        sampler: which clients take part in a round; ``Uniform()`` by default
+        before: exchanges that precede this one in each round
+        fields: other fields of ``Exchange`` and ``Method``
     """
     of_method = {name: fields.pop(name) for name in METHOD_FIELDS if name in fields}
     last = Exchange(view, solver, codec or Dense(), server or Mean(), down or Dense(), **fields)

@@ -1,6 +1,6 @@
-"""One bit a parameter, learned while training, and what it is compared with.
+"""Compressed updates: learned masks with one bit per parameter, signs, sparsification and quantization.
 
-Weight matrices are compressed; norms, biases and running statistics go dense in the same message.
+Weight matrices are compressed. Norms, biases and running statistics are sent uncompressed in the same message.
 """
 
 import math
@@ -33,7 +33,7 @@ __all__ = ["drive", "eden", "fedmrn", "fedmrns", "fedpm", "fedsparsify", "signsg
 
 
 class MaskFields(TypedDict, total=False):
-    """How masks over noise are learned: fields of ``MaskedNoise``."""
+    """Mask training: fields of ``MaskedNoise``."""
 
     noise: Annotated[Kind, Default("uniform")]
     stochastic: Annotated[bool, Default(True)]
@@ -43,24 +43,45 @@ class MaskFields(TypedDict, total=False):
 
 
 class Masking(Averaging, MaskFields, total=False):
-    """How clients train, are averaged and learn masks."""
+    """Local training, aggregation weights and mask training."""
 
 
 @recipe
 def fedmrn(*, alpha: float = 0.01, **fields: Unpack[Masking]) -> Method:
-    """Masks over random noise, learned while training: one bit a parameter (Li et al., 2024)."""
+    """Learned masks over shared random noise: one bit per parameter.
+
+    Li et al., Masked Random Noise for Communication Efficient Federated Learning, ACM Multimedia 2024,
+    https://arxiv.org/abs/2408.03220
+
+    Args:
+        alpha: magnitude of the noise
+    """
     return _masked(False, alpha, fields)
 
 
 @recipe
 def fedmrns(*, alpha: float = 0.005, **fields: Unpack[Masking]) -> Method:
-    """FedMRN with signed masks: the noise is kept or turned round."""
+    """FedMRN with signed masks, which keep or negate the noise: one bit per parameter.
+
+    Li et al., Masked Random Noise for Communication Efficient Federated Learning, ACM Multimedia 2024,
+    https://arxiv.org/abs/2408.03220
+
+    Args:
+        alpha: magnitude of the noise
+    """
     return _masked(True, alpha, fields)
 
 
 @recipe
 def fedpm(*, scale: float = math.e, **fields: Unpack[Training]) -> Method:
-    """Masks over frozen weights, drawn from trained scores: one bit a parameter (Isik et al., 2023)."""
+    """Stochastic masks over frozen random weights: one bit per parameter.
+
+    Isik et al., Sparse Random Networks for Communication-Efficient Federated Learning, ICLR 2023,
+    https://arxiv.org/abs/2209.15328
+
+    Args:
+        scale: magnitude of the frozen weights, multiplied by the square root of the fan-in
+    """
     solver = Adam(**fields)
     server = MaskAverage("uniform")
     return compose(Full(), solver, OnWeights(SampledMask()), server, send="model", parametrization=Supermask(scale))
@@ -68,7 +89,14 @@ def fedpm(*, scale: float = math.e, **fields: Unpack[Training]) -> Method:
 
 @recipe
 def fedsparsify(*, sparsity: float = 0.7, **fields: Unpack[Averaging]) -> Method:
-    """Weights are pruned by magnitude while training, and the pruned model is sent (Stripelis et al., 2022)."""
+    """Magnitude pruning during local training; clients send the pruned model.
+
+    Stripelis et al., Federated Progressive Sparsification (Purge, Merge, Tune)+, 2022,
+    https://arxiv.org/abs/2204.12430
+
+    Args:
+        sparsity: fraction of the weights that are zero at the end of each round
+    """
     solver = PruningSGD(**pick(Training, fields), sparsity=sparsity)
     return compose(Full(), solver, OnWeights(Sparse()), Average(fields["weights"]), send="model")
 
@@ -77,36 +105,54 @@ def fedsparsify(*, sparsity: float = 0.7, **fields: Unpack[Averaging]) -> Method
 def signsgd(
     *, scale: Literal["max", "norm"] | float = "max", feedback: bool = False, **fields: Unpack[Averaging]
 ) -> Method:
-    """The sign of each change, drawn at random so that it is right on average (Safaryan and Richtarik, 2021).
+    """Stochastic signs of the update, unbiased: one bit per parameter.
+
+    Safaryan and Richtarik, Stochastic Sign Descent Methods: New Algorithms and Better Theory, ICML 2021,
+    https://arxiv.org/abs/1905.12938
 
     Args:
-        feedback: whether what a message has lost is remembered, and added to the next change
+        scale: magnitude of the signs: max (largest entry), norm (Euclidean norm), or a fixed number
+        feedback: use error feedback: add the compression error to the next update
     """
     return _compressed(fedavg(**fields), StochasticSign(scale), feedback)
 
 
 @recipe
 def topk(*, share: float = 0.03, feedback: bool = False, **fields: Unpack[Averaging]) -> Method:
-    """The largest changes alone, with their places.
+    """The entries of largest magnitude, with their indices.
+
+    Stich et al., Sparsified SGD with Memory, NeurIPS 2018, https://arxiv.org/abs/1809.07599
 
     Args:
-        feedback: whether what a message has lost is remembered, and added to the next change
+        share: fraction of the entries that is sent, rounded up
+        feedback: use error feedback: add the compression error to the next update
     """
     return _compressed(fedavg(**fields), TopK(share), feedback, each=False)
 
 
 @recipe
 def subsample(*, share: float = 0.03125, rescale: bool = True, **fields: Unpack[Averaging]) -> Method:
-    """Changes chosen at random by a key that both ends have: no places are sent."""
+    """Random entries, chosen by a shared random key; no indices are sent.
+
+    Konecny et al., Federated Learning: Strategies for Improving Communication Efficiency, 2016,
+    https://arxiv.org/abs/1610.05492
+
+    Args:
+        share: probability that an entry is sent
+        rescale: divide the entries by this probability, so that the update is unbiased
+    """
     return _compressed(fedavg(**fields), Subsample(share, rescale), each=False)
 
 
 @recipe
 def terngrad(*, feedback: bool = False, **fields: Unpack[Averaging]) -> Method:
-    """Each change as -1, 0 or 1 times the largest of its tensor (Wen et al., 2017).
+    """Ternary updates: each entry is -1, 0 or 1 times the largest entry of its tensor.
+
+    Wen et al., TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning, NeurIPS 2017,
+    https://arxiv.org/abs/1705.07878
 
     Args:
-        feedback: whether what a message has lost is remembered, and added to the next change
+        feedback: use error feedback: add the compression error to the next update
     """
     return _compressed(fedavg(**fields), Ternary(), feedback)
 
@@ -115,30 +161,37 @@ def terngrad(*, feedback: bool = False, **fields: Unpack[Averaging]) -> Method:
 def drive(
     *, scale: Literal["unbiased", "least-squares"] = "unbiased", feedback: bool = False, **fields: Unpack[Averaging]
 ) -> Method:
-    """Signs after a random rotation, and a scale (Vargaftik et al., 2021).
+    """Signs after a random rotation, with a scale: one bit per parameter.
+
+    Vargaftik et al., DRIVE: One-bit Distributed Mean Estimation, NeurIPS 2021, https://arxiv.org/abs/2105.08339
 
     Args:
-        feedback: whether what a message has lost is remembered, and added to the next change
+        scale: unbiased, or least-squares for the smallest error of a single update
+        feedback: use error feedback: add the compression error to the next update
     """
     return _compressed(fedavg(**fields), Drive(scale), feedback, each=False)
 
 
 @recipe
 def eden(*, bits: int = 1, feedback: bool = False, **fields: Unpack[Averaging]) -> Method:
-    """A few bits an entry after a random rotation, right on average (Vargaftik et al., 2022).
+    """A few bits per entry after a random rotation, unbiased.
+
+    Vargaftik et al., EDEN: Communication-Efficient and Robust Distributed Mean Estimation for Federated Learning,
+    ICML 2022, https://arxiv.org/abs/2108.08842
 
     Args:
-        feedback: whether what a message has lost is remembered, and added to the next change
+        bits: bits per entry, from 1 to 8
+        feedback: use error feedback: add the compression error to the next update
     """
     return _compressed(fedavg(**fields), Eden(bits), feedback, each=False)
 
 
 def _masked(signed: bool, alpha: float, fields: Masking) -> Method:
-    """FedMRN, with signed masks or others."""
+    """Return FedMRN with signed or binary masks."""
     codec = MaskedNoise(signed=signed, alpha=alpha, **pick(MaskFields, fields))
     return _compressed(fedavg(**pick(Averaging, fields)), codec, each=False)
 
 
 def _compressed(method: Method, codec: Codec, feedback: bool = False, each: bool = True) -> Method:
-    """A method with another codec for its weight matrices; ``each`` of them by itself, or all as one."""
+    """Return the method with a codec for its weight matrices, applied to each matrix or to all as one vector."""
     return method.with_parts(codec=OnWeights(Feedback(codec) if feedback else codec, each))

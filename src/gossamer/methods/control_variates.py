@@ -1,19 +1,20 @@
-"""SCAFFOLD: control variates correct the drift of clients whose data differ (Karimireddy et al., 2020).
+"""SCAFFOLD: control variates that correct client drift.
 
-https://arxiv.org/abs/1910.06378
+Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020,
+https://arxiv.org/abs/1910.06378.
 
-The server has a control variate c, the mean of what the clients' gradients are, and each client k one of its own, c_k.
-Both start as 0. A client gets the model w and c, and corrects each of its steps by the difference:
+The control variate c_k of client k estimates its gradient, and the server's control variate c is the mean of all c_k.
+All start at 0. A client receives the model w and c. It corrects each local step by their difference:
 
     y <- y - lr (g(y) - c_k + c)
 
-After K steps it replaces its own by c_k' and sends y - w and c_k' - c_k, where c_k' is
+After K steps it sends y - w and c_k' - c_k, where the new control variate c_k' is
 
-    option 2    c_k - c + (w - y) / (K lr)      the mean of its corrected steps, for free
-    option 1    the gradient of all its samples at w, which takes one more pass over them
+    option 1    the gradient of all its samples at w, which costs one more pass over them
+    option 2    c_k - c + (w - y) / (K lr)      the mean of its gradients, at no cost
 
-The server adds server_lr times the mean of y - w to the model, and the sum of c_k' - c_k over the number of all clients
-to c. If a message is lost its client keeps the old c_k, so that c stays the mean of all c_k.
+The server adds server_lr times the mean of y - w to the model. It adds the sum of c_k' - c_k, divided by the number of
+all clients, to c. If an upload is lost, the client keeps c_k, so c stays the mean of all c_k.
 """
 
 from collections.abc import Mapping
@@ -37,15 +38,15 @@ from gossamer.parts.views.full import Full
 
 __all__ = ["Scaffold", "ScaffoldSGD", "scaffold"]
 
-Gradients = tuple[Params, Params]  # named, because the compiler reads annotations too, and trips over brackets
+Gradients = tuple[Params, Params]  # an alias, because torch.compile fails on brackets in annotations
 
 
 @dataclass(frozen=True)
 class ScaffoldSGD(SolverMemory, SGD):
-    """SGD whose gradients are corrected by the difference of two control variates.
+    """SGD with gradients corrected by control variates.
 
     Args:
-        option: which control variate a client takes next: 1 (a gradient of all samples) or 2 (the mean of its steps)
+        option: client control variate: 1 (full gradient at the received model) or 2 (mean of local gradients)
     """
 
     option: Literal[1, 2] = 2
@@ -55,28 +56,28 @@ class ScaffoldSGD(SolverMemory, SGD):
         super().__post_init__()
         require(
             (self.option in (1, 2), wrong(self, "option", "must be 1 or 2")),
-            (not self.momentum, wrong(self, "momentum", "must be 0: steps are to be gradients")),
+            (not self.momentum, wrong(self, "momentum", "must be 0: control variates need plain gradient steps")),
         )
 
     def bind(self, context: Context) -> "ScaffoldSGD":
-        """Refuse a server that has no control variate."""
+        """Refuse a server without a control variate."""
         if "control" not in {section.name for section in context.exchange.server.sections}:
             raise ConfigError("ScaffoldSGD needs a server that sends a control variate: use Scaffold()")
         return self
 
     def init(self, context: Context) -> State:
-        """A control variate of 0."""
+        """Return a control variate of 0."""
         like = context.network.outline()
         return {"control": {name: torch.zeros_like(like[name]).contiguous() for name in context.trained}}
 
     def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
-        """As SGD, with both control variates, and how far all steps would go with a gradient of 1."""
+        """Return the state of SGD with both control variates and the sum of learning rates so far."""
         carry, control = super().begin(start, sections, memory, steps), memory["control"]
         far = torch.zeros((), dtype=next(iter(control.values())).dtype, device=tree.device(control))
         return {**carry, "control": dict(control), "shared": dict(sections["control"]), "far": far}
 
     def step(self, gradient: Gradient, start: Params, carry: State, hyperparams: Hyperparams) -> State:
-        """A step of SGD with a corrected gradient."""
+        """Take a step of SGD with a corrected gradient."""
 
         def corrected(params: Params) -> Gradients:
             grads, forward = gradient(params)
@@ -92,7 +93,7 @@ class ScaffoldSGD(SolverMemory, SGD):
         }
 
     def end(self, carry: State, info: LocalTrainingInfo) -> tuple[State, Sections]:
-        """The next control variate, and how it differs from that before."""
+        """Return the old and new control variates as client state, and their difference for the server."""
         old: Params = carry["control"]
         if self.option == 1:
             new = info.start_gradient()
@@ -102,17 +103,17 @@ class ScaffoldSGD(SolverMemory, SGD):
         return {"control": tree.clone(old), "next": tree.clone(new)}, {"control_change": tree.subtract(new, old)}
 
     def settle(self, memory: State, delivered: bool) -> State:
-        """The next control variate counts once the server has it."""
+        """Keep the new control variate if the upload arrived, else the old one."""
         return {"control": memory["next" if delivered else "control"]} if "next" in memory else memory
 
     def skipped_state(self, memory: State) -> State:
-        """What is not held stays as it is."""
+        """Keep the control variate of entries that the client did not hold."""
         return {"control": memory["control"], "next": memory["control"]}
 
 
 @dataclass
 class Sums:
-    """The sums of a round: of changes, and of changes of control variates."""
+    """Accumulator of a round: the sums of model updates and of control variate updates."""
 
     changes: Sum
     controls: Params
@@ -120,12 +121,12 @@ class Sums:
 
 @dataclass(frozen=True)
 class Scaffold(Mean):
-    """Averages changes, and keeps the mean of all clients' control variates, which it sends along."""
+    """Weighted mean of client updates, with the mean of all clients' control variates in the download."""
 
     sections: ClassVar[tuple[Section, ...]] = (Section("control", "model"),)
 
     def bind(self, context: Context) -> "BoundScaffold":
-        """With the number of clients, and the names of what is trained; refuses a solver without control variates."""
+        """Return the server for these clients and trained tensors. Refuse a solver without control variates."""
         if "control_change" not in {section.name for section in context.exchange.solver.sections}:
             raise ConfigError("Scaffold needs clients with control variates: use ScaffoldSGD()")
         bound = super().bind(context)
@@ -134,33 +135,32 @@ class Scaffold(Mean):
 
 @dataclass(frozen=True)
 class BoundScaffold(Scaffold):
-    """The same with the number of clients, and the names of what is trained."""
+    """``Scaffold`` with the number of clients and the names of the trained tensors."""
 
     clients: int = field(kw_only=True)
     trained: tuple[str, ...] = field(kw_only=True)
 
     def init(self, params: Params) -> State:
-        """The model, and a control variate of 0."""
+        """Return the model and a control variate of 0."""
         return {"params": params, "control": {name: torch.zeros_like(params[name]) for name in self.trained}}
 
     def download(self, state: State, assignment: Assignment) -> Download:
-        """The model and the control variate."""
+        """Return the model and the control variate."""
         return Download((state["params"],), {"control": state["control"]})
 
     def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Sums:  # type: ignore[override]
-        """Nothing yet."""
+        """Return empty sums."""
         return Sums(self.empty(state["params"]), {n: torch.zeros_like(c) for n, c in state["control"].items()})
 
     def fold(self, acc: Sums, arrival: Arrival) -> Sums:  # type: ignore[override]
-        """Add one client's change, times its weight, and that of its control variate."""
-        self.add(
-            acc.changes, arrival, self.weigh(arrival)
-        )  # first, as a message that cannot be decoded is refused here
+        """Add one client's update, multiplied by its weight, and the update of its control variate."""
+        # The model update comes first: it raises if it cannot be decoded, and then nothing was added.
+        self.add(acc.changes, arrival, self.weigh(arrival))
         arrival.part.add(acc.controls, arrival.sections["control_change"], 1.0)
         return acc
 
     def finish(self, state: State, acc: Sums, clock: Clock) -> State:  # type: ignore[override]
-        """Move the model and the control variate; statistics of the network take the mean as it is."""
+        """Update the model and the control variate. Running statistics are averaged, without ``server_lr``."""
         if acc.changes.weight == 0:
             return state
         params: Params = state["params"]
@@ -172,6 +172,14 @@ class BoundScaffold(Scaffold):
 
 @recipe(weights="uniform")
 def scaffold(*, option: Literal[1, 2] = 2, server_lr: float = 1.0, **fields: Unpack[Averaging]) -> Method:
-    """Steps corrected by control variates, against client drift (Karimireddy et al., 2020, https://arxiv.org/abs/1910.06378)."""
+    """FedAvg with control variates that correct client drift.
+
+    Karimireddy et al., SCAFFOLD: Stochastic Controlled Averaging for Federated Learning, ICML 2020,
+    https://arxiv.org/abs/1910.06378
+
+    Args:
+        option: client control variate: 1 (full gradient at the received model) or 2 (mean of local gradients)
+        server_lr: server learning rate, the factor of the mean update
+    """
     solver = ScaffoldSGD(**pick(Training, fields), option=option)
     return compose(Full(), solver, Dense(), Scaffold(fields["weights"], server_lr=server_lr))

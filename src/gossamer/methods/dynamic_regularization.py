@@ -1,16 +1,16 @@
-"""FedDyn: every client's loss is bent so that its minimum is where that of all is (Acar et al., 2021).
+"""FedDyn: dynamic regularization that aligns the clients' stationary points.
 
-https://arxiv.org/abs/2111.04263
+Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, https://arxiv.org/abs/2111.04263.
 
-Client k remembers h_k, which starts as 0. From the model w that it gets, it minimises
+The state of client k is h_k, which starts at 0. From the received model w, the client minimizes
 
     F_k(v) - <h_k, v> + alpha / 2 |v - w|^2,    so that a step is    v <- v - lr (g(v) - h_k + alpha (v - w))
 
-and then takes h_k - alpha (v - w) for its next h_k, which is the gradient of F_k at v where that is a minimum. The
-server remembers h, the mean of what all clients (N, present or not) remember with the other sign:
+Its next h_k is h_k - alpha (v - w), which is the gradient of F_k at an exact minimum v. The server keeps h, the mean of
+-h_k over all N clients, and updates it with the clients that arrived:
 
-    h <- h - alpha / N sum_k (v_k - w)          over those who arrived
-    w <- mean_k v_k - h / alpha                 over those who arrived
+    h <- h - alpha / N sum_k (v_k - w)
+    w <- mean_k v_k - h / alpha
 """
 
 import math
@@ -34,60 +34,60 @@ from gossamer.parts.views.full import Full
 
 __all__ = ["FedDyn", "FedDynSGD", "feddyn"]
 
-Gradients = tuple[Params, Params]  # named, because the compiler reads annotations too, and trips over brackets
+Gradients = tuple[Params, Params]  # an alias, because torch.compile fails on brackets in annotations
 
 
 @dataclass(frozen=True)
 class FedDynSGD(SolverMemory, SGD):
-    """SGD on a loss that is bent by what the client remembers; ``proximal`` is alpha."""
+    """SGD on the dynamically regularized loss. ``proximal`` is alpha."""
 
     proximal: float = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require((self.proximal > 0, wrong(self, "proximal", ", which is alpha, must be positive")))
+        require((self.proximal > 0, wrong(self, "proximal", ", the alpha of FedDyn, must be positive")))
 
     def init(self, context: Context) -> State:
-        """A gradient of 0."""
+        """Return a gradient of 0."""
         like = context.network.outline()
         return {"gradient": {name: torch.zeros_like(like[name]).contiguous() for name in context.trained}}
 
     def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
-        """As SGD, with what the client remembers."""
+        """Return the state of SGD with the gradient h_k of the client state."""
         return {**super().begin(start, sections, memory, steps), "gradient": dict(memory["gradient"])}
 
     def step(self, gradient: Gradient, start: Params, carry: State, hyperparams: Hyperparams) -> State:
-        """A step of SGD on the bent loss."""
+        """Take a step of SGD on the regularized loss."""
 
-        def bent(params: Params) -> Gradients:
+        def regularized(params: Params) -> Gradients:
             grads, forward = gradient(params)
             return tree.shift(grads, carry["gradient"], -1.0), forward
 
-        return {**super().step(bent, start, carry, hyperparams), "gradient": carry["gradient"]}
+        return {**super().step(regularized, start, carry, hyperparams), "gradient": carry["gradient"]}
 
     def end(self, carry: State, info: LocalTrainingInfo) -> tuple[State, Sections]:
-        """The gradient where the client ended."""
+        """Return the old and new gradients as client state."""
         old: Params = carry["gradient"]
         new = {name: g - self.proximal * (carry["params"][name] - info.start[name]) for name, g in old.items()}
         return {"gradient": tree.clone(old), "next": new}, {}
 
     def settle(self, memory: State, delivered: bool) -> State:
-        """The new gradient counts once the server has the change that it follows from."""
+        """Keep the new gradient if the upload arrived, else the old one."""
         return {"gradient": memory["next" if delivered else "gradient"]} if "next" in memory else memory
 
     def skipped_state(self, memory: State) -> State:
-        """What is not held stays as it is."""
+        """Keep the gradient of entries that the client did not hold."""
         return {"gradient": memory["gradient"], "next": memory["gradient"]}
 
 
 @dataclass(frozen=True)
 class FedDyn(Mean):
-    """Averages changes, one each, and moves the model by what all clients remember.
+    """Mean of client updates, corrected by the mean h of all clients' gradients.
 
     Args:
-        weights: uniform: all that arrive count alike
-        over: cohort: the sum of what clients remember is over all entries
-        alpha: strength of the pull back to where a round began; that of the solver
+        weights: client weights; must be uniform
+        over: denominator of the mean; must be cohort
+        alpha: strength of the dynamic regularization, the same as in the solver
     """
 
     weights: str = "uniform"  # type: ignore[assignment]
@@ -103,7 +103,7 @@ class FedDyn(Mean):
         )
 
     def bind(self, context: Context) -> "BoundFedDyn":
-        """With the number of clients, and the names of what is trained; refuses another alpha than the solver's."""
+        """Return the server for these clients and trained tensors. Refuse a solver with another alpha."""
         solver = context.exchange.solver
         if not isinstance(solver, FedDynSGD) or solver.proximal != self.alpha:
             raise ConfigError(f"FedDyn needs clients with the same alpha: use FedDynSGD(proximal={self.alpha})")
@@ -112,17 +112,17 @@ class FedDyn(Mean):
 
 @dataclass(frozen=True)
 class BoundFedDyn(FedDyn):
-    """The same with the number of clients, and the names of what is trained."""
+    """``FedDyn`` with the number of clients and the names of the trained tensors."""
 
     clients: int = field(kw_only=True)
     trained: tuple[str, ...] = field(kw_only=True)
 
     def init(self, params: Params) -> State:
-        """The model, and nothing remembered."""
+        """Return the model and h = 0."""
         return {"params": params, "drift": {name: torch.zeros_like(params[name]) for name in self.trained}}
 
     def finish(self, state: State, acc: Sum, clock: Clock) -> State:
-        """The two lines above; statistics of the network are averaged."""
+        """Update h and the model. Running statistics are averaged."""
         if acc.weight == 0:
             return state
         params, mean = state["params"], acc.mean()
@@ -134,5 +134,11 @@ class BoundFedDyn(FedDyn):
 
 @recipe
 def feddyn(*, alpha: float = 0.1, **fields: Unpack[Training]) -> Method:
-    """Losses bent so that clients agree on the minimum (Acar et al., 2021, https://arxiv.org/abs/2111.04263)."""
+    """Dynamic regularization that aligns the clients' stationary points.
+
+    Acar et al., Federated Learning Based on Dynamic Regularization, ICLR 2021, https://arxiv.org/abs/2111.04263
+
+    Args:
+        alpha: strength of the dynamic regularization
+    """
     return compose(Full(), FedDynSGD(**fields, proximal=alpha), Dense(), FedDyn(alpha=alpha))

@@ -1,4 +1,4 @@
-"""Personal mixtures: clients learn who to learn with, and their models go round."""
+"""Personal mixtures (PERM): clients are weighted by gradient similarity, and each model is trained on its mixture."""
 
 import math
 from dataclasses import replace
@@ -24,7 +24,7 @@ __all__ = ["perm", "perm_two_stage"]
 
 
 class SimilarityFields(TypedDict, total=False):
-    """How weights are found: fields of ``GradientSimilarity``."""
+    """Computation of mixing weights: fields of ``GradientSimilarity``."""
 
     solve: Annotated[Literal["exact"] | int, Default("exact")]
     sketch: Annotated[int | None, Default(None)]
@@ -32,16 +32,16 @@ class SimilarityFields(TypedDict, total=False):
 
 
 class MixtureFields(Training, SimilarityFields, total=False):
-    """How clients train, how they are compared, and what is done with the weights found.
+    """Local training, comparison of clients, and model rotation.
 
     Args:
-        lambda_: how strongly a client's weight is spread over others; none chooses it from the noise of gradients
-        bound: the largest learning rate times number of clients times weight: what is above is capped; none is no bound
-        probe: samples in the batch of the gradient by which clients are compared; none means all of a client's
-        capacities: with 1 all models are whole; else the width of each client's own
-        complexity: how much farther away a larger model is, times sqrt(parameters / samples), where models are unequal
-        fleet: the clients' devices: each model is as wide as its client's memory allows; none means capacities count
-        ties: the width rule by hand (gossamer widths --toml shows its form); none derives it from the network
+        lambda_: regularization that spreads mixing weights; none estimates it from the gradient noise
+        bound: maximum of lr times clients times mixing weight; larger values are capped; none disables it
+        probe: batch size of the gradients by which clients are compared; none takes all samples
+        capacities: width of each client's model (fraction of channels); 1 gives every client the full model
+        complexity: penalty of larger models: this times sqrt(parameters / samples) is added to distances
+        fleet: devices of the clients: each model gets the largest width that fits; none uses capacities
+        ties: width rule given by hand (see gossamer widths --toml); none derives it from the network
     """
 
     warmup: Annotated[int, Default(10)]
@@ -58,10 +58,13 @@ class MixtureFields(Training, SimilarityFields, total=False):
 
 @recipe(warmup=3, global_lr=0.3)
 def perm(*, every: Literal["round", "epoch"] = "round", **fields: Unpack[MixtureFields]) -> Method:
-    """Each client's model goes round those with data like its own, who are found out meanwhile (Deng et al., 2023).
+    """Personal mixtures: clients are weighted by gradient similarity while their models rotate.
+
+    Deng et al., Distributed Personalized Empirical Risk Minimization, NeurIPS 2023, https://arxiv.org/abs/2310.17761
 
     Args:
-        global_lr: learning rate of the global model, by whose gradients clients are compared
+        every: recompute mixing weights in every round, or in the first round of each epoch
+        global_lr: learning rate of the global model, at which gradients are compared
     """
     view, complexity = _widths(fields)
     probe, lr, radius = _probe(view, fields), fields["global_lr"], fields["radius"]
@@ -72,10 +75,12 @@ def perm(*, every: Literal["round", "epoch"] = "round", **fields: Unpack[Mixture
 
 @recipe(lr=0.05, warmup=20)
 def perm_two_stage(**fields: Unpack[MixtureFields]) -> Method:
-    """First FedAvg; then clients are compared once at its model, and each one's own goes round (Deng et al., 2023).
+    """Personal mixtures in two stages: FedAvg, then mixing weights and rotating personal models.
+
+    Deng et al., Distributed Personalized Empirical Risk Minimization, NeurIPS 2023, https://arxiv.org/abs/2310.17761
 
     Args:
-        warmup: rounds of FedAvg
+        warmup: rounds of FedAvg; clients are compared after them
         global_lr: learning rate of FedAvg
     """
     view, complexity = _widths(fields)
@@ -88,32 +93,32 @@ def perm_two_stage(**fields: Unpack[MixtureFields]) -> Method:
 
 
 def _compare(fields: MixtureFields, **more: Any) -> GradientSimilarity:
-    """The server that compares clients and finds their weights."""
+    """Return the server that compares clients and computes mixing weights."""
     return GradientSimilarity("uniform", "cohort", lam=fields["lambda_"], **pick(SimilarityFields, fields), **more)
 
 
 def _probe(view: View, fields: MixtureFields) -> GradientProbe:
-    """The gradient by which clients are compared; memory depends on its batch."""
+    """Return the solver that computes the gradients to compare. Its batch size determines the memory of a device."""
     fleet, probe, lam = fields["fleet"], fields["probe"], fields["lambda_"]
-    few = f"with a fleet {{}} must be a number, as memory depends on the batch: add --probe N; {AIR}"
-    unequal = "clients with unequal models are compared in full: no sketch, no keep"
+    unbounded = f"with a fleet {{}} must be a number, as memory depends on the batch size: add --probe N; {AIR}"
+    unequal = "clients with unequal models need full gradients: leave out sketch and keep"
     require(
         (view == Full() or not (fields["sketch"] or fields["keep"]), unequal),
-        (fleet is None or probe is not None, Mistake(few, None, Setting("", "probe"))),
-        (lam is None or 0 <= lam < math.inf, wrong_argument("lambda_", lam, "must be a number from 0 on")),
+        (fleet is None or probe is not None, Mistake(unbounded, None, Setting("", "probe"))),
+        (lam is None or 0 <= lam < math.inf, wrong_argument("lambda_", lam, "must be finite and not negative")),
     )
     return GradientProbe(probe, noise=lam is None)
 
 
 def _shuffle(fields: MixtureFields) -> ModelRotation:
-    """Models that go round, with losses multiplied by no more than keeps a step within a bound."""
+    """Return the server that rotates models, with loss factors capped by ``bound``."""
     bound = fields["bound"]
     require((bound is None or bound > 0, wrong_argument("bound", bound, "must be positive")))
     return ModelRotation(fields["warmup"], None if bound is None else bound / fields["lr"], fields["radius"])
 
 
 def _widths(fields: MixtureFields) -> tuple[View, float]:
-    """Whole models, or as wide as their clients hold; and how much a size counts: nothing where all are whole."""
+    """Return the view and the complexity penalty. The penalty is 0 if all clients have the full model."""
     capacities, fleet, ties = fields["capacities"], fields["fleet"], fields["ties"]
     if set(capacities) == {1} and fleet is None and ties is None:
         return Full(), 0.0

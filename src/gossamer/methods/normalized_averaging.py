@@ -1,13 +1,15 @@
-"""FedNova: clients that take unequal numbers of steps count as if they took the same (Wang et al., 2020).
+"""FedNova: updates normalized by the number of local steps.
 
-https://arxiv.org/abs/2007.07481
+Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, NeurIPS 2020,
+https://arxiv.org/abs/2007.07481.
 
-The change of client k is -lr times a sum of its gradients with the weights a_k: ones for plain SGD, larger for early
-gradients with momentum. It tells |a_k|_1, which is the number of its steps for plain SGD, and the server normalises:
+The update D_k of client k is -lr times a weighted sum of its gradients. The weights a_k are 1 for plain SGD, and larger
+for early gradients with momentum. The client sends |a_k|_1, which is the number of local steps for plain SGD. The
+server normalizes by it:
 
-    w <- w + (sum_k p_k |a_k|_1) (sum_k p_k D_k / |a_k|_1)        with p_k that add up to 1
+    w <- w + (sum_k p_k |a_k|_1) (sum_k p_k D_k / |a_k|_1)        where the p_k sum to 1
 
-If all clients take the same number of steps this is FedAvg.
+If all clients take the same number of steps, this is FedAvg.
 """
 
 from collections.abc import Mapping
@@ -34,33 +36,33 @@ __all__ = ["FedNova", "FedNovaSGD", "fednova"]
 
 @dataclass(frozen=True)
 class FedNovaSGD(SGD):
-    """SGD that tells the server how much its gradients weigh in its change."""
+    """SGD that sends the total weight of its gradients, |a_k|_1, as the section ``length``."""
 
     sections: ClassVar[tuple[Section, ...]] = (Section("length"),)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require((not self.proximal, wrong(self, "proximal", "must be 0, as gradients alone are summed")))
+        require((not self.proximal, wrong(self, "proximal", "must be 0: FedNova normalizes sums of gradients")))
 
     def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
-        """As SGD, with the weight of the last gradient and the sum of all."""
+        """Return the state of SGD with the velocity weight of the last step and the sum of weights."""
         zero = torch.zeros((), dtype=torch.float64, device=tree.device(start))
         return {**super().begin(start, sections, memory, steps), "last": zero, "length": zero.clone()}
 
     def step(self, gradient: Gradient, start: Params, carry: State, hyperparams: Hyperparams) -> State:
-        """As SGD; with momentum an early gradient is in every later step."""
+        """Take a step of SGD, and add its weight. With momentum, a gradient contributes to all later steps."""
         last = carry["last"] * self.momentum + 1
         moved = super().step(gradient, start, carry, hyperparams)
         return {**moved, "last": last, "length": carry["length"] + last}
 
     def end(self, carry: State, info: LocalTrainingInfo) -> tuple[State, Sections]:
-        """The sum of the weights."""
+        """Return the sum of the weights for the server."""
         return {}, {"length": carry["length"]}
 
 
 @dataclass
 class Normalised:
-    """The sums of a round: of changes, those of trained tensors over their lengths; and of lengths."""
+    """Accumulator of a round: the sum of updates divided by their lengths, and the sum of lengths."""
 
     changes: Sum
     lengths: float = 0.0
@@ -68,10 +70,10 @@ class Normalised:
 
 @dataclass(frozen=True)
 class FedNova(Mean):
-    """Averages changes over their lengths, and moves the model by the mean length.
+    """Weighted mean of normalized updates, multiplied by the mean length.
 
     Args:
-        over: cohort: lengths are those of all who arrived
+        over: denominator of the mean; must be cohort
     """
 
     def __post_init__(self) -> None:
@@ -79,24 +81,24 @@ class FedNova(Mean):
         require((self.over == "cohort", wrong(self, "over", "must be cohort")), self.fixed_rate())
 
     def bind(self, context: Context) -> "BoundFedNova":
-        """With the names of what is trained; refuses a solver that does not tell its length."""
+        """Return the server with the names of the trained tensors. Refuse a solver that does not send its length."""
         if "length" not in {section.name for section in context.exchange.solver.sections}:
-            raise ConfigError("FedNova needs clients that tell how long their steps are: use FedNovaSGD()")
+            raise ConfigError("FedNova needs clients that send the length of their updates: use FedNovaSGD()")
         return BoundFedNova(**vars(super().bind(context)), trained=context.trained)
 
 
 @dataclass(frozen=True)
 class BoundFedNova(FedNova):
-    """The same with the names of what is trained: others are statistics, and averaged."""
+    """``FedNova`` with the names of the trained tensors. Running statistics are averaged without normalization."""
 
     trained: tuple[str, ...] = field(kw_only=True)
 
     def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Normalised:  # type: ignore[override]
-        """Nothing yet."""
+        """Return empty sums."""
         return Normalised(self.empty(state["params"]))
 
     def fold(self, acc: Normalised, arrival: Arrival) -> Normalised:  # type: ignore[override]
-        """Add one client's change over its length."""
+        """Add one client's update, divided by its length."""
         length, weight = arrival.sections["length"], self.weigh(arrival)
         if length <= 0:
             raise PayloadError(f"length must be positive, got {length}")
@@ -109,7 +111,7 @@ class BoundFedNova(FedNova):
         return acc
 
     def finish(self, state: State, acc: Normalised, clock: Clock) -> State:  # type: ignore[override]
-        """Move the model by the mean length."""
+        """Add the mean of normalized updates, multiplied by the mean length, to the model."""
         weight = acc.changes.weight
         if weight == 0:
             return state
@@ -121,6 +123,13 @@ class BoundFedNova(FedNova):
 
 @recipe
 def fednova(*, momentum: float = 0.0, **fields: Unpack[Averaging]) -> Method:
-    """Changes over their numbers of steps, for clients of unequal size (Wang et al., 2020, https://arxiv.org/abs/2007.07481)."""
+    """FedAvg with updates normalized by the number of local steps.
+
+    Wang et al., Tackling the Objective Inconsistency Problem in Heterogeneous Federated Optimization, NeurIPS 2020,
+    https://arxiv.org/abs/2007.07481
+
+    Args:
+        momentum: heavy-ball momentum, reset in every round
+    """
     solver = FedNovaSGD(**pick(Training, fields), momentum=momentum)
     return compose(Full(), solver, Dense(), FedNova(fields["weights"]))

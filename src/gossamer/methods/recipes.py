@@ -1,7 +1,8 @@
-"""What a recipe is: a function with typed, defaulted parameters that returns a method.
+"""Recipes: functions with typed parameters and defaults that return a method.
 
-Fields that many recipes share are declared once, as a ``TypedDict`` whose keys have defaults. A recipe takes them with
-``**fields: Unpack[Averaging]``; the signature that users, type checkers and the command line see has them one by one.
+Parameters that many recipes share are declared once, in a ``TypedDict`` whose keys have defaults. A recipe takes them
+as ``**fields: Unpack[Averaging]``. The ``recipe`` decorator expands them into single parameters of the signature, which
+users and the command line see.
 """
 
 import functools
@@ -19,13 +20,13 @@ F = TypeVar("F")
 
 
 class Default(NamedTuple):
-    """The value of a shared field where a recipe says nothing else."""
+    """The default value of a shared parameter. A recipe can override it."""
 
     value: Any
 
 
 class Training(TypedDict, total=False):
-    """How clients train: fields of ``SGD``."""
+    """Local training: fields of ``SGD``."""
 
     lr: Annotated[float, Default(0.1)]
     epochs: Annotated[int, Default(5)]
@@ -34,13 +35,13 @@ class Training(TypedDict, total=False):
 
 
 class Averaging(Training, total=False):
-    """How clients train, and what each counts for in the mean."""
+    """Local training and aggregation weights."""
 
     weights: Annotated[Weighting, Default("samples")]
 
 
 def pick(kind: type[F], fields: Mapping[str, Any]) -> F:
-    """Of the fields of a recipe those of one kind."""
+    """Return the parameters of a recipe that one ``TypedDict`` declares."""
     return typing.cast(F, {name: fields[name] for name in typing.get_type_hints(kind)})
 
 
@@ -53,9 +54,9 @@ def recipe(**defaults: Any) -> Callable[[R], R]: ...
 
 
 def recipe(function: R | None = None, /, **defaults: Any) -> R | Callable[[R], R]:
-    """Declare a recipe whose shared fields are parameters of their own in its signature.
+    """Declare a recipe and expand its shared parameters in the signature.
 
-    ``defaults`` are those of shared fields that are other values for this recipe.
+    ``defaults`` override the defaults of shared parameters for this recipe.
     """
     if function is None:
         return lambda declared: _expanded(declared, defaults)
@@ -84,21 +85,22 @@ def _expanded(function: R, defaults: dict[str, Any]) -> R:
         bound.apply_defaults()
         return function(**bound.arguments)
 
-    own_words = inspect.getdoc(function) or ""
-    made.__doc__ = "\n".join([own_words, *(line for line in _meanings(kind) if line not in own_words)])
+    own_doc = inspect.getdoc(function) or ""
+    made.__doc__ = "\n".join([own_doc, *(line for line in _meanings(kind) if line not in own_doc)])
     made.__signature__ = signature  # type: ignore[attr-defined]  # as inspect.signature reads it
     return typing.cast(R, made)
 
 
 def _check_names(function: Recipe, defaults: dict[str, Any], shared: list[str]) -> None:
     if wrong := [name for name in defaults if name not in shared]:
-        raise TypeError(f"recipe {function.__name__}: it shares no fields {', '.join(wrong)}, but {shared}")
+        known = ", ".join(shared) or "none"
+        raise TypeError(f"recipe {function.__name__}: unknown shared parameters {', '.join(wrong)}; it has {known}")
 
 
 def _meanings(kind: type) -> list[str]:
-    """What the docstring of a kind of fields says of each, a line each after a blank one."""
-    _, _, told = (inspect.getdoc(kind) or "").partition("\n\n")
-    return ["", *told.splitlines()] if told else []
+    """Return the lines of a docstring after its summary, with a blank line before them."""
+    _, _, details = (inspect.getdoc(kind) or "").partition("\n\n")
+    return ["", *details.splitlines()] if details else []
 
 
 def _parameter(name: str, hint: Any, defaults: dict[str, Any]) -> inspect.Parameter:

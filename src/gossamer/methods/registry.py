@@ -18,10 +18,10 @@ class MethodEntry(NamedTuple):
     """A method of the library.
 
     Args:
-        module: the module of ``gossamer.methods`` that has its recipe
-        family: what kind of method it is
-        summary: what it does
-        paper: the arXiv number of its paper, if it has one
+        module: module of ``gossamer.methods`` with the recipe
+        family: family of methods that it belongs to
+        summary: one line on what it does
+        paper: arXiv number of its paper, if any
     """
 
     module: str
@@ -31,7 +31,7 @@ class MethodEntry(NamedTuple):
 
     @property
     def link(self) -> str:
-        """The address of its paper, or nothing."""
+        """The URL of its paper, or an empty string."""
         return ARXIV + self.paper if self.paper else ""
 
 
@@ -151,7 +151,7 @@ ENTRIES: dict[str, MethodEntry] = {
         "thin_links", "Wireless links", "one gradient of a pruned model, as one-bit compressive measurements"
     ),
 }
-"""Methods by the name that the command line uses."""
+"""Methods by their name on the command line."""
 
 
 def _recipe(name: str) -> str:
@@ -159,4 +159,4 @@ def _recipe(name: str) -> str:
 
 
 METHODS: "Registry[Recipe]" = Registry("gossamer.methods", {name: _recipe(name) for name in ENTRIES})
-"""Recipes by the name that the command line uses."""
+"""Recipes by their name on the command line."""

@@ -1,6 +1,7 @@
-"""Servers that take the mean change of a round for a gradient: FedAvgM, FedAdagrad, FedAdam and FedYogi.
+"""Server optimizers, with the mean update of a round as the gradient: FedAvgM, FedAdagrad, FedAdam and FedYogi.
 
-Algorithm 2 of Reddi et al. (2021, https://arxiv.org/abs/2003.00295): with the mean change D of a round's clients,
+Algorithm 2 of Reddi et al., Adaptive Federated Optimization, ICLR 2021, https://arxiv.org/abs/2003.00295. With the mean
+update D of a round,
 
     m <- beta1 m + (1 - beta1) D
     v <- v + D^2                              FedAdagrad
@@ -8,9 +9,10 @@ Algorithm 2 of Reddi et al. (2021, https://arxiv.org/abs/2003.00295): with the m
     v <- beta2 v + (1 - beta2) D^2            FedAdam
     w <- w + server_lr m / (sqrt(v) + tau)
 
-m starts as 0 and v as tau^2; nothing is corrected for that, and tau stands outside of the root. FedAvgM (Hsu et al.,
-2019, https://arxiv.org/abs/1909.06335) has heavy-ball momentum: m <- beta1 m + D and w <- w + server_lr m. Running
-statistics of the network are no gradients: they are averaged.
+m starts at 0 and v at tau^2, without bias correction. tau is added outside the square root. FedAvgM (Hsu et al.,
+Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification, 2019,
+https://arxiv.org/abs/1909.06335) uses heavy-ball momentum: m <- beta1 m + D and w <- w + server_lr m. Running
+statistics of the network are averaged.
 """
 
 import math
@@ -38,18 +40,19 @@ SECOND: dict[str, Callable[[Tensor, Tensor, float], Tensor]] = {
     "adam": lambda v, square, beta2: beta2 * v + (1 - beta2) * square,
     "yogi": lambda v, square, beta2: v - (1 - beta2) * square * torch.sign(v - square),
 }
-"""The second moment after a round, from that before and the squared change."""
+"""Update rules of the second moment, from its old value, the squared mean update and beta2."""
 
 
 @dataclass(frozen=True)
 class ServerOptimizer(Mean):
-    """Moves the model by an optimiser, whose gradient is the mean change.
+    """Server optimizer whose gradient is the mean update.
 
     Args:
-        rule: momentum, adagrad, adam or yogi
-        beta1: how much of the first moment a round keeps
-        beta2: how much of the second moment a round keeps; adagrad keeps all of it
-        tau: added to the root of the second moment: how adaptive the rule is, less with more
+        rule: update rule: momentum, adagrad, adam or yogi
+        server_lr: server learning rate
+        beta1: decay rate of the first moment, or momentum
+        beta2: decay rate of the second moment; unused by adagrad
+        tau: adaptivity: constant added to the square root of the second moment
     """
 
     rule: Rule = "adam"
@@ -69,24 +72,24 @@ class ServerOptimizer(Mean):
         )
 
     def bind(self, context: Context) -> "BoundServerOptimizer":
-        """With the names of what is trained."""
+        """Return the server with the names of the trained tensors."""
         return BoundServerOptimizer(**vars(super().bind(context)), trained=context.trained)
 
 
 @dataclass(frozen=True)
 class BoundServerOptimizer(ServerOptimizer):
-    """The same with the names of what is trained: others are statistics."""
+    """``ServerOptimizer`` with the names of the trained tensors."""
 
     trained: tuple[str, ...] = field(kw_only=True)
 
     def init(self, params: Params) -> State:
-        """The model, and moments of which nothing is known yet."""
+        """Return the model and the initial moments."""
         first = {name: torch.zeros_like(params[name]) for name in self.trained}
         second = {name: torch.full_like(params[name], self.tau**2) for name in self.trained}
         return {"params": params, "first": first, **({"second": second} if self.rule in SECOND else {})}
 
     def finish(self, state: State, acc: Sum, clock: Clock) -> State:
-        """One step of the optimiser; without arrivals there is none."""
+        """Take one step of the optimizer. Without updates the state stays unchanged."""
         if acc.weight == 0:
             return state
         change, params = acc.mean(), dict(state["params"])
@@ -104,7 +107,7 @@ class BoundServerOptimizer(ServerOptimizer):
 
 
 class Adaptive(Averaging, total=False):
-    """How clients train and are averaged, and fields of the server that Adam and Yogi share."""
+    """Local training, aggregation weights, and the server fields that Adam and Yogi share."""
 
     server_lr: Annotated[float, Default(0.03)]
     beta1: Annotated[float, Default(0.9)]
@@ -114,28 +117,50 @@ class Adaptive(Averaging, total=False):
 
 @recipe
 def fedavgm(*, server_lr: float = 1.0, beta1: float = 0.9, **fields: Unpack[Averaging]) -> Method:
-    """FedAvg with momentum at the server (Hsu et al., 2019, https://arxiv.org/abs/1909.06335)."""
+    """FedAvg with server momentum.
+
+    Hsu et al., Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification, 2019,
+    https://arxiv.org/abs/1909.06335
+
+    Args:
+        server_lr: server learning rate
+        beta1: server momentum
+    """
     return _stepping("momentum", fields, server_lr=server_lr, beta1=beta1)
 
 
 @recipe
 def fedadagrad(*, server_lr: float = 0.1, beta1: float = 0.0, tau: float = 1e-3, **fields: Unpack[Averaging]) -> Method:
-    """FedAvg whose server steps by Adagrad (Reddi et al., 2021, https://arxiv.org/abs/2003.00295)."""
+    """FedAvg with Adagrad as the server optimizer.
+
+    Reddi et al., Adaptive Federated Optimization, ICLR 2021, https://arxiv.org/abs/2003.00295
+
+    Args:
+        server_lr: server learning rate
+        beta1: decay rate of the first moment
+        tau: adaptivity: constant added to the square root of the second moment
+    """
     return _stepping("adagrad", fields, server_lr=server_lr, beta1=beta1, tau=tau)
 
 
 @recipe
 def fedadam(**fields: Unpack[Adaptive]) -> Method:
-    """FedAvg whose server steps by Adam (Reddi et al., 2021, https://arxiv.org/abs/2003.00295)."""
+    """FedAvg with Adam as the server optimizer.
+
+    Reddi et al., Adaptive Federated Optimization, ICLR 2021, https://arxiv.org/abs/2003.00295
+    """
     return _stepping("adam", fields, **{name: fields[name] for name in ("server_lr", "beta1", "beta2", "tau")})
 
 
 @recipe
 def fedyogi(**fields: Unpack[Adaptive]) -> Method:
-    """FedAvg whose server steps by Yogi (Reddi et al., 2021, https://arxiv.org/abs/2003.00295)."""
+    """FedAvg with Yogi as the server optimizer.
+
+    Reddi et al., Adaptive Federated Optimization, ICLR 2021, https://arxiv.org/abs/2003.00295
+    """
     return _stepping("yogi", fields, **{name: fields[name] for name in ("server_lr", "beta1", "beta2", "tau")})
 
 
 def _stepping(rule: Rule, fields: Averaging, **more: Any) -> Method:
-    """FedAvg whose server steps by a rule."""
+    """Return FedAvg with a server optimizer."""
     return fedavg(**pick(Averaging, fields)).with_parts(server=ServerOptimizer(fields["weights"], rule=rule, **more))

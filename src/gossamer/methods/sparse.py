@@ -1,4 +1,4 @@
-"""Personal sparse models: every client has a mask of its own."""
+"""Personal sparse models: every client has its own mask."""
 
 from typing import Literal, Unpack
 
@@ -32,11 +32,14 @@ def fedspa(
     rate: float = 0.5,
     **fields: Unpack[Averaging],
 ) -> Method:
-    """Every client its own sparse model, of which the masks move (Huang et al., 2022).
+    """Personal sparse masks that move while training (dynamic sparse training).
+
+    Huang et al., Achieving Personalized Federated Learning with Sparse Local Models, 2022,
+    https://arxiv.org/abs/2201.11380
 
     Args:
-        mask: dst moves masks while training (dynamic sparse training), rsm leaves them as they start
-        decay: what each round multiplies the learning rate by
+        mask: dst changes the masks after training (dynamic sparse training), rsm keeps the initial masks
+        decay: factor of the learning rate per round
     """
     view = PersonalMask(density, init, own_init, mask == "dst", regrow, rate)
     solver = SGD(**pick(Training, fields), weight_decay=weight_decay, clip=clip, schedule=Exponential(decay))
@@ -59,27 +62,29 @@ def sub_fedavg(
     channel_distance: float = 0.01,
     ties: Ties | None = None,
 ) -> Method:
-    """Every client prunes its own model round by round, and shares what is left (Vahidian et al., 2021).
+    """Each client prunes its own model step by step; the server averages the remaining weights.
+
+    Vahidian et al., Personalized Federated Learning by Structured and Unstructured Pruning under Data Heterogeneity,
+    2021, https://arxiv.org/abs/2105.00562
 
     Args:
-        prune: weights one by one; or hybrid: these in fully connected layers, and whole channels of convolutions
-        channel_target: with hybrid, share of a layer's channels at which a client prunes no more of them
-        channel_share: with hybrid, of the channels held of a layer, how many are pruned at a time, rounded up
-        channel_distance: with hybrid, mean difference of the candidates for channels above which a client prunes
-            channels
-        ties: with hybrid, the width rule by hand (gossamer widths --toml shows its form); none derives it from the
-            network
+        epochs: local epochs per round, at least 2
+        prune: weights prunes single weights; hybrid prunes convolution channels and fully connected weights
+        channel_target: with hybrid, fraction of a layer's channels at which a client stops pruning
+        channel_share: with hybrid, fraction of a layer's remaining channels pruned at a time, rounded up
+        channel_distance: with hybrid, like distance, for masks of channels
+        ties: with hybrid, width rule given by hand; none derives it from the network
     """
     require(
         (prune in ("weights", "hybrid"), wrong_argument("prune", prune, "must be weights or hybrid")),
         (
             epochs > 1,
-            wrong_argument("epochs", epochs, "must be at least 2, as masks after the first and the last are compared"),
+            wrong_argument("epochs", epochs, "must be at least 2, to compare masks after the first and last epoch"),
         ),
         (
             prune == "hybrid" or ties is None,
             Mistake(
-                ": weights are pruned one by one, so {} says nothing",
+                ": only hybrid pruning uses a width rule, so {} has no effect",
                 Setting("", "prune", "weights"),
                 Setting("", "ties"),
             ),

@@ -1,4 +1,4 @@
-"""Sub-models: clients hold some channels of every layer, or some entries of every tensor, and train these alone."""
+"""Sub-models: clients hold and train some channels of every layer, or some entries of every tensor."""
 
 from collections.abc import Callable
 from functools import partial
@@ -34,7 +34,7 @@ class Damping(TypedDict, total=False):
 
 
 class Narrowing(Averaging, Damping, total=False):
-    """How clients train and are averaged, and which part of the model each holds."""
+    """Local training, aggregation, and the part of the model that each client holds."""
 
     by: Annotated[By, Default("channel")]
     capacities: Annotated[Capacities, Default(SHARES)]
@@ -47,61 +47,78 @@ class Narrowing(Averaging, Damping, total=False):
 
 @recipe(lr=0.3, weights="uniform")
 def submodel_random(*, streams: bool = True, **fields: Unpack[Narrowing]) -> Method:
-    """Every client trains a random part of the model, drawn anew each round (Deng et al., Algorithm 1).
+    """Every client trains a random sub-model, drawn anew each round (Algorithm 1 of the paper).
+
+    Deng et al., On the convergence and stability of distributed sub-model training, 2025,
+    https://arxiv.org/abs/2511.06132
 
     Args:
-        by: channel narrows the network, coordinate masks entries of its tensors
+        by: channel trains narrower networks, coordinate masks single entries of tensors
     """
     return _narrowed(fields, partial(WidthSlice, order="random", streams=streams), Bernoulli)
 
 
 @recipe(lr=0.3, weights="uniform")
 def submodel_rolling(*, places: int = 64, **fields: Unpack[Narrowing]) -> Method:
-    """Every client trains a window of the model, and all windows have their turn (Deng et al., Algorithm 2).
+    """Every client trains a window of the model; the window moves in shuffled order (Algorithm 2 of the paper).
+
+    Deng et al., On the convergence and stability of distributed sub-model training, 2025,
+    https://arxiv.org/abs/2511.06132
 
     Args:
-        by: channel narrows the network, coordinate masks entries of its tensors
+        by: channel trains narrower networks, coordinate masks single entries of tensors
+        places: number of window offsets, equal to the number of rounds per epoch
     """
     return _narrowed(fields, partial(WidthSlice, order="shuffled", places=places), partial(Windows, places=places))
 
 
 @recipe(batch=10, weights="uniform", momentum=0.9, weight_decay=5e-4, clip=1.0, over="holders", labels="own")
 def heterofl(**fields: Unpack[Narrowing]) -> Method:
-    """Every client trains the first channels of each layer, as many as it can (Diao et al., 2021).
+    """Every client trains the first channels of each layer, according to its capacity.
+
+    Diao et al., HeteroFL: Computation and Communication Efficient Federated Learning for Heterogeneous Clients, ICLR
+    2021, https://arxiv.org/abs/2010.01264
 
     Args:
-        by: channel narrows the network, coordinate masks entries of its tensors
+        by: channel trains narrower networks, coordinate masks single entries of tensors
     """
     return _narrowed(fields, partial(WidthSlice, order="static"), partial(Windows, places=1))
 
 
 @recipe(batch=10, weights="uniform", momentum=0.9, weight_decay=1e-3, clip=1.0, over="holders", labels="own")
 def fedrolex(*, places: int = 64, **fields: Unpack[Narrowing]) -> Method:
-    """Every client trains neighbouring channels of each layer, which move on by one a round (Alam et al., 2022).
+    """Every client trains a rolling window of channels, which moves by one channel per round.
+
+    Alam et al., FedRolex: Model-Heterogeneous Federated Learning with Rolling Sub-Model Extraction, NeurIPS 2022,
+    https://arxiv.org/abs/2212.01548
 
     Args:
-        by: channel narrows the network, coordinate masks entries of its tensors
+        by: channel trains narrower networks, coordinate masks single entries of tensors
+        places: with by=coordinate, number of window offsets
     """
     return _narrowed(fields, partial(WidthSlice, order="rolling"), partial(Windows, places=places, shuffled=False))
 
 
 def _narrowed(fields: Narrowing, channels: Callable[..., WidthSlice], entries: Callable[..., View]) -> Method:
-    """Clients that train a part of the model: by channels, or by entries of tensors."""
+    """Return a method whose clients train sub-models, by channels or by entries of tensors."""
     held = channels(fields["capacities"], fields["drawn"], ties=fields["ties"], fleet=fields["fleet"])
     solver, server = SGD(**pick(Training, fields), **pick(Damping, fields)), Mean(fields["weights"], fields["over"])
     return compose(_part(fields["by"], held, entries), solver, server=server, labels=fields["labels"])
 
 
 def _part(by: By, channels: WidthSlice, entries: Callable[..., View]) -> View:
-    """The view by channels; or one by entries of tensors, for which a fleet or a width rule mean nothing."""
+    """Return the view by channels, or by entries of tensors, which supports neither a fleet nor a width rule."""
     if by == "channel":
         return channels
     about, (fleet, ties, streams) = Setting("", "by", by), (Setting("", name) for name in ("fleet", "ties", "streams"))
-    whole = f": masks take as much memory as the whole model, so {{}} says nothing; {AIR}"
+    whole = f": masks take as much memory as the whole model, so {{}} has no effect; {AIR}"
     require(
         (by == "coordinate", wrong_argument("by", by, "must be channel or coordinate")),
         (channels.fleet is None, Mistake(whole, about, fleet)),
-        (channels.ties is None, Mistake(": entries of tensors are not tied, so {} says nothing", about, ties)),
-        (channels.streams, Mistake(": entries of tensors are drawn one by one, so {} says nothing", about, streams)),
+        (channels.ties is None, Mistake(": entries of tensors are not tied, so {} has no effect", about, ties)),
+        (
+            channels.streams,
+            Mistake(": entries of tensors are drawn one by one, so {} has no effect", about, streams),
+        ),
     )
     return entries(channels.capacities, channels.drawn)

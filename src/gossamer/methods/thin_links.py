@@ -1,4 +1,4 @@
-"""Thin links: pruned models, and signs of a few measurements."""
+"""Wireless links with low rates: pruned models, and signs of compressive measurements."""
 
 from typing import Literal
 
@@ -33,10 +33,22 @@ def onebit_cs(
     coefficient: float = 1.0,
     accumulate: bool = False,
 ) -> Method:
-    """One gradient of a pruned model a round, as signs of measurements of it (Guan, Hou et al.).
+    """One gradient of a pruned model per round, sent as one-bit compressive measurements.
+
+    Guan, Hou et al., Energy-efficient federated learning: integrating model pruning, compressive sensing, and outage
+    compensation
 
     Args:
-        retain: what becomes of a message that is lost: nothing, or its signs or the gradient are sent with the next
+        measurements: number of measurements per entry
+        rows: total number of measurements; none uses measurements per entry
+        matrix: measurement matrix: hadamard, or gaussian, which is slower
+        fresh: draw a new matrix in every round, instead of one for all rounds
+        decoder: least-squares, amp, niht, biht or back-projection; amp, niht and biht assume sparse updates
+        share: fraction of large entries that amp, niht and biht assume
+        length: norm that the decoder assumes for every update; none sends the norm in 32 bits
+        retain: after a lost upload, add its signs or its update to the next one, or nothing
+        coefficient: factor of the retained signs or update
+        accumulate: keep a retained update if the next upload is lost as well
     """
     codec = OneBit(measurements, rows, matrix, fresh, decoder, share, length, retain, coefficient, accumulate)
     solver = SGD(lr, steps=1, batch=None)

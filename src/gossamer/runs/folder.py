@@ -1,19 +1,19 @@
 """A run is a folder.
 
-    run.json               what was asked for: method, task, seed, options, versions, machine
-    split.safetensors      which client holds which samples
-    executor.json          which executor the run uses, and what was measured if it was chosen
-    metrics.jsonl          one line a round, only ever appended to
-    clients/N.safetensors  what the clients of round N remember, and some of earlier rounds
-    models/N.safetensors   models of clients' own that the server keeps, as round N left them
-    checkpoints/N/         the server's state after N rounds, and a manifest with the digest of every file it needs
-    report.html            the run as a page, written when it ends
-    run.lock               held while a process works here
+    run.json               the request: method, task, seed, options, versions, machine
+    split.safetensors      the partition: the samples of each client
+    executor.json          the executor of the run, and the measurements if it was chosen automatically
+    metrics.jsonl          one line per round, only appended to
+    clients/N.safetensors  client states written in round N; some are of earlier rounds
+    models/N.safetensors   personalized models that the server keeps, written in round N
+    checkpoints/N/         the server state after N rounds, and a manifest with the digest of every file that it needs
+    report.html            the report, written when the run ends
+    run.lock               held while a process works in the folder
 
-Nothing that was finished is ever lost. Files are written aside, synced and renamed; a checkpoint counts once its folder
-has its name. It records how long ``metrics.jsonl`` was, so a line that a killed process left behind is cut away and
-its round done again, to the same bytes. The last two checkpoints are kept: if the newer one is damaged, the older one
-is used, and the run says so.
+Finished rounds are never lost. Files are written under a temporary name, synced and renamed. A checkpoint is complete
+once its folder has its final name. A checkpoint records the length of ``metrics.jsonl``. A line that a killed process
+left behind is cut off, and its round is repeated with the same bytes. The last two checkpoints are kept. If the newer
+one is damaged, the run warns and continues from the older one.
 """
 
 import json
@@ -32,44 +32,46 @@ from gossamer.core import files, tree
 from gossamer.core.errors import RunError
 from gossamer.core.store import ClientStore
 from gossamer.core.types import State
-
-FORMAT = 2
-"""The form of a run folder; version 0.1 wrote 1, and did not say so."""
+from gossamer.runs.records import CHOICE, FORMAT, check_vacant, checkpoints, read_about
 
 KEEP = 2
-"""How many checkpoints are kept."""
-
-CHOICE = "executor.json"
+"""The number of checkpoints to keep."""
 
 SLACK = 2
-"""Files hold at most so many times the states that count; before that, some are written once more, and files go."""
+"""Files hold at most this multiple of the current states; beyond it, states are rewritten and old files deleted."""
 
 STORES = ("clients", "models")
-"""What is kept client by client: in the folder of that name, and under that name in a manifest."""
+"""Per-client stores: each is a folder, and a key of the manifest."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Where a run stands: how many rounds are done, and the server's state; what clients remember is read by itself."""
+    """A position in a run; client states are read separately, by ``RunFolder.recall``.
+
+    Args:
+        rounds: the number of finished rounds
+        server: the server state after them
+    """
 
     rounds: int
     server: State
 
 
 class RunFolder:
-    """One run's folder, locked by the process that works in it."""
+    """The folder of one run, locked by the process that works in it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.warnings: list[str] = []
         self._lock = files.take_lock(path / "run.lock")
-        self._homes: dict[str, dict[int, int]] = {store: {} for store in STORES}  # whose state is in which round's file
-        self._filed: dict[str, int] = {}  # how many states there are in a file, whether they still count or not
+        # For each store and client, the round of the file with its state.
+        self._homes: dict[str, dict[int, int]] = {store: {} for store in STORES}
+        self._filed: dict[str, int] = {}  # file -> number of states in it, current or not
         self._digests: dict[str, str] = {}
 
     @classmethod
     def create(cls, path: Path, about: dict[str, Any], split: dict[str, Tensor]) -> "RunFolder":
-        """A new run; the folder appears only once it is whole."""
+        """Create a new run; the folder appears only once it is complete."""
         check_vacant(path)
         aside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
@@ -88,7 +90,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
-        """An existing run, to go on with it."""
+        """Open an existing run to continue it."""
         read_about(path)
         folder = cls(path)
         for leftover in (path / "checkpoints").glob(".*"):
@@ -96,22 +98,22 @@ class RunFolder:
         return folder
 
     def close(self) -> None:
-        """Let others in."""
+        """Release the lock."""
         os.close(self._lock)
 
     def keep_choice(self, choice: dict[str, Any]) -> None:
-        """Keep what was chosen for the run (its executor), once: a resumed run stays with it."""
+        """Save the choice of executor, once; a resumed run keeps it."""
         if not (self.path / CHOICE).exists():
             with self._saving(1):
                 files.write(self.path / CHOICE, files.to_json(choice))
 
     def append(self, record: dict[str, Any]) -> None:
-        """Add a round's line to the metrics."""
+        """Append the record of a round to the metrics."""
         with self._saving(record["round"]):
             files.append(self.path / "metrics.jsonl", json.dumps(record).encode() + b"\n")
 
     def save(self, rounds: int, server: State, clients: ClientStore, models: ClientStore) -> None:
-        """Make a checkpoint of everything after ``rounds`` rounds; only what changed is written anew."""
+        """Write a checkpoint after ``rounds`` rounds; only changed client states are written."""
         with self._saving(rounds):
             for store, states in zip(STORES, (clients, models), strict=True):
                 if states.changed:
@@ -131,16 +133,16 @@ class RunFolder:
         self._digests[name], self._filed[name] = files.digest(self.path / name), len(tree.unflatten(flat))
 
     def _gathered(self, store: str, homes: dict[int, int], rounds: int) -> list[int]:
-        """Whose states a round writes: those at home there, and those of files in which most do not count any more.
+        """Return the clients whose states a round writes: changed ones, and those of files that are mostly outdated.
 
-        A file is kept as long as one state in it counts. Were none written again, files would come to hold several
-        times what clients remember.
+        A file is kept as long as one state in it is current. Without rewriting, the files would grow to several
+        times the size of the current states.
         """
-        counting = Counter(homes.values())
+        current = Counter(homes.values())
         mine = {client for client, home in homes.items() if home == rounds}
-        others = {home: self._filed[_file(store, home)] for home in counting if home != rounds}
+        others = {home: self._filed[_file(store, home)] for home in current if home != rounds}
         while others and len(mine) + sum(others.values()) > SLACK * len(homes):
-            stalest = max(others, key=lambda home: (others[home] - counting[home], -home))
+            stalest = max(others, key=lambda home: (others[home] - current[home], -home))
             del others[stalest]
             mine |= {client for client, home in homes.items() if home == stalest}
         return sorted(mine)
@@ -173,7 +175,7 @@ class RunFolder:
                     file.unlink()
 
     def restore(self) -> Checkpoint | None:
-        """The newest checkpoint that is whole, or ``None`` before the first; the metrics are cut back to it."""
+        """Return the newest intact checkpoint, or ``None`` before the first; cut the metrics back to it."""
         damaged: dict[int, str] = {}
         found = None
         for rounds in checkpoints(self.path):
@@ -184,17 +186,17 @@ class RunFolder:
         if damaged and found is None:
             raise RunError(f"no checkpoint of {self.path} can be used: " + "; ".join(damaged.values()))
         for rounds, problem in damaged.items():
-            self.warnings.append(f"{problem}; going on from round {found.rounds if found else 0}")
+            self.warnings.append(f"{problem}; continuing from round {found.rounds if found else 0}")
             shutil.rmtree(self.path / f"checkpoints/{rounds}")
         self._cut(self._manifest(found.rounds)["metrics_bytes"] if found else 0)
-        self._tidy()  # a process killed at its own tidying leaves the rest to the next
+        self._tidy()  # the previous process may have been killed before it tidied
         return found
 
     def _load(self, rounds: int) -> Checkpoint:
         manifest = self._manifest(rounds)
         for name, wanted in manifest["files"].items():
             if not (self.path / name).exists() or files.digest(self.path / name) != wanted:
-                raise RunError(f"checkpoint {rounds} is damaged: {name} is missing or not what was written")
+                raise RunError(f"checkpoint {rounds} is damaged: {name} is missing or was altered")
         self._homes = {store: {int(c): home for c, home in manifest.get(store, {}).items()} for store in STORES}
         names = [_file(store, home) for store, homes in self._homes.items() for home in homes.values()]
         self._digests = {name: manifest["files"][name] for name in names}
@@ -202,7 +204,7 @@ class RunFolder:
         return Checkpoint(rounds, server)
 
     def recall(self, clients: ClientStore, models: ClientStore) -> None:
-        """Read what was kept client by client at the checkpoint that was restored, file by file."""
+        """Read the per-client states of the restored checkpoint, file by file."""
         for store, states in zip(STORES, (clients, models), strict=True):
             homes = self._homes[store]
             for home in set(homes.values()):
@@ -221,61 +223,23 @@ class RunFolder:
     def _cut(self, length: int) -> None:
         metrics = self.path / "metrics.jsonl"
         if metrics.stat().st_size < length:
-            raise RunError(f"{metrics} is shorter than its checkpoint says ({length} bytes): lines were removed")
+            raise RunError(f"{metrics} is shorter than its checkpoint records ({length} bytes): lines were removed")
         os.truncate(metrics, length)
 
     @contextmanager
     def _saving(self, rounds: int) -> Iterator[None]:
-        safe = f"round {rounds} of {self.path} was not saved, the rounds before it are safe: mend that, then resume"
+        safe = f"round {rounds} of {self.path} was not saved, earlier rounds are safe: fix the cause, then resume"
         with files.told(safe):
             yield
 
 
 def _file(store: str, rounds: int) -> str:
-    """What a round left of a store, by its name in the run's folder."""
+    """Return the file of a store and a round, relative to the run folder."""
     return f"{store}/{rounds}.safetensors"
 
 
-def check_vacant(path: Path) -> None:
-    """Refuse a place for a new run that already holds something."""
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        raise RunError(f"{path} is not empty: choose another place, or resume the run that is there")
-
-
-def checkpoints(path: Path) -> list[int]:
-    """The rounds at which there are checkpoints, newest first."""
-    names = [p.name for p in (path / "checkpoints").iterdir() if p.name.isdigit()]
-    return sorted(map(int, names), reverse=True)
-
-
-def read_about(path: Path) -> dict[str, Any]:
-    """What ``run.json`` says, and which executor was chosen."""
-    try:
-        choice = files.from_json(path / CHOICE) if (path / CHOICE).exists() else {}
-        about = files.from_json(path / "run.json") | choice
-    except FileNotFoundError:
-        raise RunError(f"{path} is not a run: there is no run.json in it") from None
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path}/run.json cannot be used: {error}") from error
-    if (found := about.get("format", 1)) != FORMAT:
-        raise RunError(
-            f"{path} has format {found}, and this release reads format {FORMAT}: use the release that wrote it"
-            + (" (0.1), or start the run anew" if found == 1 else "")
-        )
-    return about
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """Every whole line of the metrics, one a round; a line that is still being written is left out."""
-    try:
-        text = (path / "metrics.jsonl").read_text()
-        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path}/metrics.jsonl cannot be used: {error}") from error
-
-
 def read_split(path: Path) -> dict[str, Tensor]:
-    """The tensors of the run's split."""
+    """Return the tensors of the run's partition."""
     try:
         return files.from_tensors(path / "split.safetensors")
     except (OSError, ValueError) as error:
@@ -283,19 +247,8 @@ def read_split(path: Path) -> dict[str, Tensor]:
 
 
 def read_server(path: Path) -> State:
-    """The server's state at the newest checkpoint."""
+    """Return the server state at the newest checkpoint."""
     done = checkpoints(path)
     if not done:
         raise RunError(f"{path} has no finished round yet")
     return tree.unflatten(files.from_tensors(path / f"checkpoints/{done[0]}/server.safetensors"))
-
-
-def is_busy(path: Path) -> bool:
-    """Whether a process is working in the folder right now; asking leaves no trace in it."""
-    if not os.access(path / "run.lock", os.R_OK | os.W_OK):
-        return False
-    try:
-        os.close(files.take_lock(path / "run.lock", wait=0))
-    except RunError:
-        return True
-    return False

@@ -1,1 +1,1 @@
-"""What is trained, and on what: tasks, networks, data and width rules."""
+"""Tasks: data sets and their partition over clients, networks, objectives and width rules."""

@@ -1,15 +1,15 @@
-"""How many bytes a training step holds, from the shapes of its tensors alone.
+"""Memory of a training step in bytes, from the shapes of its tensors.
 
-While a batch is trained on there are, besides the batch itself, the network's tensors, their gradients, whatever the
-solver keeps for each of them, and what the forward pass leaves for the backward pass. The last is found by making a
-forward pass and looking at what autograd saves; tensors that share their memory count once.
+A training step holds the batch, the network's tensors, their gradients, the solver's state, and the activations that
+the forward pass saves for the backward pass. The activations are measured with a forward pass and autograd's hooks.
+Tensors with shared storage count once.
 
-A step's true peak is near the sum of these, on either side. It lies below by whatever activations are gone again before
-the last gradients are there, so by no more than the smaller of the two. It lies above by what an operation needs for a
-moment: its results before others are freed. Code, the workspace of kernels and the samples at rest are not counted.
+The true peak is close to this sum. It is lower by activations that are freed before the last gradients exist, so at
+most by the smaller of the two. It is higher by temporary results of single operations. Code, kernel workspaces and the
+stored samples are not counted.
 
-Passes are made on the CPU with PyTorch's own kernels, so that machines that share nothing but the version of PyTorch
-agree, wherever the training itself takes place.
+The passes run on the CPU with PyTorch's own kernels, so all machines with the same PyTorch version agree, whatever the
+training device.
 """
 
 import copy
@@ -29,18 +29,18 @@ from gossamer.core.solver import Solver
 from gossamer.core.types import Params
 
 Storages = dict[int, torch.UntypedStorage]
-"""Pieces of memory by their identity; held on to, or another piece might come to lie at the same place."""
+"""Storages by identity; references are kept so that an identity is not reused."""
 
 
 @dataclass(frozen=True)
 class TrainingMemory:
-    """What one training step holds, in bytes.
+    """Memory of one training step, in bytes.
 
     Args:
-        parameters: the network's tensors, buffers and frozen parameters included
-        gradients: one for each trained tensor
-        solver: what the solver keeps from step to step
-        activations: the batch, and what the forward pass saves for the backward pass
+        parameters: the network's tensors, including buffers and frozen parameters
+        gradients: one gradient per trained tensor
+        solver: state that the solver keeps between steps
+        activations: the batch, and tensors that the forward pass saves for the backward pass
     """
 
     parameters: int
@@ -50,12 +50,12 @@ class TrainingMemory:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Total memory."""
         return self.parameters + self.gradients + self.solver + self.activations
 
 
 class Trainable(Protocol):
-    """What is asked of an objective: see ``gossamer.tasks.objective.Objective``."""
+    """The interface of ``gossamer.tasks.objective.Objective`` that this module needs."""
 
     trained: list[str]
     averaged: list[str]
@@ -63,29 +63,29 @@ class Trainable(Protocol):
     y: Tensor
 
     def on_cpu(self) -> "Trainable":
-        """The same objective on the CPU."""
+        """Return the same objective on the CPU."""
         ...
 
     def local(self) -> Params:
-        """The tensors that a client counts up within a round."""
+        """Return the integer buffers, which a client counts within a round."""
         ...
 
     def build(self) -> nn.Module:
-        """The network as it was first built."""
+        """Build the network with its initial weights."""
         ...
 
     def gradient(self, params: Params, x: Tensor, y: Tensor) -> tuple[Tensor, Params, Params]:
-        """Loss, gradients and changed buffers on one batch."""
+        """Return loss, gradients and changed buffers of one batch."""
         ...
 
 
 def training_memory(
     module: nn.Module, x: Tensor, y: Tensor, loss: Callable[[Tensor, Tensor], Tensor], *, copies: int = 0
 ) -> TrainingMemory:
-    """What a training step of a network holds on a batch; the module stays as it is.
+    """Return the memory of a network's training step on a batch; the module is not changed.
 
-    ``copies`` is how many values the solver keeps for each trained one: none for plain SGD, one for momentum, two for
-    Adam. Where a client began its round, which it needs to tell its change, is one more.
+    ``copies`` is the number of values that the solver keeps per trained value: 0 for plain SGD, 1 for momentum, 2 for
+    Adam. A client keeps one more: the start of its round, which it needs to compute the update.
     """
     _check(copies)
     module = copy.deepcopy(module).cpu().train()
@@ -97,39 +97,39 @@ def training_memory(
 
 
 def client_memory(objective: Trainable, params: Params, batch: int, *, copies: int = 0) -> TrainingMemory:
-    """What a training step holds on a client that has these tensors, which may be narrower than the model's.
+    """Return the memory of a training step on a client with these tensors, which may be narrower than the model's.
 
-    The batch's contents do not matter, and are zeros. ``copies`` is as in ``training_memory``.
+    The batch is all zeros, because its content does not matter. ``copies`` is as in ``training_memory``.
     """
     missing = sorted({*objective.trained, *objective.averaged} - set(params))
     _check(
         copies,
         (batch >= 1, f"batch must be at least 1, got {batch}"),
-        (not missing, f"params must hold every tensor of the model, without: {', '.join(missing)}"),
+        (not missing, f"params must hold every tensor of the model, missing: {', '.join(missing)}"),
     )
-    objective = objective.on_cpu()  # wherever clients train
+    objective = objective.on_cpu()  # whatever the training device
     held = {**objective.local(), **tree.move(params, "cpu")}
     x, y = (torch.zeros((batch, *some.shape[1:]), dtype=some.dtype) for some in (objective.x, objective.y))
     with _watched() as saved:
         _, gradients, copied = objective.gradient(held, x, y)
-    for identity in _storages(copied.values()):  # the pass works on copies of the buffers, which count as buffers
+    for identity in _storages(copied.values()):  # copies of buffers are not activations
         saved.pop(identity, None)
     frozen = [parameter for parameter in objective.build().parameters() if not parameter.requires_grad]
     return _memory((*held.values(), *frozen), gradients.values(), {**saved, **_storages((x, y))}, copies)
 
 
 def solver_copies(solver: Solver, params: Params) -> int:
-    """How many values a solver keeps from step to step for each trained one, besides the parameters themselves."""
+    """Return the number of values that a solver keeps per trained value, in addition to the parameters."""
     carry = solver.begin(params, {}, {}, 1)
     kept = sum(tensor.nbytes for name, tensor in tree.flatten(carry).items() if not name.startswith("params/"))
     return kept // sum(tensor.nbytes for tensor in params.values())
 
 
 def batch_size(solver: Any) -> int:
-    """How many samples a solver's batches have, for whoever must know before there are any."""
+    """Return the batch size of a solver."""
     batch = getattr(solver, "batch", None)
     if not isinstance(batch, int):
-        raise ConfigError("how much memory training takes depends on the size of a batch: give one (--batch N)")
+        raise ConfigError("the memory of training depends on the batch size: set one (--batch N)")
     return batch
 
 
@@ -154,7 +154,7 @@ def _size(storages: Storages) -> int:
 
 @contextmanager
 def _watched() -> Iterator[Storages]:
-    """What autograd saves meanwhile; random generators are left as they were."""
+    """Collect the storages that autograd saves inside the block; random generators are restored."""
     saved: Storages = {}
 
     def pack(tensor: Tensor) -> Tensor:
@@ -167,7 +167,7 @@ def _watched() -> Iterator[Storages]:
 
 @contextmanager
 def _plain_kernels() -> Iterator[None]:
-    """Without oneDNN, which not every machine has, and whose recurrent layers save more than PyTorch's own."""
+    """Disable oneDNN: not all machines have it, and its recurrent layers save more than PyTorch's."""
     before = torch._C._get_mkldnn_enabled()
     torch._C._set_mkldnn_enabled(False)
     try:

@@ -1,12 +1,12 @@
 """The model and its loss as functions of the model's tensors.
 
-What travels between server and clients, and is averaged, is every trainable parameter and every floating-point
-buffer (BatchNorm's running statistics). Frozen parameters and integer buffers stay where they are: they are the same
-everywhere, because every place builds the model from the same seed.
+The exchanged tensors are all trainable parameters and all floating-point buffers (BatchNorm's running statistics).
+Server and clients exchange and average them. Frozen parameters and integer buffers are not exchanged: all machines
+build the model from the same seed, so they are equal.
 
-BatchNorm uses batch statistics in training, also those of one image, which has many values a channel. Where a batch of
-one sample leaves a single value a channel, there is no variance: such layers, if they track running statistics, use
-those for it, and leave them as they are.
+BatchNorm uses batch statistics in training, also for a single image, which has many values per channel. If a batch of
+one sample has a single value per channel, its variance is undefined. Layers with running statistics then use these and
+leave them unchanged.
 """
 
 import copy
@@ -33,14 +33,14 @@ from gossamer.tasks.widths import Widths, derive
 from gossamer.tasks.widths.elastic import stretch
 from gossamer.tasks.widths.trace import watched
 
-LossAndBuffers = tuple[Tensor, Params]  # named, because the compiler reads annotations too, and trips over brackets
+LossAndBuffers = tuple[Tensor, Params]  # an alias, because torch.compile does not accept the annotation written out
 
 TYPES = (torch.float32, torch.float64)
-"""What the tensors of a model may be of that travel."""
+"""Data types that exchanged tensors may have."""
 
 
 class Objective:
-    """One network on one device, called with whatever tensors a client holds."""
+    """One network on one device, evaluated with the tensors that a client holds."""
 
     def __init__(self, task: Task, device: str, key: Key) -> None:
         self.task, self.key = task, key
@@ -55,8 +55,8 @@ class Objective:
         _check_types({**parameters, **buffers}, (*self.trained, *self.averaged))
         self._counts = {name: buffers[name].clone() for name in self.counters}
         self._outline = {name: _hollow({**parameters, **buffers}[name]) for name in (*self.trained, *self.averaged)}
-        self._places = _places(self._module)
-        self._put(self._outline)  # what is trained comes from outside: nothing of the whole model is held here
+        self._registries = _registries(self._module)
+        self._put(self._outline)  # trained tensors are passed in, so the module need not hold a copy
         self._alone = False
         self._flops: dict[tuple[Any, ...], tuple[int, dict[str, int]]] = {}
         self._widths: dict[bool, Widths] = {}
@@ -65,25 +65,25 @@ class Objective:
         self.x, self.y = (t.to(device) for t in (task.data.train.x, task.data.train.y))
 
     def on_cpu(self) -> "Objective":
-        """The same objective on the CPU."""
+        """Return the same objective on the CPU."""
         return Objective(self.task, "cpu", self.key)
 
     def build(self, params: Params | None = None) -> nn.Module:
-        """The network as it was first built, or with other tensors in it; narrower ones make it a narrower network."""
+        """Build the network, optionally with other tensors; narrower tensors give a narrower network."""
         module = self._filled(params or {})
         return stretch(module) if params and self._narrow(params) else module
 
     def _narrow(self, params: Params) -> bool:
-        """Whether tensors are those of a narrower network."""
+        """Return whether tensors belong to a narrower network."""
         return any(params[name].shape != whole.shape for name, whole in self._outline.items() if name in params)
 
     def _filled(self, params: Params, number: int = 0) -> nn.Module:
-        """The network with these tensors in it, whose layers may remember another width."""
+        """Build the network with these tensors; its layers may still have other widths as attributes."""
         with seeded(fold(self.key, "model", *([number] if number else []))):
             module = self.task.model()
         if not isinstance(module, nn.Module):
             raise ConfigError(f"Task.model must build an nn.Module, got a {type(module).__name__}")
-        module = copy.deepcopy(module)  # as some tasks give the same module every time
+        module = copy.deepcopy(module)  # some tasks return the same module at every call
         named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         for name, tensor in params.items():
             if name in named and tensor.shape != named[name].shape:
@@ -92,31 +92,31 @@ class Objective:
         return module.to(self.device)
 
     def initial(self, number: int = 0) -> Params:
-        """The tensors that travel, as the model was built; other numbers give models built from other seeds."""
+        """Return the initial exchanged tensors; each number gives other initial weights."""
         module = self._filled({}, number)
         named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         return {name: named[name].detach().clone() for name in self._outline}
 
     def outline(self) -> Params:
-        """Names, shapes, type and device of the tensors that travel, without memory for values: all are 0."""
+        """Return the exchanged tensors as zeros without memory: names, shapes, type and device."""
         return dict(self._outline)
 
     def local(self) -> Params:
-        """The tensors that a client counts up by itself within a round (how many batches a BatchNorm saw)."""
+        """Return the integer buffers, which a client counts within a round (the batches of a BatchNorm)."""
         return {name: count.clone() for name, count in self._counts.items()}
 
     @property
     def random(self) -> bool:
-        """Whether the network draws random numbers in training, which clients stacked together cannot do alike."""
+        """Whether the network draws random numbers in training; stacked clients would draw other numbers."""
         return any(isinstance(module, nn.modules.dropout._DropoutNd) for module in self._module.modules())
 
     def widths(self, streams: bool = True) -> Widths:
-        """The network's width rule; with ``streams`` residual streams have the same channels everywhere."""
+        """Return the network's width rule; with ``streams`` a residual stream has the same channels everywhere."""
         if streams not in self._widths:
             x, _ = self._some()
             if not len(x):
                 raise ConfigError(
-                    "the width rule is derived from a sample, and there is none here: "
+                    "the width rule is derived from a sample, but this machine has none: "
                     "give the server test samples, or state the rule by hand"
                 )
             with seeded(fold(self.key, "model")):
@@ -129,48 +129,48 @@ class Objective:
 
     @property
     def clients(self) -> int:
-        """How many clients there are."""
+        """Number of clients."""
         return self.task.clients
 
     def memory(self, params: Params, solver: Solver) -> int:
-        """Bytes that a client with these tensors needs for training; it also keeps where its round began."""
+        """Return the bytes that a client with these tensors needs for training, including its start tensors."""
         return client_memory(self, params, batch_size(solver), copies=1 + solver_copies(solver, params)).total
 
     def _some(self) -> tuple[Tensor, Tensor]:
-        """Two samples to try things on: for training, or where there are none (at a server) for testing."""
+        """Return two samples for a trial: training samples or, on a server without them, test samples."""
         data = self.task.data
         samples = data.train if len(data.train) else data.test
         return samples.x[:2], samples.y[:2]
 
     def draws(self, key: Key, samples: int) -> Tensor | None:
-        """Random numbers to augment so many samples by, a row for each; none where the data is not augmented."""
+        """Return random numbers for the augmentation, one row per sample; none without augmentation."""
         augment = self.task.data.augment
         if augment is None:
             return None
         return uniform(key, samples * augment.draws, device=self.device).view(samples, augment.draws)
 
     def batch(self, rows: Tensor, draws: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Training samples by their numbers, augmented from ``draws`` where the data asks for that."""
+        """Return training samples by index, augmented with ``draws`` if the data defines an augmentation."""
         x, y, augment = self.x[rows], self.y[rows], self.task.data.augment
         return (x if augment is None or draws is None else augment(x, draws)), y
 
     def _output(self, tensors: Params, x: Tensor) -> Tensor:
-        """The network's output with these tensors in it: ``torch.func.functional_call`` without its bookkeeping."""
+        """Return the network's output with these tensors; faster than ``torch.func.functional_call``."""
         self._put(tensors)
         output: Tensor = self._module(x)
         return output
 
     def _put(self, tensors: Params) -> None:
         for name, tensor in tensors.items():
-            for registry, attribute in self._places[name]:
+            for registry, attribute in self._registries[name]:
                 registry[attribute] = tensor
 
     def gradient(
         self, params: Params, x: Tensor, y: Tensor, labels: Tensor | None = None, training: bool = True
     ) -> tuple[Tensor, Params, Params]:
-        """Loss, gradients and the buffers that the forward pass changed, on one batch, in training mode or not.
+        """Return loss, gradients and changed buffers of one batch, in training or evaluation mode.
 
-        Scores of labels for which ``labels`` has 0 count as 0.
+        Scores of labels with a 0 in ``labels`` count as 0.
         """
         leaves = {name: params[name].detach().requires_grad_() for name in self.trained}
         buffers = {name: params[name].clone() for name in (*self.averaged, *self.counters)}
@@ -186,7 +186,7 @@ class Objective:
     def pure_gradient(
         self, params: Params, x: Tensor, y: Tensor, labels: Tensor | None = None
     ) -> tuple[Tensor, Params, Params]:
-        """The same as ``gradient``, for ``torch.vmap`` and ``torch.compile``; the mode must have been set."""
+        """Return the same as ``gradient``, for ``torch.vmap`` and ``torch.compile``; the caller sets the mode."""
 
         def loss(leaves: Params, others: Params) -> LossAndBuffers:
             changed = {name: tensor.clone() for name, tensor in others.items()}
@@ -199,7 +199,7 @@ class Objective:
         return value, grads, changed
 
     def train_mode(self, alone: bool) -> None:
-        """Training mode; with a sample alone, but for BatchNorm layers that would see a single value a channel."""
+        """Set training mode; for a single sample, BatchNorm layers with one value per channel stay in evaluation."""
         if not self._module.training or alone != self._alone:
             lonely = self._lonely if alone else []
             self._module.train()
@@ -209,7 +209,7 @@ class Objective:
 
     @cached_property
     def _lonely(self) -> list[nn.Module]:
-        """The BatchNorm layers that see a single value a channel of a sample that is alone."""
+        """The BatchNorm layers that see one value per channel in a batch of one sample."""
         norms = [m for m in self._module.modules() if isinstance(m, _BatchNorm) and m.track_running_stats]
         found: list[nn.Module] = []
 
@@ -225,18 +225,18 @@ class Objective:
         return found
 
     def evaluate(self, params: Params, x: Tensor, y: Tensor, labels: Tensor | None = None) -> tuple[float, Tensor]:
-        """Mean loss, and for each sample whether the answer was right; ``labels`` as in ``gradient``."""
+        """Return the mean loss, and for each sample whether it is correct; ``labels`` as in ``gradient``."""
         return self.judged(self.outputs(params, x), y, labels)
 
     @torch.no_grad()
     def outputs(self, params: Params, x: Tensor) -> Iterator[Tensor]:
-        """What the network gives in evaluation, batch by batch."""
+        """Yield the network's outputs in evaluation mode, batch by batch."""
         chunk, network = self.task.statistics.size, self._deployed(params)
         for start in range(0, len(x), chunk):
             yield network(x[start : start + chunk])
 
     def judged(self, outputs: Iterable[Tensor], y: Tensor, labels: Tensor | None = None) -> tuple[float, Tensor]:
-        """Mean loss of outputs, in batches, and for each sample whether it is right; ``labels`` as above."""
+        """Return the mean loss of outputs, and for each sample whether it is correct; ``labels`` as in ``gradient``."""
         total, right, start = 0.0, [], 0
         for output in outputs:
             counted, ys = _only(output, labels), y[start : start + len(output)]
@@ -247,11 +247,11 @@ class Objective:
 
     @cached_property
     def static(self) -> bool:
-        """Whether the network has static norms: then what it is evaluated by is the task's choice."""
+        """Whether the network has static norms, so that ``Task.statistics`` matters."""
         return bool(static_norms(self._module))
 
     def _deployed(self, params: Params) -> Callable[[Tensor], Tensor]:
-        """The network in evaluation; static norms take the statistics that the task says."""
+        """Return the network in evaluation mode; static norms use the statistics that the task defines."""
         if not isinstance(self.task.statistics, OfTraining) or not self.static:
             self._module.eval()
             return partial(self._output, params)
@@ -260,7 +260,7 @@ class Objective:
         return self._settled[1]
 
     def settle(self, params: Params) -> nn.Module:
-        """A copy of the network whose static norms have the mean statistics of a pass over the training samples."""
+        """Return a copy of the network whose static norms have the mean statistics of the training samples."""
         network, draws = tracking(self._filled(params)), self.draws(fold(self.key, "settle"), len(self.x))
         network = (stretch(network) if self._narrow(params) else network).train()
         for rows in torch.split(torch.arange(len(self.x), device=self.device), self.task.statistics.size):
@@ -268,9 +268,9 @@ class Objective:
         return network.eval()
 
     def flops(self, params: Params, rows: Tensor, keep: Params | None = None) -> Flops:
-        """Operations of one forward and backward pass, by torch's own counter; counted once for each shape.
+        """Return the operations of one forward and backward pass, from torch's counter; cached by shapes.
 
-        It sees the products of a recurrence only where cuDNN does not do them all at once.
+        cuDNN is disabled, because the counter does not see the products inside its recurrent kernels.
         """
         shapes = (len(rows), *(params[name].shape for name in self.trained))
         if shapes not in self._flops:
@@ -286,7 +286,7 @@ class Objective:
         return Flops(done, done - round(sum((1 - share) * layers.get(name, 0) for name, share in shares.items())))
 
     def forward_flops(self, params: Params, rows: Tensor) -> int:
-        """Operations of evaluating so many samples, of which each takes as many as the first."""
+        """Return the operations of evaluating samples, as a multiple of the first sample's."""
         shapes = ("forward", *(params[name].shape for name in self.trained))
         if shapes not in self._flops:
             with FlopCounterMode(display=False) as counter:
@@ -295,7 +295,7 @@ class Objective:
         return len(rows) * self._flops[shapes][0]
 
     def check(self, params: Params) -> None:
-        """Try one forward and backward pass on a few samples, so that a wrong model is found before any work."""
+        """Try one forward and backward pass on two samples, to find an invalid model before training."""
         x, y = (tensor.to(self.device) for tensor in self._some())
         with seeded(Key(0, 0)), watched(self._module) as layers:
             try:
@@ -308,22 +308,22 @@ class Objective:
 
 
 def _check_types(tensors: Params, names: Iterable[str]) -> None:
-    """Refuse tensors that travel, and are of a type in which sums and codecs would not be exact enough, or fail."""
+    """Refuse exchanged tensors of a type that is too inexact for sums and codecs."""
     wrong = {name: tensors[name].dtype for name in names if tensors[name].dtype not in TYPES}
     for name, dtype in wrong.items():
         raise ConfigError(
-            f"the model's tensor {name} is of {dtype}: models are trained in float32 or float64; build the network in "
-            "one of these (for messages of half precision there is Dense('float16'))"
+            f"the model's tensor {name} has type {dtype}: models are trained in float32 or float64; build the network "
+            "in one of these (for half-precision messages use Dense('float16'))"
         )
 
 
 def _hollow(tensor: Tensor) -> Tensor:
-    """Zeros of a tensor's shape that take no memory."""
+    """Return zeros of a tensor's shape that take no memory."""
     return tensor.detach().new_zeros(()).expand(tensor.shape)
 
 
 def _shares(weights: Params, keep: Params) -> dict[str, float]:
-    """Which share of its weights is held of each layer that has a mask; biases and norms hardly count in its cost."""
+    """Return the kept fraction of weights for each layer with a mask; biases and norms are negligible."""
     held, every = Counter[str](), Counter[str]()
     for name, tensor in weights.items():
         if tensor.dim() > 1:
@@ -333,17 +333,17 @@ def _shares(weights: Params, keep: Params) -> dict[str, float]:
 
 
 def _layer(tensor: str) -> str:
-    """The layer that a tensor is of."""
+    """Return the layer of a tensor."""
     return tensor.rpartition(".")[0]
 
 
 def _only(output: Tensor, labels: Tensor | None) -> Tensor:
-    """An output in which the scores of some labels are 0."""
+    """Set the scores of excluded labels to 0."""
     return output if labels is None else output * labels
 
 
-def _places(module: nn.Module) -> dict[str, list[tuple[dict[str, Any], str]]]:
-    """Where in the module each tensor is registered; one that is tied stands in several places."""
+def _registries(module: nn.Module) -> dict[str, list[tuple[dict[str, Any], str]]]:
+    """Return where the module registers each tensor; tied tensors have several entries."""
     names = {id(tensor): name for name, tensor in (*module.named_parameters(), *module.named_buffers())}
     found: dict[str, list[tuple[dict[str, Any], str]]] = {name: [] for name in names.values()}
     registries = [registry for part in module.modules() for registry in (part._parameters, part._buffers)]

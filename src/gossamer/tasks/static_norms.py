@@ -1,13 +1,13 @@
-"""What static batch norms normalise by in evaluation.
+"""Statistics of static batch norms in evaluation.
 
-A static batch norm keeps no running statistics: it normalises by the batch at hand in training, and has nothing of its
-own to evaluate with. Published code does it in three ways, and figures depend on which:
+A static batch norm keeps no running statistics. In training it normalizes by the batch. Published code evaluates it in
+three ways, and results depend on the choice:
 
-    batch:SIZE   by the test batch at hand, of so many samples in the order of the test set (FedRolex: 100)
-    own:SIZE     the same, and for personal figures by batches of each client's own test samples alone
-    train:SIZE   by the mean over batches of so many training samples, augmented as in training (HeteroFL: 10)
+    batch:SIZE   statistics of the test batch, of SIZE samples in the order of the test set (FedRolex: 100)
+    own:SIZE     the same, but personal metrics use batches of each client's own test samples
+    train:SIZE   mean statistics over batches of SIZE training samples, augmented as in training (HeteroFL: 10)
 
-For other networks the three are the same but for how many samples are evaluated at once.
+For other networks the choice only sets the batch size of the evaluation.
 """
 
 import copy
@@ -21,10 +21,10 @@ from gossamer.core.errors import require, wrong
 
 @dataclass(frozen=True)
 class OfBatch:
-    """Statistics of the test batch at hand.
+    """Statistics of the test batch.
 
     Args:
-        size: samples that are evaluated together
+        size: number of samples per evaluation batch
     """
 
     size: int = 1000
@@ -35,7 +35,7 @@ class OfBatch:
 
 @dataclass(frozen=True)
 class OfOwnBatch(OfBatch):
-    """Statistics of the test batch at hand, which for personal figures holds a client's own samples alone."""
+    """Statistics of the test batch; for personal metrics, batches hold only a client's own samples."""
 
 
 @dataclass(frozen=True)
@@ -45,16 +45,16 @@ class OfTraining(OfBatch):
 
 Statistics = OfBatch
 STATISTICS: dict[str, type[OfBatch]] = {"batch": OfBatch, "own": OfOwnBatch, "train": OfTraining}
-"""Choices by the name that the command line uses."""
+"""Choices by their name on the command line."""
 
 
 def static_norms(module: nn.Module) -> list[_BatchNorm]:
-    """The static batch norms of a network."""
+    """Return the static batch norms of a network."""
     return [part for part in module.modules() if isinstance(part, _BatchNorm) and not part.track_running_stats]
 
 
 def tracking(module: nn.Module) -> nn.Module:
-    """A copy of a network whose static norms keep the mean of the statistics that they see in training."""
+    """Return a copy of a network whose static norms track the mean statistics of training batches."""
     network = copy.deepcopy(module)
     some = next(network.parameters())
     for norm in static_norms(network):

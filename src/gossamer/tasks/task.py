@@ -1,4 +1,4 @@
-"""What a run trains on: a model, data, who holds which samples, and the loss."""
+"""A task: a model, data, its partition over clients, and the loss."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -23,25 +23,26 @@ from gossamer.tasks.static_norms import STATISTICS, OfBatch, Statistics
 
 Arrays = tuple[Tensor, Tensor]
 AnyTask = Union["Task", Callable[..., "Task"]]
-"""A task, or a function that makes one: of nothing, of a client's number, or of that and a machine's settings."""
+"""A task, or a function that returns one; it takes no argument, a client number, or client number and settings."""
 
 
 def correct(output: Tensor, y: Tensor) -> Tensor:
-    """For each sample, whether the largest output is the right label."""
+    """Return for each sample whether the largest output is the label."""
     return output.argmax(-1) == y
 
 
 @dataclass(frozen=True, eq=False)
 class Task:
-    """A learning problem spread over clients.
+    """A learning problem with data that is partitioned over clients.
 
     Args:
-        model: builds the network; called under a seeded generator, so the same seed gives the same start
+        model: function that builds the network; called with a seeded generator, so the same seed gives the same weights
         data: training and test samples
-        split: which client holds which of them
-        loss: the mean loss of a batch, from outputs and labels
-        correct: for each sample whether the output is right, from outputs and labels
-        statistics: what static batch norms normalise by in evaluation, and how many samples are evaluated together
+        split: partition of the samples over clients
+        loss: function from outputs and labels to the mean loss of a batch
+        correct: function from outputs and labels to one boolean per sample
+        statistics: statistics of static batch norms in evaluation, and the evaluation batch size
+        names: names of data, model and split for the run folder
     """
 
     model: Callable[[], nn.Module]
@@ -65,10 +66,10 @@ class Task:
         loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
         correct: Callable[[Tensor, Tensor], Tensor] = correct,
     ) -> "Task":
-        """A task from your own module and arrays.
+        """Create a task from a module and arrays.
 
-        ``model`` is a function without arguments that builds an ``nn.Module`` (its class, say); ``train`` and
-        ``test`` are ``(x, y)`` tensors with one sample a row; ``split`` is a spec such as ``"dirichlet:0.3"``.
+        ``model`` is a function without arguments that builds an ``nn.Module``, for example its class. ``train`` and
+        ``test`` are ``(x, y)`` tensors with one sample per row. ``split`` is a spec such as ``"dirichlet:0.3"``.
         """
         _check_arrays(train=train, test=test)
         classes = int(max(train[1].max(), test[1].max())) + 1
@@ -88,14 +89,14 @@ class Task:
         seed: int = 0,
         statistics: str | None = None,
     ) -> "Task":
-        """A task from a data set and a network that come with Gossamer, as ``gossamer run`` names them."""
+        """Create a task from a data set and a network of Gossamer, named as in ``gossamer run``."""
         found = load(data, data_dir=Path(data_dir) if data_dir else None, clients=clients, key=make_key(seed))
         rule = split or found.split
         return cls.of_data(found, model, rule, deal(found, rule, clients, seed), statistics)
 
     @classmethod
     def of_data(cls, data: Data, model: str | None, rule: str, split: Split, statistics: str | None = None) -> "Task":
-        """A task from data that is there, a network by name (the data's own, if none is given), and a split."""
+        """Create a task from loaded data, a network by name (by default the data's own), and a split."""
         net, shape, classes = model or data.model, data.shape, data.classes
         by = parse(statistics, STATISTICS, "statistics") if statistics else OfBatch()
         return cls(lambda: build(net, shape, classes), data, split, statistics=by, names=(data.name, net, rule))
@@ -112,9 +113,9 @@ class Task:
         loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
         correct: Callable[[Tensor, Tensor], Tensor] = correct,
     ) -> "Task":
-        """What one machine of a deployment has: the samples of one client and no others.
+        """Create the task of one machine of a deployment, with the samples of one client only.
 
-        The server is no client (``client=None``): it needs no samples, but may have some to test the model on.
+        For the server ``client`` is none: it needs no samples, but may have test samples.
         """
         require(
             (clients >= 1, f"clients must be at least 1, got {clients}"),
@@ -131,16 +132,16 @@ class Task:
         return cls(model, data, split, loss, correct, names=("own", "custom", "own"))
 
     def with_split(self, kept: Split) -> "Task":
-        """The same task with another split: one read back from a run, say."""
+        """Return the same task with another split, for example one read from a run folder."""
         return replace(self, split=kept)
 
     @property
     def clients(self) -> int:
-        """How many clients there are."""
+        """Number of clients."""
         return self.split.clients
 
     def describe(self) -> dict[str, object]:
-        """What a run folder records, so that a resumed run can tell whether this is the same task."""
+        """Return the description for the run folder; a resumed run must have the same one."""
         name, model, rule = self.names
         return {
             "data": name,
@@ -154,13 +155,13 @@ class Task:
 
 
 def task_at(task: AnyTask, client: int | None, settings: Mapping[str, Any]) -> Task:
-    """The task as a client's machine has it, or (``None``) the server, or a simulation, which has everything."""
+    """Return the task of a client's machine; ``None`` means the server or a simulation."""
     if not callable(task):
         return task
     takes = len(inspect.signature(task).parameters)
     if takes > 2:
         raise ConfigError(
-            f"a task takes a client's number and a machine's settings at most, this one takes {takes} things"
+            f"a task takes at most a client number and a machine's settings, this one takes {takes} arguments"
         )
     made = task(*(client, dict(settings))[:takes])
     if not isinstance(made, Task):
@@ -169,7 +170,7 @@ def task_at(task: AnyTask, client: int | None, settings: Mapping[str, Any]) -> T
 
 
 def deal(data: Data, spec: str, clients: int, seed: int) -> Split:
-    """The split that a spec names, drawn from the run's seed."""
+    """Return the split of a spec, drawn with the run's seed."""
     require((clients >= 1, f"clients must be at least 1, got {clients}"))
     return split(parse(spec, SPLITS, "split"), data, clients, make_key(seed))
 
@@ -178,12 +179,12 @@ def _check_arrays(**given: Arrays) -> None:
     mistakes = []
     for name, (x, y) in given.items():
         if len(x) != len(y) or len(x) == 0:
-            mistakes.append(f"{name}: x holds {len(x)} samples and y {len(y)}: they must agree and not be empty")
+            mistakes.append(f"{name}: x holds {len(x)} samples and y {len(y)}: the numbers must be equal and not 0")
         elif x.dtype == torch.bfloat16:
-            mistakes.append(f"{name}: x is of torch.bfloat16, which NumPy does not have: use float32 or float16")
+            mistakes.append(f"{name}: x has type torch.bfloat16, which NumPy does not support: use float32 or float16")
         elif not torch.isfinite(x).all():
             mistakes.append(f"{name}: x holds values that are not finite")
         elif y.dim() != 1 or y.dtype != torch.int64 or y.min() < 0:
-            mistakes.append(f"{name}: y must hold one label a sample, whole numbers from 0 in int64")
+            mistakes.append(f"{name}: y must hold one label per sample, as int64 numbers starting at 0")
     if mistakes:
         raise ConfigError(*mistakes)

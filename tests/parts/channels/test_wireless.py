@@ -1,4 +1,4 @@
-"""The wireless channel: what is lost and spent, what records and people are told of it, and how it is asked for."""
+"""The wireless channel: losses, energy and time, in records and reports, and the options of the command line."""
 
 import json
 import math
@@ -26,10 +26,11 @@ from gossamer.fleet.fleet import Device, Fleet, Span
 from gossamer.fleet.radio import FADINGS, outage, rate
 from gossamer.methods import METHODS
 from gossamer.parts.channels import CHANNELS, Channel, Cost
-from gossamer.runs.folder import read_metrics
+from gossamer.runs.records import read_metrics
 from gossamer.runs.report import curves, page, tables
 from gossamer.tasks.objective import Objective
 from gossamer.testing import check_channel, tiny_task
+from helpers.curves import xdata
 
 PHONE = Device("phone", 3, 512_000_000, 8e9)
 CAMERA = Device("camera", 2, 64_000_000, 1e8, power=0.02, distance=150.0, frequency=5e8)
@@ -68,7 +69,7 @@ def test_a_message_takes_its_bits_over_the_rate_lost_or_not() -> None:
 
 
 @pytest.mark.parametrize("fading", FADINGS)
-def test_messages_are_lost_as_often_as_the_link_says(fading: Any) -> None:
+def test_messages_are_lost_at_the_outage_rate_of_the_link(fading: Any) -> None:
     """Of 1500, within four standard deviations."""
     cell = Wireless(CITY, fading).fit(5, key(1))
     q = outage(CITY.link(0, 5, 0, cell.key, fading))
@@ -86,7 +87,7 @@ def test_where_devices_are_follows_from_the_run_and_the_seed() -> None:
     assert len(drawn) == 3
 
 
-def test_by_itself_it_is_that_of_as_many_clients_as_the_file_says() -> None:
+def test_an_unbound_channel_has_the_number_of_clients_of_the_file() -> None:
     channel, at = Wireless(CITY, seed=2), key(5)
     assert channel.send(100, clock(4), at) == channel.fit(5, key(0)).send(100, clock(4), at)
     assert channel.work(Flops(10, 10), clock(4), at) == channel.fit(5, key(0)).work(Flops(10, 10), clock(4), at)
@@ -108,12 +109,12 @@ def test_computing_takes_the_cycles_of_what_is_held() -> None:
 
 
 @pytest.mark.parametrize("channel", [Perfect(), Lossy(0.3)])
-def test_other_channels_know_no_devices(channel: Channel) -> None:
+def test_other_channels_have_no_devices(channel: Channel) -> None:
     assert channel.fit(7, key(0)) is channel
     assert channel.work(Flops(10**9, 10**9), clock(0), key(0)) == Cost(0.0, 0.0)
 
 
-def test_what_is_wrong_is_told() -> None:
+def test_wrong_settings_are_refused_with_a_reason() -> None:
     with pytest.raises(ConfigError) as refused:
         Wireless(CITY, "rain", -1)  # type: ignore[arg-type]
     assert len(refused.value.mistakes) == 2
@@ -133,16 +134,16 @@ def test_where_nothing_is_lost_the_model_is_that_of_the_perfect_channel() -> Non
         assert "by_client" not in theirs
 
 
-def test_where_everything_is_lost_nothing_moves_and_the_run_says_so() -> None:
+def test_where_everything_is_lost_the_model_stays_and_the_run_reports_it() -> None:
     task = tiny_task()
     result = simulate(fedavg(), task, rounds=2, channel=Wireless(NEVER))
     start = Objective(task, "cpu", key(0)).initial()
     assert all(torch.equal(result.model.state_dict()[name], start[name]) for name in start)
     summary = result.summary()
-    assert (summary["unheard"], summary["lost"], summary["failures"]) == (2, 10, 0)
+    assert (summary["empty_rounds"], summary["lost"], summary["failures"]) == (2, 10, 0)
     assert sum(summary["by_client"]["wasted"]) == pytest.approx(summary["energy"]["sending"], rel=1e-5)
     assert summary["energy"]["sending"] > 0, "what is lost costs as much as what arrives"
-    assert "in 2 rounds: the model stayed as it was" in tables.closing(summary)
+    assert "in 2 rounds: the model did not change" in tables.closing(summary)
 
 
 def test_a_round_counts_what_each_client_spends() -> None:
@@ -150,13 +151,13 @@ def test_a_round_counts_what_each_client_spends() -> None:
     record = run.round(0, None)
     spent, cell = record["by_client"], run.channel
     nbytes = sum(record["bytes_up"].values()) // 4
-    for place, client in enumerate(record["clients"]):
+    for index, client in enumerate(record["clients"]):
         at, own = clock(client)._replace(rounds=1), fold(fold(run.key, "round", 0), "client", client)
         receipt = cell.send(nbytes, at, fold(own, "channel"))
-        assert spent["messages"][place] == 1
-        assert spent["lost"][place] == (not receipt.delivered) == (client in record["lost"])
-        assert spent["wasted"][place] == pytest.approx(0 if receipt.delivered else receipt.joules, rel=1e-5)
-        assert spent["joules"][place] > receipt.joules
+        assert spent["messages"][index] == 1
+        assert spent["lost"][index] == (not receipt.delivered) == (client in record["lost"])
+        assert spent["wasted"][index] == pytest.approx(0 if receipt.delivered else receipt.joules, rel=1e-5)
+        assert spent["joules"][index] > receipt.joules
     assert record["joules"] == pytest.approx(sum(record["energy"].values()))
     assert sum(spent["joules"]) == pytest.approx(record["joules"], rel=1e-5)
     assert record["delay"] == pytest.approx(max(spent["seconds"]), rel=1e-5)
@@ -188,9 +189,9 @@ def test_every_exchange_of_a_round_counts_and_waits_for_the_slowest() -> None:
 
     class Noting(Simulation):
         def exchange(self, stage: Stage, ledger: Ledger, inbox: Inbox) -> None:
-            before = {client: ledger.tallies[client].seconds for client in stage.asked}
+            before = {client: ledger.tallies[client].seconds for client in stage.active}
             super().exchange(stage, ledger, inbox)
-            costs.append({client: ledger.tallies[client].seconds - before[client] for client in stage.asked})
+            costs.append({client: ledger.tallies[client].seconds - before[client] for client in stage.active})
 
     record = Noting(method, tiny_task(), Options(rounds=1, channel=Wireless(SURE))).round(0, None)
     compared, trained = costs
@@ -225,7 +226,7 @@ def test_a_resumed_run_is_the_same_run(tmp_path: Path) -> None:
     assert [record["lost"] for record in resumed.metrics] == [record["lost"] for record in whole.metrics]
 
 
-# What people see.
+# Tables, curves and pages.
 
 
 @pytest.fixture(scope="module")
@@ -245,19 +246,19 @@ def test_a_summary_adds_up_what_each_client_spent(run: Result) -> None:
     json.dumps(summary, allow_nan=False)
 
 
-def test_tables_tell_energy_delay_and_outages_by_client(run: Result) -> None:
+def test_tables_show_energy_delay_and_outages_by_client(run: Result) -> None:
     summary = run.summary()
-    said = tables.full(Path("runs/x"), run.about, run.metrics, "finished")
+    table = tables.full(Path("runs/x"), run.about, run.metrics, "finished")
     facts = dict(tables.facts(summary))
     lost = summary["by_client"]["lost"]
     worst = max(range(5), key=lambda client: lost[client])
     assert f"{100 * sum(lost) / 15:.2f} % of 15 messages" in facts["outages"]
     assert f"to {100 * lost[worst] / 3:.2f} % (client {worst})" in facts["outages"]
-    for wanted in ("J computing", "J sending", "J of it for what was lost"):
+    for wanted in ("J computing", "J sending", "J of it for lost messages"):
         assert wanted in facts["energy"]
     joules = summary["by_client"]["joules"]
-    assert f"to {max(joules):.4g} (client {joules.index(max(joules))})" in facts["joules a client"]
-    rows = [line.split() for line in said.splitlines() if line.strip()[:1].isdigit()][:5]
+    assert f"to {max(joules):.4g} (client {joules.index(max(joules))})" in facts["joules per client"]
+    rows = [line.split() for line in table.splitlines() if line.strip()[:1].isdigit()][:5]
     assert [int(row[0]) for row in rows] == sorted(range(5), key=lambda client: -lost[client])
     assert [row[1:3] for row in rows] == [["3", str(lost[int(row[0])])] for row in rows]
 
@@ -282,26 +283,26 @@ def test_curves_and_the_page_show_accuracy_by_energy_and_time(run: Result) -> No
         "time on devices and on the air so far (s)",
     ]
     joules = [record["joules"] for record in run.metrics]
-    assert list(energy.lines[0].get_xdata()) == pytest.approx([sum(joules[: n + 1]) for n in range(3)])
-    assert list(time.lines[0].get_xdata())[-1] == pytest.approx(run.summary()["delay"])
+    assert xdata(energy).tolist() == pytest.approx([sum(joules[: n + 1]) for n in range(3)])
+    assert xdata(time)[-1] == pytest.approx(run.summary()["delay"])
     assert len(curves.figure(["perfect"], [plain]).axes) == 2
     shown = page.render("x", run.about, run.metrics, tiny_task().split, None)
-    for title in ("Accuracy (%) by energy", "Accuracy (%) by time", "on the devices and on the air"):
+    for title in ("Accuracy (%) by energy", "Accuracy (%) by time", "on devices and on the air"):
         assert title in shown
 
 
-def test_rounds_of_which_nobody_heard_are_counted_for_every_channel() -> None:
+def test_rounds_without_any_arrival_are_counted_for_every_channel() -> None:
     lossy = simulate(fedavg(), tiny_task(), rounds=2, channel=Lossy(1.0), failure_rate=0.3)
-    assert lossy.summary()["unheard"] == 2
-    assert simulate(fedavg(), tiny_task(), rounds=2, channel=Lossy(0.3)).summary()["unheard"] == 0
-    assert simulate(METHODS["local"](), tiny_task(), rounds=1, channel=Wireless(NEVER)).summary()["unheard"] == 0
+    assert lossy.summary()["empty_rounds"] == 2
+    assert simulate(fedavg(), tiny_task(), rounds=2, channel=Lossy(0.3)).summary()["empty_rounds"] == 0
+    assert simulate(METHODS["local"](), tiny_task(), rounds=1, channel=Wireless(NEVER)).summary()["empty_rounds"] == 0
 
 
 # The command line.
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     CITY.write("city.toml")
     Path("tasks.py").write_text("from gossamer.testing import tiny_task\n\n\ndef task():\n    return tiny_task()\n")
@@ -312,7 +313,7 @@ def go(words: str) -> int:
     return main(f"{words} --task tasks.py:task --rounds 2 --executor one-by-one".split())
 
 
-def test_a_spec_is_read_and_written_back(place: Path) -> None:
+def test_a_spec_is_read_and_written_back(folder: Path) -> None:
     for text in ("wireless:city.toml", "wireless:city.toml,none,seed=3", "wireless:fading=none,fleet=city.toml"):
         channel = parse(text, CHANNELS, "channel")
         assert isinstance(channel, Wireless)
@@ -323,7 +324,7 @@ def test_a_spec_is_read_and_written_back(place: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a,b.toml", "a=b.toml", 'a"b,c=d.toml'])
-def test_a_fleet_may_be_called_what_it_likes(place: Path, name: str) -> None:
+def test_a_fleet_may_be_called_what_it_likes(folder: Path, name: str) -> None:
     CITY.write(name)
     words = ["run", "fedavg", "--epochs", "1", "--channel", "wireless:fading=none,seed=3", "--fleet", name]
     assert main([*words, "--task", "tasks.py:task", "--rounds", "1", "--out", "run"]) == 0
@@ -336,12 +337,12 @@ def test_a_fleet_may_be_called_what_it_likes(place: Path, name: str) -> None:
 
 @pytest.mark.parametrize("method", ["fedavg --epochs 1", "heterofl --epochs 1 --labels all", "perm --probe 8"])
 def test_one_flag_serves_the_channel_and_the_method(
-    place: Path, capsys: pytest.CaptureFixture[str], method: str
+    folder: Path, capsys: pytest.CaptureFixture[str], method: str
 ) -> None:
     assert go(f"run {method} --channel wireless --fleet city.toml --out run") == 0
     assert "outages" in capsys.readouterr().out
     about = json.loads(Path("run/run.json").read_text())
-    assert about["options"]["channel"].startswith(f"wireless:fleet={place / 'city.toml'}@")
+    assert about["options"]["channel"].startswith(f"wireless:fleet={folder / 'city.toml'}@")
     assert ("fleet" in about["request"]["given"]) == (not method.startswith("fedavg"))
     assert read_metrics(Path("run"))[0]["energy"]["sending"] > 0
 
@@ -354,32 +355,32 @@ NEEDS = {
     "heterofl --by coordinate": ("", "--by coordinate"),
     "fedrolex --by coordinate": ("", "--by coordinate"),
     "heterofl --drawn": ("", "drawn"),
-    "fedrolex --capacities 1/16": ("", "--capacities says nothing with --fleet"),
-    "perm --probe 8 --capacities 1,1/2": ("", "--capacities says nothing with --fleet"),
+    "fedrolex --capacities 1/16": ("", "--capacities has no effect with --fleet"),
+    "perm --probe 8 --capacities 1,1/2": ("", "--capacities has no effect with --fleet"),
 }
-"""What cannot go with a fleet for channel and method at once, a flag that makes it go, and what is told."""
+"""Methods that refuse a fleet for channel and method at once, a flag that makes them accept it, and the message."""
 
 
 @pytest.mark.parametrize("method", [*METHODS, *(name for name in NEEDS if name not in METHODS)])
-def test_every_method_runs_over_radio_links_or_says_how_it_would(
-    place: Path, capsys: pytest.CaptureFixture[str], method: str
+def test_every_method_runs_over_radio_links_or_names_the_flag_that_it_needs(
+    folder: Path, capsys: pytest.CaptureFixture[str], method: str
 ) -> None:
     words = f"run {method} {'--labels all' if method.startswith(('heterofl', 'fedrolex')) else ''}"
-    more, told = NEEDS.get(method, ("", ""))
-    if told:
+    more, reason = NEEDS.get(method, ("", ""))
+    if reason:
         assert go(f"{words} --channel wireless --fleet city.toml --out refused") == 2
-        said = capsys.readouterr().err
-        assert told in said
-        assert "for radio links alone name the fleet in the channel: --channel wireless:FILE" in said
+        printed = capsys.readouterr().err
+        assert reason in printed
+        assert "for radio links alone name the fleet in the channel: --channel wireless:FILE" in printed
         assert go(f"{words} --channel wireless:city.toml --out alone") == 0
         assert len(read_metrics(Path("alone"))) == 2
-    if not told or more:
+    if not reason or more:
         assert go(f"{words} {more} --channel wireless --fleet city.toml --out both") == 0
         assert len(read_metrics(Path("both"))) == 2
 
 
 def test_a_run_is_resumed_from_anywhere_unless_its_fleet_was_changed(
-    place: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     save = Simulation.round
 
@@ -399,38 +400,38 @@ def test_a_run_is_resumed_from_anywhere_unless_its_fleet_was_changed(
     Path("elsewhere").mkdir()
     monkeypatch.chdir("elsewhere")
     assert main(["resume", "../run"]) == 0
-    assert len(read_metrics(place / "run")) == 2
+    assert len(read_metrics(folder / "run")) == 2
 
 
 MISTAKES = [
     (
         "--channel wireless",
-        "--channel wireless must know the clients' devices: add --fleet FILE, or write wireless:FILE",
+        "--channel wireless needs the clients' devices: add --fleet FILE, or write wireless:FILE",
     ),
-    ("--channel wireless:seed=1", "--channel wireless must know the clients' devices"),
-    ("--fleet city.toml", "--fleet says nothing here: add --channel wireless, or leave it out"),
-    ("--channel lossy:0.1 --fleet city.toml", "--fleet says nothing here"),
-    ("--channel wireless:city.toml --fleet city.toml", "--channel names a fleet, and so does --fleet: choose one"),
+    ("--channel wireless:seed=1", "--channel wireless needs the clients' devices"),
+    ("--fleet city.toml", "--fleet has no effect here: add --channel wireless, or leave it out"),
+    ("--channel lossy:0.1 --fleet city.toml", "--fleet has no effect here"),
+    ("--channel wireless:city.toml --fleet city.toml", "--channel and --fleet both name a fleet: choose one"),
     ("--channel wireless --fleet none.toml", "none.toml: cannot be read"),
     ("--channel wireless:fading=rain --fleet city.toml", "fading must be one of amplitude, none, power, got 'rain'"),
     ("--channel wireless --fleet wrong.toml", "wrong.toml: device 1: power must be watts"),
 ]
 
 
-@pytest.mark.parametrize(("words", "told"), MISTAKES)
-def test_mistakes_are_told_before_anything_runs(
-    place: Path, capsys: pytest.CaptureFixture[str], words: str, told: str
+@pytest.mark.parametrize(("words", "reason"), MISTAKES)
+def test_mistakes_are_reported_before_anything_runs(
+    folder: Path, capsys: pytest.CaptureFixture[str], words: str, reason: str
 ) -> None:
     Path("wrong.toml").write_text("[[device]]\npower = 'much'\nclients = 0")
     assert go(f"run fedavg {words} --out run") == 2
-    said = capsys.readouterr().err
-    assert said.count(told) == 1
+    printed = capsys.readouterr().err
+    assert printed.count(reason) == 1
     if "wrong.toml" in words:
-        assert said.count("wrong.toml: device 1: ") == 4, "every mistake of the file"
+        assert printed.count("wrong.toml: device 1: ") == 4, "every mistake of the file"
     assert not Path("run").exists()
 
 
-def test_a_method_with_a_fleet_of_its_own_may_have_another_than_the_channel() -> None:
+def test_a_method_and_its_channel_may_have_different_fleets() -> None:
     own = [Flag("fleet", Fleet, None, "", "FILE")]
     given = {"channel": "wireless:a.toml", "fleet": "b.toml"}
     assert share(given, own) == []
@@ -440,8 +441,8 @@ def test_a_method_with_a_fleet_of_its_own_may_have_another_than_the_channel() ->
     assert alone == {"fleet": "b.toml"}
 
 
-def test_a_method_that_fits_the_memory_refuses_a_fleet_that_says_nothing_of_it(
-    place: Path, capsys: pytest.CaptureFixture[str]
+def test_a_method_that_fits_the_memory_refuses_a_fleet_without_memory_sizes(
+    folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     Fleet((Device("tag", 1, None, 1e6, distance=Span(1.0, 9.0)),)).write("tags.toml")
     assert go("run heterofl --channel wireless --fleet tags.toml --out run") == 2
@@ -449,7 +450,7 @@ def test_a_method_that_fits_the_memory_refuses_a_fleet_that_says_nothing_of_it(
     assert go("run heterofl --labels all --channel wireless:tags.toml --capacities 1,1/2 --out run") == 0
 
 
-def test_show_and_compare_tell_of_it(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_show_and_compare_report_energy_and_delay(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     commands: list[Callable[[], int]] = [
         lambda: go("run fedavg --channel wireless --fleet city.toml --out radio"),
         lambda: go("run fedavg --out perfect"),
@@ -457,11 +458,11 @@ def test_show_and_compare_tell_of_it(place: Path, capsys: pytest.CaptureFixture[
         lambda: main(["show", "radio", "--json"]),
         lambda: main(["compare", "radio", "perfect"]),
     ]
-    said = []
+    printed = []
     for command in commands:
         assert command() == 0
-        said.append(capsys.readouterr().out)
-    assert "outages" in said[2]
-    assert len(json.loads(said[3])["by_client"]["joules"]) == 5
-    assert "sending J" in said[4]
-    assert "these runs also differ in: channel" in said[4]
+        printed.append(capsys.readouterr().out)
+    assert "outages" in printed[2]
+    assert len(json.loads(printed[3])["by_client"]["joules"]) == 5
+    assert "sending J" in printed[4]
+    assert "these runs also differ in: channel" in printed[4]

@@ -1,7 +1,9 @@
 """Codecs that send entries one by one, or not at all: what each promises, in closed form and in bytes."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, Literal, cast
 
 import pytest
 import torch
@@ -27,6 +29,7 @@ CNN4 = 389_920  # weights of the network for Fashion-MNIST
 steady = settings(deadline=None, derandomize=True)
 numbers = st.floats(-(2.0**100), 2.0**100, width=32)
 vectors = st.lists(st.one_of(st.just(0.0), numbers), min_size=1, max_size=60).map(torch.tensor)
+Half = Literal["float16", "bfloat16"]
 
 
 def layout(x: Tensor) -> Layout:
@@ -46,7 +49,7 @@ def message_bytes(payload: Payload) -> int:
 
 
 def fewest_bytes(n: int, k: int) -> float:
-    """k float32 values, and the logarithm of the number of ways to choose their places."""
+    """k float32 values, and the logarithm of the number of choices of their indices."""
     return 4 * k + (math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1)) / math.log(2) / 8
 
 
@@ -111,16 +114,19 @@ def test_the_smallest_numbers_are_numbers(codec: Codec) -> None:
 @pytest.mark.parametrize(
     ("make", "reason"),
     [
-        (lambda: Dense("float8"), "Dense.dtype must be one of model, float16, bfloat16, got 'float8'"),
+        (lambda: Dense(cast(Any, "float8")), "Dense.dtype must be one of model, float16, bfloat16, got 'float8'"),
         (lambda: TopK(0), "TopK.share must be above 0 and at most 1, got 0"),
         (lambda: TopK(math.nan), "TopK.share must be above 0 and at most 1, got nan"),
         (lambda: Subsample(1.5), "Subsample.share must be above 0 and at most 1, got 1.5"),
-        (lambda: StochasticSign("mean"), "StochasticSign.scale must be max, norm or a number .*, got 'mean'"),
+        (
+            lambda: StochasticSign(cast(Any, "mean")),
+            "StochasticSign.scale must be max, norm or .*, got 'mean'",
+        ),
         (lambda: StochasticSign(0.0), "StochasticSign.scale must be .*, got 0.0"),
         (lambda: StochasticSign(math.inf), "StochasticSign.scale must be .*, got inf"),
     ],
 )
-def test_wrong_values_are_refused(make, reason: str) -> None:
+def test_wrong_values_are_refused(make: Callable[[], object], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         make()
 
@@ -135,7 +141,7 @@ def test_dense_loses_nothing(x: Tensor) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "digits"), [("float16", 11), ("bfloat16", 8)])
-def test_half_precision_takes_half_the_bytes_and_rounds_to_nearest(dtype, digits: int) -> None:
+def test_half_precision_takes_half_the_bytes_and_rounds_to_nearest(dtype: Half, digits: int) -> None:
     x = noise(1000) + 2
     payload = Dense(dtype).encode(x, layout(x), KEY)
     assert payload["values"].nbytes == 2000
@@ -151,12 +157,16 @@ def test_float64_is_rounded_to_half_by_way_of_float32() -> None:
 @pytest.mark.parametrize(
     ("dtype", "value", "reason"),
     [
-        ("float16", 65536.0, r"magnitude 65536, and float16 ends at 65504: send Dense\('bfloat16'\) or Dense\(\)"),
-        ("float16", -1e9, r"magnitude 1e\+09, and float16 ends at 65504"),
-        ("bfloat16", 3.4e38, r"magnitude 3.4e\+38, and bfloat16 ends at 3.38953e\+38: send Dense\(\), or clip"),
+        (
+            "float16",
+            65536.0,
+            r"magnitude 65536, above the maximum 65504 of float16: use Dense\('bfloat16'\) or Dense\(\)",
+        ),
+        ("float16", -1e9, r"magnitude 1e\+09, above the maximum 65504 of float16"),
+        ("bfloat16", 3.4e38, r"magnitude 3.4e\+38, above the maximum 3.38953e\+38 of bfloat16: use Dense\(\), or clip"),
     ],
 )
-def test_half_precision_refuses_what_it_cannot_hold(dtype, value: float, reason: str) -> None:
+def test_half_precision_refuses_what_it_cannot_hold(dtype: Half, value: float, reason: str) -> None:
     x = torch.tensor([1.0, value])
     with pytest.raises(PayloadError, match=reason):
         Dense(dtype).encode(x, layout(x), KEY)
@@ -200,7 +210,7 @@ def test_sparse_without_zeros_costs_a_byte_more_than_dense() -> None:
     [
         ([1.0], "expected 2 float32 values named 'values', got 1"),
         ([1.0, 2.0, 3.0], "got 3"),
-        ([1.0, 0.0], "'values' holds a zero, which is not to be sent"),
+        ([1.0, 0.0], "'values' must not contain zeros"),
         ([1.0, math.nan], "not finite"),
     ],
 )
@@ -253,7 +263,7 @@ def test_both_ways_to_the_threshold_agree() -> None:
 def test_top_k_refuses_another_number_of_positions() -> None:
     x = noise(100)
     payload = TopK(0.04).encode(x, layout(x), KEY)
-    with pytest.raises(PayloadError, match="expected positions of 3 entries, got 4"):
+    with pytest.raises(PayloadError, match="expected indices of 3 entries, got 4"):
         TopK(0.03).decode(payload, layout(x), KEY)
 
 
@@ -283,7 +293,7 @@ def test_each_entry_has_the_same_chance() -> None:
     assert (times - 150).abs().max() < 4 * (500 * 0.3 * 0.7) ** 0.5
 
 
-def test_a_chance_finer_than_the_noise_is_rounded_and_rescaled_alike() -> None:
+def test_a_chance_finer_than_the_noise_is_rounded_and_rescaled_to_match() -> None:
     assert through(Subsample(1e-9), torch.ones(1), KEY).item() in (0, 2.0**24)
     assert Subsample(1e-9)._chance == 2.0**-24
 
@@ -333,19 +343,19 @@ def near(mean: Tensor, wanted: Tensor, variance: Tensor) -> bool:
         (StochasticSign(2.0), 2.0),
     ],
 )
-def test_a_sign_is_right_on_average_and_always_of_the_same_size(codec: Codec, scale: float) -> None:
+def test_a_sign_is_unbiased_and_always_of_the_same_size(codec: Codec, scale: float) -> None:
     mean, square = moments(codec)
     assert torch.allclose(square, torch.full((5,), scale**2, dtype=torch.float64))
     assert near(mean, U, scale**2 - U.double().square())
 
 
-def test_a_sign_of_given_size_is_right_on_average_once_clipped() -> None:
+def test_a_sign_of_given_size_is_unbiased_once_clipped() -> None:
     mean, _ = moments(StochasticSign(0.5))
     clipped = U.clamp(-0.5, 0.5).double()
     assert near(mean, clipped, 0.25 - clipped.square())
 
 
-def test_ternary_is_right_on_average_with_the_variance_of_the_paper() -> None:
+def test_ternary_is_unbiased_with_the_variance_of_the_paper() -> None:
     mean, square = moments(Ternary())
     u = U.abs().double()
     assert near(mean, U, u - u.square())  # s |u| - u^2 with s = 1
@@ -380,12 +390,12 @@ def test_a_norm_without_a_form_is_refused() -> None:
 @pytest.mark.parametrize(
     ("codec", "most"), [(StochasticSign(), 1.002), (StochasticSign(0.01), 1.002), (Ternary(), 1.602)], ids=repr
 )
-def test_bits_an_entry(codec: Codec, most: float) -> None:
+def test_bits_per_entry(codec: Codec, most: float) -> None:
     x = noise(CNN4)
     assert 8 * message_bytes(codec.encode(x, layout(x), KEY)) / CNN4 <= most
 
 
-def test_a_size_that_both_ends_know_is_not_sent() -> None:
+def test_a_size_known_to_both_ends_is_not_sent() -> None:
     assert list(StochasticSign(0.01).encode(U, layout(U), KEY)) == ["bits"]
     assert sorted(StochasticSign().encode(U, layout(U), KEY)) == ["bits", "scale"]
 
@@ -420,7 +430,7 @@ def test_payloads_never_change() -> None:
 
 @dataclass(frozen=True)
 class Boastful(TopK):
-    """Says that it is unbiased."""
+    """Claims to be unbiased."""
 
     @property
     def unbiased(self) -> bool:
@@ -437,7 +447,7 @@ class Shrinking(StochasticSign):
 
 @dataclass(frozen=True)
 class Contiguous(Dense):
-    """Reads what lies in memory, not what the vector holds."""
+    """Reads the storage of the vector, not its entries."""
 
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
         return {"values": torch.as_strided(x, (layout.size,), (1,)).clone()}
@@ -470,20 +480,20 @@ class Heavy(Dense):
 
 
 @pytest.mark.parametrize(
-    ("codec", "said"),
+    ("codec", "reason"),
     [
-        (Boastful(), "says that it is unbiased: it is off by"),
-        (Shrinking(), "says that it is unbiased: it is off by"),
-        (Contiguous(), "encodes a strided vector otherwise"),
-        (Timid(), "refuses a vector that it must take: too large"),
-        (Believing(), "not finite from a payload not its own"),
-        (Heavy(), "adds something else than half of what it decodes"),
+        (Boastful(), "declares itself unbiased, but its bias is"),
+        (Shrinking(), "declares itself unbiased, but its bias is"),
+        (Contiguous(), "encodes a strided vector differently"),
+        (Timid(), "refuses a vector that it must encode: too large"),
+        (Believing(), "non-finite values from an altered payload"),
+        (Heavy(), "does not add the decoded vector times the weight"),
     ],
 )
-def test_a_broken_promise_is_found(codec: Codec, said: str) -> None:
-    with pytest.raises(AssertionError, match=said):
+def test_a_broken_promise_is_found(codec: Codec, reason: str) -> None:
+    with pytest.raises(AssertionError, match=reason):
         check_codec(codec)
 
 
-def test_a_codec_may_refuse_what_it_says_is_too_large() -> None:
+def test_a_codec_may_refuse_vectors_above_its_declared_limit() -> None:
     check_codec(Timid(), largest=1000)

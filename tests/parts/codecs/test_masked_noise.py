@@ -3,18 +3,22 @@
 import math
 import tracemalloc
 import zlib
+from collections.abc import Iterator
 from statistics import NormalDist
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import Tensor
 
 from gossamer.core import wire
 from gossamer.core.bits import bits, unbits
 from gossamer.core.errors import ConfigError, PayloadError
 from gossamer.core.random import fold, halves, key, noise, uniform, words
+from gossamer.core.random.noise import Kind
 from gossamer.core.types import Layout
 from gossamer.parts.codecs import masked_noise
 from gossamer.parts.codecs.masked_noise import MaskedNoise, clipped, probability
@@ -58,7 +62,7 @@ def test_the_contract_of_codecs(codec: MaskedNoise) -> None:
         ({"alpha": math.nan}, "alpha must be a number"),
     ],
 )
-def test_wrong_settings_are_refused(fields: dict, reason: str) -> None:
+def test_wrong_settings_are_refused(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
         MaskedNoise(**fields)
 
@@ -74,7 +78,7 @@ def test_changes_that_are_not_finite_are_refused() -> None:
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("n", "start"), [(0, 0), (1, 0), (7, 1), (100, 2**40 + 3), (65, 64)])
-def test_noise_can_be_entered_anywhere(kind, n: int, start: int) -> None:
+def test_noise_can_be_entered_anywhere(kind: Kind, n: int, start: int) -> None:
     whole = noise.draw(kind, 0.3, key(1), n + 3, start=start)
     assert whole.dtype == torch.float32
     assert torch.equal(noise.draw(kind, 0.3, key(1), n, start=start + 3), whole[3:])
@@ -106,7 +110,7 @@ def test_the_table_of_the_normal_never_changes() -> None:
 @pytest.mark.parametrize(
     ("kind", "second", "fourth"), [("uniform", 1 / 3, 1 / 5), ("gauss", 1, 3), ("bernoulli", 1, 1)]
 )
-def test_moments(kind, second: float, fourth: float) -> None:
+def test_moments(kind: Kind, second: float, fourth: float) -> None:
     n = 1_000_000
     x = noise.draw(kind, 1.0, fold(key(0), "moments"), n).double()
     eighth = {"uniform": 1 / 9, "gauss": 105, "bernoulli": 1}[kind]
@@ -129,12 +133,12 @@ def test_gaussian_noise_is_gaussian() -> None:
 
 
 @pytest.mark.parametrize("kind", ["uniform", "gauss"])
-def test_noise_keeps_off_zero(kind) -> None:
+def test_noise_keeps_off_zero(kind: Kind) -> None:
     tiny = noise.draw(kind, 1e-7, key(1), 10_000)
     assert tiny.abs().min() == np.float32(1e-8)
-    free = noise.draw(kind, 1.0, key(1), 10_000) * np.float32(1e-7)
-    near = free.abs() < np.float32(1e-8)
-    assert (tiny[near] == np.float32(1e-8)).all()
+    free = noise.draw(kind, 1.0, key(1), 10_000) * float(np.float32(1e-7))
+    near = free.abs() < float(np.float32(1e-8))
+    assert (tiny[near] == float(np.float32(1e-8))).all()
     assert torch.allclose(tiny[~near], free[~near], rtol=1e-6)
 
 
@@ -146,7 +150,7 @@ def test_noise_of_a_double_layout_is_the_same_noise() -> None:
 @gpu
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("alpha", [1e-7, 0.01])
-def test_a_gpu_draws_the_same_noise(kind, alpha: float) -> None:
+def test_a_gpu_draws_the_same_noise(kind: Kind, alpha: float) -> None:
     for start in (0, 1, 12_345):
         made = noise.draw(kind, alpha, key(4), 100_003, start=start, device="cuda")
         assert torch.equal(made.cpu(), noise.draw(kind, alpha, key(4), 100_003, start=start))
@@ -157,7 +161,7 @@ def test_a_gpu_draws_the_same_noise(kind, alpha: float) -> None:
 
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_masked_noise_is_the_clipped_change_on_average(signed: bool, kind) -> None:
+def test_masked_noise_is_the_clipped_change_on_average(signed: bool, kind: Kind) -> None:
     n, draws = 300, 4000
     codec, u = MaskedNoise(signed, kind, alpha=0.01), change(n, 0.015, torch.float64)
     layout, at = flat(n, torch.float64), key(3)
@@ -226,7 +230,7 @@ def test_cnn8_takes_147_692_bytes_of_masks_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS[:5], ids=repr)
-def test_cnn4_takes_little_more_than_a_bit_a_weight(codec: MaskedNoise) -> None:
+def test_cnn4_takes_little_more_than_one_bit_per_weight(codec: MaskedNoise) -> None:
     layout = weights("cnn4", (1, 28, 28), 10)
     assert layout.size == 389_920
     assert 8 * up(codec.encode(change(layout.size), layout, key(1))) <= 1.01 * layout.size
@@ -294,7 +298,9 @@ def test_what_cannot_have_been_sent_is_refused() -> None:
 
 @pytest.mark.parametrize("codec", [*CODECS[:6], MaskedNoise(noise="bernoulli", alpha=0.1, coded=True)], ids=repr)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_folding_is_decoding_and_adding_bit_for_bit(codec: MaskedNoise, dtype: torch.dtype, monkeypatch) -> None:
+def test_folding_is_decoding_and_adding_bit_for_bit(
+    codec: MaskedNoise, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(masked_noise.CHUNK, "cpu", 64)
     for n in (1, 7, 8, 63, 64, 65, 127, 128, 129, 1000):
         layout, acc = flat(n, dtype), change(n, 3.0, dtype)
@@ -307,7 +313,7 @@ def test_folding_is_decoding_and_adding_bit_for_bit(codec: MaskedNoise, dtype: t
 
 
 @given(st.integers(0, 400), st.integers(1, 12), st.booleans(), st.sampled_from(KINDS))
-def test_chunks_leave_no_trace(n: int, chunk: int, signed: bool, kind) -> None:
+def test_chunks_leave_no_trace(n: int, chunk: int, signed: bool, kind: Kind) -> None:
     codec, layout = MaskedNoise(signed, kind), flat(n)
     payload = codec.encode(change(n), layout, key(n))
     whole = codec.decode(payload, layout, key(n))
@@ -317,7 +323,7 @@ def test_chunks_leave_no_trace(n: int, chunk: int, signed: bool, kind) -> None:
 
 
 @given(st.lists(st.integers(0, 90), max_size=6), st.booleans(), st.sampled_from(KINDS))
-def test_a_sum_in_pieces_gets_the_same_bits(sizes: list[int], signed: bool, kind) -> None:
+def test_a_sum_in_pieces_gets_the_same_bits(sizes: list[int], signed: bool, kind: Kind) -> None:
     n = sum(sizes)
     codec, layout, acc = MaskedNoise(signed, kind), flat(n), change(n, 3.0)
     payload, pieces = codec.encode(change(n), layout, key(n)), [piece.clone() for piece in acc.split(sizes)]
@@ -331,23 +337,23 @@ def test_a_sum_in_pieces_gets_the_same_bits(sizes: list[int], signed: bool, kind
 @pytest.mark.parametrize("acc", [torch.zeros(9), torch.zeros(7), torch.zeros(2, 4), torch.zeros(16)[::2]])
 def test_sums_of_another_shape_are_refused(acc: torch.Tensor) -> None:
     payload = MaskedNoise().encode(torch.zeros(8), flat(8), key(1))
-    with pytest.raises(ConfigError, match="the sum must be a contiguous vector of 8 entries"):
+    with pytest.raises(ConfigError, match="acc must be a contiguous vector of 8 entries"):
         MaskedNoise().fold(acc, payload, flat(8), key(1), 1.0)
 
 
-def test_folding_takes_memory_for_a_chunk_alone(monkeypatch) -> None:
-    """NumPy's part of it, which tracemalloc sees; every other tensor of a fold is as long as the chunk too."""
+def test_folding_takes_memory_for_a_chunk_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """tracemalloc sees the arrays of NumPy; every other tensor of a fold has the length of the chunk too."""
     monkeypatch.setitem(masked_noise.CHUNK, "cpu", 1 << 12)
     codec, layout = MaskedNoise(), flat(1 << 20)
     payload, acc = {"mask": torch.zeros(1 << 17, dtype=torch.uint8)}, torch.zeros(1 << 20)
     longest = 0
     made = MaskedNoise._values
 
-    def watched(*given):
+    def watched(*given: Any) -> Iterator[tuple[Any, Tensor]]:
         nonlocal longest
-        for place, values in made(*given):
+        for start, values in made(*given):
             longest = max(longest, len(values))
-            yield place, values
+            yield start, values
 
     monkeypatch.setattr(MaskedNoise, "_values", watched)
     tracemalloc.start()

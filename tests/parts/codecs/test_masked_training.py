@@ -1,4 +1,6 @@
-"""Training that feels the codec, and training of something else than weights."""
+"""Training through a codec with a straight-through estimator, and training of mask scores."""
+
+from typing import Any
 
 import pytest
 import torch
@@ -55,10 +57,10 @@ def test_draws_can_be_stacked() -> None:
     assert torch.equal(one_key[2], draws(keys[0], steps[2], 9))
 
 
-# Rehearsal
+# The straight-through estimator
 
 
-def rehearsed(codec: MaskedNoise, u: torch.Tensor, step_index: int, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
+def surrogate_of(codec: MaskedNoise, u: torch.Tensor, step_index: int, steps: int) -> tuple[torch.Tensor, torch.Tensor]:
     """What the forward pass uses in place of ``u``, and the noise."""
     layout = Layout.of({"w": u})
     context = codec.surrogate_context(layout, steps, KEY, CPU)
@@ -71,40 +73,40 @@ def test_progressive_stochastic_masking_is_as_written(signed: bool, step_index: 
     """With u = n / 4 everywhere: n with probability p q, the other value with p (1 - q), else u itself."""
     codec = MaskedNoise(signed, "bernoulli", 0.01)
     noise = codec.surrogate_context(Layout.of({"w": torch.zeros(N)}), 10, KEY, CPU)["noise"]["w"]
-    felt, _ = rehearsed(codec, noise / 4, step_index, 10)
+    surrogate, _ = surrogate_of(codec, noise / 4, step_index, 10)
     p, q = (step_index + 1) / 10, 0.625 if signed else 0.25
     low = -noise if signed else torch.zeros(N)
     for value, chance in ((noise, p * q), (low, p * (1 - q)), (noise / 4, 1 - p)):
-        share = torch.isclose(felt, value, rtol=1e-6, atol=0).float().mean().item()
+        share = torch.isclose(surrogate, value, rtol=1e-6, atol=0).float().mean().item()
         assert share == pytest.approx(chance, abs=4 * (chance * (1 - chance) / N) ** 0.5 + 1e-9)
 
 
 @pytest.mark.parametrize("signed", [False, True])
-def test_on_average_training_feels_the_clipped_change(signed: bool) -> None:
+def test_the_surrogate_is_the_clipped_change_on_average(signed: bool) -> None:
     codec, u = MaskedNoise(signed, alpha=0.01), 0.02 * (uniform(fold(KEY, 1), N) - 0.5)
-    mean = torch.stack([rehearsed(codec, u, step_index, 400)[0] for step_index in range(400)]).mean(0)
-    wanted = clipped(u, rehearsed(codec, u, 0, 400)[1], signed)
+    mean = torch.stack([surrogate_of(codec, u, step_index, 400)[0] for step_index in range(400)]).mean(0)
+    wanted = clipped(u, surrogate_of(codec, u, 0, 400)[1], signed)
     assert (mean - wanted).abs().mean() < 4 * 0.01 / 400**0.5
 
 
-def test_the_last_step_masks_everything_and_every_step_draws_afresh() -> None:
+def test_the_last_step_masks_everything_and_every_step_draws_new_noise() -> None:
     codec, u = MaskedNoise(alpha=0.01), 0.01 * uniform(fold(KEY, 2), N)
-    last, noise = rehearsed(codec, u, 9, 10)
+    last, noise = surrogate_of(codec, u, 9, 10)
     assert bool(((last == 0) | (last == noise)).all())
-    assert not torch.equal(last, rehearsed(MaskedNoise(alpha=0.01, progressive=False), u, 8, 10)[0])
+    assert not torch.equal(last, surrogate_of(MaskedNoise(alpha=0.01, progressive=False), u, 8, 10)[0])
 
 
 def test_without_stochastic_masking_signs_decide() -> None:
     u = 0.01 * (uniform(fold(KEY, 3), N) - 0.5)
-    felt, noise = rehearsed(MaskedNoise(alpha=0.01, stochastic=False, progressive=False), u, 0, 10)
-    assert torch.equal(felt, torch.where(u.sign() == noise.sign(), noise, 0))
+    surrogate, noise = surrogate_of(MaskedNoise(alpha=0.01, stochastic=False, progressive=False), u, 0, 10)
+    assert torch.equal(surrogate, torch.where(u.sign() == noise.sign(), noise, 0))
 
 
 def test_the_change_itself_is_never_clipped() -> None:
     """The straight-through gradient goes on moving u outside of what the noise spans."""
     codec, u = MaskedNoise(alpha=0.01), torch.full((N,), 5.0)
-    felt, noise = rehearsed(codec, u, 0, 100)
-    assert bool(((felt == 0) | (felt == noise)).all()), "the forward pass is clipped"
+    surrogate, noise = surrogate_of(codec, u, 0, 100)
+    assert bool(((surrogate == 0) | (surrogate == noise)).all()), "the forward pass is clipped"
     method = fedavg(lr=5.0, steps=20).with_parts(codec=OnWeights(MaskedNoise(noise="bernoulli", alpha=1e-4)))
     result = simulate(method, tiny_task(), rounds=1)
     assert result.metrics[0]["failures"] == []
@@ -117,7 +119,8 @@ def test_probability_and_clip_agree() -> None:
 
 
 def test_the_ablations_differ_from_each_other() -> None:
-    task, switches = tiny_task(), ({}, {"stochastic": False}, {"progressive": False}, {"rehearsed": False})
+    task = tiny_task()
+    switches: list[dict[str, Any]] = [{}, {"stochastic": False}, {"progressive": False}, {"rehearsed": False}]
     losses = [simulate(fedmrn(alpha=0.05, **s), task, rounds=2).metrics[-1]["loss"] for s in switches]
     assert len(set(losses)) == len(switches)
 
@@ -129,7 +132,7 @@ def scores() -> Params:
     return {"w": torch.linspace(-3, 3, 12).view(3, 4), "b": torch.tensor([1.0, 2.0, 3.0])}
 
 
-def test_the_supermask_keeps_weights_as_often_as_their_scores_say() -> None:
+def test_the_supermask_keeps_weights_with_the_probability_of_their_scores() -> None:
     built = {"w": torch.randn(3, 4, generator=torch.Generator().manual_seed(0)), "b": torch.zeros(3)}
     parametrization = Supermask(scale=2.0)
     context = parametrization.context(built, KEY)

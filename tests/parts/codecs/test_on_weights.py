@@ -1,6 +1,7 @@
 """Codecs over whole models, and what they owe."""
 
 from fnmatch import fnmatchcase
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gossamer import Dense, Eden, Feedback, MaskedNoise, OnWeights, PayloadError, StochasticSign, Ternary, TopK
+from gossamer.core.codec import CodecMemory
 from gossamer.core.random import fold, key, uniform
 from gossamer.core.types import Layout, Params
 from gossamer.core.wire import Message, pack, sizes
@@ -55,14 +57,14 @@ def test_small_tensors_and_those_left_out_go_dense() -> None:
     assert set(found["conv.weight"].abs().flatten().tolist()) == {1.0}
 
 
-def test_each_tensor_has_a_scale_of_its_own() -> None:
+def test_per_tensor_each_tensor_has_its_scale() -> None:
     together, apart = decoded(OnWeights(StochasticSign())), decoded(OnWeights(StochasticSign(), per_tensor=True))
     assert together["conv.weight"].abs().unique().tolist() == [4.0]
     assert apart["conv.weight"].abs().unique().tolist() == pytest.approx([0.9])
     assert apart["embedding.weight"].abs().unique().tolist() == [4.0]
 
 
-def test_each_tensor_has_draws_of_its_own() -> None:
+def test_per_tensor_each_tensor_has_its_draws() -> None:
     same = {"a": torch.full((20, 20), 0.1), "b": torch.full((20, 20), 0.1), "c": torch.ones(1)}
     layout, codec = Layout.of(same), OnWeights(StochasticSign(1.0), per_tensor=True)
     found = layout.unflatten(codec.decode(codec.encode(layout.flatten(same), layout, KEY), layout, KEY))
@@ -72,7 +74,7 @@ def test_each_tensor_has_draws_of_its_own() -> None:
 def test_an_array_that_is_nobodys_is_refused() -> None:
     codec = OnWeights(Ternary(), per_tensor=True)
     payload = codec.encode(LAYOUT.flatten(CHANGE), LAYOUT, KEY)
-    with pytest.raises(PayloadError, match=r"named 'x'"):
+    with pytest.raises(PayloadError, match=r"unexpected array 'x'"):
         codec.decode({**payload, "x": torch.zeros(1)}, LAYOUT, KEY)
 
 
@@ -86,13 +88,13 @@ def test_a_refused_piece_leaves_the_sum_as_it_was() -> None:
 
 
 class Made(TorchDispatchMode):
-    """How many entries the longest tensor has that is not a piece of the sum or of a payload."""
+    """The length of the longest tensor that is not a piece of the sum or of a payload."""
 
     def __init__(self, *known: torch.Tensor) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch exempts the class, not its constructor
         self.known, self.longest = {tensor.untyped_storage().data_ptr() for tensor in known}, 0
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
         for tensor in out if isinstance(out, tuple | list) else [out]:
             if isinstance(tensor, torch.Tensor) and tensor.untyped_storage().data_ptr() not in self.known:
@@ -101,13 +103,13 @@ class Made(TorchDispatchMode):
 
 
 MODEL = {"a.weight": (50, 61), "b.bias": (5,), "c.weight": (3, 7), "d.running": (9,), "e.weight": (40, 50)}
-"""Weights that do not lie side by side in a vector, nor on whole bytes of a mask."""
+"""Weights that are not adjacent in the vector, nor on whole bytes of a mask."""
 
 
 @pytest.mark.parametrize("inner", [MaskedNoise(), MaskedNoise(True, "gauss"), Feedback(MaskedNoise(True))], ids=repr)
 @pytest.mark.parametrize("each", [False, True])
-def test_masked_noise_is_added_where_the_weights_lie(inner: Codec, each: bool, monkeypatch) -> None:
-    """In chunks, without a vector of the model's size beside the sum, and with the bits of decoding and adding."""
+def test_masked_noise_is_added_in_place(inner: Codec, each: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In chunks, without another vector of the model's size, and with the bits of decoding and adding."""
     monkeypatch.setitem(masked_noise.CHUNK, "cpu", 64)
     codec = OnWeights(inner, per_tensor=each)
     layout = Layout(tuple((name, torch.Size(shape)) for name, shape in MODEL.items()))
@@ -150,6 +152,7 @@ def test_feedback_owes_what_did_not_arrive() -> None:
 def sent(codec: Codec, changes: list[Params], arrived: list[bool]) -> list[Params]:
     """What the server decodes of a client's messages, those that arrive and those that do not."""
     layout, found = Layout.of(changes[0]), []
+    assert isinstance(codec, CodecMemory)
     state = codec.init(layout)
     for number, (change, came) in enumerate(zip(changes, arrived, strict=True)):
         payload, after = codec.encode_with(layout.flatten(change), layout, state, fold(KEY, number))
@@ -169,7 +172,7 @@ LOSING: dict[str, tuple[Codec, float, bool]] = {
 
 @pytest.mark.parametrize("name", LOSING)
 def test_what_goes_dense_is_retained_as_the_codec_retains(name: str) -> None:
-    """Biases that are lost twice; running statistics tell where a client stands, so they are never added up."""
+    """Biases that are lost twice. Running statistics are values and not changes, so they are never added up."""
     codec, coefficient, accumulate = LOSING[name]
     changes = [
         {"w": torch.full((2, 3), n), "norm.bias": torch.tensor([n, -n]), "norm.running_var": torch.tensor([n])}
@@ -184,7 +187,7 @@ def test_what_goes_dense_is_retained_as_the_codec_retains(name: str) -> None:
         assert torch.equal(mine["norm.running_var"], change["norm.running_var"])
 
 
-def test_a_rest_that_remembers_by_itself_is_left_alone() -> None:
+def test_a_codec_with_its_own_state_for_other_tensors_is_not_wrapped() -> None:
     for codec in (OneBit(retain="change"), Feedback(TopK(0.5))):
         assert OnWeights(codec, other=Feedback(TopK(0.1))).others == Feedback(TopK(0.1))
     assert OnWeights(OneBit()).others == Dense()
@@ -197,11 +200,11 @@ def test_the_uplink_of_cnn8_is_one_bit_a_weight() -> None:
     layout, codec = Layout.of(params), OnWeights(MaskedNoise())
     payload = codec.encode(torch.zeros(layout.size), layout, KEY)
     message = Message("up", 1, 2, 3, 600.0, payload)
-    told = sizes(message)
-    assert told["mask"] == 1_181_536 // 8 == 147_692
-    assert told["rest.values"] == 4 * (1_920 + 1_920)
-    assert told["overhead"] <= 71
-    assert len(pack(message)) == sum(told.values())
+    bytes_of = sizes(message)
+    assert bytes_of["mask"] == 1_181_536 // 8 == 147_692
+    assert bytes_of["rest.values"] == 4 * (1_920 + 1_920)
+    assert bytes_of["overhead"] <= 71
+    assert len(pack(message)) == sum(bytes_of.values())
 
 
 def test_the_uplink_of_cnn4_is_at_most_1_01_bits_a_weight() -> None:

@@ -18,6 +18,7 @@ from gossamer.methods import onebit_cs
 from gossamer.parts.codecs import OneBit, OnWeights
 from gossamer.parts.servers import Mean, SumThenDecode
 from gossamer.testing import check_codec, check_method, tiny_task
+from helpers.compare import cosine
 
 KEY = key(5)
 
@@ -28,10 +29,6 @@ def vector(count: int = 400, name: str = "x") -> Tensor:
 
 def layout_of(x: Tensor) -> Layout:
     return Layout.of({"w": x})
-
-
-def cosine(a: Tensor, b: Tensor) -> float:
-    return float(a @ b / (a.norm() * b.norm()))
 
 
 # The codec.
@@ -61,7 +58,7 @@ def test_a_sparse_vector_comes_back(decoder: Any, matrix: Any) -> None:
     assert cosine(found, x) > (0.97 if decoder in ("amp", "niht", "biht") else 0.8)
 
 
-def test_a_message_has_a_bit_a_measurement_and_the_norm() -> None:
+def test_a_message_has_one_bit_per_measurement_and_the_norm() -> None:
     x = vector().float()
     sent = OneBit(0.5).encode(x, layout_of(x), KEY)
     assert {name: array.nbytes for name, array in sent.items()} == {"signs": 25, "scale": 4}
@@ -78,7 +75,7 @@ def test_a_matrix_is_fresh_or_stays() -> None:
 
 
 def test_the_mean_of_codes_is_decoded_as_one() -> None:
-    """Ten clients whose changes differ: the mean of their codes tells of the mean change, better than one of them."""
+    """Ten clients with different changes: the mean of their codes gives the mean change, better than one code."""
     layout, common = layout_of(vector()), vector()
     changes = [common + 0.5 * vector(name=str(number)) for number in range(10)]
     codec = OneBit(1.0)
@@ -115,7 +112,7 @@ def test_what_cannot_be_one_is_refused(payload: dict[str, Tensor]) -> None:
 # What was lost.
 
 
-def told(codec: OneBit, changes: list[Tensor], arrived: list[bool]) -> tuple[list[dict[str, Tensor]], State]:
+def payloads(codec: OneBit, changes: list[Tensor], arrived: list[bool]) -> tuple[list[dict[str, Tensor]], State]:
     """The messages of a client whose changes these are, and what it remembers in the end."""
     layout, sent = layout_of(changes[0]), []
     state = codec.init(layout)
@@ -126,10 +123,10 @@ def told(codec: OneBit, changes: list[Tensor], arrived: list[bool]) -> tuple[lis
     return sent, state
 
 
-def test_lost_signs_are_sent_beside_the_next() -> None:
+def test_lost_signs_are_sent_with_the_next() -> None:
     codec, layout = OneBit(fresh=False, retain="signs", coefficient=0.5), layout_of(vector())
     x, y, z = vector(name="x"), vector(name="y"), vector(name="z")
-    sent, state = told(codec, [x, y, z], [False, True, True])
+    sent, state = payloads(codec, [x, y, z], [False, True, True])
     assert [payload["signs"].nbytes for payload in sent] == [13, 25, 13]
     assert list(sent[1]) == ["signs", "scale", "lost"]
     alone = [codec.to_sum(codec.encode(one, layout, KEY), layout, KEY) for one in (x, y)]
@@ -140,7 +137,7 @@ def test_lost_signs_are_sent_beside_the_next() -> None:
 def test_what_was_lost_twice_is_forgotten() -> None:
     codec, layout = OneBit(fresh=False, retain="signs"), layout_of(vector())
     x, y, z = vector(name="x"), vector(name="y"), vector(name="z")
-    sent, _ = told(codec, [x, y, z], [False, False, True])
+    sent, _ = payloads(codec, [x, y, z], [False, False, True])
     codes = [codec.to_sum(codec.encode(one, layout, KEY), layout, KEY) for one in (y, z)]
     assert torch.allclose(codec.to_sum(sent[2], layout, KEY), codes[0] + codes[1])
 
@@ -149,7 +146,7 @@ def test_what_was_lost_twice_is_forgotten() -> None:
 def test_a_lost_change_is_added_to_the_next(accumulate: bool) -> None:
     codec = OneBit(retain="change", coefficient=0.5, accumulate=accumulate)
     x, y, z = vector(name="x"), vector(name="y"), vector(name="z")
-    sent, _ = told(codec, [x, y, z], [False, False, True])
+    sent, _ = payloads(codec, [x, y, z], [False, False, True])
     whole = [x, y + 0.5 * x, z + 0.5 * (y + 0.5 * x if accumulate else y)]
     for number, (payload, wanted) in enumerate(zip(sent, whole, strict=True)):
         plain = OneBit().encode(wanted, layout_of(x), fold(KEY, number))
@@ -177,7 +174,7 @@ def test_where_nothing_is_lost_nothing_is_retained() -> None:
         assert all(torch.equal(kept[name], tensor) for name, tensor in plain.items())
 
 
-def test_where_all_is_lost_nothing_moves_and_the_run_says_so() -> None:
+def test_where_all_is_lost_the_model_stays_and_the_run_reports_it() -> None:
     result = simulate(onebit_cs(), task(), rounds=3, channel=Lossy(1.0))
     assert [record["lost"] for record in result.metrics] == [[0, 1, 2, 3]] * 3
     assert len({record["loss"] for record in result.metrics}) == 1
@@ -267,11 +264,11 @@ def test_deployed_it_is_the_same_also_where_replies_are_lost(name: str, tmp_path
         ({"length": 0}, "length must be"),
         ({"retain": "all"}, "retain"),
         ({"retain": "signs"}, "one matrix for all rounds"),
-        ({"retain": "signs", "fresh": False, "accumulate": True}, "one round's signs"),
+        ({"retain": "signs", "fresh": False, "accumulate": True}, "signs of one round"),
         ({"coefficient": math.inf}, "coefficient must be"),
     ],
 )
-def test_mistakes_are_told(given: dict[str, Any], says: str) -> None:
+def test_mistakes_are_reported(given: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         OneBit(**given)
 

@@ -1,4 +1,4 @@
-"""Rotation, DRIVE and EDEN: orthogonal, as exact as theory says, right on average, and never much above a bit."""
+"""Rotation, DRIVE and EDEN: orthogonal, with the error of the theory, unbiased, and about one bit per entry."""
 
 import itertools
 import math
@@ -57,8 +57,8 @@ def layout(n: int, dtype: torch.dtype = torch.float32) -> Layout:
 
 
 def through(codec: Codec, x: Tensor, draw: int = 0) -> Tensor:
-    k, parametrization = fold(KEY, draw), layout(len(x), x.dtype)
-    return codec.decode(codec.encode(x, parametrization, k), parametrization, k)
+    k, shape = fold(KEY, draw), layout(len(x), x.dtype)
+    return codec.decode(codec.encode(x, shape, k), shape, k)
 
 
 def error(codec: Codec, x: Tensor, draws: int = 4) -> float:
@@ -91,7 +91,7 @@ def test_the_transform_is_the_hadamard_matrix(d: int) -> None:
 
 
 def stages(x: Tensor) -> Tensor:
-    """The transform of each row, stage by stage: an entry and the one 2**s places on become sum and difference."""
+    """The transform of each row, stage by stage: entries i and i + 2**s become their sum and difference."""
     places = torch.arange(x.shape[1])
     for stage in range(x.shape[1].bit_length() - 1):
         other = x[:, places ^ (1 << stage)]
@@ -189,7 +189,7 @@ def test_the_error_of_eden_falls_to_a_third_or_less_with_each_bit() -> None:
 @pytest.mark.parametrize("name", ["gauss", "sparse"])
 @pytest.mark.parametrize("codec", [Drive(), Eden(3)], ids=repr)
 @pytest.mark.parametrize("n", [16, 256])
-def test_what_is_decoded_is_right_on_average(n: int, codec: Codec, name: str) -> None:
+def test_decoding_is_unbiased(n: int, codec: Codec, name: str) -> None:
     """The mean of K draws has the squared error of one draw over K; half as much again is allowed."""
     assert codec.unbiased
     x, draws = VECTORS[name](n), 150
@@ -207,10 +207,10 @@ def test_least_squares_is_too_short_by_two_over_pi() -> None:
 @pytest.mark.parametrize("name", VECTORS)
 @pytest.mark.parametrize("n", [1, 7, 500, 8193, 20_000])
 def test_eden_of_one_bit_is_unbiased_drive(n: int, name: str) -> None:
-    x, parametrization = VECTORS[name](max(n, 3))[:n], layout(n)
-    drive, eden = Drive().encode(x, parametrization, KEY), Eden(1).encode(x, parametrization, KEY)
+    x, shape = VECTORS[name](max(n, 3))[:n], layout(n)
+    drive, eden = Drive().encode(x, shape, KEY), Eden(1).encode(x, shape, KEY)
     assert torch.equal(drive["codes"], eden["codes"])
-    one, other = Drive().decode(drive, parametrization, KEY), Eden(1).decode(eden, parametrization, KEY)
+    one, other = Drive().decode(drive, shape, KEY), Eden(1).decode(eden, shape, KEY)
     assert norm(one - other) <= 1e-6 * norm(one)
 
 
@@ -231,7 +231,7 @@ def test_eden_sends_the_nearest_level_lowest_bit_first() -> None:
     n, width = 1000, 3
     payload = Eden(width).encode(gauss(n), layout(n), KEY)
     flags = unbits(payload["codes"], n * width).view(n, width).tolist()
-    found = [sum(flag << place for place, flag in enumerate(row)) for row in flags]
+    found = [sum(flag << bit for bit, flag in enumerate(row)) for row in flags]
     rotation, levels = Rotation(n, KEY), torch.tensor(Eden(width).levels())
     rows = [row for piece in rotation.cut(rotation.forward(gauss(n))) for row in piece]
     z = torch.cat([row * math.sqrt(len(row)) / norm(row) for row in rows])
@@ -260,7 +260,7 @@ def awkward_sizes() -> list[int]:
     return [500, 501, 769, *powers, *range(777, 400_000, 30_011), CNN4, 400_000]
 
 
-def test_messages_stay_near_a_bit_an_entry() -> None:
+def test_messages_stay_near_one_bit_per_entry() -> None:
     for n in awkward_sizes():
         payload = Drive().encode(torch.ones(n), layout(n), KEY)
         rotation = Rotation(n, KEY)
@@ -295,11 +295,11 @@ def test_codecs_keep_their_contract(codec: Codec) -> None:
 @pytest.mark.parametrize("codec", [Drive(), Drive("least-squares"), Eden(4)], ids=repr)
 @pytest.mark.parametrize("scale", [2.0**-100, 2.0**100])
 def test_powers_of_two_change_the_scales_alone(codec: Codec, scale: float) -> None:
-    x, parametrization = gauss(1000), layout(1000)
-    payload, scaled = codec.encode(x, parametrization, KEY), codec.encode(x * scale, parametrization, KEY)
+    x, shape = gauss(1000), layout(1000)
+    payload, scaled = codec.encode(x, shape, KEY), codec.encode(x * scale, shape, KEY)
     assert torch.equal(payload["codes"], scaled["codes"])
     assert torch.equal(payload["scales"] * scale, scaled["scales"])
-    assert torch.equal(codec.decode(payload, parametrization, KEY) * scale, codec.decode(scaled, parametrization, KEY))
+    assert torch.equal(codec.decode(payload, shape, KEY) * scale, codec.decode(scaled, shape, KEY))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -344,7 +344,7 @@ def altered(name: str, at: int, value: float) -> Payload:
         (altered("scales", 0, math.inf), "'scales' holds 1 of 2"),
         (altered("scales", 0, -1.0), "'scales' holds a negative value"),
         (altered("scales", 1, -0.0), "'scales' holds a negative value"),
-        (altered("codes", -1, 0x80), "'codes' has ones behind its 3,003 bits"),
+        (altered("codes", -1, 0x80), "'codes' has ones after its 3,003 bits"),
     ],
 )
 def test_altered_payloads_are_refused(payload: Payload, reason: str) -> None:
@@ -376,7 +376,7 @@ def test_wrong_settings_are_refused() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_gpu_gives_the_same_bytes(dtype: torch.dtype, n: int, codec: Codec) -> None:
     for scale in (1.0, 1e-40, 1e30):
-        x, parametrization = gauss(n, dtype) * scale, layout(n, dtype)
-        here, there = codec.encode(x, parametrization, KEY), codec.encode(x.cuda(), parametrization, KEY)
+        x, shape = gauss(n, dtype) * scale, layout(n, dtype)
+        here, there = codec.encode(x, shape, KEY), codec.encode(x.cuda(), shape, KEY)
         assert all(torch.equal(here[name], there[name].cpu()) for name in here)
-        assert torch.equal(codec.decode(here, parametrization, KEY), codec.decode(there, parametrization, KEY).cpu())
+        assert torch.equal(codec.decode(here, shape, KEY), codec.decode(there, shape, KEY).cpu())

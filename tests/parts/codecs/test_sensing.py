@@ -1,4 +1,4 @@
-"""One-bit compressive sensing: measurements and their adjoint, what theory says of them, and every way back."""
+"""One-bit compressive sensing: measurements and their adjoint, their theory, and every decoder."""
 
 import doctest
 import functools
@@ -35,6 +35,7 @@ from gossamer.parts.codecs.sensing import (
 )
 from gossamer.parts.codecs.sensing.interleave import Deal
 from gossamer.parts.codecs.sensing.matrix import ENTRIES, GaussianMatrix, HadamardMatrix
+from helpers.compare import cosine
 
 KEY = key(11)
 kinds = pytest.mark.parametrize("kind", KINDS)
@@ -50,10 +51,6 @@ def student(at: Key, *shape: int) -> Tensor:
     return z[0] / (z[1:].square().sum(0) / 3).sqrt()
 
 
-def cosine(a: Tensor, b: Tensor) -> float:
-    return float(a @ b / (a.norm() * b.norm()))
-
-
 def dense(phi: Matrix) -> Tensor:
     """The matrix, column by column."""
     return torch.stack([phi.measure(e) for e in torch.eye(phi.size, dtype=torch.float64)], 1)
@@ -63,7 +60,7 @@ def matrix(kind: Kind, n: int, rows: int, draws: int = 0, block: int = 4096) -> 
     return Sensing(kind, rows=rows, block=block).matrix(n, fold(KEY, draws), dtype=torch.float64)
 
 
-def heard(phi: Matrix, x: Tensor) -> Tensor:
+def measured_signs(phi: Matrix, x: Tensor) -> Tensor:
     """The signs of what is measured, as 1 and -1."""
     return torch.where(phi.signs(x), 1.0, -1.0).to(x.dtype)
 
@@ -120,7 +117,7 @@ def test_what_is_measured_stays_as_it_is(kind: Kind, n: int) -> None:
 
 @kinds
 @pytest.mark.parametrize(("n", "rows", "block"), [(1, 1, 4096), (37, 20, 8), (37, 90, 8), (100, 7, 4096), (65, 3, 8)])
-def test_rows_and_columns_tell_the_same_matrix(kind: Kind, n: int, rows: int, block: int) -> None:
+def test_rows_and_columns_give_the_same_matrix(kind: Kind, n: int, rows: int, block: int) -> None:
     """What zeros blocks are filled up with gets into neither."""
     phi = matrix(kind, n, rows, block=block)
     by_rows = torch.stack([phi.back(e) for e in torch.eye(rows, dtype=torch.float64)])
@@ -148,8 +145,8 @@ def test_hadamard_rows_are_orthogonal_and_whole_rotations_lose_nothing() -> None
     n, few, eye = 128, 50, torch.eye(128, dtype=torch.float64)
     rows = dense(matrix("hadamard", n, few))
     assert torch.allclose(rows @ rows.T, eye[:few, :few] * n / few, atol=1e-12)
-    for many in (n, 3 * n):
-        columns = dense(matrix("hadamard", n, many))
+    for size in (n, 3 * n):
+        columns = dense(matrix("hadamard", n, size))
         assert torch.allclose(columns.T @ columns, eye, atol=1e-12)
 
 
@@ -199,7 +196,7 @@ def test_a_gpu_gives_the_same_signs_and_the_same_vector(n: int) -> None:
     for ratio in (0.3, 2.5):
         here, there = (Sensing("hadamard", ratio).matrix(n, KEY, device=device) for device in ("cpu", "cuda"))
         assert torch.equal(here.measure(x), there.measure(x.cuda()).cpu())
-        y = heard(here, x)
+        y = measured_signs(here, x)
         assert torch.equal(least_squares(here, y), least_squares(there, y.cuda()).cpu())
     here, there = (Sensing("gaussian").matrix(n, KEY, device=device) for device in ("cpu", "cuda"))
     assert isinstance(here, GaussianMatrix)
@@ -248,7 +245,7 @@ def evenness(columns: Tensor) -> float:
     return float(norms.mean() / norms.square().mean().sqrt())
 
 
-def test_layers_of_unlike_scales_end_up_in_all_blocks_alike() -> None:
+def test_layers_of_different_scales_are_spread_over_all_blocks() -> None:
     n = 120_000
     x = student(fold(KEY, "layers"), n) * torch.logspace(0, -2, 12).repeat_interleave(n // 12)
     deal = Deal.make(n, 4096, KEY)
@@ -263,18 +260,18 @@ def test_what_recurs_at_the_stride_of_the_deal_is_spread_too() -> None:
     assert evenness(Deal.make(len(x), 4000, KEY).out(x)) > 0.99
 
 
-# What theory says.
+# Theory.
 
 
-def test_signs_sent_back_are_right_on_average() -> None:
+def test_the_adjoint_of_signs_is_unbiased() -> None:
     """E[Phi' sign(Phi g)] = sqrt(S) sqrt(2 / pi) g / |g|, entry by entry within four standard errors."""
     n, rows, draws = 12, 40, 600
     g = student(fold(KEY, "mean"), n).double()
     phis = [matrix("gaussian", n, rows, number) for number in range(draws)]
-    found = torch.stack([phi.back(heard(phi, g)) for phi in phis])
+    found = torch.stack([phi.back(measured_signs(phi, g)) for phi in phis])
     wanted = math.sqrt(rows) * math.sqrt(2 / math.pi) * g / g.norm()
     assert ((found.mean(0) - wanted).abs() < 4 * found.std(0) / math.sqrt(draws)).all()
-    right = torch.stack([back_projection(phi, heard(phi, g)) for phi in phis]).mean(0)
+    right = torch.stack([back_projection(phi, measured_signs(phi, g)) for phi in phis]).mean(0)
     assert torch.allclose(right, g / g.norm(), atol=0.06)
 
 
@@ -282,7 +279,7 @@ def test_signs_sent_back_are_right_on_average() -> None:
 def test_the_error_of_back_projection_is_as_predicted(n: int, rows: int) -> None:
     g = scaled(student(fold(KEY, "error"), n).double())
     phis = [matrix("gaussian", n, rows, number) for number in range(20)]
-    found = [back_projection(phi, heard(phi, g)) for phi in phis]
+    found = [back_projection(phi, measured_signs(phi, g)) for phi in phis]
     error = sum(float((x - g).square().sum()) for x in found) / len(found)
     assert error == pytest.approx(back_projection_error(n, rows), rel=0.08)
     wanted = 1 / math.sqrt(1 + back_projection_error(n, rows))
@@ -293,7 +290,7 @@ def test_the_error_of_least_squares_is_that_of_the_signs_alone() -> None:
     n, rows = 100, 800
     g = scaled(student(fold(KEY, "least"), n).double())
     phis = [matrix("gaussian", n, rows, number) for number in range(20)]
-    found = [least_squares(phi, heard(phi, g), ridge=0.0, steps=20) for phi in phis]
+    found = [least_squares(phi, measured_signs(phi, g), ridge=0.0, steps=20) for phi in phis]
     error = sum(float((x - g).square().sum()) for x in found) / len(found)
     assert error == pytest.approx((math.pi / 2 - 1) * n / (rows - n), rel=0.15)
 
@@ -314,7 +311,7 @@ def test_the_error_falls_with_every_doubling_of_measurements(kind: Kind, decode:
     found = []
     for rows in (75, 150, 300, 600, 1200, 2400):
         phis = [matrix(kind, n, rows, number) for number in range(3)]
-        found.append(sum(1 - cosine(decode(phi, heard(phi, g)), g) for phi in phis))
+        found.append(sum(1 - cosine(decode(phi, measured_signs(phi, g)), g) for phi in phis))
     assert all(after < 0.97 * before for before, after in itertools.pairwise(found))
     assert found[-1] < found[0] / 5
 
@@ -338,7 +335,7 @@ decoders = pytest.mark.parametrize("name", DECODERS)
 def test_least_squares_solves_the_normal_equations(kind: Kind, ratio: float) -> None:
     n = 90
     phi, support = matrix(kind, n, round(ratio * n)), gauss("support", n) > 0
-    y = heard(phi, gauss("g", n))
+    y = measured_signs(phi, gauss("g", n))
     for within, ridge in ((None, 0.3), (support, 0.3), (support, None)):
         part = dense(phi)[:, support] if within is not None else dense(phi)
         weight = ridge or (math.pi / 2 - 1) * part.shape[1] / phi.rows
@@ -362,7 +359,7 @@ def test_a_sparse_vector_comes_back_from_exact_measurements(kind: Kind, decode: 
 @kinds
 def test_thresholding_never_raises_the_error(kind: Kind) -> None:
     phi = matrix(kind, 300, 80)
-    y = heard(phi, gauss("rise", 300))
+    y = measured_signs(phi, gauss("rise", 300))
     wanted = y * math.sqrt(math.pi / 2 / phi.rows)
     left = [float((wanted - phi.measure(niht(phi, y, 70, steps=steps))).norm()) for steps in range(10)]
     assert all(after <= before + 1e-9 for before, after in itertools.pairwise(left))
@@ -370,10 +367,10 @@ def test_thresholding_never_raises_the_error(kind: Kind) -> None:
 
 
 @kinds
-def test_binary_thresholding_finds_a_vector_with_the_signs_that_were_heard(kind: Kind) -> None:
+def test_binary_thresholding_finds_a_vector_with_the_received_signs(kind: Kind) -> None:
     phi = matrix(kind, 500, 2000)
     x = largest(gauss("binary", 500), 15)
-    first, found = back_projection(phi, heard(phi, x), keep=15), biht(phi, heard(phi, x), 15)
+    first, found = back_projection(phi, measured_signs(phi, x), keep=15), biht(phi, measured_signs(phi, x), 15)
     assert float(found.norm()) == pytest.approx(1)
     assert cosine(found, x) > 0.998 > cosine(first, x)
     assert (phi.signs(found) == phi.signs(x)).float().mean() > 0.99 > (phi.signs(first) == phi.signs(x)).float().mean()
@@ -383,7 +380,7 @@ def test_binary_thresholding_finds_a_vector_with_the_signs_that_were_heard(kind:
 @decoders
 def test_decoders_are_homogeneous_and_return_zeros_for_zeros(kind: Kind, name: str) -> None:
     phi = matrix(kind, 200, 150)
-    y = heard(phi, gauss("same", 200))
+    y = measured_signs(phi, gauss("same", 200))
     found = DECODERS[name](phi, y)
     assert found.any()
     if name != "biht":
@@ -396,7 +393,7 @@ def test_decoders_are_homogeneous_and_return_zeros_for_zeros(kind: Kind, name: s
 @pytest.mark.parametrize("n", [0, 1, 2, 3])
 def test_decoders_take_vectors_of_any_length(kind: Kind, name: str, n: int) -> None:
     phi = Sensing(kind, 4.0).matrix(n, KEY)
-    found = DECODERS[name](phi, heard(phi, torch.ones(n)))
+    found = DECODERS[name](phi, measured_signs(phi, torch.ones(n)))
     assert found.shape == (n,)
     assert torch.isfinite(found).all()
     assert (found[:1] > 0).all()
@@ -409,13 +406,13 @@ def test_what_is_decoded_from_blocks_is_as_near_as_from_one(kind: Kind, name: st
     found = []
     for block in (1500, 375):
         phi = Sensing(kind, 1.0, block=block).matrix(1500, KEY)
-        found.append(cosine(DECODERS[name](phi, heard(phi, x)), x))
+        found.append(cosine(DECODERS[name](phi, measured_signs(phi, x)), x))
     assert found[1] == pytest.approx(found[0], abs=0.05)
 
 
 def test_top_k_keeps_the_largest_and_a_support_excludes_the_rest() -> None:
     phi = matrix("gaussian", 100, 50)
-    y, support = heard(phi, gauss("k", 100)), torch.arange(100) < 30
+    y, support = measured_signs(phi, gauss("k", 100)), torch.arange(100) < 30
     whole = back_projection(phi, y)
     few = back_projection(phi, y, support=support, keep=7)
     assert torch.equal(back_projection(phi, y, support=support), torch.where(support, whole, 0))
@@ -435,20 +432,20 @@ def test_a_large_entry_does_not_drown_the_others(kind: Kind) -> None:
     """It decides all signs of a single transform of (5, 3, 1, 0, ...), from which (5, 0, 0, ...) would come back."""
     x = torch.zeros(64, dtype=torch.float64)
     x[torch.tensor([3, 20, 60])] = torch.tensor([5.0, 3.0, 1.0], dtype=torch.float64)
-    found = [least_squares(phi := matrix(kind, 64, 512, number), heard(phi, x)) for number in range(8)]
+    found = [least_squares(phi := matrix(kind, 64, 512, number), measured_signs(phi, x)) for number in range(8)]
     assert sum(cosine(each, x) for each in found) / 8 > 0.93
     assert float(sum(each[20] / each[3] for each in found) / 8) == pytest.approx(0.6, abs=0.08)
 
 
 @kinds
-def test_signs_weighed_by_norms_tell_the_mean_of_the_vectors(kind: Kind) -> None:
+def test_signs_weighted_by_norms_give_the_mean_of_the_vectors(kind: Kind) -> None:
     """Of two devices one has a gradient ten times as long: unweighed, the mean of directions comes back."""
     phi = matrix(kind, 200, 4000)
     a, b = 10 * scaled(gauss("a", 200)), scaled(gauss("b", 200))
-    weighed = least_squares(phi, (10 * heard(phi, a) + heard(phi, b)) / 2)
+    weighed = least_squares(phi, (10 * measured_signs(phi, a) + measured_signs(phi, b)) / 2)
     assert float((weighed - (a + b) / 2).norm() / ((a + b) / 2).norm()) < 0.25
     assert cosine(weighed, a + b) > 0.98
-    alike = least_squares(phi, (heard(phi, a) + heard(phi, b)) / 2)
+    alike = least_squares(phi, (measured_signs(phi, a) + measured_signs(phi, b)) / 2)
     assert cosine(alike, a / 10 + b) > 0.98 > 0.9 > cosine(alike, a + b)
 
 
@@ -456,7 +453,7 @@ def test_signs_weighed_by_norms_tell_the_mean_of_the_vectors(kind: Kind) -> None
 
 N, DEVICES, OWN = 2000, 10, 0.7
 # Thresholding came to what "sparse" has here. It does again, but for one row, if it keeps no more entries than a tenth
-# of the measurements ("few"). With 500 of them and 600 entries it comes to 0.6 at most, whatever it keeps.
+# of the measurements ("few"). With 500 of them and 600 entries it is 0.6 at most, whatever it keeps.
 TABLE = {
     (200, 100, "shared"): {"plain": 0.28, "top-k": 0.40, "known": 0.78, "sparse": 0.48, "few": 0.48, "least": 0.86},
     (500, 100, "shared"): {"plain": 0.42, "top-k": 0.62, "known": 0.89, "sparse": 0.82, "few": 0.82, "least": 0.95},
@@ -470,7 +467,7 @@ MANY, FEW = 24, 8
 
 
 def gradients(k: int, masks: str, number: int) -> tuple[Tensor, Tensor]:
-    """A gradient for each device, of a common part and one of its own, and where it is not zero."""
+    """A gradient for each device, the sum of a common and a personal part, and its support."""
     at = fold(KEY, "gradients", number)
     held = torch.zeros(DEVICES, N, dtype=torch.bool)
     for device in range(DEVICES):
@@ -488,7 +485,7 @@ def cosines(phi: Matrix, k: int, masks: str, number: int) -> dict[str, float]:
     """By each decoder of the mean of signs."""
     each, held = gradients(k, masks, number)
     support, wanted = held.any(0), each.mean(0)
-    y, size = torch.stack([heard(phi, g) for g in each]).mean(0), int(support.sum())
+    y, size = torch.stack([measured_signs(phi, g) for g in each]).mean(0), int(support.sum())
     back = back_projection(phi, y)
     found = {"plain": back, "top-k": largest(back, size), "known": back * support}
     if number < FEW:
@@ -525,7 +522,7 @@ def test_own_masks_are_decoded_one_by_one(kind: Kind, matrices: dict[tuple[Kind,
     phi, found = matrices[kind, 500], []
     for number in range(2):
         each, held = gradients(100, "own", number)
-        wanted, codes = each.mean(0), [heard(phi, g) for g in each]
+        wanted, codes = each.mean(0), [measured_signs(phi, g) for g in each]
         known = [least_squares(phi, y, support=mask) for y, mask in zip(codes, held, strict=True)]
         sparse = [amp(phi, y, 100) for y in codes]
         joint = least_squares(phi, torch.stack(codes).mean(0), support=held.any(0))
@@ -545,8 +542,8 @@ def test_shared_masks_are_best_taken_out_before_measuring(kind: Kind) -> None:
         each, held = gradients(600, "shared", number)
         kept, wanted = held[0], each.mean(0)
         whole, small = (Sensing(kind, rows=1000).matrix(n, fold(KEY, number)) for n in (N, 600))
-        over = least_squares(whole, torch.stack([heard(whole, g) for g in each]).mean(0), support=kept)
-        within = least_squares(small, torch.stack([heard(small, g[kept]) for g in each]).mean(0))
+        over = least_squares(whole, torch.stack([measured_signs(whole, g) for g in each]).mean(0), support=kept)
+        within = least_squares(small, torch.stack([measured_signs(small, g[kept]) for g in each]).mean(0))
         found.append((cosine(within, wanted[kept]), cosine(over, wanted)))
     first, second = (sum(column) / len(column) for column in zip(*found, strict=True))
     assert first > max(second - 0.01, 0.87)
@@ -581,7 +578,7 @@ def test_retained_signs_have_four_levels() -> None:
 
 @kinds
 def test_retained_signs_add_what_was_lost(kind: Kind) -> None:
-    """With the same matrix, new signs and half of the old ones tell of one direction and of half of the other."""
+    """With the same matrix, new signs and half of the old ones give one direction and half of the other."""
     phi = matrix(kind, 100, 3000)
     new, old = scaled(gauss("new", 100)), scaled(gauss("old", 100))
     y = unpack_signs(pack_signs(phi.signs(new), phi.signs(old)), phi.rows, 0.5).double()
@@ -597,7 +594,7 @@ def test_signs_of_another_size_are_refused() -> None:
     with pytest.raises(PayloadError, match="9 bits of signs take 2 bytes, got"):
         add_signs(torch.zeros(9), packed.int(), 1.0)
     packed[-1] |= 0x80
-    with pytest.raises(PayloadError, match="ones behind their 9 bits"):
+    with pytest.raises(PayloadError, match="ones after their 9 bits"):
         add_signs(torch.zeros(9), packed, 1.0)
 
 

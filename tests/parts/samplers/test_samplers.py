@@ -1,4 +1,4 @@
-"""Who takes part: each sampler draws by its law, in the simulator and among connected nodes."""
+"""Samplers draw cohorts by their law, in the simulator and among connected nodes."""
 
 from collections import Counter
 from pathlib import Path
@@ -81,7 +81,7 @@ def test_power_of_choice_takes_the_clients_with_the_largest_losses() -> None:
         before = dict(run.server["params"])
 
 
-def test_a_round_in_which_no_candidate_is_heard_changes_nothing() -> None:
+def test_a_round_without_a_reply_of_a_candidate_changes_nothing() -> None:
     method = fedavg(steps=2).with_parts(sampler=PowerOfChoice(3))
     run = Simulation(method, tiny_task(), Options(rounds=2, per_round=2, channel=Lossy(1.0)))
     before = dict(run.server["params"])
@@ -90,7 +90,7 @@ def test_a_round_in_which_no_candidate_is_heard_changes_nothing() -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in run.server["params"].items())
 
 
-def test_clients_drawn_by_size_count_alike() -> None:
+def test_clients_drawn_by_size_have_equal_weights() -> None:
     task = tiny_task()
     by_size = simulate(fedavg(steps=2, weights="samples").with_parts(sampler=BySize()), task, rounds=2, per_round=3)
     assert by_size.about["method"]["sampler"] == "BySize(), weights=uniform"

@@ -1,6 +1,7 @@
 """The mean over the cohort and over the holders, against an entry-by-entry version."""
 
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 import torch
@@ -34,7 +35,7 @@ def run(server: Mean, params: Params, found: list[Arrival]) -> Params:
 
 
 @given(seed=st.integers(0, 1000), clients=st.integers(1, 5), over=st.sampled_from(["cohort", "holders"]))
-def test_entry_by_entry(seed: int, clients: int, over: str) -> None:
+def test_entry_by_entry(seed: int, clients: int, over: Literal["cohort", "holders"]) -> None:
     params = {"w": torch.arange(12.0).view(4, 3), "b": torch.tensor([1.0, 2.0])}
     found = arrivals(seed, clients, full=False)
     moved = run(Mean(over=over), params, found)["w"]
@@ -54,7 +55,7 @@ def test_both_agree_when_everybody_holds_everything(seed: int, clients: int) -> 
     torch.testing.assert_close(a, b)
 
 
-def test_an_entry_that_nobody_holds_keeps_its_value_to_the_bit() -> None:
+def test_an_entry_without_holders_keeps_its_value_to_the_bit() -> None:
     params = {"w": torch.tensor([0.1, 0.2])}
     part = Part(keep={"w": torch.tensor([1.0, 0.0])})
     for over in ("cohort", "holders"):

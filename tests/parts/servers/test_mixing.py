@@ -1,4 +1,4 @@
-"""Mixing weights, distances between gradients, sparse weights of thousands of clients, and who hosts whose model."""
+"""Mixing weights, distances between gradients, sparse weights of thousands of clients, and the rotation schedule."""
 
 import doctest
 import gc
@@ -171,7 +171,7 @@ def test_names_of_clients_do_not_matter(others: list[tuple[float, int]], lam: fl
     assert torch.allclose(moved, waterfill(z, samples, lam)[:, order], atol=1e-14, rtol=1e-12)
 
 
-def test_rows_do_not_know_of_each_other() -> None:
+def test_rows_are_independent() -> None:
     z, samples = normal("rows", 30, 12).square(), torch.arange(1, 13)
     together = waterfill(z, samples, 3.0)
     assert torch.equal(together, torch.cat([waterfill(z[i : i + 1], samples, 3.0) for i in range(30)]))
@@ -222,7 +222,7 @@ def test_a_larger_model_is_farther_away() -> None:
     assert complexity(torch.tensor([3]), torch.tensor([0])).tolist() == [math.inf]
 
 
-# Lambda by itself.
+# The default of lambda.
 
 
 class Problem(NamedTuple):
@@ -288,7 +288,7 @@ def test_when_the_usual_lambda_keeps_strangers_out(group: int) -> None:
 # Distances.
 
 
-def gallery(
+def gradient_table(
     vectors: Tensor, held: Tensor | None = None, order: Sequence[int] | None = None, **fields: Any
 ) -> GradientTable:
     made = GradientTable(**fields)
@@ -316,7 +316,7 @@ def test_distances_are_those_of_the_definition(
     expected[(common.sum(-1) == 0) & ~torch.eye(clients, dtype=torch.bool)] = math.inf
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(pairs, "ENTRIES", entries)
-        who, found = gallery(x, held).distances()
+        who, found = gradient_table(x, held).distances()
     assert who == list(range(clients))
     assert torch.allclose(found, expected, rtol=1e-10, atol=0)
     assert torch.equal(found, found.T)
@@ -325,7 +325,7 @@ def test_distances_are_those_of_the_definition(
 
 
 @pytest.mark.parametrize("entries", [100, pairs.ENTRIES])
-def test_close_vectors_far_from_zero_are_told_apart(entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_close_vectors_far_from_zero_have_a_distance(entries: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pairs, "ENTRIES", entries)
     x = 1e6 + 1e3 * torch.tensor([0, 0, 0, 1, 1]).double()[:, None] + 1e-4 * normal("close", 5, 300)
     x[1] = x[0]
@@ -333,7 +333,7 @@ def test_close_vectors_far_from_zero_are_told_apart(entries: int, monkeypatch: p
     expected = torch.from_numpy(((exact[:, None] - exact) ** 2).sum(-1).astype(np.float64))
     naive = x.square().sum(1)[:, None] + x.square().sum(1) - 2 * x @ x.T
     assert not torch.allclose(naive, expected, rtol=0.1), "which products alone would not do"
-    assert torch.allclose(gallery(x).distances()[1], expected, rtol=1e-12, atol=0)
+    assert torch.allclose(gradient_table(x).distances()[1], expected, rtol=1e-12, atol=0)
     found = nearest(range(5), x, torch.full((5,), 10), 1e-4, 5)
     assert torch.allclose(dense(*found, 5), waterfill(expected, torch.full((5,), 10), 1e-4), atol=1e-9)
 
@@ -348,22 +348,26 @@ def test_what_all_have_in_common_costs_nothing() -> None:
 def test_squares_too_large_for_a_float_are_not_nan() -> None:
     x = torch.tensor([[1e200, 0], [1e200, 1], [-1e200, 0]], dtype=torch.float64)
     for held in (None, torch.ones(3, 2)):
-        assert gallery(x, held).distances()[1].tolist() == [[0, 1, math.inf], [1, 0, math.inf], [math.inf] * 2 + [0]]
+        assert gradient_table(x, held).distances()[1].tolist() == [
+            [0, 1, math.inf],
+            [1, 0, math.inf],
+            [math.inf] * 2 + [0],
+        ]
 
 
-def test_it_does_not_matter_where_vectors_are_or_who_came_first(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_distances_do_not_depend_on_storage_or_order_of_arrival(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pairs, "ENTRIES", 100)
     x, held = normal("where", 9, 50).float(), (normal("held", 9, 50) > 0).int()
     order = [4, 0, 8, 2, 1, 3, 7, 6, 5]
     for mask in (None, held):
-        expected = gallery(x, mask).distances()[1]
+        expected = gradient_table(x, mask).distances()[1]
         for limit in (0, 200, 700, 10**6):
-            assert torch.equal(gallery(x, mask, order, limit=limit).distances()[1], expected)
-    assert torch.equal(gallery(x, order=order, limit=300).vectors()[1], x.double())
+            assert torch.equal(gradient_table(x, mask, order, limit=limit).distances()[1], expected)
+    assert torch.equal(gradient_table(x, order=order, limit=300).vectors()[1], x.double())
 
 
-def test_memory_is_bounded_and_the_file_goes_with_the_gallery() -> None:
-    kept = gallery(normal("file", 6, 10).float(), limit=95)  # a vector has 40 bytes
+def test_memory_is_bounded_and_the_file_is_removed_with_the_table() -> None:
+    kept = gradient_table(normal("file", 6, 10).float(), limit=95)  # a vector has 40 bytes
     rows = kept._rows
     assert rows is not None
     assert (len(rows._near), rows._far) == (2, 4)
@@ -375,7 +379,7 @@ def test_memory_is_bounded_and_the_file_goes_with_the_gallery() -> None:
     assert not file.parent.exists()
 
 
-def test_a_gallery_keeps_what_it_was_given() -> None:
+def test_a_table_keeps_its_vectors() -> None:
     vector, kept = torch.zeros(3), GradientTable()
     kept.add(0, vector)
     kept.add(1, torch.ones(3))
@@ -397,17 +401,17 @@ def test_unequal_parts_are_compared_where_both_hold_something() -> None:
 
 @pytest.mark.parametrize("kind", ["whole", "held", "sketched"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_what_a_gallery_kept_another_takes_up(kind: str, dtype: torch.dtype) -> None:
+def test_a_table_continues_from_saved_vectors(kind: str, dtype: torch.dtype) -> None:
     """Three clients in one round and two in the next: the distances of five in one, to the bit."""
     vectors = torch.from_numpy(generator(key(8)).normal(size=(5, 30))).to(dtype)
     parts = torch.ones(5, 30)
     parts[1::2, 15:] = 0
     fields: dict[str, Any] = {"sketch": Sketch(7, key(2))} if kind == "sketched" else {}
 
-    def filled(gallery: GradientTable, clients: Sequence[int]) -> GradientTable:
+    def filled(store: GradientTable, clients: Sequence[int]) -> GradientTable:
         for client in clients:
-            gallery.add(client, vectors[client], parts[client] if kind == "held" else None)
-        return gallery
+            store.add(client, vectors[client], parts[client] if kind == "held" else None)
+        return store
 
     before, after = filled(GradientTable(**fields), [4, 0, 3]), GradientTable(**fields)
     after.recall(*before.kept())
@@ -420,19 +424,19 @@ def test_what_a_gallery_kept_another_takes_up(kind: str, dtype: torch.dtype) -> 
         after.add(3, vectors[3])
 
 
-def test_an_empty_gallery_has_no_distances() -> None:
+def test_an_empty_table_has_no_distances() -> None:
     who, found = GradientTable().distances()
     assert (who, found.shape) == ([], (0, 0))
 
 
 def test_wrong_vectors_are_refused() -> None:
-    kept = gallery(torch.ones(1, 3))
+    kept = gradient_table(torch.ones(1, 3))
     for vector, held, message in (
         (torch.ones(2), None, "2 entries"),
         (torch.ones(3).double(), None, "float64"),
         (torch.ones(3, 1), None, "flat"),
         (torch.ones(3).int(), None, "floating-point"),
-        (torch.ones(3), torch.ones(2), "one entry of held"),
+        (torch.ones(3), torch.ones(2), "held must have the shape"),
         (torch.ones(3), torch.tensor([0, 1, 2]), "0 or 1"),
     ):
         with pytest.raises(ConfigError, match=message):
@@ -455,7 +459,7 @@ def test_wrong_vectors_are_refused() -> None:
 def test_sketches_keep_squared_distances_on_average(spread: str) -> None:
     size, keys, x = 20, 800, torch.zeros(400, dtype=torch.float64)
     count = {"even": 400, "one layer": 12, "one entry": 1}[spread]
-    x[:count] = normal("layer", count).abs()  # without random signs, what shares a place would add up
+    x[:count] = normal("layer", count).abs()  # without random signs, entries with one index would add up
     y = normal("common", 400)
     square = x.square().sum().item()
     variance = 2 / size * max(0, square**2 - x.pow(4).sum().item())
@@ -467,9 +471,9 @@ def test_sketches_keep_squared_distances_on_average(spread: str) -> None:
     assert drawn[0].error == math.sqrt(2 / size)
 
 
-def test_a_gallery_of_sketches_holds_few_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_of_sketches_holds_few_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
     x, reduced = normal("long", 4, 5000).float(), Sketch(64, key(2))
-    kept = gallery(x, sketch=reduced)
+    kept = gradient_table(x, sketch=reduced)
     vectors = kept.vectors()[1]
     assert vectors.shape == (4, 64)
     assert torch.allclose(kept.distances()[1], apart(vectors))
@@ -480,7 +484,7 @@ def test_a_gallery_of_sketches_holds_few_numbers(monkeypatch: pytest.MonkeyPatch
 
 def test_short_vectors_stay_as_they_are() -> None:
     x = normal("short", 3, 64)
-    assert torch.equal(gallery(x, sketch=Sketch(64, key(1))).vectors()[1], x)
+    assert torch.equal(gradient_table(x, sketch=Sketch(64, key(1))).vectors()[1], x)
 
 
 def test_groups_are_found_through_sketches() -> None:
@@ -500,7 +504,7 @@ def test_groups_are_found_through_sketches() -> None:
 
 
 class Largest(TorchFunctionMode):
-    """Notes how many entries the largest tensor has that any operation returns."""
+    """Notes the size of the largest tensor that any operation returns."""
 
     entries = 0
 
@@ -549,7 +553,7 @@ def test_two_thousand_clients_never_meet_in_one_matrix() -> None:
     assert torch.allclose(again[1], values, atol=1e-12)
 
 
-def test_a_client_is_always_among_its_own() -> None:
+def test_a_client_is_always_among_its_neighbours() -> None:
     vectors, samples = torch.zeros(6, 2), torch.tensor([1, 9, 9, 9, 9, 0])
     indices, values = nearest([5, 0], vectors, samples, 1.0, keep=2)
     assert indices.tolist() == [[5, 1], [0, 1]]
@@ -565,7 +569,7 @@ def test_wrong_rows_are_refused() -> None:
             nearest(rows, given_vectors, samples, 1.0, keep)
 
 
-# Who hosts whose model.
+# The rotation schedule.
 
 
 def slow_visits(met: Tensor, order: Sequence[int], present: Sequence[int]) -> dict[int, int]:
@@ -601,7 +605,7 @@ def test_with_all_present_rounds_are_a_latin_square(clients: int) -> None:
 
 @given(st.integers(1, 8).flatmap(lambda n: st.tuples(st.permutations(range(n)), st.integers(0, 10**6))))
 @settings(max_examples=FEW)
-def test_whoever_was_absent_meets_later_what_it_missed(drawn: tuple[list[int], int]) -> None:
+def test_an_absent_client_meets_the_missed_models_later(drawn: tuple[list[int], int]) -> None:
     order, seed = drawn
     clients, rounds = len(order), 0
     met = torch.zeros(clients, clients, dtype=torch.bool)
@@ -623,14 +627,14 @@ def test_any_state_of_an_epoch_follows_the_rule(clients: int, share: float, seed
     met = torch.from_numpy(draw.random((clients, clients)) < share)
     order = permutation(fold(key(seed), "order"), clients)
     before = met.clone()
-    assert visits(met, torch.from_numpy(order), range(clients)) == slow_visits(met, order, range(clients))
+    assert visits(met, torch.from_numpy(order), range(clients)) == slow_visits(met, order.tolist(), range(clients))
     assert torch.equal(met, before), "the state is only read"
 
 
 def test_two_thousand_hosts_in_and_out_of_step() -> None:
     clients, order = 2000, permutation(key(1), 2000)
-    place = torch.from_numpy(np.argsort(order))
-    met = (place - torch.arange(clients)[:, None]) % clients < 1234
+    rank = torch.from_numpy(np.argsort(order))
+    met = (rank - torch.arange(clients)[:, None]) % clients < 1234
     expected = {int(order[(i + 1234) % clients]): i for i in range(clients)}
     assert visits(met, order, range(clients)) == expected
     met = torch.from_numpy(generator(key(2)).random((clients, clients)) < 0.5)
@@ -639,16 +643,16 @@ def test_two_thousand_hosts_in_and_out_of_step() -> None:
 
 def test_wrong_rounds_are_refused() -> None:
     met = torch.zeros(3, 3, dtype=torch.bool)
-    for wrong in (
-        lambda: visits(met.int(), [0, 1, 2], [0]),
-        lambda: visits(met[:2], [0, 1, 2], [0]),
-        lambda: visits(met, [0, 1, 1], [0]),
-        lambda: visits(met, [0, 1], [0]),
-        lambda: visits(met, [0, 1, 2], [3]),
-        lambda: visits(met, [0, 1, 2], [1, 1]),
+    for state, order, cohort in (
+        (met.int(), [0, 1, 2], [0]),
+        (met[:2], [0, 1, 2], [0]),
+        (met, [0, 1, 1], [0]),
+        (met, [0, 1], [0]),
+        (met, [0, 1, 2], [3]),
+        (met, [0, 1, 2], [1, 1]),
     ):
         with pytest.raises(ConfigError, match="visits"):
-            wrong()
+            visits(state, order, cohort)
 
 
 @pytest.mark.parametrize("name", ["distances", "schedule", "weights"])

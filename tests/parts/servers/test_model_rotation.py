@@ -1,4 +1,4 @@
-"""PERM: models that go round, and who learns from whom."""
+"""PERM: rotation of personalized models, and mixing weights between clients."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from gossamer import METHODS, ConfigError, Full, Lossy, Method, PayloadError, Task, WidthSlice, compose, simulate
-from gossamer.core.bound import own_key
 from gossamer.core.exchange import GLOBAL, Arrival, Assignment
+from gossamer.core.jobs import own_key
 from gossamer.core.random import fold, key, permutation, uniform
 from gossamer.core.types import Clock, Params, Part
 from gossamer.core.wire import Body, address, unpack
@@ -30,6 +30,8 @@ from gossamer.parts.servers.mixing import even, square
 from gossamer.parts.servers.model_rotation import BoundModelRotation
 from gossamer.parts.solvers import SGD, GradientProbe
 from gossamer.testing import check_method, check_solver, check_value, tiny_task
+from helpers.narrow import present
+from helpers.runs import personal_model
 
 N = 5
 PLAIN: dict[str, Any] = {"warmup": 0, "bound": None, "steps": 2, "batch": 8}
@@ -48,11 +50,6 @@ def ran(method: Method, on: Task, rounds: int, **options: Any) -> Simulation:
 
 def weights(run: Simulation) -> Tensor:
     return square(run.server.get("mixing", {}), run.task.clients)
-
-
-def own_model(run: Simulation, client: int) -> Params:
-    """A client's own model, as the server has it."""
-    return run.method.training.server.download(run.server, run.method.home(client)).models[0]
 
 
 def close(a: Params, b: Params, within: float = 1e-10) -> bool:
@@ -80,16 +77,16 @@ def test_the_global_model_descends_the_mean_gradient(executor: str) -> None:
             (on.loss(module(on.data.train.x[rows]), on.data.train.y[rows]) / N).backward()
         with torch.no_grad():
             for parameter in module.parameters():
-                parameter -= 0.3 * parameter.grad
+                parameter.sub_(0.3 * present(parameter.grad))
     assert close(run.model(), {name: p.detach() for name, p in module.named_parameters()})
 
 
 def test_the_noise_of_a_gradient_is_its_variance() -> None:
-    """Batches of 8 from many samples: what is told is, on average, how far such gradients are from the mean one."""
+    """Batches of 8 from many samples: the reported noise is the mean distance of their gradients from the mean."""
     on = tiny_task(1, torch.float64)
     samples = on.split.train(0)
     run = Simulation(compose(Full(), GradientProbe(8), server=GradientSimilarity()), on, Options(rounds=1))
-    client, exchange, told, found = Client(run.method, run.objective), run.method.training, [], []
+    client, exchange, reported, found = Client(run.method, run.objective), run.method.training, [], []
     for number in range(400):
         clock, at = Clock(number, 1, 0), fold(run.key, number)
         common = exchange.make_common(run.server, clock, at)
@@ -97,12 +94,12 @@ def test_the_noise_of_a_gradient_is_its_variance() -> None:
         client_task = ClientTask(clock, at, data, {}, samples)
         job = client.read_download(client_task)
         trained = client.train(client_task, job)
-        told.append(float(unpack(client.make_upload(job, trained).sent.data).payload["@noise"]))
+        reported.append(float(unpack(client.make_upload(job, trained).sent.data).payload["@noise"]))
         found.append(torch.cat([change.flatten() for change in trained.change.values()]))
     gradients = torch.stack(found)
     finite = 1 - 8 / len(samples)  # batches are drawn without putting back; halves of a batch are not
     variance = float((gradients - gradients.mean(0)).square().sum(1).mean()) / finite
-    assert sum(told) / len(told) == pytest.approx(variance, rel=0.1)
+    assert sum(reported) / len(reported) == pytest.approx(variance, rel=0.1)
 
 
 def test_without_noise_less_is_computed_and_the_gradient_is_the_same() -> None:
@@ -126,7 +123,7 @@ def test_statistics_of_norms_are_averaged_and_not_compared() -> None:
     assert after["params"]["w"].tolist() == [0.5 * 2.5, 0.5 * 2]
 
 
-# Models that go round.
+# Rotation.
 
 
 def replayed(run: Simulation, mixed: Tensor, rounds: int) -> list[Params]:
@@ -138,7 +135,7 @@ def replayed(run: Simulation, mixed: Tensor, rounds: int) -> list[Params]:
         order = permutation(fold(run.key, "shuffle", number // count), count)
         for model in range(count):
             host = int(order[(model + number) % count])
-            clock, at = run.at(Stage(run.method.training, number, {}), host)
+            clock, at = run.clock_and_key(Stage(run.method.training, number, {}), host)
             mine = on.split.train(host)
             for batch in solver.plan(len(mine), fold(own_key(at, clock), "batches")):
                 rows = torch.from_numpy(mine[batch])
@@ -152,7 +149,7 @@ def replayed(run: Simulation, mixed: Tensor, rounds: int) -> list[Params]:
 @pytest.mark.parametrize(
     ("lam", "executor"), [(0.0, "one-by-one"), (1e12, "stacked"), (3.0, "one-by-one"), (3.0, "compiled")]
 )
-def test_models_go_round_as_a_plain_loop_takes_them(lam: float, executor: str) -> None:
+def test_models_rotate_as_in_a_plain_loop(lam: float, executor: str) -> None:
     """Two epochs. With lambda 0 all weight is on oneself: a model trains, with N times the rate, when it is at home."""
     method = perm_two_stage(lambda_=lam, **PLAIN)
     run = ran(method, task(), 2 * N, executor=executor)
@@ -164,12 +161,12 @@ def test_models_go_round_as_a_plain_loop_takes_them(lam: float, executor: str) -
         sizes = torch.tensor([len(run.task.split.train(c)) for c in range(N)])
         assert torch.allclose(mixed, (sizes / sizes.sum()).double().expand(N, N), atol=1e-6)
     for client, model in enumerate(replayed(run, mixed, 2 * N)):
-        assert close(own_model(run, client), model)
+        assert close(personal_model(run, client), model)
     assert int(run.server["epoch"]) == 2
 
 
 def dealt(x: Tensor, y: Tensor, test: tuple[Tensor, Tensor], clients: int) -> Task:
-    """As many samples to each client as to any other, in order; a linear network."""
+    """Equally many samples per client, in order; a linear network."""
     made = Task.of(lambda: nn.Linear(x.shape[1], 3).double(), (x, y), test, clients=clients)
     starts = np.arange(clients + 1) * (len(x) // clients)
     return replace(made, split=replace(made.split, train_index=np.arange(len(x)), train_start=starts))
@@ -181,10 +178,10 @@ def test_with_even_weights_on_identical_clients_it_is_shuffled_sgd() -> None:
     run = ran(perm_two_stage(lambda_=1e9, **PLAIN), dealt(x.repeat(N, 1), y.repeat(N), (x, y), N), N)
     assert torch.allclose(weights(run), even(N), atol=1e-9)
     for client, model in enumerate(replayed(run, even(N), N)):
-        assert close(own_model(run, client), model)
+        assert close(personal_model(run, client), model)
 
 
-def test_in_an_epoch_every_pair_meets_once_whoever_is_absent() -> None:
+def test_in_an_epoch_every_pair_meets_once_also_with_absent_clients() -> None:
     """Half of the clients take part, and a fifth of the messages are lost: nobody is met twice, and nobody is left."""
     run = Simulation(perm(lambda_=1e6, **PLAIN), task(), Options(rounds=200, per_round=3, channel=Lossy(0.2)))
     met, epochs, lost = torch.zeros(N, N, dtype=torch.int64), 0, 0
@@ -209,7 +206,7 @@ def test_a_lost_model_stays_as_it_was() -> None:
     assert not bool(run.server["met"].any())
     assert run.models.known() == []
     assert all(len(record["lost"]) == 2 * N for record in run.metrics), "the gradient, and then the model"
-    assert close(own_model(run, 0), run.like)
+    assert close(personal_model(run, 0), run.like)
 
 
 def test_in_the_warm_up_each_model_is_the_global_one() -> None:
@@ -223,19 +220,18 @@ def test_two_stages_begin_as_federated_averaging() -> None:
     on = task()
     two = ran(perm_two_stage(global_lr=0.2, warmup=3, steps=4, batch=8), on, 3)
     one = ran(fedavg(lr=0.2, steps=4, batch=8, weights="uniform"), on, 3)
-    # An exchange that comes before the last one has keys of its own, so batches differ; by all samples they do not.
+    # An exchange before the last one has its own keys, so batches differ; full batches do not.
     assert two.metrics[-1]["bytes_up"] == one.metrics[-1]["bytes_up"]
-    whole = [{"steps": 2, "batch": None}] * 2
-    two = ran(perm_two_stage(global_lr=0.2, warmup=3, **whole[0]), on, 4)
-    one = ran(fedavg(lr=0.2, weights="uniform", **whole[1]), on, 3)
+    two = ran(perm_two_stage(global_lr=0.2, warmup=3, steps=2, batch=None), on, 4)
+    one = ran(fedavg(lr=0.2, weights="uniform", steps=2, batch=None), on, 3)
     assert close(two.model(), one.model()), "and then the global model stays"
     assert [
         ("mixing" in record.get("figures", {}), "visits" in record.get("figures", {})) for record in two.metrics
     ] == [(False, False)] * 3 + [(True, True)]
 
 
-def test_steps_are_bounded_and_what_was_capped_is_told() -> None:
-    run = Simulation(perm_two_stage(0.1, lambda_=0, bound=0.2, warmup=0, steps=1), task(), Options(rounds=N))
+def test_steps_are_bounded_and_capped_ones_are_reported() -> None:
+    run = Simulation(perm_two_stage(lr=0.1, lambda_=0, bound=0.2, warmup=0, steps=1), task(), Options(rounds=N))
     server = run.method.training.server
     assert isinstance(server, BoundModelRotation)
     scales = []
@@ -246,18 +242,18 @@ def test_steps_are_bounded_and_what_was_capped_is_told() -> None:
         scales += [to.loss_scale for to in assigned.values()]
     assert set(scales) == {0.0, 2.0}, "0.1 times 5 times 1 is above 0.2"
     assert sum(record["figures"]["visits"]["capped"] for record in run.metrics) == N
-    free = simulate(perm_two_stage(0.1, lambda_=0, bound=None, warmup=0, steps=1), task(), rounds=N)
+    free = simulate(perm_two_stage(lr=0.1, lambda_=0, bound=None, warmup=0, steps=1), task(), rounds=N)
     assert sum(record["figures"]["visits"]["capped"] for record in free.metrics) == 0
 
 
-def test_after_an_epoch_models_lie_in_the_ball() -> None:
+def test_after_an_epoch_models_are_in_the_ball() -> None:
     run = ran(perm(lr=0.3, lambda_=1e6, radius=0.5, **PLAIN), task(), N)
     for client in range(N):
-        squares = sum(float(tensor.square().sum()) for tensor in own_model(run, client).values())
+        squares = sum(float(tensor.square().sum()) for tensor in personal_model(run, client).values())
         assert squares**0.5 <= 0.5 + 1e-12
 
 
-# Who learns from whom.
+# Mixing weights.
 
 
 def populations(clients: int = 8, apart: bool = True) -> Task:
@@ -274,7 +270,7 @@ def populations(clients: int = 8, apart: bool = True) -> Task:
 
 
 @pytest.mark.parametrize("method", [perm(warmup=30, global_lr=0.5), perm_two_stage(warmup=10, steps=5, global_lr=0.5)])
-def test_weight_falls_on_ones_own_half_and_spreads_where_all_are_alike(method: Method) -> None:
+def test_weights_concentrate_on_the_own_half_and_spread_among_equals(method: Method) -> None:
     """With the lambda that follows from the noise of gradients."""
     halves, whole = (weights(ran(method, populations(apart=apart), 11)) for apart in (True, False))
     strangers = halves[:4, 4:].sum() + halves[4:, :4].sum()
@@ -292,14 +288,14 @@ def test_weights_are_learned_each_round_or_each_epoch() -> None:
 
 
 def test_steps_towards_the_weights_are_those_of_the_paper() -> None:
-    """One step is exact where all clients have as many samples; else many of them come to the same."""
+    """One step is exact where all clients have equally many samples; else many steps converge to the same."""
     one, exact = (ran(perm(solve=solve, lambda_=0.3, warmup=9), populations(), 2) for solve in (1, "exact"))
     assert torch.allclose(weights(one), weights(exact), atol=1e-12)
-    many, exact = (ran(perm(solve=solve, lambda_=0.3, warmup=9), task(), 1) for solve in (400, "exact"))
-    assert torch.allclose(weights(many), weights(exact), atol=1e-6)
+    iterated, exact = (ran(perm(solve=solve, lambda_=0.3, warmup=9), task(), 1) for solve in (400, "exact"))
+    assert torch.allclose(weights(iterated), weights(exact), atol=1e-6)
 
 
-def test_those_who_never_met_do_not_learn_from_each_other() -> None:
+def test_clients_that_never_met_have_no_weight_for_each_other() -> None:
     run = Simulation(perm(lambda_=1e6, warmup=99), task(), Options(rounds=99, per_round=2))
     together = torch.eye(N, dtype=torch.bool)
     for number in range(3):
@@ -308,7 +304,7 @@ def test_those_who_never_met_do_not_learn_from_each_other() -> None:
     seen = run.server["compared"]["samples"] > 0
     assert bool((weights(run)[seen] > 0).equal(together[seen] & seen))
     assert torch.allclose(weights(run)[~seen], torch.full((), 1 / N).double()), (
-        "who was never heard of counts all alike"
+        "a client without a comparison has equal weights"
     )
 
 
@@ -321,32 +317,32 @@ LATE: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("late", LATE)
 @pytest.mark.parametrize("more", [{}, {"sketch": 20}, {"keep": N}, {"capacities": (1.0, 0.5)}], ids=str)
-def test_two_stages_compare_everybody_once_whoever_is_late(late: str, more: dict[str, Any]) -> None:
-    """At a model that stays, so that it comes to the same as if all had been there in the first comparison."""
+def test_two_stages_compare_every_client_once_also_when_some_are_late(late: str, more: dict[str, Any]) -> None:
+    """At a model that stays, so that the result is that of a first comparison with all clients."""
     on, method = replace(task(), model=network), perm_two_stage(lambda_=2.0, warmup=0, steps=1, batch=8, **more)
     run, all_ = ran(method, on, 40, **LATE[late]), ran(method, on, 1)
     assert bool(run.server["ready"].all())
     assert torch.allclose(weights(run), weights(all_), rtol=0, atol=1e-9)
     assert "rows" not in run.server["compared"], "what was kept for the late ones is let go"
     each = all_.metrics[0]["bytes_up"]["solver.noise"] // N
-    heard = sum(record["bytes_up"].get("solver.noise", 0) for record in run.metrics) / each
-    assert heard == N if late == "some take part" else heard > N, "who was heard is not asked again"
-    told = [number for number, record in enumerate(run.metrics) if "mixing" in record.get("figures", {})]
-    assert len(told) > 1, "somebody was late"
-    assert max(told) < 30, "and then there is nothing to do"
+    replies = sum(record["bytes_up"].get("solver.noise", 0) for record in run.metrics) / each
+    assert replies == N if late == "some take part" else replies > N, "compared clients are not asked again"
+    numbers = [number for number, record in enumerate(run.metrics) if "mixing" in record.get("figures", {})]
+    assert len(numbers) > 1, "some client was late"
+    assert max(numbers) < 30, "and then there is nothing to do"
 
 
-def test_in_two_stages_a_model_goes_round_once_its_client_was_compared() -> None:
+def test_in_two_stages_a_model_rotates_once_its_client_was_compared() -> None:
     method = perm_two_stage(lambda_=1e6, warmup=1, bound=None, steps=2, batch=8)
     run = Simulation(method, task(), Options(rounds=99, per_round=2, executor="one-by-one"))
     waited = 0
     for number in range(12):
-        before = {client: own_model(run, client) for client in range(N)}
+        before = {client: personal_model(run, client) for client in range(N)}
         run.round(number, None)
         ready = run.server.get("ready", torch.zeros(N, dtype=torch.bool))
         if number == 0:
             continue
-        moved = {client for client in range(N) if not close(own_model(run, client), before[client])}
+        moved = {client for client in range(N) if not close(personal_model(run, client), before[client])}
         assert moved <= {int(client) for client in ready.nonzero()}
         assert not bool(run.server["met"][~ready].any())
         assert not bool(run.server["met"][:, ~ready].any())
@@ -357,10 +353,10 @@ def test_in_two_stages_a_model_goes_round_once_its_client_was_compared() -> None
     assert sum(record["figures"]["visits"]["trained"] for record in run.metrics[1:]) > 0
 
 
-def test_a_client_that_is_never_heard_does_not_stop_the_others() -> None:
+def test_a_client_without_any_reply_does_not_stop_the_others() -> None:
     class Deaf(Simulation):
-        def carry(self, client_task: ClientTask, result: Any, ledger: Any) -> Any:
-            reply = super().carry(client_task, result, ledger)
+        def send_upload(self, client_task: ClientTask, result: Any, ledger: Any) -> Any:
+            reply = super().send_upload(client_task, result, ledger)
             return reply._replace(data=None) if client_task.clock.client == 3 else reply
 
     method = perm_two_stage(lambda_=1e6, warmup=0, bound=None, steps=1, batch=8)
@@ -369,14 +365,14 @@ def test_a_client_that_is_never_heard_does_not_stop_the_others() -> None:
     assert run.server["ready"].tolist() == [True, True, True, False, True]
     assert run.models.known() == [0, 1, 2, 4]
     assert int(run.server["epoch"]) == 3, "in four rounds all four have met"
-    assert close(own_model(run, 3), run.model())
+    assert close(personal_model(run, 3), run.model())
 
 
 @pytest.mark.parametrize("lam", [None, 5.0])
 def test_few_weights_a_client_are_those_of_all_where_all_are_kept(lam: float | None) -> None:
     all_, few = (ran(perm(lambda_=lam, keep=keep, **PLAIN), task(), 4) for keep in (None, N))
     assert torch.allclose(weights(all_), weights(few), atol=1e-12)
-    assert all(close(own_model(all_, client), own_model(few, client)) for client in range(N))
+    assert all(close(personal_model(all_, client), personal_model(few, client)) for client in range(N))
     two = ran(perm(lambda_=1e9, keep=2, **PLAIN), task(), 2)
     assert ((weights(two) > 0).sum(1) == 2).all()
     assert torch.allclose(weights(two).sum(1), torch.ones(N).double())
@@ -407,7 +403,7 @@ WIDE = (1.0, 0.5)
 
 
 def test_a_model_trains_at_a_host_only_what_both_can_hold() -> None:
-    """Round by round: of a narrow model its own width moves, and at a narrow host no more than the host has."""
+    """Round by round: a narrow model moves within its width, and at a narrow host within that of the host."""
     on = replace(task(), model=network)
     run = Simulation(perm(lambda_=1e9, capacities=WIDE, **PLAIN), on, Options(rounds=N, executor="one-by-one"))
     for number in range(N):
@@ -418,7 +414,7 @@ def test_a_model_trains_at_a_host_only_what_both_can_hold() -> None:
             host = int(order[(model + number) % N])
             rows = 8 if WIDE[model % 2] == WIDE[host % 2] == 1 else 4
             earlier = before[model] or run.server["origin"]
-            moved = (own_model(run, model)["0.weight"] != earlier["0.weight"]).any(1)
+            moved = (personal_model(run, model)["0.weight"] != earlier["0.weight"]).any(1)
             assert bool(moved[:rows].any())
             assert not bool(moved[rows:].any())
     assert [run.client_params(client)["0.weight"].shape[0] for client in range(N)] == [8, 4, 8, 4, 8]
@@ -463,15 +459,15 @@ def test_deployed_it_is_the_same(name: str, tmp_path: Path) -> None:
     deployed = deploy(method, on, LocalGrid(nodes(method, on, tmp_path)), rounds=4)
     wanted = simulated(method, on, rounds=4)
     agree(deployed, wanted, tmp_path)
-    told = ("accuracy", "personal_accuracy", "worst_tenth_accuracy", "bytes_up", "bytes_down", "flops", "visits")
+    figures = ("accuracy", "personal_accuracy", "worst_tenth_accuracy", "bytes_up", "bytes_down", "flops", "visits")
     for record, other in zip(deployed.metrics, wanted.metrics, strict=True):
-        assert all(record.get(name) == other.get(name) for name in told)
+        assert all(record.get(name) == other.get(name) for name in figures)
 
 
 @pytest.mark.parametrize(
     "options", [{"per_round": 2}, {"min_replies": 0.5}], ids=["some take part", "replies are lost"]
 )
-def test_deployed_two_stages_wait_for_those_who_are_late(options: dict[str, Any], tmp_path: Path) -> None:
+def test_deployed_two_stages_wait_for_late_clients(options: dict[str, Any], tmp_path: Path) -> None:
     pytest.importorskip("flwr")
     from flwr.app import MessageType
 
@@ -487,10 +483,10 @@ def test_deployed_two_stages_wait_for_those_who_are_late(options: dict[str, Any]
     shared = {name: value for name, value in options.items() if name != "min_replies"}
     wanted = simulated(method, on, lost=lost, rounds=8, **shared)
     agree(deployed, wanted, tmp_path)
-    told = [number for number, record in enumerate(wanted.metrics) if "mixing" in record.get("figures", {})]
-    assert told[0] == 1
-    assert told == ([1, 3] if lost else told)
-    assert len(told) > 1
+    numbers = [number for number, record in enumerate(wanted.metrics) if "mixing" in record.get("figures", {})]
+    assert numbers[0] == 1
+    assert numbers == ([1, 3] if lost else numbers)
+    assert len(numbers) > 1
     assert bool(deployed.server["ready"].all())
 
 
@@ -516,7 +512,7 @@ def test_a_deployed_round_that_does_not_count_moves_no_model(tmp_path: Path) -> 
         reply = honest(message)
         late = message.metadata.message_type == MessageType.TRAIN and word(message, "round", int) == 2
         tries[0] += late
-        return rewritten(reply, b"not a message") if late and tries[0] == 2 else reply
+        return rewritten(present(reply), b"not a message") if late and tries[0] == 2 else reply
 
     handles[NUMBERS[2]] = once
     deployed = deploy(method, on, LocalGrid(handles), rounds=4, min_replies=1.0)
@@ -530,9 +526,9 @@ def test_a_deployed_round_that_does_not_count_moves_no_model(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("parts", "says"),
     [
-        ({"view": WidthSlice((0.5,), order="rolling")}, "fit into each other"),
-        ({"view": WidthSlice((0.5,), True, "static")}, "fit into each other"),
-        ({"codec": OnWeights(Feedback(TopK()))}, "remembers"),
+        ({"view": WidthSlice((0.5,), order="rolling")}, "nested views"),
+        ({"view": WidthSlice((0.5,), True, "static")}, "nested views"),
+        ({"codec": OnWeights(Feedback(TopK()))}, "without client state"),
         ({"send": "model"}, "send='change'"),
         ({"labels": "own"}, "labels='all'"),
     ],
@@ -547,22 +543,22 @@ def test_what_makes_no_sense_is_refused(parts: dict[str, Any], says: str) -> Non
     [
         (lambda: perm(bound=0), "bound must be positive"),
         (lambda: perm(warmup=-1), "warmup must not be negative"),
-        (lambda: perm(lambda_=-1.0), "lambda_ must be a number from 0 on, got -1"),
-        (lambda: perm(lambda_=float("inf")), "lambda_ must be a number from 0 on, got inf"),
-        (lambda: perm_two_stage(lambda_=float("nan")), "lambda_ must be a number from 0 on, got nan"),
-        (lambda: GradientSimilarity(lam=float("inf")), r"GradientSimilarity\.lam must be a number from 0 on, got inf"),
-        (lambda: perm(global_lr=float("nan")), r"GradientSimilarity\.lr must be a number from 0 on, got nan"),
-        (lambda: GradientSimilarity(once=3), "needs a model that stays"),
-        (lambda: perm(solve=0), "exact or steps"),
+        (lambda: perm(lambda_=-1.0), "lambda_ must be finite and not negative, got -1"),
+        (lambda: perm(lambda_=float("inf")), "lambda_ must be finite and not negative, got inf"),
+        (lambda: perm_two_stage(lambda_=float("nan")), "lambda_ must be finite and not negative, got nan"),
+        (lambda: GradientSimilarity(lam=float("inf")), r"GradientSimilarity\.lam must be finite and not negative"),
+        (lambda: perm(global_lr=float("nan")), r"GradientSimilarity\.lr must be finite and not negative, got nan"),
+        (lambda: GradientSimilarity(once=3), "needs a fixed global model"),
+        (lambda: perm(solve=0), "exact or a positive number of steps"),
         (lambda: perm(solve=3, lambda_=0.0), "positive lam"),
         (lambda: perm(solve=3, keep=2), "needs exact weights"),
         (lambda: perm(keep=0), "keep must be at least 1"),
         (lambda: perm(sketch=0), "sketch must be at least 1"),
         (lambda: perm(probe=0), "batch must be at least 1"),
-        (lambda: perm(capacities=(1.0, 0.5), keep=2), "compared in full"),
-        (lambda: perm(capacities=(1.0, 0.5), sketch=2), "compared in full"),
+        (lambda: perm(capacities=(1.0, 0.5), keep=2), "need full gradients"),
+        (lambda: perm(capacities=(1.0, 0.5), sketch=2), "need full gradients"),
         (lambda: perm(fleet=Fleet((Device("phone", 5, 2**20, 1e9),))), "probe must be a number"),
-        (lambda: GradientSimilarity(complexity=-1), "complexity must be a number from 0 on"),
+        (lambda: GradientSimilarity(complexity=-1), "complexity must be finite and not negative"),
         (lambda: GradientSimilarity(complexity=1, keep=2), "unequal size"),
         (lambda: perm(every="year"), "round or epoch"),  # type: ignore[arg-type]
         (lambda: GradientSimilarity("batches"), "samples or uniform"),  # type: ignore[arg-type]
@@ -570,7 +566,7 @@ def test_what_makes_no_sense_is_refused(parts: dict[str, Any], says: str) -> Non
         (lambda: ModelRotation(radius=0), "radius must be positive"),
     ],
 )
-def test_mistakes_are_told(make: Callable[[], Any], says: str) -> None:
+def test_mistakes_are_reported(make: Callable[[], Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         make()
 
@@ -587,13 +583,13 @@ def test_a_section_that_cannot_be_one_is_refused() -> None:
     message, acc = unpack(answer.sent.data), exchange.server.begin(run.server, {0: GLOBAL})
     noise = message.payload["@noise"]
 
-    def receive(said: dict[str, Tensor]) -> None:
+    def receive(sections: dict[str, Tensor]) -> None:
         rest = {name: array for name, array in message.payload.items() if not name.startswith("@")}
-        sent = address(message.head, Body.of({**rest, **said}))
+        sent = address(message.head, Body.of({**rest, **sections}))
         arrival, _ = exchange.read_upload(sent, run.server, clock, at, GLOBAL, None)
         exchange.server.fold(acc, arrival)
 
-    for said in (
+    for sections in (
         {},
         {"@noise": -torch.ones_like(noise)},
         {"@noise": noise * torch.nan},
@@ -602,8 +598,8 @@ def test_a_section_that_cannot_be_one_is_refused() -> None:
         {"@x": noise},
     ):
         with pytest.raises(PayloadError, match="noise"):
-            receive(said)
-    with pytest.raises(PayloadError, match="a section that nobody reads: x"):
+            receive(sections)
+    with pytest.raises(PayloadError, match="a section that no part reads: x"):
         receive({"@noise": noise, "@x": noise})
     assert not bool(acc.total.vector.any()), "what is refused does not count"
     assert acc.total.weight == 0

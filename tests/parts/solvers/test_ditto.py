@@ -1,4 +1,4 @@
-"""Ditto: the global model is FedAvg's, and beside it each client has a model of its own, which it deploys."""
+"""Ditto: the global model is FedAvg's, and each client trains and deploys a personalized model in addition."""
 
 import copy
 from collections.abc import Iterable
@@ -32,8 +32,8 @@ from gossamer import (
     simulate,
 )
 from gossamer.core import tree
-from gossamer.core.bound import own_key
 from gossamer.core.errors import ConfigError
+from gossamer.core.jobs import own_key
 from gossamer.core.random import Key, fold, key
 from gossamer.core.types import Clock, Params
 from gossamer.engines.metrics import Ledger
@@ -42,6 +42,8 @@ from gossamer.parts.views import View
 from gossamer.tasks.data.augment import CropFlip
 from gossamer.tasks.memory import solver_copies
 from gossamer.testing import check_method, check_solver, tiny_task
+from helpers.compare import assert_close, same
+from helpers.tasks import batch_norm_task, floats
 
 SOLVERS = {
     "plain": Ditto(lr=0.2, batch=8),
@@ -50,19 +52,7 @@ SOLVERS = {
     "personal steps": Ditto(lr=0.2, epochs=1, personal_steps=2, batch=8),
 }
 NO_INFO: Any = None
-"""Ditto asks for nothing of what a client knows when its training is over."""
-
-
-def some_task(clients: int = 4, dtype: torch.dtype = torch.float64) -> Task:
-    """Clients of 20 samples each, for a network with running statistics."""
-    draw = torch.Generator().manual_seed(3)
-    x = torch.randn(20 * clients, 5, generator=draw, dtype=dtype)
-    y = (x[:, 0] + x[:, 1] > 0).long()
-
-    def network() -> nn.Module:
-        return nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.ReLU(), nn.Linear(7, 2)).to(dtype)
-
-    return Task.of(network, (x, y), (x, y), clients=clients)
+"""Ditto uses no ``LocalTrainingInfo``."""
 
 
 def method(solver: Ditto) -> Method:
@@ -77,30 +67,21 @@ def run(method: Method, task: Task, **options: Any) -> Simulation:
 
 
 def personal(simulation: Simulation) -> dict[int, Params]:
-    """The model of each client that has one of its own."""
+    """The personalized models, by client."""
     remembered = {client: simulation.clients.get(client) for client in range(simulation.task.clients)}
     return {client: state["solver"]["personal"] for client, state in remembered.items() if state}
 
 
 def cohort(simulation: Simulation, number: int) -> list[int]:
-    """Who takes part in a round."""
+    """The cohort of a round."""
     return simulation.cohort(number, Ledger())
-
-
-def equal(ours: Params, theirs: Params) -> bool:
-    return ours.keys() == theirs.keys() and all(torch.equal(tensor, theirs[name]) for name, tensor in ours.items())
-
-
-def close(ours: Params, theirs: Params, atol: float = 1e-9) -> None:
-    for name, tensor in ours.items():
-        torch.testing.assert_close(tensor, theirs[name], rtol=0, atol=atol, msg=name)
 
 
 # The algorithm.
 
 
 class Slow:
-    """The algorithm as it is told: whole modules, one client after the other, PyTorch's own optimiser."""
+    """The algorithm as in the paper: whole modules, one client after the other, PyTorch's optimizer."""
 
     def __init__(self, solver: Ditto, task: Task, simulation: Simulation) -> None:
         self.solver, self.task, self.simulation = solver, task, simulation
@@ -141,7 +122,7 @@ class Slow:
         for batch in batches:
             optimiser.zero_grad()
             loss = nn.functional.cross_entropy(module(data.x[batch]), data.y[batch])
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             if solver.clip is not None:
                 nn.utils.clip_grad_norm_(module.parameters(), solver.clip)
             optimiser.step()
@@ -153,17 +134,13 @@ class Slow:
         return losses
 
 
-def floats(module: nn.Module) -> Params:
-    return {name: tensor.clone() for name, tensor in module.state_dict().items() if tensor.is_floating_point()}
-
-
 def rows(index: np.ndarray, plan: list[np.ndarray]) -> list[Tensor]:
     return [torch.from_numpy(index[batch]) for batch in plan]
 
 
 @pytest.mark.parametrize("name", SOLVERS)
-def test_rounds_are_what_the_algorithm_says(name: str) -> None:
-    task = some_task()
+def test_rounds_follow_the_algorithm(name: str) -> None:
+    task = batch_norm_task()
     simulation = Simulation(method(SOLVERS[name]), task, Options(rounds=4, per_round=2))
     slow = Slow(SOLVERS[name], task, simulation)
     first: dict[int, int] = {}
@@ -172,23 +149,23 @@ def test_rounds_are_what_the_algorithm_says(name: str) -> None:
         first |= {client: number for client in record["clients"] if client not in first}
         assert not record["failures"]
         assert record["train_loss"] == pytest.approx(loss, abs=1e-9)
-        close(floats(slow.model), simulation.model())
+        assert_close(floats(slow.model), simulation.model(), atol=1e-9)
         assert set(personal(simulation)) == set(slow.personal)
         for client, module in slow.personal.items():
-            close(floats(module), simulation.client_params(client))
+            assert_close(floats(module), simulation.client_params(client), atol=1e-9)
     assert set(first.values()) > {0}, "somebody came later, when the global model had moved"
     assert max(sum(c in cohort(simulation, r) for r in range(4)) for c in range(4)) > 1, "somebody came back"
 
 
-def test_the_pull_is_a_move_of_its_own_towards_what_was_received() -> None:
+def test_the_proximal_term_moves_the_model_towards_the_received_one() -> None:
     """On the loss |v|**2 / 2 in one dimension: v - lr v, and of that the way to w shortened by lr lam."""
     solver, start = Ditto(lr=0.5, steps=1, personal_steps=1, lam=0.4), {"w": torch.tensor([2.0])}
     carry = solver.begin(start, {}, {"personal": {"w": torch.tensor([8.0])}}, 2)
     for _ in range(2):
         carry = solver.step(lambda at: ({"w": at["w"]}, {}), start, carry, solver.hyperparams(Clock(0, 1, 0)))
     assert carry["params"]["w"].item() == pytest.approx(1.0)
-    memory, said = solver.end(carry, NO_INFO)
-    assert said == {}
+    memory, sections = solver.end(carry, NO_INFO)
+    assert sections == {}
     assert memory["personal"]["w"].item() == pytest.approx(4.0 - 0.5 * 0.4 * (4.0 - 2.0))
 
 
@@ -197,7 +174,7 @@ def test_it_keeps_the_contract_of_solvers() -> None:
         check_solver(solver)
 
 
-def test_each_epoch_is_in_an_order_of_its_own() -> None:
+def test_each_epoch_has_another_order() -> None:
     plan = Ditto(batch=7).plan(20, key(1))
     epochs = [np.concatenate(plan[i : i + 3]).tolist() for i in range(0, len(plan), 3)]
     assert len(epochs) == 5
@@ -218,11 +195,11 @@ class Alone(SGD):
 
 def test_without_a_pull_the_personal_model_is_that_of_local_training() -> None:
     """All take part at once, so that all begin from the initial model, as in local training."""
-    task = some_task()
+    task = batch_norm_task()
     ours = run(method(Ditto(lr=0.2, batch=8, lam=0)), task, per_round=None)
     theirs = run(local().with_parts(solver=Alone(lr=0.2, epochs=3, batch=8)), task, per_round=None)
     for client in range(4):
-        close(ours.client_params(client), theirs.client_params(client), atol=1e-12)
+        assert_close(ours.client_params(client), theirs.client_params(client), atol=1e-12)
 
 
 def test_without_a_pull_no_bit_depends_on_what_is_received() -> None:
@@ -238,12 +215,12 @@ def test_without_a_pull_no_bit_depends_on_what_is_received() -> None:
         for _ in range(3):
             other = alone.step(lambda at: ({"w": at["w"].sin() / 3}, {}), wanted, other, hyperparams)
         wanted = other["params"]
-        assert equal(state["personal"], wanted)
+        assert same(state["personal"], wanted)
 
 
 def test_a_stronger_pull_keeps_the_personal_model_nearer() -> None:
     def distance(lam: float) -> float:
-        simulation = run(method(Ditto(lr=0.2, batch=8, lam=lam)), some_task(), rounds=1)
+        simulation = run(method(Ditto(lr=0.2, batch=8, lam=lam)), batch_norm_task(), rounds=1)
         trained = [name for name, _ in simulation.module().named_parameters()]
         gaps = [tree.subtract(p, {n: simulation.like[n] for n in trained}) for p in personal(simulation).values()]
         return sum(float(tree.norm(gap)) for gap in gaps)
@@ -252,26 +229,26 @@ def test_a_stronger_pull_keeps_the_personal_model_nearer() -> None:
     assert far > near > nearest > 0
 
 
-def test_who_never_took_part_deploys_the_global_model() -> None:
-    simulation = Simulation(ditto(), some_task(), Options(rounds=1, per_round=2))
-    assert all(equal(simulation.client_params(client), simulation.like) for client in range(4))
+def test_a_client_that_never_took_part_deploys_the_global_model() -> None:
+    simulation = Simulation(ditto(), batch_norm_task(), Options(rounds=1, per_round=2))
+    assert all(same(simulation.client_params(client), simulation.like) for client in range(4))
     (one, two), idle = cohort(simulation, 0), set(range(4)) - set(cohort(simulation, 0))
     simulation.round(0, None)
-    assert all(equal(simulation.client_params(client), simulation.model()) for client in idle)
-    assert not equal(simulation.model(), simulation.like)
-    assert not equal(simulation.client_params(one), simulation.model())
-    assert not equal(simulation.client_params(one), simulation.client_params(two))
+    assert all(same(simulation.client_params(client), simulation.model()) for client in idle)
+    assert not same(simulation.model(), simulation.like)
+    assert not same(simulation.client_params(one), simulation.model())
+    assert not same(simulation.client_params(one), simulation.client_params(two))
 
 
 def test_a_personal_model_goes_on_though_the_message_is_lost() -> None:
-    kept, lost = (run(ditto(), some_task(), rounds=1, channel=Lossy(loss)) for loss in (0.0, 1.0))
-    assert equal(lost.model(), lost.like)
-    assert not equal(kept.model(), kept.like)
-    assert all(equal(model, personal(kept)[client]) for client, model in personal(lost).items())
+    kept, lost = (run(ditto(), batch_norm_task(), rounds=1, channel=Lossy(loss)) for loss in (0.0, 1.0))
+    assert same(lost.model(), lost.like)
+    assert not same(kept.model(), kept.like)
+    assert all(same(model, personal(kept)[client]) for client, model in personal(lost).items())
 
 
 def test_what_is_remembered_is_the_personal_model_and_no_more() -> None:
-    simulation = run(ditto(), some_task())
+    simulation = run(ditto(), batch_norm_task())
     for client, model in personal(simulation).items():
         assert simulation.clients.get(client)["solver"].keys() == {"personal"}
         assert tree.shape(model) == tree.shape(simulation.like)
@@ -311,7 +288,7 @@ def random_task() -> Task:
     return replace(task, data=replace(task.data, augment=CropFlip(1)))
 
 
-@pytest.mark.parametrize("make", [some_task, tiny_task, random_task])
+@pytest.mark.parametrize("make", [batch_norm_task, tiny_task, random_task])
 @pytest.mark.parametrize(("personal_epochs", "lam"), [(3, 0.5), (1, 0.0), (2, 7.0)])
 def test_the_global_model_is_that_of_federated_averaging_to_the_bit(
     make: Any, personal_epochs: int, lam: float
@@ -319,7 +296,7 @@ def test_the_global_model_is_that_of_federated_averaging_to_the_bit(
     task = make()
     ours = run(ditto(0.1, 2, personal_epochs, 8, lam=lam), task)
     theirs = run(fedavg(lr=0.1, epochs=2, batch=8), task)
-    assert equal(ours.model(), theirs.model())
+    assert same(ours.model(), theirs.model())
     for record, other in zip(ours.metrics, theirs.metrics, strict=True):
         assert all(record[name] == other[name] for name in ("accuracy", "loss", "bytes_up", "bytes_down"))
         assert record["flops"] * 2 == other["flops"] * (2 + personal_epochs)
@@ -327,9 +304,9 @@ def test_the_global_model_is_that_of_federated_averaging_to_the_bit(
 
 def test_its_fields_hold_for_the_global_model_as_in_sgd() -> None:
     fields = {"momentum": 0.5, "weight_decay": 0.1, "clip": 0.5, "proximal": 0.3, "schedule": Exponential(0.8)}
-    ours = run(method(Ditto(0.2, 1, None, 8, **fields)), some_task())  # type: ignore[arg-type]
-    theirs = run(fedavg().with_parts(solver=SGD(0.2, 1, None, 8, **fields)), some_task())  # type: ignore[arg-type]
-    assert equal(ours.model(), theirs.model())
+    ours = run(method(Ditto(0.2, 1, None, 8, **fields)), batch_norm_task())  # type: ignore[arg-type]
+    theirs = run(fedavg().with_parts(solver=SGD(0.2, 1, None, 8, **fields)), batch_norm_task())  # type: ignore[arg-type]
+    assert same(ours.model(), theirs.model())
 
 
 # Every way to run it.
@@ -344,22 +321,22 @@ def test_executors_agree(executor: str) -> None:
     wanted = run(method(solver), task, per_round=4)
     found = run(method(solver), task, per_round=4, executor=executor)
     atol = 0 if executor == "side-by-side" else 1e-9
-    close(found.model(), wanted.model(), atol)
+    assert_close(found.model(), wanted.model(), atol)
     assert personal(found).keys() == personal(wanted).keys()
     for client, model in personal(found).items():
-        close(model, personal(wanted)[client], atol)
+        assert_close(model, personal(wanted)[client], atol)
     for record, other in zip(found.metrics, wanted.metrics, strict=True):
         assert all(record[name] == other[name] for name in ("personal_accuracy", "bytes_up", "flops"))
         assert record["train_loss"] == pytest.approx(other["train_loss"], abs=1e-9)
 
 
 def test_stacked_clients_do_not_remember_each_other() -> None:
-    for model in personal(run(ditto(), some_task(), executor="stacked")).values():
+    for model in personal(run(ditto(), batch_norm_task(), executor="stacked")).values():
         assert all(tensor.untyped_storage().nbytes() == tensor.nbytes for tensor in model.values())
 
 
 def test_an_interrupted_run_ends_with_the_same_bytes(tmp_path: Path) -> None:
-    check_method(ditto(), tmp_path, some_task(dtype=torch.float32), rounds=4)
+    check_method(ditto(), tmp_path, batch_norm_task(dtype=torch.float32), rounds=4)
 
 
 def test_deployed_it_is_the_same(tmp_path: Path) -> None:
@@ -373,8 +350,8 @@ def test_deployed_it_is_the_same(tmp_path: Path) -> None:
     agree(deployed, wanted, tmp_path)
     assert len({client for record in wanted.metrics for client in record["clients"]}) == 3, "and one is never asked"
     for record, other in zip(deployed.metrics, wanted.metrics, strict=True):
-        told = ("accuracy", "personal_accuracy", "worst_tenth_accuracy", "bytes_up", "bytes_down", "flops")
-        assert all(record[name] == other[name] for name in told)
+        figures = ("accuracy", "personal_accuracy", "worst_tenth_accuracy", "bytes_up", "bytes_down", "flops")
+        assert all(record[name] == other[name] for name in figures)
 
 
 def test_memory_counts_the_personal_model() -> None:
@@ -408,7 +385,7 @@ def test_it_needs_the_whole_model(view: View) -> None:
         simulate(ditto().with_parts(view=view), tiny_task(), rounds=1)
 
 
-def test_training_must_not_feel_its_codec() -> None:
-    with pytest.raises(ConfigError, match=r"Ditto cannot go with a codec that training feels.*rehearsed=False"):
+def test_codecs_with_a_surrogate_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"Ditto trains two models and cannot use a codec.*rehearsed=False"):
         simulate(ditto().with_parts(codec=OnWeights(MaskedNoise())), tiny_task(), rounds=1)
     simulate(ditto().with_parts(codec=OnWeights(MaskedNoise(rehearsed=False))), tiny_task(), rounds=1)

@@ -125,7 +125,7 @@ def test_executors_agree(executor: str) -> None:
 
 
 class Thrice(Summing):
-    """A codec whose code is three times as long as the vector: to see that nobody decodes before the mean is taken."""
+    """A codec whose code is three times as long as the vector, so that a decoding before the mean would be seen."""
 
     restored = 0
 
@@ -171,7 +171,7 @@ def test_the_mean_of_codes_stands_for_the_mean(codec: Codec, over: Any) -> None:
         assert all(torch.allclose(plain.model()[name], tensor, atol=1e-12) for name, tensor in coded.model().items())
 
 
-def test_who_holds_the_same_is_decoded_once() -> None:
+def test_clients_with_equal_parts_are_decoded_once() -> None:
     for ratio, times in (((0.5,), 1), ((0.3, 0.6), 2), ((0.1, 0.2, 0.3, 0.4), 4)):
         Thrice.restored = 0
         ran(pruned(ratio, SumThenDecode()).with_parts(codec=Thrice()))
@@ -189,17 +189,17 @@ def test_they_are_values() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"ratio": ()}, "one share at least"),
+        ({"ratio": ()}, "at least one value"),
         ({"ratio": (1.0,)}, "must be in"),
         ({"by": "row"}, "model or tensor"),
         ({"rise": -1}, "must not be negative"),
     ],
 )
-def test_mistakes_are_told(given: dict[str, Any], says: str) -> None:
+def test_mistakes_are_reported(given: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         MagnitudePruned(**given)
 
 
-def test_a_model_that_comes_down_changed_cannot_be_cut_alike() -> None:
-    with pytest.raises(ConfigError, match="exactly as it is"):
+def test_a_lossy_downlink_is_refused() -> None:
+    with pytest.raises(ConfigError, match="lossless downlink codec"):
         simulate(pruned().with_parts(down=Dense("float16")), task(), rounds=1)

@@ -1,10 +1,10 @@
-"""Masks of clients' own: how they move and shrink, what tells the server, and that both always have the same."""
+"""Personal masks: how they move and shrink, the sections that carry them, and that server and clients agree."""
 
 import math
-import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +13,11 @@ import pytest
 import torch
 from hypothesis import HealthCheck, Phase, assume, given, settings
 from hypothesis import strategies as st
-from test_width_slice import SPECS
 from torch import Tensor, nn
 from torch._inductor.utils import fresh_cache
 
 from gossamer import SGD, Clock, ConfigError, Method, Options, Task, compose, fedavg, fedspa, simulate, sub_fedavg
 from gossamer.core import sections, tree, wire
-from gossamer.core.bound import own_key
 from gossamer.core.errors import PayloadError
 from gossamer.core.exchange import GLOBAL, Context
 from gossamer.core.random import Key, fold, key, uniform
@@ -29,7 +27,7 @@ from gossamer.core.wire import Frame
 from gossamer.engines.client import Client, ClientResult, ClientTask, TrainingInfo
 from gossamer.engines.inbox import ClientReply
 from gossamer.engines.metrics import Ledger
-from gossamer.engines.run import FederatedRun, Stage
+from gossamer.engines.run import Stage
 from gossamer.engines.simulate import Simulation
 from gossamer.parts.channels import Lossy
 from gossamer.parts.codecs import CODECS, OnWeights
@@ -38,6 +36,10 @@ from gossamer.parts.solvers import SnapshotSGD
 from gossamer.parts.views import PersonalMask, Pruned, masks
 from gossamer.parts.views.personal_mask import BoundPersonalMask, moved
 from gossamer.testing import check_method, check_solver, check_view
+from helpers.codec_specs import SPECS
+from helpers.compare import same
+from helpers.mask_training import FakeTraining, batches, filled, masked_sgd, noise, slope
+from helpers.runs import view_of, view_state
 
 CLIENTS = 4
 VARIANTS = {
@@ -60,7 +62,7 @@ def plain() -> nn.Module:
 
 
 def normed() -> nn.Module:
-    """Smooth: where a unit holds no weight, its norm gives 0 or a hair beside it, and a kink there would tell."""
+    """Smooth: where a unit holds no weight, its norm gives about 0, and a kink there would amplify rounding."""
     return nn.Sequential(OrderedDict(z=nn.Linear(6, 7), n=nn.BatchNorm1d(7), tanh=nn.Tanh(), a=nn.Linear(7, 3)))
 
 
@@ -95,44 +97,10 @@ class Outline:
         return self.like
 
 
-@dataclass
-class Seen:
-    """Made-up training."""
-
-    weights: Params
-    slopes: Params = field(default_factory=dict)
-    early: Params = field(default_factory=dict)
-    right: float = 1.0
-    tried: Params | None = None
-    asked: int = 0
-
-    @property
-    def carry(self) -> State:
-        return {"early": self.early}
-
-    def accuracy(self, params: Params) -> float:
-        self.tried = params
-        return self.right
-
-    def gradient(self) -> Params:
-        self.asked += 1
-        return self.slopes
-
-
 def fit(view: Any, like: Params) -> Any:
     """A view that is bound to a network with such tensors."""
     network: Any = Outline(like)
     return view.bind(Context(network, compose(view, SGD()).training, Uniform()))
-
-
-def view_of(run: FederatedRun) -> Any:
-    """A run's view, bound."""
-    return run.method.training.view
-
-
-def known(run: FederatedRun, client: int) -> State | None:
-    """What the server knows of a client's mask."""
-    return run.tracked(Stage(run.method.training, 0, {}), client)
 
 
 def ordered(run: Simulation, number: int, client: int) -> ClientTask:
@@ -140,16 +108,9 @@ def ordered(run: Simulation, number: int, client: int) -> ClientTask:
     return run.client_task(Stage(run.method.training, number, {client: GLOBAL}), client, None)[0]
 
 
-def noise(like: Params, *labels: str | int) -> Params:
-    return {
-        name: (uniform(fold(key(5), *labels, name), t.numel(), dtype=torch.float64) - 0.5).view(t.shape).to(t.dtype)
-        for name, t in like.items()
-    }
-
-
 def bools(packed: Tensor, count: int) -> list[bool]:
     """A mask bit by bit."""
-    flags = [bool(int(byte) >> place & 1) for byte in packed.tolist() for place in range(8)]
+    flags = [bool(int(byte) >> bit & 1) for byte in packed.tolist() for bit in range(8)]
     assert not any(flags[count:]), "the filling is zero"
     return flags[:count]
 
@@ -158,11 +119,6 @@ def opened(state: State, like: Params) -> dict[str, Tensor]:
     """The masks of a state, laid out."""
     found = state["mask"]
     return {name: torch.tensor(bools(p, like[name].numel())).view(like[name].shape) for name, p in found.items()}
-
-
-def same(a: State | None, b: State | None) -> bool:
-    x, y = tree.flatten(a or {}), tree.flatten(b or {})
-    return x.keys() == y.keys() and all(torch.equal(x[name], y[name]) for name in x)
 
 
 TASK = some_task()
@@ -199,7 +155,7 @@ def test_methods_keep_the_contract_of_methods(name: str, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "reason"),
     [
         (lambda: PersonalMask(density=0.0), "density must be in"),
         (lambda: PersonalMask(density=1.1), "density must be in"),
@@ -211,11 +167,11 @@ def test_methods_keep_the_contract_of_methods(name: str, tmp_path: Path) -> None
         (lambda: Pruned(share=1.0), "share must be between"),
         (lambda: Pruned(distance=-1.0), "distance must not be negative"),
         (lambda: Pruned(accuracy=1.1), "accuracy must be in"),
-        (lambda: fit(PersonalMask(density=0.1), LIKE), "room for biases and norms"),
+        (lambda: fit(PersonalMask(density=0.1), LIKE), "entries of biases and norms are always kept"),
     ],
 )
-def test_what_cannot_be_is_refused(make: Callable[[], Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_what_cannot_be_is_refused(make: Callable[[], Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
         make()
 
 
@@ -236,11 +192,11 @@ def moves(draw: st.DrawFn) -> tuple[list[bool], list[float], list[float], float]
 
 def slowly_moved(held: Sequence[bool], weight: Sequence[float], wanted: Sequence[float], share: float) -> list[bool]:
     active = [i for i, on in enumerate(held) if on]
-    many = math.ceil(round(share * len(active), 9))
-    dropped = sorted(active, key=lambda i: (weight[i], i))[:many]
+    count = math.ceil(round(share * len(active), 9))
+    dropped = sorted(active, key=lambda i: (weight[i], i))[:count]
     left = set(active) - set(dropped)
     free = [i for i in range(len(held)) if i not in left]
-    grown = sorted(free, key=lambda i: (-wanted[i], i))[:many]
+    grown = sorted(free, key=lambda i: (-wanted[i], i))[:count]
     return [i in left or i in grown for i in range(len(held))]
 
 
@@ -298,15 +254,17 @@ def values(kind: str, like: Params, number: int) -> Params:
 def test_how_much_of_each_tensor_is_held_never_changes(case: tuple[BoundPersonalMask, Params, list[str]]) -> None:
     view, like, kinds = case
     mine = theirs = view.first(2)
-    many = {name: masks.count(packed) for name, packed in mine["mask"].items()}
-    assert all(0 <= count < like[name].numel() for name, count in many.items())
+    count = {name: masks.count(packed) for name, packed in mine["mask"].items()}
+    assert all(0 <= count < like[name].numel() for name, count in count.items())
     for number, kind in enumerate(kinds):
         clock = Clock(number, len(kinds), 2)
         weights = view.part(like, clock, key(0), mine).take(values("ties" if kind == "infinite" else kind, like, 99))
-        then, said = view.revise(mine, Seen(weights, values(kind, like, number)), clock, fold(key(1), number))
-        theirs = view.follow(theirs, said, like)
+        then, section = view.revise(
+            mine, FakeTraining(weights, values(kind, like, number)), clock, fold(key(1), number)
+        )
+        theirs = view.follow(theirs, section, like)
         assert same(then, theirs)
-        assert {name: sum(bools(p, like[name].numel())) for name, p in then["mask"].items()} == many
+        assert {name: sum(bools(p, like[name].numel())) for name, p in then["mask"].items()} == count
         if view.rate_at(clock) == 0:
             assert same(then, mine)
         mine = then
@@ -315,7 +273,7 @@ def test_how_much_of_each_tensor_is_held_never_changes(case: tuple[BoundPersonal
 @given(courses())
 @settings(max_examples=60)
 def test_dense_tensors_have_no_mask(case: tuple[BoundPersonalMask, Params, list[str]]) -> None:
-    """Biases and norms never have one; others have one unless their share comes to all of their entries."""
+    """Biases and norms never have one; others have one unless they keep all of their entries."""
     view, like, _ = case
     masked = view.first(0)["mask"]
     assert not [name for name in masked if name.startswith("b")]
@@ -336,7 +294,7 @@ def test_in_the_last_round_a_mask_stays(regrow: Any) -> None:
     for last in (True, False):
         view = fit(PersonalMask(regrow=regrow, last=last), LIKE)
         mine, clock = view.first(0), Clock(9, 10, 0)
-        seen = Seen(view.part(LIKE, clock, key(0), mine).take(noise(LIKE, "w")), noise(LIKE, "g"))
+        seen = FakeTraining(view.part(LIKE, clock, key(0), mine).take(noise(LIKE, "w")), noise(LIKE, "g"))
         assert same(view.revise(mine, seen, clock, key(0))[0], mine) == last
 
 
@@ -356,16 +314,16 @@ def test_the_rate_falls_by_a_cosine() -> None:
 
 
 def test_random_entries_are_taken_up_uniformly_and_without_a_gradient() -> None:
-    """5 of 25 free places (20 never held, 5 just dropped): each is taken up in a fifth of the draws."""
+    """5 of 25 free entries (20 never held, 5 just dropped): each is regrown in a fifth of the draws."""
     like = {"w": torch.ones(5, 8)}
     view, draws = fit(PersonalMask(init="uniform", regrow="random", rate=0.25), like), 1500
     mine = view.first(0)
     held = opened(mine, like)["w"]
-    seen = Seen({"w": torch.arange(1.0, 41).view(5, 8) * held})
+    seen = FakeTraining({"w": torch.arange(1.0, 41).view(5, 8) * held})
     taken = torch.zeros(5, 8)
     for draw in range(draws):
         taken += opened(view.revise(mine, seen, Clock(0, 9, 0), fold(key(7), draw))[0], like)["w"]
-    kept = held & (torch.cumsum(held.view(-1), 0).view(5, 8) > 5)  # weights grow by place: the first five are dropped
+    kept = held & (torch.cumsum(held.view(-1), 0).view(5, 8) > 5)  # weights grow by index: the first five are dropped
     assert (taken[kept] == draws).all()
     free = taken[~kept] / draws
     assert len(free) == 25
@@ -374,11 +332,11 @@ def test_random_entries_are_taken_up_uniformly_and_without_a_gradient() -> None:
 
 
 def test_random_entries_are_taken_up_uniformly_in_any_precision() -> None:
-    """One of 600 places is taken up, and on average that is the middle one, though bfloat16 cannot count to 600."""
+    """One of 600 entries is regrown, on average the middle one, although bfloat16 cannot count to 600."""
     like = {"w": torch.ones(20, 30, dtype=torch.bfloat16)}
     view, draws = fit(PersonalMask(density=0.01, init="uniform", regrow="random", rate=0.1), like), 200
     mine = view.first(0)
-    seen, old = Seen({"w": like["w"]}), opened(mine, like)["w"]
+    seen, old = FakeTraining({"w": like["w"]}), opened(mine, like)["w"]
     places = []
     for draw in range(draws):
         new = opened(view.revise(mine, seen, Clock(0, 9, 0), fold(key(7), draw))[0], like)["w"]
@@ -400,7 +358,7 @@ def test_clients_start_with_one_mask_or_with_their_own() -> None:
 def test_each_entry_is_as_likely_to_be_held_at_the_start() -> None:
     like = {"w": torch.ones(5, 8)}
     view = fit(PersonalMask(init="uniform", own_init=True, density=0.3), like)
-    held = sum(opened(view.first(client), like)["w"].float() for client in range(800)) / 800
+    held = torch.stack([opened(view.first(client), like)["w"].float() for client in range(800)]).mean(0)
     assert (held - 0.3).abs().max() < 5 * math.sqrt(0.3 * 0.7 / 800)
 
 
@@ -408,7 +366,7 @@ def test_each_entry_is_as_likely_to_be_held_at_the_start() -> None:
 
 
 def trained(method: Method, task: Task, client: int = 1) -> tuple[Client, Any, Any]:
-    """One client's first round: who did it, what it was given, and what came of it."""
+    """One client's first round: the client, its job, and the result."""
     run = Simulation(method, task, Options(rounds=4))
     client_task = ordered(run, 0, client)
     job = run.client.read_download(client_task)
@@ -418,12 +376,12 @@ def trained(method: Method, task: Task, client: int = 1) -> tuple[Client, Any, A
 def test_the_gradient_is_that_of_all_entries_at_the_trained_weights_in_evaluation_mode() -> None:
     method, task = fedspa(epochs=2, batch=8, weight_decay=0.3, clip=0.1), some_task(restless)
     client, job, result = trained(method, task)
-    findings = TrainingInfo(client, job, result)
-    before = tree.clone(findings.weights)
-    found = findings.gradient()
-    assert same(findings.weights, before), "also the running statistics are as before"
-    assert findings.flops > 0
-    module = client.objective.build(findings.weights).eval()
+    info = TrainingInfo(client, job, result)
+    before = tree.clone(info.weights)
+    found = info.gradient()
+    assert same(info.weights, before), "also the running statistics are as before"
+    assert info.flops > 0
+    module = client.objective.build(info.weights).eval()
     samples = task.split.train(1)
     rows = torch.from_numpy(samples[method.solver.plan(len(samples), fold(job.key, "screen"))[0]])
     assert len(rows) == 8
@@ -437,7 +395,7 @@ def test_the_gradient_is_that_of_all_entries_at_the_trained_weights_in_evaluatio
     assert not torch.allclose(
         found["z.weight"],
         client.objective.gradient(
-            {**findings.weights, **client.objective.local()}, task.data.train.x[rows], task.data.train.y[rows]
+            {**info.weights, **client.objective.local()}, task.data.train.x[rows], task.data.train.y[rows]
         )[1]["z.weight"],
     )
 
@@ -453,40 +411,9 @@ def test_taking_the_gradient_does_not_disturb_training() -> None:
 # Slow and obvious.
 
 
-def batches(run: Simulation, number: int, client: int) -> tuple[list[tuple[Tensor, Tensor]], Any]:
-    """A client's batches of a round, and its key."""
-    mine = own_key(run.round_key(number), run.clock(number, client))
-    samples, data = run.task.split.train(client), run.task.data.train
-    rows = [samples[b] for b in run.method.training.solver.plan(len(samples), fold(mine, "batches"))]
-    return [(data.x[torch.from_numpy(r)], data.y[torch.from_numpy(r)]) for r in rows], mine
-
-
-def slope(run: Simulation, w: Params, x: Tensor, y: Tensor) -> Params:
-    module = run.objective.build(w).eval()
-    run.task.loss(module(x), y).backward()
-    return {name: p.grad for name, p in module.named_parameters() if p.grad is not None}
-
-
-def taught(run: Simulation, number: int, client: int, w: Params, mask: Params) -> tuple[Params, Params]:
-    """A client's weights after the first of two epochs, and after both."""
-    v = {name: w[name] * mask[name] for name in w}
-    (lessons, _), solver = batches(run, number, client), run.method.training.solver
-    assert isinstance(solver, SGD)
-    for step, (x, y) in enumerate(lessons):
-        g = slope(run, v, x, y)
-        v = {name: v[name] - solver.lr * g[name] * mask[name] for name in v}
-        if step + 1 == len(lessons) // 2:
-            first = v
-    return first, v
-
-
-def everything(like: Params, held: dict[str, Tensor]) -> Params:
-    return {name: held[name].to(t) if name in held else torch.ones_like(t) for name, t in like.items()}
-
-
 @pytest.mark.parametrize("regrow", ["gradient", "random"])
-def test_a_round_of_fedspa_is_what_the_paper_says(regrow: Any) -> None:
-    """Train m w, send U = m w - (what came of it), w <- w - mean of U over the cohort; then move m."""
+def test_a_round_of_fedspa_follows_the_paper(regrow: Any) -> None:
+    """Train m w to v, send U = m w - v, w <- w - mean of U over the cohort; then move m."""
     task = some_task(dtype=torch.float64)
     method = fedspa(lr=0.3, epochs=2, batch=8, weight_decay=0.01, clip=0.7, decay=0.9, own_init=True, regrow=regrow)
     run = Simulation(method, task, Options(rounds=3))
@@ -496,10 +423,10 @@ def test_a_round_of_fedspa_is_what_the_paper_says(regrow: Any) -> None:
     for number in range(3):
         total = {name: torch.zeros_like(t) for name, t in w.items()}
         for client in range(CLIENTS):
-            mask = everything(w, held[client])
+            mask = filled(w, held[client])
             v = {name: w[name] * mask[name] for name in w}
-            lessons, mine = batches(run, number, client)
-            for x, y in lessons:
+            drawn, mine = batches(run, number, client)
+            for x, y in drawn:
                 g = {name: grad * mask[name] for name, grad in slope(run, v, x, y).items()}
                 norm = math.sqrt(sum(float(t.square().sum()) for t in g.values()))
                 shrink = min(1.0, 0.7 / (norm + 1e-6))
@@ -559,7 +486,7 @@ def test_one_mask_that_stays_is_federated_averaging_of_what_it_covers() -> None:
     method = fedspa(lr=0.2, epochs=2, batch=8, weight_decay=0.0, clip=None, decay=1.0, mask="rsm")
     run = Simulation(method, some_task(), Options(rounds=3))
     held = opened(view_of(run).first(0), run.like)
-    mask = everything(run.like, held)
+    mask = filled(run.like, held)
     other = Simulation(fedavg(lr=0.2, epochs=2, batch=8, weights="uniform"), some_task(), Options(rounds=3))
     other.server = other.method.training.server.init({name: t * mask[name] for name, t in other.like.items()})
     plain_step = other.client.objective.gradient
@@ -568,7 +495,7 @@ def test_one_mask_that_stays_is_federated_averaging_of_what_it_covers() -> None:
         loss, grads, changed = plain_step(*args)
         return loss, {name: g * mask[name] for name, g in grads.items()}, changed
 
-    other.client.objective.gradient = covered  # type: ignore[method-assign]
+    other.client.objective.gradient = covered  # type: ignore[assignment, method-assign]
     for number in range(3):
         run.round(number, None)
         other.round(number, None)
@@ -587,7 +514,7 @@ def slowly_pruned(held: Tensor, weight: Tensor, share: float) -> Tensor:
     return torch.tensor([i in active and i not in gone for i in range(held.numel())]).view(held.shape)
 
 
-def test_a_round_of_sub_fedavg_is_what_the_paper_says() -> None:
+def test_a_round_of_sub_fedavg_follows_the_paper() -> None:
     """Candidates after the first and last epoch, three thresholds, then each entry's mean over its holders."""
     rounds, task = 6, some_task(dtype=torch.float64)
     method = sub_fedavg(0.3, 2, batch=8, target=0.6, share=0.2, distance=1e-4, accuracy=0.7)
@@ -597,10 +524,10 @@ def test_a_round_of_sub_fedavg_is_what_the_paper_says() -> None:
     w, outcomes, orphans = {name: t.clone() for name, t in run.like.items()}, set(), 0
     for number in range(rounds):
         total, holders = ({name: torch.zeros_like(t) for name, t in w.items()} for _ in range(2))
-        hyperparams = {client: dict(held[client]) for client in held}
+        old = {client: dict(held[client]) for client in held}
         for client in range(CLIENTS):
-            mask = everything(w, held[client])
-            first, v = taught(run, number, client, w, mask)
+            mask = filled(w, held[client])
+            first, v = masked_sgd(run, number, client, w, mask)
             for name in w:
                 total[name] += v[name]
                 holders[name] += mask[name]
@@ -622,10 +549,10 @@ def test_a_round_of_sub_fedavg_is_what_the_paper_says() -> None:
             torch.testing.assert_close(run.model()[name], w[name])
         for client in range(CLIENTS):
             state = run.clients.get(client)
-            found = opened(state["view"], run.like) if "view" in state else hyperparams[client]
+            found = opened(state["view"], run.like) if "view" in state else old[client]
             for n in names:
                 assert torch.equal(found[n], held[client][n])
-                assert not (held[client][n] & ~hyperparams[client][n]).any(), "masks only shrink"
+                assert not (held[client][n] & ~old[client][n]).any(), "masks only shrink"
     reached = {tuple(part for part in outcome) for outcome in outcomes}
     assert (True, True, True) in reached
     assert any(not density for density, _, _ in reached), "a client must have come to the target"
@@ -638,13 +565,13 @@ PRUNING = {"w": torch.ones(5, 8), "b": torch.ones(5)}
 
 def prune(view: Pruned, early: Tensor, late: Tensor, right: float = 1.0, mine: State | None = None) -> State:
     fitted = fit(view, PRUNING)
-    hyperparams = mine or fitted.first(0)
-    seen = Seen({"w": late, "b": torch.ones(5)}, {}, {"w": early, "b": torch.ones(5)}, right)
-    then, said = fitted.revise(hyperparams, seen, Clock(0, 5, 0), key(0))
-    assert same(fitted.follow(hyperparams, said, PRUNING), then)
-    assert (then is hyperparams) == (not said)
+    before = mine or fitted.first(0)
+    seen = FakeTraining({"w": late, "b": torch.ones(5)}, {}, {"w": early, "b": torch.ones(5)}, right)
+    then, section = fitted.revise(before, seen, Clock(0, 5, 0), key(0))
+    assert same(fitted.follow(before, section, PRUNING), then)
+    assert (then is before) == (not section)
     if seen.tried is not None:
-        pruned = slowly_pruned(opened(hyperparams, PRUNING)["w"], late, view.share)
+        pruned = slowly_pruned(opened(before, PRUNING)["w"], late, view.share)
         assert torch.equal(seen.tried["w"], late * pruned), "it is the pruned model that is tried"
         assert torch.equal(seen.tried["b"], torch.ones(5))
     return then
@@ -720,14 +647,14 @@ def test_with_one_epoch_the_note_is_the_end_so_that_nothing_would_be_pruned() ->
 
 def test_judging_a_mask_takes_a_forward_pass_over_all_samples() -> None:
     client, job, result = trained(sub_fedavg(epochs=2, batch=8), some_task())
-    findings = TrainingInfo(client, job, result)
-    findings.accuracy(findings.weights)
-    products = sum(weight.numel() for weight in findings.weights.values() if weight.dim() == 2)
-    assert findings.flops == 2 * products * len(job.samples)
+    info = TrainingInfo(client, job, result)
+    info.accuracy(info.weights)
+    products = sum(weight.numel() for weight in info.weights.values() if weight.dim() == 2)
+    assert info.flops == 2 * products * len(job.samples)
 
 
 def test_masks_follow_from_the_seed_of_the_run_unless_they_have_their_own() -> None:
-    def first(run_seed: int, **view: int) -> State:
+    def first(run_seed: int, **view: Any) -> State:
         method = fedspa(mask="rsm").with_parts(view=PersonalMask(moving=False, **view))
         run = Simulation(method, TASK, Options(rounds=1, seed=run_seed))
         return view_of(run).first(0)
@@ -745,7 +672,7 @@ def test_masks_follow_from_the_seed_of_the_run_unless_they_have_their_own() -> N
     + [pytest.param("sub-fedavg", "compiled", marks=pytest.mark.slow)],
 )
 def test_executors_agree(name: str, executor: str) -> None:
-    """Also on masks, and with a norm, which would tell if a mask were moved in training mode or training were not."""
+    """Also on masks. The norm would show a mask that moves in training mode, or training in evaluation mode."""
     task = some_task(normed, torch.float64)
     runs = []
     for how in ("one-by-one", executor):
@@ -758,8 +685,8 @@ def test_executors_agree(name: str, executor: str) -> None:
     for tensor, other in zip(wanted.model().values(), found.model().values(), strict=True):
         torch.testing.assert_close(other, tensor, rtol=0, atol=0 if executor == "side-by-side" else 1e-9)
     for client in range(CLIENTS):
-        assert known(wanted, client) is not None
-        assert same(known(found, client), known(wanted, client))
+        assert view_state(wanted, client) is not None
+        assert same(view_state(found, client), view_state(wanted, client))
     for ours, theirs in zip(found.metrics, wanted.metrics, strict=True):
         assert all(ours[n] == theirs[n] for n in ("bytes_up", "bytes_down", "flops", "personal_accuracy", "figures"))
 
@@ -769,7 +696,7 @@ def test_executors_agree(name: str, executor: str) -> None:
 
 @pytest.mark.parametrize("name", METHODS)
 def test_personal_accuracy_is_of_what_each_clients_mask_covers(name: str) -> None:
-    """With the newest mask that the server has, also for those who never took part."""
+    """With the newest mask that the server has, also for clients that never took part."""
     task = some_task(normed)
     run = Simulation(METHODS[name], task, Options(rounds=4, per_round=2, channel=Lossy(0.3), seed=2))
     seen: set[int] = set()
@@ -778,8 +705,8 @@ def test_personal_accuracy_is_of_what_each_clients_mask_covers(name: str) -> Non
         seen |= set(record["clients"])
         shares = []
         for client in range(CLIENTS):
-            state = known(run, client) or view_of(run).first(client)
-            mask = everything(run.model(), opened(state, run.like))
+            state = view_state(run, client) or view_of(run).first(client)
+            mask = filled(run.model(), opened(state, run.like))
             module = run.objective.build({n: t * mask[n] for n, t in run.model().items()}).eval()
             rows = torch.from_numpy(task.split.test(client))
             right = module(task.data.test.x[rows]).argmax(1) == task.data.test.y[rows]
@@ -795,12 +722,12 @@ def test_bytes_are_those_of_held_values_and_of_what_changed(name: str) -> None:
     run = Simulation(METHODS[name], some_task(), Options(rounds=4, per_round=2))
     every = sum(t.numel() for t in run.like.values())
     for number in range(4):
-        before = {c: known(run, c) or view_of(run).first(c) for c in range(CLIENTS)}
+        before = {c: view_state(run, c) or view_of(run).first(c) for c in range(CLIENTS)}
         record = run.round(number, None)
         held, change = 0, 0
         for client in record["clients"]:
             held += every - sum(int((~m).sum()) for m in opened(before[client], run.like).values())
-            after = known(run, client)
+            after = view_state(run, client)
             if after is not None and (name != "sub-fedavg" or not same(after, before[client])):
                 sent = sum(array.nbytes for array in masks.difference(before[client]["mask"], after["mask"]).values())
                 assert sent <= sum(len(packed) for packed in after["mask"].values()), "no more than a bitmap"
@@ -818,15 +745,15 @@ def test_bytes_are_those_of_held_values_and_of_what_changed(name: str) -> None:
 def test_a_change_is_coded_in_the_smaller_form() -> None:
     like = {"w": torch.ones(40, 20), "a": torch.ones(5, 5)}
     mine = fit(PersonalMask(init="uniform"), like).first(0)["mask"]
-    for many, names in ((0, {"quotients", "remainders"}), (3, {"quotients", "remainders"}), (400, {"bitmap"})):
-        stage = torch.randperm(800, generator=torch.Generator().manual_seed(1))[:many]
+    for count, names in ((0, {"quotients", "remainders"}), (3, {"quotients", "remainders"}), (400, {"bitmap"})):
+        stage = torch.randperm(800, generator=torch.Generator().manual_seed(1))[:count]
         flags = torch.tensor(bools(mine["w"], 800))
         flags[stage] = ~flags[stage]
         new = {**mine, "w": torch.from_numpy(np.packbits(flags.numpy(), bitorder="little"))}
-        said = masks.difference(mine, new)
-        assert set(said) == names
-        assert same(masks.turned(mine, said, like), new)
-        assert sum(array.nbytes for array in said.values()) <= min(104, 2 + 2 * many)
+        section = masks.difference(mine, new)
+        assert set(section) == names
+        assert same(masks.turned(mine, section, like), new)
+        assert sum(array.nbytes for array in section.values()) <= min(104, 2 + 2 * count)
 
 
 def test_masks_are_stored_as_bits() -> None:
@@ -848,38 +775,40 @@ def test_clients_whose_masks_stay_store_nothing() -> None:
 
 
 class Watched(Simulation):
-    """A simulator beside which a server keeps what it is told, and nothing else."""
+    """A simulator with a second server, which keeps only the masks that arrive."""
 
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
-        self.told: dict[int, State] = {}
-        self.heard: dict[int, State] = {}
+        self.received: dict[int, State] = {}
+        self.arrivals: dict[int, State] = {}
 
-    def settle(self, stage: Stage, client: int, reply: ClientReply, arrived: bool, known: State) -> None:
-        super().settle(stage, client, reply, arrived, known)
+    def settle_client(self, stage: Stage, client: int, reply: ClientReply, arrived: bool, known: State) -> None:
+        super().settle_client(stage, client, reply, arrived, known)
         if arrived:
-            self.heard[client] = known
+            self.arrivals[client] = known
 
     def train(self, number: int, ledger: Ledger) -> list[int]:
-        before = {client: known(self, client) for client in range(CLIENTS)}
+        before = {client: view_state(self, client) for client in range(CLIENTS)}
         for client in self.cohort(number, Ledger()):
             stage = Stage(self.method.training, number, {client: GLOBAL})
-            clock, at = self.at(stage, client)
+            clock, at = self.clock_and_key(stage, client)
             one, other = (
                 stage.exchange.make_download(self.server, clock, at, GLOBAL, mask, None)
-                for mask in (self.told.get(client), before[client])
+                for mask in (self.received.get(client), before[client])
             )
             assert bytes(one.data) == bytes(other.data)
-        self.heard = {}
+        self.arrivals = {}
         cohort = super().train(number, ledger)
         missing = {failure["client"] for failure in ledger.failures} | set(ledger.lost)
-        assert set(self.heard) == set(cohort) - missing
-        self.told |= self.heard
+        assert set(self.arrivals) == set(cohort) - missing
+        self.received |= self.arrivals
         for client in range(CLIENTS):
             start = view_of(self).first(client)
-            assert same(self.told.get(client) or start, known(self, client) or start)
-            if client not in self.heard:
-                assert same(known(self, client) or start, before[client] or start), "what did not arrive does not count"
+            assert same(self.received.get(client) or start, view_state(self, client) or start)
+            if client not in self.arrivals:
+                assert same(view_state(self, client) or start, before[client] or start), (
+                    "what did not arrive does not count"
+                )
         return cohort
 
 
@@ -895,7 +824,7 @@ class Watched(Simulation):
 def test_server_and_clients_agree_in_the_simulator(
     name: str, seed: int, loss: float, failing: float, per_round: int, stop: int, tmp_path_factory: Any
 ) -> None:
-    """Whoever takes part, whatever is lost, and wherever the run is cut off and taken up again."""
+    """For any cohorts, any losses, and any point of interruption."""
     task = TASK
     options = Options(rounds=4, per_round=per_round, seed=seed, channel=Lossy(loss), failure_rate=failing)
     run = Watched(METHODS[name], task, options)
@@ -913,8 +842,8 @@ def test_server_and_clients_agree_in_the_simulator(
     folder.close()
     second = Watched(METHODS[name], task, options)
     folder = second.restore(home)
-    second.told = {client: state for client in range(CLIENTS) if (state := known(second, client)) is not None}
-    assert all(same(state, known(first, client)) for client, state in second.told.items())
+    second.received = {client: state for client in range(CLIENTS) if (state := view_state(second, client)) is not None}
+    assert all(same(state, view_state(first, client)) for client, state in second.received.items())
     second.run(folder, lambda record: None)
     folder.close()
     assert same(second.server, run.server)
@@ -931,19 +860,19 @@ def test_every_codec_goes_with_masks_that_move_or_shrink(name: str, spec: str) -
         assert all(torch.isfinite(tensor).all() for tensor in run.model().values())
 
 
-# What a client may not say.
+# Refused mask sections.
 
 
 def retold(data: Frame | bytes, change: Callable[[Payload], Payload]) -> bytes:
-    """A message with other arrays that tell of a mask."""
+    """A message with other arrays in its mask section."""
     message = wire.unpack(data)
-    payload, said = sections.split(message.payload)
-    arrays = sections.joined(payload, {**said, "mask": change(said.get("mask", {}))})
+    payload, section = sections.split(message.payload)
+    arrays = sections.joined(payload, {**section, "mask": change(section.get("mask", {}))})
     return wire.pack(replace(message, payload=arrays))
 
 
 def forged(run: Simulation, client: int, change: Callable[[Payload], Payload]) -> Frame:
-    """A client's message of the first round, with other arrays that tell of its mask."""
+    """A client's message of the first round, with other arrays in its mask section."""
     result = run.client.do(ordered(run, 0, client)).result
     assert isinstance(result, ClientResult)
     return Frame.of(retold(result.sent.data, change))
@@ -952,7 +881,7 @@ def forged(run: Simulation, client: int, change: Callable[[Payload], Payload]) -
 def turns(*places: int) -> Callable[[Payload], Payload]:
     """A bitmap with these bits turned over: a's 21 and 3 filling, then z's 42 and 6 filling."""
 
-    def made(said: Payload) -> Payload:
+    def made(section: Payload) -> Payload:
         flags = np.zeros(72, dtype=bool)
         flags[list(places)] = True
         return {"bitmap": torch.from_numpy(np.packbits(flags, bitorder="little"))}
@@ -961,55 +890,57 @@ def turns(*places: int) -> Callable[[Payload], Payload]:
 
 
 FORGED: dict[str, tuple[str, Callable[[Payload], Payload], str]] = {
-    "one more of a": ("fedspa", turns(0), "changes how many entries of a.weight"),
-    "one more of z": ("fedspa", turns(24), "changes how many entries of z.weight"),
-    "one from a to z": ("fedspa", turns(0, 24), "changes how many entries of a.weight"),
-    "in the filling of a": ("fedspa", turns(0, 21), "entries of a.weight that are not there"),
-    "in the filling of z": ("fedspa", turns(24, 71), "entries of z.weight that are not there"),
-    "all": ("fedspa", turns(*range(21), *range(24, 66)), "changes how many entries of"),
-    "nothing said": ("fedspa", lambda said: {}, "expected positions"),
-    "half": ("fedspa", lambda said: {"quotients": torch.ones(1, dtype=torch.uint8)}, "expected positions"),
-    "too short": ("fedspa", lambda said: {"bitmap": torch.zeros(8, dtype=torch.uint8)}, "bitmap"),
-    "another type": ("fedspa", lambda said: {"bitmap": torch.zeros(9, dtype=torch.int8)}, "bitmap"),
-    "though it stays": ("rsm", turns(), "though it cannot"),
-    "in the filling of the pruned": ("sub-fedavg", turns(22), "entries of a.weight that are not there"),
+    "one more of a": ("fedspa", turns(0), "changes the number of entries in its mask of a.weight"),
+    "one more of z": ("fedspa", turns(24), "changes the number of entries in its mask of z.weight"),
+    "one from a to z": ("fedspa", turns(0, 24), "changes the number of entries in its mask of a.weight"),
+    "in the filling of a": ("fedspa", turns(0, 21), "after the last entry of a.weight"),
+    "in the filling of z": ("fedspa", turns(24, 71), "after the last entry of z.weight"),
+    "all": ("fedspa", turns(*range(21), *range(24, 66)), "changes the number of entries in its mask of"),
+    "empty": ("fedspa", lambda section: {}, "expected a mask"),
+    "half": ("fedspa", lambda section: {"quotients": torch.ones(1, dtype=torch.uint8)}, "expected a mask"),
+    "too short": ("fedspa", lambda section: {"bitmap": torch.zeros(8, dtype=torch.uint8)}, "bitmap"),
+    "another type": ("fedspa", lambda section: {"bitmap": torch.zeros(9, dtype=torch.int8)}, "bitmap"),
+    "though it stays": ("rsm", turns(), "its mask is fixed"),
+    "in the filling of the pruned": ("sub-fedavg", turns(22), "after the last entry of a.weight"),
 }
 
 
 @pytest.mark.parametrize("name", FORGED)
 def test_a_forged_change_of_a_mask_is_refused_and_changes_nothing(name: str) -> None:
-    recipe, change, said = FORGED[name]
+    recipe, change, reason = FORGED[name]
     run = Simulation(METHODS[recipe], some_task(), Options(rounds=4))
     frame = forged(run, 1, change)
     mine = view_of(run).first(1)
     before = tree.clone(mine)
-    with pytest.raises(PayloadError, match=said):
+    with pytest.raises(PayloadError, match=reason):
         run.method.training.read_upload(frame, run.server, run.clock(0, 1), run.round_key(0), GLOBAL, mine)
     assert same(mine, before)
-    assert _folded(run, {1: frame}, said) == [0, 2, 3]
+    assert _folded(run, {1: frame}, reason) == [0, 2, 3]
 
 
-def _folded(run: Simulation, replaced: dict[int, Frame], said: str) -> list[int]:
-    """Who was folded in a round in which the messages of some were replaced; the others' refusal says why."""
+def _folded(run: Simulation, replaced: dict[int, Frame], reason: str) -> list[int]:
+    """The clients folded in a round with some replaced messages, which are refused with a reason."""
     server = run.server
-    carry = run.carry
+    send_upload = run.send_upload
 
     def swapped(client_task: ClientTask, result: Any, ledger: Any) -> ClientReply:
-        reply = carry(client_task, result, ledger)
+        reply = send_upload(client_task, result, ledger)
         return reply._replace(data=replaced.get(client_task.clock.client, reply.data))
 
-    run.carry = swapped  # type: ignore[method-assign]
+    run.send_upload = swapped  # type: ignore[method-assign]
     record = run.round(0, None)
     assert [failure["client"] for failure in record["failures"]] == list(replaced)
-    assert all(said in failure["reason"] and failure["reason"].startswith("refused") for failure in record["failures"])
-    heard = sorted(set(record["clients"]) - set(replaced))
-    assert record["exchanges"][0]["folded"] == len(heard)
+    assert all(
+        reason in failure["reason"] and failure["reason"].startswith("refused") for failure in record["failures"]
+    )
+    others = sorted(set(record["clients"]) - set(replaced))
+    assert record["exchanges"][0]["folded"] == len(others)
     alone = Simulation(run.method.method, run.task, run.options)
     assert same(alone.server, server)
-    alone.cohort = lambda number, ledger: heard  # type: ignore[method-assign]
+    alone.cohort = lambda number, ledger: others  # type: ignore[method-assign]
     alone.round(0, None)
     assert same(run.server, alone.server), "as if the others had been alone"
-    return heard
+    return others
 
 
 def test_what_was_pruned_is_not_taken_up_again() -> None:
@@ -1017,7 +948,7 @@ def test_what_was_pruned_is_not_taken_up_again() -> None:
     mine = prune(Pruned(share=0.1), FALLING, RISING)
     back = masks.difference(mine["mask"], view.first(0)["mask"])
     before = tree.clone(mine)
-    with pytest.raises(PayloadError, match="takes up pruned entries of w"):
+    with pytest.raises(PayloadError, match="adds pruned entries of w"):
         view.follow(mine, back, PRUNING)
     assert same(mine, before)
 
@@ -1033,9 +964,9 @@ def test_random_bytes_are_refused_or_leave_a_mask_that_may_be(name: str, data: s
         return torch.tensor(list(data.draw(st.binary(max_size=most), label=label)), dtype=torch.uint8)
 
     coded = {"quotients": array("quotients", 4), "remainders": array("remainders", 5)}
-    said = data.draw(st.sampled_from([{"bitmap": array("bitmap", 9)}, coded]), label="form")
+    section = data.draw(st.sampled_from([{"bitmap": array("bitmap", 9)}, coded]), label="form")
     try:
-        then = view.follow(mine, said, LIKE)
+        then = view.follow(mine, section, LIKE)
     except PayloadError:
         return
     for flag, (mask, old) in {n: (opened(then, LIKE)[n], opened(mine, LIKE)[n]) for n in mine["mask"]}.items():
@@ -1048,21 +979,9 @@ def test_random_bytes_are_refused_or_leave_a_mask_that_may_be(name: str, data: s
 # Deployed.
 
 
-@pytest.fixture
-def flower(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Runs through a Flower grid in this process, without waiting."""
-    pytest.importorskip("flwr")
-    from gossamer.engines.flower import fleet
-    from helpers import flower_runs
-
-    monkeypatch.setattr(os, "fsync", lambda handle: None)
-    monkeypatch.setattr(fleet, "POLL", 0.001)
-    return flower_runs
-
-
 @pytest.mark.parametrize("name", METHODS)
 def test_deployed_it_is_the_same(name: str, flower: Any, tmp_path: Path) -> None:
-    """Model, masks, messages and figures, also of those who have not taken part yet."""
+    """Model, masks, messages and figures, also of clients that have not taken part yet."""
     method, task, options = METHODS[name], some_task(normed), {"rounds": 4, "per_round": 2, "seed": 1}
     grid = flower.LocalGrid(flower.nodes(method, task, tmp_path))
     run, deployed = flower.simulated(method, task, **options), flower.deploy(method, task, grid, **options)
@@ -1073,7 +992,7 @@ def test_deployed_it_is_the_same(name: str, flower: Any, tmp_path: Path) -> None
         for figure in ("bytes_up", "bytes_down", "flops", "accuracy", "personal_accuracy", "figures"):
             assert ours[figure] == theirs[figure]
     for client in range(CLIENTS):
-        assert same(known(deployed, client), known(run, client))
+        assert same(view_state(deployed, client), view_state(run, client))
 
 
 def settled(deployed: Any, flower: Any, home: Path, client: int) -> State:
@@ -1118,19 +1037,19 @@ def test_server_and_nodes_agree(
 ) -> None:
     """After replies that are lost or never made, rounds that do not count, and disks that are lost."""
     home, method, task = tmp_path_factory.mktemp("nodes"), METHODS[name], TASK
-    deployed = flower.field(method, task, flower.LocalGrid({}), rounds=4, min_replies=least)
+    deployed = flower.flower_run(method, task, flower.LocalGrid({}), rounds=4, min_replies=least)
     there = flower.nodes(method, task, home)
     for client in range(CLIENTS):
-        place = flower.NUMBERS[client]
-        there[place] = troubled(
-            flower, there[place], events[client], lambda c=client: flower.Journal(home, deployed.about["id"], c)
+        number = flower.NUMBERS[client]
+        there[number] = troubled(
+            flower, there[number], events[client], partial(flower.Journal, home, deployed.about["id"], client)
         )
     deployed.fleet.grid.nodes |= there
     checked = []
 
     def watch(record: dict[str, Any]) -> None:
         for client in set(range(CLIENTS)) - deployed.anew:
-            mine = known(deployed, client) or view_of(deployed).first(client)
+            mine = view_state(deployed, client) or view_of(deployed).first(client)
             assert same(mine, settled(deployed, flower, home, client)), (record["round"], client)
             checked.append(client)
         failed = {failure["client"] for failure in record["failures"]}
@@ -1151,17 +1070,17 @@ def test_a_mask_that_the_server_did_not_get_does_not_take_effect(flower: Any, tm
 
     there = flower.nodes(method, TASK, tmp_path)
     for client, change in ((1, spoil), (2, lambda reply: None)):
-        place = flower.NUMBERS[client]
-        there[place] = flower.altered(there[place], change, "train", [1])
+        number = flower.NUMBERS[client]
+        there[number] = flower.altered(there[number], change, "train", [1])
     grid = flower.LocalGrid(there)
-    deployed = flower.field(method, TASK, grid, rounds=3)
-    told: list[dict[int, State | None]] = []
-    deployed.run(None, lambda record: told.append({c: known(deployed, c) for c in range(CLIENTS)}))
+    deployed = flower.flower_run(method, TASK, grid, rounds=3)
+    states: list[dict[int, State | None]] = []
+    deployed.run(None, lambda record: states.append({c: view_state(deployed, c) for c in range(CLIENTS)}))
     failures = {failure["client"]: failure["reason"] for failure in deployed.metrics[1]["failures"]}
-    assert "refused: the client changes how many entries of a.weight it holds" in failures[1]
+    assert "refused: the client changes the number of entries in its mask of a.weight" in failures[1]
     assert "no reply" in failures[2]
     for client in range(CLIENTS):
-        assert same(told[1][client], told[0][client]) == (client in (1, 2))
+        assert same(states[1][client], states[0][client]) == (client in (1, 2))
     run = flower.simulated(method, TASK, lost={(1, 1), (1, 2)}, rounds=3)
     flower.agree(deployed, run, tmp_path)
     sent = flower.messages(grid)
@@ -1176,21 +1095,21 @@ def test_a_server_that_died_resumes_with_the_masks_it_knew(name: str, flower: An
         if record["round"] == 3:
             raise KeyboardInterrupt
 
-    first, out = flower.field(method, TASK, grid, rounds=5, per_round=3), tmp_path / "run"
+    first, out = flower.flower_run(method, TASK, grid, rounds=5, per_round=3), tmp_path / "run"
     folder = first.create(out)
     with pytest.raises(KeyboardInterrupt):
         first.run(folder, die)
     folder.close()
     grid.nodes = flower.restarted(method, TASK, tmp_path)
-    second = flower.field(method, TASK, grid, rounds=5, per_round=3)
+    second = flower.flower_run(method, TASK, grid, rounds=5, per_round=3)
     folder = second.restore(out)
-    assert all(same(known(second, client), known(first, client)) for client in range(CLIENTS))
+    assert all(same(view_state(second, client), view_state(first, client)) for client in range(CLIENTS))
     second.run(folder, lambda record: None)
     folder.close()
     flower.agree(second, flower.simulated(method, TASK, rounds=5, per_round=3), tmp_path)
     for client in range(CLIENTS):
         start = view_of(second).first(client)
-        assert same(known(second, client) or start, settled(second, flower, tmp_path, client))
+        assert same(view_state(second, client) or start, settled(second, flower, tmp_path, client))
 
 
 def test_a_server_stores_no_masks_that_stay(flower: Any, tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
-"""Sub-FedAvg's hybrid: channels go whole, fully connected weights one by one, and each by thresholds of its own."""
+"""Sub-FedAvg's hybrid pruning: whole channels and single fully connected weights, each with its thresholds."""
 
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,6 @@ import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_personal_mask import Seen, everything, flower, known, noise, same, taught, view_of
-from test_width_slice import SPECS
 from torch import Tensor, nn
 
 from gossamer import SGD, Clock, ConfigError, Lossy, Options, PrunedChannels, Task, compose, sub_fedavg
@@ -35,8 +33,10 @@ from gossamer.tasks.nets import build
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.widths import ties
 from gossamer.testing import check_method, check_view
-
-__all__ = ["flower"]  # a fixture
+from helpers.codec_specs import SPECS
+from helpers.compare import same
+from helpers.mask_training import FakeTraining, filled, masked_sgd, noise
+from helpers.runs import view_of, view_state
 
 CLIENTS, SHAPE, LABELS = 4, (1, 20, 20), 3
 
@@ -57,7 +57,7 @@ class Residual(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = F.relu(self.norm0(self.stem(F.max_pool2d(x, 4))))
         x = F.relu(x + self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x))))))
-        return self.fc2(F.relu(self.fc1(F.adaptive_max_pool2d(x, 2).flatten(1))))  # type: ignore[no-any-return]
+        return self.fc2(F.relu(self.fc1(F.adaptive_max_pool2d(x, 2).flatten(1))))
 
 
 def grouped() -> nn.Module:
@@ -69,7 +69,7 @@ def grouped() -> nn.Module:
 
 @dataclass(frozen=True)
 class Ground:
-    """A network, the places of each group of channels (tensor, dimension, entries a channel), and norms' scales."""
+    """A network, each group of channels as (tensor, dimension, entries per channel), and the scales of norms."""
 
     network: Callable[[], nn.Module]
     sizes: dict[str, int]
@@ -81,9 +81,9 @@ class Ground:
         """All that belongs to a channel: 1 at its entries."""
         for name, dim, each in self.places[group]:
             found = torch.zeros(like[name].shape, dtype=torch.bool)
-            for place in range(like[name].shape[dim]):
-                if place // each % self.sizes[group] == channel:
-                    found.select(dim, place).fill_(True)
+            for index in range(like[name].shape[dim]):
+                if index // each % self.sizes[group] == channel:
+                    found.select(dim, index).fill_(True)
             yield name, found
 
     def matters(self, group: str, channel: int, values: Params) -> float:
@@ -173,7 +173,7 @@ def opened(state: State, like: Params) -> dict[str, Tensor]:
 
 
 def fitted(name: str, **fields: Any) -> tuple[BoundPrunedChannels, Params]:
-    """The view of a network, and tensors such as its own."""
+    """The view bound to a network, and the network's tensors."""
     network, view = objective(name), PrunedChannels(**fields)
     return view.bind(Context(network, compose(view, SGD()).training, Uniform())), network.initial()
 
@@ -185,8 +185,8 @@ def objective(name: str) -> Objective:
 
 TASKS = {name: some_task(name) for name in GROUNDS}
 SMALL = ("residual", "grouped")
-EAGER = {"share": 0.2, "channel_share": 0.2, "channel_distance": 0.0, "distance": 0.0, "target": 0.1}
-METHOD = sub_fedavg(0.1, 2, batch=8, accuracy=0.0, prune="hybrid", **EAGER)  # type: ignore[arg-type]
+EAGER: dict[str, Any] = {"share": 0.2, "channel_share": 0.2, "channel_distance": 0.0, "distance": 0.0, "target": 0.1}
+METHOD = sub_fedavg(0.1, 2, batch=8, accuracy=0.0, prune="hybrid", **EAGER)
 
 
 # The contract.
@@ -208,7 +208,7 @@ def test_without_hybrid_it_is_as_before() -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "reason"),
     [
         (lambda: PrunedChannels(channel_target=0.0), "PrunedChannels.channel_target must be in"),
         (lambda: PrunedChannels(channel_target=1.1), "channel_target must be in"),
@@ -217,18 +217,18 @@ def test_without_hybrid_it_is_as_before() -> None:
         (lambda: PrunedChannels(channel_distance=-1.0), "channel_distance must not be negative"),
         (lambda: PrunedChannels(share=1.0), "PrunedChannels.share must be between"),
         (lambda: sub_fedavg(prune="all"), "prune must be weights or hybrid"),  # type: ignore[arg-type]
-        (lambda: sub_fedavg(ties=ties({"a": ["0.weight[0]"]})), "so ties says nothing"),
+        (lambda: sub_fedavg(ties=ties({"a": ["0.weight[0]"]})), "so ties has no effect"),
     ],
 )
-def test_what_cannot_be_is_refused(make: Callable[[], Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_what_cannot_be_is_refused(make: Callable[[], Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
         make()
 
 
 def test_a_network_without_convolutions_is_refused() -> None:
     x, y = torch.zeros(4, 6), torch.zeros(4, dtype=torch.int64)
     task = Task.of(lambda: nn.Sequential(nn.Linear(6, 5), nn.Linear(5, 2)), (x, y), (x, y), clients=2)
-    with pytest.raises(ConfigError, match="no channels of convolutions"):
+    with pytest.raises(ConfigError, match="no convolution channels"):
         Simulation(METHOD, task, Options())
 
 
@@ -240,17 +240,17 @@ def test_masked_is_what_channels_are_in_and_fully_connected_weights(name: str) -
     """Not the biases of fully connected layers, nor what has channels of the input or labels alone."""
     view, like = fitted(name)
     ground = GROUNDS[name]
-    wanted = {place for group in ground.places.values() for place, _, _ in group} | set(ground.weights)
+    wanted = {tensor for group in ground.places.values() for tensor, _, _ in group} | set(ground.weights)
     assert set(view.first(0)["mask"]) == wanted
     assert all(bool(mask.all()) for mask in opened(view.first(0), like).values())
     assert dict(view.widths.sizes) == ground.sizes
 
 
-def test_a_width_rule_by_hand_says_what_is_tied() -> None:
+def test_a_width_rule_by_hand_defines_the_tied_dimensions() -> None:
     given = {"0": ["0.weight[0]", "0.bias[0]", "3.weight[1]"]}
     view, like = fitted("lenet5", ties=ties(given), **EAGER)
     mine = view.first(0)
-    then, _ = view.revise(mine, evidence(like, 1), Clock(0, 5, 0), key(0))
+    then, _ = view.revise(mine, local_training(like, 1), Clock(0, 5, 0), key(0))
     held = opened(then, like)
     assert not (held["0.weight"].any() and held["0.weight"].all())
     assert set(held) == {"0.weight", "0.bias", "3.weight", "7.weight", "9.weight"}
@@ -259,11 +259,11 @@ def test_a_width_rule_by_hand_says_what_is_tied() -> None:
 # How it is pruned: slow and obvious.
 
 
-def evidence(like: Params, number: int, right: float = 1.0, at: State | None = None) -> Seen:
+def local_training(like: Params, number: int, right: float = 1.0, at: State | None = None) -> FakeTraining:
     """Random weights after the first epoch and after the last, zero where nothing is held."""
     kept = {} if at is None else opened(at, like)
     early, late = (noise(like, name, number) for name in ("early", "late"))
-    return Seen(
+    return FakeTraining(
         {name: t * kept[name] if name in kept else t for name, t in late.items()},
         {},
         {name: t * kept[name] if name in kept else t for name, t in early.items()},
@@ -279,10 +279,14 @@ def sorted_pruned(held: Tensor, weight: Tensor, share: float) -> Tensor:
     return found
 
 
+def rank(ground: Ground, group: str, values: Params, channel: int) -> tuple[float, int]:
+    return ground.matters(group, channel, values), channel
+
+
 def slowly_fewer(ground: Ground, channels: dict[str, list[int]], values: Params, view: BoundPrunedChannels) -> Any:
     found = {}
     for group, held in channels.items():
-        order = sorted(held, key=lambda channel, group=group: (ground.matters(group, channel, values), channel))
+        order = sorted(held, key=partial(rank, ground, group, values))
         least = max(1, math.ceil(round(view.channel_target * ground.sizes[group], 9)))
         going = math.ceil(round(view.channel_share * len(held), 9))
         found[group] = sorted(order[max(0, min(going, len(held) - least)) :])
@@ -292,7 +296,7 @@ def slowly_fewer(ground: Ground, channels: dict[str, list[int]], values: Params,
 def slowly_revised(
     ground: Ground, view: BoundPrunedChannels, held: dict[str, Tensor], seen: Any, right: Callable[[Params], float]
 ) -> dict[str, Tensor]:
-    """Weights first, then channels, each if its own thresholds are passed."""
+    """Weights first, then channels, each if its thresholds are passed."""
 
     def tried(masks: dict[str, Tensor]) -> Params:
         return {name: w * masks[name] if name in masks else w for name, w in seen.weights.items()}
@@ -305,14 +309,14 @@ def slowly_revised(
     apart = sum(int((early[n] != late[n]).sum()) for n in ground.weights) / size > view.distance
     if dense and apart and right(tried({**held, **late})) > view.accuracy:
         held = {**held, **late}
-    hyperparams = ground.channels(held, seen.weights)
-    first, last = (slowly_fewer(ground, hyperparams, values, view) for values in (seen.early, seen.weights))
-    differs = sum(len(set(first[group]) ^ set(last[group])) for group in hyperparams)
+    channels = ground.channels(held, seen.weights)
+    first, last = (slowly_fewer(ground, channels, values, view) for values in (seen.early, seen.weights))
+    differs = sum(len(set(first[group]) ^ set(last[group])) for group in channels)
     if differs / sum(ground.sizes.values()) <= view.channel_distance:
         return held
     kept = {name: mask.clone() for name, mask in held.items()}
-    for group in hyperparams:
-        for channel in set(hyperparams[group]) - set(last[group]):
+    for group in channels:
+        for channel in set(channels[group]) - set(last[group]):
             for name, at in ground.entries(group, channel, seen.weights):
                 kept[name] &= ~at
     return kept if right(tried(kept)) > view.accuracy else held
@@ -327,21 +331,21 @@ def test_it_prunes_as_by_hand(name: str, fields: dict[str, float]) -> None:
     ground, mine = GROUNDS[name], view.first(0)
     moved = 0
     for number in range(5):
-        seen = evidence(like, number, at=mine)
+        seen = local_training(like, number, at=mine)
         wanted = slowly_revised(ground, view, opened(mine, like), seen, lambda params: 1.0)
-        then, said = view.revise(mine, seen, Clock(number, 5, 0), key(0))
+        then, section = view.revise(mine, seen, Clock(number, 5, 0), key(0))
         found = opened(then, like)
         assert found.keys() == wanted.keys()
         assert all(torch.equal(found[n], wanted[n]) for n in found)
-        assert same(view.follow(mine, said, like), then)
-        assert (then is mine) == (not said) == same(then, mine)
+        assert same(view.follow(mine, section, like), then)
+        assert (then is mine) == (not section) == same(then, mine)
         moved += then is not mine
         mine = then
     assert moved > 0
     ground.channels(opened(mine, like), like)
 
 
-def test_a_round_is_what_the_paper_says_on_lenet5() -> None:
+def test_a_round_on_lenet5_follows_the_paper() -> None:
     """SGD on what is held, both prunings, then each entry's mean over its holders."""
     rounds, task, ground = 3, some_task("lenet5", torch.float64), GROUNDS["lenet5"]
     fields = {"share": 0.2, "channel_share": 0.45, "channel_target": 0.3, "channel_distance": 0.02, "accuracy": 0.6}
@@ -352,8 +356,8 @@ def test_a_round_is_what_the_paper_says_on_lenet5() -> None:
     for number in range(rounds):
         total, holders = ({name: torch.zeros_like(t) for name, t in w.items()} for _ in range(2))
         for client in range(CLIENTS):
-            mask = everything(w, held[client])
-            first, v = taught(run, number, client, w, mask)
+            mask = filled(w, held[client])
+            first, v = masked_sgd(run, number, client, w, mask)
             for name in w:
                 total[name] += v[name]
                 holders[name] += mask[name]
@@ -364,7 +368,7 @@ def test_a_round_is_what_the_paper_says_on_lenet5() -> None:
                 return float((answers == task.data.train.y[rows]).double().mean())
 
             before = held[client]
-            held[client] = slowly_revised(ground, view, before, Seen(v, {}, first), right)
+            held[client] = slowly_revised(ground, view, before, FakeTraining(v, {}, first), right)
             outcomes.add(tuple(not torch.equal(before[n], held[client][n]) for n in ("9.weight", "0.weight")))
         run.round(number, None)
         few += int((holders["0.bias"] < CLIENTS).sum())
@@ -372,7 +376,7 @@ def test_a_round_is_what_the_paper_says_on_lenet5() -> None:
         for name in w:
             torch.testing.assert_close(run.model()[name], w[name])
         for client in range(CLIENTS):
-            found = opened(known(run, client) or view.first(client), run.like)
+            found = opened(view_state(run, client) or view.first(client), run.like)
             assert all(torch.equal(found[name], held[client][name]) for name in found)
     assert {(True, True), (False, False)} <= outcomes, "some prunings must take place, and some must not"
     assert few > 0, "a channel must have lost a holder"
@@ -382,9 +386,9 @@ def test_a_round_is_what_the_paper_says_on_lenet5() -> None:
 
 
 def pruned(view: BoundPrunedChannels, like: Params, right: float | list[float] = 1.0) -> tuple[bool, bool]:
-    """Whether the first round's evidence prunes weights, and whether it prunes channels."""
+    """Whether the first round prunes weights, and whether it prunes channels."""
     answers = right if isinstance(right, list) else [right, right]
-    seen = evidence(like, 1)
+    seen = local_training(like, 1)
     tried: list[Params] = []
 
     def accuracy(params: Params) -> float:
@@ -396,7 +400,7 @@ def pruned(view: BoundPrunedChannels, like: Params, right: float | list[float] =
     return not bool(held["9.weight"].all()), not bool(held["0.weight"].all())
 
 
-def test_each_threshold_holds_its_own_pruning_back() -> None:
+def test_each_threshold_controls_its_pruning() -> None:
     plain = {"distance": 0.0, "channel_distance": 0.0, "share": 0.2}
     for fields, wanted in (
         ({}, (True, True)),
@@ -419,7 +423,7 @@ def test_a_pruning_that_makes_the_model_too_bad_does_not_hold_the_other_back() -
 
 def test_channels_are_tried_on_what_pruning_weights_left() -> None:
     view, like = fitted("lenet5", **EAGER)
-    seen = evidence(like, 1)
+    seen = local_training(like, 1)
     held = opened(view.revise(view.first(0), seen, Clock(0, 5, 0), key(0))[0], like)
     assert seen.tried is not None
     for name, tensor in seen.tried.items():
@@ -429,23 +433,23 @@ def test_channels_are_tried_on_what_pruning_weights_left() -> None:
 def test_a_mean_difference_of_candidates_is_over_all_channels() -> None:
     """Of 70 channels 4 and 10 go; the candidates of the two epochs differ in some of these."""
     view, like = fitted("lenet5", **EAGER)
-    seen = evidence(like, 1)
-    hyperparams = {group: list(range(size)) for group, size in GROUNDS["lenet5"].sizes.items()}
-    first, last = (slowly_fewer(GROUNDS["lenet5"], hyperparams, values, view) for values in (seen.early, seen.weights))
-    apart = sum(len(set(first[group]) ^ set(last[group])) for group in hyperparams) / 70
+    seen = local_training(like, 1)
+    channels = {group: list(range(size)) for group, size in GROUNDS["lenet5"].sizes.items()}
+    first, last = (slowly_fewer(GROUNDS["lenet5"], channels, values, view) for values in (seen.early, seen.weights))
+    apart = sum(len(set(first[group]) ^ set(last[group])) for group in channels) / 70
     assert apart > 0
     for distance, wanted in ((apart - 1e-9, True), (apart, False)):
         assert pruned(*fitted("lenet5", **{**EAGER, "channel_distance": distance}))[1] == wanted
 
 
-# How many.
+# Numbers of pruned entries.
 
 
 def counts(name: str, rounds: int, **fields: float) -> list[list[int]]:
     view, like = fitted(name, **{**EAGER, **fields})
     mine, found = view.first(0), []
     for number in range(rounds):
-        mine, _ = view.revise(mine, evidence(like, number, at=mine), Clock(number, rounds, 0), key(0))
+        mine, _ = view.revise(mine, local_training(like, number, at=mine), Clock(number, rounds, 0), key(0))
         found.append([len(held) for held in GROUNDS[name].channels(opened(mine, like), like).values()])
     return found
 
@@ -465,9 +469,9 @@ def test_fully_connected_weights_fall_as_without_channels() -> None:
     """While no channel goes, the masks are those of the other pruning."""
     view, like = fitted("lenet5", channel_distance=1.0, share=0.2)
     mine = view.first(0)
-    held, many = opened(mine, like), []
+    held, counts = opened(mine, like), []
     for number in range(5):
-        seen = evidence(like, number, at=mine)
+        seen = local_training(like, number, at=mine)
         if sum(int(held[n].sum()) for n in ("7.weight", "9.weight")) > 0.5 * (200 + LABELS) * 500:
             held = {
                 n: sorted_pruned(m, seen.weights[n], 0.2) if n in ("7.weight", "9.weight") else m
@@ -475,8 +479,8 @@ def test_fully_connected_weights_fall_as_without_channels() -> None:
             }
         mine, _ = view.revise(mine, seen, Clock(number, 5, 0), key(0))
         assert all(torch.equal(opened(mine, like)[n], held[n]) for n in held)
-        many.append(masks.count(mine["mask"]["9.weight"]))
-    assert many == [1200, 960, 768, 615, 615]
+        counts.append(masks.count(mine["mask"]["9.weight"]))
+    assert counts == [1200, 960, 768, 615, 615]
 
 
 # Runs.
@@ -484,17 +488,17 @@ def test_fully_connected_weights_fall_as_without_channels() -> None:
 
 @pytest.mark.parametrize("name", SMALL)
 def test_in_a_run_a_channel_that_is_gone_is_gone_everywhere(name: str) -> None:
-    run, ground, many = Simulation(METHOD, TASKS[name], Options(rounds=3)), GROUNDS[name], 0
+    run, ground, count = Simulation(METHOD, TASKS[name], Options(rounds=3)), GROUNDS[name], 0
     for number in range(3):
         assert not run.round(number, None)["failures"]
     for client in range(CLIENTS):
-        state = known(run, client) or view_of(run).first(client)
+        state = view_state(run, client) or view_of(run).first(client)
         deployed = run.client_params(client)
         for group, held in ground.channels(opened(state, run.like), run.like).items():
             for channel in set(range(ground.sizes[group])) - set(held):
                 assert all(not bool(deployed[n][at].any()) for n, at in ground.entries(group, channel, run.like))
-                many += 1
-    assert many > 0
+                count += 1
+    assert count > 0
 
 
 @pytest.mark.parametrize("spec", SPECS)
@@ -507,15 +511,15 @@ def test_every_codec_goes_with_channels_that_are_pruned(spec: str) -> None:
 
 
 def test_useful_operations_are_those_of_held_weights(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A multiplication and addition for each weight and place, forward, and twice backward but to the input.
+    """A multiplication and addition for each weight and output position, forward, and twice backward but to the input.
 
-    To judge a mask is a pass forward over all samples, whatever is held.
+    The test of a mask is a forward pass over all samples.
     """
     judged, judge = [], TrainingInfo.accuracy
 
-    def noted(findings: TrainingInfo, params: Params) -> float:
-        judged.append(len(findings.job.samples))  # type: ignore[arg-type]
-        return judge(findings, params)
+    def noted(info: TrainingInfo, params: Params) -> float:
+        judged.append(len(info.job.samples))  # type: ignore[arg-type]
+        return judge(info, params)
 
     monkeypatch.setattr(TrainingInfo, "accuracy", noted)
     per = {
@@ -528,7 +532,7 @@ def test_useful_operations_are_those_of_held_weights(monkeypatch: pytest.MonkeyP
     for number in range(2):
         done = useful = 0.0
         for client in range(CLIENTS):
-            held = opened(known(run, client) or view_of(run).first(client), run.like)
+            held = opened(view_state(run, client) or view_of(run).first(client), run.like)
             samples = 2 * len(task.split.train(client))
             done += samples * sum(per.values())
             useful += samples * sum(float(held[n].double().mean()) * cost for n, cost in per.items())
@@ -553,8 +557,8 @@ def test_deployed_it_is_the_same(flower: Any, tmp_path: Path) -> None:
         assert ours["failures"] == []
         for figure in ("bytes_up", "bytes_down", "flops", "accuracy", "personal_accuracy", "figures"):
             assert ours[figure] == theirs[figure]
-    assert any(known(deployed, client) is not None for client in range(CLIENTS))
-    assert all(same(known(deployed, client), known(run, client)) for client in range(CLIENTS))
+    assert any(view_state(deployed, client) is not None for client in range(CLIENTS))
+    assert all(same(view_state(deployed, client), view_state(run, client)) for client in range(CLIENTS))
 
 
 @pytest.mark.parametrize("stop", [1, 3])
@@ -581,11 +585,11 @@ def test_a_run_that_is_cut_off_goes_on_as_if_it_were_not(stop: int, tmp_path: Pa
     assert all(same(second.clients.get(client), whole.clients.get(client)) for client in range(CLIENTS))
 
 
-# What a client may not say.
+# Refused mask sections.
 
 
-def said(old: State, like: Params, change: Callable[[dict[str, Tensor]], None]) -> tuple[State, Any]:
-    """Masks that were changed by hand, and the message that tells of them."""
+def changed_masks(old: State, like: Params, change: Callable[[dict[str, Tensor]], None]) -> tuple[State, Any]:
+    """Masks that were changed by hand, and their section."""
     held = opened(old, like)
     change(held)
     new = {name: bits(mask.view(-1)) for name, mask in held.items()}
@@ -606,8 +610,8 @@ def test_a_channel_that_is_cut_in_part_is_refused(name: str) -> None:
     view, like = fitted(name)
     ground, mine = GROUNDS[name], view.first(0)
     group = next(iter(ground.sizes))
-    then, told = said(mine, like, gone(ground, group, like, 1))
-    assert same(view.follow(mine, told, like), then), "a whole channel may go"
+    then, section = changed_masks(mine, like, gone(ground, group, like, 1))
+    assert same(view.follow(mine, section, like), then), "a whole channel may go"
     before = tree.clone(mine)
     for left, at in ground.entries(group, 1, like):
 
@@ -615,21 +619,21 @@ def test_a_channel_that_is_cut_in_part_is_refused(name: str) -> None:
             gone(ground, group, like, 1)(held)
             held[left] |= at
 
-        with pytest.raises(PayloadError, match=r"prunes channels of .* in part"):
-            view.follow(mine, said(mine, like, but_one)[1], like)
+        with pytest.raises(PayloadError, match=r"prunes only part of a channel in "):
+            view.follow(mine, changed_masks(mine, like, but_one)[1], like)
 
         def one_entry(held: dict[str, Tensor], left: str = left) -> None:
             held[left].view(-1)[3] = False
 
-        told = said(mine, like, one_entry)[1]
+        section = changed_masks(mine, like, one_entry)[1]
         if left in ground.weights:
-            view.follow(mine, told, like)
+            view.follow(mine, section, like)
         else:
-            with pytest.raises(PayloadError, match=r"prunes channels of .* in part"):
-                view.follow(mine, told, like)
+            with pytest.raises(PayloadError, match=r"prunes only part of a channel in "):
+                view.follow(mine, section, like)
     with pytest.raises(PayloadError, match=f"prunes all channels of {group}"):
-        view.follow(mine, said(mine, like, gone(ground, group, like, *range(ground.sizes[group])))[1], like)
-    with pytest.raises(PayloadError, match="takes up pruned entries"):
+        view.follow(mine, changed_masks(mine, like, gone(ground, group, like, *range(ground.sizes[group])))[1], like)
+    with pytest.raises(PayloadError, match="adds pruned entries"):
         view.follow(then, masks.difference(then["mask"], mine["mask"]), like)
     assert same(mine, before)
 
@@ -648,20 +652,20 @@ def test_what_is_not_refused_holds_channels_whole(flips: list[tuple[str, int]], 
 
     def change(held: dict[str, Tensor]) -> None:
         gone(ground, "0", like, *channels)(held)
-        for name, place in flips:
+        for name, index in flips:
             flat = held[name].view(-1)
-            flat[place % len(flat)] ^= True
+            flat[index % len(flat)] ^= True
 
-    then, told = said(mine, like, change)
+    then, section = changed_masks(mine, like, change)
     try:
-        followed = view.follow(mine, told, like)
+        followed = view.follow(mine, section, like)
     except PayloadError:
         return
     assert same(followed, then)
     assert len(ground.channels(opened(followed, like), like)["0"]) >= 1
 
 
-def test_the_change_of_a_mask_is_at_most_a_bit_an_entry() -> None:
+def test_the_change_of_a_mask_is_at_most_one_bit_per_entry() -> None:
     run = Simulation(METHOD, TASKS["lenet5"], Options(rounds=2))
     record = run.round(0, None)
     entries = sum(int(np.ceil(run.like[n].numel() / 8)) for n, _ in view_of(run).sizes)

@@ -1,4 +1,4 @@
-"""How many entries of each tensor a sparse model keeps."""
+"""The number of entries of each tensor that a sparse model keeps."""
 
 from collections.abc import Callable
 from random import Random
@@ -50,7 +50,7 @@ def test_vgg11_at_one_half() -> None:
 def test_resnet18_at_one_half() -> None:
     """By shape, as blocks have numbers for names: the third stage's later convolutions, then those of the last."""
     found = erk(RESNET, 0.5)
-    sparse = {(256, 256, 3, 3): 0.716, (512, 256, 3, 3): 0.535, (512, 512, 3, 3): 0.356}
+    sparse: dict[tuple[int, ...], float] = {(256, 256, 3, 3): 0.716, (512, 256, 3, 3): 0.535, (512, 512, 3, 3): 0.356}
     for name in matrices(RESNET):
         assert round(found[name], 3) == sparse.get(tuple(RESNET[name]), 1), name
     counts = [sum(tuple(RESNET[name]) == shape for name in RESNET) for shape in sparse]
@@ -64,8 +64,8 @@ def test_resnet18_at_one_half() -> None:
 @RULES
 @pytest.mark.parametrize("density", [0.05, 0.3, 0.5, 0.9, 1.0])
 def test_the_budget_is_kept_to_one_entry_a_tensor(rule: Rule, shapes: Shapes, density: float) -> None:
-    many = sum(kept(shapes, rule(shapes, density)).values())
-    assert density * size(shapes) - len(shapes) < many <= density * size(shapes) + 1e-3
+    count = sum(kept(shapes, rule(shapes, density)).values())
+    assert density * size(shapes) - len(shapes) < count <= density * size(shapes) + 1e-3
 
 
 @NETWORKS
@@ -117,15 +117,15 @@ def room(shapes: Shapes, density: float) -> bool:
 @RULES
 @settings(max_examples=50)
 @given(shapes=NETS, density=SHARES)
-def test_densities_are_above_0_and_up_to_1_and_come_to_the_budget(rule: Rule, shapes: Shapes, density: float) -> None:
+def test_densities_are_above_0_and_up_to_1_and_sum_to_the_budget(rule: Rule, shapes: Shapes, density: float) -> None:
     assume(room(shapes, density))
     found = rule(shapes, density)
     assert list(found) == list(shapes)
     assert all(0 < share <= 1 for share in found.values())
     assert sum(found[name] * shapes[name].numel() for name in shapes) == pytest.approx(density * size(shapes))
-    many = kept(shapes, found)
-    assert all(0 <= many[name] <= shapes[name].numel() for name in shapes)
-    assert density * size(shapes) - len(shapes) - 1e-6 < sum(many.values()) <= density * size(shapes) + 1e-5
+    counts = kept(shapes, found)
+    assert all(0 <= counts[name] <= shapes[name].numel() for name in shapes)
+    assert density * size(shapes) - len(shapes) - 1e-6 < sum(counts.values()) <= density * size(shapes) + 1e-5
 
 
 @RULES
@@ -168,7 +168,7 @@ def test_a_density_that_is_no_share_is_refused(rule: Rule, density: float) -> No
 
 
 @RULES
-def test_no_room_for_biases_and_norms_is_refused_with_how_many_there_are(rule: Rule) -> None:
+def test_no_room_for_biases_and_norms_is_refused_with_their_number(rule: Rule) -> None:
     shapes = {"w": Size([10, 10]), "b": Size([50])}
-    with pytest.raises(ConfigError, match=r"density 0\.3 of 150 entries does not even leave room .* which are 50"):
+    with pytest.raises(ConfigError, match=r"density 0\.3 of 150 entries is too small: the 50 entries of biases"):
         rule(shapes, 0.3)

@@ -5,7 +5,7 @@ import math
 from collections import Counter
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args
 
 import pytest
 import torch
@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from gossamer import Clock, Feedback, Mean, Method, OnWeights, Part, Task, TopK, compose, fedavg, simulate
-from gossamer.cli.request import Request, make_method
+from gossamer.cli.build import make_method
+from gossamer.cli.request import Request
 from gossamer.core import wire
 from gossamer.core.errors import ConfigError, PayloadError
 from gossamer.core.exchange import GLOBAL, Arrival
@@ -26,7 +27,6 @@ from gossamer.engines import Options
 from gossamer.engines.client import ClientResult, ClientTask
 from gossamer.engines.export import export
 from gossamer.engines.metrics import Ledger
-from gossamer.engines.run import Stage
 from gossamer.engines.simulate import Simulation
 from gossamer.fleet.capacity import Room, capacity
 from gossamer.fleet.fleet import Device, Fleet
@@ -42,22 +42,13 @@ from gossamer.tasks.nets.resnet import Scaler, resnet18
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.widths import ties
 from gossamer.testing import check_method, check_view
+from helpers.codec_specs import SPECS
+from helpers.runs import clock_and_key
 
 FIVE = (1.0, 1 / 2, 1 / 4, 1 / 8, 1 / 16)
 HIDDEN = 16
-OVERS = ("cohort", "holders")
-SPECS = [
-    "dense",
-    "sparse",
-    "topk:0.2",
-    "subsample:0.3",
-    "sign",
-    "ternary",
-    "drive",
-    "eden:2",
-    "masked-noise",
-    "one-bit:1",
-]
+Over = Literal["cohort", "holders"]
+OVERS: tuple[Over, ...] = get_args(Over)
 
 
 def some_task(clients: int = 5, dtype: torch.dtype = torch.float32, split: str = "iid") -> Task:
@@ -78,7 +69,7 @@ class Residual(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.first(x).relu()
-        return self.out((h + self.second(self.inner(h).relu())).relu())  # type: ignore[no-any-return]
+        return self.out((h + self.second(self.inner(h).relu())).relu())
 
 
 def image_task(name: str, clients: int = 3) -> Task:
@@ -96,7 +87,7 @@ def image_task(name: str, clients: int = 3) -> Task:
     return Task.of(network, (x, y), (x, y), clients=clients)
 
 
-def method(order: str, capacities: Any = (1 / 2,), over: str = "cohort", **more: Any) -> Method:
+def method(order: str, capacities: Any = (1 / 2,), over: Over = "cohort", **more: Any) -> Method:
     plain = fedavg(lr=0.2, epochs=1, weights="uniform")
     return plain.with_parts(view=WidthSlice(capacities, order=order, **more), server=Mean("uniform", over))  # type: ignore[arg-type]
 
@@ -120,19 +111,14 @@ def fitted(
 
 
 def part_of(simulation: Simulation, number: int, client: int) -> Part:
-    clock, round_key = at(simulation, number, client)
+    clock, round_key = clock_and_key(simulation, number, client)
     return simulation.method.training.view.part(simulation.like, clock, fold(own_key(round_key, clock), "view"))
-
-
-def at(simulation: Simulation, number: int, client: int) -> tuple[Clock, Key]:
-    """When and where a client trains, and the randomness of that exchange."""
-    return simulation.at(Stage(simulation.method.training, number, {}), client)
 
 
 def channels(part: Part, tensor: str, dim: int = 0) -> list[int]:
     found = part.index[tensor][dim]
     assert found is not None
-    return found.tolist()  # type: ignore[no-any-return]
+    return found.tolist()
 
 
 LIKE: Params = {name: p.detach() for name, p in Residual().named_parameters()}
@@ -180,9 +166,9 @@ def test_rolling_windows_are_those_of_fedrolex(round_: int, share: float, seed: 
     view = dataclasses.replace(ROLLING, capacities=(share,))
     part = view.part(LIKE, Clock(round_, 200, 3), key(seed))
     for tensor, size in (("first.bias", 16), ("inner.bias", 12)):
-        many = math.ceil(size * share)
-        if many < size:
-            assert channels(part, tensor) == sorted((j - round_) % size for j in range(many))
+        count = math.ceil(size * share)
+        if count < size:
+            assert channels(part, tensor) == sorted((j - round_) % size for j in range(count))
 
 
 ROLLING = fitted("rolling")
@@ -209,19 +195,19 @@ def test_an_epoch_of_shuffled_windows_holds_every_channel_equally_often() -> Non
             assert seen == {channel: held(size, 1 / 3) * 48 // size for channel in range(size)}
 
 
-def test_shuffled_windows_begin_where_algorithm_2_says() -> None:
+def test_shuffled_windows_start_as_in_algorithm_2() -> None:
     """Offset floor(sigma(r) n / R), with one permutation for all clients, layers and capacities, new in every epoch."""
     view = fitted("shuffled", (1 / 2, 1 / 4), places=10, seed=5)
     orders = []
     for epoch in range(4):
         sigma = permutation(fold(key(5), "windows", epoch), 10).tolist()
         orders.append(sigma)
-        for number, place in enumerate(sigma):
-            for client, many in ((0, 2), (1, 4), (4, 2)):
+        for number, window in enumerate(sigma):
+            for client, narrowing in ((0, 2), (1, 4), (4, 2)):
                 part = view.part(LIKE, Clock(10 * epoch + number, 99, client), key(client))
                 for tensor, size in (("first.bias", 16), ("inner.bias", 12)):
-                    begin = place * size // 10
-                    assert channels(part, tensor) == sorted((begin + j) % size for j in range(size // many))
+                    begin = window * size // 10
+                    assert channels(part, tensor) == sorted((begin + j) % size for j in range(size // narrowing))
     assert all(sorted(order) == list(range(10)) for order in orders)
     assert len({tuple(order) for order in orders}) == 4
     other = fitted("shuffled", (1 / 2,), places=10, seed=6)
@@ -234,7 +220,7 @@ def test_the_order_of_windows_follows_from_the_seed_of_the_run() -> None:
     assert all(same_part(one, fitted("shuffled", (1 / 2,), places=10, seed=1), r) for r in range(10))
 
 
-def same_part(view: WidthSlice, other: WidthSlice, round_: int) -> bool:
+def same_part(view: BoundWidthSlice, other: BoundWidthSlice, round_: int) -> bool:
     parts = [v.part(LIKE, Clock(round_, 99, 0), key(0)) for v in (view, other)]
     return channels(parts[0], "first.bias") == channels(parts[1], "first.bias")
 
@@ -278,7 +264,7 @@ def test_a_stream_has_one_draw_and_without_streams_each_layer_its_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "reason"),
     [
         ({"capacities": ()}, "capacities must not be empty"),
         ({"capacities": (0.0,)}, r"capacities must be in \(0, 1\], got 0.0"),
@@ -287,8 +273,8 @@ def test_a_stream_has_one_draw_and_without_streams_each_layer_its_own() -> None:
         ({"places": 0}, "places must be at least 1, got 0"),
     ],
 )
-def test_wrong_fields_are_refused(wrong: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_wrong_fields_are_refused(wrong: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
         WidthSlice(**wrong)
 
 
@@ -308,7 +294,7 @@ def test_with_room_for_everything_all_orders_are_federated_averaging() -> None:
 
 
 def test_random_channels_without_streams_are_another_network_even_with_room_for_everything() -> None:
-    """As in published code: every client adds up a stream whose channels are in an order of its own in each layer."""
+    """As in published code: every client adds up a stream with another order of channels in each layer."""
     simulation = begun(method("random", (1.0,), streams=False), some_task(dtype=torch.float64))
     part, whole = part_of(simulation, 0, 0), simulation.model()
     order = channels(part, "first.bias")
@@ -334,10 +320,11 @@ def test_with_room_for_everything_all_recipes_are_federated_averaging() -> None:
     shared: dict[str, Any] = {"lr": 0.2, "epochs": 1, "batch": 16, "momentum": 0.0, "weight_decay": 0.0, "clip": None}
     shared |= {"capacities": (1.0,), "labels": "all"}
     plain = model(fedavg(lr=0.2, epochs=1, weights="uniform"), some_task())
-    for recipe in (submodel_random, submodel_rolling, heterofl, fedrolex):
+    recipes: list[Any] = [submodel_random, submodel_rolling, heterofl, fedrolex]
+    for recipe in recipes:
         for by in ("channel", "coordinate"):
             for over in OVERS:
-                found = model(recipe(**shared, by=by, over=over), some_task())  # type: ignore[operator]
+                found = model(recipe(**shared, by=by, over=over), some_task())
                 assert all(torch.equal(plain[name], tensor) for name, tensor in found.items()), (recipe, by, over)
 
 
@@ -348,7 +335,7 @@ def scaled(simulation: Simulation, factor: float) -> None:
             part.forward = lambda x: x * factor  # type: ignore[method-assign]
 
 
-def expected(simulation: Simulation, number: int, over: str, present: dict[int, Tensor] | None = None) -> Params:
+def expected(simulation: Simulation, number: int, over: Over, present: dict[int, Tensor] | None = None) -> Params:
     """A round on whole tensors, entry by entry: w - lr m (g(m w) + decay m w), then fill in, or divide by holders."""
     solver: Any = simulation.method.training.solver
     before = {name: tensor.clone() for name, tensor in simulation.model().items()}
@@ -357,7 +344,7 @@ def expected(simulation: Simulation, number: int, over: str, present: dict[int, 
     cohort = simulation.cohort(number, Ledger())
     view: Any = simulation.method.training.view
     for client in cohort:
-        clock, round_key = at(simulation, number, client)
+        clock, round_key = clock_and_key(simulation, number, client)
         mine = own_key(round_key, clock)
         mask = part_of(simulation, number, client).coverage(before)
         scaled(simulation, 1 / view.capacities[client % len(view.capacities)])
@@ -373,8 +360,9 @@ def expected(simulation: Simulation, number: int, over: str, present: dict[int, 
             steps = {name: (g + solver.weight_decay * w[name]) * mask[name] for name, g in grads.items()}
             w |= {name: w[name] - solver.lr * step for name, step in steps.items()}
         counts = dict(mask)
-        for name in ("out.weight", "out.bias") if labels is not None else ():
-            counts[name] = mask[name] * labels.view(-1, *[1] * (mask[name].dim() - 1))
+        if labels is not None:
+            counts["out.weight"] = mask["out.weight"] * labels[:, None]
+            counts["out.bias"] = mask["out.bias"] * labels
         for name, tensor in w.items():
             total[name] += (tensor - before[name]) * counts[name]
             holders[name] += counts[name]
@@ -392,7 +380,7 @@ COMBINED = [(order, over) for order in ORDERS for over in OVERS]
     + [(name, *some) for name in ("cnn4", "resnet") for some in COMBINED[1:6:2]]
     + [("cnn4", "random", "cohort"), ("resnet", "random", "cohort")],
 )
-def test_a_round_is_what_the_algorithm_says(name: str, order: str, over: str) -> None:
+def test_a_round_follows_the_algorithm(name: str, order: str, over: Over) -> None:
     task, made = image_task(name), method(order, (1 / 4, 1 / 2, 1.0), over, places=4)
     made = made.with_parts(solver=SGD(0.02, steps=2, batch=6, weight_decay=0.1))
     slow, fast = begun(made, task), begun(made, task)
@@ -401,7 +389,7 @@ def test_a_round_is_what_the_algorithm_says(name: str, order: str, over: str) ->
         slow.server = {"params": wanted}
         fast.round(number, None)
         for tensor, value in fast.model().items():
-            torch.testing.assert_close(value, wanted[tensor], rtol=0, atol=1e-9, msg=lambda m, t=tensor: f"{t}: {m}")
+            torch.testing.assert_close(value, wanted[tensor], rtol=0, atol=1e-9, msg=tensor)
     statistics = [tensor for tensor in fast.model() if "running_mean" in tensor]
     assert len(statistics) == (4 if name == "cnn4" else 0)
     assert all(fast.model()[tensor].abs().sum() > 0 for tensor in statistics)
@@ -409,7 +397,7 @@ def test_a_round_is_what_the_algorithm_says(name: str, order: str, over: str) ->
 
 @pytest.mark.parametrize("over", OVERS)
 @pytest.mark.parametrize("order", ORDERS)
-def test_what_nobody_holds_keeps_its_value(order: str, over: str) -> None:
+def test_what_nobody_holds_keeps_its_value(order: str, over: Over) -> None:
     simulation = begun(method(order, (1 / 4,), over), some_task(2))
     before = {name: tensor.clone() for name, tensor in simulation.model().items()}
     covers = [part_of(simulation, 0, client).coverage(before) for client in range(2)]
@@ -456,7 +444,7 @@ def test_scores_of_absent_labels_are_0_in_the_loss() -> None:
 
 @pytest.mark.parametrize("over", OVERS)
 @pytest.mark.parametrize("order", ["static", "random"])
-def test_rows_of_absent_labels_neither_change_nor_count(order: str, over: str) -> None:
+def test_rows_of_absent_labels_neither_change_nor_count(order: str, over: Over) -> None:
     made = method(order, (1 / 2, 1.0), over).with_parts(labels="own", solver=SGD(0.2, epochs=2, weight_decay=0.1))
     slow, fast = begun(made, uneven()), begun(made, uneven())
     present = own_labels(fast)
@@ -481,7 +469,7 @@ def test_a_row_that_nobody_has_a_label_for_stays_to_the_bit() -> None:
 
 
 def answered(simulation: Simulation, client: int) -> tuple[wire.Message, Clock, Key]:
-    clock, round_key = at(simulation, 0, client)
+    clock, round_key = clock_and_key(simulation, 0, client)
     exchange, server = simulation.method.training, simulation.server
     common = exchange.make_common(server, clock, round_key)
     sent = exchange.make_download(server, clock, round_key, GLOBAL, None, common)
@@ -495,7 +483,7 @@ def test_which_labels_a_client_has_is_on_the_wire_and_counted() -> None:
     simulation = begun(method("static").with_parts(labels="own"), uneven())
     for client, labels in own_labels(simulation).items():
         message, _, _ = answered(simulation, client)
-        assert message.payload["@labels"].tolist() == [sum(2**place for place in range(4) if labels[place])]
+        assert message.payload["@labels"].tolist() == [sum(2**label for label in range(4) if labels[label])]
     record = simulation.round(0, None)
     assert record["bytes_up"]["loss.labels"] == 5
     assert "loss.labels" not in record["bytes_down"]
@@ -532,7 +520,7 @@ def test_labels_that_were_tampered_with_are_refused_or_harmless() -> None:
 
 
 def test_own_labels_go_without_sub_models_too() -> None:
-    """All clients then share one broadcast, and each counts for its own rows."""
+    """All clients then share one broadcast, and each counts for the rows of its labels."""
     made = fedavg(lr=0.2, epochs=1, weights="uniform").with_parts(labels="own")
     narrow = method("static", (1.0,)).with_parts(labels="own")
     plain, found = model(made, uneven()), model(narrow, uneven())
@@ -561,14 +549,14 @@ def test_personal_figures_have_scores_of_absent_labels_at_0_and_global_ones_do_n
 ) -> None:
     narrow = (fedavg(lr=0.02, steps=1) if more else method("static")).with_parts(labels="own", **more)
     simulation, test = begun(narrow, uneven()), uneven().data.test
-    told = simulation.round(0, None)
+    record = simulation.round(0, None)
     found, plain = own_accuracies(simulation, masked=True), own_accuracies(simulation, masked=False)
     assert sum(found) != sum(plain)
-    assert told["personal_accuracy"] == pytest.approx(sum(found) / 5)
-    assert told["worst_tenth_accuracy"] == pytest.approx(min(found))
+    assert record["personal_accuracy"] == pytest.approx(sum(found) / 5)
+    assert record["worst_tenth_accuracy"] == pytest.approx(min(found))
     if simulation.method.shared:
         right = simulation.module()(test.x).argmax(1) == test.y
-        assert told["accuracy"] == pytest.approx(float(right.double().mean()))
+        assert record["accuracy"] == pytest.approx(float(right.double().mean()))
     exported = [export(simulation, tmp_path, client).own_accuracy for client in range(5)]
     assert exported == pytest.approx(found)
 
@@ -576,7 +564,7 @@ def test_personal_figures_have_scores_of_absent_labels_at_0_and_global_ones_do_n
 def test_own_labels_need_a_layer_with_one_row_a_label() -> None:
     task = some_task()
     summed = dataclasses.replace(task, model=lambda: nn.Sequential(nn.Linear(5, 8), nn.Unflatten(1, (4, 2)), Last()))
-    with pytest.raises(ConfigError, match="labels=own: no dimension is known to have an entry for each label"):
+    with pytest.raises(ConfigError, match="labels=own: no dimension with one index per label is known"):
         begun(fedavg().with_parts(labels="own"), summed)
     with pytest.raises(ConfigError, match=r"Exchange\.labels must be all or own, got 'some'"):
         fedavg().with_parts(labels="some")
@@ -607,7 +595,7 @@ def after(server: Mean, start: Params, change: Params) -> Params:
 
 @pytest.mark.parametrize("over", OVERS)
 @pytest.mark.parametrize("kind", [Mean, Average])
-def test_the_model_is_projected_onto_the_nearest_point_of_the_ball(kind: type[Mean], over: str) -> None:
+def test_the_model_is_projected_onto_the_nearest_point_of_the_ball(kind: type[Mean], over: Over) -> None:
     draw = torch.Generator().manual_seed(2)
     start = {"w": torch.randn(4, 3, generator=draw).double(), "b": torch.randn(2, generator=draw).double()}
     change = {name: torch.randn(tensor.shape, generator=draw).double() for name, tensor in start.items()}
@@ -629,7 +617,7 @@ def test_the_model_is_projected_onto_the_nearest_point_of_the_ball(kind: type[Me
 
 
 @pytest.mark.parametrize("over", OVERS)
-def test_a_run_stays_in_its_ball(over: str) -> None:
+def test_a_run_stays_in_its_ball(over: Over) -> None:
     made = method("random", (1 / 2, 1.0))
     norms = []
     for radius in (None, 1.0):
@@ -669,10 +657,6 @@ def test_operations_fall_with_the_width() -> None:
     assert 0 < quarter <= full / 10
 
 
-def test_all_codecs_are_here() -> None:
-    assert {spec.partition(":")[0] for spec in SPECS} == set(CODECS)
-
-
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("spec", SPECS)
 def test_every_codec_goes_with_every_order(order: str, spec: str) -> None:
@@ -688,7 +672,7 @@ def test_every_codec_goes_with_every_order(order: str, spec: str) -> None:
     "codec", [Feedback(TopK(0.2)), OnWeights(Feedback(TopK(0.2)), per_tensor=True)], ids=["whole", "each"]
 )
 @pytest.mark.parametrize("order", ["rolling", "random"])
-def test_what_is_owed_is_owed_to_its_own_entry(order: str, codec: Any, channel: str) -> None:
+def test_error_feedback_is_kept_per_entry(order: str, codec: Any, channel: str) -> None:
     """Under other channels each round, all that was ever changed is what arrived plus what is owed."""
     made = method(order, (1 / 3,)).with_parts(codec=codec)
     simulation = begun(made, some_task(1, torch.float64), rounds=6, channel=parse(channel, CHANNELS, "channel"))
@@ -702,7 +686,7 @@ def test_what_is_owed_is_owed_to_its_own_entry(order: str, codec: Any, channel: 
             changed[name] += tensor
         return trained
 
-    simulation.client.train = noted  # type: ignore[method-assign]
+    simulation.client.train = noted  # type: ignore[assignment, method-assign]
     for number in range(6):
         assert not simulation.round(number, None)["failures"]
     owed: Params = {}
@@ -776,10 +760,10 @@ def test_drawn_capacities_are_uniform() -> None:
         for client in range(100)
     )
     assert set(seen) == set(FIVE)
-    assert all(abs(many - 1000) < 5 * (5000 * 0.2 * 0.8) ** 0.5 for many in seen.values())
+    assert all(abs(count - 1000) < 5 * (5000 * 0.2 * 0.8) ** 0.5 for count in seen.values())
 
 
-def test_drawn_capacities_change_from_round_to_round_and_both_ends_know() -> None:
+def test_drawn_capacities_change_from_round_to_round_on_both_ends() -> None:
     simulation = begun(method("static", FIVE, drawn=True), some_task(), rounds=8)
     sizes = set()
     for number in range(8):
@@ -788,7 +772,7 @@ def test_drawn_capacities_change_from_round_to_round_and_both_ends_know() -> Non
     assert len(sizes) > 1
 
 
-def test_fixed_capacities_go_round() -> None:
+def test_fixed_capacities_repeat_over_clients() -> None:
     view = fitted("static", (1.0, 1 / 2))
     shapes = [view.part(LIKE, Clock(3, 9, client), key(0)).take(LIKE)["first.bias"].numel() for client in range(5)]
     assert shapes == [16, 8, 16, 8, 16]
@@ -859,11 +843,11 @@ def test_a_room_is_written_with_its_unit() -> None:
     assert made.view.capacities == (1.0, Room(8_000_000), Room(512_000))  # type: ignore[attr-defined]
 
 
-def test_recipes_of_papers_average_and_mask_as_these_say() -> None:
+def test_recipes_average_and_mask_as_in_their_papers() -> None:
     for recipe in (submodel_random, submodel_rolling):
         assert (recipe().server, recipe().training.labels) == (Mean("uniform", "cohort"), "all")
-    for recipe in (heterofl, fedrolex):
-        assert (recipe().server, recipe().training.labels) == (Mean("uniform", "holders"), "own")
+    for narrowing in (heterofl, fedrolex):
+        assert (narrowing().server, narrowing().training.labels) == (Mean("uniform", "holders"), "own")
     assert submodel_random(streams=False).view == WidthSlice(FIVE, order="random", streams=False)
 
 
@@ -872,11 +856,11 @@ FLEET = Fleet((Device("phone", 1, 1000, 1e9),))
 
 @pytest.mark.parametrize("name", ["submodel-random", "submodel-rolling", "heterofl", "fedrolex"])
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "reason"),
     [
         ({"by": "row"}, "by must be channel or coordinate, got 'row'"),
-        ({"by": "coordinate", "fleet": FLEET}, "masks take as much memory as the whole model, so fleet says nothing"),
-        ({"by": "coordinate", "ties": ties({"h": ["w[0]"]})}, "entries of tensors are not tied, so ties says nothing"),
+        ({"by": "coordinate", "fleet": FLEET}, "masks take as much memory as the whole model, so fleet has no effect"),
+        ({"by": "coordinate", "ties": ties({"h": ["w[0]"]})}, "entries of tensors are not tied, so ties has no effect"),
         ({"by": "coordinate", "capacities": (Room(1000),)}, "masks take as much memory as the whole model"),
         ({"capacities": (0.5, 2.0)}, r"capacities must be in \(0, 1\], got 2.0"),
         ({"by": "coordinate", "capacities": (-1.0,)}, r"capacities must be in \(0, 1\], got -1.0"),
@@ -884,8 +868,8 @@ FLEET = Fleet((Device("phone", 1, 1000, 1e9),))
         ({"labels": "some"}, "labels must be all or own"),
     ],
 )
-def test_mistakes_in_recipes_are_named(name: str, wrong: dict[str, Any], told: str) -> None:
-    with pytest.raises(ConfigError, match=told):
+def test_mistakes_in_recipes_are_named(name: str, wrong: dict[str, Any], reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
         METHODS[name](**wrong)
 
 

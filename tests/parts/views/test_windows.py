@@ -1,6 +1,7 @@
-"""Clients that hold some entries of the model: masks, windows, what travels, and what becomes of the rest."""
+"""Clients that hold some entries of the model: masks, windows, messages, and entries without holders."""
 
 from pathlib import Path
+from typing import Any, Literal
 
 import pytest
 import torch
@@ -29,19 +30,19 @@ from gossamer import (
 from gossamer.core.errors import ConfigError
 from gossamer.core.exchange import GLOBAL
 from gossamer.core.jobs import own_key
-from gossamer.core.random import Key, fold, key
+from gossamer.core.random import fold, key
 from gossamer.core.specs import parse
 from gossamer.core.types import Params
 from gossamer.core.wire import unpack
 from gossamer.engines import Options
 from gossamer.engines.executors import EXECUTORS
-from gossamer.engines.run import Stage
 from gossamer.engines.simulate import Simulation
 from gossamer.parts.channels import CHANNELS
 from gossamer.parts.codecs import CODECS
 from gossamer.parts.views import BoundView
 from gossamer.parts.views.windows import BoundWindows
 from gossamer.testing import bound
+from helpers.runs import clock_and_key
 
 VIEWS = [
     Bernoulli((0.5,)),
@@ -64,7 +65,7 @@ def some_task(clients: int = 4, dtype: torch.dtype = torch.float32) -> Task:
     return Task.of(network, (x, y), (x, y), clients=clients)
 
 
-def model(method: Method, task: Task, **options: object) -> dict[str, Tensor]:
+def model(method: Method, task: Task, **options: Any) -> dict[str, Tensor]:
     result = simulate(method, task, **{"rounds": 3, **options})
     assert not any(record["failures"] for record in result.metrics)
     return result.model.state_dict()
@@ -72,11 +73,6 @@ def model(method: Method, task: Task, **options: object) -> dict[str, Tensor]:
 
 def fitted(view: Bernoulli | Windows) -> BoundView:
     return bound(compose(view, SGD()).training).view
-
-
-def at(simulation: Simulation, number: int, client: int) -> tuple[Clock, Key]:
-    """When and where a client trains, and the randomness of that exchange."""
-    return simulation.at(Stage(simulation.method.training, number, {}), client)
 
 
 # What a part is.
@@ -122,7 +118,7 @@ def test_an_epoch_of_windows_holds_every_entry_equally_often() -> None:
         assert held.tolist() == [6] * size  # a quarter of 21, rounded up
 
 
-def test_windows_are_neighbouring_entries_that_go_round() -> None:
+def test_windows_are_neighbouring_entries_that_rotate() -> None:
     view = fitted(Windows((0.5,), places=4, shuffled=False, min_dim=1))
     rows = [view.part({"w": torch.ones(8)}, Clock(r, 8, 0), key(0)).keep["w"].tolist() for r in range(5)]
     assert rows[0] == rows[4] == [1, 1, 1, 1, 0, 0, 0, 0]
@@ -166,7 +162,7 @@ def test_with_room_for_everything_all_views_are_federated_averaging() -> None:
 
 @pytest.mark.parametrize("over", ["cohort", "holders"])
 @pytest.mark.parametrize("view", VIEWS, ids=str)
-def test_a_round_is_what_the_algorithm_says(view: Bernoulli | Windows, over: str) -> None:
+def test_a_round_follows_the_algorithm(view: Bernoulli | Windows, over: Literal["cohort", "holders"]) -> None:
     """Against a loop on whole tensors: step w - lr m g(m w), then fill in what was not held, or divide by holders."""
     task = some_task(dtype=torch.float64)
     method = fedavg(lr=0.3, steps=2, batch=8).with_parts(view=view, server=Mean("uniform", over))
@@ -176,7 +172,7 @@ def test_a_round_is_what_the_algorithm_says(view: Bernoulli | Windows, over: str
         total = {name: torch.zeros_like(tensor) for name, tensor in before.items()}
         holders = {name: torch.zeros_like(tensor) for name, tensor in before.items()}
         for client in range(4):
-            clock, round_key = at(simulation, number, client)
+            clock, round_key = clock_and_key(simulation, number, client)
             mine = own_key(round_key, clock)
             keep = simulation.method.training.view.part(before, clock, fold(mine, "view")).keep
             mask = {name: keep.get(name, torch.ones_like(tensor)) for name, tensor in before.items()}
@@ -214,11 +210,11 @@ def test_messages_hold_what_is_held_and_no_more(view: Bernoulli | Windows) -> No
     simulation = Simulation(fedavg(epochs=1).with_parts(view=view), some_task(), Options(rounds=2))
     record, exchange, entries = simulation.round(0, None), simulation.method.training, 0
     for client in range(4):
-        clock, round_key = at(simulation, 0, client)
+        clock, round_key = clock_and_key(simulation, 0, client)
         part = exchange.view.part(simulation.like, clock, fold(own_key(round_key, clock), "view"))
         entries += sum(int(part.keep.get(n, torch.ones_like(t)).sum()) for n, t in simulation.like.items())
     assert record["bytes_up"]["codec.values"] == record["bytes_down"]["down.values"] == 4 * entries
-    clock, round_key = at(simulation, 1, 1)
+    clock, round_key = clock_and_key(simulation, 1, 1)
     common = exchange.make_common(simulation.server, clock, round_key)
     message = unpack(exchange.make_download(simulation.server, clock, round_key, GLOBAL, None, common).data)
     assert message.payload["values"].numel() <= simulation.objective.layout.size
@@ -234,7 +230,7 @@ def test_every_codec_goes_with_every_view(view: Bernoulli | Windows, spec: str) 
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=str)
-def test_masked_noise_is_rehearsed_on_what_is_held(view: Bernoulli | Windows) -> None:
+def test_masked_noise_trains_through_the_entries_that_are_held(view: Bernoulli | Windows) -> None:
     found = model(fedmrn(epochs=1).with_parts(view=view), some_task())
     assert all(torch.isfinite(tensor).all() for tensor in found.values())
 
@@ -243,7 +239,7 @@ def test_masked_noise_is_rehearsed_on_what_is_held(view: Bernoulli | Windows) ->
 @pytest.mark.parametrize(
     "codec", [Feedback(TopK(0.2)), OnWeights(Feedback(TopK(0.2)), per_tensor=True)], ids=["whole", "each"]
 )
-def test_what_is_owed_is_owed_to_its_own_entry(codec: Dense, channel: str) -> None:
+def test_error_feedback_is_kept_per_entry(codec: Dense, channel: str) -> None:
     """Under another mask each round, all that was ever changed is what arrived plus what is owed, entry by entry."""
     view = Bernoulli((0.4,), min_dim=1)
     method = fedavg(lr=0.1, epochs=1).with_parts(view=view, codec=codec, server=Mean("uniform"))

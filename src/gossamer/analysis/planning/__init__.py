@@ -1,9 +1,8 @@
-"""Plans: the power that each device of a fleet sends with, how much it prunes, and how many measurements all take.
+"""Plans for a fleet: the transmit power and pruning ratio of each device, and the number of measurements.
 
-From what the devices have (``gossamer.fleet.fleet``), what a round takes, and budgets of energy and time follows
-which choices are possible; of these the plan is the one with the least convergence bound. What is minimised is in
-``target``, what devices take in ``loads``, what pruning saves in ``pruning``, the search in ``search``, and the file in
-``plan``; whether a run works as planned, ``work`` says.
+A plan minimizes a convergence bound within budgets of energy and time. ``target`` defines the bound, ``loads`` the
+devices' costs and what pruning saves, ``search`` the search, ``problem`` the planning problem of a fleet, ``plan`` the
+result and its file. ``work`` checks that a run does not exceed its plan.
 """
 
 from gossamer.analysis.planning.loads import Load, Pruning

@@ -1,18 +1,16 @@
-"""What devices have to do in a round, what they may spend on it, and how much they must prune.
+"""Costs and budgets of devices in a round, and the pruning that follows.
 
-Where pruning saves a share s of its operations, computing takes (1 - s) of its seconds and joules. Sending b bits at
-rate R with power p takes b / R seconds and p b / R joules. A device that keeps within its budgets saves at least
+If pruning saves a fraction s of the operations, computing takes (1 - s) of its seconds and joules. Sending b bits at
+rate R with power p takes b / R seconds and p b / R joules. To keep its budgets a device saves at least
 
     max(0, (E_cmp + p b / R - energy) / E_cmp, (T_cmp + b / R - deadline) / T_cmp)
 
-and as pruning only adds to the bound, it prunes no more than that takes (``gossamer.analysis.planning.loads``). More
-power is faster and dearer: p / R rises with p, because R is concave and 0 where p is. So the powers that keep to both
-budgets are those between the lowest that meets the deadline and the highest that the energy allows.
+Pruning only increases the bound, so a device prunes no more than necessary. More power is faster and takes more energy:
+p / R increases with p, because R is concave in p and 0 at p = 0. So the feasible powers are those between the lowest
+that meets the deadline and the highest that the energy allows.
 
-What pruning saves of computing, weight by weight.
-
-A view that leaves out a share rho of each tensor leaves out floor(rho n) of its n entries, and what they take of the
-operations is saved. So a share saves a little less than itself, and what no weight takes is never saved.
+A view that prunes a fraction rho of each tensor removes floor(rho n) of its n entries, and saves their operations. So
+it saves slightly less than rho, and never saves operations without weights.
 """
 
 import math
@@ -32,11 +30,52 @@ from gossamer.core.types import Params
 from gossamer.fleet.radio import Fading, Link, efficiency, losses
 from gossamer.tasks.objective import Objective
 
+Floats = npt.NDArray[np.float64]
+
 HALVINGS = 60
+
+LOWEST = 1e-6
+"""Smallest power of the search, as a fraction of the maximum power."""
+
+ROUNDING = 1e-12
+"""Fraction of a budget that is not used, so that sums of rounded numbers stay within it."""
+
+
+@dataclass(frozen=True)
+class Load:
+    """The work and the budgets of one device in a round.
+
+    Args:
+        name: name of the device
+        link: its uplink, at maximum power
+        seconds: computing time without pruning
+        joules: computing energy without pruning
+        energy: energy budget in joules
+        deadline: time budget in seconds
+        fixed: whether the power is fixed
+        flops: operations without pruning; 0 if unknown
+    """
+
+    name: str
+    link: Link
+    seconds: float
+    joules: float
+    energy: float
+    deadline: float
+    fixed: bool = False
+    flops: float = 0.0
+
+    def __post_init__(self) -> None:
+        spent = {name: getattr(self, name) for name in ("seconds", "joules", "flops")}
+        budgets = {"energy": self.energy, "deadline": self.deadline}
+        require(
+            *((0 <= x < math.inf, f"Load.{n} must be finite and not negative, got {x}") for n, x in spent.items()),
+            *((0 < x < math.inf, f"Load.{name} must be a positive number, got {x}") for name, x in budgets.items()),
+        )
 
 
 class PrunedTensor(NamedTuple):
-    """A tensor that is pruned: its entries, and their part of all operations."""
+    """A pruned tensor: its number of entries, and their fraction of all operations."""
 
     entries: int
     part: float
@@ -44,10 +83,10 @@ class PrunedTensor(NamedTuple):
 
 @dataclass(frozen=True)
 class Pruning:
-    """Which tensors are pruned, each by the same share.
+    """The tensors that are pruned, all by the same fraction.
 
     Args:
-        tensors: their entries and their parts of the operations; without, any share saves just as much
+        tensors: their entries and fractions of the operations; without tensors, pruning saves exactly its ratio
     """
 
     tensors: tuple[PrunedTensor, ...] = ()
@@ -62,7 +101,7 @@ class Pruning:
 
     @classmethod
     def of(cls, objective: Objective, rows: Tensor) -> "Pruning":
-        """Of a model, by the operations that a pass over some samples takes."""
+        """Create it for a model, from the operations of a pass over some samples."""
         model, layers = objective.initial(), defaultdict[str, Params](dict)
         for name in objective.trained:
             if model[name].dim() > 1:
@@ -76,18 +115,18 @@ class Pruning:
 
     @property
     def whole(self) -> float:
-        """What would be saved if all of the weights were pruned."""
+        """Fraction of operations that pruning all weights would save."""
         return sum(weights.part for weights in self.tensors) if self.tensors else 1.0
 
     def saved(self, ratio: float, operations: float = 0.0) -> float:
-        """What a share saves for certain; of so many operations, if that is said, as whole ones are counted."""
+        """Return the fraction of operations that a ratio saves; ``operations`` bounds the rounding error of counts."""
         if not self.tensors:
             return ratio
         found = math.fsum(part * int(ratio * entries) / entries for entries, part in self.tensors)
         return max(0.0, found - (1 / operations if operations else 0.0))
 
     def least(self, wanted: float, largest: float, operations: float = 0.0) -> float:
-        """The least share, up to the largest, that saves as much as is wanted; the largest, if none does."""
+        """Return the smallest ratio, up to ``largest``, that saves the wanted fraction; ``largest`` if none does."""
         if wanted <= 0 or not self.tensors:
             return min(max(wanted, 0.0), largest)
         low, high = 0.0, largest
@@ -97,56 +136,14 @@ class Pruning:
         return high
 
 
-Floats = npt.NDArray[np.float64]
-
-LOWEST = 1e-6
-"""Powers are looked at from this share of the largest on."""
-
-ROUNDING = 1e-12
-"""This share of a budget is not planned with, so that sums of rounded numbers keep to it."""
-
-
-@dataclass(frozen=True)
-class Load:
-    """One device in a round.
-
-    Args:
-        name: what the device is called
-        link: its uplink, at the most power that it may send with
-        seconds: of computing, where nothing is pruned
-        joules: of computing, where nothing is pruned
-        energy: joules that it may spend
-        deadline: seconds that it may take
-        fixed: whether its power stays as it is
-        flops: operations of computing, where nothing is pruned; 0: they are not known
-    """
-
-    name: str
-    link: Link
-    seconds: float
-    joules: float
-    energy: float
-    deadline: float
-    fixed: bool = False
-    flops: float = 0.0
-
-    def __post_init__(self) -> None:
-        least = {name: getattr(self, name) for name in ("seconds", "joules", "flops")}
-        budgets = {"energy": self.energy, "deadline": self.deadline}
-        require(
-            *((0 <= x < math.inf, f"Load.{name} must be a number from 0, got {x}") for name, x in least.items()),
-            *((0 < x < math.inf, f"Load.{name} must be a positive number, got {x}") for name, x in budgets.items()),
-        )
-
-
 @dataclass(frozen=True, eq=False)
 class Loads:
-    """Many loads as arrays, whose last dimension has an entry for each.
+    """Many loads as arrays; the last dimension has one entry per load.
 
     Args:
         each: the loads
-        largest: the largest share that a device may prune
-        pruning: what that saves
+        largest: the largest ratio that a device may prune
+        pruning: what pruning saves
     """
 
     each: tuple[Load, ...]
@@ -156,77 +153,80 @@ class Loads:
     def __post_init__(self) -> None:
         require(
             (len(self.each) > 0, "a plan needs a device"),
-            (0 <= self.largest < 1, f"the largest share that is pruned must be in [0, 1), got {self.largest}"),
+            (0 <= self.largest < 1, f"the largest pruning ratio must be in [0, 1), got {self.largest}"),
         )
 
     @cached_property
     def most(self) -> Floats:
-        """The largest power of each."""
+        """The maximum power of each load."""
         return self._of(lambda load: load.link.power)
 
     @cached_property
     def least(self) -> Floats:
-        """The smallest power of each."""
+        """The minimum power of each load."""
         return self.most * self._of(lambda load: 1.0 if load.fixed else LOWEST)
 
     @cached_property
     def computing(self) -> tuple[Floats, Floats]:
-        """Seconds and joules, where nothing is pruned."""
+        """Seconds and joules of computing without pruning."""
         return self._of(lambda load: load.seconds), self._of(lambda load: load.joules)
 
     @cached_property
     def budgets(self) -> tuple[Floats, Floats]:
-        """Seconds and joules that each may take, less what rounding may add to them."""
+        """Budgets in seconds and joules, minus the reserve for rounding."""
         deadline, energy = self._of(lambda load: load.deadline), self._of(lambda load: load.energy)
         return deadline * (1 - ROUNDING), energy * (1 - ROUNDING)
 
     @cached_property
     def saved(self) -> Floats:
-        """What part of computing each saves at the largest pruning."""
+        """Fraction of computing that each saves at the largest ratio."""
         return self._of(lambda load: self.pruning.saved(self.largest, load.flops))
 
     @cached_property
     def _links(self) -> tuple[Floats, Floats, Floats]:
-        """Signal to noise at one watt, bandwidths and thresholds."""
+        """Signal-to-noise ratios at one watt, bandwidths and thresholds."""
         gains = self._of(lambda load: load.link.snr / load.link.power)
         return gains, self._of(lambda load: load.link.bandwidth), self._of(lambda load: load.link.threshold)
 
     def rates(self, powers: Floats) -> Floats:
-        """Bits a second."""
+        """Return the rates in bits per second."""
         gains, bandwidths, _ = self._links
         return bandwidths * self._by_fading(efficiency, gains * powers)
 
     def outages(self, powers: Floats) -> Floats:
-        """The chance that a message is lost."""
+        """Return the outage probabilities."""
         gains, _, thresholds = self._links
         return self._by_fading(losses, thresholds / (gains * powers))
 
     def savings(self, powers: Floats, sending: Floats) -> Floats:
-        """The part of computing that each has to save where sending takes so many seconds; more than 1: it cannot."""
+        """Return the fraction of computing that each has to save if sending takes ``sending`` seconds.
+
+        A fraction above 1 is infeasible.
+        """
         (seconds, joules), (deadline, energy) = self.computing, self.budgets
-        late, dear = seconds + sending - deadline, joules + powers * sending - energy
-        return np.maximum(0.0, np.maximum(_share(late, seconds), _share(dear, joules)))
+        late, costly = seconds + sending - deadline, joules + powers * sending - energy
+        return np.maximum(0.0, np.maximum(_share(late, seconds), _share(costly, joules)))
 
     def ratios(self, powers: Floats, sending: Floats) -> Floats:
-        """The share that each has to prune for that, where parts of weights could be; more than 1: it cannot."""
+        """Return the ratio that each has to prune for that, ignoring whole entries; above 1 is infeasible."""
         return _share(self.savings(powers, sending), np.asarray(self.pruning.whole))
 
     def over(self, powers: Floats, sending: Floats) -> tuple[Floats, Floats]:
-        """By how many seconds and joules each is over its budgets, at the largest pruning; below 0, it is not."""
+        """Return the seconds and joules above the budgets at the largest ratio; negative within the budgets."""
         (seconds, joules), (deadline, energy), left = self.computing, self.budgets, 1 - self.saved
         return left * seconds + sending - deadline, left * joules + powers * sending - energy
 
     def excess(self, powers: Floats, sending: Floats) -> Floats:
-        """By which part of a budget each is over it, at the largest pruning; of power it falls, then rises."""
-        (late, dear), (deadline, energy) = self.over(powers, sending), self.budgets
-        return np.asarray(np.maximum(late / deadline, dear / energy))
+        """Return the relative excess over the budgets at the largest ratio; over power it falls, then rises."""
+        (late, costly), (deadline, energy) = self.over(powers, sending), self.budgets
+        return np.asarray(np.maximum(late / deadline, costly / energy))
 
     def slowest(self, bits: float | Floats) -> Floats:
-        """The lowest powers that meet the deadlines with messages of so many bits; full power, where none does."""
+        """Return the lowest powers that meet the deadlines with messages of ``bits``; the maximum if none does."""
         return _edge(lambda powers: self._over(powers, bits)[0] <= 0, self.least, self.most)
 
     def dearest(self, bits: float | Floats) -> Floats:
-        """The highest powers that the energy allows; the lowest of all, where it allows none."""
+        """Return the highest powers that the energy allows; the minimum if it allows none."""
         return _edge(lambda powers: self._over(powers, bits)[1] <= 0, self.most, self.least)
 
     def _over(self, powers: Floats, bits: float | Floats) -> tuple[Floats, Floats]:
@@ -244,17 +244,17 @@ class Loads:
 
 
 def _edge(holds: Callable[[Floats], npt.NDArray[np.bool_]], start: Floats, end: Floats) -> Floats:
-    """The power from which on something holds, on the way from the start, entry by entry; the end, if nowhere else."""
+    """Return the first power from ``start`` to ``end`` where a condition holds, elementwise; else the end."""
     outside, inside, first = start, end, holds(start)
     for _ in range(HALVINGS):
         middle = np.sqrt(outside * inside)
-        there = holds(middle)
-        outside, inside = np.where(there, outside, middle), np.where(there, middle, inside)
+        inside_now = holds(middle)
+        outside, inside = np.where(inside_now, outside, middle), np.where(inside_now, middle, inside)
     return np.where(first, start, inside)
 
 
 def _share(over: Floats, whole: Floats) -> Floats:
-    """What part of the whole has to go; of nothing, nothing or more than there is."""
-    with np.errstate(over="ignore"):  # of next to nothing, infinitely many parts
+    """Return the fraction ``over / whole``; if ``whole`` is 0, 0 or infinity."""
+    with np.errstate(over="ignore"):  # a tiny whole gives infinity
         part = over / np.where(whole > 0, whole, 1.0)
     return np.where(whole > 0, part, np.where(over <= 0, 0.0, np.inf))

@@ -1,11 +1,10 @@
-"""A plan: for each client its power and the share that it prunes, for all the measurements; and its file.
+"""A plan: the power and the pruning ratio of each client, and the number of measurements; its file and its figure.
 
-The file is JSON. It may be changed by hand: what is read is checked, and what a run needs is power, ratio and
-measurements. It says what it was made for, and a run that is another is refused: the fleet, by digest, how many clients
-and which seeds, which put devices where they are, fading, the size of the model, the operations of each client, and
-the bits of a measurement.
+The file is JSON and may be edited: reading checks it, and a run uses power, ratio and measurements. It also records
+the run that it was made for, and a different run is refused. This covers the fleet's digest, the number of clients, the
+seeds (which draw the devices' positions), fading, the model size, operations per client, and bits per measurement.
 
-The trade-off as a picture: how the bound, outages and pruning change with the energy that clients may spend.
+``draw`` shows the trade-off: bound, outages and pruning as functions of the energy budget.
 """
 
 import hashlib
@@ -19,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.core import files
 from gossamer.core.errors import ConfigError, gather, listed, require
+from gossamer.core.extras import need
 from gossamer.core.specs import unknown
 from gossamer.fleet.fleet import Fleet
 from gossamer.fleet.radio import FADINGS
 from gossamer.parts.channels.wireless import Wireless
-from gossamer.runs.report.curves import COLOURS, INK
+from gossamer.runs.report.plots import COLOURS, INK
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -32,21 +32,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Share:
-    """What one client is to do, and what that comes to.
+    """The plan of one client, and its costs.
 
     Args:
-        name: of its device
-        power: what it sends with, in watts
-        ratio: share of the weights that it prunes
-        outage: the chance that its message is lost
-        rate: bits a second
-        flops: operations of a round, where nothing is pruned; 0: they are not known
-        computing_seconds: of a round
-        sending_seconds: of a round
-        computing_joules: of a round
-        sending_joules: of a round, heard or not
-        binding: what keeps the bound from being smaller: energy, deadline, power, power (fixed), several with +, or
-            nothing
+        name: name of its device
+        power: transmit power in watts
+        ratio: pruning ratio
+        outage: probability that its upload is lost
+        rate: bits per second
+        flops: operations per round without pruning; 0 if unknown
+        computing_seconds: computing time per round
+        sending_seconds: sending time per round
+        computing_joules: computing energy per round
+        sending_joules: sending energy per round, for received and lost uploads
+        binding: what limits the bound: energy, deadline, power, power (fixed), several with +, or nothing
     """
 
     name: str
@@ -74,30 +73,30 @@ class Share:
 
     @property
     def seconds(self) -> float:
-        """Of a round."""
+        """Time per round."""
         return self.computing_seconds + self.sending_seconds
 
     @property
     def joules(self) -> float:
-        """Of a round."""
+        """Energy per round."""
         return self.computing_joules + self.sending_joules
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What all clients are to do.
+    """The plan of all clients.
 
     Args:
-        measurements: of which a client sends the signs
-        bits: of a message
-        terms: what the bound adds up
-        clients: what each is to do
-        fleet: the digest of the fleet that it is for
-        seed: of the run, which puts devices where they are
-        channel_seed: of the channel, which does so too
-        fading: of the links
-        parameters: entries of the model
-        each: bits a measurement
+        measurements: number of measurements; a client sends their signs
+        bits: bits per message
+        terms: terms of the bound
+        clients: the plan of each client
+        fleet: digest of the fleet
+        seed: seed of the run, which draws the devices' positions
+        channel_seed: seed of the channel, which draws them too
+        fading: fading of the links
+        parameters: number of entries of the model
+        each: bits per measurement
     """
 
     measurements: int
@@ -121,25 +120,25 @@ class Plan:
 
     @property
     def bound(self) -> float:
-        """What the terms add up to."""
+        """Sum of the terms."""
         return sum(self.terms.values())
 
     @property
     def powers(self) -> tuple[float, ...]:
-        """Of all clients, in watts."""
+        """Transmit powers of all clients, in watts."""
         return tuple(share.power for share in self.clients)
 
     @property
     def ratios(self) -> tuple[float, ...]:
-        """Of all clients."""
+        """Pruning ratios of all clients."""
         return tuple(share.ratio for share in self.clients)
 
     def power(self, client: int) -> float:
-        """What a client sends with, in watts."""
+        """Return the transmit power of a client, in watts."""
         return self._of(client).power
 
     def ratio(self, client: int) -> float:
-        """The share of the weights that a client prunes."""
+        """Return the pruning ratio of a client."""
         return self._of(client).ratio
 
     def _of(self, client: int) -> Share:
@@ -148,26 +147,26 @@ class Plan:
         return self.clients[client]
 
     def check(self, channel: Wireless, clients: int, seed: int) -> None:
-        """Refuse a run whose links are not those of the plan."""
-        here, many, fixed = digest(channel.fleet), len(self.clients), not channel.fleet.drawn
+        """Refuse a run with other links than the plan's."""
+        here, count, fixed = digest(channel.fleet), len(self.clients), not channel.fleet.drawn
         planned, there, elsewhere = "the plan is for", channel.seed, "devices are elsewhere: plan anew"
         faded = f"not for {channel.fading}: plan anew, with --fading {channel.fading}"
         placed = f"and with {there} {elsewhere}, with --channel-seed {there}"
         require(
             (self.fleet == here, f"{planned} the fleet {self.fleet}, not for {here}: plan anew"),
-            (many == clients, f"{planned} {many} clients, not for {clients}: plan anew, or use --clients {many}"),
+            (count == clients, f"{planned} {count} clients, not for {clients}: plan anew, or use --clients {count}"),
             (self.seed == seed or fixed, f"{planned} --seed {self.seed}, and with {seed} {elsewhere}"),
             (self.channel_seed == there or fixed, f"{planned} wireless:seed={self.channel_seed}, {placed}"),
             (self.fading == channel.fading, f"{planned} wireless:fading={self.fading}, {faded}"),
         )
 
     def write(self, path: str | Path) -> None:
-        """Make a file of the plan, or replace one."""
+        """Write the plan to a file."""
         files.write(Path(path), json.dumps(asdict(self), indent=1).encode() + b"\n")
 
     @classmethod
     def read(cls, path: str | Path) -> "Plan":
-        """The plan of a file; every mistake in it is listed."""
+        """Read a plan from a file; list all mistakes."""
         try:
             return _plan(json.loads(Path(path).read_text(encoding="utf-8")))
         except OSError as error:
@@ -179,16 +178,16 @@ class Plan:
 
     @classmethod
     def of_text(cls, path: str) -> "Plan":
-        """The plan of a file, as a flag names it."""
+        """Read the plan of a file, for command-line flags."""
         return cls.read(path)
 
 
 def digest(fleet: Fleet) -> str:
-    """What tells fleets apart, whatever their files look like."""
+    """Return a digest of the fleet's content, independent of its file."""
     return hashlib.sha256(repr(fleet).encode()).hexdigest()[:16]
 
 
-# The file.
+# Reading files.
 
 
 def _plan(value: object) -> Plan:
@@ -204,7 +203,7 @@ def _plan(value: object) -> Plan:
 
 
 def _values(entry: object, kind: type[Plan] | type[Share]) -> dict[str, Any]:
-    """The values of one object, each of the type that it should have."""
+    """Return the values of one JSON object, with checked types."""
     if not isinstance(entry, dict):
         raise ConfigError(f"must be an object in braces, got {entry!r}")
     names = {field.name: field.type for field in fields(kind)}
@@ -229,23 +228,27 @@ def _fits(value: object, wanted: Any) -> bool:
     return isinstance(value, list)
 
 
+# The figure.
+
+
 def draw(energies: Sequence[float], plans: Sequence[Plan | None], chosen: float, path: Path) -> None:
-    """Draw to a picture file, in the format of its ending; ``chosen`` is the budget that is marked."""
+    """Draw the trade-off to a file, in the format of its suffix; ``chosen`` is the marked budget."""
     drawn = io.BytesIO()
     figure(energies, plans, chosen).savefig(drawn, dpi=150, format=path.suffix[1:].lower())
     files.write(path, drawn.getvalue())
 
 
 def figure(energies: Sequence[float], plans: Sequence[Plan | None], chosen: float) -> "Figure":
-    """The bound on the left, means over clients on the right; where there is no plan, nothing."""
-    from matplotlib.figure import Figure  # here, so that the core needs torch and numpy alone; no global state
+    """Return the figure: the bound on the left, means over clients on the right."""
+    need("matplotlib")
+    from matplotlib.figure import Figure  # it has no global state, unlike pyplot
 
     found = [(energy, plan) for energy, plan in zip(energies, plans, strict=True) if plan is not None]
     at = [energy for energy, _ in found]
     picture = Figure(figsize=(10, 4.2), layout="constrained")
     left, right = picture.subplots(1, 2)
     left.plot(at, [plan.bound for _, plan in found], color=COLOURS[0], marker="o", markersize=4)
-    left.set(ylabel="bound: what the plan adds to it")
+    left.set(ylabel="terms of the bound")
     outages = [100 * sum(share.outage for share in plan.clients) / len(plan.clients) for _, plan in found]
     ratios = [100 * sum(plan.ratios) / len(plan.ratios) for _, plan in found]
     right.plot(at, outages, color=COLOURS[1], marker="o", markersize=4, label="lost messages")
@@ -258,7 +261,7 @@ def figure(energies: Sequence[float], plans: Sequence[Plan | None], chosen: floa
 
 
 def _dress(axes: "Axes", energies: Sequence[float], at: Sequence[float], chosen: float) -> None:
-    axes.set(xscale="log", xlabel="energy a client may spend in a round (J)", xlim=(min(energies), max(energies)))
+    axes.set(xscale="log", xlabel="energy budget per client and round (J)", xlim=(min(energies), max(energies)))
     axes.axvline(chosen, color="#9aa5b1", linewidth=1, linestyle=(0, (4, 3)))
     if at[:1] != list(energies[:1]):
         axes.axvspan(min(energies), at[0] if at else max(energies), color="#eef1f5")

@@ -1,10 +1,11 @@
-"""Everything that a plan for a fleet is made from.
+"""The planning problem of a fleet, and its solution.
 
-Devices are where a run with the same seeds over ``wireless`` has them. Where something is drawn anew in each round, the
-plan is made for the end of the range that is worst: then budgets are kept in all rounds. Power that is drawn once stays
-as it is drawn, unless the plan may choose it; power that is drawn anew in each round must be for the plan to choose.
+Devices have the positions of a run over ``wireless`` with the same seeds. If a range is drawn in every round, the plan
+assumes its worst end, so that all rounds keep the budgets. Power that is drawn once is fixed, unless the plan may
+choose it. Power that is drawn in every round must be chosen by the plan.
 
-Makes a plan for some loads, or says which of them cannot have one, and by how much.
+``make`` returns the best plan for some loads. If there is none, it reports which loads exceed their budgets, and by how
+much.
 """
 
 import math
@@ -16,7 +17,7 @@ import numpy as np
 
 from gossamer.analysis.planning.loads import Load, Loads, Pruning
 from gossamer.analysis.planning.plan import Plan, Share, digest
-from gossamer.analysis.planning.search import Search, SearchResult, shortfalls, told
+from gossamer.analysis.planning.search import Search, SearchResult, describe, shortfalls
 from gossamer.analysis.planning.target import Target
 from gossamer.analysis.planning.work import MessageSize
 from gossamer.core.errors import ConfigError, require, wrong
@@ -27,17 +28,20 @@ from gossamer.fleet.radio import Fading, outage, rate
 from gossamer.parts.channels.wireless import Cell, Wireless
 
 TIGHT = 1e-4
-"""A budget of which no more than this share is left binds."""
+"""A budget binds if at most this fraction of it is left."""
+
+MOST = 1e30
+"""Upper limit of budgets and operations, against overflow."""
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What a plan may choose from.
+    """Ranges of the plan's choices.
 
     Args:
-        least: of measurements
-        most: of measurements
-        largest: share that a device may prune
+        least: minimum number of measurements
+        most: maximum number of measurements
+        largest: maximum pruning ratio
     """
 
     least: int
@@ -46,92 +50,32 @@ class Limits:
 
     def __post_init__(self) -> None:
         require(
-            (1 <= self.least <= self.most, f"measurements must go up from 1 or more, got {self.least} to {self.most}"),
-            (0 <= self.largest < 1, f"the largest share that is pruned must be in [0, 1), got {self.largest}"),
+            (
+                1 <= self.least <= self.most,
+                f"Limits must have 1 <= least <= most, got {self.least} to {self.most}",
+            ),
+            (0 <= self.largest < 1, f"the largest pruning ratio must be in [0, 1), got {self.largest}"),
         )
-
-
-def make(
-    loads: Sequence[Load],
-    target: Target,
-    limits: Limits,
-    message: MessageSize | None = None,
-    pruning: Pruning | None = None,
-) -> Plan:
-    """The plan with the least bound; refused, with the reasons, where some device cannot keep to its budgets."""
-    message, pruning = message or MessageSize(), pruning or Pruning()
-    alike = [replace(load, name="") for load in loads]
-    counts = Counter(alike)
-    search = Search(Loads(tuple(counts), limits.largest, pruning), tuple(counts.values()), target, message)
-    if not search.best([limits.least]).kept:
-        raise ConfigError(*_refusal(Loads(tuple(loads), limits.largest, pruning), limits.least, message))
-    measurements = search.measurements(limits.least, limits.most)
-    found, weights, bits = search.best([measurements]), target.at(measurements), message.bits(measurements)
-    each = dict(zip(counts, _shares(search.loads, found, bits), strict=True))
-    clients = tuple(replace(each[key], name=load.name) for key, load in zip(alike, loads, strict=True))
-    terms = {
-        "pruning": weights.pruning * sum(share.ratio for share in clients),
-        "outages": weights.outage * sum(share.outage for share in clients),
-        "measuring": weights.measuring,
-    }
-    return Plan(measurements, bits, terms, clients, each=message.each)
-
-
-def _shares(loads: Loads, found: SearchResult, bits: int) -> Iterator[Share]:
-    """What each is to do; rates and seconds are those that a run has, to the last digit."""
-    powers, pruning = found.powers[0], loads.pruning
-    links = [replace(load.link, power=float(power)) for load, power in zip(loads.each, powers, strict=True)]
-    rates = [rate(link) for link in links]
-    savings = loads.savings(powers, bits / np.array(rates))
-    for load, link, speed, wanted in zip(loads.each, links, rates, map(float, savings), strict=True):
-        ratio, sending = pruning.least(wanted, loads.largest, load.flops), bits / speed
-        left = 1 - pruning.saved(ratio, load.flops)
-        spent = left * load.seconds, sending, left * load.joules, link.power * sending
-        share = Share("", link.power, ratio, outage(link), speed, load.flops, *spent)
-        yield replace(share, binding=_binding(share, load, 1 - wanted))
-
-
-def _binding(share: Share, load: Load, left: float) -> str:
-    """What keeps the bound from being smaller; of computing so much would be left, could parts of weights be pruned."""
-    full = {
-        "energy": left * load.joules + share.sending_joules >= load.energy * (1 - TIGHT),
-        "deadline": left * load.seconds + share.sending_seconds >= load.deadline * (1 - TIGHT),
-        "power (fixed)": load.fixed and share.outage > 0,
-        "power": not load.fixed and share.power >= load.link.power * (1 - TIGHT),
-    }
-    return " + ".join(name for name, binds in full.items() if binds) or "nothing"
-
-
-def _refusal(loads: Loads, measurements: int, message: MessageSize) -> list[str]:
-    """What to say of the devices that cannot have a plan."""
-    bits = message.bits(measurements)
-    enough, *lines = told(shortfalls(loads, bits), loads, bits)
-    least = f"{measurements:,} measurements and {loads.largest:.0%} of the weights pruned"
-    return [f"no plan keeps to the budgets, even with {least}: {enough}", *lines]
-
-
-MOST = 1e30
-"""Budgets and operations are less: nothing overflows."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A fleet, what it has to do, and what it may take.
+    """A fleet with its work, its budgets, and the limits of a plan.
 
     Args:
         fleet: the devices
-        flops: operations of each client in a round, where nothing is pruned
-        parameters: entries of the model
-        energy: joules that a client may spend in a round
-        deadline: seconds that it may take
+        flops: operations of each client per round, without pruning
+        parameters: number of entries of the model
+        energy: energy budget per client and round, in joules
+        deadline: time budget per client and round, in seconds
         target: the bound
-        limits: what may be chosen
-        message: how long messages are
-        seed: of the run
-        fading: of the links
-        most_power: in watts, of devices that say nothing of it; none: their power stays as it is
-        pruning: what it saves of the operations
-        channel_seed: of the channel
+        limits: ranges of the plan's choices
+        message: length of messages
+        seed: seed of the run
+        fading: fading of the links
+        most_power: maximum power in watts of devices without their own; none keeps their power
+        pruning: what pruning saves
+        channel_seed: seed of the channel
     """
 
     fleet: Fleet
@@ -162,7 +106,7 @@ class Problem:
         )
 
     def loads(self) -> tuple[Load, ...]:
-        """What each client has to do."""
+        """Return the load of each client."""
         cell = Wireless(self.fleet, self.fading, self.channel_seed).fit(len(self.flops), make_key(self.seed))
         return tuple(self._load(cell, client, flops) for client, flops in enumerate(self.flops))
 
@@ -177,13 +121,13 @@ class Problem:
         return Load(device.name, link, *spent, self.energy, self.deadline, most is None, flops)
 
     def solve(self) -> Plan:
-        """The best plan."""
+        """Return the best plan."""
         plan = make(self.loads(), self.target, self.limits, self.message, self.pruning)
         plan = replace(plan, fleet=digest(self.fleet), seed=self.seed, channel_seed=self.channel_seed)
         return replace(plan, fading=self.fading, parameters=self.parameters)
 
     def at_energies(self, energies: Sequence[float]) -> list[Plan | None]:
-        """The best plans with other energy budgets; none where there is none."""
+        """Return the best plans for other energy budgets; none where no plan is feasible."""
         return [_attempt(replace(self, energy=energy)) for energy in energies]
 
 
@@ -195,11 +139,73 @@ def _attempt(problem: Problem) -> Plan | None:
 
 
 def _choosable(device: Device, most_power: float | None) -> tuple[bool, str]:
-    """That a device's power is one number, or one that the plan may choose; and what to say if not."""
+    """Check that a device's power is fixed, or that the plan may choose it; return the error message too."""
     moves = device.draw == "round" and isinstance(device.power, Span)
     if device.most_power is not None or (most_power is None and not moves):
         return True, ""
     if most_power is None:
-        return False, f"{device.name}: its power is drawn anew in each round: say most_power, for the plan to choose it"
+        return (
+            False,
+            f"{device.name}: its power is drawn in every round: set most_power for the plan to choose it",
+        )
     least, power = f"most_power must be at least the power of {device.name}", device.full_power
     return power <= most_power, f"{least}, {power:g} W, got {most_power:g}"
+
+
+def make(
+    loads: Sequence[Load],
+    target: Target,
+    limits: Limits,
+    message: MessageSize | None = None,
+    pruning: Pruning | None = None,
+) -> Plan:
+    """Return the plan with the smallest bound; raise with all reasons if a device cannot keep its budgets."""
+    message, pruning = message or MessageSize(), pruning or Pruning()
+    alike = [replace(load, name="") for load in loads]
+    counts = Counter(alike)
+    search = Search(Loads(tuple(counts), limits.largest, pruning), tuple(counts.values()), target, message)
+    if not search.best([limits.least]).kept:
+        raise ConfigError(*_refusal(Loads(tuple(loads), limits.largest, pruning), limits.least, message))
+    measurements = search.measurements(limits.least, limits.most)
+    found, weights, bits = search.best([measurements]), target.at(measurements), message.bits(measurements)
+    each = dict(zip(counts, _shares(search.loads, found, bits), strict=True))
+    clients = tuple(replace(each[key], name=load.name) for key, load in zip(alike, loads, strict=True))
+    terms = {
+        "pruning": weights.pruning * sum(share.ratio for share in clients),
+        "outages": weights.outage * sum(share.outage for share in clients),
+        "measuring": weights.measuring,
+    }
+    return Plan(measurements, bits, terms, clients, each=message.each)
+
+
+def _shares(loads: Loads, found: SearchResult, bits: int) -> Iterator[Share]:
+    """Yield the plan of each load; rates and times are exactly those of a run."""
+    powers, pruning = found.powers[0], loads.pruning
+    links = [replace(load.link, power=float(power)) for load, power in zip(loads.each, powers, strict=True)]
+    rates = [rate(link) for link in links]
+    savings = loads.savings(powers, bits / np.array(rates))
+    for load, link, speed, wanted in zip(loads.each, links, rates, map(float, savings), strict=True):
+        ratio, sending = pruning.least(wanted, loads.largest, load.flops), bits / speed
+        left = 1 - pruning.saved(ratio, load.flops)
+        spent = left * load.seconds, sending, left * load.joules, link.power * sending
+        share = Share("", link.power, ratio, outage(link), speed, load.flops, *spent)
+        yield replace(share, binding=_binding(share, load, 1 - wanted))
+
+
+def _binding(share: Share, load: Load, left: float) -> str:
+    """Return what limits the bound; ``left`` is the fraction of computing left without rounding to whole entries."""
+    full = {
+        "energy": left * load.joules + share.sending_joules >= load.energy * (1 - TIGHT),
+        "deadline": left * load.seconds + share.sending_seconds >= load.deadline * (1 - TIGHT),
+        "power (fixed)": load.fixed and share.outage > 0,
+        "power": not load.fixed and share.power >= load.link.power * (1 - TIGHT),
+    }
+    return " + ".join(name for name, binds in full.items() if binds) or "nothing"
+
+
+def _refusal(loads: Loads, measurements: int, message: MessageSize) -> list[str]:
+    """Return the error messages for devices without a feasible plan."""
+    bits = message.bits(measurements)
+    enough, *lines = describe(shortfalls(loads, bits), loads, bits)
+    least = f"{measurements:,} measurements and {loads.largest:.0%} of the weights pruned"
+    return [f"no plan keeps the budgets, even with {least}: {enough}", *lines]

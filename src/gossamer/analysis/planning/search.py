@@ -1,17 +1,18 @@
-"""The search for powers, shares that are pruned, and measurements that make the bound least.
+"""Search for the powers, pruning ratios and number of measurements with the smallest bound.
 
-For given measurements devices do not depend on each other, and for a given power the share that is pruned is known:
-see ``gossamer.analysis.planning.loads``. What is left is one number a device, its power. As a function of it the
-bound first falls, while it is the deadline that makes the device prune, or nothing does: more power only helps. Then it
-is the energy, and pruning rises with power while the outage falls. The outage falls slowly at first, where next to
-nothing is heard, then fast, then slowly again, so that there can be two valleys: one where energy begins to bind, one
-further on. Hence a grid, even in the logarithm of the power, and a golden section between the neighbours of the best
-point. Where neither finds a power that keeps to both budgets, the lowest that meets the deadline does, or none.
+For given measurements devices are independent, and the power determines the pruning ratio: see
+``gossamer.analysis.planning.loads``. So one number per device is left, its power. As a function of power the bound
+first decreases, while the deadline or nothing requires pruning. Then energy requires pruning, which increases with
+power while the outage decreases. The outage decreases slowly, then fast, then slowly again. So there can be two minima:
+one where energy begins to bind, and one at a higher power. The search uses a logarithmic grid of powers, and a golden
+section search next to the best grid point. If neither finds a feasible power, it tries the lowest that meets the
+deadline.
 
-More measurements tell more, and take longer to send. Their number is searched between the smallest and the largest that
-are allowed, on a grid that is even in its logarithm, then on finer ones around the best number so far.
+More measurements are more accurate, but take longer to send. Their number is searched on a logarithmic grid within its
+limits, then on finer grids around the best number.
 
-Who cannot have a plan, by how much, and which budgets would do; at the fewest measurements and most pruning.
+If no plan is feasible, ``shortfalls`` lists the clients that exceed their budgets with the fewest measurements and the
+most pruning, and ``describe`` names sufficient budgets.
 """
 
 import math
@@ -27,124 +28,29 @@ from gossamer.analysis.planning.target import Target
 from gossamer.analysis.planning.work import MessageSize
 from gossamer.runs.report.text import ranges
 
-FIGURES = 4
-"""Of a budget that would do."""
-
-LISTED = 20
-"""So many ranges of client numbers are written at most."""
-
-
-class Shortfall(NamedTuple):
-    """What a client takes at least.
-
-    Args:
-        client: its number
-        load: its device, and what it may take
-        seconds: at full power
-        joules: at the lowest power, however long that takes
-        in_time: joules at the lowest power that meets the deadline; none, if none does
-        allowed: seconds at the highest power that the energy allows; none, if it allows none
-    """
-
-    client: int
-    load: Load
-    seconds: float
-    joules: float
-    in_time: float | None
-    allowed: float | None
-
-    @property
-    def misses(self) -> dict[str, float]:
-        """By how much, for each budget that it cannot keep to, in words."""
-        load, energy = self.load, f"the energy of {self.load.energy:g} J"
-        if self.in_time is not None and self.allowed is not None:
-            return {f"{energy} within {load.deadline:g} s": self.in_time - load.energy}
-        full, least = ("its fixed power",) * 2 if load.fixed else ("full power", "the least power")
-        late = {f"the deadline of {load.deadline:g} s at {full}": self.seconds - load.deadline}
-        dear = {f"{energy} at {least}": self.joules - load.energy}
-        return (late if self.in_time is None else {}) | (dear if self.allowed is None else {})
-
-
-def shortfalls(loads: Loads, bits: int) -> list[Shortfall]:
-    """The loads that cannot keep to their budgets with messages of so many bits; those are clients 0, 1, ..."""
-    powers = (loads.most, loads.least, loads.slowest(bits), loads.dearest(bits))
-    over = [loads.over(at, bits / loads.rates(at)) for at in powers]
-    rows = zip(loads.each, over[0][0], over[1][1], over[2][1], over[3][0], strict=True)
-    found = []
-    for client, (load, *amounts) in enumerate(rows):
-        late, dear, in_time, allowed = map(float, amounts)
-        if max(late, dear, in_time) > 0:
-            within, after = load.energy + in_time if late <= 0 else None, load.deadline + allowed if dear <= 0 else None
-            found.append(Shortfall(client, load, load.deadline + late, load.energy + dear, within, after))
-    return found
-
-
-def told(short: Sequence[Shortfall], loads: Loads, bits: int) -> list[str]:
-    """What to say of them: which budgets would do for all, and a line for each kind of device and way to fail."""
-    groups: dict[tuple[str, ...], list[Shortfall]] = {}
-    for less in short:
-        groups.setdefault((less.load.name, *less.misses), []).append(less)
-    return [_enough(short, loads, bits), *(_line(name, group) for (name, *_), group in groups.items())]
-
-
-def _line(name: str, group: Sequence[Shortfall]) -> str:
-    clients = [less.client for less in group]
-    who = f"client {clients[0]}" if len(clients) == 1 else f"clients {ranges(clients, LISTED)}; {len(clients)} of them"
-    missed = [f"{what} by {_amounts(what, group)}" for what in group[0].misses]
-    return f"{name} ({who}) misses {', and '.join(missed)}"
-
-
-def _amounts(what: str, group: Sequence[Shortfall]) -> str:
-    """The largest and the smallest that is missing, and whose that is."""
-    unit = "s" if "deadline" in what else "J"
-    by = sorted((less.misses[what], less.client) for less in group)
-    (best, nearest), (worst, farthest) = by[0], by[-1]
-    if f"{best:.3g}" == f"{worst:.3g}":
-        return f"{worst:.3g} {unit}"
-    return f"{worst:.3g} {unit} (client {farthest}) to {best:.3g} {unit} (client {nearest})"
-
-
-def _enough(short: Sequence[Shortfall], loads: Loads, bits: int) -> str:
-    """The one budget that would do for all, or both."""
-    energy, deadline = _most(less.in_time for less in short), _most(less.allowed for less in short)
-    single = [] if energy is None else [f"an energy of {energy:g} J"]
-    single += [] if deadline is None else [f"a deadline of {deadline:g} s"]
-    if single:
-        return f"{' or '.join(single)} would do for all, the other budget as it is"
-    later = _most(less.seconds for less in short)
-    assert later is not None  # what it takes at full power is always known
-    patient = replace(loads, each=tuple(replace(load, deadline=max(later, load.deadline)) for load in loads.each))
-    dearer = _most(less.in_time for less in shortfalls(patient, bits))
-    return f"neither budget alone would do for all: it takes a deadline of {later:g} s and an energy of {dearer:g} J"
-
-
-def _most(amounts: Iterable[float | None]) -> float | None:
-    """The largest, with a few figures, rounded up; none, if one of them is not known."""
-    known = list(amounts)
-    if None in known:
-        return None
-    largest = max(amount for amount in known if amount is not None)
-    unit = 10.0 ** (math.floor(math.log10(largest)) - FIGURES + 1)
-    return float(f"{math.ceil(largest / unit * (1 + 1e-9)) * unit:.{FIGURES}g}")
-
-
 POWERS = 97
-"""Points of the grid of powers."""
+"""Number of grid points for powers."""
 
 COUNTS, FINER, TIMES = 65, 13, 3
-"""Points of the grid of measurements, of finer ones, and how many of these."""
+"""Grid points for measurements, grid points of finer grids, and the number of finer grids."""
 
 STEPS = 26
-"""Of a golden section: each leaves 0.62 of what was there."""
+"""Steps of the golden section search; each keeps 0.62 of the interval."""
 
 GOLDEN = (math.sqrt(5) - 1) / 2
 
 BROKEN = 1e200
-"""What breaks a budget counts as so much, and more the farther it is beyond."""
+"""Cost of exceeding a budget; it grows with the excess."""
+
+FIGURES = 4
+"""Significant digits of a sufficient budget in a message."""
+
+LISTED = 20
+"""Maximum number of ranges of client numbers in a message."""
 
 
 class Prices(NamedTuple):
-    """For some numbers of measurements: the bits of a message, and what things cost in the bound."""
+    """For some numbers of measurements: the bits of a message, and the weights of the bound's terms."""
 
     bits: Floats
     pruning: Floats
@@ -152,13 +58,13 @@ class Prices(NamedTuple):
     measuring: Floats
 
     def companion(self, powers: Floats) -> "Prices":
-        """Shaped so that numbers of measurements are the first dimension of powers."""
+        """Reshape so that the numbers of measurements are the first dimension of powers."""
         one, two, three, four = (price.reshape(-1, *(1,) * (powers.ndim - 1)) for price in self)
         return Prices(one, two, three, four)
 
 
 class SearchResult(NamedTuple):
-    """Powers of all loads, rates, outages, and what each adds to the bound; a row for each number of measurements."""
+    """Powers, rates, outages and costs of all loads, with one row per number of measurements."""
 
     powers: Floats
     rates: Floats
@@ -167,11 +73,11 @@ class SearchResult(NamedTuple):
 
     @property
     def kept(self) -> bool:
-        """Whether all budgets are."""
+        """Whether all budgets are kept."""
         return bool((self.costs < BROKEN).all())
 
     def or_better(self, other: "SearchResult") -> "SearchResult":
-        """Whatever costs less."""
+        """Return the cheaper result, elementwise."""
         better = other.costs < self.costs
         powers, rates, outages, costs = (np.where(better, new, old) for new, old in zip(other, self, strict=True))
         return SearchResult(powers, rates, outages, costs)
@@ -179,13 +85,13 @@ class SearchResult(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Search:
-    """The best for some loads.
+    """The search for some loads.
 
     Args:
-        loads: the devices, equal ones once
-        counts: how many devices each load stands for
+        loads: the distinct devices
+        counts: number of devices per load
         target: the bound
-        message: how long messages are
+        message: length of messages
     """
 
     loads: Loads
@@ -194,7 +100,7 @@ class Search:
     message: MessageSize
 
     def measurements(self, least: int, most: int) -> int:
-        """The best number between two."""
+        """Return the best number of measurements between two limits."""
         tried = _spread(least, most, COUNTS)
         prices = self._prices(tried)
         bounds = self._bounds(prices, self._rough(prices))
@@ -206,7 +112,7 @@ class Search:
         return tried[int(bounds.argmin())]
 
     def best(self, tried: Sequence[int]) -> SearchResult:
-        """The best powers for some numbers of measurements."""
+        """Return the best powers for some numbers of measurements."""
         prices = self._prices(tried)
         rough, ends = self._rough(prices), (np.log(self.loads.least), np.log(self.loads.most))
         step = (ends[1] - ends[0]) / (POWERS - 1)
@@ -222,12 +128,12 @@ class Search:
 
     @cached_property
     def _grid(self) -> tuple[Floats, Floats, Floats]:
-        """Powers, and rates and outages at them."""
+        """Powers of the grid, with their rates and outages."""
         powers = self.loads.most * (self.loads.least / self.loads.most) ** np.linspace(1, 0, POWERS)[:, None]
         return powers, self.loads.rates(powers), self.loads.outages(powers)
 
     def _rough(self, prices: Prices) -> SearchResult:
-        """The best powers of the grid."""
+        """Return the best powers of the grid."""
         powers, rates, outages = self._grid
         costs = self._costs(prices, powers[None], rates[None], outages[None])
         best, columns = costs.argmin(1), np.arange(costs.shape[2])
@@ -239,26 +145,26 @@ class Search:
         return SearchResult(powers, rates, outages, self._costs(prices, powers, rates, outages))
 
     def _costs(self, prices: Prices, powers: Floats, rates: Floats, outages: Floats) -> Floats:
-        """What each load adds to the bound."""
+        """Return the cost of each load: its terms of the bound."""
         bits, pruning, outage, _ = prices.companion(powers)
         sending = bits / rates
         over, ratios = self.loads.excess(powers, sending), np.minimum(self.loads.ratios(powers, sending), 1.0)
         return np.where(over > 0, BROKEN * (1 + over), pruning * ratios + outage * outages)
 
     def _bounds(self, prices: Prices, found: SearchResult) -> Floats:
-        """The bound for each number of measurements; where a budget is broken, the worst that breaks one."""
+        """Return the bound for each number of measurements; if a budget is exceeded, the largest cost."""
         worst = found.costs.max(1)
         total = (np.minimum(found.costs, BROKEN) * np.array(self.counts)).sum(1) + prices.measuring
         return np.asarray(np.where(worst >= BROKEN, worst, total))
 
 
-def _spread(low: int, high: int, many: int) -> list[int]:
-    """Whole numbers between two, even in their logarithms."""
-    return sorted({int(number) for number in np.geomspace(low, high, many).round()})
+def _spread(low: int, high: int, count: int) -> list[int]:
+    """Return integers between two limits, evenly spaced in the logarithm."""
+    return sorted({int(number) for number in np.geomspace(low, high, count).round()})
 
 
 def golden(value: Callable[[Floats], Floats], low: Floats, high: Floats) -> Floats:
-    """Where functions of one valley are least, entry by entry, between two ends."""
+    """Return the minima of functions with a single minimum between two ends, elementwise."""
     left, right = high - GOLDEN * (high - low), low + GOLDEN * (high - low)
     at_left, at_right = value(left), value(right)
     for _ in range(STEPS):
@@ -269,3 +175,102 @@ def golden(value: Callable[[Floats], Floats], low: Floats, high: Floats) -> Floa
         left, right = np.where(down, new, right), np.where(down, left, new)
         at_left, at_right = np.where(down, at_new, at_right), np.where(down, at_left, at_new)
     return np.where(at_left <= at_right, left, right)
+
+
+class Shortfall(NamedTuple):
+    """The minimum costs of a client that exceeds its budgets.
+
+    Args:
+        client: its number
+        load: its device and its budgets
+        seconds: time at full power
+        joules: energy at the lowest power, ignoring the deadline
+        in_time: energy at the lowest power that meets the deadline; none if none does
+        allowed: time at the highest power that the energy allows; none if it allows none
+    """
+
+    client: int
+    load: Load
+    seconds: float
+    joules: float
+    in_time: float | None
+    allowed: float | None
+
+    @property
+    def misses(self) -> dict[str, float]:
+        """Excess over each budget that cannot be kept, by a description of the budget."""
+        load, energy = self.load, f"the energy of {self.load.energy:g} J"
+        if self.in_time is not None and self.allowed is not None:
+            return {f"{energy} within {load.deadline:g} s": self.in_time - load.energy}
+        full, least = ("its fixed power",) * 2 if load.fixed else ("full power", "the least power")
+        late = {f"the deadline of {load.deadline:g} s at {full}": self.seconds - load.deadline}
+        costly = {f"{energy} at {least}": self.joules - load.energy}
+        return (late if self.in_time is None else {}) | (costly if self.allowed is None else {})
+
+
+def shortfalls(loads: Loads, bits: int) -> list[Shortfall]:
+    """Return the loads that exceed their budgets with messages of ``bits``; loads are clients 0, 1, ..."""
+    powers = (loads.most, loads.least, loads.slowest(bits), loads.dearest(bits))
+    over = [loads.over(at, bits / loads.rates(at)) for at in powers]
+    rows = zip(loads.each, over[0][0], over[1][1], over[2][1], over[3][0], strict=True)
+    found = []
+    for client, (load, *amounts) in enumerate(rows):
+        late, costly, in_time, allowed = map(float, amounts)
+        if max(late, costly, in_time) > 0:
+            within, after = (
+                load.energy + in_time if late <= 0 else None,
+                load.deadline + allowed if costly <= 0 else None,
+            )
+            found.append(Shortfall(client, load, load.deadline + late, load.energy + costly, within, after))
+    return found
+
+
+def describe(short: Sequence[Shortfall], loads: Loads, bits: int) -> list[str]:
+    """Return sufficient budgets, and one line per type of device and type of excess."""
+    groups: dict[tuple[str, ...], list[Shortfall]] = {}
+    for less in short:
+        groups.setdefault((less.load.name, *less.misses), []).append(less)
+    return [_enough(short, loads, bits), *(_line(name, group) for (name, *_), group in groups.items())]
+
+
+def _line(name: str, group: Sequence[Shortfall]) -> str:
+    clients = [less.client for less in group]
+    who = f"client {clients[0]}" if len(clients) == 1 else f"clients {ranges(clients, LISTED)}; {len(clients)} of them"
+    missed = [f"{what} by {_amounts(what, group)}" for what in group[0].misses]
+    return f"{name} ({who}) misses {', and '.join(missed)}"
+
+
+def _amounts(what: str, group: Sequence[Shortfall]) -> str:
+    """Return the largest and the smallest excess, with their clients."""
+    unit = "s" if "deadline" in what else "J"
+    by = sorted((less.misses[what], less.client) for less in group)
+    (best, nearest), (worst, farthest) = by[0], by[-1]
+    if f"{best:.3g}" == f"{worst:.3g}":
+        return f"{worst:.3g} {unit}"
+    return f"{worst:.3g} {unit} (client {farthest}) to {best:.3g} {unit} (client {nearest})"
+
+
+def _enough(short: Sequence[Shortfall], loads: Loads, bits: int) -> str:
+    """Describe a single budget that suffices for all, or both."""
+    energy, deadline = _most(less.in_time for less in short), _most(less.allowed for less in short)
+    single = [] if energy is None else [f"an energy of {energy:g} J"]
+    single += [] if deadline is None else [f"a deadline of {deadline:g} s"]
+    if single:
+        return f"{' or '.join(single)} would suffice for all, with the other budget unchanged"
+    later = _most(less.seconds for less in short)
+    assert later is not None  # the time at full power is always known
+    patient = replace(loads, each=tuple(replace(load, deadline=max(later, load.deadline)) for load in loads.each))
+    more_energy = _most(less.in_time for less in shortfalls(patient, bits))
+    return (
+        f"neither budget alone suffices for all: they need a deadline of {later:g} s and an energy of {more_energy:g} J"
+    )
+
+
+def _most(amounts: Iterable[float | None]) -> float | None:
+    """Return the maximum, rounded up to a few digits; none if one amount is unknown."""
+    known = list(amounts)
+    if None in known:
+        return None
+    largest = max(amount for amount in known if amount is not None)
+    unit = 10.0 ** (math.floor(math.log10(largest)) - FIGURES + 1)
+    return float(f"{math.ceil(largest / unit * (1 + 1e-9)) * unit:.{FIGURES}g}")

@@ -1,13 +1,13 @@
-"""What a plan makes small: the terms of a convergence bound that power, pruning and measurements change.
+"""The objective of a plan: the terms of a convergence bound that depend on power, pruning and measurements.
 
-Of Theorem 1 in ``gossamer.analysis.theory.wireless`` these are, with S measurements of each of K samples' devices,
+In Theorem 1 of ``gossamer.analysis.theory.wireless``, with S measurements and K samples in total, these are
 
     pruning      2 L^2 D^2 sum rho_u
     outages      12 C^2 (1 + (delta + 1) G^2 / (S K)) sum q_u
     measuring    12 (delta + 1) C^2 G^2 / (S K)
 
-as printed, or with those corrections after which devices still add up one by one. The other terms are the same for all
-plans, but for participation: there it matters who is heard together, and fewer outages make it smaller too, as a rule.
+as printed, or with corrections that keep the sum over devices. The other terms are the same for all plans, except
+participation. It depends on which clients are received together, and in general decreases with fewer outages too.
 """
 
 from dataclasses import dataclass
@@ -17,15 +17,15 @@ from gossamer.analysis.theory import WirelessSetting, gradient_bound
 from gossamer.core.errors import gather, require
 
 PLANNED = ("mean", "scale", "coefficient", "stale", "triangle")
-"""Corrections that a plan can do with."""
+"""Corrections of the bound that a plan supports."""
 
 
 MOST = 1e20
-"""Constants of the bound are at most so large: squares of their products do not overflow."""
+"""Maximum of the bound's constants: squares of their products do not overflow."""
 
 
 class TargetWeights(NamedTuple):
-    """What pruning everything costs a device, what never being heard does, and what measuring costs all."""
+    """Weights of the terms: of a device that prunes everything, of a device that is never received, of measuring."""
 
     pruning: float
     outage: float
@@ -37,14 +37,14 @@ class Target:
     """The constants of the bound, with the paper's symbols.
 
     Args:
-        samples: K, of all devices
-        smoothness: L, of the loss
-        gradient: G, the largest norm of one sample's gradient
-        weights: D, the largest norm of the weights
-        reconstruction: C, of the reconstruction
-        isometry: delta, of the restricted isometry
-        coefficient: what retained gradients are multiplied by
-        corrected: corrections of the bound by name; none is as printed
+        samples: K, the number of samples of all devices
+        smoothness: L, the smoothness of the loss
+        gradient: G, the maximum norm of one sample's gradient
+        weights: D, the maximum norm of the weights
+        reconstruction: C, the constant of the reconstruction
+        isometry: delta, the restricted isometry constant
+        coefficient: factor of retained gradients
+        corrected: names of corrections of the bound; none means as printed
     """
 
     samples: int
@@ -60,14 +60,12 @@ class Target:
         names = ("smoothness", "gradient", "weights", "reconstruction", "isometry", "coefficient")
         large = {name: getattr(self, name) for name in names if getattr(self, name) > MOST}
         gather([f"{name} must be at most {MOST:g}, got {value}" for name, value in large.items()])
-        self.at(1.0)  # which refuses what makes no sense
+        self.at(1.0)  # checks the constants
         others = [name for name in self.corrected if name not in PLANNED]
-        require(
-            (not others, f"Target.corrected: a plan can do with {', '.join(PLANNED)}, not with {', '.join(others)}")
-        )
+        require((not others, f"Target.corrected: a plan supports {', '.join(PLANNED)}, not {', '.join(others)}"))
 
     def at(self, measurements: float) -> TargetWeights:
-        """The weights with so many measurements: those of one device that prunes everything and is never heard."""
+        """Return the weights for a number of measurements."""
         setting = WirelessSetting(
             smoothness=self.smoothness,
             gradient=self.gradient,

@@ -1,6 +1,7 @@
-"""Whether a run works as a plan says: the same model, no more operations and no longer messages than planned.
+"""Check that a run does not exceed its plan: same model, no more operations, no longer messages.
 
-How long a message is that holds the signs of so many measurements.
+``MessageSize`` gives the length of a message with one or two bits per measurement. ``operations`` counts the operations
+per sample. ``check_work`` compares a run with its plan.
 """
 
 import math
@@ -22,17 +23,23 @@ from gossamer.parts.views.magnitude_pruned import MagnitudePruned
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.objective import Objective
 
-TRIED = 10
-"""A tenth of the model's entries is measured to see what else a message holds."""
+MEASURED_PART = 10
+"""Divisor: this part of the model's entries is measured to find the overhead of a message."""
+
+TRIED_SAMPLES = 4
+"""Number of samples for counting the network's operations."""
+
+ALIKE = 1e-9
+"""Relative difference of operations that is ignored."""
 
 
 @dataclass(frozen=True)
 class MessageSize:
-    """Bits for the measurements, and what goes with them.
+    """The length of a message.
 
     Args:
-        each: bits a measurement; 2 leave room for retained signs beside the new ones
-        overhead: bytes besides: header, table, norms, and what goes dense
+        each: bits per measurement; 2 leave room for retained signs next to the new ones
+        overhead: other bytes: header, table, norms, and tensors that are sent dense
     """
 
     each: int = 1
@@ -46,63 +53,56 @@ class MessageSize:
 
     @classmethod
     def of(cls, layout: Layout, each: int = 1) -> "MessageSize":
-        """Of a model that goes through the codec ``OneBit``, but for its norms and biases, which go dense."""
-        codec = OnWeights(OneBit(rows=max(1, layout.size // TRIED)))
+        """Return the size for a model with the codec ``OneBit``; norms and biases are sent dense."""
+        codec = OnWeights(OneBit(rows=max(1, layout.size // MEASURED_PART)))
         payload = codec.encode(torch.ones(layout.size, dtype=layout.dtype), layout, Key(0, 0))
         again = {"lost": payload["scale"]} if each > 1 else {}
         sizes = summed(Body.of({**payload, **again}))
         return cls(each, sum(sizes.values()) - sizes["signs"])
 
     def bits(self, measurements: float) -> int:
-        """Of a message, which has whole bytes."""
+        """Return the bits of a message, which has complete bytes."""
         return 8 * (self.overhead + math.ceil(self.each * measurements / 8))
 
     def filled(self, measurements: int) -> int:
-        """How many measurements fit into as many bytes."""
+        """Return the number of measurements that fit into the same number of bytes."""
         return 8 * math.ceil(self.each * measurements / 8) // self.each
 
 
-TRIED_SAMPLES = 4
-"""So many samples are sent through the network to count its operations."""
-
-ALIKE = 1e-9
-"""Operations that differ by no more than this share are the same."""
-
-
 def tried(objective: Objective) -> Tensor:
-    """The samples whose operations are counted."""
+    """Return the samples for counting operations."""
     return torch.arange(min(TRIED_SAMPLES, len(objective.x)))
 
 
 def operations(objective: Objective) -> float:
-    """Of one sample, forth and back."""
+    """Return the operations of a forward and backward pass, per sample."""
     rows = tried(objective)
     return objective.flops(objective.initial(), rows).done / len(rows)
 
 
 def check_work(plan: Plan, method: Method, objective: Objective, split: Split) -> list[str]:
-    """Refuse a run that takes more than was planned; what comes back is to be said of one that takes less."""
+    """Refuse a run that takes more than was planned; return warnings for a run that takes less."""
     size, planned = objective.layout.size, f"the plan is for {plan.parameters:,} parameters"
     require((plan.parameters == size, f"{planned}, and the model has {size:,}: plan anew, for this model"))
     each = operations(objective)
-    taken = [sum(map(len, method.solver.plan(len(split.train(c)), Key(0, 0)))) for c in range(len(plan.clients))]
-    parts = [each * many / share.flops for many, share in zip(taken, plan.clients, strict=True) if share.flops]
+    seen = [sum(map(len, method.solver.plan(len(split.train(c)), Key(0, 0)))) for c in range(len(plan.clients))]
+    parts = [each * count / share.flops for count, share in zip(seen, plan.clients, strict=True) if share.flops]
     more = [client for client, part in enumerate(parts) if part > 1 + ALIKE]
     require(
         *_pruned(plan, method),
         *_sent(plan, method, objective.layout),
-        (not more, f"{_many(more, parts)} of the operations that were planned: plan anew, for these samples"),
+        (not more, f"{_extreme(more, parts)} of the operations that were planned: plan anew, for these samples"),
     )
     fewer = [client for client, part in enumerate(parts) if part < 1 - ALIKE]
     return (
-        [f"{_many(fewer, parts)} of the operations that were planned: a plan for these would be better"]
+        [f"{_extreme(fewer, parts)} of the operations that were planned: a plan for these would be better"]
         if fewer
         else []
     )
 
 
-def _many(clients: Sequence[int], parts: Sequence[float]) -> str:
-    """Who has the most or the fewest operations, over those that were planned."""
+def _extreme(clients: Sequence[int], parts: Sequence[float]) -> str:
+    """Describe the client with the largest deviation from its planned operations."""
     if not clients:
         return ""
     farthest = max(clients, key=lambda client: abs(parts[client] - 1))
@@ -115,20 +115,20 @@ def _pruned(plan: Plan, method: Method) -> list[tuple[bool, str]]:
     if not isinstance(view, MagnitudePruned):
         return []
     kept = (view.ratio, view.by, view.rise) == (plan.ratios, "tensor", 0)
-    return [(kept, "the plan says what is pruned, in every round: leave out what sets ratio, by or rise of the view")]
+    return [(kept, "the plan sets the pruning of every round: do not set ratio, by or rise of the view")]
 
 
 def _sent(plan: Plan, method: Method, layout: Layout) -> list[tuple[bool, str]]:
     codec = method.codec.codec if isinstance(method.codec, OnWeights) else method.codec
     if not isinstance(codec, OneBit):
-        return [(False, "the plan is for messages of the codec OneBit: leave out what sets another one")]
+        return [(False, "the plan is for messages of the codec OneBit: do not set another one")]
     each = 2 if codec.retain == "signs" else 1
     again = (
-        f"retained signs take {each} bits a measurement, and the plan has {plan.each}: plan anew, with --bits {each}"
+        f"retained signs take {each} bits per measurement, and the plan has {plan.each}: plan anew, with --bits {each}"
     )
     message = MessageSize.of(layout, each)
     taken, room = message.bits(plan.measurements) // 8, plan.bits // 8
     longer = f"messages take {taken:,} bytes, and the plan has {room:,}: plan anew, with --overhead {message.overhead}"
-    counted = f"the plan says that there are {plan.measurements:,} measurements: leave out what sets another number"
+    counted = f"the plan has {plan.measurements:,} measurements: do not set another number"
     kept = codec.rows == plan.measurements
     return [(kept, counted), (each <= plan.each, again), (taken <= room or each > plan.each, longer)]

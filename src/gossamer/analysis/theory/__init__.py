@@ -1,7 +1,8 @@
-"""What is proved, as functions.
+"""The papers' results as functions.
 
-Of FedMRN (``masking``), of sub-model training (``submodels``, and its bounds), of PERM (``mixtures``), and of
-training over links that lose messages (``wireless``, ``heard``).
+FedMRN (``masking``), sub-model training (``submodels``, ``submodel_masks``, ``submodel_bounds``,
+``submodel_stability``), PERM (``mixtures``), FedSpa's costs (``costs``), and training over lossy links (``wireless``,
+``participation``).
 """
 
 from gossamer.analysis.theory.masking import (

@@ -1,10 +1,10 @@
-"""What training costs as FedSpa's paper counts it: operations of convolutions and linear layers, and held values sent.
+"""Costs of training as FedSpa's paper counts them (https://arxiv.org/abs/2201.11380).
 
-A forward pass of one sample is charged two operations for every held weight, wherever a layer is applied, and one for
-every output that a bias is added to. Norms, activations and pooling are free. Training takes three times a forward
-pass. On the links a held value is four bytes, and the masks that say which are held travel free.
+A forward pass of one sample costs two operations per held weight for each application of a layer, and one per output
+with a bias. Norms, activations and pooling are free. Training costs three forward passes. On the links, a held value
+costs four bytes, and masks are free.
 
-These are figures to set beside those of the paper. What a run really computes and sends is in its metrics.
+These numbers are for comparison with the paper. The metrics of a run hold the real operations and bytes.
 """
 
 from collections.abc import Mapping
@@ -17,22 +17,22 @@ from torch import Tensor, nn
 from gossamer.core.errors import require
 
 TRAINING = 3
-"""Forward passes that training on a sample is charged as."""
+"""Cost of training on a sample, in forward passes."""
 
 VALUE = 4
-"""Bytes that a value is charged on a link."""
+"""Bytes per value on a link."""
 
 COPIES = 2
-"""Copies of the sample that are sent through the network: static batch norms may refuse one alone."""
+"""Batch size of the counting pass: static batch norms may refuse a batch of one."""
 
 LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 @torch.no_grad()
 def paper_forward_flops(module: nn.Module, x: Tensor, nonzeros: Mapping[str, int] | None = None) -> int:
-    """Operations of one forward pass on the sample ``x``, which has no batch around it.
+    """Return the operations of one forward pass on the sample ``x``, which has no batch dimension.
 
-    ``nonzeros`` says how many entries of a parameter are held, by its name; one that it does not name is held whole.
+    ``nonzeros`` gives the number of held entries by parameter name; other parameters are complete.
 
     >>> paper_forward_flops(nn.Conv2d(1, 2, 3), torch.zeros(1, 5, 5)), (2 * 18 + 2) * 9
     (342, 342)
@@ -59,7 +59,7 @@ def paper_forward_flops(module: nn.Module, x: Tensor, nonzeros: Mapping[str, int
 
 
 def _held(module: nn.Module, nonzeros: Mapping[str, int]) -> dict[int, int]:
-    """How many entries are held of each parameter."""
+    """Return the number of held entries of each parameter."""
     sizes = {name: parameter.numel() for name, parameter in module.named_parameters()}
     for name, number in nonzeros.items():
         require((name in sizes, f"nonzeros: the network has no parameter {name!r}"))
@@ -70,19 +70,20 @@ def _held(module: nn.Module, nonzeros: Mapping[str, int]) -> dict[int, int]:
 
 
 def paper_round_flops(forward: int, samples: int, epochs: int = 5, screened: int = 0, dense: int = 0) -> int:
-    """Operations of one client's round.
+    """Return the operations of one client's round.
 
     Args:
-        forward: those of a forward pass of what it holds
-        samples: how many it has, each of which it trains on once an epoch
-        screened: samples that all gradients are taken of, to move its mask by; the paper has a batch of 128
-        dense: operations of a forward pass of the whole network, which those go through
+        forward: operations of a forward pass of the client's sparse network
+        samples: number of training samples
+        epochs: number of local epochs
+        screened: number of samples for the dense gradient that updates the mask; the paper uses a batch of 128
+        dense: operations of a forward pass of the dense network
     """
     return TRAINING * (epochs * samples * forward + screened * dense)
 
 
 def paper_bytes(nonzeros_down: float, nonzeros_up: float, clients: int, rounds: int) -> int:
-    """Bytes of all rounds with so many clients in each, of which each gets and sends so many held values.
+    """Return the bytes of all rounds, given the held values per client in a download and an upload.
 
     >>> paper_bytes(100, 50, clients=10, rounds=2)
     12000

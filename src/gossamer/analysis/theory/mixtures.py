@@ -1,10 +1,10 @@
-"""What PERM minimises: for each client a mixture of all clients' losses, and how fast it does.
+"""PERM's objective: for each client a mixture of all clients' losses, and the learning rate of its theorem.
 
-From Deng, Kamani, Mahdavinia and Mahdavi, "Distributed personalized empirical risk minimization". Client i's objective
-is ``Phi_i(v) = sum_j a_i(j) f_j(v)``, with f_j the mean loss of client j (the paper's Equation 3 has one more 1/N, but
-its proofs have not). Models go round for R epochs of N visits with K steps each. Theorem 2 promises that with steps as
-``step_size`` has them ``Phi_i`` comes to its least value up to terms of the order 1/R^2, as for SGD that takes its
-components in random order, and 1/R times the variance of the gradients within a client.
+From Deng, Kamani, Mahdavinia and Mahdavi, "Distributed personalized empirical risk minimization",
+https://arxiv.org/abs/2310.17761. Client i's objective is ``Phi_i(v) = sum_j a_i(j) f_j(v)``, where f_j is the mean loss
+of client j. The paper's Equation 3 has another factor 1/N, but its proofs do not. Models rotate over clients for R
+epochs of N visits with K steps each. Theorem 2: with the rate ``step_size``, ``Phi_i`` approaches its minimum up to
+terms of order 1/R^2, as SGD with random reshuffling, and 1/R times the gradient variance within a client.
 """
 
 import math
@@ -25,8 +25,8 @@ class Mixture(Smooth):
     """The objective of one client.
 
     Args:
-        losses: each client's loss, of a vector of the model's entries
-        weights: how much each counts
+        losses: each client's loss, as a function of the vector of model entries
+        weights: mixture weight of each client
     """
 
     losses: Sequence[Loss]
@@ -39,18 +39,18 @@ class Mixture(Smooth):
         )
 
     def value(self, w: Tensor) -> Tensor:
-        """The objective at some weights of the model."""
+        """Return the objective at model ``w``."""
         return (self.weights * torch.stack([loss(w) for loss in self.losses])).sum()
 
     def gradient(self, w: Tensor) -> Tensor:
-        """The mixture of the clients' gradients."""
+        """Return the mixture of the clients' gradients."""
         return (self.weights[:, None] * torch.stack([grad(loss)(w) for loss in self.losses])).sum(0)
 
 
 def step_size(epochs: int, clients: int, steps: int, convexity: float) -> float:
-    """Theorem 2's learning rate: log(N K R^3) / (mu R), shared among the N K steps of an epoch.
+    """Return Theorem 2's learning rate: log(N K R^3) / (mu R), divided by the N K steps of an epoch.
 
-    The theorem has it up to a constant, and its proof multiplies it by N K: so it is divided here.
+    The theorem states it up to a constant, and its proof multiplies it by N K, so it is divided here.
     """
     require(
         (epochs >= 1 and clients >= 1 and steps >= 1, "step_size: epochs, clients and steps must be at least 1"),

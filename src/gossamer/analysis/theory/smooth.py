@@ -1,4 +1,4 @@
-"""Objectives with a gradient: where they are least, and the last step of algorithms that minimise them."""
+"""Smooth objectives: their minimum, and the last step of algorithms that minimize them."""
 
 from abc import ABC, abstractmethod
 
@@ -10,23 +10,23 @@ from gossamer.core.errors import ConfigError
 
 
 class Smooth(ABC):
-    """An objective of a vector of the model's entries."""
+    """An objective as a function of the vector of model entries."""
 
     @abstractmethod
     def gradient(self, w: Tensor) -> Tensor:
-        """The objective's gradient."""
+        """Return the objective's gradient."""
 
     def hessian(self, w: Tensor) -> Tensor:
-        """The matrix of second derivatives."""
+        """Return the Hessian matrix."""
         second: Tensor = jacrev(self.gradient)(w)
         return second
 
     def gradient_norm(self, w: Tensor) -> float:
-        """Its length: the distance from being stationary."""
+        """Return the norm of the gradient."""
         return float(self.gradient(w).norm())
 
     def optimum(self, start: Tensor, accuracy: float = 1e-10) -> Tensor:
-        """Where a strongly convex objective is least, to that length of the gradient, by Newton's method."""
+        """Return the minimum of a strongly convex objective, by Newton's method, up to a gradient norm."""
         w = start.clone()
         for _ in range(100):
             slope = self.gradient(w)
@@ -45,10 +45,10 @@ class Smooth(ABC):
         )
 
     def output(self, w: Tensor, smoothness: float, radius: float | None = None) -> Tensor:
-        """The algorithms' last line: one more gradient step of size 1 / L, back into the ball where there is one."""
+        """Return the algorithms' output: one more gradient step of size 1 / L, projected to the ball if given."""
         return project(w - self.gradient(w) / smoothness, radius)
 
 
 def project(w: Tensor, radius: float | None) -> Tensor:
-    """The nearest weights within a ball around zero."""
+    """Return the nearest weights within a ball around zero."""
     return w if radius is None else w * torch.clamp(radius / w.norm().clamp(min=1e-300), max=1.0)

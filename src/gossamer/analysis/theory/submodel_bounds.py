@@ -1,37 +1,38 @@
-"""What is proved of sub-model training, as functions: how far it stays from where it goes, and what masking leaves.
+"""Convergence bounds of sub-model training as functions: distance to the masked optimum, and the residual of masking.
 
-From Deng, Qiao and Mahdavi, "On the convergence and stability of distributed sub-model training", Theorems 1 to 4.
-``SubmodelSetting`` lists the symbols. A bound is given by its terms, whose sum it is. Constants
-are those of the proofs; the theorems hide them.
+From Deng, Qiao and Mahdavi, "On the convergence and stability of distributed sub-model training", Theorems 1 to 4,
+https://arxiv.org/abs/2511.06132. ``SubmodelSetting`` lists the symbols. A bound is a dictionary of terms, and their sum
+is the bound. Constants are those of the proofs; the theorems hide them.
 
-How the paper is read where print and proof differ, or neither can be right:
+Interpretation where the printed theorem and the proof differ, or both are wrong:
 
 - **Residual.** Theorems 1 and 3 print 5L / (2 mu) and L / mu. Lemmas 2 and 7 bound a distance by 1 / mu, so its square
-  has mu^2, and only so do units agree. Lemma 8 loses a quarter and the sum over clients on the way: done as in Lemma
-  3 its constants are those of Lemma 3, so one ``residual`` serves both.
-- **Strong convexity.** Proposition 2 takes the mean of all windows for the identity; it is the share s / d of it. So
-  F_m is mu s / d strongly convex, as F_p is mu p, and ``SubmodelSetting.masked_convexity`` is used for both.
-  Theorem 1 prints the mean share where its proof has the least one.
-- **Theorem 1 leaves out that masks are drawn.** Its proof bounds E|g|^2 of a round's mean gradient g by the distance
-  from the optimum. But at the optimum g is not zero: it has the variance of the masks, ``spread``, of the order
-  sigma_*^2 / N, and K steps under one mask do not average it out. That costs a term of the order 1 / R, more than all
-  that the theorem has without gradient noise. ``random_distance`` has it as ``masks``;
-  ``random_distance_printed`` has the terms of the paper's Equation 7, which random masks do not obey.
-- **Theorem 2** drops the same variance (V in its proof) from its last line, and divides it by K before: ``masks`` too.
-- **Theorem 3** prints kappa^2 log(RK / nu) / (mu T^2 R) without G. With the mu that is missing where T_1 is bounded,
-  and G^2 from Hoeffding's inequality for norms, units agree: kappa^2 G^2 / mu^2. Terms of higher powers of the rate are
-  left out; where the theorem's condition on T holds they are small.
-- **Theorem 4** drops the order's term from its last line, and an L^2 and L from the others: they are put back.
+  has mu^2, and only then units agree. Lemma 8 loses a quarter and the sum over clients. Derived as in Lemma 3, its
+  constants are those of Lemma 3, so one ``residual`` serves both.
+- **Strong convexity.** Proposition 2 takes the mean of all windows as the identity; it is s / d times the identity. So
+  F_m is mu s / d strongly convex, as F_p is mu p, and ``SubmodelSetting.masked_convexity`` is used for both. Theorem 1
+  prints the mean share where its proof has the smallest one.
+- **Theorem 1 omits the variance of the masks.** Its proof bounds E|g|^2 of a round's mean gradient g by the distance
+  from the optimum. But at the optimum g is not zero: it has the variance of the masks, ``spread``, of order
+  sigma_*^2 / N, and K steps under one mask do not average it out. That adds a term of order 1 / R, which dominates the
+  theorem without gradient noise. ``random_distance`` includes it as ``masks``. ``random_distance_printed`` has the
+  terms of the paper's Equation 7, which random masks violate.
+- **Theorem 2** drops the same variance (V in its proof) from its last line, and divides it by K before. It is also
+  ``masks``.
+- **Theorem 3** prints kappa^2 log(RK / nu) / (mu T^2 R) without G. With the mu that is missing in the bound of T_1, and
+  G^2 from Hoeffding's inequality for norms, units agree: kappa^2 G^2 / mu^2. Higher powers of the rate are omitted;
+  they are small under the theorem's condition on T.
+- **Theorem 4** drops the term of the order from its last line, and factors L^2 and L from others. They are restored.
 
-Theorem 1 again, repaired. Let x = eta K L <= 1 / (12 sqrt(L / mu_p)). A round is w - eta K (g + D + e): g the mean
-masked gradient at the round's beginning, D what K steps add to it, e noise. E g is the gradient of F_p, so
+Theorem 1, repaired. Let x = eta K L <= 1 / (12 sqrt(L / mu_p)). A round is w - eta K (g + D + e), where g is the mean
+masked gradient at the start of the round, D the drift of K steps, and e noise. E g is the gradient of F_p, so
 
     E|w' - w*|^2 <= (1 - eta K mu_p / 2) |w - w*|^2 - 2 eta K (F_p(w) - F_p*) + 2 eta K / mu_p E|D|^2
                     + 3 eta^2 K^2 (E|g|^2 + E|D|^2 + delta^2 / (K N))
 
 with E|g|^2 <= 4 L (F_p(w) - F_p*) + 2 spread, because each masked loss is convex and L-smooth, and by Lemma 5
-E|D|^2 <= L^2 eta^2 K^2 (40 L (F_p(w) - F_p*) + 20 sigma_*^2 + 5 delta^2 / K). The condition on x makes what multiplies
-F_p(w) - F_p* negative. Summing up gives the terms of ``random_distance``, for any optimum within the ball.
+E|D|^2 <= L^2 eta^2 K^2 (40 L (F_p(w) - F_p*) + 20 sigma_*^2 + 5 delta^2 / K). By the condition on x, the factor of
+F_p(w) - F_p* is negative. Summation gives the terms of ``random_distance``, for any optimum within the ball.
 """
 
 import math
@@ -40,27 +41,27 @@ from dataclasses import dataclass
 from gossamer.core.errors import require, wrong
 
 Terms = dict[str, float]
-"""What a bound adds up, by name."""
+"""Terms of a bound, by name."""
 
 
 @dataclass(frozen=True)
 class SubmodelSetting:
-    """What the bounds depend on besides time, with the paper's symbols.
+    """The constants of the bounds, with the paper's symbols.
 
     Args:
-        smoothness: L, of every client's loss
-        convexity: mu, of every client's loss
-        gradient: G, the largest norm of a client's gradient within the ball
-        radius: W, of the ball that weights are kept in
-        deviation: delta, of stochastic gradients
-        shares: of the model that each client holds: p_i, or s_i / d
-        entries: d, of the model
-        steps: K, local steps a round
+        smoothness: L, the smoothness of every client's loss
+        convexity: mu, the strong convexity of every client's loss
+        gradient: G, the maximum norm of a client's gradient within the ball
+        radius: W, the radius of the ball that contains the weights
+        deviation: delta, the standard deviation of stochastic gradients
+        shares: p_i or s_i / d, the fraction of the model that each client holds
+        entries: d, the number of entries of the model
+        steps: K, the number of local steps per round
         heterogeneity: sigma_*^2 at the masked optimum (Definition 1)
         dissimilarity: zeta^2 (Definitions 2 and 3)
         spread: variance of a round's mean gradient at the masked optimum over draws of the masks
-        windows: R of Algorithm 2, rounds of an epoch
-        chance: nu, with which a bound on windows may fail
+        windows: R of Algorithm 2, the number of rounds per epoch
+        chance: nu, the probability that a bound for windows fails
     """
 
     smoothness: float
@@ -95,17 +96,17 @@ class SubmodelSetting:
 
     @property
     def clients(self) -> int:
-        """N."""
+        """N, the number of clients."""
         return len(self.shares)
 
     @property
     def share(self) -> float:
-        """The mean of the shares."""
+        """Mean of the shares."""
         return sum(self.shares) / len(self.shares)
 
     @property
     def masked_convexity(self) -> float:
-        """mu_p: the masked objective is mu times the mean share strongly convex (Proposition 1)."""
+        """mu_p = mu times the mean share: the strong convexity of the masked objective (Proposition 1)."""
         return self.convexity * self.share
 
     @property
@@ -115,28 +116,28 @@ class SubmodelSetting:
 
     @property
     def dropped(self) -> float:
-        """Entries that a client does not hold, on average: the mean of d (1 - p_i)."""
+        """Mean number of entries that a client does not hold: the mean of d (1 - p_i)."""
         return self.entries * (1 - self.share)
 
 
 def _moved(setting: SubmodelSetting) -> float:
-    """Equation 5: masks change the gradient by no more than this, squared."""
+    """Equation 5: bound on the squared change of the gradient by masks."""
     return (2 * setting.gradient**2 + 2 * setting.radius**2 * setting.smoothness**2) * setting.dropped
 
 
 def shift(setting: SubmodelSetting) -> float:
-    """Lemmas 2 and 7: the masked optimum is no farther than this from the optimum."""
+    """Lemmas 2 and 7: bound on the distance between the masked optimum and the optimum."""
     return math.sqrt(_moved(setting)) / setting.masked_convexity
 
 
 def residual(setting: SubmodelSetting) -> float:
-    """What masking leaves of F(w) - F* however long one trains (Lemma 3): zero where everything is held."""
+    """Lemma 3: the part of F(w) - F* that remains after any training time; zero for full masks."""
     curvature = 5 * setting.smoothness / (2 * setting.masked_convexity**2) + 4 / setting.smoothness
     return curvature * _moved(setting)
 
 
 def excess_risk(setting: SubmodelSetting, distance: float) -> float:
-    """Theorems 1 and 3: E F(output) - F* is at most this, with ``distance`` = E|w - w*(p)|^2 or a bound on it."""
+    """Theorems 1 and 3: bound on E F(output) - F*, with ``distance`` = E|w - w*(p)|^2 or a bound on it."""
     require((distance >= 0, f"excess_risk: distance must not be negative, got {distance}"))
     return 5 * setting.smoothness / 2 * distance + residual(setting)
 
@@ -145,15 +146,15 @@ def excess_risk(setting: SubmodelSetting, distance: float) -> float:
 
 
 def random_rate(setting: SubmodelSetting, rounds: int) -> float:
-    """Theorem 1's learning rate, log((K R)^2) / (mu_p K R); its proof has the smallest share, the same if all agree."""
+    """Theorem 1's learning rate, log((K R)^2) / (mu_p K R); the proof uses the smallest share."""
     _check(rounds, "rounds")
     return _logarithm(setting.steps * rounds) / (setting.masked_convexity * setting.steps * rounds)
 
 
 def random_distance(setting: SubmodelSetting, rounds: int, start: float, rate: float | None = None) -> Terms:
-    """Theorem 1, repaired: E|w_R - w*(p)|^2, with ``start`` = |w_0 - w*(p)|^2, where eta K L is small enough.
+    """Theorem 1, repaired: bound on E|w_R - w*(p)|^2, with ``start`` = |w_0 - w*(p)|^2.
 
-    That is 1 / (12 sqrt(L / mu_p)); a rate above is refused. The rate is the theorem's if none is given.
+    It requires eta K L <= 1 / (12 sqrt(L / mu_p)), and refuses larger rates. The default rate is the theorem's.
     """
     _check(rounds, "rounds", start=start)
     eta, mu = rate or random_rate(setting, rounds), setting.masked_convexity
@@ -169,7 +170,7 @@ def random_distance(setting: SubmodelSetting, rounds: int, start: float, rate: f
 
 
 def random_distance_printed(setting: SubmodelSetting, rounds: int, start: float, rate: float | None = None) -> Terms:
-    """Theorem 1 as it is in print, with the constants of Equation 7: without what drawing masks costs."""
+    """Theorem 1 as printed, with the constants of Equation 7: without the variance of the masks."""
     _check(rounds, "rounds", start=start)
     mu = setting.convexity * min(setting.shares)
     eta = rate or _logarithm(setting.steps * rounds) / (mu * setting.steps * rounds)
@@ -182,9 +183,9 @@ def random_distance_printed(setting: SubmodelSetting, rounds: int, start: float,
 
 
 def random_stationarity(setting: SubmodelSetting, rounds: int, start: float, rate: float | None = None) -> Terms:
-    """Theorem 2: the mean over rounds of E|grad F_p|^2, with ``start`` = F_p(w_0), for losses that are not negative.
+    """Theorem 2: bound on the mean over rounds of E|grad F_p|^2, with ``start`` = F_p(w_0), for non-negative losses.
 
-    The rate is 1 / (L sqrt(R K)) if none is given. ``spread`` has to hold wherever training went.
+    The default rate is 1 / (L sqrt(R K)). ``spread`` has to hold along the whole trajectory.
     """
     _check(rounds, "rounds", start=start)
     eta = rate or 1 / (setting.smoothness * math.sqrt(rounds * setting.steps))
@@ -207,9 +208,10 @@ def rolling_rate(setting: SubmodelSetting, epochs: int) -> float:
 
 
 def rolling_distance(setting: SubmodelSetting, epochs: int, start: float, rate: float | None = None) -> Terms:
-    """Theorem 3: |w_T - w*(m)|^2, with ``start`` = |w_0 - w*(m)|^2, but for a chance of nu; the leading terms.
+    """Theorem 3: leading terms of a bound on |w_T - w*(m)|^2, with ``start`` = |w_0 - w*(m)|^2.
 
-    The rate is the theorem's if none is given. Proved for T >= 512 (L / mu)^2 log T, which few runs reach.
+    It fails with probability at most nu. The default rate is the theorem's. It requires T >= 512 (L / mu)^2 log T,
+    which few runs reach.
     """
     _check(epochs, "epochs", start=start)
     eta, mu, noise = rate or rolling_rate(setting, epochs), setting.masked_convexity, setting.deviation**2
@@ -223,9 +225,10 @@ def rolling_distance(setting: SubmodelSetting, epochs: int, start: float, rate: 
 
 
 def rolling_stationarity(setting: SubmodelSetting, epochs: int, start: float, rate: float | None = None) -> Terms:
-    """Theorem 4: the mean over epochs of E|grad F_m|^2, with ``start`` = F_m(w_0), but for a chance of nu.
+    """Theorem 4: orders of the terms of E|grad F_m|^2, mean over epochs, with ``start`` = F_m(w_0).
 
-    The theorem has no constants, nor has this: it tells orders. The rate is 1 / (L sqrt(R K T)) if none is given.
+    It fails with probability at most nu. Like the theorem, this has no constants. The default rate is
+    1 / (L sqrt(R K T)).
     """
     _check(epochs, "epochs", start=start)
     total = setting.windows * setting.steps * epochs
@@ -240,7 +243,7 @@ def rolling_stationarity(setting: SubmodelSetting, epochs: int, start: float, ra
 
 
 def _logarithm(count: int) -> float:
-    """log(count^2), and not zero for a count of 1."""
+    """Return log(count^2), but not zero for a count of 1."""
     return 2 * math.log(max(count, 2))
 
 

@@ -1,6 +1,7 @@
-"""Which entries of the model clients may hold, as rows of 0/1 masks with their chances: random masks, windows, views.
+"""Distributions of 0/1 masks over model entries, for each client: random masks, windows, and masks of views.
 
-The paper's windows "j to (j + s_i) mod d" are read as s_i entries; one that reaches the end goes on at the beginning.
+For the theory of sub-model training (https://arxiv.org/abs/2511.06132). The paper's windows "j to (j + s_i) mod d" are
+read as s_i entries that wrap around at the end.
 """
 
 from collections.abc import Sequence
@@ -17,16 +18,16 @@ from gossamer.core.view import BoundView
 from gossamer.parts.views.windows import BoundWindows, Windows
 
 MOST = 16
-"""Masks of so many entries are enumerated: 65,536 of them."""
+"""Maximum number of entries for an enumeration of all masks: 65,536 masks."""
 
 
 @dataclass(frozen=True, eq=False)
 class Masks:
-    """Which masks each client may get, and with which chance.
+    """The possible masks of each client, with their probabilities.
 
     Args:
         held: 0/1, [clients, masks, entries]
-        chances: of each mask, [clients, masks]; those of a client add up to 1
+        chances: probability of each mask, [clients, masks]; the sum over a client's masks is 1
     """
 
     held: Tensor
@@ -40,21 +41,21 @@ class Masks:
                 f"Masks.held must be [clients, masks, entries] and Masks.chances [clients, masks], "
                 f"got {list(held.shape)} and {list(chances.shape)}",
             ),
-            (bool(((held == 0) | (held == 1)).all()), "Masks.held must hold zeros and ones alone"),
+            (bool(((held == 0) | (held == 1)).all()), "Masks.held must hold only zeros and ones"),
             (
                 bool((chances >= 0).all()) and torch.allclose(chances.sum(-1), chances.new_ones(())),
-                "Masks.chances of a client must not be negative and add up to 1",
+                "Masks.chances of a client must not be negative and must sum to 1",
             ),
         )
 
     @classmethod
     def full(cls, clients: int, entries: int) -> "Masks":
-        """One mask for each client, that holds everything: the objective is then F."""
+        """Return one full mask per client: the objective is then F."""
         return cls._even(torch.ones(clients, 1, entries, dtype=torch.float64))
 
     @classmethod
     def bernoulli(cls, shares: Sequence[float], entries: int) -> "Masks":
-        """All masks there are, where client i holds each entry with the chance ``shares[i]``."""
+        """Return all masks, where client i holds each entry with probability ``shares[i]``."""
         _check_shares(shares)
         require((entries <= MOST, f"Masks.bernoulli: {entries} entries have too many masks: draw some, Masks.drawn"))
         every = (torch.arange(2**entries)[:, None] >> torch.arange(entries)) & 1
@@ -64,7 +65,7 @@ class Masks:
 
     @classmethod
     def drawn(cls, shares: Sequence[float], entries: int, draws: int, key: Key) -> "Masks":
-        """``draws`` random masks for each client, all of the same chance."""
+        """Draw ``draws`` random masks per client, with equal probabilities."""
         _check_shares(shares)
         require((draws >= 1, f"Masks.drawn: draws must be at least 1, got {draws}"))
         noise = (uniform(fold(key, "masks", i), draws * entries, dtype=torch.float64) for i in range(len(shares)))
@@ -73,7 +74,7 @@ class Masks:
 
     @classmethod
     def windows(cls, sizes: Sequence[int], entries: int, places: int) -> "Masks":
-        """``places`` windows of ``sizes[i]`` neighbouring entries, which begin at evenly spaced places."""
+        """Return ``places`` windows of ``sizes[i]`` neighbouring entries, with evenly spaced starts."""
         require(
             (places >= 1, f"Masks.windows: places must be at least 1, got {places}"),
             *((1 <= s <= entries, f"Masks.windows: sizes must be from 1 to {entries}, got {s}") for s in sizes),
@@ -86,7 +87,7 @@ class Masks:
     def of_view(
         cls, view: BoundView | Windows, like: Params, clients: int, draws: int = 1, key: Key | None = None
     ) -> "Masks":
-        """The masks that a view gives each client, over tensors in name order: of windows all, of others ``draws``."""
+        """Return the masks of a view for each client, over tensors in name order: all windows, or ``draws`` draws."""
         at, rounds = key or make_key(0), draws
         if isinstance(view, Windows):
             require((not view.drawn, "Masks.of_view: windows of drawn capacities are not the same in every epoch"))
@@ -105,22 +106,22 @@ class Masks:
 
     @property
     def coverage(self) -> Tensor:
-        """How much of each entry is held, mean over clients: p, or s / d, where all entries fare alike."""
+        """Mean over clients of the probability that each entry is held: p, or s / d, if equal for all entries."""
         return (self.chances[..., None] * self.held).sum(1).mean(0)
 
     @property
     def dropped(self) -> float:
-        """Mean over clients of E|m - 1|^2, the entries that are not held: d (1 - p), or d - s."""
+        """Mean over clients of E|m - 1|^2, the number of entries not held: d (1 - p), or d - s."""
         return float((1 - self.coverage).sum())
 
     @property
     def largest(self) -> int:
-        """d_m: entries of the largest mask (Theorem 6)."""
+        """d_m, the number of entries of the largest mask (Theorem 6)."""
         return int(self._possible.sum(-1).max())
 
     @property
     def farthest(self) -> int:
-        """D_max: the most entries in which two masks differ, of one client or of two (Theorem 6)."""
+        """D_max, the maximum number of entries in which two masks of any clients differ (Theorem 6)."""
         masks = self._possible
         sizes = masks.sum(-1)
         return int((sizes[:, None] + sizes - 2 * masks @ masks.T).max())

@@ -1,21 +1,21 @@
-"""What sub-model training minimises, as functions: masked objectives, their gradients, and how far masks are apart.
+"""Objectives of sub-model training as functions: masked objectives, their gradients, and their dissimilarity.
 
-From Deng, Qiao and Mahdavi, "On the convergence and stability of distributed sub-model training". A client that holds
-the entries of a 0/1 mask m trains its loss at ``m * w``, so that not the mean F of the losses is minimised but
+From Deng, Qiao and Mahdavi, "On the convergence and stability of distributed sub-model training",
+https://arxiv.org/abs/2511.06132. A client with a 0/1 mask m trains its loss at ``m * w``. So training does not minimize
+the mean F of the losses but
 
-    F_p(w) = 1/N sum_i E f_i(m_i * w)             random masks of chance p_i (Equation 2)
+    F_p(w) = 1/N sum_i E f_i(m_i * w)             random masks with probability p_i (Equation 2)
     F_m(w) = 1/N sum_i 1/R sum_j f_i(m_ij * w)    R windows in turn (Equation 15)
 
-Both are a mean over clients of a mean over masks, each with its chance: ``Masked`` is any of them, and F itself
-with masks that hold everything. Random masks are enumerated where entries are few, or drawn where they are many.
-``gossamer.analysis.theory.submodel_bounds`` has what is proved about it.
+Both are a mean over clients of an expectation over masks. ``Masked`` covers both, and F itself with full masks. Random
+masks are enumerated for few entries, or sampled for many. ``gossamer.analysis.theory.submodel_bounds`` has the bounds.
 
-How the paper is read where it is unclear:
+Interpretation where the paper is unclear:
 
-- F_m is printed with 1/d sum over d and with 1/R sum over R masks: it is a mean over the R windows.
-- Definitions 2 and 3 take the largest dissimilarity over all weights, which is a supremum that cannot be computed;
-  ``Masked.dissimilarity`` is that at some weights, to be maximised over those where training went.
-- The output of both algorithms is one more gradient step of size 1/L. Algorithm 1 prints it with one more draw of the
+- F_m is printed with 1/d and a sum over d masks, and with 1/R and a sum over R masks. It is a mean over the R windows.
+- Definitions 2 and 3 take the supremum of the dissimilarity over all weights, which cannot be computed.
+  ``Masked.dissimilarity`` is the value at given weights, to be maximized over the trajectory of training.
+- The output of both algorithms is one more gradient step of size 1/L. Algorithm 1 prints it with another draw of the
   masks, Lemma 3 with the gradient of F_p: ``Masked.output`` is the latter.
 """
 
@@ -37,7 +37,7 @@ from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task
 
 Loss = Callable[[Tensor], Tensor]
-"""From a vector of the model's entries to one number, differentiable."""
+"""Map the vector of model entries to one number, differentiably."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,8 +45,8 @@ class Masked(Smooth):
     """A masked objective: the mean over clients of E f_i(m * w).
 
     Args:
-        losses: each client's loss f_i, of a vector of the model's entries
-        masks: which masks each client may get
+        losses: each client's loss f_i, as a function of the vector of model entries
+        masks: the possible masks of each client
     """
 
     losses: Sequence[Loss]
@@ -57,29 +57,29 @@ class Masked(Smooth):
         require((len(self.losses) == clients, f"Masked: {len(self.losses)} losses, but masks of {clients} clients"))
 
     def value(self, w: Tensor) -> Tensor:
-        """The objective at some weights."""
+        """Return the objective at weights ``w``."""
         each = self._each(w, lambda loss, held: loss(held * w))
         return (self.masks.chances.to(w) * each).sum(1).mean()
 
     def gradients(self, w: Tensor) -> Tensor:
-        """``m * grad f_i(m * w)`` for every client and mask, [clients, masks, entries]."""
+        """Return ``m * grad f_i(m * w)`` for every client and mask, [clients, masks, entries]."""
         return self._each(w, lambda loss, held: held * grad(loss)(held * w))
 
     def gradient(self, w: Tensor) -> Tensor:
-        """The objective's gradient, which is the mean of ``gradients``."""
+        """Return the objective's gradient: the mean of ``gradients``."""
         return self._mean(self.gradients(w)).mean(0)
 
     def heterogeneity(self, w: Tensor) -> float:
-        """Mean over clients of E|m * grad f_i(m * w)|^2: at the optimum it is sigma_*^2 (Definition 1)."""
+        """Mean over clients of E|m * grad f_i(m * w)|^2: sigma_*^2 at the optimum (Definition 1)."""
         return float(self._mean(self.gradients(w).square().sum(-1, keepdim=True)).mean())
 
     def dissimilarity(self, w: Tensor) -> float:
-        """The same of the distance to the whole gradient: the zeta^2 of Definitions 2 and 3 at these weights."""
+        """Mean over clients of the squared distance to the full gradient: zeta^2 of Definitions 2 and 3 at ``w``."""
         away = self.gradients(w) - self.gradient(w)
         return float(self._mean(away.square().sum(-1, keepdim=True)).mean())
 
     def spread(self, w: Tensor) -> float:
-        """The variance of a round's mean gradient over independent draws of all masks: at most heterogeneity / N."""
+        """Variance of a round's mean gradient over independent draws of all masks: at most heterogeneity / N."""
         each = self.gradients(w)
         own = self._mean(each)
         variance = self._mean((each - own[:, None]).square().sum(-1, keepdim=True)).sum()
@@ -94,9 +94,10 @@ class Masked(Smooth):
 
 
 def task_losses(task: Task, decay: float = 0.0, seed: int = 0) -> tuple[list[Loss], Params]:
-    """Each client's mean loss on its training samples, of the trained entries in name order, and these as built.
+    """Return each client's mean training loss as a function of the trained entries, and their initial values.
 
-    ``decay`` is the solver's weight decay, which adds ``decay / 2 |w|^2``. The network is in evaluation mode.
+    Entries are in name order. ``decay`` is the solver's weight decay, which adds ``decay / 2 |w|^2``. The network is in
+    evaluation mode.
     """
     objective = Objective(task, "cpu", make_key(seed))
     module = objective.build().eval()

@@ -1,39 +1,38 @@
-"""What is proved of training over a link that loses messages, with pruning and signs of measurements, as functions.
+"""Bounds for training over lossy links with pruning and one-bit measurements, as functions.
 
 From Guan, Hou et al., "Energy-efficient federated learning: integrating model pruning, compressive sensing, and outage
-compensation", Lemma 2 (Appendix A) and Theorem 1 (Appendix B). ``WirelessSetting`` lists the symbols. A bound is
-given by its terms, whose sum it is: as printed, or with corrections by name.
+compensation", Lemma 2 (Appendix A) and Theorem 1 (Appendix B). ``WirelessSetting`` lists the symbols. A bound is a
+dictionary of terms, and their sum is the bound: as printed, or with corrections by name.
 
-    mean            (A.6) takes the squared norm of a mean of K gradients to be G^2 / K. They may all be the same: it is
-                    G^2. (A.8) has K where a device has K_u, and (B.11) has K_u G^2 for the square of a sum of K_u
+    mean            (A.6) uses G^2 / K for the squared norm of a mean of K gradients. They may all be equal, so it is
+                    G^2. (A.8) has K where a device has K_u. (B.11) has K_u G^2 for the square of a sum of K_u
                     gradients, which is K_u^2 G^2. So G^2 / K becomes G^2, and K G^2 before the participation term
                     becomes sum K_u^2 G^2.
-    scale           (A.8) takes signs for measurements, and their difference for noise. That means something where both
-                    are of one size. A device that divides its gradient by its norm before it is measured, and sends the
-                    norm, has Lemma 2 for a gradient of length 1, times the square of the norm.
-    coefficient     (A.4) and (A.5) forget the factor that retained signs are sent with: its square is put before them.
-    stale           (A.4) compares what is reconstructed with the new gradients and the retained ones, and takes that
-                    for the distance from the new ones. The retained ones are no longer than the coefficient times G: a
-                    term of its own. With it 6 is the right constant, as |x + y|^2 <= 3 |x|^2 + 3/2 |y|^2; without, 4
-                    would do.
-    heard           (A.9) has sum q_u, and (B.12) sum rho_u, where a mean over those that are heard is meant.
-    triangle        (B.8) has |a + b|^2 <= |a|^2 + |b|^2, which wants a factor 2: before pruning and participation.
-    participation   (B.14) adds up over all sets of devices, each as if it were certain. The expectation over sets is
-                    ``gossamer.analysis.theory.participation``, which has U / K^2 where nobody is heard; print
-                    leaves that case out. Without this correction there can be 12 devices at most.
-    absence         (B.10) goes from a sum to the root of a sum of squares. The sum itself is less, and in closed form:
-                    ``gossamer.analysis.theory.absence`` takes the place of the participation term.
-    full            (B.14) keeps E|g|^2 - E|E g|^2 as G^2 / K. A device that takes all its samples has no such noise.
-    step            (B.4) drops -eta/2 |g|^2 and bounds L eta^2/2 |g|^2 as if g were not reconstructed. For steps of at
-                    most 1/L their sum is not positive, and nothing is left to bound.
+    scale           (A.8) treats signs as measurements with noise. That is meaningful only if both have the same scale.
+                    A device that normalizes its gradient before measuring, and sends the norm, has Lemma 2 for a
+                    gradient of norm 1, times the squared norm.
+    coefficient     (A.4) and (A.5) omit the factor of retained signs. Its square is put before their terms.
+    stale           (A.4) compares the reconstruction with new plus retained gradients, and uses that as the distance
+                    from the new ones. The retained ones have norm at most coefficient times G: an additional term.
+                    With it the constant 6 is correct, as |x + y|^2 <= 3 |x|^2 + 3/2 |y|^2. Without it 4 suffices.
+    heard           (A.9) has sum q_u, and (B.12) sum rho_u, instead of the mean over received devices.
+    triangle        (B.8) has |a + b|^2 <= |a|^2 + |b|^2, which needs a factor 2: before pruning and participation.
+    participation   (B.14) sums over all sets of devices without their probabilities. The expectation over sets is
+                    ``gossamer.analysis.theory.participation``. It has U / K^2 for the empty set, which the paper
+                    omits. Without this correction, at most 12 devices are possible.
+    absence         (B.10) bounds a sum by the root of a sum of squares. The sum itself is smaller and has a closed
+                    form: ``gossamer.analysis.theory.absence`` replaces the participation term.
+    full            (B.14) keeps E|g|^2 - E|E g|^2 as G^2 / K. With full-batch gradients this noise is zero.
+    step            (B.4) drops -eta/2 |g|^2 and bounds L eta^2/2 |g|^2 as if g were exact. For steps of at most 1/L
+                    their sum is not positive, so the term is zero.
 
-With ``mean`` alone Theorem 1 says nothing: the gradient of F is never longer than G, and the term for noise is 2 G^2.
-With all corrections it is a bound, which holds for what the paper describes, given that a reconstruction is linear and
-multiplies errors by no more than C / sqrt(S). Two things are not repaired. The floor 12 C^2 does not go away with time:
-signs are as far from measurements in the last round as in the first. And C depends on how many measurements there are
-for each entry that is not pruned; the bound takes it for a constant.
+With ``mean`` alone Theorem 1 is vacuous: the gradient norm of F never exceeds G, and the noise term is 2 G^2. With all
+corrections it is a valid bound for the paper's method, if the reconstruction is linear and multiplies errors by at most
+C / sqrt(S). Two problems remain. The floor 12 C^2 does not decrease over time, because signs differ from measurements
+in the last round as in the first. And C depends on the number of measurements per unpruned entry, but the bound treats
+it as constant.
 
-Equation 6 has a K_u too many: F is the mean over all samples. Equation 4 means "with the chance". (B.18) averages
+Equation 6 has a factor K_u too many: F is the mean over all samples. Equation 4 states a probability. (B.18) averages
 outages over one round less, as nothing is retained in the first; here they are the same in all rounds.
 """
 
@@ -58,24 +57,24 @@ CORRECTIONS = (
     "full",
     "step",
 )
-"""All of them; what each is, the module says."""
+"""Names of all corrections; the module docstring describes them."""
 
 
 @dataclass(frozen=True)
 class WirelessSetting:
-    """What the bounds depend on besides time, with the paper's symbols.
+    """The constants of the bounds, with the paper's symbols.
 
     Args:
-        smoothness: L, of the loss
-        gradient: G, the largest norm of one sample's gradient
-        weights: D, the largest norm of the weights
-        sizes: K_u, samples of each device
-        outages: q_u, the chance that a message of each is lost
-        ratios: rho_u, the share of entries that each prunes
-        measurements: S, of which a device sends the signs
-        reconstruction: C, of the reconstruction; 0 where gradients are sent as they are
-        isometry: delta, of the restricted isometry
-        coefficient: what retained gradients are multiplied by; 0 where nothing is retained
+        smoothness: L, the smoothness of the loss
+        gradient: G, the maximum norm of one sample's gradient
+        weights: D, the maximum norm of the weights
+        sizes: K_u, the number of samples of each device
+        outages: q_u, the probability that an upload of each device is lost
+        ratios: rho_u, the pruning ratio of each device
+        measurements: S, the number of measurements; a device sends their signs
+        reconstruction: C, the constant of the reconstruction; 0 if gradients are sent uncompressed
+        isometry: delta, the restricted isometry constant
+        coefficient: factor of retained gradients; 0 if nothing is retained
     """
 
     smoothness: float
@@ -107,12 +106,12 @@ class WirelessSetting:
 
     @property
     def samples(self) -> int:
-        """K, of all devices."""
+        """K, the number of samples of all devices."""
         return sum(self.sizes)
 
 
 def reconstruction_error(setting: WirelessSetting, corrected: Collection[str] = ()) -> Terms:
-    """Lemma 2: E|reconstructed - gradient of those heard|^2 is at most this, as printed or with corrections."""
+    """Lemma 2: bound on E|reconstruction - gradient of received devices|^2, as printed or with corrections."""
     _known(corrected)
     c, length = 6 * setting.reconstruction**2, _squared(setting, corrected)
     signs = c * length if "scale" in corrected else c
@@ -131,7 +130,7 @@ def reconstruction_error(setting: WirelessSetting, corrected: Collection[str] = 
 def gradient_bound(
     setting: WirelessSetting, rounds: int, rate: float, gap: float, corrected: Collection[str] = ()
 ) -> Terms:
-    """Theorem 1: the mean over rounds of E|grad F|^2 is at most this, with ``gap`` = F(w_0) - F*."""
+    """Theorem 1: bound on the mean over rounds of E|grad F|^2, with ``gap`` = F(w_0) - F*."""
     _known(corrected)
     require(
         (rounds >= 1, f"gradient_bound: rounds must be at least 1, got {rounds}"),
@@ -154,12 +153,12 @@ def _known(corrected: Collection[str]) -> None:
 
 
 def _squared(setting: WirelessSetting, corrected: Collection[str]) -> float:
-    """The squared norm of a gradient at most."""
+    """Return the bound on the squared norm of a gradient."""
     return setting.gradient**2 / (1 if "mean" in corrected else setting.samples)
 
 
 def _again(setting: WirelessSetting, corrected: Collection[str]) -> float:
-    """How much of what is heard was retained, with the square of its coefficient."""
+    """Return the retained fraction of received gradients, times the squared coefficient."""
     factor = setting.coefficient**2 if "coefficient" in corrected else 1.0
     if "heard" in corrected:
         return factor * heard_mean(setting.sizes, setting.outages, setting.outages)
@@ -167,7 +166,7 @@ def _again(setting: WirelessSetting, corrected: Collection[str]) -> float:
 
 
 def _pruned(setting: WirelessSetting, corrected: Collection[str]) -> float:
-    """Gamma."""
+    """Return Gamma, the pruning term."""
     if "heard" in corrected:
         return heard_mean(setting.sizes, setting.outages, setting.ratios)
     return sum(setting.ratios)
@@ -182,7 +181,7 @@ def _step(setting: WirelessSetting, rate: float, corrected: Collection[str]) -> 
 
 
 def _apart(setting: WirelessSetting, corrected: Collection[str]) -> float:
-    """How far the mean gradient of those heard is from that of all, squared."""
+    """Return the bound on the squared distance between the mean gradients of received and of all devices."""
     sizes, outages, square = setting.sizes, setting.outages, setting.gradient**2
     if "absence" in corrected:
         return square * absence(sizes, outages)

@@ -1,4 +1,4 @@
-"""Counter-based random streams, the same on every device, and noise drawn from them."""
+"""Counter-based random streams with the same bits on every device, and noise from them."""
 
 from gossamer.core.random.streams import (
     Key,

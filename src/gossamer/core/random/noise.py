@@ -1,19 +1,20 @@
-"""Noise that both ends of a link can draw: uniform, Gaussian or Bernoulli, with the same bits on every device.
+"""Shared noise that sender and receiver draw from the same key: uniform, Gaussian or Bernoulli.
 
-Entry i of a key's noise comes from half i of its words (``gossamer.core.random``), so any stretch can be drawn
-without what is before it. All three kinds are float32, symmetric about zero and of magnitude ``alpha``:
+The bits are the same on every device. Entry i of a key's noise comes from half i of its words
+(``gossamer.core.random``), so any range can be drawn without the entries before it. All three kinds are float32,
+symmetric about zero and of magnitude ``alpha``:
 
     uniform      alpha (2 u - 1) for the key's uniform u in [0, 1)
     bernoulli    -alpha for u < 1/2, else alpha
     gauss        alpha z: the top bit of the half is the sign of z, the other 31 are its tail probability
 
-Logarithms and cosines differ from one device to the next in their last bit. So z is looked up: with v the 31 bits as a
-number, ``t = (v + 1/2) / 2**31`` is the probability of a magnitude above |z|, and |z| is interpolated linearly in a
-table of the inverse. The table is as fine in the tails as in the middle, because its nodes divide each octave of t
-into 256: the position in it is read off the bits of ``v + 1/2`` as a float64. Between nodes the error is below 1e-6,
-and the largest |z| is 6.3. All this is integer arithmetic, and IEEE products and sums one at a time.
+Logarithms and cosines differ between devices in the last bit, so z comes from a table. With v the 31 bits as a number,
+``t = (v + 1/2) / 2**31`` is the probability of a magnitude above |z|. |z| is interpolated linearly in a table of the
+inverse. The nodes of the table divide each octave of t into 256, so it is as fine in the tails as in the middle. The
+index into the table is read from the bits of ``v + 1/2`` as a float64. The interpolation error is below 1e-6, and the
+largest |z| is 6.3. All operations are integer arithmetic, or single IEEE products and sums.
 
-A mask is chosen by dividing by the noise, so entries closer to zero than 1e-8 become 1e-8.
+Masks are computed by division by the noise, so magnitudes below 1e-8 are replaced by 1e-8.
 """
 
 import functools
@@ -31,20 +32,20 @@ KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 def single(number: float) -> float:
-    """The float32 nearest to a number: what a float32 tensor takes it for, on any device."""
+    """Return the float32 nearest to a number, as a float32 tensor rounds it on any device."""
     return float(np.float32(number))
 
 
 LEAST = single(1e-8)
-SPLITS = 8  # binary logarithm of the nodes an octave
+SPLITS = 8  # binary logarithm of the number of nodes per octave
 FRACTION = 52 - SPLITS  # bits of a float64's mantissa below the node
 FIRST = 1022 << SPLITS  # exponent and node of 1/2, the smallest v + 1/2
 OCTAVES = 32
-GRID = 2.0**24  # nodes are rounded to multiples of 1 / GRID, lest another library's last bit be seen
+GRID = 2.0**24  # nodes are rounded to multiples of 1 / GRID, so that they do not depend on the math library
 
 
 def draw(kind: Kind, alpha: float, key: Key, n: int, *, start: int = 0, device: torch.device | str = "cpu") -> Tensor:
-    """Entries ``start`` to ``start + n`` of a key's noise, float32."""
+    """Return entries ``start`` to ``start + n`` of a key's noise, as float32."""
     size = single(alpha)
     if kind == "gauss":
         return _off_zero(_normal(key, n, start, device).mul_(size))
@@ -56,7 +57,7 @@ def draw(kind: Kind, alpha: float, key: Key, n: int, *, start: int = 0, device: 
 
 def _off_zero(noise: Tensor) -> Tensor:
     size = noise.abs()
-    # Hardly a stretch has such entries, and on a CPU filling them in takes longer than looking for them.
+    # Such entries are rare, and on a CPU the test is faster than the fill.
     if noise.device.type != "cpu" or (noise.numel() and float(size.amin()) < LEAST):
         noise.masked_fill_(size < LEAST, LEAST)
     return noise
@@ -65,18 +66,18 @@ def _off_zero(noise: Tensor) -> Tensor:
 def _normal(key: Key, n: int, start: int, device: torch.device | str) -> Tensor:
     first, last = start // 2, -(-(start + n) // 2)
     drawn = halves(words(key, last - first, start=first, device=device))[start % 2 :][:n]
-    place = ((drawn & 0x7FFFFFFF).to(torch.float64) + 0.5).view(torch.int64)
-    node = (place >> FRACTION) - FIRST
+    float_bits = ((drawn & 0x7FFFFFFF).to(torch.float64) + 0.5).view(torch.int64)
+    node = (float_bits >> FRACTION) - FIRST
     table = _table(drawn.device)
     low, high = table[node], table[node + 1]
-    part = (place & ((1 << FRACTION) - 1)).to(torch.float64).mul_(0.5**FRACTION)
+    part = (float_bits & ((1 << FRACTION) - 1)).to(torch.float64).mul_(0.5**FRACTION)
     size = low + (high - low).mul_(part)
     return torch.where(drawn < 2**31, size, -size).to(torch.float32)
 
 
 @functools.cache
 def _table(device: torch.device) -> Tensor:
-    """The magnitude that a normal variable passes with probability t, at the nodes, from t = 2**-32 to 1."""
+    """Return the magnitude that a normal variable exceeds with probability t, at the nodes from t = 2**-32 to 1."""
     nodes = range((OCTAVES << SPLITS) + 1)
     tails = (2.0 ** ((i >> SPLITS) - OCTAVES) * (1 + (i % (1 << SPLITS)) / (1 << SPLITS)) for i in nodes)
     inverse = NormalDist().inv_cdf

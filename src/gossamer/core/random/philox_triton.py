@@ -1,9 +1,8 @@
-"""The word stream of ``gossamer.core.random`` in one pass on a GPU. Imported only when a CUDA device is asked for
-words.
+"""Triton kernels for the word stream of ``gossamer.core.random``. Imported only for CUDA devices.
 
-Triton has Philox4x64-10 itself: given unsigned 64-bit counters, ``philox_impl`` takes the 64-bit constants. What is
-left to say here is which counters, and where the words go. Each program makes the four words of BLOCK counters and
-stores them side by side; the first ``skip`` words, and those past the end, are masked out.
+Triton has Philox4x64-10: for unsigned 64-bit counters, ``philox_impl`` uses the 64-bit constants. The kernels here
+define the counters and the order of the words. Each program computes the four words of BLOCK counters and stores them
+next to each other. The first ``skip`` words, and words past the end, are masked out.
 """
 
 from typing import Any
@@ -17,18 +16,18 @@ ROUNDS = tl.constexpr(10)
 BLOCK = 256
 
 
-# Triton compiles annotations too, and knows none but its own.
+# Without annotations: Triton would compile them, and knows only its own.
 def _philox(out, n, first, skip, key_a, key_b, block: tl.constexpr):  # type: ignore[no-untyped-def]
     program = tl.program_id(0).to(tl.int64)
     lane = program * block + tl.arange(0, block)
     counter = (first + lane).to(tl.uint64)
     zero = counter * 0
-    # The key comes as int64, since the same bits in Python's unsigned form would compile a second kernel.
+    # The key is passed as int64: the same bits as an unsigned Python integer would compile a second kernel.
     a, b = zero + key_a.to(tl.uint64), zero + key_b.to(tl.uint64)
     c0, c1, c2, c3 = tl.philox_impl(counter, zero, zero, zero, a, b, ROUNDS)
     words = tl.interleave(tl.interleave(c0, c2), tl.interleave(c1, c3))
-    place = program * (4 * block) + tl.arange(0, 4 * block) - skip
-    tl.store(out + place, words.to(tl.int64, bitcast=True), mask=(place >= 0) & (place < n))
+    index = program * (4 * block) + tl.arange(0, 4 * block) - skip
+    tl.store(out + index, words.to(tl.int64, bitcast=True), mask=(index >= 0) & (index < n))
 
 
 def _philox_at(out, n, key, step, block: tl.constexpr):  # type: ignore[no-untyped-def]
@@ -40,17 +39,17 @@ def _philox_at(out, n, key, step, block: tl.constexpr):  # type: ignore[no-untyp
     second = zero + tl.load(step).to(tl.uint64)
     c0, c1, c2, c3 = tl.philox_impl(counter, second, zero, zero, a, b, ROUNDS)
     words = tl.interleave(tl.interleave(c0, c2), tl.interleave(c1, c3))
-    place = program * (4 * block) + tl.arange(0, 4 * block)
-    tl.store(out + place, words.to(tl.int64, bitcast=True), mask=place < n)
+    index = program * (4 * block) + tl.arange(0, 4 * block)
+    tl.store(out + index, words.to(tl.int64, bitcast=True), mask=index < n)
 
 
-# Not specialised: an argument that happens to be 1, or a multiple of 16, must not compile another kernel.
+# Not specialized: an argument of 1, or a multiple of 16, must not compile another kernel.
 _kernel: Any = triton.jit(_philox, do_not_specialize=["n", "first", "skip", "key_a", "key_b"])
 _kernel_at: Any = triton.jit(_philox_at, do_not_specialize=["n"])
 
 
 def words_at(key: Tensor, step: Tensor, n: int) -> Tensor:
-    """``n`` words with the key and the counter's second word read from the device, so that a graph can be captured."""
+    """Return ``n`` words. Key and step (the counter's second word) are read on the device, for CUDA graph capture."""
     out = torch.empty(n, dtype=torch.int64, device=key.device)
     if n:
         with torch.cuda.device(out.device):
@@ -59,7 +58,7 @@ def words_at(key: Tensor, step: Tensor, n: int) -> Tensor:
 
 
 def words(key_a: int, key_b: int, first: int, skip: int, n: int, device: torch.device) -> Tensor:
-    """``n`` words from the block with counter ``first``, less its first ``skip``; the key's words as int64."""
+    """Return ``n`` words, starting ``skip`` words into the block with counter ``first``. Key words are int64."""
     out = torch.empty(n, dtype=torch.int64, device=device)
     if n:
         programs = triton.cdiv(skip + n, 4 * BLOCK)

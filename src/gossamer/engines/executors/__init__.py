@@ -1,4 +1,4 @@
-"""Executors: how the clients of a round are trained. All compute the same function; they differ in how fast."""
+"""Executors train the clients of a round. All compute the same function; they differ in speed and rounding."""
 
 from collections.abc import Callable
 
@@ -31,4 +31,4 @@ EXECUTORS: dict[str, Callable[[Client], Executor]] = {
     "captured": Captured,
     "captured-plain": CapturedPlain,
 }
-"""Executors by the name that the command line uses."""
+"""Executors by their name on the command line."""

@@ -1,11 +1,10 @@
-"""Choosing an executor by measuring: a few steps with each, on one client of the first round.
+"""Choose an executor by measuring a few steps of each on one client of the first round.
 
-On a CPU a run that takes no longer than a coffee is done one by one or side by side, whichever is faster: these two
-give the same bits, so a run does not depend on how the measuring went. A longer one may also be stacked or compiled,
-if that is clearly faster: the result then differs in rounding. A compiler is waited for only where it is repaid, and
-stacking, which takes more memory, is tried only where compiling does not pay and steps are short: it spares what each
-operation costs to begin. On a GPU short runs are done one by one or stacked, longer ones captured. What was chosen is
-kept with the run.
+On a CPU, short runs use ``one-by-one`` or ``side-by-side``, whichever is faster. Both give the same bits, so the result
+does not depend on the measurement. Longer runs may also use ``compiled`` or ``stacked`` if that is clearly faster; the
+results differ in rounding. Compilation is tried only where it pays off. Stacking needs more memory, so it is tried only
+if compilation does not win and steps are short: it saves the overhead of each operation. On a GPU short runs use
+``one-by-one`` or ``stacked``, longer ones ``captured``. The run folder records the choice.
 """
 
 import ctypes
@@ -24,22 +23,22 @@ from gossamer.engines.executors.side_by_side import SideBySide
 from gossamer.engines.executors.stacked import Stacked
 
 AT_ONCE = 8
-"""Clients that are measured together."""
+"""Number of clients in a measurement."""
 ENOUGH = 0.6
-"""Seconds that an executor is measured for, about."""
+"""Approximate seconds per measured executor."""
 TIMES = 4
-"""So many times, of which the fastest counts."""
+"""Number of measurements; the fastest counts."""
 LONG = 120.0
-"""From so many seconds on, a run may change its rounding to be faster, and wait for a compiler."""
+"""Seconds above which a run may change its rounding to be faster, and wait for a compiler."""
 LONG_ON_GPU = 60.0
 SHORT_STEP = 0.02
-"""Seconds; nothing is gained by stacking clients whose steps take longer."""
+"""Seconds per step above which stacking gains nothing."""
 CLEARLY = 1.2
-"""So many times faster is worth other rounding."""
+"""Speed-up that justifies different rounding."""
 
 
 class Choice(NamedTuple):
-    """An executor, ready, with the client steps a second that each candidate made."""
+    """A prepared executor, with the client steps per second of each candidate."""
 
     name: str
     executor: Executor
@@ -47,7 +46,7 @@ class Choice(NamedTuple):
 
 
 def choose(client: Client, client_task: ClientTask, client_tasks: int, rounds: int) -> Choice:
-    """The fastest executor for ``rounds`` rounds of ``orders`` orders like this one."""
+    """Return the fastest executor for ``rounds`` rounds of ``client_tasks`` tasks like ``client_task``."""
     gpu, several = client.objective.device.type == "cuda", client_tasks > 1
     compilable = not client.objective.random
     stackable = several and compilable
@@ -67,7 +66,7 @@ def choose(client: Client, client_task: ClientTask, client_tasks: int, rounds: i
 
 
 class Race:
-    """Candidates, one after the other; the winner so far stays ready."""
+    """Measures candidates one after the other; the fastest so far stays prepared."""
 
     def __init__(self, client: Client, client_task: ClientTask, client_tasks: int) -> None:
         self.client, self.client_task, self.client_tasks = client, client_task, client_tasks
@@ -76,15 +75,15 @@ class Race:
         self.best: tuple[str, Executor] | None = None
 
     def enter(self, name: str, make: Callable[[Client], Executor], clearly: float = CLEARLY) -> None:
-        """Measure one more; it wins if it is so many times faster than the best so far, which rests meanwhile."""
+        """Measure one more executor; it wins if it is ``clearly`` times faster than the best so far."""
         if self.best is not None:
-            self.best[1].close()  # its workers would only take memory: they are made again when there is work
+            self.best[1].close()  # frees the memory of its workers, which are started again on demand
         executor = make(self.client)
         try:
             with threads(executor.threads):
                 executor.prepare(self.client_task, self.client_tasks)
             self.rates[name] = _rate(executor, self.client_task, self.client_tasks, self.steps)
-        except ConfigError:  # the compiler cannot do this network: then this is no candidate
+        except ConfigError:  # the network cannot be compiled
             self.rates[name] = 0.0
         loser: Executor | None = executor
         if self.best is None or self.rates[name] > clearly * self.rates[self.best[0]]:
@@ -94,22 +93,22 @@ class Race:
 
     @property
     def leader(self) -> str:
-        """The best so far."""
+        """Name of the fastest executor so far."""
         assert self.best is not None
         return self.best[0]
 
     def seconds(self, rounds: int) -> float:
-        """How long the run would take with the best so far."""
+        """Return the estimated duration of the run with the fastest executor so far."""
         return rounds * self.client_tasks * self.steps / (self.rates[self.leader] or 1.0)
 
     def won(self) -> Choice:
-        """The winner, ready."""
+        """Return the fastest executor."""
         assert self.best is not None
         return Choice(*self.best, self.rates)
 
 
 def release() -> None:
-    """Give memory that the losers took back to the system, where its C library can."""
+    """Return memory of the slower executors to the system, if the C library can."""
     gc.collect()
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -117,25 +116,26 @@ def release() -> None:
 
 
 def _rate(executor: Executor, client_task: ClientTask, client_tasks: int, steps: int) -> float:
-    """Client steps a second; 0 where the client fails. Two steps tell how many can be afforded, or are enough.
+    """Return client steps per second; 0 if the client fails.
 
-    Of several short measurements the fastest counts: what else the machine does can only make them slower.
+    Two steps determine how many more to measure. The fastest of several short measurements counts, because other
+    processes can only slow them down.
     """
-    many = min(client_tasks, AT_ONCE)
+    clients = min(client_tasks, AT_ONCE)
     with threads(executor.threads):
-        _seconds(executor, client_task, many, 1)  # the first time, workers are made and caches filled
+        _seconds(executor, client_task, clients, 1)  # starts workers and fills caches
         two = min(steps, 2)
-        taken = _seconds(executor, client_task, many, two) / two
+        taken = _seconds(executor, client_task, clients, two) / two
         if two * taken > ENOUGH:
-            return many / taken
+            return clients / taken
         few = int(min(steps, max(4, ENOUGH / TIMES / taken)))
-        fastest = min(_seconds(executor, client_task, many, few) for _ in range(TIMES))
-    return many * few / fastest
+        fastest = min(_seconds(executor, client_task, clients, few) for _ in range(TIMES))
+    return clients * few / fastest
 
 
-def _seconds(executor: Executor, client_task: ClientTask, many: int, steps: int) -> float:
-    """How long so many orders of so many steps take; for ever, where the client fails."""
+def _seconds(executor: Executor, client_task: ClientTask, clients: int, steps: int) -> float:
+    """Return the time of ``clients`` tasks of ``steps`` steps; infinity if one fails."""
     begin = time.perf_counter()
-    done = list(executor.run([client_task._replace(limit=steps)] * many))
+    done = list(executor.run([client_task._replace(limit=steps)] * clients))
     failed = any(isinstance(d.result, Failure) for d in done)
     return math.inf if failed else time.perf_counter() - begin

@@ -1,4 +1,4 @@
-"""What an executor is: a way to get the orders of a round done."""
+"""The executor protocol, and the reference executor ``OneByOne``."""
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -10,38 +10,38 @@ from gossamer.engines.client import Client, ClientTask, TaskOutcome
 
 
 class Executor(Protocol):
-    """Does orders, in any order; the engine puts what comes of them back in line."""
+    """Runs client tasks and yields their outcomes in any order; the engine restores client order."""
 
     @property
     def threads(self) -> int | None:
-        """How many threads torch may use in this process meanwhile; ``None`` means as many as it likes."""
+        """Number of torch threads in this process while the executor runs; ``None`` keeps torch's setting."""
         ...
 
     def prepare(self, client_task: ClientTask, client_tasks: int) -> None:
-        """Get ready, once, for rounds of so many orders like this one; what that takes is counted by itself."""
+        """Prepare once for rounds of ``client_tasks`` tasks like ``client_task``; this time is recorded separately."""
         ...
 
     def run(self, client_tasks: Iterable[ClientTask]) -> Iterator[TaskOutcome]:
-        """Do the orders; they are made as they are asked for, so ask late."""
+        """Run the tasks; the iterable creates each task on demand, so take one only when it can run."""
         ...
 
     def close(self) -> None:
-        """Let go of processes and memory."""
+        """Release processes and memory."""
         ...
 
 
 class AlwaysReady:
-    """An executor with nothing to get ready, and nothing to let go of."""
+    """Base of executors that need no preparation and hold no resources."""
 
     def prepare(self, client_task: ClientTask, client_tasks: int) -> None:
-        """Nothing to get ready."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing."""
 
 
 class OneByOne(AlwaysReady):
-    """One client after the other, on one thread: the same bits everywhere, and the reference for the others."""
+    """One client after the other, on one thread: bitwise reproducible, and the reference for other executors."""
 
     threads: int | None = 1
 
@@ -49,13 +49,13 @@ class OneByOne(AlwaysReady):
         self.client = client
 
     def run(self, client_tasks: Iterable[ClientTask]) -> Iterator[TaskOutcome]:
-        """Each order as it comes."""
+        """Run each task when it is taken."""
         return map(self.client.do, client_tasks)
 
 
 @contextmanager
 def threads(number: int | None) -> Iterator[None]:
-    """Torch on so many threads. With one, sums are taken in one order, whatever the machine."""
+    """Limit torch to a number of threads. With one thread, sums have the same order on every machine."""
     before = torch.get_num_threads()
     torch.set_num_threads(number or before)
     try:

@@ -1,9 +1,9 @@
-"""Many clients at once on a GPU, each with a stream and captured graphs of its own.
+"""Many clients at once on a GPU, each with its own stream and CUDA graphs.
 
-On a GPU small operations cost more to start than to do. A captured graph starts a whole step at once (gathering the
-batch, forward, backward, update), and the graphs of several clients run side by side. A graph has fixed shapes and
-places in memory, so a client's tensors and the numbers of its samples are brought to a place, where they stay for the
-round. Clients need not keep step with each other: each follows its own plan of batches.
+On a GPU small operations cost more to launch than to run. A CUDA graph launches a whole step at once: gathering the
+batch, forward, backward and update. The graphs of several clients run concurrently. A graph has fixed shapes and
+addresses, so each client's tensors and sample indices are copied to a slot for the round. Clients need not be in step:
+each follows its own batch schedule.
 """
 
 from collections import Counter
@@ -19,21 +19,21 @@ from gossamer.core.jobs import Job, Trained
 from gossamer.core.types import State
 from gossamer.engines.client import BatchSchedule, Client, ClientTask
 from gossamer.engines.executors.compiled import check
-from gossamer.engines.executors.program import begin_anew
+from gossamer.engines.executors.program import reset_compiler
 from gossamer.engines.executors.stacked import ClientGroup, InChunks, Pair, kind
 from gossamer.engines.executors.steps import Step, in_place, pure_step, tensors
 
 CHUNK = 16
-"""How many clients run at once at most; more of them go no faster."""
+"""Maximum number of concurrent clients; more are not faster."""
 SHARE = 0.5
-"""How much of the memory that is free the places may take."""
+"""Fraction of the free memory that slots may take."""
 WORTH_CAPTURING = 4
-"""A size of batch that fewer steps of a lesson have gets no graph of its own."""
+"""Minimum number of steps with a batch size for which a graph is captured."""
 PER_SAMPLE = {"samples", "draws"}
 
 
 class Captured(InChunks):
-    """Chunks of clients on a GPU, each client's step one replay of a captured graph."""
+    """Chunks of clients on a GPU; each client step replays a captured graph."""
 
     compiles: ClassVar[bool] = True
 
@@ -41,10 +41,10 @@ class Captured(InChunks):
         if client.objective.device.type != "cuda":
             raise ConfigError("executor captured needs a GPU: use --device cuda, or another executor")
         super().__init__(client, size)
-        # As a client takes it by itself: GroupNorm's backward pass is one kernel then, and twenty in a pure step.
+        # In eager mode GroupNorm's backward pass is one kernel; in a pure step it takes twenty.
         self.plain = self.compiled = stepping(client, torch.enable_grad()(client.step))
         if self.compiles:
-            begin_anew()
+            reset_compiler()
             pure = stepping(client, pure_step(client))
             self.compiled = torch.compile(pure, fullgraph=True, dynamic=False)
         self.full: int | None = None
@@ -52,7 +52,7 @@ class Captured(InChunks):
         self.slots: dict[Any, list[ClientSlot]] = {}
 
     def prepare(self, client_task: ClientTask, client_tasks: int) -> None:
-        """Compile and capture; how much memory one place took tells how many there may be."""
+        """Compile and capture; the memory of one slot determines the number of slots."""
         plan = self.client.exchange.solver.plan(len(client_task.samples), client_task.key)
         self.full, self.room = len(plan[0]), 2 * sum(map(len, plan))
         before, _ = torch.cuda.mem_get_info()
@@ -61,28 +61,28 @@ class Captured(InChunks):
         self.size = max(1, min(self.size, client_tasks, int(SHARE * free / max(before - free, 1))))
         self._try(client_task, self.size)
 
-    def _try(self, client_task: ClientTask, many: int) -> None:
-        for done in self.run([client_task._replace(limit=WORTH_CAPTURING)] * many):
+    def _try(self, client_task: ClientTask, count: int) -> None:
+        for done in self.run([client_task._replace(limit=WORTH_CAPTURING)] * count):
             check(done)
 
     def bucket(self, job: Job) -> Any:
-        """All of a chunk: each has a graph of its own, so that a narrow client and a wide one run side by side."""
+        """Group all clients of a chunk: each has its own graph, so widths may differ."""
 
     def group(self, bucket: Sequence[Pair]) -> ClientGroup:
-        """The clients of a bucket, each in a place of its shapes."""
-        batches_per_client, taken, places = (
+        """Assign each client of a bucket a slot with its shapes."""
+        batches_per_client, taken, slots = (
             [BatchSchedule(self.client, client_task, job) for client_task, job in bucket],
             Counter[Any](),
             [],
         )
         for pair, batches in zip(bucket, batches_per_client, strict=True):
             shapes = kind(pair[1])
-            places.append(self._place(self.slots.setdefault(shapes, []), taken[shapes], pair, batches))
+            slots.append(self._slot(self.slots.setdefault(shapes, []), taken[shapes], pair, batches))
             taken[shapes] += 1
-        return CapturedGroup(self.client, bucket, batches_per_client, places, self.plain)
+        return CapturedGroup(self.client, bucket, batches_per_client, slots, self.plain)
 
-    def _place(self, alike: "list[ClientSlot]", number: int, pair: Pair, batches: BatchSchedule) -> "ClientSlot":
-        """Of the places that are alike the one of a number, with graphs for a lesson; made if there is none."""
+    def _slot(self, alike: "list[ClientSlot]", number: int, pair: Pair, batches: BatchSchedule) -> "ClientSlot":
+        """Return a slot of the given shapes, with graphs for the batch schedule; create it if necessary."""
         if number == len(alike):
             alike.append(ClientSlot(self.client, pair, batches, self.room))
         elif not alike[number].holds(batches):
@@ -92,31 +92,31 @@ class Captured(InChunks):
 
 
 class CapturedPlain(Captured):
-    """The same with steps as they are: ready at once, for networks that take long to compile, or at many widths."""
+    """The same without compilation: for networks that take long to compile, or clients of many widths."""
 
     compiles: ClassVar[bool] = False
 
 
 Stepping = Callable[[State, int], None]
-"""Takes one step, on the next so many samples, of the client whose tensors these are."""
+"""Run one step of a slot's client on its next batch of the given size."""
 
 
 def stepping(client: Client, by: Step) -> Stepping:
-    """A client's step on tensors that stay where they are, from the numbers of its samples on."""
+    """Return a step on tensors with fixed addresses, starting from sample indices."""
     step = in_place(by, client.objective)
 
-    def take(place: State, size: int) -> None:
-        rows = place["at"] + torch.arange(size, device=place["at"].device)
-        draws = place["draws"][rows] if "draws" in place else None
-        samples = place["samples"][rows]
-        place["loss"].add_(step(place["start"], place["carry"], place["context"], samples, draws, place["hyperparams"]))
-        place["at"].add_(size)
+    def take(slot: State, size: int) -> None:
+        rows = slot["at"] + torch.arange(size, device=slot["at"].device)
+        draws = slot["draws"][rows] if "draws" in slot else None
+        samples = slot["samples"][rows]
+        slot["loss"].add_(step(slot["start"], slot["carry"], slot["context"], samples, draws, slot["hyperparams"]))
+        slot["at"].add_(size)
 
     return take
 
 
 class ClientSlot:
-    """Where one client's tensors lie, its stream, and the graphs of its steps there."""
+    """Fixed memory for one client's tensors, with a stream and the graphs of its steps."""
 
     def __init__(self, client: Client, pair: Pair, batches: BatchSchedule, room: int) -> None:
         self.client = client
@@ -124,17 +124,17 @@ class ClientSlot:
         for name in PER_SAMPLE & self.tensors.keys():
             given = self.tensors[name]
             self.tensors[name] = given.new_zeros(max(room, len(given)), *given.shape[1:])
-        self.stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        self.stream = torch.cuda.Stream()
         self.pool = torch.cuda.graph_pool_handle()
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
         self.seen: Counter[int] = Counter()
 
     def holds(self, batches: BatchSchedule) -> bool:
-        """Whether there is room for the numbers of so many samples."""
+        """Return whether the sample indices of a schedule fit."""
         return sum(batches.sizes) <= len(self.tensors["samples"])
 
-    def settle(self, new: State) -> None:
-        """Bring a client here."""
+    def load(self, new: State) -> None:
+        """Copy a client's tensors into the slot."""
         for name, value in new.items():
             if name in PER_SAMPLE:
                 self.tensors[name][: len(value)] = value
@@ -144,17 +144,17 @@ class ClientSlot:
                 tree.put(self.tensors[name], ..., value)
 
     def capture(self, batches: BatchSchedule, plain: Stepping, compiled: Stepping, full: int | None) -> None:
-        """The graphs that a lesson needs. Only the step on full batches is compiled: others are not worth the wait.
+        """Capture the graphs for a batch schedule; only the step on full batches is compiled.
 
-        A size that is not the full one gets a graph when it is met again, and is stepped plainly until then.
+        Another batch size gets a graph when it occurs again. Until then its steps run in eager mode.
         """
-        for size, many in Counter(batches.sizes).items():
-            if size not in self.graphs and many >= WORTH_CAPTURING and (size == full or self.seen[size]):
+        for size, steps in Counter(batches.sizes).items():
+            if size not in self.graphs and steps >= WORTH_CAPTURING and (size == full or self.seen[size]):
                 self.graphs[size] = self._captured(size, compiled if size == full else plain, benchmark=size == full)
             self.seen[size] += 1
 
     def _captured(self, size: int, step: Stepping, benchmark: bool) -> torch.cuda.CUDAGraph:
-        """Steps before it compile programs and choose algorithms; what lies here now is not yet anybody's."""
+        """Capture a step; two warm-up steps compile programs and choose algorithms before a client is loaded."""
         graph, tf32 = torch.cuda.CUDAGraph(), torch.backends.cudnn.allow_tf32
         self.client.objective.train_mode(alone=size == 1)
         self.stream.wait_stream(torch.cuda.current_stream())
@@ -170,7 +170,7 @@ class ClientSlot:
         return graph
 
     def step(self, size: int, plain: Stepping) -> None:
-        """One step on the next ``size`` samples."""
+        """Run one step on the next ``size`` samples."""
         with torch.cuda.stream(self.stream):
             if size in self.graphs:
                 self.graphs[size].replay()
@@ -180,7 +180,7 @@ class ClientSlot:
 
 
 def brought(client: Client, pair: Pair, batches: BatchSchedule) -> State:
-    """All that a step needs of a client, as tensors."""
+    """Return all tensors that a client's steps need."""
     (_, job), solver, objective = pair, client.exchange.solver, client.objective
     start, carry, context = client.begin(job, len(batches))
     device, dtype = objective.device, objective.layout.dtype
@@ -197,7 +197,7 @@ def brought(client: Client, pair: Pair, batches: BatchSchedule) -> State:
 
 
 class CapturedGroup:
-    """Clients in their places, for one round."""
+    """Clients in their slots, for one round."""
 
     def __init__(
         self,
@@ -216,24 +216,24 @@ class CapturedGroup:
         )
 
     def train(self) -> list[Trained]:
-        """All steps of all clients, a step of each in turn so that all streams have work."""
+        """Run all steps, one of each client in turn, so that all streams are busy."""
         main = torch.cuda.current_stream()
-        for pair, batches, place in zip(self.bucket, self.batches_per_client, self.slots, strict=True):
-            place.settle(brought(self.client, pair, batches))
-        for place in self.slots:
-            place.stream.wait_stream(main)
+        for pair, batches, slot in zip(self.bucket, self.batches_per_client, self.slots, strict=True):
+            slot.load(brought(self.client, pair, batches))
+        for slot in self.slots:
+            slot.stream.wait_stream(main)
         sizes = [batches.sizes for batches in self.batches_per_client]
         for number in range(max(map(len, sizes))):
-            for place, own in zip(self.slots, sizes, strict=True):
+            for slot, own in zip(self.slots, sizes, strict=True):
                 if number < len(own):
-                    place.step(own[number], self.plain)
-        for place in self.slots:
-            main.wait_stream(place.stream)
+                    slot.step(own[number], self.plain)
+        for slot in self.slots:
+            main.wait_stream(slot.stream)
         return self.results()
 
     def results(self) -> list[Trained]:
-        """What came of each client, in memory of its own."""
-        losses = torch.stack([place.tensors["loss"] for place in self.slots]).tolist()
+        """Return the training result of each client, copied out of its slot."""
+        losses = torch.stack([slot.tensors["loss"] for slot in self.slots]).tolist()
         return [self._result(number, losses[number]) for number in range(len(self.bucket))]
 
     def _result(self, number: int, loss: float) -> Trained:

@@ -1,8 +1,8 @@
-"""The whole step, forward, backward and update, as one compiled program.
+"""The whole step (forward, backward, update) as one compiled program.
 
-On a CPU small networks spend their time between operations; compiled, a step is a few loops of machine code. Each core
-runs such a program for one client at a time, as side by side does. On a GPU the program is that of a whole chunk. What
-is compiled is the step on a full batch; the last, smaller batch of an epoch goes operation by operation.
+On a CPU, small networks spend most of their time between operations. A compiled step is a few loops of machine code.
+Each core runs the program for one client at a time, as ``side-by-side`` does. On a GPU the program covers a chunk of
+clients. Only the step on a full batch is compiled; the smaller last batch of an epoch runs in eager mode.
 """
 
 import torch
@@ -14,26 +14,26 @@ from gossamer.core.jobs import Job, Trained
 from gossamer.core.solver import Hyperparams
 from gossamer.core.types import Params, State
 from gossamer.engines.client import BatchSchedule, Client, ClientTask, Failure, TaskOutcome, mean
-from gossamer.engines.executors.program import Program, begin_anew
+from gossamer.engines.executors.program import Program, reset_compiler
 from gossamer.engines.executors.side_by_side import SideBySide
 from gossamer.engines.executors.stacked import CHUNK, Stacked, kind, refuse_random
 from gossamer.engines.executors.steps import in_place, pure_step, tensors
 
 
 def compiled(client: Client) -> "CompiledSideBySide | CompiledStacked":
-    """One compiled client a core, or on a GPU compiled chunks."""
+    """Return one compiled client per core, or compiled chunks on a GPU."""
     return CompiledStacked(client) if client.objective.device.type == "cuda" else CompiledSideBySide(client)
 
 
 class CompiledClient(Client):
-    """A client whose step on a full batch is compiled, from gathering the batch to the update in place."""
+    """A client with a compiled step on full batches, from gathering the batch to the update in place."""
 
     def __init__(self, client: Client) -> None:
         super().__init__(client.method, client.objective, client.exchange)
         objective = self.objective
         refuse_random(objective)
         self.size: int | None = None
-        begin_anew()
+        reset_compiler()
         step = in_place(pure_step(self), objective)
 
         def take(nest: State) -> Tensor:
@@ -44,12 +44,12 @@ class CompiledClient(Client):
         self.program = Program(take)
 
     def prepare(self, client_task: ClientTask) -> None:
-        """Compile for batches as large as the first of this order."""
+        """Compile for the batch size of this task's first batch."""
         self.size = len(self.exchange.solver.plan(len(client_task.samples), client_task.key)[0])
         check(self.do(client_task._replace(limit=1)))
 
     def train(self, client_task: ClientTask, job: Job) -> Trained:
-        """The plain loop, by the program where it fits."""
+        """Run all local steps, with the program for full batches."""
         objective, batches = self.objective, BatchSchedule(self, client_task, job)
         start, carry, context = self.begin(job, len(batches))
         carry, losses, shapes = tree.clone(carry), [], kind(job)
@@ -75,34 +75,34 @@ class CompiledClient(Client):
 
 
 class CompiledSideBySide(SideBySide):
-    """One compiled client a core."""
+    """One compiled client per core."""
 
     def __init__(self, client: Client) -> None:
         self.program = CompiledClient(client)
         super().__init__(self.program)
 
     def prepare(self, client_task: ClientTask, client_tasks: int) -> None:
-        """Compile before the workers are made, so that each of them has the program."""
+        """Compile before the workers are forked, so that all share the program."""
         self.program.prepare(client_task)
 
 
 class CompiledStacked(Stacked):
-    """Chunks of clients, each step one compiled program."""
+    """Chunks of clients with one compiled program per step."""
 
     def __init__(self, client: Client, size: int = CHUNK) -> None:
         super().__init__(client, size)
-        begin_anew()
+        reset_compiler()
         self.step = torch.compile(self.step, fullgraph=True, dynamic=False)
 
     def prepare(self, client_task: ClientTask, client_tasks: int) -> None:
-        """Compile for chunks of orders like this one."""
+        """Compile for chunks of tasks like this one."""
         self.size = min(self.size, client_tasks)
         for done in self.run([client_task._replace(limit=2)] * self.size):
             check(done)
 
 
 def check(done: TaskOutcome) -> None:
-    """Say so when the compiler could not do it."""
+    """Raise if the step could not be compiled."""
     if isinstance(done.result, Failure):
-        said = " ".join(done.result.reason.splitlines()[:2])
-        raise ConfigError(f"the step cannot be compiled, use another executor: {said}") from done.result.cause
+        problem = " ".join(done.result.reason.splitlines()[:2])
+        raise ConfigError(f"the step cannot be compiled, use another executor: {problem}") from done.result.cause

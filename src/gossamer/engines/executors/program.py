@@ -1,8 +1,8 @@
-"""A compiled function that is called without asking each time whether it still fits.
+"""A compiled function without the guard checks of every call.
 
-``torch.compile`` checks before every call that its arguments are such as it was compiled for. For a step of a small
-network that takes as long as half of the step. Here arguments of one kind always have the same shapes, so this is asked
-once a kind; from then on the compiled graph is called directly, with the tensors it wants picked from the arguments.
+``torch.compile`` checks before each call that the arguments fit the compiled graph. For a small network these checks
+take half as long as the step. Here arguments of one kind always have the same shapes, so one check per kind is enough.
+Later calls pick the tensors that the graph needs from the arguments, and call the graph directly.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,14 +16,14 @@ from gossamer.core import tree
 from gossamer.core.types import State
 
 PROGRAMS = 64
-"""A step is compiled for so many kinds of clients at most."""
+"""Maximum number of client kinds that a step is compiled for."""
 
 Path = tuple[str, ...]
 Graph = Callable[..., Sequence[Any]]
 
 
 class Program:
-    """A function from a nest of tensors to one tensor, compiled; it may change the nest's tensors in place."""
+    """A compiled function from nested tensors to one tensor; it may update the nested tensors in place."""
 
     def __init__(self, function: Callable[[State], Tensor]) -> None:
         self._compiled: Callable[[State], Tensor] = torch.compile(
@@ -33,7 +33,7 @@ class Program:
         self._called: tuple[Graph, tuple[Any, ...], Sequence[Any]] | None = None
 
     def __call__(self, kind: Any, nest: State) -> Tensor:
-        """Call it; nests of one kind have the same names and shapes."""
+        """Call the function; all arguments of one kind have the same names and shapes."""
         if kind not in self._direct:
             return self._first(kind, nest)
         graph, wanted = self._direct[kind]
@@ -41,36 +41,36 @@ class Program:
         return result
 
     def _backend(self, module: Any, inputs: Any) -> Graph:
-        """Torch's own compiler, and a note of what the graph that it makes is called with."""
+        """Compile with inductor, and record the arguments of each graph call."""
         with nullcontext() if any(_on_gpu(value) for value in inputs) else alone():
             graph: Graph = torch._dynamo.lookup_backend("inductor")(module, inputs)
 
-        def noting(*args: Any) -> Sequence[Any]:
+        def recording(*args: Any) -> Sequence[Any]:
             outputs = graph(*args)
             self._called = graph, args, outputs
             return outputs
 
-        return noting
+        return recording
 
     def _first(self, kind: Any, nest: State) -> Tensor:
-        """Call it the long way, and find out which tensors the graph took from where.
+        """Call the function with guard checks, and find the origin of each tensor that the graph uses.
 
-        If that is not clear (a tensor stands in two places, say), it is called the long way next time too.
+        If the origin is ambiguous (one tensor has two names, say), later calls use the guard checks too.
         """
         self._called = None
         result = self._compiled(nest)
         leaves = tree.flatten(nest)
-        places = {id(tensor): tuple(path.split("/")) for path, tensor in leaves.items()}
-        if self._called is not None and len(places) == len(leaves):
+        paths = {id(tensor): tuple(path.split("/")) for path, tensor in leaves.items()}
+        if self._called is not None and len(paths) == len(leaves):
             graph, args, outputs = self._called
             if len(outputs) == 1 and outputs[0] is result and all(isinstance(arg, Tensor) for arg in args):
-                self._direct[kind] = graph, [places.get(id(arg), arg) for arg in args]
+                self._direct[kind] = graph, [paths.get(id(arg), arg) for arg in args]
         self._called = None
         return result
 
 
-def begin_anew() -> None:
-    """Forget the programs of earlier runs in this process, and have room for one a width that clients have."""
+def reset_compiler() -> None:
+    """Discard the programs of earlier runs in this process, and raise the limit to one program per client width."""
     import torch._dynamo.config as dynamo
 
     torch.compiler.reset()
@@ -78,11 +78,11 @@ def begin_anew() -> None:
 
 
 def alone() -> AbstractContextManager[Any]:
-    """The compiler without threads: a forked process, which has only the ghosts of its parent's, would wait for them.
+    """Compile without threads: a forked process does not inherit its parent's threads and would wait for them.
 
-    Workers compile when clients hold other parts of the model than the one they were made with.
+    Workers compile if a client holds other tensors of the model than the first one.
     """
-    import torch._inductor.config as inductor  # takes a second, and is needed only here
+    import torch._inductor.config as inductor  # imported here because it takes a second
 
     patch: AbstractContextManager[Any] = inductor.patch(compile_threads=1)
     return patch

@@ -1,11 +1,11 @@
-"""One client a core: each worker is a process of its own, on one thread, that does whole orders.
+"""One worker process per core; each worker runs whole client tasks on one thread.
 
-Workers are forked, so they share the data's memory and need not be told the model. What crosses between processes is
-what would cross a network, the server's message and the client's, plus the client's own memory. A worker computes
-exactly what one-by-one computes, so results are the same to the bit; only the order of arrival differs.
+Workers are forked, so they share the memory of data and method. Only messages and client states cross between
+processes. A worker computes exactly what ``one-by-one`` computes, so results are bitwise equal. Only the order of
+arrival differs.
 
-A worker dies with the process that made it. If one dies by itself (out of memory, say), its client has failed, the
-reason is told, and another worker takes its place.
+A worker dies with its parent process. If a worker dies on its own (out of memory, say), its client fails with a reason,
+and another worker is started.
 """
 
 import ctypes
@@ -33,11 +33,11 @@ FORK = multiprocessing.get_context("fork")
 DIE_WITH_PARENT = 1  # Linux's PR_SET_PDEATHSIG
 
 LINES: set[Connection] = set()
-"""This process's ends of the lines to all workers, of whichever executor."""
+"""This process's ends of the pipes to all workers, of all executors."""
 
 
 class SideBySide(AlwaysReady):
-    """As many clients at once as there are cores, or ``workers``."""
+    """One worker process per core, or ``workers`` processes."""
 
     threads: int | None = 1
 
@@ -48,26 +48,26 @@ class SideBySide(AlwaysReady):
         self._known: dict[Connection, bytes] = {}
 
     def run(self, client_tasks: Iterable[ClientTask]) -> Iterator[TaskOutcome]:
-        """Hand an order to whoever is free, and yield what comes back as it comes; workers are made when needed."""
+        """Hand tasks to free workers and yield outcomes as they arrive; start workers on demand."""
         waiting, busy = iter(client_tasks), {}
         following = next(waiting, None)
         while following is not None and len(self._workers) < self.size:
             self._hire(len(following.data))
         for worker in list(self._workers):
             if following is not None:
-                busy[worker] = self._tell(worker, following)
-                following = next(waiting, None)  # made while nobody waits for it
+                busy[worker] = self._send(worker, following)
+                following = next(waiting, None)  # created while the workers are busy
         while busy:
             for ready in wait(list(busy)):
                 assert isinstance(ready, Connection)
                 worker, done = self._collect(ready, busy.pop(ready))
                 if following is not None:
-                    busy[worker] = self._tell(worker, following)
+                    busy[worker] = self._send(worker, following)
                     following = next(waiting, None)
                 yield done
 
-    def _tell(self, worker: Connection, client_task: ClientTask) -> ClientTask:
-        """Send an order, and give it back; a common piece that the worker was sent last is not sent again."""
+    def _send(self, worker: Connection, client_task: ClientTask) -> ClientTask:
+        """Send a task to a worker and return it; a common part that the worker received last is not sent again."""
         head, common, own = client_task.data.head, client_task.data.common, client_task.data.single
         known = bool(common) and self._known.get(worker) is common
         self._known[worker] = common
@@ -76,7 +76,7 @@ class SideBySide(AlwaysReady):
         return client_task
 
     def _collect(self, worker: Connection, client_task: ClientTask) -> tuple[Connection, TaskOutcome]:
-        """What a worker says of its order; in place of one that died, another."""
+        """Receive an outcome from a worker; replace the worker if it died."""
         process, room = self._workers[worker]
         try:
             result, state, length = pickle.loads(worker.recv_bytes())
@@ -94,13 +94,13 @@ class SideBySide(AlwaysReady):
         return worker, TaskOutcome(client_task, result._replace(state=_restore(state)))
 
     def _hire(self, room: int) -> Connection:
-        """One more worker, with so much memory between the two processes for what its messages hold."""
-        importlib.import_module("torch._dynamo")  # as counting operations does: once here, and not in each worker
+        """Start a worker, with ``room`` bytes of shared memory for its uploads."""
+        importlib.import_module("torch._dynamo")  # slow; imported once here instead of in each worker
         here, there = FORK.Pipe()
         LINES.add(here)
         between = mmap.mmap(-1, room + mmap.PAGESIZE)
         process = FORK.Process(target=_work, args=(self.client, there, between), daemon=True)
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # Ctrl-C is for this process alone
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # only this process handles Ctrl-C
         try:
             process.start()
         finally:
@@ -110,7 +110,7 @@ class SideBySide(AlwaysReady):
         return here
 
     def close(self) -> None:
-        """Send the workers home."""
+        """Stop the workers."""
         for worker in self._workers:
             _hang_up(worker)
         for process, _ in self._workers.values():
@@ -123,18 +123,17 @@ class SideBySide(AlwaysReady):
 
 
 def _hang_up(worker: Connection) -> None:
-    """Close the line to a worker, which ends when it sees that."""
+    """Close the pipe to a worker, which then ends."""
     LINES.discard(worker)
     worker.close()
 
 
 def _work(client: Client, client_tasks: Connection, room: mmap.mmap) -> None:
-    """A worker's life: orders in, answers out, until nobody sends any more.
+    """Main loop of a worker: run tasks until the pipe is closed.
 
-    What a message holds is left in the room between the processes, where it fits, and only the rest is sent: whoever
-    reads it does so before giving the next order.
+    The payload of an upload is written to shared memory if it fits. The parent reads it before it sends the next task.
     """
-    for line in LINES:  # copies: while one is open, the worker at its other end does not see that the line is closed
+    for line in LINES:  # inherited copies: while one is open, its worker does not see that the pipe is closed
         line.close()
     ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
     torch.set_num_threads(1)
@@ -159,20 +158,20 @@ def _work(client: Client, client_tasks: Connection, room: mmap.mmap) -> None:
 
 
 def _portable(failure: Failure) -> Failure:
-    """A failure that can be sent to another process: the traceback goes along as a note of the error."""
+    """Return a failure that can be pickled; the traceback becomes a note of the error."""
     cause = failure.cause
     if cause is None:
         return failure
     cause.add_note("".join(traceback.format_exception(cause)).rstrip())
     try:
         pickle.loads(pickle.dumps(cause))
-    except Exception:  # an error of the user's own making may hold anything
+    except Exception:  # a user-defined error may hold anything
         return Failure(failure.reason, RuntimeError("\n".join((failure.reason, *cause.__notes__))))
     return failure
 
 
 def _store(state: State) -> State | bytes:
-    """A client's memory, so that it can be sent: as it is where it holds no tensors, else as bytes."""
+    """Convert a client state for pickling: to bytes if it holds tensors."""
     if not tree.flatten(state):
         return state
     buffer = io.BytesIO()

@@ -1,9 +1,9 @@
-"""Many clients in one computation: their tensors stacked along a new first dimension, one step for all of them.
+"""Many clients in one computation: tensors stacked along a new first dimension, one step for all clients.
 
-Clients whose tensors have the same shapes form a bucket, and a bucket is cut into chunks. In a chunk every client has
-its own place in its own plan of batches. Clients whose next batch is of the most common size step together; one that
-stands before a batch of another size (the last of its epoch, say) takes that step first and then catches up. No
-batch is ever padded, which would shift BatchNorm, and no client's steps change their order.
+Clients with tensors of the same shapes form a bucket, and a bucket is cut into chunks. In a chunk every client follows
+its own batch schedule. Clients whose next batch has the most common size step together. A client whose next batch has
+another size (the last of an epoch, say) takes that step first and then catches up. Batches are never padded, because
+padding would change BatchNorm statistics. The order of a client's steps never changes.
 """
 
 import warnings
@@ -25,7 +25,7 @@ from gossamer.engines.executors.steps import Step, pure_step, tensors
 from gossamer.tasks.objective import Objective
 
 CHUNK = 16
-"""How many clients are stacked at most: more of them go no faster, but hold more memory."""
+"""Maximum number of stacked clients: more are not faster, but need more memory."""
 
 Pair = tuple[ClientTask, Job]
 
@@ -34,12 +34,12 @@ class ClientGroup(Protocol):
     """Clients that train together."""
 
     def train(self) -> list[Trained]:
-        """All steps of all clients."""
+        """Run all steps of all clients."""
         ...
 
 
 class InChunks(AlwaysReady, ABC):
-    """Clients in groups of at most so many: of equal shapes, unless said otherwise."""
+    """Trains clients in groups of at most ``size``, by default of equal shapes."""
 
     threads: int | None = None
 
@@ -49,14 +49,14 @@ class InChunks(AlwaysReady, ABC):
 
     @abstractmethod
     def group(self, bucket: Sequence[Pair]) -> ClientGroup:
-        """The clients of a bucket, ready to step."""
+        """Prepare the clients of a bucket."""
 
     def bucket(self, job: Job) -> Any:
-        """Jobs for which this is equal can be grouped."""
+        """Return a key; jobs with equal keys form a group."""
         return kind(job)
 
     def run(self, client_tasks: Iterable[ClientTask]) -> Iterator[TaskOutcome]:
-        """Chunk by chunk."""
+        """Run chunk after chunk."""
         waiting = iter(client_tasks)
         while chunk := list(islice(waiting, self.size)):
             yield from self._do(chunk)
@@ -73,15 +73,15 @@ class InChunks(AlwaysReady, ABC):
             yield from self._train(bucket)
 
     def _train(self, bucket: Sequence[Pair]) -> Iterator[TaskOutcome]:
-        """A bucket that fails is done again client by client, so that only the culprit is named."""
+        """Train a bucket together; if that fails, train each client alone to find which one fails."""
         try:
-            with torch.no_grad():  # gradients are taken inside the step; outside of it there is nothing to record
+            with torch.no_grad():  # the step itself enables gradients
                 trained = self.group(bucket).train()
         except Exception as error:
             alone = [self.client.do(client_task) for client_task, _ in bucket]
             if not any(isinstance(done.result, Failure) for done in alone):
                 warnings.warn(
-                    f"clients could not be trained together, so they were alone: {reason(error)}", stacklevel=2
+                    f"clients could not be trained together and were trained one by one: {reason(error)}", stacklevel=2
                 )
             yield from alone
             return
@@ -101,12 +101,12 @@ class Stacked(InChunks):
         self.step: Step = torch.vmap(step, in_dims=(0, 0, 0, 0, 0, None), randomness="error")
 
     def group(self, bucket: Sequence[Pair]) -> ClientGroup:
-        """The clients of a bucket, stacked."""
+        """Stack the clients of a bucket."""
         return Chunk(self.client, self.step, bucket)
 
 
 class Chunk:
-    """Clients that step together, each at its own place in its own lesson."""
+    """Clients that step together, each at its own position in its batch schedule."""
 
     def __init__(self, client: Client, step: Step, bucket: Sequence[Pair]) -> None:
         self.client, self.step, self.bucket = client, step, bucket
@@ -119,7 +119,7 @@ class Chunk:
         self.at = [0] * len(jobs)
 
     def train(self) -> list[Trained]:
-        """All steps of all clients."""
+        """Run all steps of all clients."""
         for size, clients in schedule([batches.sizes for batches in self.batches_per_client]):
             self.client.objective.train_mode(alone=size == 1)
             self.advance(clients)
@@ -128,7 +128,7 @@ class Chunk:
         return self.results()
 
     def advance(self, clients: list[int]) -> None:
-        """One step of the clients named, whose next batches are all of one size."""
+        """Run one step of some clients, whose next batches have the same size."""
         x, y = self.batch(clients)
         if len(clients) == 1:
             self.alone(clients[0], x[0], y[0])
@@ -143,7 +143,7 @@ class Chunk:
             self.losses[rows] += losses
 
     def alone(self, c: int, x: Tensor, y: Tensor) -> None:
-        """One client's step by itself, which stacking would only make dearer."""
+        """Run one client's step without stacking, which is cheaper for a single client."""
         start, carry, context = (tree.take(nest, c) for nest in (self.start, self.carry, self.context))
         with torch.enable_grad():
             new, loss = self.client.step(start, carry, context, x, y, self.hyperparams)
@@ -151,7 +151,7 @@ class Chunk:
         self.losses[c] += loss
 
     def batch(self, clients: list[int]) -> tuple[Tensor, Tensor]:
-        """Their next batches, [clients, batch, ...]."""
+        """Return the clients' next batches, with shape [clients, batch, ...]."""
         objective = self.client.objective
         rows = torch.stack([torch.from_numpy(self.batches_per_client[c].rows[self.at[c]]) for c in clients]).to(
             objective.device
@@ -163,22 +163,22 @@ class Chunk:
         return x.view(*rows.shape, *x.shape[1:]), y.view(*rows.shape, *y.shape[1:])
 
     def results(self) -> list[Trained]:
-        """What came of each client."""
+        """Return the training result of each client."""
         losses = (
             self.losses / torch.tensor([len(batches) for batches in self.batches_per_client]).to(self.losses)
         ).tolist()
-        return [self._result(place, losses[place]) for place in range(len(self.bucket))]
+        return [self._result(index, losses[index]) for index in range(len(self.bucket))]
 
-    def _result(self, place: int, loss: float) -> Trained:
+    def _result(self, index: int, loss: float) -> Trained:
         return self.client.finish(
-            *self.bucket[place], self.batches_per_client[place], tree.take(self.carry, place), loss
+            *self.bucket[index], self.batches_per_client[index], tree.take(self.carry, index), loss
         )
 
 
 def schedule(sizes: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:
-    """Who steps together on batches of which size, step after step, given the sizes of everybody's batches.
+    """Return for each step its batch size and its clients, given the batch sizes of all clients.
 
-    Clients before a batch of an uncommon size go first, so that they are in line again when the others step.
+    Clients with a batch of an uncommon size step first, so that they can step together with the others again.
 
     >>> schedule([[4, 4, 1], [4, 4, 2]])
     [(4, [0, 1]), (4, [0, 1]), (2, [1]), (1, [0])]
@@ -195,11 +195,11 @@ def schedule(sizes: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:
 
 
 def refuse_random(objective: Objective) -> None:
-    """Stacked or compiled, a network that draws random numbers would draw others than it does alone."""
+    """Refuse networks with random operations: stacked or compiled, they would draw different numbers."""
     if objective.random:
         raise ConfigError("a network with dropout cannot be stacked or compiled: use one-by-one or side-by-side")
 
 
 def kind(job: Job) -> Any:
-    """Jobs of one kind can be stacked."""
+    """Return a key of a job's shapes; jobs with equal keys can be stacked."""
     return tree.shape(job.start), tree.shape(job.part.keep), tree.shape(job.state.get("solver", {}))

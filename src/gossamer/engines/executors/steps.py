@@ -1,4 +1,4 @@
-"""One step of a method as a pure function, for ``torch.vmap``, ``torch.compile`` and captured graphs."""
+"""One local step as a pure function, for ``torch.vmap``, ``torch.compile`` and CUDA graphs."""
 
 from collections.abc import Callable
 
@@ -13,11 +13,11 @@ from gossamer.engines.client import step as client_step
 from gossamer.tasks.objective import Objective
 
 Step = Callable[[Params, State, State, Tensor, Tensor, dict[str, Tensor]], tuple[State, Tensor]]
-"""From start, carry, aid, inputs, labels and the round's numbers to the next carry and the loss."""
+"""Map start, carry, context, inputs, labels and hyperparameters to the next carry and the loss."""
 
 
 def pure_step(client: Client) -> Step:
-    """A client's step with nothing hidden in it."""
+    """Return a client's step as a pure function."""
     objective = client.objective
 
     def step(
@@ -32,7 +32,7 @@ def pure_step(client: Client) -> Step:
 
 
 def in_place(step: Step, objective: Objective) -> Callable[..., Tensor]:
-    """A client's step from the numbers of its samples on, which changes ``carry`` where it lies and gives the loss."""
+    """Return a step that takes sample indices, updates ``carry`` in place and returns the loss."""
 
     def take(
         start: Params, carry: State, context: State, rows: Tensor, draws: Tensor | None, hyperparams: dict[str, Tensor]
@@ -45,6 +45,6 @@ def in_place(step: Step, objective: Objective) -> Callable[..., Tensor]:
 
 
 def tensors(hyperparams: Hyperparams, objective: Objective) -> dict[str, Tensor]:
-    """The round's numbers as tensors: a compiled step would otherwise be compiled again for each new value."""
+    """Convert hyperparameters to tensors, so that a new value does not trigger recompilation."""
     dtype, device = objective.layout.dtype, objective.device
     return {name: torch.as_tensor(value, dtype=dtype, device=device) for name, value in hyperparams.items()}

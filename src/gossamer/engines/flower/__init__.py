@@ -1,8 +1,8 @@
-"""The same methods across real machines, on Flower: the only place that imports it.
+"""Deployment on Flower: the same methods across real machines. Only this package imports Flower.
 
-A SuperLink is the meeting point, SuperNodes are the clients' machines; Flower brings them together, with TLS and a key
-for each node, and starts what ``server_app`` and ``client_app`` make. Messages are the same bytes as in the
-simulator, and so is what the server does with them.
+A SuperLink connects the server with SuperNodes, one on each client machine, with TLS and one key per node. Flower
+starts the apps that ``server_app`` and ``client_app`` return. Messages are the same bytes as in the simulator, and the
+server aggregates them with the same code.
 """
 
 from gossamer.engines.flower.node import client_app

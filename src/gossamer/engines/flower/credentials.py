@@ -1,14 +1,14 @@
-"""Who may listen and who may speak: certificates for the SuperLink, and a key for each node.
+"""Credentials of a deployment: TLS certificates for the SuperLink, and one key per node.
 
-    ca.crt            what nodes and users trust; public
+    ca.crt            the authority's certificate, for nodes and users; public
     server.pem        the SuperLink's certificate for its names and addresses, signed by the authority; public
     server.key        the SuperLink's private key
-    NODE, NODE.pub    a node's key, as ``ssh-keygen -t ecdsa -b 384`` makes it; the SuperLink is told the public half
+    NODE, NODE.pub    a node's key, as ``ssh-keygen -t ecdsa -b 384`` makes it; the SuperLink gets the public half
 
-The authority's own key signs one certificate and is forgotten: nobody can steal it to pass for the SuperLink. For
-other names, or when the certificates expire, make a new authority and hand its ``ca.crt`` to the nodes.
+The authority's own key signs one certificate and is discarded, so it cannot be stolen. For other names, or when the
+certificates expire, make a new authority and copy its ``ca.crt`` to the nodes.
 
-Private files can be read by their owner alone from the moment they exist, and nothing is ever written over.
+Private files are readable only by their owner from their creation. Existing files are never overwritten.
 """
 
 import ipaddress
@@ -28,7 +28,7 @@ from gossamer.core import files
 from gossamer.core.errors import ConfigError, require
 
 DAYS = 825
-"""How long the certificates are good for."""
+"""Validity of the certificates in days."""
 
 ALWAYS = ("localhost", "127.0.0.1")
 LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
@@ -37,7 +37,7 @@ PUBLIC, PRIVATE = 0o644, 0o600
 
 
 def authority(folder: Path, hosts: Sequence[str]) -> None:
-    """Write ``ca.crt``, ``server.pem`` and ``server.key`` for a SuperLink that is reached under these names."""
+    """Write ``ca.crt``, ``server.pem`` and ``server.key`` for a SuperLink with these names and addresses."""
     wanted = "a host must be a name or an IP address, without protocol, port or path"
     require(*(((_address(host) or HOST_NAME.fullmatch(host)) is not None, f"{wanted}, got {host!r}") for host in hosts))
     names = [_name(host) for host in dict.fromkeys([*ALWAYS, *hosts])]
@@ -52,7 +52,7 @@ def authority(folder: Path, hosts: Sequence[str]) -> None:
 
 
 def node_key(path: Path) -> None:
-    """Write a node's private key, and beside it the public half with ``.pub`` at the end of its name."""
+    """Write a node's private key, and next to it the public half with the suffix ``.pub``."""
     key = ec.generate_private_key(ec.SECP384R1())
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
@@ -60,7 +60,7 @@ def node_key(path: Path) -> None:
 
 
 def public_half(path: Path) -> Path:
-    """Where the public half of a node's key is."""
+    """Return the path of the public half of a node's key."""
     return path.with_name(f"{path.name}.pub")
 
 
@@ -77,7 +77,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _root(signer: ec.EllipticCurvePrivateKey) -> x509.Certificate:
-    """The authority's certificate, signed by itself: good for signing certificates and nothing else."""
+    """Return the self-signed certificate of the authority, valid only for signing certificates."""
     name, identifier = _subject("Gossamer authority"), x509.SubjectKeyIdentifier.from_public_key(signer.public_key())
     return (
         _builder(name, name, signer)
@@ -94,7 +94,7 @@ def _certificate(
     root: x509.Certificate,
     signer: ec.EllipticCurvePrivateKey,
 ) -> x509.Certificate:
-    """The SuperLink's certificate: good for serving TLS under its names and nothing else."""
+    """Return the SuperLink's certificate, valid only for serving TLS under its names."""
     identifier = x509.SubjectKeyIdentifier.from_public_key(server.public_key())
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key())
     return (
@@ -145,10 +145,10 @@ def _pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def _write(contents: Mapping[Path, tuple[bytes, int]]) -> None:
-    """Make all files, or none if one of them is there already."""
-    there = [str(path) for path in contents if path.exists()]
-    if there:
-        raise ConfigError(f"{', '.join(there)} exists: choose another place, or move it away if nothing uses it")
+    """Create all files, or none if one of them exists."""
+    existing = [str(path) for path in contents if path.exists()]
+    if existing:
+        raise ConfigError(f"{', '.join(existing)} exists: choose another folder, or move it away if nothing uses it")
     made: list[Path] = []
     try:
         with files.told(f"no credentials were written to {next(iter(contents)).parent}"):
@@ -162,7 +162,7 @@ def _write(contents: Mapping[Path, tuple[bytes, int]]) -> None:
 
 
 def _create(path: Path, data: bytes, mode: int, made: list[Path]) -> None:
-    """Write a file that was not there, with its mode from the first instant."""
+    """Create a file with its mode set from the start; fail if it exists."""
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     made.append(path)
     with os.fdopen(handle, "wb") as file:

@@ -1,10 +1,8 @@
-"""What crosses Flower: one Gossamer message as one array of bytes, beside a few plain words.
+"""The content of Flower messages: one Gossamer message as one byte array, and a few named values.
 
-Flower would make an array of every tensor, each with a header of its own; here a message is the one buffer that
-``gossamer.core.wire`` made. Nothing that comes back is trusted: a word that is missing or of another type is a
-refusal.
-
-What server and nodes must agree on before they work together.
+Flower would send every tensor as an array with its own header. Here a message is the single buffer of
+``gossamer.core.wire``. Replies are not trusted: a value that is missing or has another type refuses the reply. Server
+and nodes also compare fingerprints of method and model before they work together.
 """
 
 import hashlib
@@ -18,9 +16,17 @@ from gossamer.core.errors import PayloadError
 from gossamer.core.method import Method
 from gossamer.tasks.objective import Objective
 
+WORDS, BYTES, ARRAY = "gossamer", "message", "bytes"
+"""Names of the record of values, the record of arrays, and the array."""
+
+LIMIT = 2**31 - 1
+"""Maximum bytes per message in Flower's protocol."""
+
+T = TypeVar("T", int, float, str, bool)
+
 
 def fingerprint(method: Method, objective: Objective) -> dict[str, str]:
-    """The method, and the names and shapes of the model's tensors, each as a digest."""
+    """Return digests of the method, and of the names, shapes and type of the model's tensors."""
     layout = objective.layout
     return {"method": _digest(method.describe()), "model": _digest((layout.shapes, layout.dtype))}
 
@@ -29,17 +35,8 @@ def _digest(thing: object) -> str:
     return hashlib.sha256(repr(thing).encode()).hexdigest()
 
 
-WORDS, BYTES, ARRAY = "gossamer", "message", "bytes"
-"""Names of the two records and of the array."""
-
-LIMIT = 2**31 - 1
-"""Bytes that one message may have; Flower's protocol has room for no more."""
-
-T = TypeVar("T", int, float, str, bool)
-
-
 def content(words: Mapping[str, Any], data: bytes = b"") -> RecordDict:
-    """Words and a message's bytes, as Flower sends them."""
+    """Build the content of a Flower message from named values and a message's bytes."""
     check_size(len(data))
     records = RecordDict({WORDS: ConfigRecord(dict(words))})
     if data:
@@ -48,7 +45,7 @@ def content(words: Mapping[str, Any], data: bytes = b"") -> RecordDict:
 
 
 def check_size(nbytes: int) -> None:
-    """Refuse a message that Flower could not carry."""
+    """Refuse a message that is too large for Flower."""
     if nbytes > LIMIT:
         raise PayloadError(
             f"the message has {nbytes:,} bytes, and Flower carries at most {LIMIT:,}: "
@@ -57,7 +54,7 @@ def check_size(nbytes: int) -> None:
 
 
 def word(message: Message, name: str, kind: type[T]) -> T:
-    """One of the words that came with a message."""
+    """Return a named value of a message, and check its type."""
     records = message.content.config_records
     found = records[WORDS].get(name) if WORDS in records else None
     if type(found) is not kind:
@@ -66,7 +63,7 @@ def word(message: Message, name: str, kind: type[T]) -> T:
 
 
 def data(message: Message) -> bytes:
-    """The bytes that came with a message; none, if it has none."""
+    """Return the bytes of a message; empty if it has none."""
     records = message.content.array_records
     if BYTES not in records:
         return b""
@@ -76,5 +73,5 @@ def data(message: Message) -> bytes:
 
 
 def carried(message: Message) -> int:
-    """All bytes that Flower moves for a message, short of HTTP and TLS."""
+    """Return all bytes that Flower transfers for a message, without HTTP and TLS."""
     return sum(len(part.deflate()) for part in get_all_nested_objects(message).values())

@@ -1,20 +1,20 @@
-"""A real network on one machine: a SuperLink and its nodes, each a process of its own, that talk TLS over loopback.
+"""A complete Flower network on one machine: a SuperLink and its nodes as processes, with TLS over loopback.
 
-    credentials/    certificates and node keys; a network that is started here again has the same ones
-    flower/NAME/    Flower's own files, a folder a process: nodes that share one trip over each other's copy of the app
-    logs/NAME.log   what each process says
+    credentials/    certificates and node keys; reused if a network is started here again
+    flower/NAME/    Flower's own files, one folder per process: nodes must not share their copies of the app
+    logs/NAME.log   output of each process
 
-    superlink    passes messages on
-    server       starts the server's app when there is a run
-    node-I       runs the client's app; one a node
-    run-ID       copies what the server's app says, which Flower shows nowhere else
+    superlink    forwards messages
+    server       starts the server app when there is a run
+    node-I       runs the client app; one per node
+    run-ID       copies the output of the server app, which Flower shows nowhere else
 
-Every process leads a group, and what it starts stays in that group: a node that is killed dies whole. No process
-outlives the network, nor the thread that entered it. Groups are asked to end, then killed; should this process be
-killed itself, Linux kills its children, and what these had started ends by Flower's own watchdogs.
+Every process leads a process group, and its children stay in that group, so a killed node dies completely. No process
+outlives the network or the thread that entered it. Groups get SIGTERM, then SIGKILL. If this process is killed, Linux
+kills its children, and Flower's watchdogs end their descendants.
 
-The SuperLink keeps its books in memory. On the disk they would say of nodes that died with it that they are online,
-and Flower refuses a node that it takes for online.
+The SuperLink keeps its state in memory. A state on disk would list nodes that died with it as online, and Flower
+refuses a node that it considers online.
 """
 
 import json
@@ -46,15 +46,15 @@ from gossamer.engines.flower.processes import end, kill, leaving, start, uninter
 Config = Mapping[str, str | int | float | bool]
 
 CONNECTION = "gossamer"
-"""What the ``flwr`` command calls the network."""
+"""Name of the network for the ``flwr`` command."""
 
 HOST = "127.0.0.1"
 
 PATIENCE = 60.0
-"""Seconds that a process may take to start, and a command to answer."""
+"""Seconds within which a process must start, and a command must answer."""
 
 MISSED = 75.0
-"""Seconds after which Flower has surely noticed that a node is gone; it takes up to 60."""
+"""Seconds after which Flower has noticed that a node is gone; it takes up to 60."""
 
 POLL = 0.2
 
@@ -63,14 +63,14 @@ COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 @dataclass(frozen=True)
 class RunState:
-    """How a run is doing, and Flower's own words for it."""
+    """State of a run, and Flower's text about it."""
 
     status: Literal["running", "finished", "failed"]
     reason: str
 
 
 class LocalNetwork:
-    """A SuperLink and so many nodes, for a ``with`` statement; ``node_config(i)`` is what node ``i`` is told."""
+    """A SuperLink and its nodes, for a ``with`` statement; ``node_config(i)`` configures node ``i``."""
 
     def __init__(self, folder: Path, nodes: int, node_config: Callable[[int], Config]) -> None:
         self.folder = folder.resolve()
@@ -80,7 +80,7 @@ class LocalNetwork:
         self._cleaning = ExitStack()
 
     def __enter__(self) -> "LocalNetwork":
-        """Start everything, and wait until all nodes are online."""
+        """Start all processes, and wait until all nodes are online."""
         with ExitStack() as stack:
             stack.enter_context(leaving())
             stack.callback(self._stop_all)
@@ -98,26 +98,26 @@ class LocalNetwork:
         self.close()
 
     def close(self) -> None:
-        """Stop every process; a second time does nothing."""
+        """Stop all processes; a second call does nothing."""
         self._cleaning.close()
 
     @property
     def address(self) -> str:
-        """Where the SuperLink listens."""
+        """Address of the SuperLink."""
         return f"{HOST}:{self._port}"
 
     def credential(self, name: str) -> Path:
-        """The file of a certificate or a key."""
+        """Return the path of a certificate or a key."""
         return self.folder / "credentials" / name
 
     def run(self, app: Path, config: Config) -> str:
-        """Start a Flower app, and return the run's number; ``config`` replaces values of its ``pyproject.toml``."""
+        """Start a Flower app and return the run ID; ``config`` replaces values of its ``pyproject.toml``."""
         run = str(self._flwr("run", str(app), CONNECTION, "-c", _spelled(config))["run-id"])
         self._follow(run)
         return run
 
     def state(self, run: str) -> RunState:
-        """How a run is doing; a ``RunError`` if it is the network that failed."""
+        """Return the state of a run; raise ``RunError`` if the network failed."""
         self._check(["superlink", "server"])
         if self._processes[f"run-{run}"].poll() is None:
             return RunState("running", "")
@@ -130,35 +130,35 @@ class LocalNetwork:
         return RunState("finished" if done else "failed", status.details or status.sub_status)
 
     def stop_run(self, run: str) -> None:
-        """Do as ``flwr stop`` does; the network stays."""
+        """Stop a run, as ``flwr stop`` does; the network keeps running."""
         with _asking():
             self._control.StopRun(StopRunRequest(run_id=int(run)))
 
     def kill_node(self, node: int) -> None:
-        """End a node and everything that it started, as a power cut would."""
+        """Kill a node and its descendants, as a power cut would."""
         kill(self._processes.pop(_node(node)))
 
     def start_node(self, node: int) -> None:
-        """Start a node again after it was killed. Flower lets it in once it misses the old one, within a minute."""
+        """Start a killed node again, as soon as Flower considers the old one offline (within a minute)."""
         self._await(lambda: node not in self._online(), f"Flower to miss node {node}", MISSED, ["superlink"])
         self._spawn_node(node)
         self._await_online([node])
 
     def kill_server(self) -> None:
-        """End the server's app, as a power cut would; the next run can start at once."""
+        """Kill the server app, as a power cut would; the next run can start at once."""
         kill(self._processes.pop("server"))
         self._spawn_server()
 
     def logs(self) -> list[Path]:
-        """What the processes say, a file a process."""
+        """Return the log files, one per process."""
         return sorted((self.folder / "logs").iterdir())
 
     def tail(self, lines: int = 15) -> str:
-        """The last lines of every log, for an error message."""
+        """Return the last lines of every log, for an error message."""
         return "\n".join(_tail(log, lines) for log in self.logs())
 
     def _prepare(self) -> None:
-        """Everything on the disk that the processes need."""
+        """Write the files that the processes need."""
         with files.told(f"no network was started in {self.folder}"):
             for name in ("logs", "flower/user"):
                 (self.folder / name).mkdir(parents=True, exist_ok=True)
@@ -170,7 +170,7 @@ class LocalNetwork:
             files.write(self.folder / "flower/user/config.toml", "\n".join(lines).encode())
 
     def _make_credentials(self) -> None:
-        """All in one go, so that a part of them is never taken for the whole."""
+        """Create all credentials in a temporary folder and rename it, so that they are never incomplete."""
         aside = self.folder / ".credentials"
         shutil.rmtree(aside, ignore_errors=True)
         credentials.authority(aside, [])
@@ -182,10 +182,10 @@ class LocalNetwork:
         authority, certificate, key = (str(self.credential(n)) for n in ("ca.crt", "server.pem", "server.key"))
         tls = ("--ssl-ca-certfile", authority, "--ssl-certfile", certificate, "--ssl-keyfile", key)
         where = ("--host", HOST, "--port", str(self._port))
-        # Left to itself, a SuperLink starts what starts the server's app in another process group, out of reach.
+        # By default a SuperLink starts the server app's launcher in another process group, which we could not end.
         how = ("--isolation", "process", "--enable-supernode-auth", "--disable-runtime-dependency-installation")
         self._spawn("superlink", "superlink", "flower-superlink", *tls, *where, *how)
-        self._await(self._answers, "the SuperLink to answer", PATIENCE, ["superlink"])
+        self._await(self._responds, "the SuperLink to answer", PATIENCE, ["superlink"])
         self._spawn_server()
 
     def _spawn_server(self) -> None:
@@ -199,17 +199,17 @@ class LocalNetwork:
         self._spawn(_node(node), _node(node), "flower-supernode", *where, *who, *how)
 
     def _spawn(self, name: str, home: str, command: str, *arguments: str) -> None:
-        """Start a process, and note it in the books before anything can interrupt that."""
+        """Start a process, and register it before a signal can interrupt."""
         line, log = [_command(command), *arguments], self.folder / f"logs/{name}.log"
         with uninterrupted():
             self._processes[name] = start(line, self._environment(home), log)
 
     def _follow(self, run: str) -> None:
-        """Copy what the server's app says until the run is over; then, all that it said is in the log."""
+        """Copy the output of the server app to a log until the run is over."""
         self._spawn(f"run-{run}", "user", "flwr", "log", run, CONNECTION, "--stream")
 
     def _environment(self, home: str) -> dict[str, str]:
-        """What a process finds around it: its own Flower home, no calls to the internet, Flower's other commands."""
+        """Return the environment of a process: its own Flower home, no telemetry, Flower's commands on the PATH."""
         ours = {
             "FLWR_HOME": str(self.folder / "flower" / home),
             "FLWR_TELEMETRY_ENABLED": "0",
@@ -221,7 +221,7 @@ class LocalNetwork:
         return {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.2", **os.environ, **ours}
 
     def _flwr(self, *arguments: str) -> dict[str, Any]:
-        """What a ``flwr`` command answers."""
+        """Run a ``flwr`` command and return its JSON output."""
         line, name = [_command("flwr"), *arguments, "--format", "json"], f"`flwr {arguments[0]}`"
         try:
             done = subprocess.run(
@@ -242,19 +242,19 @@ class LocalNetwork:
         raise RunError(f"{name} failed with exit code {done.returncode}: {(done.stderr or done.stdout).strip()}")
 
     def _register(self, node: int) -> int:
-        """Do as ``flwr supernode register`` does; what Flower calls the node from then on."""
+        """Register a node, as ``flwr supernode register`` does, and return its Flower ID."""
         key = load_ssh_public_key(credentials.public_half(self.credential(_node(node))).read_bytes())
         data = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
         with _asking():
             return self._control.RegisterNode(RegisterNodeRequest(public_key=data)).node_id
 
     def _connect(self) -> ControlHttpClient:
-        """An open line to the SuperLink: a ``flwr`` command keeps a core busy for a second before it asks anything."""
+        """Connect to the SuperLink directly: a ``flwr`` command takes a second of CPU time to start."""
         trust = self.credential("ca.crt").read_bytes()
         return ControlHttpClient.from_server_address(self.address, False, trust, [])
 
-    def _answers(self) -> bool:
-        """Whether the SuperLink listens, and proves that it is ours."""
+    def _responds(self) -> bool:
+        """Return whether the SuperLink listens, with our certificate."""
         trust = ssl.create_default_context(cafile=self.credential("ca.crt"))
         try:
             with socket.create_connection((HOST, self._port), timeout=1) as plain:
@@ -264,7 +264,7 @@ class LocalNetwork:
         return True
 
     def _online(self) -> set[int]:
-        """The nodes that Flower takes for online."""
+        """Return the nodes that Flower considers online."""
         with _asking():
             known = self._control.ListNodes(ListNodesRequest()).nodes_info
         online = {info.node_id for info in known if info.status == "online"}
@@ -276,12 +276,12 @@ class LocalNetwork:
         self._await(lambda: wanted <= self._online(), "the nodes to be online", PATIENCE, names)
 
     def _await(self, ready: Callable[[], bool], what: str, seconds: float, needed: Iterable[str]) -> None:
-        """Wait for something, but not for ever, and not once a process that it needs has ended."""
+        """Wait for a condition; raise on timeout, or if a needed process has ended."""
         until = time.monotonic() + seconds
         while not ready():
             self._check(needed)
             if time.monotonic() > until:
-                raise RunError(f"waited {seconds:.0f} seconds for {what}, in vain\n{self.tail()}")
+                raise RunError(f"waited {seconds:.0f} seconds for {what} without success\n{self.tail()}")
             time.sleep(POLL)
 
     def _check(self, needed: Iterable[str]) -> None:
@@ -289,10 +289,10 @@ class LocalNetwork:
             code = self._processes[name].poll()
             if code is not None:
                 last = _tail(self.folder / f"logs/{name}.log", 15)
-                raise RunError(f"the process {name} ended with exit code {code}; the last that it said:\n{last}")
+                raise RunError(f"the process {name} ended with exit code {code}; its last output:\n{last}")
 
     def _stop_all(self) -> None:
-        """Stop the SuperLink last: the others take their leave of it."""
+        """Stop the SuperLink last, because the other processes disconnect from it."""
         try:
             end([process for name, process in self._processes.items() if name != "superlink"])
             end(self._processes.values())
@@ -313,7 +313,7 @@ def _asking() -> Iterator[None]:
 
 
 def _command(name: str) -> str:
-    """Where a command is: beside this Python if possible, so that it is the same Flower."""
+    """Return the path of a command, preferably next to this Python, so that it belongs to the same Flower."""
     here = Path(sys.executable).parent
     found = shutil.which(name, path=str(here)) or shutil.which(name)
     if found is None:
@@ -322,7 +322,7 @@ def _command(name: str) -> str:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody listens on; all are held until the last is found, so that they differ."""
+    """Return free ports; all stay bound until the last is found, so that they differ."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for each in sockets:
@@ -335,12 +335,12 @@ def _node(node: int) -> str:
 
 
 def _spelled(config: Config) -> str:
-    """A configuration as Flower's commands want it: ``key=value``, the values in TOML, with spaces between."""
+    """Format a configuration for Flower's commands: ``key=value`` separated by spaces, with values in TOML."""
     return " ".join(f"{key}={_toml(value)}" for key, value in config.items())
 
 
 def _toml(value: str | int | float | bool) -> str:
-    """A value in TOML; Flower looks for a string's end without minding escapes, so a quote in it becomes a number."""
+    """Format a value in TOML; Flower's parser ignores escaped quotes, so they become character codes."""
     if isinstance(value, bool):
         return str(value).lower()
     if not isinstance(value, str):

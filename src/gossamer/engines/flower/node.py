@@ -1,8 +1,8 @@
-"""A node: one client of the method on a machine of its own, called by Flower with one message at a time.
+"""A Flower node: one client of the method on its own machine.
 
-Flower starts a process for every message, so nothing is remembered but what is in the journal, and data is read anew.
-A node answers three questions: who it is, what training came to, and how good its model is. It sends the method's
-message and a few figures, and never a sample.
+Flower starts a process for every message, so the client state is in the journal, and data is read anew. A node handles
+three types of messages: query (its client number and sample counts), train, and evaluate. It sends the method's message
+and a few numbers, never a sample.
 """
 
 import os
@@ -33,33 +33,33 @@ Words = dict[str, Any]
 Ask = Callable[["Member", Message], tuple[Words, bytes]]
 
 FAULT, OUT_OF_STEP = "fault", "out_of_step"
-"""Words by which a node says that it could not do what it was asked, and that its memory is to blame."""
+"""Names of values in a reply: the reason of a failure, and whether the client state caused it."""
 
 
 def client_app(method: Method, task: AnyTask) -> ClientApp:
-    """A Flower app for nodes, each of which is the client whose number its ``partition-id`` says.
+    """Return the Flower app for nodes; the ``partition-id`` of a node is its client number.
 
-    ``task`` is a ``Task``, or a function that makes one: of nothing, of the client's number, or of that
-    and the node's settings (its ``--node-config``, a dictionary).
+    ``task`` is a ``Task`` or a function that returns one. The function takes no argument, the client number, or the
+    client number and the node's settings (a dictionary from ``--node-config``).
     """
     app, node = ClientApp(), Node(method, task)
-    app.query()(node.answering(node.hello))
-    app.train()(node.answering(node.train))
-    app.evaluate()(node.answering(node.evaluate))
+    app.query()(node.handler(node.hello))
+    app.train()(node.handler(node.train))
+    app.evaluate()(node.handler(node.evaluate))
     return app
 
 
 class Node:
-    """Answers messages; what it made of the task is kept for as long as the process lives."""
+    """Handles messages; tasks are cached for the life of the process."""
 
     def __init__(self, method: Method, task: AnyTask) -> None:
         self.method, self.task = method, task
         self._members: dict[tuple[int, str, str], Member] = {}
 
-    def answering(self, ask: Ask) -> Callable[[Message, Context], Message]:
-        """A function for Flower to call; whatever goes wrong is told, with the reason."""
+    def handler(self, ask: Ask) -> Callable[[Message, Context], Message]:
+        """Return a function for Flower to call; it reports every failure with a reason."""
 
-        def answer(message: Message, context: Context) -> Message:
+        def handle(message: Message, context: Context) -> Message:
             try:
                 with threads(1):
                     words, sent = ask(self.member(message, context), message)
@@ -69,10 +69,10 @@ class Node:
                 records = content(fault | _echo(message))
             return Message(records, reply_to=message)
 
-        return answer
+        return handle
 
     def member(self, message: Message, context: Context) -> "Member":
-        """Who this node is in the run that a message belongs to."""
+        """Return this node's client in the run of a message."""
         client, seed = client_number(context.node_config), word(message, "seed", str)
         device = str(context.node_config.get("device", "cpu"))
         if (client, seed, device) not in self._members:
@@ -83,18 +83,18 @@ class Node:
         return member
 
     def hello(self, member: "Member", message: Message) -> tuple[Words, bytes]:
-        """Who this is, and what it has."""
+        """Report the client number and the sample counts."""
         return {**_echo(message), **member.describe()}, b""
 
     def train(self, member: "Member", message: Message) -> tuple[Words, bytes]:
-        """Train, and send what came of it."""
-        answer = member.train(message)
-        work = {"flops": answer.flops.done, "useful": answer.flops.useful}
-        words = {**_echo(message), "loss": answer.loss, **work, **answer.delivery._asdict()}
-        return words, bytes(answer.sent.data)
+        """Train and return the upload."""
+        result = member.train(message)
+        work = {"flops": result.flops.done, "useful": result.flops.useful}
+        words = {**_echo(message), "loss": result.loss, **work, **result.delivery._asdict()}
+        return words, bytes(result.sent.data)
 
     def evaluate(self, member: "Member", message: Message) -> tuple[Words, bytes]:
-        """How good what this client would deploy is on its own test samples."""
+        """Evaluate the client's deployed model on its own test samples."""
         return {**_echo(message), **member.evaluate(message)}, b""
 
 
@@ -103,7 +103,7 @@ class Member:
 
     def __init__(self, method: Method, task: Task, client: int, seed: int, device: str) -> None:
         if not 0 <= client < task.clients:
-            raise ConfigError(f"partition-id is {client}, but the task has {task.clients} clients, from 0 on")
+            raise ConfigError(f"partition-id is {client}, but the task has {task.clients} clients, numbered from 0")
         self.method, self.task, self.number = method, task, client
         self.key = make_key(seed)
         self.objective = Objective(task, device, self.key)
@@ -114,7 +114,7 @@ class Member:
         self.home = Path()
 
     def describe(self) -> Words:
-        """What the server must know to work with this client."""
+        """Return what the server must know about this client."""
         return {
             "client": self.number,
             "samples": len(self.task.split.train(self.number)),
@@ -124,24 +124,24 @@ class Member:
         }
 
     def train(self, message: Message) -> ClientResult:
-        """Do the order that a message brings, and keep what is to be remembered before anything is sent."""
-        clock, key, known, journal = self._order(message)
+        """Run the task of a message, and write the journal before anything is sent."""
+        clock, key, known, journal = self._read_header(message)
         frame = Frame.of(data(message)) if self.bound.shared else SILENT.data
         client = self.clients.get(word(message, "exchange", int), self.client)
         samples, exchange = self.task.split.train(self.number), client.exchange
-        if not exchange.last:  # of which nothing is remembered
-            return _answer(client.do(ClientTask(clock, exchange.key(key), frame, {}, samples)))
+        if not exchange.last:  # only the last exchange has a client state
+            return _result(client.do(ClientTask(clock, exchange.key(key), frame, {}, samples)))
         with journal.alone():
             if word(message, "anew", bool):
                 journal.forget()
             state = journal.recall(clock.round, known, exchange.settle)
-            answer = _answer(client.do(ClientTask(clock, key, frame, state, samples)))
-            journal.note(JournalEntry(clock.round, known, state, answer.state))
-        return answer
+            result = _result(client.do(ClientTask(clock, key, frame, state, samples)))
+            journal.note(JournalEntry(clock.round, known, state, result.state))
+        return result
 
     def evaluate(self, message: Message) -> Words:
-        """How good what this client would deploy is, on its own test samples and, where asked, on all that are here."""
-        clock, key, known, journal = self._order(message)
+        """Evaluate the client's deployed model on its own test samples and, on request, on all local test samples."""
+        clock, key, known, journal = self._read_header(message)
         with journal.alone():
             state = journal.recall(clock.round + 1, known, self.bound.training.settle)
         samples = self.task.split.train(self.number)
@@ -155,7 +155,7 @@ class Member:
         return found
 
     def _models(self, message: Message, clock: Clock, key: Key) -> tuple[Params, ...]:
-        """The models that a message brings to be evaluated; where nothing is shared, that as it was built."""
+        """Return the models of a message; the initial model if the method shares nothing."""
         if not self.bound.shared:
             return (self.client.built,)
         return evaluation_exchange(self.bound).read_download(data(message), {}, clock, key).models
@@ -163,30 +163,30 @@ class Member:
     def _labels(self, client: int) -> Tensor | None:
         return self.client.labels(self.task.split.train(client))
 
-    def _order(self, message: Message) -> tuple[Clock, Key, int, Journal]:
+    def _read_header(self, message: Message) -> tuple[Clock, Key, int, Journal]:
         clock = Clock(word(message, "round", int), word(message, "rounds", int), self.number)
         journal = Journal(self.home, word(message, "run", str), self.number)
         return clock, fold(self.key, "round", clock.round), word(message, "known", int), journal
 
 
 def client_number(settings: Mapping[str, Any]) -> int:
-    """Which client a node is: what its ``partition-id`` says."""
+    """Return the client number of a node: its ``partition-id``."""
     number = settings.get("partition-id")
     if type(number) is not int:
         raise ConfigError(
-            f"a node must be told which client it is, got partition-id={number!r}: "
+            f"a node needs the number of its client, got partition-id={number!r}: "
             "start its SuperNode with --node-config 'partition-id=0'"
         )
     return number
 
 
 def state_folder(settings: Mapping[str, Any]) -> Path:
-    """Where a node keeps what it remembers: its ``state-dir``, or a place of the user's."""
+    """Return the folder of a node's client state: its ``state-dir``, or a default in the user's home."""
     usual = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "gossamer"
     return Path(str(settings.get("state-dir", usual))).expanduser()
 
 
-def _answer(done: TaskOutcome) -> ClientResult:
+def _result(done: TaskOutcome) -> ClientResult:
     if isinstance(done.result, Failure):
         raise RunError(done.result.reason) from done.result.cause
     return done.result

@@ -1,4 +1,4 @@
-"""Processes that each lead a group, and end with it: whole, for sure, and with the process that started them."""
+"""Process groups: each process leads one, and the whole group ends with it or with the parent process."""
 
 import os
 import signal
@@ -11,18 +11,18 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 GRACE = 5.0
-"""Seconds that a process has to end by itself before it is killed."""
+"""Seconds that a process has to end before it is killed."""
 
 POLL = 0.2
 
 ENDINGS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
-# Runs first in every process, and then becomes it: Linux's PR_SET_PDEATHSIG is for those who outlive their parent.
+# Runs first in every process and then becomes its program: PR_SET_PDEATHSIG ends the process with its parent.
 LAUNCH = "import ctypes, os, sys; ctypes.CDLL(None).prctl(1, 9); os.execv(sys.argv[1], sys.argv[1:])"
 
 
 def start(line: Sequence[str], environment: Mapping[str, str], log: Path) -> subprocess.Popen[bytes]:
-    """Start a process that leads its own group; what it says goes to the end of a file."""
+    """Start a process that leads its own group; append its output to a file."""
     with log.open("ab") as output:
         return subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", LAUNCH, *line],
@@ -35,7 +35,7 @@ def start(line: Sequence[str], environment: Mapping[str, str], log: Path) -> sub
 
 
 def end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
-    """Ask processes to end, and give them some time for it."""
+    """Send SIGTERM to processes, and wait some seconds for their end."""
     running = [process for process in processes if process.poll() is None]
     for process in running:
         _send(process, signal.SIGTERM)
@@ -45,7 +45,7 @@ def end(processes: Iterable[subprocess.Popen[bytes]]) -> None:
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:
-    """Kill a process and its group, and see them gone."""
+    """Kill a process and its group, and wait for their end."""
     _send(process, signal.SIGKILL)
     process.wait()
     until = time.monotonic() + GRACE
@@ -59,7 +59,7 @@ def _send(process: subprocess.Popen[bytes], number: int) -> None:
 
 
 def _lives(group: int) -> bool:
-    """Whether a process group has a member that is not just a corpse, waiting for whoever inherited it."""
+    """Return whether a process group has a member that is not a zombie."""
     for path in Path("/proc").glob("[0-9]*/stat"):
         with suppress(OSError):
             state, _, its_group = path.read_text().rpartition(")")[2].split()[:3]
@@ -70,7 +70,7 @@ def _lives(group: int) -> bool:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Have signals that would end this process wait until what is inside is done."""
+    """Delay signals that would end this process until the block is done."""
     pending: list[int] = []
     with _handling(pending.append, ENDINGS):
         yield
@@ -79,7 +79,7 @@ def uninterrupted() -> Iterator[None]:
 
 
 def leaving() -> AbstractContextManager[None]:
-    """Have signals that would end this process on the spot let it clean up instead."""
+    """Turn signals that would end this process at once into ``SystemExit``, so that it can clean up."""
     return _handling(_leave, [number for number in ENDINGS if signal.getsignal(number) is signal.SIG_DFL])
 
 
@@ -89,7 +89,7 @@ def _leave(number: int) -> None:
 
 @contextmanager
 def _handling(handle: Callable[[int], object], numbers: Iterable[int]) -> Iterator[None]:
-    """Answer signals in one's own way for a while. Only the main thread can, and only it is ever interrupted."""
+    """Handle signals inside the block. Only the main thread can; in other threads this does nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,8 +1,8 @@
-"""The server of a deployment: the rounds of ``gossamer.engines.run``, with clients that are reached by Flower.
+"""The server of a Flower deployment: the rounds of ``gossamer.engines.run``, with clients on Flower nodes.
 
-Between rounds it looks who is there. In a round it sends each client of the cohort its order and folds replies as they
-come, until all are there or the deadline is over; a round to which too few replied does not count and is tried again,
-with the same randomness. A reply that is late, or that does not fit its order in every way, is left out and named.
+Before each round the server updates its list of nodes. In a round it sends each client of the cohort its task, and
+aggregates replies until all have arrived or the deadline is over. A round with too few replies is void: it is repeated
+with the same random key. A reply that is late or invalid is left out, and the record states the reason.
 """
 
 import math
@@ -39,53 +39,54 @@ from gossamer.engines.flower.settings import Settings
 from gossamer.engines.inbox import ClientReply, Inbox
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.run import PATIENCE, FederatedRun, Record, Result, Stage, Watch
-from gossamer.runs.folder import RunFolder, read_about
+from gossamer.runs.folder import RunFolder
+from gossamer.runs.records import read_about
 from gossamer.tasks.task import AnyTask, Task, task_at
 
 FOLDED = "folded"
-"""What the server remembers of a client: its last round that was folded in."""
+"""Entry of the server's copy of a client state: the client's last aggregated round."""
 
 ROOM = 16
-"""Bytes a parameter that a reply may have at most, whatever its codec: more is not even looked at."""
+"""Maximum bytes per parameter of a reply, for any codec; larger replies are refused unread."""
 
 
 def server_app(method: Method, task: AnyTask, rounds: int = 30, **settings: Any) -> ServerApp:
-    """A Flower app for the server; ``settings`` are the fields of ``Settings``.
+    """Return the Flower app for the server; ``settings`` are the fields of ``Settings``.
 
-    ``task`` is a ``Task``, or a function that makes one: of nothing, of ``None`` (the server is no
-    client), or of that and the run's configuration (a dictionary).
+    ``task`` is a ``Task`` or a function that returns one. The function takes no argument, ``None`` (the server is not a
+    client), or ``None`` and the run's configuration (a dictionary).
     """
-    usual = Settings(rounds=rounds, **settings)
+    defaults = Settings(rounds=rounds, **settings)
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        chosen = usual.given(context.run_config)
+        chosen = defaults.given(context.run_config)
         serve(FlowerRun(method, task_at(task, None, context.run_config), chosen, grid))
 
     return app
 
 
-def serve(field: "FlowerRun") -> Result:
-    """All rounds that are left of a deployed run."""
-    path = Path(field.settings.out).expanduser().absolute()
-    folder = field.restore(path) if field.settings.resume else field.create(path)
+def serve(run: "FlowerRun") -> Result:
+    """Run all remaining rounds of a deployed run."""
+    path = Path(run.settings.out).expanduser().absolute()
+    folder = run.restore(path) if run.settings.resume else run.create(path)
     for warning in folder.warnings:
         log(WARNING, warning)
     try:
-        return field.run(folder, _tell)
+        return run.run(folder, _log_round)
     finally:
         folder.close()
 
 
 class FlowerRun(FederatedRun):
-    """A run whose clients are on machines of their own."""
+    """A run with clients on Flower nodes."""
 
     def __init__(
         self, method: Method, task: Task, settings: Settings, grid: Grid | None, request: dict[str, Any] | None = None
     ) -> None:
         if method.pooled:
-            raise ConfigError("a method that pools all samples in one place cannot be deployed: its clients are apart")
+            raise ConfigError("a method that pools all samples cannot be deployed: its clients are separate machines")
         super().__init__(method, task, settings.options(), request)
         self.settings = settings
         self.choice = {"executor": "flower"}
@@ -96,38 +97,38 @@ class FlowerRun(FederatedRun):
         self.void: list[Record] = []
 
     def restore(self, path: Path) -> RunFolder:
-        """Take up a run where it stands, under its own name: nodes know it by that."""
+        """Load the last checkpoint of a run folder, and keep the run's ID: nodes find their client state by it."""
         folder = super().restore(path)
         self.about["id"] = read_about(path)["id"]
         return folder
 
-    def tracked(self, stage: Stage, client: int) -> State | None:
-        """What the server knows of a client's view; nothing, where the node is told to start over."""
-        return None if client in self.anew else super().tracked(stage, client)
+    def view_state(self, stage: Stage, client: int) -> State | None:
+        """Return the server's copy of a client's view state; none if the node starts over."""
+        return None if client in self.anew else super().view_state(stage, client)
 
-    # Who takes part.
+    # The cohort.
 
     def rounds(self, folder: RunFolder | None, watch: Watch) -> None:
-        """Wait for the nodes, then round after round."""
+        """Wait for the nodes, then run the remaining rounds."""
         if len(self.metrics) < self.options.rounds:
             self.fleet.wait_for_nodes(self.settings.nodes or self.cohort_size, self.settings.wait)
         super().rounds(folder, watch)
 
     def available(self) -> Mapping[int, int]:
-        """The clients whose nodes are connected; enough of them for a round are waited for."""
+        """Wait until enough nodes are connected for a round, and return their clients with numbers of samples."""
         self.fleet.wait_for_nodes(_share(self.settings.min_replies, self.cohort_size), self.settings.wait)
         return {client: peer.samples for client, peer in self.fleet.peers.items()}
 
     def prepare(self, number: int, cohort: Sequence[int], ledger: Ledger) -> None:
-        """Nothing: nodes get themselves ready."""
+        """Do nothing: nodes prepare themselves."""
 
     def close(self) -> None:
-        """Nothing is held that must be let go of."""
+        """Do nothing: the server holds no resources."""
 
     # A round.
 
     def round(self, number: int, folder: RunFolder | None) -> Record:
-        """A round that counts, or the reason why none does."""
+        """Repeat a round until it counts, at most ``PATIENCE`` times."""
         self.void = []
         while len(self.void) < PATIENCE:
             try:
@@ -135,10 +136,10 @@ class FlowerRun(FederatedRun):
             except VoidError as problem:
                 log(WARNING, "round %s does not count: %s", number + 1, problem)
         last = self.void[-1]["reason"]
-        raise RunError(f"round {number + 1} was tried {PATIENCE} times, and did not count: {last}")
+        raise RunError(f"round {number + 1} was void {PATIENCE} times: {last}")
 
     def train(self, number: int, ledger: Ledger) -> list[int]:
-        """As ever, but a round that does not count is kept in the books."""
+        """Run all exchanges of a round and return the cohort; record void attempts."""
         down, up = self.fleet.bytes_down, self.fleet.bytes_up
         self.renewed = set()
         try:
@@ -153,31 +154,31 @@ class FlowerRun(FederatedRun):
         ledger.notes["bytes_flower"] = {way: moved[way] - sent[way] for way in sent}
         return cohort
 
-    def approve(self, stage: Stage, after: State) -> None:
-        """An exchange counts if enough clients replied, or had nothing to do; with finite numbers."""
+    def check_exchange(self, stage: Stage, after: State) -> None:
+        """Raise ``VoidError`` if too few clients replied or the new model is not finite."""
         failed, count = stage.failed, len(stage.assigned)
         replied, needed = count - len(failed), _share(self.settings.min_replies, count)
         why = "; ".join(f"client {client}: {reason}" for client, reason in failed.items())
         if replied < needed:
             raise VoidError(f"{replied} of {count} clients replied, {needed} are needed ({why})")
         if not all(tree.finite(model) for model in stage.exchange.server.download(after, GLOBAL).models):
-            raise VoidError("what came of it is not finite: a client sent numbers that are far too large")
+            raise VoidError("the aggregated model is not finite: a client sent values that are far too large")
 
-    def settle(self, stage: Stage, client: int, reply: ClientReply, arrived: bool, known: State) -> None:
-        """Whose round was folded, and what it holds from now on; all else the node itself remembers."""
+    def settle_client(self, stage: Stage, client: int, reply: ClientReply, arrived: bool, known: State) -> None:
+        """Stage a client's last aggregated round and its view state; the node keeps the rest of the client state."""
         if arrived or (reply.failure is None and not stage.exchange.shared):
             view = {"view": known} if known else {}
             self.clients.stage(client, {FOLDED: torch.tensor(stage.number), **view})
             self.renewed.add(client)
 
     def client_module(self, client: int) -> nn.Module:
-        """What a client deploys is on its own machine."""
-        raise RunError(f"the run was deployed: what client {client} has is on its machine")
+        """Raise: a deployed client's model is on its own machine."""
+        raise RunError(f"the run was deployed: the model of client {client} is on its machine")
 
     def exchange(self, stage: Stage, ledger: Ledger, inbox: Inbox) -> None:
-        """Send orders, and take replies as they come until the deadline."""
+        """Send tasks, and take replies as they arrive until the deadline."""
         with ledger.time("brief"):
-            client_tasks = self.client_tasks(stage, stage.asked, ledger, exchange=stage.exchange.number)
+            client_tasks = self.client_tasks(stage, stage.active, ledger, exchange=stage.exchange.number)
         for client, reply in self.fleet.ask(MessageType.TRAIN, client_tasks, self.settings.deadline):
             with ledger.time("receive"):
                 inbox.put(client, self.accept(stage, client, reply, ledger))
@@ -185,12 +186,12 @@ class FlowerRun(FederatedRun):
     def client_tasks(
         self, stage: Stage, clients: Sequence[int], ledger: Ledger | None, **more: Any
     ) -> dict[int, RecordDict]:
-        """What each client is sent."""
+        """Return the message content of each client."""
         found, exchange, common = {}, stage.exchange, None
         for client in clients:
-            clock, key = self.at(stage, client)
+            clock, key = self.clock_and_key(stage, client)
             common = common or exchange.make_common(self.server, clock, key)
-            known = self.tracked(stage, client)
+            known = self.view_state(stage, client)
             sent = exchange.make_download(self.server, clock, key, stage.assigned[client], known, common)
             if ledger is not None:
                 ledger.down.update(sent.kinds)
@@ -198,7 +199,7 @@ class FlowerRun(FederatedRun):
         return found
 
     def words(self, number: int, client: int | None = None, **more: Any) -> dict[str, Any]:
-        """What goes with every message: which run and round, and what the server last had of the client."""
+        """Return the named values of every message: run, round, and the client's last aggregated round."""
         anew = client in self.anew
         known = NEVER if client is None or anew else int(self.clients.get(client).get(FOLDED, NEVER))
         return {
@@ -212,16 +213,16 @@ class FlowerRun(FederatedRun):
         }
 
     def accept(self, stage: Stage, client: int, reply: NodeReply, ledger: Ledger) -> ClientReply:
-        """What a reply brings, if it is what was asked for."""
+        """Check a reply and return its upload, or the reason why it is refused."""
         try:
-            message = self.fitting(stage.number, reply)
+            message = self.check_reply(stage.number, reply)
             frame = self.frame(client, message) if stage.exchange.shared else None
             kinds = stage.exchange.envelope.kinds("up", wire.read_sizes(frame)) if frame else {}
             work = Flops(*(max(0, word(message, name, int)) for name in ("flops", "useful")))
             delivery = self.delivery(stage.number, message)
             ledger.train(word(message, "loss", float), work)
-        except Exception as error:  # whatever a reply does to its reader, it ends as a refusal with a reason
-            if reply.says(OUT_OF_STEP):
+        except Exception as error:  # any error refuses the reply, and the run continues
+            if reply.flag(OUT_OF_STEP):
                 self.anew.add(client)
             if reply.nbytes:
                 ledger.up["refused"] += reply.nbytes
@@ -231,38 +232,38 @@ class FlowerRun(FederatedRun):
         return ClientReply(frame)
 
     def delivery(self, number: int, message: Message) -> Delivery:
-        """What a reply says of messages that were lost before it, if there can have been so many."""
-        said = Delivery(*(word(message, name, int) for name in Delivery._fields))
-        if min(said) < 0 or sum(said) > number:
-            raise PayloadError(f"refused: the reply tells of {sum(said)} lost messages in {number} rounds")
-        return said
+        """Return the delivery counts of a reply; refuse impossible ones."""
+        counts = Delivery(*(word(message, name, int) for name in Delivery._fields))
+        if min(counts) < 0 or sum(counts) > number:
+            raise PayloadError(f"refused: the reply reports {sum(counts)} lost messages in {number} rounds")
+        return counts
 
-    def fitting(self, number: int, reply: NodeReply) -> Message:
-        """A reply's message, if it belongs to this run and round."""
-        message = reply.told()
+    def check_reply(self, number: int, reply: NodeReply) -> Message:
+        """Return a reply's message, if it belongs to this run and round."""
+        message = reply.checked()
         for name, wanted in (("run", self.about["id"]), ("round", number)):
             if (got := word(message, name, type(wanted))) != wanted:
                 raise PayloadError(f"refused: the reply is for another {name}: expected {wanted}, got {got}")
         return message
 
     def frame(self, client: int, message: Message) -> Frame:
-        """The method's message in a reply, if its size and the number of samples can be right."""
+        """Return the upload in a reply; refuse it if its size or number of samples is wrong."""
         sent, room = data(message), ROOM * self.about["parameters"] + 2**16
         if len(sent) > room:
             raise PayloadError(f"refused: the reply holds {len(sent):,} bytes, more than {room:,}")
         frame = Frame.of(sent)
-        said, samples = wire.read_head(frame)[0].weight, self.fleet.peers[client].samples
-        if said != samples:
-            raise PayloadError(f"refused: the reply was trained on {said:g} samples, but the client has {samples:,}")
+        stated, samples = wire.read_head(frame)[0].weight, self.fleet.peers[client].samples
+        if stated != samples:
+            raise PayloadError(f"refused: the reply was trained on {stated:g} samples, but the client has {samples:,}")
         return frame
 
-    # How good it is.
+    # Evaluation.
 
-    def evaluated(self, number: int, ledger: Ledger) -> dict[str, float]:
-        """The global model on the server's test samples, if it has some, and each client's on its own."""
+    def evaluate_round(self, number: int, ledger: Ledger) -> dict[str, float]:
+        """Evaluate the global model on the server's test samples, if any, and let clients evaluate their models."""
         models = self.method.global_models(self.server)
         here = self._evaluator if self.method.shared and len(models) == 1 and len(self.task.data.test) else None
-        found = self._asked(number, here is None and len(models) == 1, ledger)
+        found = self._client_metrics(number, here is None and len(models) == 1, ledger)
         figures = personal_figures([words["own"] for words in found if math.isfinite(words["own"])])
         if len(models) > 1:
             loss, accuracy = (_mean(found, name, "tested") for name in ("own_loss", "own"))
@@ -278,8 +279,8 @@ class FlowerRun(FederatedRun):
     def _evaluator(self) -> Evaluator:
         return Evaluator(self.objective)
 
-    def _asked(self, number: int, everything: bool, ledger: Ledger) -> list[dict[str, float]]:
-        """What those who have test samples say."""
+    def _client_metrics(self, number: int, everything: bool, ledger: Ledger) -> list[dict[str, float]]:
+        """Return the evaluations of all connected clients with test samples."""
         down, up = self.fleet.bytes_down, self.fleet.bytes_up
         peers = [c for c, peer in sorted(self.fleet.peers.items()) if peer.tested or (everything and peer.test)]
         found, failed, names = [], [], ("own", "own_loss", *(("loss", "accuracy") if everything else ()))
@@ -288,7 +289,7 @@ class FlowerRun(FederatedRun):
         client_tasks = self.client_tasks(stage, known, None, whole=everything)
         for client, reply in self.fleet.ask(MessageType.EVALUATE, client_tasks, self.settings.deadline):
             try:
-                message = self.fitting(number, reply)
+                message = self.check_reply(number, reply)
                 figures = {name: _figure(word(message, name, float), name) for name in names}
                 found.append((client, {**figures, "tested": self.fleet.peers[client].tested}))
             except PayloadError as error:
@@ -299,11 +300,11 @@ class FlowerRun(FederatedRun):
 
 
 class VoidError(RunError):
-    """A round that does not count."""
+    """A round that does not count, because too few clients replied or the result is not finite."""
 
 
 def _figure(value: float, name: str) -> float:
-    """A figure that a node tells, if it can be one; who has no samples of its own has no accuracy on them."""
+    """Check a metric of a node; the personal metrics of a client without own test samples are NaN."""
     top = math.inf if name in ("loss", "own_loss") else 1
     if not (0 <= value <= top and value < math.inf) and not (name in ("own", "own_loss") and math.isnan(value)):
         raise PayloadError(f"refused: {name} must be in [0, {top}], got {value}")
@@ -311,17 +312,17 @@ def _figure(value: float, name: str) -> float:
 
 
 def _share(share: float, clients: int) -> int:
-    """So many clients at least; a product a hair above a whole number is that number."""
+    """Return the minimum number of clients for a fraction; rounding errors of the product do not count."""
     return math.ceil(round(share * clients, 9))
 
 
 def _mean(found: Sequence[Mapping[str, float]], name: str, weight: str = "") -> float:
-    """The mean of what clients say, each counting alike or by another of the figures."""
-    said = [(words[name], words[weight] if weight else 1.0) for words in found if math.isfinite(words[name])]
-    return sum(value * count for value, count in said) / sum(count for _, count in said) if said else math.nan
+    """Return the mean of a metric over clients, weighted equally or by another metric."""
+    terms = [(words[name], words[weight] if weight else 1.0) for words in found if math.isfinite(words[name])]
+    return sum(value * count for value, count in terms) / sum(count for _, count in terms) if terms else math.nan
 
 
-def _tell(record: Record) -> None:
+def _log_round(record: Record) -> None:
     accuracy = record.get("accuracy")
     shown = f", accuracy {100 * accuracy:.2f} %" if accuracy is not None else ""
     log(INFO, "round %s: %s clients%s", record["round"], len(record["clients"]), shown)

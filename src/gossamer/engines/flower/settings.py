@@ -1,4 +1,4 @@
-"""How a deployment is carried out: what its server goes by."""
+"""Settings of a deployment, for its server."""
 
 import math
 from collections.abc import Mapping
@@ -11,21 +11,21 @@ from gossamer.engines.options import Options
 
 @dataclass(frozen=True)
 class Settings:
-    """How a deployment is carried out; each can be set for one run with ``flwr run -c name=value``.
+    """Settings of a deployment; each can be set for one run with ``flwr run -c name=value``.
 
     Args:
-        name: what the method is called in tables
-        rounds: how many rounds
-        out: the run's folder, on the SuperLink's machine
-        resume: go on with the run in that folder
-        per_round: clients in a round; 0 means all of them
-        seed: where all randomness comes from
-        device: where the server computes
-        eval_every: evaluate every so many rounds, and after the last
-        nodes: clients to wait for before the first round; 0 means a whole round's
-        wait: seconds to wait for them, and for enough of them in later rounds
-        deadline: seconds that a round's clients have to reply
-        min_replies: share of a round's clients that must reply for the round to count
+        name: name of the method in tables
+        rounds: number of rounds
+        out: the run folder, on the SuperLink's machine
+        resume: continue the run in that folder
+        per_round: clients per round; 0 means all of them
+        seed: seed of all randomness
+        device: device of the server, cpu or cuda
+        eval_every: number of rounds between evaluations; the last round is always evaluated
+        nodes: clients to wait for before the first round; 0 means a whole cohort
+        wait: seconds to wait for them, and for enough clients in later rounds
+        deadline: seconds within which the clients of a round must reply
+        min_replies: fraction of a round's clients that must reply for the round to count
     """
 
     name: str = "custom"
@@ -58,22 +58,22 @@ class Settings:
         mistakes.settle()
 
     def options(self) -> Options:
-        """What any engine is told."""
+        """Return the options that all engines share."""
         common = {field.name: getattr(self, field.name) for field in fields(Options) if hasattr(self, field.name)}
         return Options(**{**common, "per_round": self.per_round if self.per_round > 0 else None})
 
     def given(self, config: Mapping[str, Any]) -> "Settings":
-        """These, with what a run's configuration says instead; its other entries are not meant for us."""
+        """Return the settings, updated with a run's configuration; other entries of it are ignored."""
         mistakes = Mistakes()
-        said = {name.replace("-", "_"): value for name, value in config.items()}
-        kinds = {name: kind for name, kind in get_type_hints(Settings).items() if name in said}
-        values = {name: mistakes.attempt(_read, name, said[name], kind) for name, kind in kinds.items()}
+        configured = {name.replace("-", "_"): value for name, value in config.items()}
+        kinds = {name: kind for name, kind in get_type_hints(Settings).items() if name in configured}
+        values = {name: mistakes.attempt(_read, name, configured[name], kind) for name, kind in kinds.items()}
         mistakes.settle()
         return Settings(**{**asdict(self), **values})
 
 
 def _read(name: str, value: Any, kind: type) -> Any:
-    """A setting from a run's configuration; a whole number will do for any number."""
+    """Check a setting of a run's configuration; an integer is accepted as a float."""
     if kind is float and type(value) is int:
         return float(value)
     if type(value) is not kind:

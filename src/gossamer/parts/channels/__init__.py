@@ -1,4 +1,4 @@
-"""Channels: what a message meets on its way in a simulation. In the field the network is real, so a method has none."""
+"""Channels: simulated uplinks and devices. A deployment uses the real network, so a channel is not part of a method."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""The simplest channel that loses messages: each one alike, by a seeded draw."""
+"""Lossy channel: independent message losses with a fixed probability."""
 
 from dataclasses import dataclass
 
@@ -22,5 +22,5 @@ class Lossy(AnyDevice):
         require((0 <= self.loss <= 1, wrong(self, "loss", "must be in [0, 1]")))
 
     def send(self, nbytes: int, clock: Clock, key: Key) -> Receipt:
-        """Delivered with probability ``1 - loss``."""
+        """Deliver the message with probability ``1 - loss``."""
         return Receipt(delivered=uniform(key, 1).item() >= self.loss)

@@ -1,4 +1,4 @@
-"""The channel of most papers: everything arrives, at once and for nothing."""
+"""Perfect channel: every message arrives, at no cost."""
 
 from dataclasses import dataclass
 
@@ -9,8 +9,8 @@ from gossamer.core.types import Clock
 
 @dataclass(frozen=True)
 class Perfect(AnyDevice):
-    """Every message arrives."""
+    """Delivers every message at no cost."""
 
     def send(self, nbytes: int, clock: Clock, key: Key) -> Receipt:
-        """Delivered, free of charge."""
+        """Deliver the message."""
         return Receipt(delivered=True)

@@ -1,13 +1,14 @@
-"""Radio uplinks, one for each device of a fleet: what a message takes, whether it arrives, and what training takes.
+"""Wireless channel: radio uplinks of a fleet, with outage, time and energy of transmission and computation.
 
-A message of so many bits takes bits / rate seconds and power times that in joules, lost or not, with the rate averaged
-over fading. It is lost with the link's outage probability, by a draw of its own. Each device has a band of its own, so
-they do not disturb each other; messages to clients always arrive, and cost them nothing.
+Transmission: a message takes bits / rate seconds, and power times seconds in joules, whether it is lost or not. The
+rate is averaged over fading. A message is lost with the outage probability of its link, independently of the others.
+Each device has its own frequency band, so there is no interference. Downloads always arrive, and cost the clients
+nothing.
 
-Computing takes (operations / speed) seconds, which are frequency times as many cycles, of capacitance times squared
-frequency joules each. That is the usual model, E = kappa C K f^2 (1 - rho) for K samples of C cycles of which a share
-rho is pruned: the cycles of a sample follow from its operations and the device's speed. Only operations of weights
-that a client holds count, so what is pruned saves time and energy.
+Computation: FLOPs / speed seconds, which are seconds times frequency cycles. Each cycle takes capacitance times squared
+frequency in joules. This is the usual model, E = kappa C K f^2 (1 - rho), for K samples of C cycles and a pruned share
+rho. The cycles per sample follow from its FLOPs and the device's speed. Only FLOPs with weights that a client holds
+count, so pruning saves time and energy.
 """
 
 import math
@@ -26,13 +27,13 @@ from gossamer.fleet.radio import FADINGS, Fading, outage, rate
 
 @dataclass(frozen=True)
 class Wireless:
-    """Loses each message by the outage of its sender's link, and counts time and energy.
+    """Loses each message with the outage probability of its link, and computes time and energy.
 
     Args:
-        fleet: the clients' devices
-        fading: what the gain of a link is: power, amplitude or none
-        seed: another one draws other values, where the fleet has ranges
-        powers: watts that each client sends with, or one for all; none are those of their devices
+        fleet: the devices of the clients
+        fading: the distribution of the channel gain: power, amplitude or none
+        seed: the seed of values for which the fleet gives a range
+        powers: transmit power of each client in watts, or one value for all; none uses those of the devices
     """
 
     fleet: Fleet
@@ -48,34 +49,34 @@ class Wireless:
         )
 
     def fit(self, clients: int, key: Key) -> "Cell":
-        """The cell of a run; where its devices are follows from the run's seed, and from this one."""
-        many = len(self.powers)
-        require((many in (0, 1, clients), f"Wireless.powers: there are {many}, but {clients} clients"))
+        """Return the links and devices of a run. Drawn values depend on the run's key and on ``seed``."""
+        count = len(self.powers)
+        require((count in (0, 1, clients), f"Wireless.powers must have 1 or {clients} values, got {count}"))
         return Cell(self.fleet, self.fading, clients, fold(key, "wireless", self.seed), self.powers)
 
     def send(self, nbytes: int, clock: Clock, key: Key) -> Receipt:
-        """As in a run with as many clients as the fleet's file says, and seed 0."""
-        return self._alone.send(nbytes, clock, key)
+        """Send a message outside of a run: with the fleet's number of clients, and the run's seed 0."""
+        return self._default.send(nbytes, clock, key)
 
     def work(self, flops: Flops, clock: Clock, key: Key) -> Cost:
-        """As in such a run."""
-        return self._alone.work(flops, clock, key)
+        """Return the cost of FLOPs outside of a run."""
+        return self._default.work(flops, clock, key)
 
     @property
-    def _alone(self) -> "Cell":
+    def _default(self) -> "Cell":
         return self.fit(self.fleet.clients, make_key(0))
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The uplinks of a run.
+    """The uplinks and devices of one run.
 
     Args:
-        fleet: the clients' devices
-        fading: what the gain of a link is
-        clients: how many there are
-        key: where ranges are drawn from
-        powers: what clients send with, where that is not for their devices to say
+        fleet: the devices of the clients
+        fading: the distribution of the channel gain
+        clients: the number of clients
+        key: the random key of values for which the fleet gives a range
+        powers: transmit powers in watts; none uses those of the devices
     """
 
     fleet: Fleet
@@ -85,11 +86,11 @@ class Cell:
     powers: tuple[float, ...] = ()
 
     def fit(self, clients: int, key: Key) -> "Cell":
-        """The cell as it is."""
+        """Return the cell unchanged."""
         return self
 
     def send(self, nbytes: int, clock: Clock, key: Key) -> Receipt:
-        """Bits over the rate; the key says whether it arrives."""
+        """Send a message: time from the rate, loss by a draw from the key."""
         link = self.fleet.link(clock.client, self.clients, clock.round, self.key, self.fading)
         if self.powers:
             link = replace(link, power=self.powers[clock.client % len(self.powers)])
@@ -98,7 +99,7 @@ class Cell:
         return Receipt(delivered, seconds, link.power * seconds)
 
     def work(self, flops: Flops, clock: Clock, key: Key) -> Cost:
-        """Operations over the speed."""
+        """Return the cost of FLOPs on the client's device."""
         device = self.fleet.device(clock.client, self.clients)
         seconds = device.seconds(flops.useful)
         return Cost(seconds, device.joules(seconds))

@@ -1,8 +1,8 @@
-"""Codecs: what crosses a link.
+"""Codecs: how a vector is compressed for the uplink or the downlink.
 
-A codec is two pure functions: ``encode`` makes a payload of a vector, ``decode`` makes the vector of the payload.
-Whoever needs no memory writes just these two. A codec that keeps something between rounds (what it could not send,
-say) extends ``CodecMemory``.
+A codec is two pure functions: ``encode`` turns a vector into a payload, ``decode`` turns the payload into a vector. A
+codec without client state defines only these two. A codec with client state, for example error feedback, extends
+``CodecMemory``. See ``gossamer.core.codec``.
 """
 
 from typing import TYPE_CHECKING

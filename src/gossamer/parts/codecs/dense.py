@@ -1,4 +1,4 @@
-"""Every entry as a float: what plain federated averaging sends, at full precision or half of it."""
+"""Dense codec: every entry as a float, in full or half precision. FedAvg sends this."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -18,13 +18,11 @@ HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
 @dataclass(frozen=True)
 class Dense(Codec):
-    """All entries, each rounded to the nearest value of the type that is sent.
+    """Sends all entries, rounded to the nearest value of a floating-point type.
 
     Args:
-        dtype: "model" is the type the model is trained in, 4 bytes an entry for float32, and loses nothing; "float16"
-            is
-            2 bytes, 11 significant bits and at most 65,504; "bfloat16" is 2 bytes, 8 significant bits and float32's
-            range
+        dtype: "model" is the type of the model, lossless, 4 bytes per entry for float32; "float16" is 2 bytes, 11
+            significant bits, at most 65,504; "bfloat16" is 2 bytes, 8 significant bits, the range of float32
     """
 
     dtype: Literal["model", "float16", "bfloat16"] = "model"
@@ -35,27 +33,29 @@ class Dense(Codec):
 
     @property
     def unbiased(self) -> bool:
-        """Whether nothing is rounded."""
+        """Whether values are sent without rounding."""
         return self.dtype == "model"
 
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
-        """The vector itself, or rounded."""
+        """Return the vector, rounded if ``dtype`` is not "model"."""
         finite(x, "change")
         if self.dtype == "model":
             return {"values": x}
         half = HALVES[self.dtype]
         found, most = largest(x).item(), torch.finfo(half).max
         if found > most:
-            advice = "send Dense(), or clip the change" if most > 1e38 else "send Dense('bfloat16') or Dense()"
-            raise PayloadError(f"a value has the magnitude {found:.6g}, and {self.dtype} ends at {most:.6g}: {advice}")
-        # By way of float32, as a float64 may otherwise be rounded once on one device and twice on another.
+            advice = "use Dense(), or clip the update" if most > 1e38 else "use Dense('bfloat16') or Dense()"
+            raise PayloadError(
+                f"a value has the magnitude {found:.6g}, above the maximum {most:.6g} of {self.dtype}: {advice}"
+            )
+        # Via float32: some devices round a float64 directly, others in two steps.
         return {"values": x.to(torch.float32).to(half)}
 
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        """The values, in the model's type."""
+        """Return the values in the model's type."""
         dtype = HALVES.get(self.dtype, layout.dtype)
         return finite(expect(payload, "values", dtype, layout.size), "values").to(layout.dtype)
 
     def fold(self, acc: Tensor, payload: Payload, layout: Layout, key: Key, weight: float) -> None:
-        """Added as they are."""
+        """Add ``weight`` times the values to ``acc``, without a temporary product."""
         acc.add_(self.decode(payload, layout, key).to(acc.dtype), alpha=weight)

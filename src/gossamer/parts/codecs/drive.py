@@ -1,15 +1,15 @@
-"""DRIVE (Vargaftik et al., NeurIPS 2021): one bit an entry, the sign of the rotated entry.
+"""DRIVE (Vargaftik et al., NeurIPS 2021, https://arxiv.org/abs/2105.08339): the signs of the rotated entries.
 
-The paper rotates the whole vector and sends one scale. Here each segment of the rotation (``.rotation``) has its
-own, by the paper's formula: blocks of unlike magnitude do not suffer for one another. With R x the rotated segment of d
-entries, the paper has two scales, and so has this codec:
+One bit per entry. The paper rotates the whole vector and sends one scale. Here each segment of the rotation
+(``gossamer.parts.codecs.rotation``) has its own scale, by the paper's formula, so that blocks of different magnitude do
+not affect each other. With R x the rotated segment of d entries, there are two scales:
 
-    unbiased         |x|_2^2 / |R x|_1     right on average; the squared error is about pi/2 - 1 = 0.571 of |x|^2
-    least-squares    |R x|_1 / d           closest; about 1 - 2/pi = 0.363, but what is decoded is too short
+    unbiased         |x|_2^2 / |R x|_1     unbiased; the squared error is about pi/2 - 1 = 0.571 of |x|^2
+    least-squares    |R x|_1 / d           smallest squared error, about 1 - 2/pi = 0.363, but biased towards zero
 
-Both figures are those of Gaussian entries, and hold for any vector that the rotation makes so. "Right on average" is
-exact for rotations drawn uniformly; this one differs from those too little to be seen from 16 entries up. Vectors of
-fewer are decoded with a bias.
+Both errors are those of Gaussian entries, which the rotation approximates for any vector. The unbiased scale is exactly
+unbiased for uniformly random rotations. With this rotation, the bias is negligible for vectors of 16 or more entries.
+Shorter vectors are decoded with a bias.
 """
 
 from dataclasses import dataclass
@@ -26,10 +26,12 @@ SCALES = {"unbiased": unbiased_scale, "least-squares": least_squares_scale}
 
 @dataclass(frozen=True)
 class Drive(Rotated):
-    """Signs of the rotated vector, and a scale for each 8192 of them.
+    """Sends the signs of the rotated vector, and one scale per 8192 entries.
+
+    See https://arxiv.org/abs/2105.08339.
 
     Args:
-        scale: "unbiased", or "least-squares" for the smallest error of one message
+        scale: "unbiased", or "least-squares" for the smallest error of a single message
     """
 
     scale: Scale = "unbiased"
@@ -39,13 +41,13 @@ class Drive(Rotated):
 
     @property
     def unbiased(self) -> bool:
-        """Whether what is decoded is right on average: with the unbiased scale."""
+        """Whether the scale is the unbiased one."""
         return self.scale == "unbiased"
 
     def levels(self) -> tuple[float, ...]:
-        """The two signs."""
+        """Return the two signs."""
         return -1.0, 1.0
 
     def fit(self, y: Tensor, c: Tensor) -> Tensor:
-        """The scale of each row of ``y``, whose signs are ``c``."""
+        """Return the scale of each row of ``y`` with the signs ``c``."""
         return SCALES[self.scale](y, c)

@@ -1,14 +1,15 @@
-"""EDEN (Vargaftik et al., ICML 2022): a few bits an entry, the nearest centroid of a Gaussian.
+"""EDEN (Vargaftik et al., ICML 2022, https://arxiv.org/abs/2108.08842): Lloyd-Max quantization after a rotation.
 
-A rotated vector (``.rotation``) looks Gaussian, so its entries are rounded to the levels that are best for the
-normal distribution: those of Lloyd and Max, where each level is the mean of what is rounded to it. With z = R x
-sqrt(d) / |x| a segment of the rotated vector brought to variance 1 and c(z) its levels, the scale is
+1 to 8 bits per entry. The entries of a rotated vector (``gossamer.parts.codecs.rotation``) are almost Gaussian. They
+are rounded to the optimal levels of the normal distribution (Lloyd and Max): each level is the mean of the values that
+are rounded to it. With z = R x sqrt(d) / |x| a rotated segment, scaled to variance 1, and c(z) its levels, the scale of
+the segment is
 
     S = |x|^2 / <c(z), R x>
 
-one for each segment, and S c(z), rotated back, is decoded. It is right on average, as far as DRIVE is (``.drive``);
-with one bit it is DRIVE with the unbiased scale. If D is the squared error of the levels for the normal distribution,
-that of the decoded vector is about 1 / (1 - D) - 1 of |x|^2:
+S c(z), rotated back, is decoded. The result is unbiased, with the same restriction as in
+``gossamer.parts.codecs.drive``. With one bit, it is DRIVE with the unbiased scale. With D the squared error of the
+levels for the normal distribution, the squared error of the decoded vector is about 1 / (1 - D) - 1 of |x|^2:
 
     bits             1        2        3         4         5         6          7          8
     squared error    0.571    0.133    0.0358    0.00959   0.00251   0.000645   0.000164   0.0000412
@@ -22,7 +23,7 @@ from torch import Tensor
 from gossamer.core.errors import require, wrong
 from gossamer.parts.codecs.rotation import Rotated, unbiased_scale
 
-# The positive levels for 1 to 8 bits, a paragraph each. Written down, not computed: both ends need the same.
+# The positive levels for 1 to 8 bits, one paragraph each. Constants, so that sender and receiver have the same bits.
 LEVELS = """
 0.7978845608
 
@@ -69,10 +70,12 @@ LEVELS = """
 
 @dataclass(frozen=True)
 class Eden(Rotated):
-    """The rotated vector in the best levels for a Gaussian, and a scale for each 8192 of them.
+    """Sends the rotated vector in Lloyd-Max levels of the normal distribution, and one scale per 8192 entries.
+
+    See https://arxiv.org/abs/2108.08842.
 
     Args:
-        bits: how many for each entry, from 1 to 8
+        bits: the number of bits per entry, from 1 to 8
     """
 
     bits: int = 1
@@ -87,15 +90,15 @@ class Eden(Rotated):
 
     @property
     def unbiased(self) -> bool:
-        """What is decoded is right on average."""
+        """True: the scales make the decoded vector unbiased."""
         return True
 
     def levels(self) -> tuple[float, ...]:
-        """The Lloyd-Max levels for the normal distribution."""
+        """Return the Lloyd-Max levels of the normal distribution."""
         return _levels()[self.bits - 1]
 
     def fit(self, y: Tensor, c: Tensor) -> Tensor:
-        """The scale of each row of ``y``, whose levels are ``c``: it makes what is decoded right on average."""
+        """Return the unbiased scale of each row of ``y`` with the levels ``c``."""
         return unbiased_scale(y, c)
 
 

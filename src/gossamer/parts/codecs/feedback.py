@@ -1,4 +1,8 @@
-"""Error feedback: what a codec lost, or the channel did, is added to what is sent next."""
+"""Error feedback: the error of a codec, or a lost update, is added to the next update.
+
+Seide et al., INTERSPEECH 2014 (https://doi.org/10.21437/Interspeech.2014-274); Karimireddy et al., ICML 2019
+(https://arxiv.org/abs/1901.09847).
+"""
 
 from dataclasses import dataclass
 
@@ -14,41 +18,42 @@ from gossamer.parts.codecs.wrapper import CodecWrapper
 
 @dataclass(frozen=True)
 class Feedback(CodecWrapper):
-    """Remembers what the server has not got, and sends it with the next change.
+    """Adds everything that the server has not received to the next update.
 
-    If a message arrives, what its codec lost is kept; if it does not, everything is. Nothing is lost for good, only
-    delayed, so biased codecs (top-k, signs) still get there. Training does not rehearse the codec inside.
+    If a message arrives, the error of its codec is kept. If it is lost, the whole update is kept. So errors are delayed
+    rather than lost, and training with biased codecs (top-k, signs) converges. A surrogate of the wrapped codec is not
+    used in training.
 
     Args:
-        codec: what the change goes through, with what is owed added
+        codec: the codec of the update plus the accumulated error
     """
 
     codec: Codec
 
     @property
     def retains(self) -> Kept:
-        """All that was lost is owed."""
+        """All lost updates are sent again."""
         return "all"
 
     def companion(self, other: Codec) -> Codec:
-        """One that owes what was lost as well."""
+        """Return ``other`` with lost updates added to the next one."""
         return Retain(other, accumulate=True) if memory_of(other).retains == "nothing" else other
 
     def init(self, layout: Layout) -> State:
-        """Nothing is owed yet."""
+        """Return an error of zero."""
         return {"owed": {name: torch.zeros(shape, dtype=layout.dtype) for name, shape in layout.shapes}}
 
     def encode_with(self, x: Tensor, layout: Layout, state: State, key: Key) -> tuple[Payload, State]:
-        """The payload for the change with what is owed, and what will be owed after it."""
+        """Return the payload of the update plus the error, and the error after a delivery and after a loss."""
         whole = x + layout.flatten(state["owed"]).to(x.device)
         payload = self.codec.encode(whole, layout, key)
         lost = whole - self.codec.decode(payload, layout, key)
         return payload, {"owed": layout.unflatten(lost), "whole": layout.unflatten(whole)}
 
     def skipped_state(self, state: State) -> State:
-        """All that was owed is owed still."""
+        """Return the same error."""
         return {"owed": state["owed"], "whole": state["owed"]}
 
     def settle(self, state: State, delivered: bool) -> State:
-        """What the codec lost, or all of it."""
+        """Return the codec's error after a delivery, or the whole update after a loss."""
         return {"owed": state["owed" if delivered else "whole"]}

@@ -1,32 +1,34 @@
-"""One bit an entry: which entries of some noise, known to both ends, come nearest to the change (FedMRN).
+"""Masked random noise (FedMRN): a mask over noise that sender and receiver share. One bit per entry.
 
-Noise ``n`` and a mask ``m`` stand for the change: ``n m``, entry by entry. The mask is 0 or 1, or, if ``signed``, -1
-or 1. It is drawn so that the noise it leaves is right on average wherever the noise is large enough (Li et al., MM
-2024, equations 6 and 7, the latter with its brackets mended):
+Li et al., ACM Multimedia 2024, https://arxiv.org/abs/2408.03220. The update is approximated by ``n m``, with noise
+``n`` and a mask ``m``, entry by entry. The mask is 0 or 1, or with ``signed`` -1 or 1. It is drawn at random (equations
+6 and 7, the latter with corrected brackets):
 
     binary    m = 1 with probability clip(x / n, 0, 1), else 0
     signed    m = 1 with probability clip((x / n + 1) / 2, 0, 1), else -1
 
-so that ``E[n m]`` is the change clipped to what the noise spans, from 0 to n or from -n to n: ``clipped``. Without
-``stochastic`` the mask is 1 where change and noise have the same sign: the paper's deterministic masking.
+So ``E[n m]`` is the update, clipped to the range of the noise: 0 to n, or -n to n (``clipped``). It is unbiased where
+the update is within this range. Without ``stochastic``, the mask is 1 where update and noise have the same sign: the
+paper's deterministic masking.
 
-Only the mask is sent. The paper sends a seed with it; here both ends have the key of the round and client, from which
-the noise follows (label "noise"), and so do the sender's draws (label "mask"). The array is called ``mask``: one bit an
-entry, the first in the lowest bit of the first byte. With ``coded``, a mask far from half ones goes as ``quotients``
-and ``remainders`` instead, where that is shorter: the gaps of ``gossamer.core.indices``.
+Only the mask is sent. The paper also sends a seed. Here, sender and receiver have the key of the round and the client,
+from which the noise (label "noise") and the sender's draws (label "mask") follow. The array ``mask`` has one bit per
+entry, the first in the lowest bit of the first byte. With ``coded``, a mask whose density is far from one half is sent
+as ``quotients`` and ``remainders`` (``gossamer.core.indices``) where this is shorter.
 
-If ``rehearsed``, the mask is learned while training (the paper's progressive stochastic masking). In step t of S the
-forward pass uses, in place of the change u, for each entry
+With ``rehearsed``, the mask is learned during training (the paper's progressive stochastic masking), by a
+straight-through estimator. In step t of S, the forward pass uses for each entry of the update u
 
-    with probability t / S    n m, with m drawn afresh as above
-    otherwise                 u clipped to what the noise spans
+    with probability t / S    n m, with m drawn anew as above
+    otherwise                 u clipped to the range of the noise
 
-and takes the gradient there for the gradient at u, which itself is never clipped. One uniform number an entry decides
-both: below t / S it masks, and below t / S times the mask's probability the mask is 1. In the last step all entries are
-masked. Without ``progressive`` they are in every step; without ``rehearsed`` only what training arrived at is masked.
+The gradient there is used as the gradient at u, and u itself is not clipped. One uniform number per entry makes both
+decisions: below t / S the entry is masked, and below t / S times the mask's probability the mask is 1. In the last step
+all entries are masked. Without ``progressive``, all entries are masked in every step. Without ``rehearsed``, training
+does not use the mask, and only the final update is masked.
 
-The server need not decode: ``MaskedNoise.fold`` adds a message to a running sum in one pass, noise and all, and
-``MaskedNoise.adding`` to one that lies in pieces, as the masked tensors of a model do.
+The server does not need the decoded vector: ``MaskedNoise.fold`` adds a message to a running sum in one pass.
+``MaskedNoise.fold_into`` does the same for a sum in several pieces, such as the tensors of a model.
 """
 
 import functools
@@ -38,8 +40,7 @@ import torch
 from torch import Tensor
 
 from gossamer.core import bits as packing
-from gossamer.core import indices as positions
-from gossamer.core import random
+from gossamer.core import indices, random
 from gossamer.core.codec import FoldInto, StraightThrough
 from gossamer.core.errors import PayloadError, listed, require, wrong
 from gossamer.core.random import Key
@@ -48,35 +49,37 @@ from gossamer.core.types import Layout, Params, Payload, State
 from gossamer.core.wire import expect, finite
 
 CHUNK = {"cpu": 1 << 17, "cuda": 1 << 22}
-"""How many entries are unmasked at a time: as many as a cache holds, or a GPU needs to be busy. Multiples of 8."""
+"""Entries that are decoded at a time: they fit a CPU's cache, or keep a GPU busy. Multiples of 8."""
 GAPS = {"quotients", "remainders"}
 WORTH = 32
-"""Bytes that gaps must save to be sent: two arrays have a longer table than one."""
+"""Bytes that coded gaps must save, because two arrays have a longer table than one."""
 
 
 def probability(u: Tensor, n: Tensor, signed: bool) -> Tensor:
-    """The probability that the mask of each entry is 1, for change ``u`` and noise ``n``."""
+    """Return the probability that the mask of each entry is 1, for update ``u`` and noise ``n``."""
     ratio = u / n
     return ((ratio + 1) / 2 if signed else ratio).clamp(0, 1)
 
 
 def clipped(u: Tensor, n: Tensor, signed: bool) -> Tensor:
-    """The change as far as the noise spans it: what masked noise is on average."""
+    """Return the update clipped to the range of the noise: the expectation of the masked noise."""
     return (u / n).clamp(-1 if signed else 0, 1) * n
 
 
 @dataclass(frozen=True)
 class MaskedNoise(StraightThrough):
-    """A mask over noise that both ends draw from the key they share: one bit an entry, and nothing else.
+    """Sends a mask over noise that sender and receiver draw from a shared key: one bit per entry.
+
+    FedMRN, https://arxiv.org/abs/2408.03220.
 
     Args:
-        signed: masks are -1 and 1 rather than 0 and 1
-        noise: uniform from -alpha to alpha, gauss with deviation alpha, or bernoulli, which is -alpha or alpha
-        alpha: magnitude of the noise
-        stochastic: draw masks at random, right on average; else by sign alone
-        progressive: in training, mask more entries step by step; else all of them in every step
-        rehearsed: learn masks while training; else mask what training arrived at
-        coded: send masks far from half ones in a shorter form
+        signed: use masks of -1 and 1 instead of 0 and 1
+        noise: uniform (from -alpha to alpha), gauss (standard deviation alpha) or bernoulli (-alpha or alpha)
+        alpha: the magnitude of the noise
+        stochastic: draw masks at random, unbiased within the range of the noise; else by sign
+        progressive: in training, mask a growing share of the entries; else all entries in every step
+        rehearsed: learn the masks during training, by a straight-through estimator; else mask only the final update
+        coded: send sparse or dense masks in a shorter form
     """
 
     signed: bool = False
@@ -97,14 +100,14 @@ class MaskedNoise(StraightThrough):
         )
 
     def draw(self, layout: Layout, key: Key, device: torch.device | str = "cpu") -> Tensor:
-        """The noise of a message, in the type of the layout."""
+        """Return the noise of a message, in the type of the layout."""
         return self._noise(key, 0, layout.size, device).to(layout.dtype)
 
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
-        """The mask, as bits or in the shorter form."""
+        """Return the mask, as bits or as coded gaps."""
         n = self.draw(layout, key, x.device)
         mask = self._mask(finite(x, "change"), n, random.fold(key, "mask"))
-        gaps = positions.pack(mask) if self.coded else {}
+        gaps = indices.pack(mask) if self.coded else {}
         return gaps if _worth(gaps, layout.size) else {"mask": packing.bits(mask)}
 
     def _mask(self, x: Tensor, n: Tensor, key: Key) -> Tensor:
@@ -114,25 +117,25 @@ class MaskedNoise(StraightThrough):
         return draws < probability(x, n, self.signed)
 
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        """Noise times mask."""
+        """Return noise times mask."""
         packed = self._packed(payload, layout.size)
         out = torch.empty(layout.size, dtype=layout.dtype, device=packed.device)
-        for place, values in self._values(packed, 0, out, key):
-            place.copy_(values)
+        for chunk, values in self._values(packed, 0, out, key):
+            chunk.copy_(values)
         return out
 
     def fold(self, acc: Tensor, payload: Payload, layout: Layout, key: Key, weight: float) -> None:
-        """Add ``weight`` times the decoded message to ``acc``, with no more than a chunk of it in memory at a time.
+        """Add ``weight`` times the decoded message to ``acc``, with one chunk of it in memory at a time.
 
         ``acc`` is a contiguous vector of the layout's size. The weight is rounded to the type of ``acc``, then the
-        product, then the sum: the bits are those of ``acc + weight * decode(...)`` on every device.
+        product, then the sum. So the bits are those of ``acc + weight * decode(...)`` on every device.
         """
         fits = acc.shape == (layout.size,) and acc.is_contiguous()
-        require((fits, f"MaskedNoise.fold: the sum must be a contiguous vector of {layout.size:,} entries"))
+        require((fits, f"MaskedNoise.fold: acc must be a contiguous vector of {layout.size:,} entries"))
         self.fold_into(payload, layout, key, weight, acc)([acc])
 
     def fold_into(self, payload: Payload, layout: Layout, key: Key, weight: float, like: Tensor) -> FoldInto:
-        """As ``fold``, into pieces; with uniform noise, float32 and a GPU by one kernel for each."""
+        """Return a function that adds like ``fold`` to pieces, on a GPU with one kernel per piece where possible."""
         packed = self._packed(payload, layout.size).to(like.device)
 
         def add(pieces: Sequence[Tensor]) -> None:
@@ -144,52 +147,54 @@ class MaskedNoise(StraightThrough):
         return add
 
     def _add(self, piece: Tensor, packed: Tensor, first: int, key: Key, weight: float) -> None:
-        """Add a message's entries from ``first`` on, as many as the piece has."""
+        """Add the message's entries to a piece of the sum that starts at entry ``first``."""
         fused = piece.is_cuda and piece.dtype == torch.float32 and self.noise == "uniform" and piece.is_contiguous()
         if fused and (kernel := _kernel()):
             where = random.fold(key, "noise")
             kernel(piece, packed, where, single(self.alpha), LEAST, single(weight), self.signed, first)
             return
-        for place, values in self._values(packed, first, piece, key):
-            place.add_(values.to(piece.dtype).mul_(weight))
+        for chunk, values in self._values(packed, first, piece, key):
+            chunk.add_(values.to(piece.dtype).mul_(weight))
 
     def surrogate_context(self, layout: Layout, steps: int, key: Key, device: torch.device) -> State:
-        """The noise, a key for the draws, and how many steps there will be."""
+        """Return the noise, a key for the draws, and the number of steps. Empty without ``rehearsed``."""
         if not self.rehearsed:
             return {}
         noise = layout.unflatten(self.draw(layout, key, device), fill=self.alpha)
-        of = torch.tensor(steps, dtype=layout.dtype, device=device)
-        return {"noise": noise, "key": random.tensor(random.fold(key, "rehearse"), device), "steps": of}
+        total = torch.tensor(steps, dtype=layout.dtype, device=device)
+        return {"noise": noise, "key": random.tensor(random.fold(key, "rehearse"), device), "steps": total}
 
     def surrogate(self, change: Params, context: State, step_index: Tensor) -> Params:
-        """Masked noise where the draws say so, elsewhere the change clipped to what the noise spans."""
+        """Return masked noise for a random share of the entries, and the clipped update for the others."""
         share = (step_index + 1) / context["steps"] if self.progressive else torch.ones_like(context["steps"])
         noise: Params = context["noise"]
         drawn = random.draws_like(context["key"], step_index, noise)
-        return {name: self._felt(change[name], n, drawn[name], share) for name, n in noise.items() if name in change}
+        return {name: self._masked(change[name], n, drawn[name], share) for name, n in noise.items() if name in change}
 
-    def _felt(self, u: Tensor, n: Tensor, drawn: Tensor, share: Tensor) -> Tensor:
+    def _masked(self, u: Tensor, n: Tensor, drawn: Tensor, share: Tensor) -> Tensor:
         one = drawn < share * probability(u, n, self.signed) if self.stochastic else u / n > 0
         masked = torch.where(one, n, -n if self.signed else torch.zeros_like(n))
         return torch.where(drawn < share, masked, clipped(u, n, self.signed))
 
     def _packed(self, payload: Payload, size: int) -> Tensor:
-        """The mask as bits, eight to a byte, from either form."""
+        """Return the mask as packed bits, from either form."""
         if self.coded and _worth(payload, size):
-            return packing.bits(positions.unpack(payload, size))
+            return packing.bits(indices.unpack(payload, size))
         packed = expect(payload, "mask", torch.uint8, -(-size // 8))
-        if len(payload) > 1 or (size % 8 and bool(packed[-1] >> (size % 8))):
-            raise PayloadError(f"'mask' is not alone, or has ones behind its {size:,} bits")
+        if len(payload) > 1:
+            raise PayloadError(f"expected only 'mask', got {listed(payload)}")
+        if size % 8 and bool(packed[-1] >> (size % 8)):
+            raise PayloadError(f"'mask' has ones after its {size:,} bits")
         return packed
 
     def _values(self, packed: Tensor, first: int, into: Tensor, key: Key) -> Iterator[tuple[Tensor, Tensor]]:
-        """Chunk by chunk a place in ``into``, whose entries are those from ``first`` on, and its masked noise."""
-        for place in torch.split(into, CHUNK["cuda" if packed.is_cuda else "cpu"]):
-            skip, end = first % 8, first + len(place)
-            flags = packing.unbits(packed[first // 8 : -(-end // 8)], skip + len(place))[skip:]
+        """Yield chunks of ``into``, which starts at entry ``first`` of the message, each with its masked noise."""
+        for chunk in torch.split(into, CHUNK["cuda" if packed.is_cuda else "cpu"]):
+            skip, end = first % 8, first + len(chunk)
+            flags = packing.unbits(packed[first // 8 : -(-end // 8)], skip + len(chunk))[skip:]
             mask = (packing.plus_minus if self.signed else packing.numbers)(flags, torch.float32)
-            noise = self._noise(key, first, len(place), packed.device)
-            yield place, noise.mul_(mask)
+            noise = self._noise(key, first, len(chunk), packed.device)
+            yield chunk, noise.mul_(mask)
             first = end
 
     def _noise(self, key: Key, start: int, count: int, device: torch.device | str) -> Tensor:
@@ -197,13 +202,13 @@ class MaskedNoise(StraightThrough):
 
 
 def _worth(payload: Payload, size: int) -> bool:
-    """Whether this is a mask as gaps, and these are enough shorter than its bits."""
+    """Return whether a payload is a mask as coded gaps that save enough bytes."""
     return set(payload) == GAPS and sum(array.numel() for array in payload.values()) + WORTH <= -(-size // 8)
 
 
 @functools.cache
 def _kernel() -> Callable[..., None] | None:
-    """The fused fold for GPUs, where there is Triton, which comes with CUDA builds of torch alone."""
+    """Return the fused GPU kernel, or ``None`` without Triton, which only CUDA builds of torch have."""
     try:
         from gossamer.parts.codecs import masked_noise_triton
     except ImportError:

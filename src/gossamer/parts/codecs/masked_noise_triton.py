@@ -1,15 +1,14 @@
-"""A masked-noise message added to a running sum in one pass on a GPU. Imported only where Triton and a GPU are.
+"""Triton kernel that adds a masked-noise message to a running sum in one pass. Imported only with Triton and a GPU.
 
-One counter of Philox4x64-10 gives four words, which are eight uniform numbers, for which one byte of the mask has the
-bits. So each lane takes a counter and a byte, and makes eight entries: nothing but the sum and the mask is read, and
-nothing but the sum is written. The arithmetic is that of ``gossamer.core.random.noise``, operation for operation.
+One counter of Philox4x64-10 gives four words, which are eight uniform numbers. Their mask bits are one byte. So each
+lane takes a counter and a byte, and computes eight entries. Only the sum and the mask are read, and only the sum is
+written. The arithmetic is that of ``gossamer.core.random.noise``, operation by operation.
 
-The sum may be a piece of the message's vector. It then begins at any entry, not only at the first of eight: the first
-lane makes all eight, and adds those that are in the piece.
+The sum may be a piece of the message's vector, which starts at any entry. The first lane then computes all eight of its
+entries, and adds those in the piece.
 
 A compiler would turn ``sum + weight * value`` into one fused operation, rounded once where the CPU rounds twice. The
-kernel is therefore compiled with ``enable_fp_fusion=False``, by which Triton keeps products and sums apart in LLVM and
-in ptxas alike.
+kernel is therefore compiled with ``enable_fp_fusion=False``, which keeps products and sums separate in LLVM and ptxas.
 """
 
 from typing import Any
@@ -28,9 +27,9 @@ BLOCK = 256
 EIGHT = 8
 
 
-# Triton compiles annotations too, and knows none but its own.
+# Without annotations: Triton would compile them, and knows only its own.
 def _value(half, byte, bit: tl.constexpr, alpha, least, signed: tl.constexpr):  # type: ignore[no-untyped-def]
-    """The masked noise that comes of half a word and one bit of a byte."""
+    """Return the masked noise from half a word and one bit of a byte."""
     noise = ((half >> 8).to(tl.int32).to(tl.float32) * STEP - 1) * alpha
     noise = tl.where(tl.abs(noise) < least, least, noise)
     mask = ((byte >> bit) & 1).to(tl.float32)
@@ -48,7 +47,7 @@ def _fold(acc, packed, first, n, key_a, key_b, alpha, least, weight, signed: tl.
     byte = tl.load(packed + lane, mask=lane * 8 - first < n, other=0).to(tl.int32)
     counter = (lane + 1).to(tl.uint64)
     zero = counter * 0
-    # The key comes as int64, since the same bits in Python's unsigned form would compile a second kernel.
+    # The key is passed as int64: the same bits as an unsigned Python integer would compile a second kernel.
     a, b = zero + key_a.to(tl.uint64), zero + key_b.to(tl.uint64)
     c0, c1, c2, c3 = tl.philox_impl(counter, zero, zero, zero, a, b, ROUNDS)
     v0 = _one(c0.to(tl.uint32), byte, 0, alpha, least, signed)
@@ -62,23 +61,23 @@ def _fold(acc, packed, first, n, key_a, key_b, alpha, least, weight, signed: tl.
     even = tl.interleave(tl.interleave(v0, v4), tl.interleave(v2, v6))
     odd = tl.interleave(tl.interleave(v1, v5), tl.interleave(v3, v7))
     values = tl.interleave(even, odd)
-    place = begin * 8 + tl.arange(0, 8 * block) - first
-    inside = (place >= 0) & (place < n)
-    before = tl.load(acc + place, mask=inside, other=0.0)
-    tl.store(acc + place, before + weight * values, mask=inside)
+    index = begin * 8 + tl.arange(0, 8 * block) - first
+    inside = (index >= 0) & (index < n)
+    before = tl.load(acc + index, mask=inside, other=0.0)
+    tl.store(acc + index, before + weight * values, mask=inside)
 
 
-# Not specialised: an argument that happens to be 1, or a multiple of 16, must not compile another kernel.
+# Not specialized: an argument of 1, or a multiple of 16, must not compile another kernel.
 _kernel: Any = triton.jit(_fold, do_not_specialize=["first", "n", "key_a", "key_b"])
 
 
 def fold(
     acc: Tensor, packed: Tensor, key: Key, alpha: float, least: float, weight: float, signed: bool, first: int = 0
 ) -> None:
-    """Add ``weight`` times uniform noise of magnitude ``alpha`` under a mask to ``acc``, contiguous float32.
+    """Add ``weight`` times masked uniform noise of magnitude ``alpha`` to ``acc``, a contiguous float32 vector.
 
-    ``packed`` is the mask, one bit an entry, on the same device; the three floats must be float32 values already. The
-    sum's entries are those of the message from ``first`` on.
+    ``packed`` is the mask on the same device, one bit per entry. ``alpha``, ``least`` and ``weight`` must be float32
+    values already. The sum starts at entry ``first`` of the message.
     """
     n = acc.numel()
     if n:

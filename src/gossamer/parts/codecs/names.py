@@ -1,8 +1,10 @@
-"""Which of a model's tensors a pattern means."""
+"""Match names of tensors with patterns."""
 
 
 def fits(name: str, pattern: str) -> bool:
-    """Whether a name is a pattern's, in which * stands for anything; in words that a compiler of steps can follow.
+    """Return whether a name matches a pattern, in which ``*`` matches any text.
+
+    It uses plain string operations, which ``torch.compile`` can trace.
 
     >>> fits("block.norm.weight", "*norm*"), fits("embedding.weight", "embedding")
     (True, False)

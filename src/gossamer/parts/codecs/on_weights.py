@@ -1,7 +1,7 @@
-"""A codec over some of a model's tensors, all together or one by one; the rest goes dense in the same message.
+"""Apply a codec to some tensors of a model, together or one by one. The others are sent dense in the same message.
 
-Norms, biases and running statistics are few and touchy, so most methods compress the weight matrices alone. Whether a
-codec sees these as one long vector or each by itself matters to those that send a scale.
+Norms, biases and running statistics are small and sensitive to errors, so most methods compress only the weight
+matrices. For codecs that send a scale, it matters whether they see one long vector or each tensor separately.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,13 @@ from gossamer.parts.codecs.names import fits
 
 
 class TensorGroup(NamedTuple):
-    """Some tensors of the model that go through one codec: what their arrays' names begin with, and where they lie."""
+    """Tensors of the model that one codec encodes together.
+
+    Args:
+        prefix: the prefix of their array names in the payload
+        codec: the codec
+        layout: names and shapes of the tensors
+    """
 
     prefix: str
     codec: Codec
@@ -29,14 +35,14 @@ class TensorGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class OnWeights(CodecMemory, Summing, StraightThrough):
-    """Takes a codec to a whole model.
+    """Applies a codec to the weight matrices of a model, and another codec to the remaining tensors.
 
     Args:
-        codec: what the chosen tensors go through
-        per_tensor: one tensor at a time, with a scale and a key of its own, rather than all as one vector
-        min_dim: how many dimensions a tensor must have to be chosen: 2 leaves out norms and biases, 0 nothing
-        exclude: names of further tensors that are not chosen; * stands for anything
-        other: what the others go through; where the codec makes up for lost messages, so does this
+        codec: the codec of the selected tensors
+        per_tensor: encode each tensor separately, with its own scale and key, instead of all as one vector
+        min_dim: the minimum number of dimensions of a selected tensor: 2 leaves out norms and biases, 0 nothing
+        exclude: names of other tensors that are not selected; * matches any text
+        other: the codec of the remaining tensors; it compensates for lost messages if the first codec does
     """
 
     codec: Codec
@@ -50,56 +56,56 @@ class OnWeights(CodecMemory, Summing, StraightThrough):
 
     @property
     def exact(self) -> bool:
-        """Where both codecs are."""
+        """Whether both codecs are exact."""
         return self.codec.exact and self.other.exact
 
     @property
     def unbiased(self) -> bool:
-        """Where both codecs are."""
+        """Whether both codecs are unbiased."""
         return self.codec.unbiased and self.other.unbiased
 
     @property
     def common(self) -> bool:
-        """Where one of both asks for it."""
+        """Whether one of the codecs needs a common key."""
         return self.codec.common or self.other.common
 
     @property
     def retains(self) -> Kept:
-        """As the codec does."""
+        """Delegate to the codec of the selected tensors."""
         return memory_of(self.codec).retains
 
     @property
     def others(self) -> Codec:
-        """What tensors that are not chosen go through."""
+        """The codec of the remaining tensors, with the same compensation for lost messages."""
         return memory_of(self.codec).companion(self.other)
 
     def chosen(self, name: str, dimensions: int) -> bool:
-        """Whether a tensor goes through the codec."""
+        """Return whether a tensor is selected."""
         return dimensions >= self.min_dim and not any(fits(name, pattern) for pattern in self.exclude)
 
     def pieces(self, layout: Layout) -> list[TensorGroup]:
-        """The tensors by the codec they go through."""
+        """Return the groups of tensors that are encoded together."""
         inside = [name for name, shape in layout.shapes if self.chosen(name, len(shape))]
         outside = [name for name, _ in layout.shapes if name not in inside]
         groups = [[name] for name in inside] if self.per_tensor else [inside] if inside else []
-        lifted = [
+        selected = [
             TensorGroup(f"{number}." if self.per_tensor else "", self.codec, layout.only(group))
             for number, group in enumerate(groups)
         ]
-        return lifted + ([TensorGroup("rest.", self.others, layout.only(outside))] if outside else [])
+        return selected + ([TensorGroup("rest.", self.others, layout.only(outside))] if outside else [])
 
     def init(self, layout: Layout) -> State:
-        """What each codec remembers of its own tensors."""
+        """Return the first state of each codec for its tensors."""
         kept = {f"of {piece.prefix}": memory_of(piece.codec).init(piece.layout) for piece in self.pieces(layout)}
         return {name: state for name, state in kept.items() if state}
 
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
-        """All payloads as one."""
+        """Return the payloads of all groups as one payload."""
         payload, _ = self.encode_with(x, layout, self.init(layout), key)
         return payload
 
     def encode_with(self, x: Tensor, layout: Layout, state: State, key: Key) -> tuple[Payload, State]:
-        """All payloads as one, and what each codec remembers."""
+        """Return the payloads of all groups as one payload, and the new state of each codec."""
         payload: Payload = {}
         kept: State = {}
         tensors = layout.unflatten(x)
@@ -112,26 +118,26 @@ class OnWeights(CodecMemory, Summing, StraightThrough):
         return payload, kept
 
     def skipped_state(self, state: State) -> State:
-        """What each codec would remember."""
+        """Delegate to each codec."""
         return {name: self._of(name).skipped_state(inner) for name, inner in state.items()}
 
     def settle(self, state: State, delivered: bool) -> State:
-        """Each codec learns whether the message arrived."""
+        """Delegate to each codec."""
         return {name: self._of(name).settle(inner, delivered) for name, inner in state.items()}
 
     def _of(self, name: str) -> CodecMemory:
-        """The codec whose memory has that name."""
+        """Return the codec of the group whose state has this name."""
         return memory_of(self.others if name == "of rest." else self.codec)
 
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        """Every tensor from its own payload."""
+        """Decode each group from its part of the payload."""
         tensors: Params = {}
         for piece, part, own in self._parts(payload, layout, key):
             tensors |= piece.layout.unflatten(piece.codec.decode(part, piece.layout, own))
         return layout.flatten(tensors)
 
     def fold(self, acc: Tensor, payload: Payload, layout: Layout, key: Key, weight: float) -> None:
-        """Each codec adds to its own tensors, where they lie in the sum; nothing before all payloads are checked."""
+        """Let each codec add to the tensors of its group. All payloads are checked before anything is added."""
         checked = [
             (piece.layout, piece.codec.fold_into(part, piece.layout, own, weight, acc))
             for piece, part, own in self._parts(payload, layout, key)
@@ -141,16 +147,16 @@ class OnWeights(CodecMemory, Summing, StraightThrough):
             add([entries[name] for name, _ in mine.shapes])
 
     def sum_size(self, layout: Layout) -> int:
-        """All codes together."""
+        """Return the total size over all groups."""
         return sum(sums_of(piece.codec).sum_size(piece.layout) for piece in self.pieces(layout))
 
     def to_sum(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        """All codes as one."""
+        """Return the vectors of all groups as one vector."""
         parts = list(self._parts(payload, layout, key))
         return torch.cat([sums_of(piece.codec).to_sum(part, piece.layout, own) for piece, part, own in reversed(parts)])
 
     def from_sum(self, mean: Tensor, layout: Layout, key: Key) -> Tensor:
-        """Every tensor from its own code."""
+        """Decode each group from its piece of the mean."""
         pieces, tensors = self.pieces(layout), Params()
         sizes = [sums_of(piece.codec).sum_size(piece.layout) for piece in pieces]
         for piece, own in zip(pieces, torch.split(mean, sizes), strict=True):
@@ -159,17 +165,17 @@ class OnWeights(CodecMemory, Summing, StraightThrough):
         return layout.flatten(tensors)
 
     def _parts(self, payload: Payload, layout: Layout, key: Key) -> Iterator[tuple[TensorGroup, Payload, Key]]:
-        """Each piece with its share of a payload and its key; an array that is nobody's is refused."""
+        """Yield each group with its arrays and its key, the last group first. Refuse arrays of no group."""
         left = dict(payload)
-        for piece in reversed(self.pieces(layout)):  # the rest first: without each, the codec's arrays have no prefix
+        for piece in reversed(self.pieces(layout)):  # the prefix of the first group may be empty, which matches all
             mine = {name: left.pop(name) for name in list(left) if name.startswith(piece.prefix)}
             named = {name.removeprefix(piece.prefix): array for name, array in mine.items()}
             yield piece, named, fold(key, "piece", piece.prefix)
         if left:
-            raise PayloadError(f"nothing is known of an array named {min(left)!r}")
+            raise PayloadError(f"unexpected array {min(left)!r}")
 
     def surrogate_context(self, layout: Layout, steps: int, key: Key, device: torch.device) -> State:
-        """What the codec needs for the tensors it takes."""
+        """Return the surrogate contexts of the selected tensors."""
         found: State = {}
         for prefix, codec, own in self.pieces(layout):
             if prefix != "rest." and (
@@ -179,11 +185,11 @@ class OnWeights(CodecMemory, Summing, StraightThrough):
         return found
 
     def surrogate(self, change: Params, context: State, step_index: Tensor) -> Params:
-        """The codec's rehearsal of the tensors it takes."""
+        """Return the surrogates of the selected tensors."""
         inside = {name: tensor for name, tensor in change.items() if self.chosen(name, tensor.dim())}
         if not self.per_tensor:
             return surrogate_of(self.codec).surrogate(inside, context["all"], step_index)
-        seen: Params = {}
+        found: Params = {}
         for name, tensor in inside.items():
-            seen |= surrogate_of(self.codec).surrogate({name: tensor}, context[name], step_index)
-        return seen
+            found |= surrogate_of(self.codec).surrogate({name: tensor}, context[name], step_index)
+        return found

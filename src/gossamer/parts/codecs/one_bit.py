@@ -1,20 +1,23 @@
-"""One-bit compressive sensing: the signs of random measurements of a change, and its norm (Guan, Hou et al.).
+"""One-bit compressive sensing: the signs of random measurements of an update, and its norm.
 
-All clients of a round measure by one matrix (``gossamer.parts.codecs.sensing``), drawn from a key. So the server can
-add up what they send, and reconstruct the mean change once (``gossamer.parts.servers.SumThenDecode``); decoded one
-by one, each message gives its own sender's change. Signs do not tell how long a vector is, so its norm is sent along.
+Guan, Hou et al., "Energy-efficient federated learning: integrating model pruning, compressive sensing, and outage
+compensation".
 
-A message that was lost may be made up for, once it is known to be lost:
+All clients of a round use the same measurement matrix (``gossamer.parts.codecs.sensing``), drawn from a key. So the
+server can sum the uploads and reconstruct the mean update once (``gossamer.parts.servers.SumThenDecode``). It can also
+decode each message on its own. Signs do not contain the norm of a vector, so the norm is sent too.
 
-    retain=signs     the lost signs are sent again beside the new ones, two bits a measurement; the server adds both,
-                     the lost ones times ``coefficient``. That makes sense only if both rounds measure by one matrix,
-                     so it must not be fresh, and if the client holds the same entries in both: where it does not, the
-                     lost change is measured anew, as far as it is held still
-    retain=change    the lost change itself is kept and added to the new one, times ``coefficient``, and the sum is
-                     measured: one bit a measurement as ever, whatever the matrix and whatever is held
+A lost message can be compensated for by the next one:
 
-Memory is of one round: what was lost in the round before last is forgotten, unless ``accumulate`` keeps all of it.
-Tensors that go dense in the same message are retained alike, as sums: these take no more bytes.
+    retain=signs     the lost signs are sent again together with the new ones, two bits per measurement. The server adds
+                     both, the lost ones times ``coefficient``. Both rounds must use the same matrix, so ``fresh`` must
+                     be false. If the client holds other entries now, the lost update is measured again on the entries
+                     that it still holds
+    retain=change    the lost update is kept, and added to the new one, times ``coefficient``. The sum is measured: one
+                     bit per measurement, with any matrix and any held entries
+
+Only the last message is kept: what was lost in an earlier round is forgotten, unless ``accumulate`` is set. Tensors
+that are sent dense in the same message are compensated for in the same way, as sums, which take no extra bytes.
 """
 
 import math
@@ -63,19 +66,19 @@ DECODERS: dict[str, Decode] = {
 
 @dataclass(frozen=True)
 class OneBit(CodecMemory, Summing):
-    """The signs of so many random measurements, and the norm.
+    """Sends the signs of random measurements of the update, and its norm.
 
     Args:
-        measurements: how many there are for each entry
-        rows: how many there are, however many entries; none takes the share above
-        matrix: hadamard, or gaussian, which takes longer
-        fresh: whether each round has a matrix of its own; else there is one for all, with the same blind spots
-        decoder: least-squares, amp, niht, biht or back-projection; the middle three take few entries to be large
-        share: how many entries they take to be large
-        length: how long each change counts as; none sends its norm, in 32 bits
-        retain: what becomes of a message that is lost: nothing, or its signs or the change are sent with the next
-        coefficient: what that is multiplied by
-        accumulate: whether a change that was lost twice is kept still
+        measurements: the number of measurements per entry
+        rows: the number of measurements, independent of the number of entries; none uses measurements
+        matrix: hadamard, or gaussian, which is slower
+        fresh: draw a new matrix in each round; else one matrix is used in all rounds, with the same null space
+        decoder: least-squares, amp, niht, biht or back-projection; amp, niht and biht assume a sparse update
+        share: the share of nonzero entries that amp, niht and biht assume
+        length: a fixed norm of every update; none sends the norm, in 32 bits
+        retain: what the next message contains of a lost one: nothing, its signs, or its change (the update)
+        coefficient: the factor of the lost signs or the lost update
+        accumulate: keep updates that were lost more than once
     """
 
     measurements: float = 0.25
@@ -107,7 +110,7 @@ class OneBit(CodecMemory, Summing):
             (
                 self.retain != "signs" or not self.accumulate,
                 Mistake(
-                    "keeps one round's signs, so {}; {} keeps more",
+                    "keeps the signs of one round, so use {}, or use {}",
                     signs,
                     Setting("", "accumulate", False),
                     Setting("", "retain", "change"),
@@ -117,46 +120,46 @@ class OneBit(CodecMemory, Summing):
 
     @property
     def sensing(self) -> Sensing:
-        """How vectors are measured."""
+        """The measurement of vectors."""
         return Sensing(self.matrix, self.measurements, self.rows)
 
     @property
     def common(self) -> bool:
-        """All measure alike."""
+        """True: all clients of a round use the same matrix."""
         return True
 
     @property
     def memory(self) -> LostChange:
-        """How lost changes are kept."""
+        """The operations on the client state."""
         return LostChange(self.accumulate)
 
     @property
     def retains(self) -> Kept:
-        """As the fields say."""
+        """Which lost messages are compensated for, from ``retain`` and ``accumulate``."""
         if self.retain == "nothing":
             return "nothing"
         return "all" if self.accumulate else "last"
 
     def companion(self, other: Codec) -> Codec:
-        """One that adds what was lost to what is new."""
+        """Return ``other`` with lost updates added to the next one."""
         if self.retains == "nothing" or memory_of(other).retains != "nothing":
             return other
         return Retain(other, self.coefficient, self.accumulate)
 
     @property
     def exact(self) -> bool:
-        """A Gaussian matrix is multiplied in another order on every device."""
+        """Whether the matrix is hadamard: products with a Gaussian matrix are rounded differently on each device."""
         return self.matrix == "hadamard"
 
     def phi(self, layout: Layout, key: Key, device: torch.device) -> Matrix:
-        """The matrix of a round."""
+        """Return the measurement matrix of a round."""
         at = key if self.fresh else make_key(0)
         return self.sensing.matrix(layout.size, fold(at, "one-bit"), device=device, dtype=layout.dtype)
 
-    # At the client.
+    # Client side.
 
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
-        """The signs, and the norm."""
+        """Return the signs, and the norm."""
         signs = self.phi(layout, key, x.device).signs(finite(x, "change"))
         return {"signs": pack_signs(signs), **self._scale("scale", x)}
 
@@ -164,11 +167,11 @@ class OneBit(CodecMemory, Summing):
         return {name: finite(norm(x).reshape(1), "norm")} if self.length is None else {}
 
     def init(self, layout: Layout) -> State:
-        """Nothing was lost yet."""
+        """Return the state without a lost update."""
         return {} if self.retain == "nothing" else self.memory.empty(layout)
 
     def encode_with(self, x: Tensor, layout: Layout, state: State, key: Key) -> tuple[Payload, State]:
-        """With what was lost the last time."""
+        """Return the payload of the update and the lost update, and the new state."""
         if self.retain == "nothing":
             return self.encode(x, layout, key), state
         lost = self.memory.lost(state, x, layout)
@@ -181,21 +184,21 @@ class OneBit(CodecMemory, Summing):
         return payload, self.memory.after(x, whole, layout)
 
     def skipped_state(self, state: State) -> State:
-        """What is not held was not sent."""
+        """Return the state of entries that were not sent."""
         return self.memory.skipped_state(state) if state else state
 
     def settle(self, state: State, delivered: bool) -> State:
-        """Nothing is lost, or what was just sent."""
+        """Return the state without a lost update, or with the one that was just sent."""
         return self.memory.settle(state, delivered)
 
-    # At the server.
+    # Server side.
 
     def sum_size(self, layout: Layout) -> int:
-        """The measurements, and the norm."""
+        """Return the number of measurements, plus one for the norm."""
         return self.sensing.count(layout.size) + 1
 
     def to_sum(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        """Signs times norms, those of a lost message too; and the norms."""
+        """Return signs times norms, including those of a lost message, followed by the sum of the norms."""
         signs, count = payload.get("signs"), self.sensing.count(layout.size)
         both = signs is not None and self.retain == "signs" and signs.numel() > -(-count // 8)
         flags = expect_bits(payload, "signs", 2 * count if both else count)
@@ -224,5 +227,5 @@ class OneBit(CodecMemory, Summing):
         return scaled(found) * length
 
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        """The change that one message tells."""
+        """Decode a single message."""
         return self.from_sum(self.to_sum(payload, layout, key), layout, key)

@@ -1,6 +1,7 @@
-"""What a client remembers of messages that were lost, and the codec that adds it to what is sent next.
+"""Retransmission of lost updates: a lost update is added to the next one.
 
-Memory is of one round: what was lost in the round before last is forgotten, unless all of it accumulates.
+By default, only the last update is kept: what was lost in an earlier round is forgotten. With ``accumulate``, all lost
+updates are kept.
 """
 
 import math
@@ -17,51 +18,53 @@ from gossamer.parts.codecs.names import fits
 from gossamer.parts.codecs.wrapper import CodecWrapper
 
 STATISTICS = ("*running_mean", "*running_var")
-"""Tensors that tell where a client stands, and not where it goes: two changes of them must not be added up."""
+"""Running statistics. Their changes are relative to the current model, so two of them must not be added."""
 
 
 @dataclass(frozen=True)
 class LostChange:
-    """The change that was lost, as tensors of the model: ``lost``; and until that is known, what was ``sent``.
+    """The client state of retransmission.
+
+    ``lost`` holds the lost update as tensors of the model. Until ``settle``, ``sent`` holds what was just sent.
 
     Args:
-        accumulate: whether what was lost twice is kept still
+        accumulate: keep updates that were lost more than once
     """
 
     accumulate: bool = False
 
     def empty(self, layout: Layout) -> State:
-        """Nothing was lost yet."""
+        """Return the state without a lost update."""
         return {"lost": {name: torch.zeros(shape, dtype=layout.dtype) for name, shape in layout.shapes}}
 
     def lost(self, state: State, x: Tensor, layout: Layout) -> Tensor:
-        """What was lost, as a vector beside ``x``."""
+        """Return the lost update as a vector on the device of ``x``."""
         return layout.flatten(state["lost"]).to(x.device)
 
     def after(self, x: Tensor, whole: Tensor, layout: Layout) -> State:
-        """Once ``whole`` was sent: the change ``x``, and what came with it."""
+        """Return the state after sending ``whole``, the update ``x`` plus a lost update."""
         kept = whole if self.accumulate else x
         return {"lost": layout.unflatten(torch.zeros_like(x)), "sent": layout.unflatten(kept)}
 
     def skipped_state(self, state: State) -> State:
-        """Of entries that are not held: they were not sent with the last message, which is all that is remembered."""
+        """Return the state of entries that were not sent. Without ``accumulate``, their lost update is forgotten."""
         kept = state["lost"] if self.accumulate else {name: torch.zeros_like(t) for name, t in state["lost"].items()}
         return {"lost": kept, "sent": kept}
 
     def settle(self, state: State, delivered: bool) -> State:
-        """Nothing is lost, or what was just sent."""
+        """Return the state without a lost update, or with the one that was just sent."""
         return {"lost": state["lost" if delivered else "sent"]} if "sent" in state else state
 
 
 @dataclass(frozen=True)
 class Retain(CodecWrapper):
-    """Adds a change that was lost to the next one. Training does not rehearse the codec inside.
+    """Adds a lost update to the next one. The surrogate of the wrapped codec is not used in training.
 
     Args:
-        codec: what the sum goes through
-        coefficient: what the lost change is multiplied by
-        accumulate: whether a change that was lost twice is kept still
-        leave: names of tensors that are not retained; * stands for anything
+        codec: the codec of the sum
+        coefficient: the factor of the lost update
+        accumulate: keep updates that were lost more than once
+        leave: names of tensors that are not sent again; * matches any text
     """
 
     codec: Codec
@@ -74,37 +77,37 @@ class Retain(CodecWrapper):
 
     @property
     def memory(self) -> LostChange:
-        """How lost changes are kept."""
+        """The operations on the client state."""
         return LostChange(self.accumulate)
 
     @property
     def retains(self) -> Kept:
-        """All of them, or the last."""
+        """All lost updates with ``accumulate``, else the last."""
         return "all" if self.accumulate else "last"
 
     @property
     def unbiased(self) -> bool:
-        """Where the codec inside is."""
+        """Delegate to the wrapped codec."""
         return self.codec.unbiased
 
     def init(self, layout: Layout) -> State:
-        """Nothing was lost yet."""
+        """Return the state without a lost update."""
         return self.memory.empty(layout)
 
     def encode_with(self, x: Tensor, layout: Layout, state: State, key: Key) -> tuple[Payload, State]:
-        """The payload of the sum, and what to remember."""
+        """Return the payload of the update plus the lost update, and the new state."""
         whole = x + self.coefficient * self.memory.lost(state, x, layout)
         after = self.memory.after(x, whole, layout)
         return self.codec.encode(whole, layout, key), {**after, "sent": self._retained(after["sent"])}
 
     def _retained(self, sent: Params) -> Params:
-        left = {name for name in sent if any(fits(name, pattern) for pattern in self.leave)}
-        return {name: torch.zeros_like(tensor) if name in left else tensor for name, tensor in sent.items()}
+        excluded = {name for name in sent if any(fits(name, pattern) for pattern in self.leave)}
+        return {name: torch.zeros_like(tensor) if name in excluded else tensor for name, tensor in sent.items()}
 
     def skipped_state(self, state: State) -> State:
-        """What is not held was not sent."""
+        """Return the state of entries that were not sent."""
         return self.memory.skipped_state(state)
 
     def settle(self, state: State, delivered: bool) -> State:
-        """Nothing is lost, or what was just sent."""
+        """Return the state without a lost update, or with the one that was just sent."""
         return self.memory.settle(state, delivered)

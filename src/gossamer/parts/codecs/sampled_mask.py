@@ -1,4 +1,7 @@
-"""One bit a score: a mask drawn from the scores, 1 with probability sigmoid(score) (FedPM)."""
+"""Sampled mask (FedPM): one bit per score, drawn as 1 with probability sigmoid(score).
+
+Isik et al., ICLR 2023, https://arxiv.org/abs/2209.15328.
+"""
 
 from dataclasses import dataclass
 
@@ -14,18 +17,21 @@ from gossamer.core.wire import finite
 
 @dataclass(frozen=True)
 class SampledMask(Codec):
-    """Scores as bits; what is decoded is 0 or 1, on average the sigmoid of the score."""
+    """Sends a random mask in place of scores. Its expectation is the sigmoid of the scores.
+
+    FedPM, https://arxiv.org/abs/2209.15328.
+    """
 
     @property
     def exact(self) -> bool:
-        """No: the last bit of a sigmoid differs from one device to the next, and may decide a draw."""
+        """False: sigmoids differ between devices in the last bit, which may change a draw."""
         return False
 
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
-        """The mask."""
+        """Return the mask as bits."""
         drawn = uniform(key, layout.size, dtype=x.dtype, device=x.device)
         return {"mask": packing.bits(drawn < torch.sigmoid(finite(x, "scores")))}
 
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        """Zeros and ones."""
+        """Return the mask as zeros and ones."""
         return packing.numbers(packing.expect_bits(payload, "mask", layout.size), layout.dtype)

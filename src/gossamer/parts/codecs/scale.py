@@ -1,4 +1,4 @@
-"""The one number that many codecs send beside their bits: how large an entry is."""
+"""The scale that many codecs send in addition to their bits."""
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from gossamer.core.wire import expect, finite
 
 
 def largest(x: Tensor) -> Tensor:
-    """The largest magnitude as a vector of one entry, 0 for an empty vector.
+    """Return the largest magnitude as a vector of one entry. It is 0 for an empty vector.
 
     >>> largest(torch.tensor([1.0, -3.0]))
     tensor([3.])
@@ -18,16 +18,16 @@ def largest(x: Tensor) -> Tensor:
 
 
 def ratio(x: Tensor, scale: Tensor) -> Tensor:
-    """``x / scale``, and 0 where the scale is 0, as then ``x`` is too.
+    """Return ``x / scale``, or 0 if the scale is 0, because then ``x`` is 0 too.
 
-    The scale is a tensor where ``x`` is, never a number: a GPU divides by a number as it multiplies by its inverse,
-    which is rounded otherwise.
+    The scale is a tensor on the device of ``x``, not a Python number: a GPU divides by a number by multiplying with its
+    inverse, which is rounded differently.
     """
     return x / torch.where(scale > 0, scale, 1)
 
 
 def expect_scale(payload: Payload, layout: Layout) -> Tensor:
-    """The number named "scale" in a payload, if it is finite and not negative."""
+    """Return the number "scale" of a payload. Raise ``PayloadError`` if it is not finite or negative."""
     scale = finite(expect(payload, "scale", layout.dtype, 1), "scale")
     if scale.item() < 0:
         raise PayloadError(f"'scale' must be at least 0, got {scale.item():g}")

@@ -1,7 +1,7 @@
-"""Stochastic sign: one bit an entry, drawn so that it is right on average (Safaryan & Richtárik, ICML 2021).
+"""Stochastic sign (Safaryan and Richtárik, ICML 2021, https://arxiv.org/abs/1905.12938): one bit per entry.
 
-An entry u becomes +s with probability (1 + u / s) / 2, clipped to [0, 1], and otherwise -s. Its mean is u wherever
-|u| <= s, and s or -s beyond.
+An entry u becomes +s with probability (1 + u / s) / 2, clipped to [0, 1], and otherwise -s. It is unbiased if
+|u| <= s. Larger entries are clipped to s or -s.
 """
 
 from dataclasses import dataclass
@@ -22,13 +22,13 @@ from gossamer.parts.codecs.scale import expect_scale, largest, ratio
 
 @dataclass(frozen=True)
 class StochasticSign(Codec):
-    """The sign of each entry, at random, and the magnitude that all share.
+    """Sends a random sign per entry, and one scale.
+
+    See https://arxiv.org/abs/1905.12938.
 
     Args:
-        scale: that magnitude: "max" is the largest of the vector, the least with which all entries are right on
-            average;
-            "norm" is the vector's Euclidean norm, as in the paper: also right on average, and noisier; a number is
-            known to both ends and not sent, and entries beyond it are clipped
+        scale: the scale s: "max" is the largest magnitude of the vector, the smallest unbiased scale; "norm" is the
+            Euclidean norm, as in the paper, unbiased and noisier; a number is not sent, and clips larger entries
     """
 
     scale: Literal["max", "norm"] | float = "max"
@@ -43,14 +43,14 @@ class StochasticSign(Codec):
         return isinstance(self.scale, str)
 
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
-        """A bit an entry, set for a plus, and the magnitude where it is not given."""
+        """Return one bit per entry, 1 for plus, and the scale unless it is a constant."""
         scale = self._scale(finite(x, "change"))
         noise = uniform(fold(key, "sign"), layout.size, dtype=layout.dtype, device=x.device) * 2 - 1
         packed = {"bits": bits(noise < ratio(x, scale))}
         return {**packed, "scale": scale} if isinstance(self.scale, str) else packed
 
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        """Plus or minus the magnitude."""
+        """Return plus or minus the scale."""
         positive = expect_bits(payload, "bits", layout.size)
         if isinstance(self.scale, str):
             scale = expect_scale(payload, layout)
@@ -62,6 +62,6 @@ class StochasticSign(Codec):
         if self.scale == "max":
             return largest(x)
         if self.scale == "norm":
-            # The norm of one entry may be rounded to a little less than that entry.
+            # Rounding can make the norm slightly smaller than the largest entry.
             return finite(torch.maximum(norm(x).view(1), largest(x)), "norm of the change")
         return x.new_full((1,), self.scale)

@@ -1,10 +1,10 @@
-"""A vector with many zeros, whole: the values that are not zero, and where they are."""
+"""Lossless sparse codec: the nonzero values and their indices."""
 
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from gossamer.core import indices as positions
+from gossamer.core import indices
 from gossamer.core.codec import Codec
 from gossamer.core.errors import PayloadError
 from gossamer.core.random import Key
@@ -14,25 +14,25 @@ from gossamer.core.wire import expect, finite
 
 @dataclass(frozen=True)
 class Sparse(Codec):
-    """All entries that are not zero at the model's precision, with their positions as ``positions`` codes them.
+    """Sends all nonzero entries at the model's precision, and their indices (``gossamer.core.indices``).
 
-    Nothing is lost but the sign of a negative zero.
+    It is lossless, except for the sign of a negative zero.
     """
 
     @property
     def unbiased(self) -> bool:
-        """Nothing is lost."""
+        """True: the codec is lossless."""
         return True
 
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
-        """Values other than zero, in order, and their positions."""
+        """Return the nonzero values, in order, and their indices."""
         mask = finite(x, "change") != 0
-        return {"values": x[mask], **positions.pack(mask)}
+        return {"values": x[mask], **indices.pack(mask)}
 
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        """Each value in its place, and zeros."""
-        mask = positions.unpack(payload, layout.size)
-        values = finite(expect(payload, "values", layout.dtype, positions.marked(mask)), "values")
+        """Return the values at their indices, and zeros elsewhere."""
+        mask = indices.unpack(payload, layout.size)
+        values = finite(expect(payload, "values", layout.dtype, indices.marked(mask)), "values")
         if bool((values == 0).any()):
-            raise PayloadError("'values' holds a zero, which is not to be sent")
-        return positions.spread(values, mask)
+            raise PayloadError("'values' must not contain zeros")
+        return indices.spread(values, mask)

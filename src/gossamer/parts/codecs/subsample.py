@@ -1,6 +1,7 @@
-"""Random subsampling: a few entries, chosen by a key that both ends have, so that no position is sent.
+"""Random subsampling: a random subset of the entries, drawn from a shared key, so that no indices are sent.
 
-The random mask of Konečný et al., "Federated learning: strategies for improving communication efficiency", 2016.
+The random mask of Konečný et al., "Federated learning: strategies for improving communication efficiency", 2016,
+https://arxiv.org/abs/1610.05492.
 """
 
 import math
@@ -21,15 +22,15 @@ GRID = 2**24  # uniform noise is a multiple of 1 / GRID
 
 @dataclass(frozen=True)
 class Subsample(Codec):
-    """Each entry is sent with the same chance, whatever the others do; zero elsewhere.
+    """Sends each entry independently with the same probability. The others are decoded as zero.
 
-    So the number of entries varies a little from message to message, and is known to both ends. To fix it would take
-    a sort, and the same sort on every device; this takes one comparison an entry, and is as right on average.
+    The number of sent entries varies between messages, and both sides know it. A fixed number would need a sort with
+    the same result on every device. This needs one comparison per entry, and is unbiased too. See
+    https://arxiv.org/abs/1610.05492.
 
     Args:
-        share: the chance of an entry, rounded up to a multiple of 2**-24
-        rescale: divide what is sent by the chance, so that it is right on average; without, entries are sent as they
-            are
+        share: the probability to send an entry, rounded up to a multiple of 2**-24
+        rescale: divide sent entries by the probability, which makes the codec unbiased
     """
 
     share: float = 0.03125
@@ -40,17 +41,17 @@ class Subsample(Codec):
 
     @property
     def unbiased(self) -> bool:
-        """Whether entries are scaled up for those that are not sent."""
+        """Whether entries are rescaled."""
         return self.rescale
 
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
-        """The chosen entries, in order."""
+        """Return the selected entries, in order."""
         values = finite(x, "change")[self._mask(layout, key, x.device)]
         factor = values.new_full((1,), 1 / self._chance if self.rescale else 1)
         return {"values": finite(values * factor, "rescaled change")}
 
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        """Each value in the place that the key gives it, and zeros."""
+        """Return the values at the indices that the key selects, and zeros elsewhere."""
         mask = self._mask(layout, key, payload.get("values", torch.empty(0)).device)
         return spread(finite(expect(payload, "values", layout.dtype, marked(mask)), "values"), mask)
 

@@ -1,6 +1,7 @@
-"""TernGrad: minus, zero or plus the largest magnitude, drawn so that it is right on average (Wen et al., NIPS 2017).
+"""TernGrad (Wen et al., NIPS 2017, https://arxiv.org/abs/1705.07878): each entry as -1, 0 or 1 times a scale.
 
-With s the largest magnitude of the vector, an entry u becomes s times its sign with probability |u| / s, and else zero.
+With s the largest magnitude of the vector, an entry u becomes s times its sign with probability |u| / s, else zero. So
+each entry is unbiased.
 """
 
 from dataclasses import dataclass
@@ -18,21 +19,24 @@ from gossamer.parts.codecs.scale import expect_scale, largest, ratio
 
 @dataclass(frozen=True)
 class Ternary(Codec):
-    """One of three values for each entry, five entries to a byte: 1.6 bits an entry, and one scale for the vector."""
+    """Sends one of three values per entry, five entries per byte (1.6 bits per entry), and one scale.
+
+    TernGrad, https://arxiv.org/abs/1705.07878.
+    """
 
     @property
     def unbiased(self) -> bool:
-        """Each entry is right on average."""
+        """True: each entry is unbiased."""
         return True
 
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
-        """A trit an entry, and the scale."""
+        """Return one trit per entry, and the scale."""
         scale = largest(finite(x, "change"))
         noise = uniform(fold(key, "ternary"), layout.size, dtype=layout.dtype, device=x.device)
         part = ratio(x, scale)
         return {"trits": trits((noise < part).to(torch.int8) - (noise < -part).to(torch.int8)), "scale": scale}
 
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        """Trit times scale."""
+        """Return trit times scale."""
         signs = expect_trits(payload, "trits", layout.size)
         return signs.to(layout.dtype) * expect_scale(payload, layout)

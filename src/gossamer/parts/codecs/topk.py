@@ -1,4 +1,8 @@
-"""Top-k: only the largest entries are sent, with their positions (Aji & Heafield, EMNLP 2017)."""
+"""Top-k sparsification: only the entries of largest magnitude are sent, with their indices.
+
+Aji and Heafield, EMNLP 2017, https://arxiv.org/abs/1704.05021. With error feedback (``Feedback``): Stich et al.,
+NeurIPS 2018, https://arxiv.org/abs/1809.07599.
+"""
 
 import math
 from dataclasses import dataclass
@@ -8,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.core import indices as positions
+from gossamer.core import indices
 from gossamer.core.codec import Codec
 from gossamer.core.errors import PayloadError, require, wrong
 from gossamer.core.random import Key
@@ -18,10 +22,12 @@ from gossamer.core.wire import expect, finite
 
 @dataclass(frozen=True)
 class TopK(Codec):
-    """The entries of largest magnitude at the model's precision, the first of those that tie; zero elsewhere.
+    """Sends the entries of largest magnitude at the model's precision, and their indices.
+
+    Other entries are decoded as zero. Ties are broken by index. See https://arxiv.org/abs/1704.05021.
 
     Args:
-        share: which part of the entries is kept, rounded up to a whole number of them
+        share: the share of the entries to send, rounded up to a whole number of entries
     """
 
     share: float = 0.03
@@ -30,37 +36,37 @@ class TopK(Codec):
         require((0 < self.share <= 1, wrong(self, "share", "must be above 0 and at most 1")))
 
     def kept(self, count: int) -> int:
-        """How many of so many entries are sent."""
-        # As the decimal that was written: 0.07 * 100 is 7.000000000000001, and 8 when rounded up.
+        """Return the number of sent entries for a vector of ``count`` entries."""
+        # With the decimal fraction: 0.07 * 100 is 7.000000000000001, which would be rounded up to 8.
         return math.ceil(Fraction(str(self.share)) * count)
 
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
-        """The largest entries, in order of position, and their positions."""
+        """Return the largest entries, in index order, and their indices."""
         mask = top(finite(x, "change").abs(), self.kept(len(x)))
-        return {"values": x[mask], **positions.pack(mask)}
+        return {"values": x[mask], **indices.pack(mask)}
 
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        """Each value in its place, and zeros."""
-        mask = positions.unpack(payload, layout.size)
+        """Return the values at their indices, and zeros elsewhere."""
+        mask = indices.unpack(payload, layout.size)
         kept = self.kept(layout.size)
-        if positions.marked(mask) != kept:
-            raise PayloadError(f"expected positions of {kept:,} entries, got {positions.marked(mask):,}")
-        return positions.spread(finite(expect(payload, "values", layout.dtype, kept), "values"), mask)
+        if indices.marked(mask) != kept:
+            raise PayloadError(f"expected indices of {kept:,} entries, got {indices.marked(mask):,}")
+        return indices.spread(finite(expect(payload, "values", layout.dtype, kept), "values"), mask)
 
 
 def top(sizes: Tensor, k: int) -> Tensor:
-    """Marks of the ``k`` largest entries, of equal ones the first."""
+    """Return a mask of the ``k`` largest entries. Of equal entries, the first are taken."""
     if k == 0:
         return torch.zeros_like(sizes, dtype=torch.bool)
-    least = _kth_largest(sizes, k)
-    mask = sizes > least
-    ties = true_at(sizes == least)
-    mask[ties[: k - positions.marked(mask)]] = True
+    threshold = _kth_largest(sizes, k)
+    mask = sizes > threshold
+    ties = true_at(sizes == threshold)
+    mask[ties[: k - indices.marked(mask)]] = True
     return mask
 
 
 def _kth_largest(sizes: Tensor, k: int) -> Tensor:
-    """One value, so every way to it gives the same; on a CPU, NumPy's is several times faster."""
+    """Return the k-th largest value, which is the same for any algorithm. On a CPU, NumPy is several times faster."""
     if sizes.device.type == "cpu":
         return torch.from_numpy(np.partition(sizes.numpy(), len(sizes) - k))[len(sizes) - k]
     return sizes.topk(k, sorted=False).values.min()

@@ -1,4 +1,4 @@
-"""What codecs share that change what another one is given, and not what it makes of that."""
+"""Base of codecs that modify the input of another codec, and use its payload unchanged."""
 
 from torch import Tensor
 
@@ -8,44 +8,48 @@ from gossamer.core.types import Layout, Payload
 
 
 class CodecWrapper(CodecMemory, Summing):
-    """A codec around another, by which all is read as the one inside wrote it."""
+    """A codec with client state around another codec. Payloads are those of the wrapped codec.
+
+    Args:
+        codec: the wrapped codec
+    """
 
     codec: Codec
 
     @property
     def exact(self) -> bool:
-        """Where the codec inside is."""
+        """Delegate to the wrapped codec."""
         return self.codec.exact
 
     @property
     def common(self) -> bool:
-        """Where the codec inside asks for it."""
+        """Delegate to the wrapped codec."""
         return self.codec.common
 
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
-        """The payload when nothing is remembered."""
+        """Delegate to the wrapped codec: the payload with an empty state."""
         return self.codec.encode(x, layout, key)
 
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        """As the codec inside."""
+        """Delegate to the wrapped codec."""
         return self.codec.decode(payload, layout, key)
 
     def fold(self, acc: Tensor, payload: Payload, layout: Layout, key: Key, weight: float) -> None:
-        """As the codec inside."""
+        """Delegate to the wrapped codec."""
         self.codec.fold(acc, payload, layout, key, weight)
 
     def fold_into(self, payload: Payload, layout: Layout, key: Key, weight: float, like: Tensor) -> FoldInto:
-        """As the codec inside."""
+        """Delegate to the wrapped codec."""
         return self.codec.fold_into(payload, layout, key, weight, like)
 
     def sum_size(self, layout: Layout) -> int:
-        """As the codec inside."""
+        """Delegate to the wrapped codec."""
         return sums_of(self.codec).sum_size(layout)
 
     def to_sum(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        """As the codec inside."""
+        """Delegate to the wrapped codec."""
         return sums_of(self.codec).to_sum(payload, layout, key)
 
     def from_sum(self, mean: Tensor, layout: Layout, key: Key) -> Tensor:
-        """As the codec inside."""
+        """Delegate to the wrapped codec."""
         return sums_of(self.codec).from_sum(mean, layout, key)

@@ -1,7 +1,7 @@
-"""Forms: what server and clients hold, and the network's tensors that follow from it.
+"""Parametrizations: which tensors are trained and sent, and how the network's tensors follow from them.
 
-Mostly they hold the network's own tensors. But they may hold something else of the same shapes, such as scores from
-which masks over frozen weights are drawn, and train that.
+By default (``Weights``), they are the network's own tensors. They can also be other tensors of the same shapes, such as
+scores of masks over frozen weights (``Supermask``).
 """
 
 from typing import TYPE_CHECKING

@@ -1,9 +1,10 @@
-"""Scores over frozen weights: training finds which weights of a random network to keep (FedPM).
+"""Supermask (FedPM): train scores of masks over frozen random weights.
 
-Every tensor of two or more dimensions is frozen at ``±c``, with ``c = scale / sqrt(fan-in)`` and the signs that the
-network was built with. Held is a score ``s`` for each weight, normal at first. In every step of training a mask is
-drawn, 1 with probability ``sigmoid(s)``, and the network has the weights that the mask keeps. The gradient goes
-straight through the draw: ``ds = dw w sigmoid'(s)``. Norms and biases are held and trained as they are.
+Isik et al., ICLR 2023, https://arxiv.org/abs/2209.15328. Every tensor of two or more dimensions is frozen at ``±c``,
+with ``c = scale / sqrt(fan-in)`` and the signs of the network's initial weights. Clients train and send a score ``s``
+per weight. Initial scores are normal. In each local step, a mask is drawn as 1 with probability ``sigmoid(s)``. The
+network uses the mask times the frozen weights ``w``. The gradient of the scores is a straight-through estimate:
+``ds = dw w sigmoid'(s)``. Norms and biases are trained and sent directly.
 """
 
 import math
@@ -21,11 +22,13 @@ from gossamer.core.types import Params, State
 
 @dataclass(frozen=True)
 class Supermask:
-    """Scores of masks over frozen weights.
+    """Trains scores of masks over frozen weights.
+
+    FedPM, https://arxiv.org/abs/2209.15328.
 
     Args:
-        scale: magnitude of the frozen weights, times the root of the fan-in
-        sampled: evaluate the network with one mask drawn for good, rather than with the mean of all masks
+        scale: the magnitude of the frozen weights, times the square root of the fan-in
+        sampled: evaluate the network with one fixed random mask instead of the mean of all masks
     """
 
     scale: float = math.e
@@ -35,34 +38,34 @@ class Supermask:
         require((0 < self.scale < math.inf, wrong(self, "scale", "must be a positive number")))
 
     def hold(self, built: Params, key: Key) -> Params:
-        """Normal scores in place of weights."""
+        """Return normal scores in place of weights."""
         return {**built, **{name: _normal(tensor, random.fold(key, name)) for name, tensor in _masked(built).items()}}
 
     def context(self, built: Params, key: Key) -> State:
-        """The frozen weights, and a key for the draws."""
+        """Return the frozen weights, and a key for the draws."""
         frozen = self.frozen(built)
         some = next(iter(built.values()))
         return {"frozen": frozen, "key": random.tensor(random.fold(key, "masks"), some.device)} if frozen else {}
 
     def frozen(self, built: Params) -> Params:
-        """The weights that masks are laid over."""
+        """Return the frozen weights."""
         sizes = {name: self.scale / math.sqrt(tensor[0].numel()) for name, tensor in _masked(built).items()}
         return {name: torch.where(built[name] < 0, -size, size).to(built[name]) for name, size in sizes.items()}
 
     def network(self, held: Params, context: State, step_index: Tensor) -> Params:
-        """Frozen weights under masks drawn afresh."""
+        """Return the frozen weights under newly drawn masks."""
         frozen: Params = context["frozen"]
         drawn = random.draws_like(context["key"], step_index, frozen)
         kept = {name: torch.where(drawn[name] < torch.sigmoid(held[name]), w, 0) for name, w in frozen.items()}
         return held | kept
 
     def pull(self, grads: Params, held: Params, context: State) -> Params:
-        """Straight through the draw."""
+        """Return the straight-through gradients of the scores."""
         chance = {name: torch.sigmoid(held[name]) for name in context["frozen"]}
         return grads | {n: grads[n] * context["frozen"][n] * p * (1 - p) for n, p in chance.items() if n in grads}
 
     def deploy(self, held: Params, built: Params) -> Params:
-        """Frozen weights under the mean of all masks, or under one."""
+        """Return the frozen weights times the mean mask, or under one fixed mask with ``sampled``."""
         frozen = self.frozen(built)
         if self.sampled:
             some = next(iter(built.values()))
@@ -76,5 +79,5 @@ def _masked(built: Params) -> Params:
 
 
 def _normal(like: Tensor, key: Key) -> Tensor:
-    """Standard normal values in the shape and type of a tensor."""
+    """Return standard normal values in the shape and type of a tensor."""
     return draw("gauss", 1.0, key, like.numel()).to(like).view(like.shape)

@@ -1,4 +1,4 @@
-"""Samplers: who takes part in a round."""
+"""Samplers: which clients take part in a round."""
 
 from typing import TYPE_CHECKING
 

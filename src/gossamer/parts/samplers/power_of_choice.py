@@ -1,10 +1,8 @@
-"""Power-of-choice: of a few candidates those take part on whose samples the global model is worst (Cho et al., 2020).
+"""Power-of-choice (Cho et al., 2020, https://arxiv.org/abs/2010.01243): the candidates with the largest losses.
 
-https://arxiv.org/abs/2010.01243
-
-In each round candidates are drawn with a probability proportional to their number of samples. Each gets the global
-model and answers with its mean training loss, one number. The clients with the largest losses then train, and all count
-alike. With as many candidates as take part this is sampling by size.
+In each round, candidates are drawn with probabilities proportional to their number of samples. Each receives the global
+model, and returns its mean training loss, one number. The clients with the largest losses then train, with equal
+aggregation weights. If the number of candidates is the size of the cohort, this is sampling by size.
 """
 
 from collections.abc import Sequence
@@ -26,10 +24,12 @@ from gossamer.parts.views.full import Full
 
 @dataclass(frozen=True)
 class PowerOfChoice(Sampler):
-    """The clients with the largest losses among some candidates.
+    """Selects the clients with the largest losses among random candidates.
+
+    See https://arxiv.org/abs/2010.01243.
 
     Args:
-        candidates: how many clients are asked for their loss; at least as many as take part in a round are
+        candidates: the number of clients that compute their loss, at least the size of the cohort
     """
 
     candidates: int = 20
@@ -41,20 +41,20 @@ class PowerOfChoice(Sampler):
 
     @property
     def weights(self) -> Literal["uniform"]:
-        """One each, as in the paper: candidates are drawn by their size."""
+        """Equal weights, as in the paper: candidates are drawn by size."""
         return "uniform"
 
     @property
     def probe(self) -> Exchange:
-        """The global model down, one loss up."""
+        """The exchange that sends the global model, and returns one loss per candidate."""
         return Exchange(Full(), LossProbe(), Dense(), Listen(), Dense(), send="sections")
 
     def propose(self, pool: Pool, clock: Clock, key: Key) -> list[int]:
-        """The candidates."""
+        """Return the candidates."""
         return drawn_by_size(pool, max(self.candidates, pool.count), fold(key, "candidates", clock.round))
 
     def choose(self, outcomes: Sequence[Outcome], count: int) -> list[int]:
-        """Those with the largest losses; of equals the first."""
-        heard = [outcome for outcome in outcomes if outcome.folded]
-        worst = sorted(heard, key=lambda outcome: (-float(outcome.sections["loss"]), outcome.client))
-        return sorted(outcome.client for outcome in worst[:count])
+        """Return the candidates with the largest losses. Ties are broken by client number."""
+        replied = [outcome for outcome in outcomes if outcome.folded]
+        by_loss = sorted(replied, key=lambda outcome: (-float(outcome.sections["loss"]), outcome.client))
+        return sorted(outcome.client for outcome in by_loss[:count])

@@ -1,4 +1,4 @@
-"""Clients in turn: every client takes part equally often, without any randomness."""
+"""Round-robin sampling: clients take part in turn, equally often, without randomness."""
 
 from dataclasses import dataclass
 from itertools import islice
@@ -10,10 +10,10 @@ from gossamer.core.types import Clock
 
 @dataclass(frozen=True)
 class RoundRobin(Sampler):
-    """The next clients by number; after the last comes the first. Who is not there is passed over."""
+    """Takes the next clients by number, in cyclic order. Clients that are not available are skipped."""
 
     def propose(self, pool: Pool, clock: Clock, key: Key) -> list[int]:
-        """From where the round before would end if everybody was there."""
+        """Return the next available clients, starting at ``round * count`` modulo the number of clients."""
         start = clock.round * pool.count % pool.clients
-        order = ((start + place) % pool.clients for place in range(pool.clients))
+        order = ((start + offset) % pool.clients for offset in range(pool.clients))
         return sorted(islice((client for client in order if client in pool.available), pool.count))

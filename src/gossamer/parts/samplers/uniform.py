@@ -1,7 +1,4 @@
-"""Clients drawn uniformly, without replacement: the sampling of federated averaging (McMahan et al., 2017).
-
-https://arxiv.org/abs/1602.05629
-"""
+"""Uniform sampling without replacement, as in FedAvg (McMahan et al., 2017, https://arxiv.org/abs/1602.05629)."""
 
 from dataclasses import dataclass
 from itertools import islice
@@ -13,9 +10,9 @@ from gossamer.core.types import Clock
 
 @dataclass(frozen=True)
 class Uniform(Sampler):
-    """Every client is as likely as any other, in every round anew."""
+    """Draws clients uniformly without replacement, independently in each round."""
 
     def propose(self, pool: Pool, clock: Clock, key: Key) -> list[int]:
-        """The first of a random order of all clients, as far as they are there."""
+        """Return the first available clients in a random order of all clients."""
         order = permutation(fold(key, "cohort", clock.round), pool.clients)
         return sorted(islice((client for client in order.tolist() if client in pool.available), pool.count))

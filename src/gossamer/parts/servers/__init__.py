@@ -1,4 +1,4 @@
-"""Servers: what happens to what arrives."""
+"""Servers: the aggregation of client updates."""
 
 from typing import TYPE_CHECKING
 

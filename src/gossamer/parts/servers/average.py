@@ -1,4 +1,4 @@
-"""Servers for clients that send what they hold rather than how it changed."""
+"""Servers for clients that send models instead of updates."""
 
 from dataclasses import dataclass
 
@@ -12,14 +12,14 @@ from gossamer.parts.servers.mean import Mean, Sum
 
 @dataclass(frozen=True)
 class Average(Mean):
-    """What is held next is the weighted mean of what arrives."""
+    """Weighted mean of client models."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require(self.fixed_rate())
 
     def finish(self, state: State, acc: Sum, clock: Clock) -> State:
-        """The mean; an entry that nobody sent stays."""
+        """Return the mean as the next model. An entry that no client sent keeps its value."""
         if acc.weight == 0:
             return state
         mean = acc.mean()
@@ -32,10 +32,13 @@ class Average(Mean):
 
 @dataclass(frozen=True)
 class MaskAverage(Average):
-    """Scores from the mean of masks: its logit, for tensors of two or more dimensions (FedPM).
+    """Mean of client masks, converted to scores by the logit, for tensors with two or more dimensions (FedPM).
+
+    Isik et al., Sparse Random Networks for Communication-Efficient Federated Learning, ICLR 2023,
+    https://arxiv.org/abs/2209.15328.
 
     Args:
-        eps: a mask's 0 and 1 count as this much and as 1 less this much, so that no score is infinite
+        eps: mask bits 0 and 1 count as eps and 1 - eps, so that all scores are finite
     """
 
     eps: float = 0.01
@@ -45,7 +48,7 @@ class MaskAverage(Average):
         require((0 < self.eps < 0.5, wrong(self, "eps", "must be between 0 and 0.5")))
 
     def finish(self, state: State, acc: Sum, clock: Clock) -> State:
-        """The mean, as scores where it is one of masks."""
+        """Return the mean as the next model, with means of masks converted to scores."""
         new = super().finish(state, acc, clock)
         if new is state:
             return state

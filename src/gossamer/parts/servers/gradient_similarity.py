@@ -1,23 +1,25 @@
-"""Who should learn from whom: clients' gradients at the global model are compared, and mixing weights follow (PERM).
+"""Mixing weights from gradient similarity (PERM).
 
-Clients send gradients, not training results. Their mean moves the global model by ``lr``; the distance of each two of
-them tells how unlike their data are, and ``gossamer.parts.servers.mixing`` turns distances into weights. Gradients
-of clients that are absent are not there to be compared: the distance of a pair is that of the last round in which both
-were, and a pair that never met is infinitely far apart.
+Deng et al., Distributed Personalized Empirical Risk Minimization, NeurIPS 2023, https://arxiv.org/abs/2310.17761.
 
-Where clients are compared once, at a model that stays, it does not matter when. Those who were absent, or whose message
-was lost, are asked in later rounds until all were heard, and what the others sent is kept for that long.
+Clients send their gradients at the global model. The mean gradient updates the global model with the rate ``lr``. The
+distance between two gradients measures how different the data of two clients are. ``gossamer.parts.servers.mixing``
+computes mixing weights from the distances. The distance of a pair dates from the last round with both clients. A pair
+that never took part in the same round has infinite distance.
 
-What the server holds besides the global model:
+With ``once``, each client is compared once, at a model that does not change. Absent clients, and clients whose upload
+was lost, are asked again in later rounds. The gradients of the other clients are kept until all clients were compared.
 
-    compared.samples, .noise, .size   of each client: samples, variance of its gradient, and parameters of its model
-    compared.apart                    the last known distances, [clients, clients]
-    compared.sketches                 instead of these, where few weights a client are kept: what gradients reduce to
-    compared.rows                     where each is compared once, the gradients of those heard, until all were
-    ready                             where each is compared once: who was
-    mixing.weights                    [clients, clients], a row for each client
-    mixing.who, .much                 instead of these: the clients that each learns from, and how much
-    lam                               the strength of spreading, as it was chosen
+Server state in addition to the global model:
+
+    compared.samples, .noise, .size   per client: samples, variance of its gradient, parameters of its model
+    compared.apart                    last known distances, [clients, clients]
+    compared.sketches                 with ``keep``, instead of distances: sketches of the gradients
+    compared.rows                     with ``once``: gradients received so far, until all clients were compared
+    ready                             with ``once``: which clients were compared
+    mixing.weights                    mixing weights, [clients, clients], one row per client
+    mixing.who, .much                 with ``keep``, instead of these: indices and weights of the kept clients
+    lam                               regularization that was used
 """
 
 import math
@@ -40,38 +42,39 @@ from gossamer.parts.servers import mixing
 from gossamer.parts.servers.mean import Mean, Sum
 
 SKETCH = 4096
-"""Numbers that a gradient is reduced to where few weights a client are kept."""
+"""Default size of a sketched gradient with ``keep``."""
 
 
 @dataclass
 class Gathered:
-    """What came of a round: the sum of gradients, the gradients themselves, and what is known of who sent them.
+    """Accumulator of a round: the sum of gradients, the table of gradients, and facts about their clients.
 
-    ``layout`` is how gradients lie in a vector when they are compared.
+    ``layout`` is the vector layout in which gradients are compared.
     """
 
     total: Sum
     layout: Layout
-    gallery: mixing.GradientTable
+    table: mixing.GradientTable
     facts: dict[int, dict[str, float]] = field(default_factory=dict)
     weights: bool = False
 
 
 @dataclass(frozen=True)
 class GradientSimilarity(Server):
-    """Moves the global model by the mean gradient, and learns from the gradients who should learn from whom.
+    """Updates the global model by the mean gradient, and computes mixing weights from gradient distances.
 
     Args:
-        weights: what a client counts for in the global model: its samples, or one each (uniform)
-        radius: the largest norm of the global model, which is projected onto that ball; none is no ball
-        lr: the global model's learning rate; with 0 it stays
-        lam: how strongly a client's weight is spread over others; none chooses it from the noise of gradients
-        solve: exact (by water-filling), or so many projected gradient steps from the weights before
-        every: whether weights are learned anew in each round, or in the first of each epoch
-        once: each client is compared once, from this round on; none compares the round's clients in every round
-        sketch: how many numbers a gradient is reduced to before it is compared; none compares whole gradients
-        keep: how many weights a client has at most; none keeps all
-        complexity: how much farther away a larger model is, times sqrt(parameters / samples), where models are unequal
+        weights: client weights in the global model: number of samples, or equal (uniform)
+        over: average each entry over all clients of the cohort, or over the holders of the entry
+        radius: maximum norm of the global model, enforced by projection; none disables it
+        lr: learning rate of the global model; 0 leaves it unchanged
+        lam: regularization that spreads mixing weights; none estimates it from the gradient noise
+        solve: exact (water-filling), or a number of projected gradient steps from the previous weights
+        every: recompute mixing weights in every round, or in the first round of each epoch
+        once: compare each client once, starting at this round; none compares the cohort in every round
+        sketch: size of the sketched gradients that are compared; none compares full gradients
+        keep: maximum number of mixing weights per client; none keeps all
+        complexity: penalty of larger models: this times sqrt(parameters / samples) is added to distances
     """
 
     weights: Literal["samples", "uniform"] = "uniform"
@@ -87,43 +90,43 @@ class GradientSimilarity(Server):
     complexity: float = 0.0
 
     def __post_init__(self) -> None:
-        assert self.mean  # which says what is wrong with its fields
+        assert self.mean  # checks the fields of the mean
         steps = isinstance(self.solve, int) and not isinstance(self.solve, bool) and self.solve >= 1
         of = partial(Setting, "GradientSimilarity")
         require(
             (self.weights in ("samples", "uniform"), wrong(self, "weights", "must be samples or uniform")),
-            (0 <= self.lr < math.inf, wrong(self, "lr", "must be a number from 0 on")),
-            (self.lam is None or 0 <= self.lam < math.inf, wrong(self, "lam", "must be a number from 0 on")),
-            (steps or self.solve == "exact", wrong(self, "solve", "must be exact or steps from 1")),
+            (0 <= self.lr < math.inf, wrong(self, "lr", "must be finite and not negative")),
+            (self.lam is None or 0 <= self.lam < math.inf, wrong(self, "lam", "must be finite and not negative")),
+            (steps or self.solve == "exact", wrong(self, "solve", "must be exact or a positive number of steps")),
             (self.every in ("round", "epoch"), wrong(self, "every", "must be round or epoch")),
             (self.sketch is None or self.sketch >= 1, wrong(self, "sketch", "must be at least 1")),
             (self.keep is None or self.keep >= 1, wrong(self, "keep", "must be at least 1")),
             (
                 self.once is None or self.lr == 0,
-                Mistake("needs a model that stays: give {}", of("once"), Setting("", "lr", 0)),
+                Mistake("needs a fixed global model: give {}", of("once"), Setting("", "lr", 0)),
             ),
             (
                 self.keep is None or self.solve == "exact",
-                Mistake("needs exact weights: leave {} as it is", of("keep"), of("solve")),
+                Mistake("needs exact weights: leave {} at its default", of("keep"), of("solve")),
             ),
-            (0 <= self.complexity < math.inf, wrong(self, "complexity", "must be a number from 0 on")),
-            (self.keep is None or not self.complexity, Mistake("cannot tell models of unequal size apart", of("keep"))),
-            (not steps or self.lam != 0, Mistake("by steps needs a positive lam", of("solve"))),
+            (0 <= self.complexity < math.inf, wrong(self, "complexity", "must be finite and not negative")),
+            (self.keep is None or not self.complexity, Mistake("does not support models of unequal size", of("keep"))),
+            (not steps or self.lam != 0, Mistake("with a number of steps needs a positive lam", of("solve"))),
         )
 
     @property
     def mean(self) -> Mean:
-        """What moves the global model."""
+        """The aggregation that updates the global model."""
         return Mean(self.weights, self.over, self.radius)
 
     def bind(self, context: Context) -> "BoundGradientSimilarity":
-        """With the number of clients, and the names of what is trained: others are statistics."""
+        """Return the server with the number of clients and the names of the trained tensors."""
         return BoundGradientSimilarity(**vars(self), clients=context.clients, trained=context.trained)
 
 
 @dataclass(frozen=True)
 class BoundGradientSimilarity(MeasuredServer, GradientSimilarity):
-    """The same with the number of clients, and the names of what is trained."""
+    """``GradientSimilarity`` with the number of clients and the names of the trained tensors."""
 
     clients: int = field(kw_only=True)
     trained: tuple[str, ...] = field(kw_only=True)
@@ -133,7 +136,7 @@ class BoundGradientSimilarity(MeasuredServer, GradientSimilarity):
         return self.mean
 
     def assign(self, state: State, cohort: Sequence[int], clock: Clock, key: Key) -> Mapping[int, Assignment] | None:
-        """All; where each is compared once, from that round on those who were not, until everybody was."""
+        """Assign the global model to the cohort. With ``once``, ask only clients that were not compared yet."""
         if self.once is None:
             return dict.fromkeys(cohort, GLOBAL)
         ready = self._ready(state)
@@ -142,18 +145,18 @@ class BoundGradientSimilarity(MeasuredServer, GradientSimilarity):
         return {client: Assignment(loss_scale=0.0) if ready[client] else GLOBAL for client in cohort}
 
     def _ready(self, state: State) -> Tensor:
-        """Who was heard, where each is once."""
+        """Return which clients were compared."""
         ready: Tensor = state.get("ready", torch.zeros(self.clients, dtype=torch.bool))
         return ready.cpu()
 
     def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Gathered:
-        """Nothing yet, but what is kept of those who were heard before, where each is once."""
+        """Return an accumulator, with the gradients kept from earlier rounds."""
         size = self.sketch or (SKETCH if self.keep else None)
         sketch = mixing.Sketch(size, make_key(0)) if size else None
         layout = Layout.of(state["params"]).only(self.trained)
         gathered = Gathered(self._mean.empty(state["params"]), layout, mixing.GradientTable(sketch))
         if "rows" in state.get("compared", {}):
-            gathered.gallery.recall(self._ready(state).nonzero().view(-1).tolist(), state["compared"]["rows"])
+            gathered.table.recall(self._ready(state).nonzero().view(-1).tolist(), state["compared"]["rows"])
         return gathered
 
     def fold(self, acc: Gathered, arrival: Arrival) -> Gathered:
@@ -166,12 +169,12 @@ class BoundGradientSimilarity(MeasuredServer, GradientSimilarity):
         self._mean.fold(acc.total, Arrival.laid(client, part, layout, vector, arrival.samples))
         if not (part.whole and layout == acc.layout):
             vector = acc.layout.flatten(part.spread(layout.unflatten(vector), like))
-        acc.gallery.add(client, vector, None if part.whole else acc.layout.flatten(part.coverage(like)))
+        acc.table.add(client, vector, None if part.whole else acc.layout.flatten(part.coverage(like)))
         acc.facts[client] = {"samples": arrival.samples, "noise": noise, "size": layout.size}
         return acc
 
     def finish(self, state: State, acc: Gathered, clock: Clock) -> State:
-        """Move the global model, and learn weights anew where that is due."""
+        """Update the global model, and recompute the mixing weights if due."""
         if self.once is not None:
             ready = self._ready(state).clone()
             ready[list(acc.facts)] = True
@@ -188,7 +191,7 @@ class BoundGradientSimilarity(MeasuredServer, GradientSimilarity):
         return new
 
     def _learned(self, state: State, acc: Gathered) -> State:
-        """What is known of clients now, and the weights that follow."""
+        """Return the client facts and mixing weights after this round."""
         before: State = tree.move(state.get("compared", {}), "cpu")
         known = {name: self._known(before, name, acc) for name in ("samples", "noise", "size")}
         seen = known["samples"] > 0
@@ -201,20 +204,20 @@ class BoundGradientSimilarity(MeasuredServer, GradientSimilarity):
         return tree.move(found, str(tree.device(state["params"])))
 
     def _known(self, before: State, name: str, acc: Gathered) -> Tensor:
-        """A number for each client, as it was last told; 0 of those never heard of."""
+        """Return the last known value of a fact for each client, and 0 for clients without one."""
         known: Tensor = before.get(name, torch.zeros(self.clients, dtype=torch.float64)).clone()
         known[list(acc.facts)] = torch.tensor([facts[name] for facts in acc.facts.values()], dtype=torch.float64)
         return known
 
     def _dense(self, before: State, known: State, acc: Gathered, lam: float, state: State) -> tuple[State, State]:
-        """Distances of all pairs that ever met, and a weight for each."""
+        """Return the distances of all pairs that were compared, and a mixing weight per pair."""
         count = self.clients
         apart: Tensor = before.get("apart", torch.full((count, count), torch.inf, dtype=torch.float64)).clone()
-        clients, between = acc.gallery.distances()
+        clients, between = acc.table.distances()
         at = torch.tensor(clients)
         apart[at[:, None], at] = between
         z = apart
-        if self.complexity:  # who was never heard of is infinitely far away as it is
+        if self.complexity:  # clients that were never compared have infinite distance already
             z = z + self.complexity * mixing.complexity(known["size"], known["samples"])
         seen = known["samples"] > 0
         weights = mixing.even(count).clone()
@@ -224,12 +227,12 @@ class BoundGradientSimilarity(MeasuredServer, GradientSimilarity):
             old: Tensor = state.get("mixing", {}).get("weights", weights).cpu()
             weights[seen] = mixing.descend(z[seen], known["samples"], lam, old[seen], self.solve)
         late = self.once is not None and not bool(seen.all())
-        return {"apart": apart, **({"rows": acc.gallery.kept()[1]} if late else {})}, {"weights": weights}
+        return {"apart": apart, **({"rows": acc.table.kept()[1]} if late else {})}, {"weights": weights}
 
     def _sparse(self, before: State, known: State, acc: Gathered, lam: float) -> tuple[State, State]:
-        """The last sketch of each client, and the few that it learns most from."""
+        """Return the last sketch of each client, and its largest mixing weights."""
         assert self.keep is not None
-        clients, vectors = acc.gallery.vectors()
+        clients, vectors = acc.table.vectors()
         nothing = torch.zeros(self.clients, vectors.shape[1], dtype=vectors.dtype)
         sketches: Tensor = before.get("sketches", nothing).clone()
         sketches[torch.tensor(clients)] = vectors
@@ -240,7 +243,7 @@ class BoundGradientSimilarity(MeasuredServer, GradientSimilarity):
         return {"sketches": sketches}, {"who": who, "much": much}
 
     def measure(self, state: State, acc: Gathered) -> dict[str, Any]:
-        """How clients mix: how much of its own each keeps, and of how many it learns; medians."""
+        """Return the medians of the clients' own weights and of their effective numbers of peers, and lambda."""
         if not acc.weights:
             return {}
         own, peers = mixing.summary(state["mixing"])

@@ -1,4 +1,4 @@
-"""A server that only listens: what clients say is for whoever asked, and the model stays as it is."""
+"""A server that leaves the model unchanged. A sampler's probe uses it to read the clients' sections."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -10,14 +10,14 @@ from gossamer.core.types import Clock, State
 
 @dataclass(frozen=True)
 class Listen(BoundServer):
-    """Leaves the state as it is."""
+    """Receives uploads without changing the state."""
 
     def begin(self, state: State, assigned: Mapping[int, Assignment]) -> None:
-        """Nothing is added up."""
+        """Return no accumulator."""
 
     def fold(self, acc: None, arrival: Arrival) -> None:
-        """Nothing is added up."""
+        """Ignore the update."""
 
     def finish(self, state: State, acc: None, clock: Clock) -> State:
-        """As it was."""
+        """Return the state unchanged."""
         return state

@@ -1,9 +1,13 @@
-"""The weighted mean of the clients' changes, over the cohort or over the holders of each entry.
+"""Weighted mean of client updates, over the cohort or over the holders of each entry.
 
-Both are the same sum with another denominator. With ``over="cohort"`` an entry that a client does not hold counts as
-unchanged by it: ``w + sum_k p_k m_k D_k / sum_k p_k`` (federated averaging, FedSpa, sub-model training). With
-``over="holders"`` each entry is averaged over those who hold it: ``w + sum_k p_k m_k D_k / sum_k p_k m_k`` (HeteroFL,
-FedRolex, Sub-FedAvg). An entry that nobody holds keeps its value; where everybody holds everything the two agree.
+The two differ in the denominator. Client k has weight p_k, 0/1 mask m_k and update D_k:
+
+    over="cohort"     w + sum_k p_k m_k D_k / sum_k p_k        an entry outside a client's part counts as an update of 0
+                                                               (FedAvg, FedSpa, sub-model training)
+    over="holders"    w + sum_k p_k m_k D_k / sum_k p_k m_k    each entry is averaged over the clients that hold it
+                                                               (HeteroFL, FedRolex, Sub-FedAvg)
+
+An entry that no client holds keeps its value. If all clients hold the whole model, the two are equal.
 """
 
 import math
@@ -21,11 +25,12 @@ from gossamer.core.server import BoundServer
 from gossamer.core.types import Clock, Layout, Params, State
 
 Weighting = Literal["samples", "batches", "uniform"]
+"""Client weights in a mean: number of samples, number of batches, or equal."""
 
 
 @dataclass
 class Sum:
-    """A running weighted sum of changes, laid out over the whole model; ``total`` is ``vector`` in its shapes."""
+    """Running weighted sum of updates over the whole model. ``total`` is a view of ``vector`` in the model's shapes."""
 
     like: Params
     vector: Tensor
@@ -34,7 +39,7 @@ class Sum:
     weight: float = 0.0
 
     def mean(self) -> Params:
-        """The sum, divided once: by all weight, or each entry by that of its holders; 0 where there are none."""
+        """Return the sum divided by the total weight, or per entry by its holders' weight (0 without holders)."""
         if self.cover is None:
             return {name: total / self.weight for name, total in self.total.items()}
         held = {name: torch.where(cover > 0, cover, 1) for name, cover in self.cover.items()}
@@ -43,13 +48,13 @@ class Sum:
 
 @dataclass(frozen=True)
 class Mean(BoundServer):
-    """Averages what arrives.
+    """Weighted mean of client updates.
 
     Args:
-        weights: what a client counts for: its samples, its batches, or one each (uniform)
-        over: cohort divides by all who arrived, holders divides each entry by those who hold it
-        radius: the largest norm of the model, which is projected onto that ball after each round; none is no ball
-        server_lr: server learning rate: the model moves by this much times the mean
+        weights: client weights: number of samples, number of batches, or equal (uniform)
+        over: average each entry over all clients of the cohort, or over the holders of the entry
+        radius: maximum norm of the model, enforced by projection after each round; none disables it
+        server_lr: server learning rate, the factor of the mean update
     """
 
     weights: Weighting = "samples"
@@ -69,34 +74,34 @@ class Mean(BoundServer):
         )
 
     def fixed_rate(self) -> tuple[bool, str]:
-        """The rule of a server to which a learning rate means nothing."""
+        """Return the check of servers that do not use ``server_lr``, with its error message."""
         return self.server_lr == 1, wrong(self, "server_lr", "must be 1: this server does not use it")
 
     def bind(self, context: Context) -> "Mean":
-        """Where clients are drawn by their size, each that is drawn counts alike."""
+        """Return the server with the weights that the sampler requires, if any."""
         return replace(self, weights=context.sampler.weights or self.weights)
 
     def weigh(self, arrival: Arrival) -> float:
-        """What an arrival counts for: samples, batches or one."""
+        """Return the weight of an arrival: samples, batches or 1."""
         return float({"samples": arrival.samples, "batches": arrival.batches, "uniform": 1}[self.weights])
 
     def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Sum:
-        """Zero, in the shape of the model."""
+        """Return an empty sum in the shape of the global model."""
         return self.empty(state["params"])
 
     def empty(self, like: Params) -> Sum:
-        """Zero, in the shape of a model."""
+        """Return an empty sum in the shape of a model."""
         layout = Layout.of(like)
         vector = torch.zeros(layout.size, dtype=layout.dtype, device=tree.device(like))
         cover = {name: torch.zeros_like(tensor) for name, tensor in like.items()} if self.over == "holders" else None
         return Sum(like, vector, layout.unflatten(vector), cover)
 
     def fold(self, acc: Sum, arrival: Arrival) -> Sum:
-        """Add one client's change, times its weight."""
+        """Add one client's update, multiplied by its weight."""
         return self.add(acc, arrival, self.weigh(arrival))
 
     def add(self, acc: Sum, arrival: Arrival, weight: float) -> Sum:
-        """Add one client's change, times a weight."""
+        """Add one client's update, multiplied by ``weight``."""
         if arrival.part.whole:
             arrival.add(acc.vector, weight)
         else:
@@ -107,7 +112,7 @@ class Mean(BoundServer):
         return acc
 
     def finish(self, state: State, acc: Sum, clock: Clock) -> State:
-        """Divide once, and move the model."""
+        """Add the mean update, multiplied by the server learning rate, to the model."""
         if acc.weight == 0:
             return state
         params: Params = state["params"]
@@ -115,7 +120,7 @@ class Mean(BoundServer):
         return {**state, "params": self.projected(moved)}
 
     def projected(self, params: Params) -> Params:
-        """The nearest model in the ball."""
+        """Project a model onto the ball of norm ``radius``."""
         if self.radius is None:
             return params
         shrink = (self.radius / tree.norm(params)).clamp(max=1)

@@ -1,21 +1,23 @@
-"""Every client has a model, and models go round: each visits all clients, in an order drawn anew each epoch (PERM).
+"""Model rotation: each client owns a model, and all clients train every model in turn (PERM).
 
-At a host the loss of model i is multiplied by N times i's mixing weight for that host, so that over an epoch, in which
-it meets everybody once, it descends the mixture of losses that its client should learn from. A round is a row of a
-Latin square: every host trains one model, and every model is at one host.
+Deng et al., Distributed Personalized Empirical Risk Minimization, NeurIPS 2023, https://arxiv.org/abs/2310.17761.
 
-Who is absent, or whose message is lost, is met later: each host takes the first model in its order that it has not met
-in this epoch and that nobody else has in this round, and the epoch ends when all have met. A pair without weight has
-nothing to train: it counts as met, and nothing is sent. Where clients are compared once, those who were not yet wait:
-their models stay at home, no other visits them, and an epoch ends without them.
+In an epoch each model is trained by each client (its host) once, in a shuffled order. A round is a row of a Latin
+square: every host trains one model, and every model has one host. The loss of model i at a host is multiplied by N
+times the mixing weight of i for that host. Over an epoch the model descends the mixture of losses of its owner.
 
-What the server holds besides the global model:
+A pair that fails, because the host is absent or its upload is lost, meets in a later round. Each host trains the first
+model in its order that it has not met in this epoch and that no other host has in this round. The epoch ends when all
+pairs have met. A pair with weight 0 counts as met, and nothing is sent. If clients are compared once, clients without a
+comparison wait: their models are not trained, they host no models, and the epoch ends without them.
 
-    origin    the global model when models first went round, which is what each of them starts as
+Server state in addition to the global model:
+
+    origin    the global model at the start of the rotation, which initializes all models
     met       which model (row) has met which host (column) in this epoch
-    epoch     how many epochs are over
-    mixing    the weights, from ``gossamer.parts.servers.GradientSimilarity``; until there are some, all count
-    alike ready     from there too: who was compared, where each is once
+    epoch     the number of completed epochs
+    mixing    the mixing weights of ``GradientSimilarity``; uniform before the first comparison
+    ready     which clients were compared, from ``GradientSimilarity`` with ``once``
 """
 
 import math
@@ -39,14 +41,14 @@ from gossamer.parts.servers import mixing
 from gossamer.parts.servers.mean import Mean
 
 SLACK = 1e-9
-"""A product a hair above the bound was not capped."""
+"""Relative tolerance when capped losses are counted."""
 
 
 @dataclass
 class Round:
-    """What happened to models in a round: where they were, how many losses were capped, and whose models moved where.
+    """Accumulator of a round: assignments, number of capped losses, and updated models.
 
-    ``moved`` has the owner of each model that moved, by its host.
+    ``moved`` maps each host to the owner of the model that it updated.
     """
 
     assigned: Mapping[int, Assignment]
@@ -56,27 +58,27 @@ class Round:
 
 @dataclass(frozen=True)
 class WarmUp(Mean):
-    """Averages what arrives, in the first rounds alone.
+    """Weighted mean of client updates in the first rounds only.
 
     Args:
-        rounds: how many rounds
+        rounds: number of warm-up rounds
     """
 
     rounds: int = 0
 
     def assign(self, state: State, cohort: Sequence[int], clock: Clock, key: Key) -> Mapping[int, Assignment] | None:
-        """All, in the first rounds."""
+        """Assign the global model to the cohort in the first rounds, and skip the exchange afterwards."""
         return super().assign(state, cohort, clock, key) if clock.round < self.rounds else None
 
 
 @dataclass(frozen=True)
 class ModelRotation(Server):
-    """Sends each client's model round all clients.
+    """Rotation of one model per client over all clients.
 
     Args:
-        warmup: rounds before models go round, in which each is the global model
-        largest: the largest number that a loss is multiplied by; none is no bound
-        radius: the largest norm of a model, which is projected onto that ball after each epoch; none is no ball
+        warmup: rounds before the rotation starts; until then all clients use the global model
+        largest: maximum factor of a loss; none disables the cap
+        radius: maximum norm of a model, enforced by projection after each epoch; none disables it
     """
 
     warmup: int = 0
@@ -91,36 +93,41 @@ class ModelRotation(Server):
         )
 
     def bind(self, context: Context) -> "BoundModelRotation":
-        """With the number of clients, and where their models are; refuses what makes no sense with others' models."""
+        """Return the server with the number of clients and the store of their models.
+
+        Raises ``ConfigError`` for parts that do not work with the models of other clients.
+        """
         exchange = context.exchange
         view, layout = exchange.view, Layout.of(context.network.outline())
         require(
             (
                 isinstance(view, NestedView) and view.nested,
-                "models that go from client to client must fit into each other: use Full() or static Channels",
+                "ModelRotation needs nested views, as clients train each other's models: use Full() or "
+                "WidthSlice(order='static')",
             ),
             (
                 not memory_of(exchange.codec).init(layout),
-                f"{exchange.codec} remembers what it held back of another client's model",
+                "ModelRotation needs a codec without client state, as clients train each other's models, "
+                f"got {exchange.codec}",
             ),
             (
                 exchange.send == "change",
-                f"models that go from client to client need send='change', got {exchange.send!r}",
+                f"ModelRotation needs send='change', got {exchange.send!r}",
             ),
-            (exchange.labels == "all", "models that go from client to client need labels='all'"),
+            (exchange.labels == "all", f"ModelRotation needs labels='all', got {exchange.labels!r}"),
         )
         return BoundModelRotation(**vars(self), clients=context.clients, models=context.models)
 
 
 @dataclass(frozen=True)
 class BoundModelRotation(ModelPerClient, MeasuredServer, ModelRotation):
-    """The same with the number of clients, and the store that has their models once these have moved."""
+    """``ModelRotation`` with the number of clients and the store of their models."""
 
     clients: int = field(kw_only=True)
     models: ClientStore = field(kw_only=True, repr=False, compare=False)
 
     def assign(self, state: State, cohort: Sequence[int], clock: Clock, key: Key) -> Mapping[int, Assignment] | None:
-        """Which models the hosts that are present train, after the warm-up."""
+        """Assign a model to each host of the cohort. Skip the exchange during the warm-up."""
         if clock.round < self.warmup:
             return None
         met, epoch = self._met(state)
@@ -132,17 +139,17 @@ class BoundModelRotation(ModelPerClient, MeasuredServer, ModelRotation):
         }
 
     def _scales(self, state: State, owners: Mapping[int, int]) -> dict[int, float]:
-        """What the loss at each host would be multiplied by, if there were no bound."""
+        """Return the factor of the loss at each host, before the cap."""
         mixed = state.get("mixing", {})
         weights = mixing.looked_up(mixed, list(owners.values()), list(owners), self.clients)
         return {host: self.clients * weight for host, weight in zip(owners, weights.tolist(), strict=True)}
 
     def home(self, client: int) -> Assignment:
-        """The client's own model."""
+        """Return the assignment of a client's own model."""
         return Assignment(client)
 
     def download(self, state: State, assignment: Assignment) -> Download:
-        """The model of its owner; until it has moved, the one that all started with."""
+        """Return the model of the assignment's owner, or the initial model if it was never updated."""
         if assignment.owner is None:
             return Download((state["params"],))
         first: Params = state["origin" if "origin" in state else "params"]
@@ -153,18 +160,18 @@ class BoundModelRotation(ModelPerClient, MeasuredServer, ModelRotation):
         return met.cpu(), int(state.get("epoch", 0))
 
     def _waiting(self, state: State) -> Tensor:
-        """Which pairs cannot meet yet: one of them was not compared."""
+        """Return the pairs that cannot meet yet, because one of the two clients was not compared."""
         ready: Tensor = state.get("ready", torch.ones(self.clients, dtype=torch.bool)).cpu()
         return ~(ready[:, None] & ready)
 
     def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Round:
-        """Nothing has moved."""
-        owners = {host: place.owner for host, place in assigned.items() if place.owner is not None}
+        """Return an accumulator without updated models."""
+        owners = {host: to.owner for host, to in assigned.items() if to.owner is not None}
         most = (1 + SLACK) * (self.largest or math.inf)
         return Round(assigned, sum(scale > most for scale in self._scales(state, owners).values()))
 
     def fold(self, acc: Round, arrival: Arrival) -> Round:
-        """Move the model that was at this host."""
+        """Update the model that this host trained."""
         change = arrival.change(tree.device(arrival.model))
         if arrival.part.whole:
             moved = tree.add(arrival.model, change)
@@ -172,19 +179,19 @@ class BoundModelRotation(ModelPerClient, MeasuredServer, ModelRotation):
             moved = tree.clone(arrival.model)
             arrival.part.add(moved, change, 1.0)
         if not tree.finite(moved):
-            raise PayloadError("with it the visiting model would not be finite: use a smaller --lr, or --bound")
+            raise PayloadError("the updated model would not be finite: use a smaller --lr or --bound")
         assert arrival.owner is not None
         self.models.stage(arrival.owner, {"params": moved})
         acc.moved[arrival.client] = arrival.owner
         return acc
 
     def finish(self, state: State, acc: Round, clock: Clock) -> State:
-        """Note who has met; models that were everywhere are projected, and when all were, the next epoch begins."""
+        """Record the pairs that met, project models that finished the epoch, and start a new epoch if all finished."""
         met, epoch = self._met(state)
         met = met.clone()
         pairs = [(to.owner, host) for host, to in acc.assigned.items() if not to.loss_scale or host in acc.moved]
-        slots, hosts = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T
-        met[slots, hosts] = True
+        owners, hosts = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T
+        met[owners, hosts] = True
         done = met | self._waiting(state)
         if self.radius is not None:
             self._project(acc, done)
@@ -204,7 +211,7 @@ class BoundModelRotation(ModelPerClient, MeasuredServer, ModelRotation):
                 self.models.stage(owner, {"params": ball.projected(self.models.staged(owner)["params"])})
 
     def measure(self, state: State, acc: Round) -> dict[str, Any]:
-        """How many models were trained, how many had nothing to train, and how many losses were capped."""
+        """Return the numbers of models trained, pairs skipped and losses capped, and the epoch."""
         skipped = sum(not to.loss_scale for to in acc.assigned.values())
         found = {"trained": len(acc.moved), "skipped": skipped, "capped": acc.capped, "epoch": int(state["epoch"])}
         return {"visits": found}

@@ -1,8 +1,8 @@
-"""A mean that is taken before anything is decoded: messages are added up as they are, and decoded once.
+"""Mean of encoded updates, decoded once.
 
-That needs codes of which means make sense, such as signs of random measurements: clients of a round then measure alike
-(``common``). Those who hold the same part of the model share one sum; where parts
-differ, each has a sum of its own, and the decoded means are put together.
+This needs codes that can be averaged, such as the signs of random measurements. All clients of a round then use the
+same random key (``common``). Clients with the same part of the model share one sum. Different parts have separate sums,
+and their decoded means are combined.
 """
 
 from collections.abc import Mapping
@@ -18,14 +18,14 @@ from gossamer.parts.servers.mean import Mean, Sum
 
 @dataclass
 class PartSum:
-    """Clients with the same part: the first of them, and the sum of all codes."""
+    """The sum of the codes of clients with the same part, and the first of these arrivals."""
 
     first: Arrival
     total: Tensor
     weight: float = 0.0
 
     def fits(self, layout: Layout) -> bool:
-        """Whether somebody with this layout holds the same."""
+        """Return whether a client with this layout holds the same part."""
         mine = self.first.layout
         same = mine == layout and mine.held.keys() == layout.held.keys()
         return same and all(torch.equal(at, layout.held[name]) for name, at in mine.held.items())
@@ -33,21 +33,21 @@ class PartSum:
 
 @dataclass
 class PartSums:
-    """The sums of a round."""
+    """The sums of a round, one per part."""
 
     groups: list[PartSum] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
 class SumThenDecode(Mean):
-    """Averages codes, and decodes the mean."""
+    """Weighted mean of codes, decoded once per round."""
 
     def begin(self, state: State, assigned: Mapping[int, Assignment]) -> PartSums:  # type: ignore[override]
-        """Nothing yet."""
+        """Return an accumulator without sums."""
         return PartSums()
 
     def fold(self, acc: PartSums, arrival: Arrival) -> PartSums:  # type: ignore[override]
-        """Add one client's code, times its weight, to the sum of those with its part."""
+        """Add one client's code, multiplied by its weight, to the sum of its part."""
         assert arrival.to_sum is not None
         vector, weight = arrival.to_sum(), self.weigh(arrival)
         group = next((group for group in acc.groups if group.fits(arrival.layout)), None)
@@ -59,7 +59,7 @@ class SumThenDecode(Mean):
         return acc
 
     def finish(self, state: State, acc: PartSums, clock: Clock) -> State:  # type: ignore[override]
-        """Decode each mean once, and move the model as ``Mean`` does."""
+        """Decode the mean of each part, and update the model as in ``Mean``."""
         total: Sum = self.empty(state["params"])
         for group in acc.groups:
             self.add(total, self._decoded(group), group.weight)

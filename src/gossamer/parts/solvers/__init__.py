@@ -1,4 +1,4 @@
-"""Solvers: how a client trains what it holds."""
+"""Solvers: how a client trains its part of the model."""
 
 from typing import TYPE_CHECKING
 

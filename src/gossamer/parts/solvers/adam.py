@@ -1,6 +1,8 @@
-"""Adam (Kingma and Ba, 2015), fresh in every round.
+"""Adam with moments that restart in every round.
 
-One step from weights ``w`` with the loss gradient ``g``, the t-th of the round:
+Kingma and Ba, Adam: A Method for Stochastic Optimization, ICLR 2015, https://arxiv.org/abs/1412.6980.
+
+Step t of a round, from weights ``w`` with the loss gradient ``g``:
 
     m <- beta m + (1 - beta) g              m and v start at 0
     v <- beta2 v + (1 - beta2) g**2
@@ -21,16 +23,16 @@ from gossamer.parts.solvers.batches import InBatches
 
 @dataclass(frozen=True)
 class Adam(InBatches):
-    """Mini-batch Adam for a number of epochs or of steps.
+    """Mini-batch Adam for a number of epochs or steps per round.
 
     Args:
         lr: learning rate
-        epochs: passes over the client's samples in each round, unless steps are given
-        steps: steps in each round, however many samples the client has; none means epochs count
-        batch: samples in a batch, the last of an epoch may be smaller; none means all samples at once
-        beta: how much of the mean gradient is kept from step to step
-        beta2: how much of the mean square is kept from step to step
-        epsilon: added to the root of the mean square
+        epochs: local epochs per round, unless steps is given
+        steps: local steps per round, independent of the number of samples; none uses epochs
+        batch: batch size; the last batch of an epoch may be smaller; none takes all samples
+        beta: decay rate of the first moment
+        beta2: decay rate of the second moment
+        epsilon: constant added to the square root of the second moment
     """
 
     lr: float = 0.001
@@ -51,18 +53,18 @@ class Adam(InBatches):
         )
 
     def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
-        """From where the round starts, with nothing averaged yet."""
+        """Return the received model with both moments at 0."""
         some = next(iter(start.values()))
         zeros = {name: torch.zeros_like(tensor) for name, tensor in start.items() if tensor.is_floating_point()}
         step = torch.zeros((), dtype=torch.float64, device=some.device)
         return {"params": start, "mean": zeros, "square": dict(zeros), "step": step}
 
     def hyperparams(self, clock: Clock) -> dict[str, float]:
-        """The learning rate."""
+        """Return the learning rate."""
         return {"rate": self.lr}
 
     def step(self, gradient: Gradient, start: Params, carry: State, hyperparams: Hyperparams) -> State:
-        """One step of the rule above."""
+        """Take one Adam step."""
         params: Params = carry["params"]
         grads, forward = gradient(params)
         step = carry["step"] + 1

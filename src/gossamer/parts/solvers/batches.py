@@ -1,4 +1,4 @@
-"""How samples are dealt into batches, for every solver that goes through them epoch by epoch."""
+"""Batch schedule of solvers that train for epochs or steps."""
 
 import numpy as np
 
@@ -8,14 +8,14 @@ from gossamer.core.solver import Solver
 
 
 class InBatches(Solver):
-    """Mini-batches for a number of epochs or of steps: the fields ``epochs``, ``steps`` and ``batch`` of a solver."""
+    """A solver with mini-batches for a number of epochs or steps: the fields ``epochs``, ``steps`` and ``batch``."""
 
     epochs: int
     steps: int | None
     batch: int | None
 
     def batch_rules(self) -> list[tuple[bool, str]]:
-        """What must hold of these fields, and what to say where it does not."""
+        """Return the checks of these fields, each with its error message."""
         return [
             (self.epochs >= 1, wrong(self, "epochs", "must be at least 1")),
             (self.steps is None or self.steps >= 1, wrong(self, "steps", "must be at least 1")),
@@ -23,11 +23,11 @@ class InBatches(Solver):
         ]
 
     def batches(self, samples: int) -> int:
-        """How many batches one pass over the samples has."""
+        """Return the number of batches per epoch."""
         return -(-samples // (self.batch or samples))
 
     def plan(self, samples: int, key: Key) -> list[np.ndarray]:
-        """Each epoch a fresh order, cut into batches: no sample is dropped, none comes twice in an epoch."""
+        """Return the sample indices of each batch. Every epoch is a new permutation of all samples."""
         steps = self.steps or self.epochs * self.batches(samples)
         plan: list[np.ndarray] = []
         for epoch in range(-(-steps // self.batches(samples))):

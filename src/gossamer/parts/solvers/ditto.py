@@ -1,14 +1,17 @@
-"""Ditto (Li et al., 2021): a client trains the global model, and beside it a personal one that is pulled towards it.
+"""Ditto: a client trains the global model, and a personal model that is regularized towards it.
 
-A round has two phases. In the first the received model w_start is trained as SGD does, and what comes of it is sent. In
-the second the client's own model v, which it remembers from round to round, goes on. One personal step is
+Li et al., Ditto: Fair and Robust Federated Learning Through Personalization, ICML 2021,
+https://arxiv.org/abs/2012.04221.
+
+A round has two phases. In the first, SGD trains the received model w_start, and the client sends the update. In the
+second, the client trains its personal model v, which is client state. One personal step is
 
     v <- v - lr factor(round) g              a step of SGD on the loss at v
     v <- v - lr factor(round) lam (v - w_start)
 
-The pull is a move by itself, after every batch; in the paper's pseudo-code it is part of the gradient, which differs by
-lr**2 lam g. It moves trained tensors alone: running statistics are each model's own. v starts where the global model
-did before the first round, whenever the client's own first round is; until then the client deploys the global model.
+The regularization is a separate step after every batch. In the paper's pseudo-code it is part of the gradient; the
+difference is lr**2 lam g. It applies to trained tensors only: each model has its own running statistics. v starts as
+the initial global model of the run. Before its first round, a client deploys the global model.
 """
 
 import math
@@ -26,26 +29,26 @@ from gossamer.core.types import Params, State
 from gossamer.parts.solvers.sgd import SGD
 from gossamer.parts.solvers.two_models import OwnModel, either, when
 
-Gradients = tuple[Params, Params]  # named, because the compiler reads annotations too, and trips over brackets
+Gradients = tuple[Params, Params]  # an alias, because torch.compile fails on brackets in annotations
 
 
 @dataclass(frozen=True)
 class Ditto(OwnModel, SGD):
-    """SGD on the global model, then on a personal one that is pulled towards it.
+    """SGD on the global model, then on a personal model that is regularized towards it.
 
     Args:
-        lr: learning rate, of both models
-        epochs: passes over the client's samples with the global model in each round, unless steps are given
-        steps: steps with the global model in each round, however many samples there are; none means epochs count
-        batch: samples in a batch, the last of an epoch may be smaller; none means all samples at once
-        momentum: heavy-ball momentum, fresh for each model in every round
-        weight_decay: strength of L2 decay, for both models
-        clip: largest norm of either model's gradient over all tensors; none means no clipping
-        proximal: strength of a pull of both models, as part of the loss, back to where the round began
-        schedule: how the learning rate changes by round: constant, exponential:RATE, steps:AT+AT,RATE or cosine
-        personal_epochs: passes with the personal model in each round (ignored when personal_steps are given)
-        personal_steps: steps with the personal model in each round; none means personal_epochs count
-        lam: strength of the personal model's pull towards the global one; 0 is training alone
+        lr: learning rate of both models
+        epochs: local epochs of the global model per round, unless steps is given
+        steps: local steps of the global model per round; none uses epochs
+        batch: batch size; the last batch of an epoch may be smaller; none takes all samples
+        momentum: heavy-ball momentum, reset for each model in every round
+        weight_decay: L2 weight decay of both models
+        clip: maximum norm of each model's gradient over all tensors; none disables clipping
+        proximal: proximal term of both models towards the received model
+        schedule: learning rate schedule: constant, exponential:RATE, steps:AT+AT,RATE or cosine
+        personal_epochs: local epochs of the personal model per round, unless personal_steps is given
+        personal_steps: local steps of the personal model per round; none uses personal_epochs
+        lam: regularization of the personal model towards the global model; 0 trains it independently
     """
 
     epochs: int = 2
@@ -63,23 +66,23 @@ class Ditto(OwnModel, SGD):
         )
 
     def init(self, context: Context) -> State:
-        """The model that the run begins with, whenever the client's own first round is."""
+        """Return the initial model of the run as the personal model."""
         return {"personal": context.network.initial()}
 
     def plan(self, samples: int, key: Key) -> list[np.ndarray]:
-        """The batches of the global model, which are those of SGD with the same key; then those of the personal one."""
+        """Return the batches of the global model, as in SGD, followed by those of the personal model."""
         own = SGD(epochs=self.personal_epochs, steps=self.personal_steps, batch=self.batch)
         return super().plan(samples, key) + own.plan(samples, fold(key, "personal"))
 
     def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
-        """As SGD, with the personal model, and how many steps the global one has left."""
+        """Return the state of SGD with the personal model and the number of steps left for the global model."""
         some = next(iter(start.values()))
         left = torch.tensor(self._shared(steps), device=some.device)
         own = tree.clone({**start, **memory.get("personal", {})})
         return {**super().begin(start, sections, memory, steps), "personal": own, "left": left}
 
     def _shared(self, steps: int) -> int:
-        """How many of a round's steps train the global model."""
+        """Return how many of a round's steps train the global model."""
         if self.steps is not None:
             return self.steps
         if self.personal_steps is not None:
@@ -87,19 +90,19 @@ class Ditto(OwnModel, SGD):
         return math.ceil(steps * self.epochs / (self.epochs + self.personal_epochs))
 
     def step(self, gradient: Gradient, start: Params, carry: State, hyperparams: Hyperparams) -> State:
-        """A step of the model whose turn it is."""
+        """Take a step of the global model, or of the personal model in the second phase."""
         trained: list[str] = []
 
-        def noted(params: Params) -> Gradients:
+        def recorded(params: Params) -> Gradients:
             grads, forward = gradient(params)
             trained.extend(grads)
             return grads, forward
 
         own = when(carry["left"] <= 0, hyperparams)
         before = {"params": either(own, carry["personal"], carry["params"])}
-        if self.momentum:  # each model starts from rest
+        if self.momentum:  # each model starts with velocity 0
             before["velocity"] = {name: torch.where(carry["left"] == 0, 0, u) for name, u in carry["velocity"].items()}
-        moved = super().step(noted, start, before, hyperparams)
+        moved = super().step(recorded, start, before, hyperparams)
         after: Params = moved["params"]
         pull = hyperparams["rate"] * self.lam
         pulled = {} if own is False else {name: torch.lerp(after[name], start[name], pull) for name in trained}

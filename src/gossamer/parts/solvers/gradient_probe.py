@@ -1,13 +1,12 @@
-"""One gradient at the model that arrived, and how uncertain it is: what a server compares clients by.
+"""One gradient at the received model, and an estimate of its variance. A server compares clients by their gradients.
 
-Nothing is trained: the change that is sent is the negative gradient on one batch, as if a step of size 1 had been
-taken. The gradient on half of that batch, taken at the same place, tells how uncertain the first is: of ``b`` samples
-with variance s^2, drawn independently,
+The model is not trained. The update is the negative gradient on one batch, as after a step of size 1. A second gradient
+on half of the batch estimates the variance. For ``b`` independent samples with gradient variance s^2,
 
     E |g_half - g|^2 = s^2 / b
 
-which is the variance of g itself. Where ``b`` is odd the half is smaller, and the estimate is (b + 1) / (b - 1) times
-that.
+which is the variance of g. For odd ``b`` the half is rounded down, and the estimate is (b + 1) / (b - 1) times as
+large.
 """
 
 from dataclasses import dataclass
@@ -27,11 +26,11 @@ from gossamer.core.types import Params, State
 
 @dataclass(frozen=True)
 class GradientProbe(Solver):
-    """The gradient on one batch.
+    """The gradient on one batch, with its variance.
 
     Args:
-        batch: samples in the batch; none means all of the client's
-        noise: whether to find out how uncertain the gradient is too, which takes half as long again
+        batch: batch size; none takes all samples of the client
+        noise: estimate the variance of the gradient as well; this adds half a gradient computation
     """
 
     batch: int | None = None
@@ -42,21 +41,21 @@ class GradientProbe(Solver):
         require((self.batch is None or self.batch >= 1, wrong(self, "batch", "must be at least 1")))
 
     def plan(self, samples: int, key: Key) -> list[np.ndarray]:
-        """The batch, and the first half of it; of a batch of one sample there is no half."""
+        """Return the batch and its first half. A batch of one sample has no half."""
         batch = permutation(key, samples)[: self.batch or samples]
         return [batch, batch[: len(batch) // 2]] if self.noise and len(batch) > 1 else [batch]
 
     def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
-        """Where the round starts, and nothing known yet."""
+        """Return the received model with a variance of 0."""
         some = next(tensor for tensor in start.values() if tensor.is_floating_point())
         noise = torch.zeros((), dtype=some.dtype, device=some.device)
         return {"params": tree.clone(start), "noise": noise, "first": torch.ones_like(noise)}
 
     def step(self, gradient: Gradient, start: Params, carry: State, hyperparams: Hyperparams) -> State:
-        """The gradient, and then how far that on a part of the batch is from it."""
+        """Compute the gradient in the first step, and its squared distance to the half batch's in the second."""
         grads, forward = gradient(start)
         params, moved = carry["params"], {name: start[name] - grad for name, grad in grads.items()}
-        if not self.noise:  # there is no other step
+        if not self.noise:  # there is only one step
             return {**carry, "params": {**params, **forward, **moved}}
         first = carry["first"] > 0
         far: Tensor = sum((torch.sum((start[n] - params[n] - g) ** 2) for n, g in grads.items()), carry["noise"])
@@ -65,5 +64,5 @@ class GradientProbe(Solver):
         return {"params": {**params, **kept}, "noise": noise, "first": torch.zeros_like(carry["first"])}
 
     def end(self, carry: State, info: LocalTrainingInfo) -> tuple[State, Sections]:
-        """The variance of the gradient: the sum over its entries."""
+        """Return the variance of the gradient, summed over its entries."""
         return {}, {"noise": carry["noise"]}

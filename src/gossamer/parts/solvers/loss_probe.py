@@ -1,4 +1,4 @@
-"""The loss of a client's samples at the model that arrived; nothing is trained."""
+"""The loss of the received model on a client's samples, without training."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -13,22 +13,22 @@ from gossamer.core.types import Params, State
 
 @dataclass(frozen=True)
 class LossProbe(Solver):
-    """Tells the server the mean loss of the client's training samples."""
+    """Sends the mean loss on the client's training samples to the server."""
 
     sections: ClassVar[tuple[Section, ...]] = (Section("loss"),)
 
     def plan(self, samples: int, key: Key) -> list[np.ndarray]:
-        """No step at all."""
+        """Return no batches."""
         return []
 
     def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
-        """The model as it came."""
+        """Return the received model."""
         return {"params": start}
 
     def step(self, gradient: Gradient, start: Params, carry: State, hyperparams: Hyperparams) -> State:
-        """There is none."""
+        """Return the state unchanged. Without batches, it is never called."""
         return carry
 
     def end(self, carry: State, info: LocalTrainingInfo) -> tuple[State, Sections]:
-        """The loss."""
+        """Return the loss as a section for the server."""
         return {}, {"loss": info.loss()}

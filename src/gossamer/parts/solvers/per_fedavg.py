@@ -1,13 +1,16 @@
-"""Per-FedAvg (Fallah et al., 2020), first order: a model that is good after one step on a client's own samples.
+"""Per-FedAvg, first order: train a global model that adapts to a client in one local step.
 
-One step of training takes two batches. From weights ``w``, with the loss gradient ``g`` of a batch,
+Fallah et al., Personalized Federated Learning: A Meta-Learning Approach, NeurIPS 2020,
+https://arxiv.org/abs/2002.07948.
 
-    v <- w - inner g(w)                      on the first batch: a look ahead
-    w <- w - lr factor(round) g(v)           on the second: the gradient found there, applied where the look began
+One training step takes two batches. From weights ``w``, with the loss gradient ``g`` of a batch,
 
-The exact method multiplies ``g(v)`` by (identity - inner Hessian of the loss at w); the first order leaves that out.
-The second line is a step of SGD, with all that SGD has; the first is a plain step, at the same rate in every round.
-Both forward passes change running statistics.
+    v <- w - inner g(w)                      on the first batch: the inner step
+    w <- w - lr factor(round) g(v)           on the second batch: the outer step, with the gradient at v
+
+The exact method multiplies ``g(v)`` by (identity - inner Hessian of the loss at w). The first-order method omits this
+factor. The outer step is a step of ``SGD`` with all its fields. The inner step is plain gradient descent at a constant
+rate. Both forward passes update running statistics.
 """
 
 import math
@@ -28,50 +31,50 @@ from gossamer.parts.solvers.two_models import either, when
 
 @dataclass(frozen=True)
 class PerFedAvg(SGD):
-    """SGD with gradients from one step ahead; each of its steps takes two batches.
+    """SGD with gradients taken after an inner step. Each step takes two batches.
 
     Args:
-        lr: learning rate
-        epochs: passes over the client's samples in each round, unless steps are given
-        steps: steps in each round, each on two batches, however many samples there are; none means epochs count
-        batch: samples in a batch, the last of an epoch may be smaller; none means all samples at once
-        momentum: heavy-ball momentum, fresh in every round
-        weight_decay: strength of L2 decay
-        clip: largest norm of the gradient over all tensors; none means no clipping
-        proximal: strength of the pull back to where the round began
-        schedule: how the learning rate changes by round: constant, exponential:RATE, steps:AT+AT,RATE or cosine
-        inner: rate of the step ahead; 0 is SGD on every second batch
+        lr: learning rate of the outer step
+        epochs: local epochs per round, unless steps is given
+        steps: local steps per round, each on two batches; none uses epochs
+        batch: batch size; the last batch of an epoch may be smaller; none takes all samples
+        momentum: heavy-ball momentum, reset in every round
+        weight_decay: L2 weight decay
+        clip: maximum norm of the gradient over all tensors; none disables clipping
+        proximal: proximal term towards the received model
+        schedule: learning rate schedule: constant, exponential:RATE, steps:AT+AT,RATE or cosine
+        inner: learning rate of the inner step; 0 is SGD on every second batch
     """
 
     inner: float = 0.05
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require((0 <= self.inner < math.inf, wrong(self, "inner", "must be a number from 0 on")))
+        require((0 <= self.inner < math.inf, wrong(self, "inner", "must be finite and not negative")))
 
     def plan(self, samples: int, key: Key) -> list[np.ndarray]:
-        """The batches of SGD, two for each step; where the epochs make an odd number, one more of a fresh order."""
+        """Return the batches of SGD, two per step. An odd number of batches is extended from a new permutation."""
         steps = self.steps or math.ceil(self.epochs * self.batches(samples) / 2)
         return SGD(steps=2 * steps, batch=self.batch).plan(samples, key)
 
     def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
-        """As SGD, with room for the model one step ahead, and a count of batches."""
+        """Return the state of SGD with the model after the inner step and the number of batches used."""
         turn = torch.zeros((), dtype=torch.int64, device=tree.device(start))
         return {**super().begin(start, sections, memory, steps), "ahead": tree.clone(start), "turn": turn}
 
     def step(self, gradient: Gradient, start: Params, carry: State, hyperparams: Hyperparams) -> State:
-        """A look ahead, or the step that follows one."""
-        look = when(carry["turn"] % 2 == 0, hyperparams)
-        at = either(look, carry["params"], carry["ahead"])
+        """Take an inner step on an even batch, or an outer step on an odd batch."""
+        is_inner = when(carry["turn"] % 2 == 0, hyperparams)
+        at = either(is_inner, carry["params"], carry["ahead"])
         grads, forward = gradient(at)
         ahead, moved = carry["ahead"], carry
-        if look is not False:
+        if is_inner is not False:
             ahead = {**at, **forward, **{name: at[name] - self.inner * g for name, g in grads.items()}}
-        if look is not True:
+        if is_inner is not True:
             moved = super().step(lambda _: (grads, forward), start, carry, hyperparams)
         kept = [name for name in ("params", "velocity") if name in carry]
         return {
-            **{name: either(look, carry[name], moved[name]) for name in kept},
-            "ahead": either(look, ahead, carry["ahead"]),
+            **{name: either(is_inner, carry[name], moved[name]) for name in kept},
+            "ahead": either(is_inner, ahead, carry["ahead"]),
             "turn": carry["turn"] + 1,
         }

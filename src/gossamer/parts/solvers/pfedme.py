@@ -1,14 +1,16 @@
-"""pFedMe (Dinh et al., 2020): a personal model near the global one, and a global one that follows the personal ones.
+"""pFedMe: a personal model per client, regularized towards the global model by a Moreau envelope.
 
-Each step of a round takes one batch. The personal model ``v``, with the loss gradient ``g`` of that batch, makes
-``inner_steps`` steps, and then the model ``w``, which is sent, goes some of the way to it:
+Dinh et al., Personalized Federated Learning with Moreau Envelopes, NeurIPS 2020, https://arxiv.org/abs/2006.08848.
 
-    v <- v - personal_lr factor(round) (g(v) + lam (v - w))      inner_steps times, always on the same batch
+Each local step takes one batch with the loss gradient ``g``. The personal model ``v`` takes ``inner_steps`` steps. Then
+the local copy ``w`` of the global model, which the client sends, moves towards ``v``:
+
+    v <- v - personal_lr factor(round) (g(v) + lam (v - w))      inner_steps times, all on the same batch
     w <- w - lr factor(round) lam (w - v)
 
-Both start as the model that the client receives, and ``v`` goes on from step to step, also when ``w`` has moved. Steps
-of ``v`` are steps of SGD, with all that SGD has. Only trained tensors are moved towards each other: ``w`` is never in
-the network itself, so it is sent with the running statistics of ``v``.
+Both models start as the received model. ``v`` is not reset when ``w`` moves. Steps of ``v`` are steps of ``SGD`` with
+all its fields. Only trained tensors move towards each other. ``w`` itself never runs through the network, so it is sent
+with the running statistics of ``v``.
 """
 
 import math
@@ -26,26 +28,26 @@ from gossamer.core.types import Clock, Params, State
 from gossamer.parts.solvers.sgd import SGD
 from gossamer.parts.solvers.two_models import OwnModel, either, when
 
-Gradients = tuple[Params, Params]  # named, because the compiler reads annotations too, and trips over brackets
+Gradients = tuple[Params, Params]  # an alias, because torch.compile fails on brackets in annotations
 
 
 @dataclass(frozen=True)
 class PFedMe(OwnModel, SGD):
-    """SGD on a personal model that is held near the global one, which follows it.
+    """SGD on a personal model that is regularized towards the global model, which follows it.
 
     Args:
         lr: learning rate of the global model
-        epochs: passes over the client's samples in each round, unless steps are given
-        steps: steps of the global model in each round, however many samples there are; none means epochs count
-        batch: samples in a batch, the last of an epoch may be smaller; none means all samples at once
-        momentum: heavy-ball momentum of the personal model, fresh in every round
-        weight_decay: strength of L2 decay of the personal model
-        clip: largest norm of the personal model's gradient, pull included, over all tensors; none means no clipping
-        proximal: strength of a pull of the personal model back to where the round began
-        schedule: how both learning rates change by round: constant, exponential:RATE, steps:AT+AT,RATE or cosine
+        epochs: local epochs per round, unless steps is given
+        steps: local steps of the global model per round; none uses epochs
+        batch: batch size; the last batch of an epoch may be smaller; none takes all samples
+        momentum: heavy-ball momentum of the personal model, reset in every round
+        weight_decay: L2 weight decay of the personal model
+        clip: maximum norm of the personal model's gradient, with regularization; none disables clipping
+        proximal: proximal term of the personal model towards the received model
+        schedule: schedule of both learning rates: constant, exponential:RATE, steps:AT+AT,RATE or cosine
         personal_lr: learning rate of the personal model
-        inner_steps: steps of the personal model on each batch
-        lam: strength of the pull between the two models
+        inner_steps: steps of the personal model per batch
+        lam: regularization between the personal and the global model
     """
 
     lr: float = 0.01
@@ -62,25 +64,25 @@ class PFedMe(OwnModel, SGD):
             (0 < self.personal_lr < math.inf, wrong(self, "personal_lr", "must be a positive number")),
             (self.inner_steps >= 1, wrong(self, "inner_steps", "must be at least 1")),
             (0 < self.lam < math.inf, wrong(self, "lam", "must be a positive number")),
-            (leap < 2, Mistake(f"times {{}} must be below 2, or the pull throws the model away, got {leap:g}", *both)),
+            (leap < 2, Mistake(f"times {{}} must be below 2, or training diverges, got {leap:g}", *both)),
         )
 
     def plan(self, samples: int, key: Key) -> list[np.ndarray]:
-        """The batches of SGD, each as often as the personal model steps on it."""
+        """Return the batches of SGD, each repeated ``inner_steps`` times."""
         return [batch for batch in super().plan(samples, key) for _ in range(self.inner_steps)]
 
     def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
-        """As SGD, with the personal model, which starts from the same, and a count of its steps."""
+        """Return the state of SGD with the personal model and the number of its steps."""
         turn = torch.zeros((), dtype=torch.int64, device=tree.device(start))
         return {**super().begin(start, sections, memory, steps), "personal": tree.clone(start), "turn": turn}
 
     def hyperparams(self, clock: Clock) -> dict[str, float]:
-        """This round's learning rates."""
+        """Return the learning rates of this round."""
         factor = self.schedule.factor(clock.round, clock.rounds)
         return {"rate": self.lr * factor, "personal": self.personal_lr * factor}
 
     def step(self, gradient: Gradient, start: Params, carry: State, hyperparams: Hyperparams) -> State:
-        """A step of the personal model; after the last on a batch, the global one follows."""
+        """Take a step of the personal model. After the last step on a batch, the global model follows."""
         shared: Params = carry["params"]
         trained: list[str] = []
 

@@ -1,9 +1,9 @@
-"""Stochastic gradient descent, as clients run it.
+"""Stochastic gradient descent on a client.
 
 One step from weights ``w`` with the loss gradient ``g``, in this order:
 
-    g <- g + proximal (w - w_start)          FedProx's term: part of the loss
-    g <- g min(1, clip / (|g| + 1e-6))       over all trained tensors together
+    g <- g + proximal (w - w_start)          the proximal term of FedProx, https://arxiv.org/abs/1812.06127
+    g <- g min(1, clip / (|g| + 1e-6))       norm over all trained tensors together
     g <- g + weight_decay w
     v <- momentum v + g                      v starts at 0 in every round
     w <- w - lr factor(round) v
@@ -26,18 +26,18 @@ from gossamer.parts.solvers.schedules import Constant, Schedule
 
 @dataclass(frozen=True)
 class SGD(InBatches):
-    """Mini-batch SGD for a number of epochs or of steps.
+    """Mini-batch SGD for a number of epochs or steps per round.
 
     Args:
         lr: learning rate
-        epochs: passes over the client's samples in each round, unless steps are given
-        steps: steps in each round, however many samples the client has; none means epochs count
-        batch: samples in a batch, the last of an epoch may be smaller; none means all samples at once
-        momentum: heavy-ball momentum, fresh in every round
-        weight_decay: strength of L2 decay
-        clip: largest norm of the gradient over all tensors; none means no clipping
-        proximal: strength of the pull back to where the round began (FedProx's mu)
-        schedule: how the learning rate changes by round: constant, exponential:RATE, steps:AT+AT,RATE or cosine
+        epochs: local epochs per round, unless steps is given
+        steps: local steps per round, independent of the number of samples; none uses epochs
+        batch: batch size; the last batch of an epoch may be smaller; none takes all samples
+        momentum: heavy-ball momentum, reset in every round
+        weight_decay: L2 weight decay
+        clip: maximum norm of the gradient over all tensors; none disables clipping
+        proximal: proximal term towards the received model (mu of FedProx)
+        schedule: learning rate schedule: constant, exponential:RATE, steps:AT+AT,RATE or cosine
     """
 
     lr: float = 0.1
@@ -61,16 +61,16 @@ class SGD(InBatches):
         )
 
     def begin(self, start: Params, sections: Sections, memory: State, steps: int) -> State:
-        """From where the round starts, at rest; in memory of its own, which steps may write to."""
+        """Return a copy of the received model, which steps may overwrite, with velocity 0."""
         rest = {"velocity": {name: torch.zeros_like(tensor) for name, tensor in start.items()}} if self.momentum else {}
         return {"params": tree.clone(start), **rest}
 
     def hyperparams(self, clock: Clock) -> dict[str, float]:
-        """This round's learning rate."""
+        """Return the learning rate of this round."""
         return {"rate": self.lr * self.schedule.factor(clock.round, clock.rounds)}
 
     def step(self, gradient: Gradient, start: Params, carry: State, hyperparams: Hyperparams) -> State:
-        """One step of the rule above."""
+        """Take one SGD step."""
         params: Params = carry["params"]
         grads, forward = gradient(params)
         if self.proximal:
@@ -88,7 +88,7 @@ class SGD(InBatches):
 
 
 def _descend(params: Params, grads: Params, rate: float | Tensor) -> Params:
-    """In place where the rate is a plain number; a compiler, which is given tensors, finds that out by itself."""
+    """Take a step, in place if the rate is a number. A compiled step, with tensors, is fused by the compiler."""
     if isinstance(rate, Tensor):
         return tree.shift(params, grads, -rate)
     tree.shift_(params, grads, -rate)

@@ -1,4 +1,4 @@
-"""What solvers share that step two models in turn: whose turn it is, what becomes of either, which one is deployed."""
+"""Shared code of solvers that train two models in turn, a global and a personal one."""
 
 from typing import TypeVar
 
@@ -18,42 +18,42 @@ T = TypeVar("T")
 
 
 def when(condition: Tensor, hyperparams: Hyperparams) -> bool | Tensor:
-    """True or false where numbers are plain; else a tensor, as clients of a stack may be in different phases."""
+    """Return the condition as a bool. Return the tensor itself in a stacked step, where clients' phases may differ."""
     return condition if isinstance(hyperparams["rate"], Tensor) else bool(condition)
 
 
 def either(condition: bool | Tensor, a: Params, b: Params) -> Params:
-    """The tensors of ``a`` where the condition holds, else those of ``b``."""
+    """Return the tensors of ``a`` if the condition holds, else those of ``b``."""
     if isinstance(condition, bool):
         return a if condition else b
     return {name: torch.where(condition, a[name], tensor) for name, tensor in b.items()}
 
 
 class OwnModel(SolverMemory):
-    """A solver that carries the client's own model as ``personal``, remembers it, and has it deployed."""
+    """A solver that keeps a personal model as client state, named ``personal``. The client deploys this model."""
 
     def bind(self: T, context: Context) -> T:
-        """Refuse clients that hold a part of the model, and codecs that training feels: there are two models."""
+        """Refuse partial views, and codecs with a straight-through estimator: it would apply to both models."""
         name, (view, codec) = type(self).__name__, (context.exchange.view, context.exchange.codec)
         like = context.network.outline()
-        felt = surrogate_of(codec).surrogate_context(Layout.of(like), 1, Key(0, 0), tree.device(like))
+        surrogate = surrogate_of(codec).surrogate_context(Layout.of(like), 1, Key(0, 0), tree.device(like))
         require(
             (view == Full(), f"{name} needs clients that hold the whole model: use Full()"),
             (
-                not felt,
-                f"{name} cannot go with a codec that training feels, as it trains two models: {codec}; "
+                not surrogate,
+                f"{name} trains two models and cannot use a codec with a straight-through estimator: {codec}; "
                 "give the codec rehearsed=False (--codec masked-noise:rehearsed=false)",
             ),
         )
         return self
 
     def end(self, carry: State, info: LocalTrainingInfo) -> tuple[State, Sections]:
-        """The personal model, as far as models travel; in memory of its own, not in that of a whole stack."""
+        """Return the floating-point tensors of the personal model, copied out of the memory of stacked clients."""
         own: Params = carry["personal"]
-        travels = {name: tensor for name, tensor in own.items() if tensor.is_floating_point()}
-        return {"personal": tree.clone(travels)}, {}
+        floating = {name: tensor for name, tensor in own.items() if tensor.is_floating_point()}
+        return {"personal": tree.clone(floating)}, {}
 
     def deploy(self, memory: State) -> Params | None:
-        """The personal model; before the client's first round there is none."""
+        """Return the personal model, or ``None`` before the client's first round."""
         own: Params | None = memory.get("personal")
         return own

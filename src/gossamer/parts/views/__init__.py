@@ -1,4 +1,4 @@
-"""Views: which entries of the model a client holds in a round."""
+"""Views: which entries of the model a client holds and trains in a round."""
 
 from typing import TYPE_CHECKING
 

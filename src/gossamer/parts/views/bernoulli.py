@@ -1,4 +1,8 @@
-"""Sub-models drawn entry by entry: each client trains a fresh random subset of the model in every round."""
+"""Random sub-models: each client trains a random subset of the model's entries, drawn anew in every round.
+
+Algorithm 1 of Deng et al., On the convergence and stability of distributed sub-model training, 2025,
+https://arxiv.org/abs/2511.06132, with masks over single entries.
+"""
 
 from dataclasses import dataclass
 
@@ -10,12 +14,12 @@ from gossamer.fleet.capacity import Capacities, capacity, check_shares
 
 @dataclass(frozen=True)
 class Bernoulli(BoundView):
-    """Every entry is held with a chance that is the client's capacity, independently, and drawn anew each round.
+    """Random masks: each entry is held independently, with the client's capacity as its probability.
 
     Args:
-        capacities: shares of the model; client c has the one at c modulo their number
-        drawn: draw each client's capacity anew in every round instead
-        min_dim: tensors of fewer dimensions (norms, biases, with 2) are held whole
+        capacities: fractions of the model that clients hold; client c takes value c modulo their number
+        drawn: draw the capacity of each client at random in every round
+        min_dim: tensors with fewer dimensions are held whole; with 2, biases and norms
     """
 
     capacities: Capacities = (0.5,)
@@ -26,7 +30,7 @@ class Bernoulli(BoundView):
         check_shares("Bernoulli", self.capacities)
 
     def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
-        """A mask for each tensor."""
+        """Return a random mask for each tensor that is not held whole."""
         share = capacity(self.capacities, self.drawn, clock, key)
         keep = {}
         for name, tensor in like.items():

@@ -10,16 +10,16 @@ from gossamer.core.view import NestedView
 
 @dataclass(frozen=True)
 class Full(NestedView):
-    """All of the model, always."""
+    """The whole model, for every client in every round."""
 
     common: ClassVar[bool] = True
     whole: ClassVar[bool] = True
 
     @property
     def nested(self) -> bool:
-        """All are the same."""
+        """True: all parts are the same."""
         return True
 
     def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
-        """The whole model."""
+        """Return the whole model."""
         return Part()

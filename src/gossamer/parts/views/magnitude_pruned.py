@@ -1,8 +1,8 @@
-"""Pruned by magnitude, anew in every round: a client leaves out the weights that are smallest in the model it receives.
+"""Magnitude pruning in every round: a client prunes the weights of smallest magnitude in the model it receives.
 
-The whole model comes down, and the client cuts it; since server and client have the same model they agree on the mask,
-and nothing of it travels. Only what is left is trained and sent. What is left out keeps its value at the server, and
-comes back when others have become smaller. Biases, norms and running statistics are kept.
+The server sends the whole model, and the client prunes it. Both have the same values, so both compute the same mask and
+no mask is sent. The client trains and sends the remaining weights only. A pruned weight keeps its value at the server.
+It returns when other weights become smaller. Biases, norms and running statistics are never pruned.
 """
 
 from dataclasses import dataclass, field
@@ -22,13 +22,12 @@ from gossamer.parts.views import masks
 
 @dataclass(frozen=True)
 class MagnitudePruned(View):
-    """Leaves out a share of the smallest weights.
+    """Prunes a fraction of the weights, those of smallest magnitude.
 
     Args:
-        ratio: shares of the weights that are left out; client c has that at c modulo n, so one share is one mask for
-            all
-        by: whether the smallest of the whole model are left out, or of each tensor (model, tensor)
-        rise: rounds in which shares grow from 0 to what they are; 0 is at once
+        ratio: fractions of the weights to prune; client c takes value c modulo their number
+        by: rank the magnitudes over the whole model, or within each tensor (model, tensor)
+        rise: rounds over which the pruned fraction grows linearly from 0; 0 prunes fully at once
     """
 
     ratio: tuple[float, ...] = (0.5,)
@@ -37,37 +36,37 @@ class MagnitudePruned(View):
 
     def __post_init__(self) -> None:
         require(
-            (len(self.ratio) > 0, wrong(self, "ratio", "must have one share at least")),
+            (len(self.ratio) > 0, wrong(self, "ratio", "must have at least one value")),
             (all(0 <= ratio < 1 for ratio in self.ratio), wrong(self, "ratio", "must be in [0, 1)")),
             (self.by in ("model", "tensor"), wrong(self, "by", "must be model or tensor")),
             (self.rise >= 0, wrong(self, "rise", "must not be negative")),
         )
 
     def bind(self, context: Context) -> "BoundMagnitudePruned":
-        """With the names of the weights that can be left out; the model must come down exactly as it is."""
+        """Return the view with the names of the weights that can be pruned. The download must be lossless."""
         exact, outline = context.exchange.down == Dense(), context.network.outline()
-        require((exact, "MagnitudePruned needs the model to come down exactly as it is: use Dense()"))
+        require((exact, "MagnitudePruned needs a lossless downlink codec: use Dense()"))
         return BoundMagnitudePruned(**vars(self), names=tuple(n for n in context.trained if outline[n].dim() >= 2))
 
     def ratio_of(self, clock: Clock) -> float:
-        """The share that a client leaves out in a round."""
+        """Return the fraction of the weights that a client prunes in a round."""
         share = self.ratio[clock.client % len(self.ratio)]
         return share * min(1.0, (clock.round + 1) / self.rise) if self.rise else share
 
 
 @dataclass(frozen=True)
 class BoundMagnitudePruned(BoundView, MagnitudePruned):
-    """The same, and the names of the weights that can be left out."""
+    """``MagnitudePruned`` with the names of the weights that can be pruned."""
 
     names: tuple[str, ...] = field(kw_only=True)
     common: ClassVar[bool] = True
 
     def sent(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
-        """The whole model: its values say what is left out."""
+        """Return the whole model: the mask follows from its values."""
         return Part()
 
     def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
-        """All but the smallest weights of ``like``, which are the model's values."""
+        """Return all entries of ``like`` except the weights of smallest magnitude."""
         share, groups = self.ratio_of(clock), [self.names] if self.by == "model" else [(name,) for name in self.names]
         keep: Params = {}
         for group in groups if share else ():
@@ -76,7 +75,7 @@ class BoundMagnitudePruned(BoundView, MagnitudePruned):
 
 
 def _kept(weights: Params, share: float) -> Params:
-    """1 for each weight, and 0 for the smallest share of them all; of equals the first ones."""
+    """Return 0/1 masks: 0 for the given fraction of smallest weights. Among equal weights, the first are pruned."""
     sizes: Tensor = torch.cat([tensor.reshape(-1).abs() for tensor in weights.values()])
     kept = ~masks.smallest(sizes, int(share * len(sizes)))
     pieces = torch.split(kept, [tensor.numel() for tensor in weights.values()])

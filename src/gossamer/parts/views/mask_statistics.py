@@ -1,7 +1,7 @@
-"""How far masks of clients' own moved, and how much they have in common, counted on their packed bits.
+"""Statistics of personal masks: how much they change, and how much they overlap, computed on packed bits.
 
-Two masks overlap by the entries that both hold, as a share of those that at least one of them holds. A mask moved by
-the entries that it let go, as a share of those that it held. Tensors without a mask are held whole: they do not count.
+The overlap of two masks is the Jaccard index: entries in both, divided by entries in at least one. The change of a mask
+is the fraction of its entries that it dropped. Tensors without a mask are held whole and do not count.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,60 +13,60 @@ from torch import Tensor
 from gossamer.core.types import Params, State
 
 PAIRED = 32
-"""Among so many clients of a round every two are compared; of more, so many that are spread evenly."""
+"""Largest number of clients whose masks are compared pairwise. Of more clients, an evenly spaced subset is used."""
 
 PIECE = 2048
-"""So many words of each mask are compared at a time: they fit into the fast memory of a processor."""
+"""Words per mask in one block of comparisons, chosen to fit into a processor's cache."""
 
 Row = npt.NDArray[np.uint64]
 Floats = npt.NDArray[np.float64]
 
 
 def row(masks: Mapping[str, Tensor]) -> Row:
-    """The masks of one client as one row of words, tensors in name order; what fills it up is zero."""
+    """Return the masks of one client as one vector of 64-bit words, tensors in name order, padded with zeros."""
     packed = [masks[name].cpu().numpy() for name in sorted(masks)]
-    filling = np.zeros(-sum(map(len, packed)) % 8, dtype=np.uint8)
-    return np.concatenate([*packed, filling]).view(np.uint64)
+    padding = np.zeros(-sum(map(len, packed)) % 8, dtype=np.uint8)
+    return np.concatenate([*packed, padding]).view(np.uint64)
 
 
 def held(mask: Row) -> int:
-    """How many entries a mask holds."""
+    """Return the number of entries in a mask."""
     return int(np.bitwise_count(mask).sum(dtype=np.int64))
 
 
 def moved(old: Row, new: Row) -> float:
-    """Which share of the entries that it held a mask let go."""
+    """Return the fraction of the old mask's entries that the new mask dropped."""
     return held(old & ~new) / max(1, held(old))
 
 
 def overlaps(rows: Sequence[Row]) -> Floats:
-    """How much every two masks overlap; two that hold nothing are the same."""
+    """Return the overlap of every pair of masks, [masks, masks]. Two empty masks have overlap 1."""
     both = np.zeros((len(rows), len(rows)), dtype=np.int64)
     for start in range(0, len(rows[0]) if rows else 0, PIECE):
         piece = np.stack([mask[start : start + PIECE] for mask in rows])
         for one in range(len(rows)):
             both[one, : one + 1] += np.bitwise_count(piece[: one + 1] & piece[one]).sum(axis=1, dtype=np.int64)
     both = np.maximum(both, both.T)
-    many = both.diagonal()
-    either = many[:, None] + many - both
+    counts = both.diagonal()
+    either = counts[:, None] + counts - both
     return np.where(either > 0, both / np.maximum(either, 1), 1.0)
 
 
 def between(overlap: Floats) -> Floats:
-    """The overlap of every two different masks, once."""
+    """Return the overlaps of all pairs of different masks, each pair once."""
     return overlap[np.tril_indices(len(overlap), -1)]
 
 
 def evenly(things: Sequence[int], most: int) -> list[int]:
-    """All of a row of things, or as many as are allowed, spread evenly over it."""
-    few = min(len(things), most)
-    return [things[place * len(things) // few] for place in range(few)]
+    """Return at most ``most`` evenly spaced elements of a sequence."""
+    count = min(len(things), most)
+    return [things[number * len(things) // count] for number in range(count)]
 
 
 def figures(before: Mapping[int, State], after: Mapping[int, State], like: Params) -> dict[str, float | None]:
-    """What a round's record says of masks: how they moved, and what clients hold after it.
+    """Return the mask statistics of a round: change, density and overlap.
 
-    Each is a mean over the clients that ``after`` has, or over pairs of them; none where there are none, or no masks.
+    Each is a mean over the clients in ``after``, or over pairs of them. It is ``None`` without clients or masks.
     """
     clients = [client for client in sorted(after) if after[client].get("mask")]
     new = {client: row(after[client]["mask"]) for client in clients}

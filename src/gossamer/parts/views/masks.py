@@ -1,4 +1,4 @@
-"""Masks as packed bits, and how a change of them travels: the bits that turned over, in the shorter of two forms."""
+"""Masks as packed bits, and the encoding of a mask update: the indices of the changed bits."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar
@@ -7,63 +7,63 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.core import indices as positions
+from gossamer.core import indices
 from gossamer.core.bits import bits, numbers, unbits
 from gossamer.core.errors import PayloadError
 from gossamer.core.types import Params, Part, Payload, State, true_at
 from gossamer.core.view import ViewMemory
-from gossamer.parts.views import mask_statistics as overlap
+from gossamer.parts.views import mask_statistics
 
 Bits = dict[str, Tensor]
-"""Packed bits by the name of a tensor, each filled up to whole bytes; a tensor without is held whole."""
+"""Packed bits by tensor name, each padded to whole bytes. A tensor without bits is held whole."""
 
 
 class MaskMemory(ViewMemory):
-    """A view that remembers a mask of each client as ``mask``."""
+    """A view whose client state is a personal mask, stored as ``mask``."""
 
     section: ClassVar[str] = "mask"
 
     def measure(self, before: Mapping[int, State], after: Mapping[int, State], like: Params) -> dict[str, Any]:
-        """How the masks moved, and what they have in common."""
-        return {"masks": overlap.figures(before, after, like)}
+        """Return change, density and overlap of the masks."""
+        return {"masks": mask_statistics.figures(before, after, like)}
 
 
 def part(masks: Bits, like: Params) -> Part:
-    """The part of a model that masks cover."""
-    return Part(keep={name: _laid(packed, like[name]) for name, packed in masks.items()})
+    """Return the part of a model that masks cover."""
+    return Part(keep={name: _unpacked(packed, like[name]) for name, packed in masks.items()})
 
 
-def _laid(packed: Tensor, like: Tensor) -> Tensor:
+def _unpacked(packed: Tensor, like: Tensor) -> Tensor:
     return numbers(unbits(packed.to(like.device), like.numel()), like.dtype).view(like.shape)
 
 
 def difference(old: Bits, new: Bits) -> Payload:
-    """What tells somebody who has the old masks of the new ones; in name order, as stored masks lose any other.
+    """Encode the bits that differ between old and new masks, on the device of the new masks.
 
-    It is worked out where the new masks are.
+    Tensors are in name order, the order in which stored masks are read back.
     """
-    turned = torch.cat([old[name].to(new[name].device) ^ new[name] for name in sorted(old)])
-    return positions.pack(unbits(turned, 8 * len(turned)))
+    changed = torch.cat([old[name].to(new[name].device) ^ new[name] for name in sorted(old)])
+    return indices.pack(unbits(changed, 8 * len(changed)))
 
 
 def turned(old: Bits, said: Payload, like: Params) -> Bits:
-    """The new masks, from the old ones and what was told."""
+    """Return the new masks from the old masks and a payload of ``difference``."""
     sizes = [8 * len(old[name]) for name in sorted(old)]
-    changed = positions.unpack(said, sum(sizes)).cpu()
-    turns = zip(sorted(old), torch.split(changed, sizes), strict=True)
-    new = {name: old[name].cpu() ^ bits(turn) for name, turn in turns}
+    changed = indices.unpack(said, sum(sizes)).cpu()
+    changes = zip(sorted(old), torch.split(changed, sizes), strict=True)
+    new = {name: old[name].cpu() ^ bits(change) for name, change in changes}
     for name, packed in new.items():
         count = like[name].numel()
-        filled = not count % 8 or not int(packed[-1]) >> (count % 8)
-        refuse_unless(filled, f"holds entries of {name} that are not there")
+        padded = not count % 8 or not int(packed[-1]) >> (count % 8)
+        refuse_unless(padded, f"sets mask bits after the last entry of {name}")
     return new
 
 
 def smallest(values: Tensor, many: int) -> Tensor:
-    """Marks the smallest of a vector's values, so many; of equals the first ones. Faster than sorting them."""
+    """Return a boolean mask of the ``many`` smallest values of a vector. Among equal values, the first are chosen."""
     if many == 0:
         return torch.zeros_like(values, dtype=torch.bool)
-    if values.is_cuda:  # where sorting is the faster way, and looking at a number makes the GPU wait
+    if values.is_cuda:  # On a GPU sorting is faster, and reading a number on the host would synchronize.
         least = values.sort().values[many - 1]
         chosen, equal = values < least, values == least
         return chosen | (equal & (equal.cumsum(0) <= many - chosen.sum()))
@@ -75,11 +75,11 @@ def smallest(values: Tensor, many: int) -> Tensor:
 
 
 def count(packed: Tensor) -> int:
-    """How many entries a mask covers."""
+    """Return the number of entries that a mask covers."""
     return int(np.bitwise_count(packed.cpu().numpy()).sum(dtype=np.int64))
 
 
 def refuse_unless(holds: bool, reason: str) -> None:
-    """Refuse what a client says of its mask."""
+    """Raise ``PayloadError`` for an invalid mask update unless ``holds``."""
     if not holds:
         raise PayloadError(f"the client {reason}")

@@ -1,9 +1,12 @@
-"""Sparse models of clients' own: each client has a mask, trains what it covers, and may move it (FedSpa).
+"""Personal sparse models: each client has a mask, trains the entries in it, and may change it (FedSpa).
 
-A client's mask is a state: packed bits for every tensor that is not held whole. How many entries of each tensor it
-covers never changes. After training the client drops the entries of smallest weight and takes up as many others, those
-of largest gradient or random ones. The new mask counts from its next round on, on the server's values at that time, if
-the message that tells of it arrived; until then the old one does, for both. Only the changed bits travel.
+Huang et al., Achieving Personalized Federated Learning with Sparse Local Models, 2022,
+https://arxiv.org/abs/2201.11380.
+
+The mask is client state: packed bits for every tensor that is not held whole. The number of entries per tensor never
+changes. After training, the client drops the entries of smallest magnitude. It adds the same number of other entries,
+those of largest gradient or random ones. The client sends the changed bits only. The new mask is used in the client's
+next round, if the upload arrived. Otherwise client and server both keep the old mask.
 """
 
 import math
@@ -27,22 +30,22 @@ from gossamer.parts.views.sparsity import DENSITIES, kept
 Trained = tuple[tuple[str, torch.Size], ...]
 
 LOWEST = torch.iinfo(torch.int64).min
-"""Turns over the sign: words in the order that they have as unsigned numbers."""
+"""XOR with this value flips the sign bit, so that signed words sort in unsigned order."""
 
 
 @dataclass(frozen=True)
 class PersonalMask(View):
-    """A sparse model for each client.
+    """A personal sparse mask per client, of fixed density.
 
     Args:
-        density: share of all trained entries that a client holds, biases and norms included, which are held whole
-        init: how that is spread over tensors: erk (small ones are denser) or uniform
-        own_init: whether clients start with masks of their own rather than with one for all
-        moving: whether masks move (dynamic sparse training) or stay as they start
-        regrow: which entries are taken up for those dropped: gradient (of largest gradient) or random
-        rate: share of the held entries that the first round drops; it falls to 0 by a cosine
-        last: whether the rate is 0 in the last round already, or would be in the one after it
-        seed: of the masks to start with; none takes the run's
+        density: fraction of the trained entries in a mask; biases and norms count, and are held whole
+        init: density of each tensor: erk (small tensors are denser) or uniform
+        own_init: start each client with its own random mask, instead of one mask for all clients
+        moving: change the masks after training (dynamic sparse training), instead of keeping them fixed
+        regrow: entries that replace the dropped ones: gradient (of largest gradient) or random
+        rate: fraction of a mask's entries dropped in the first round; it decays to 0 by a cosine
+        last: let the drop rate reach 0 in the last round, instead of one round after it
+        seed: seed of the initial masks; none takes the run's seed
     """
 
     density: float = 0.5
@@ -63,7 +66,7 @@ class PersonalMask(View):
         )
 
     def bind(self, context: Context) -> "BoundPersonalMask":
-        """With the shapes of what is trained: statistics that a network gathers are held whole."""
+        """Return the view with the shapes of the trained tensors. Running statistics are held whole."""
         outline = context.network.outline()
         shapes = tuple((name, outline[name].shape) for name in context.trained)
         bound = BoundPersonalMask(**vars(self), shapes=shapes, at=context.shared_key(self.seed))
@@ -73,26 +76,26 @@ class PersonalMask(View):
 
 @dataclass(frozen=True)
 class BoundPersonalMask(MaskMemory, PersonalMask):
-    """The same with the shapes of what is trained, and the key of the masks to start with."""
+    """``PersonalMask`` with the shapes of the trained tensors and the random key of the initial masks."""
 
     shapes: Trained = field(kw_only=True)
     at: Key = field(kw_only=True)
 
     def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
-        """What the client's mask covers."""
+        """Return the part that the client's mask covers."""
         return masks.part((memory or self.first(clock.client))["mask"], like)
 
     def first(self, client: int) -> State:
-        """As many random entries of each tensor as it is to have."""
+        """Return a random mask with the required number of entries per tensor."""
         return {"mask": _first(self, client if self.own_init else None)}
 
     def rate_at(self, clock: Clock) -> float:
-        """Which share of the held entries a round drops."""
+        """Return the fraction of the mask's entries that is dropped in a round."""
         span = clock.rounds - 1 if self.last else clock.rounds
         return self.rate / 2 * (1 + math.cos(math.pi * clock.round / max(1, span)))
 
     def revise(self, memory: State, info: LocalTrainingInfo, clock: Clock, key: Key) -> tuple[State, Payload]:
-        """Drop the smallest, and take up as many others."""
+        """Drop the entries of smallest magnitude, and add the same number of other entries."""
         if not self.moving or not memory["mask"]:
             return memory, {}
         share, gradient = self.rate_at(clock), info.gradient() if self.regrow == "gradient" else {}
@@ -106,47 +109,48 @@ class BoundPersonalMask(MaskMemory, PersonalMask):
         return {"mask": {name: packed.cpu() for name, packed in new.items()}}, said
 
     def follow(self, memory: State, said: Payload, like: Params) -> State:
-        """Turn over the bits that changed; refused is what would change how many entries a tensor has."""
+        """Apply the changed bits. Refuse a payload that changes the number of entries in a tensor."""
         if not self.moving or not memory["mask"]:
-            masks.refuse_unless(not said, "says that its mask changed, though it cannot")
+            masks.refuse_unless(not said, "sends a mask update, but its mask is fixed")
             return memory
         new = masks.turned(memory["mask"], said, like)
         for name, packed in new.items():
             same = masks.count(packed) == masks.count(memory["mask"][name])
-            masks.refuse_unless(same, f"changes how many entries of {name} it holds")
+            masks.refuse_unless(same, f"changes the number of entries in its mask of {name}")
         return {"mask": new}
 
 
 def moved(held: Tensor, weight: Tensor, wanted: Tensor, share: float) -> Tensor:
-    """A mask without the smallest weights of a share of its entries, and with as many others, the most wanted.
+    """Return a mask that drops a fraction of its entries by ``weight`` and adds the same number by ``wanted``.
 
-    What was just dropped may be taken up again; of equals the first ones count.
+    The smallest weights are dropped, and the largest values of ``wanted`` are added. A dropped entry may be added again
+    at once. Among equal values, the first are chosen.
     """
-    many = math.ceil(share * int(held.sum()) - 1e-9)
-    if many == 0:
+    count = math.ceil(share * int(held.sum()) - 1e-9)
+    if count == 0:
         return held
-    left = held & ~masks.smallest(torch.where(held, weight, torch.inf), many)
-    return left | masks.smallest(torch.where(left, torch.inf, -wanted), many)
+    left = held & ~masks.smallest(torch.where(held, weight, torch.inf), count)
+    return left | masks.smallest(torch.where(left, torch.inf, -wanted), count)
 
 
 @lru_cache(maxsize=64)
 def _counts(view: BoundPersonalMask) -> dict[str, int]:
-    """How many entries a client holds, of each tensor that it does not hold whole."""
+    """Return the number of mask entries of each tensor that is not held whole."""
     shapes = dict(view.shapes)
-    many = kept(shapes, DENSITIES[view.init](shapes, view.density))
-    return {name: many[name] for name, shape in view.shapes if many[name] < shape.numel()}
+    counts = kept(shapes, DENSITIES[view.init](shapes, view.density))
+    return {name: counts[name] for name, shape in view.shapes if counts[name] < shape.numel()}
 
 
 @lru_cache(maxsize=256)
 def _first(view: BoundPersonalMask, client: int | None) -> Bits:
-    """The mask that a client, or everybody, starts with: the first so many entries of a permutation of all."""
+    """Return the initial mask of a client, or of all clients: the first entries of a random permutation."""
     shapes, found = dict(view.shapes), {}
-    for name, many in _counts(view).items():
+    for name, count in _counts(view).items():
         at = fold(view.at, "mask", name, *([] if client is None else [client]))
-        found[name] = bits(masks.smallest(words(at, shapes[name].numel()) ^ LOWEST, many))
+        found[name] = bits(masks.smallest(words(at, shapes[name].numel()) ^ LOWEST, count))
     return found
 
 
 def _drawn(key: Key, like: Tensor) -> Tensor:
-    """Random numbers, by which entries are taken up at random."""
+    """Return random scores, by which entries are added at random."""
     return uniform(key, like.numel(), dtype=torch.float64, device=like.device)

@@ -1,10 +1,16 @@
-"""Masks of clients' own that lose weights round by round (Sub-FedAvg).
+"""Personal masks that are pruned step by step (Sub-FedAvg).
 
-A client begins with all entries. After training it may prune a share of what it still holds, the smallest weights of
-each tensor. It does so if three things hold: what it would prune after the first epoch and after the last differs,
-which says that training has not settled; it holds more than the target; and its pruned model is right often enough on
-its own training samples. Biases and norms are held whole. As with every personal view, the new mask counts once the
-server has it.
+Vahidian et al., Personalized Federated Learning by Structured and Unstructured Pruning under Data Heterogeneity, 2021,
+https://arxiv.org/abs/2105.00562.
+
+A client starts with all entries. After training it may prune a fraction of its remaining weights, the smallest of each
+tensor. It prunes if three conditions hold:
+
+    its density is above the target
+    the candidate masks after the first and the last epoch differ, so training has not converged
+    the pruned model is accurate enough on the client's training samples
+
+Biases and norms are held whole. The new mask takes effect once the server has received it.
 """
 
 from dataclasses import dataclass, field
@@ -22,18 +28,18 @@ from gossamer.parts.views import masks
 from gossamer.parts.views.masks import Bits, MaskMemory
 
 Flags = dict[str, Tensor]
-"""Masks as vectors of booleans, by the name of a tensor."""
+"""Masks as boolean vectors, by tensor name."""
 
 
 @dataclass(frozen=True)
 class Pruned(View):
-    """Masks that shrink towards a target.
+    """Personal masks that are pruned by magnitude, down to a target density.
 
     Args:
-        target: share of the weights at which a client prunes no more
-        share: of the weights held, how many are pruned at a time
-        distance: mean difference of the two candidate masks above which a client prunes
-        accuracy: share of its training samples that the pruned model must get right
+        target: density of the weights at which a client stops pruning
+        share: fraction of the remaining weights that is pruned at a time
+        distance: prune only if the masks after the first and last epoch differ by more than this fraction
+        accuracy: prune only if the pruned model's training accuracy is above this value
     """
 
     target: float = 0.5
@@ -50,7 +56,7 @@ class Pruned(View):
         )
 
     def bind(self, context: Context) -> "BoundPruned":
-        """With the weights that can be pruned, and how large they are."""
+        """Return the view with the names and sizes of the weights that can be pruned."""
         outline = context.network.outline()
         names = tuple(name for name in context.trained if outline[name].dim() >= 2)
         sizes = tuple((name, outline[name].numel()) for name in names)
@@ -59,26 +65,26 @@ class Pruned(View):
 
 @dataclass(frozen=True)
 class BoundPruned(MaskMemory, Pruned):
-    """The same with the weights that are pruned one by one, and the sizes of all tensors that have a mask."""
+    """``Pruned`` with the names of the weights that are pruned, and the sizes of all tensors with a mask."""
 
     names: tuple[str, ...] = field(kw_only=True)
     sizes: tuple[tuple[str, int], ...] = field(kw_only=True)
 
     def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
-        """What the client's mask covers."""
+        """Return the part that the client's mask covers."""
         return masks.part(memory["mask"], like) if memory else Part()
 
     def first(self, client: int) -> State:
-        """Everything."""
+        """Return masks that cover all entries."""
         return {"mask": {name: bits(torch.ones(size, dtype=torch.bool)) for name, size in self.sizes}}
 
     def revise(self, memory: State, info: LocalTrainingInfo, clock: Clock, key: Key) -> tuple[State, Payload]:
-        """Prune, if the three thresholds are passed."""
+        """Prune if the three conditions hold."""
         held = opened(memory["mask"], info.weights)
         return told(memory, held, self.thinned(held, info))
 
     def thinned(self, held: Flags, info: LocalTrainingInfo) -> Flags:
-        """What is left of masks; the same, if a threshold is not passed."""
+        """Return the masks after pruning, or ``held`` itself if a condition fails."""
         if _density(held) <= self.target:
             return held
         early, late = (self._pruned(held, weights) for weights in (info.carry["early"], info.weights))
@@ -87,32 +93,32 @@ class BoundPruned(MaskMemory, Pruned):
         return late if info.accuracy(applied(late, info.weights)) > self.accuracy else held
 
     def _pruned(self, held: Flags, weights: Params) -> Flags:
-        """Masks without the smallest weights of what is held."""
+        """Return the masks without the smallest of the held weights."""
         found = {}
         for name, mask in held.items():
-            many = int(self.share * int(mask.sum()))
+            count = int(self.share * int(mask.sum()))
             size = torch.where(mask, weights[name].reshape(-1).abs(), torch.inf)
-            found[name] = mask & ~masks.smallest(size, many)
+            found[name] = mask & ~masks.smallest(size, count)
         return found
 
     def follow(self, memory: State, said: Payload, like: Params) -> State:
-        """Turn over the bits that changed; refused is what takes up entries that were pruned."""
+        """Apply the changed bits. Refuse a payload that adds pruned entries."""
         if not said:
             return memory
         new: Bits = masks.turned(memory["mask"], said, like)
         for name, packed in new.items():
-            taken_up = packed & ~memory["mask"][name].cpu()
-            masks.refuse_unless(not bool(taken_up.any()), f"takes up pruned entries of {name}")
+            added = packed & ~memory["mask"][name].cpu()
+            masks.refuse_unless(not bool(added.any()), f"adds pruned entries of {name} to its mask")
         return {"mask": new}
 
 
 def opened(packed: Bits, like: Params) -> Flags:
-    """Masks as vectors of booleans, where the tensors are."""
+    """Unpack masks to boolean vectors, on the devices of the tensors."""
     return {name: unbits(mask.to(like[name].device), like[name].numel()) for name, mask in packed.items()}
 
 
 def told(mine: State, held: Flags, kept: Flags) -> tuple[State, Payload]:
-    """The new part, and what tells the server of it: nothing, if masks are the same objects as before."""
+    """Return the new state and the payload for the server. Without new masks, the payload is empty."""
     if all(kept[name] is mask for name, mask in held.items()):
         return mine, {}
     new: Bits = {name: bits(mask).cpu() for name, mask in kept.items()}
@@ -120,12 +126,12 @@ def told(mine: State, held: Flags, kept: Flags) -> tuple[State, Payload]:
 
 
 def applied(kept: Flags, weights: Params) -> Params:
-    """Tensors, zero where a mask does not hold them."""
+    """Return the tensors with masked-out entries set to zero."""
     return {name: w * kept[name].view(w.shape) if name in kept else w for name, w in weights.items()}
 
 
 def differences(one: Flags, other: Flags) -> int:
-    """In how many places masks differ."""
+    """Return the number of entries in which two sets of masks differ."""
     return sum(int((one[name] != other[name]).sum()) for name in one)
 
 

@@ -1,9 +1,12 @@
-"""How many entries of each tensor a sparse model keeps, for a density of the whole.
+"""Distribution of a model's density over its tensors.
 
-The density counts all trained entries, biases and norms included, but these are kept whole: they are few and touchy. In
-what is left, ``uniform`` keeps the same share of every tensor; ``erk`` (Erdos-Renyi-Kernel) keeps a share in proportion
-to (sum of a tensor's sizes) / (product of them), so that small layers are denser, and those that would exceed 1 are
-whole.
+The density counts all trained entries. Biases and norms are included in the count but always kept whole, because they
+are few and sensitive. The other tensors follow one of two rules:
+
+    uniform    the same density for every tensor
+    erk        Erdos-Renyi-Kernel: density proportional to (sum of dimensions) / (product of dimensions), at most 1,
+               so that small layers are denser (Evci et al., Rigging the Lottery, 2020,
+               https://arxiv.org/abs/1911.11134)
 """
 
 import math
@@ -18,7 +21,7 @@ Densities = dict[str, float]
 
 
 def erk(shapes: Shapes, density: float) -> Densities:
-    """Each tensor's density, by Erdos-Renyi-Kernel.
+    """Return the density of each tensor by the Erdos-Renyi-Kernel rule.
 
     >>> found = erk({"a": torch.Size([4, 4]), "b": torch.Size([40, 40]), "c": torch.Size([4])}, 0.5)
     >>> {name: round(share, 3) for name, share in found.items()}
@@ -39,7 +42,7 @@ def erk(shapes: Shapes, density: float) -> Densities:
 
 
 def uniform(shapes: Shapes, density: float) -> Densities:
-    """Each tensor's density: the same for all but biases and norms, which are whole."""
+    """Return the density of each tensor: the same for all, except biases and norms, which are kept whole."""
     _check(shapes, density)
     sizes = {name: shape.numel() for name, shape in shapes.items()}
     small = sum(sizes[name] for name, shape in shapes.items() if len(shape) < 2)
@@ -48,11 +51,11 @@ def uniform(shapes: Shapes, density: float) -> Densities:
 
 
 DENSITIES: dict[str, Callable[[Shapes, float], Densities]] = {"erk": erk, "uniform": uniform}
-"""Rules by the name that the command line uses."""
+"""Density rules by their name on the command line."""
 
 
 def kept(shapes: Shapes, densities: Densities) -> dict[str, int]:
-    """How many entries of each tensor are kept: what its density comes to, rounded down."""
+    """Return the number of kept entries of each tensor: its density times its size, rounded down."""
     return {name: math.floor(densities[name] * shape.numel() + 1e-6) for name, shape in shapes.items()}
 
 
@@ -63,7 +66,7 @@ def _check(shapes: Shapes, density: float) -> None:
         (0 < density <= 1, f"density must be in (0, 1], got {density}"),
         (
             density * total >= small,
-            f"density {density} of {total:,} entries does not even leave room for biases and norms, which are "
-            f"{small:,} and kept whole",
+            f"density {density} of {total:,} entries is too small: the {small:,} entries of biases and norms are "
+            "always kept",
         ),
     )

@@ -1,14 +1,14 @@
-"""Sub-models that are narrower networks: a client holds some channels of every layer, and trains tensors of that size.
+"""Width slices: a client holds a fraction of the channels of every layer and trains a narrower network.
 
-Which dimensions of tensors are channels, and which are the same, is the network's width rule
-(``gossamer.tasks.widths``): it is derived from the network when a run begins, or stated by hand. Each group of n
-channels is held to ceil(n times the client's capacity). Which of them depends on ``order``:
+The network's width rule (``gossamer.tasks.widths``) defines which tensor dimensions are channels and which of them are
+tied. It is derived from the network at the start of a run, or given by hand. A client holds ceil(capacity n) of the n
+channels of a group. The choice of channels depends on ``order``:
 
-    static     the first ones, always (HeteroFL)
-    rolling    neighbouring ones, which move back by one channel a round (FedRolex)
-    shuffled   neighbouring ones, that begin in an epoch once at each of ``places`` places, in random order (Algorithm 2
-               of Deng et al.); all clients of a round begin at the same place
-    random     drawn anew for each client, round and group
+    static     the first channels in every round (HeteroFL, https://arxiv.org/abs/2010.01264)
+    rolling    consecutive channels that move back by one channel per round (FedRolex, https://arxiv.org/abs/2212.01548)
+    shuffled   consecutive channels from one of ``places`` offsets; each epoch visits all offsets in random order, and
+               all clients of a round share the offset (Deng et al., Algorithm 2, https://arxiv.org/abs/2511.06132)
+    random     drawn anew for each client, round and group (Deng et al., Algorithm 1)
 """
 
 import math
@@ -36,17 +36,17 @@ ORDERS = ("static", "rolling", "shuffled", "random")
 
 @dataclass(frozen=True)
 class WidthSlice(View):
-    """A narrower network for each client.
+    """A narrower network for each client: some channels of every layer.
 
     Args:
-        capacities: shares of the channels, or memory (8MB) that the largest must fit; client c has that at c modulo n
-        drawn: draw each client's capacity anew in every round instead
-        order: which channels: static, rolling, shuffled or random
-        places: how many places shuffled windows begin at, which is the number of rounds of an epoch
-        seed: of the order of places, which all clients share; none takes the run's
-        streams: whether layers that are added up hold the same channels; without, every layer draws its own
-        ties: the width rule by hand (gossamer widths --toml shows its form); none derives it from the network
-        fleet: the clients' devices: each client has the largest share that fits its memory; none means capacities count
+        capacities: width (fraction of channels) or memory (8MB) per client; client c takes value c modulo n
+        drawn: draw the capacity of each client at random in every round
+        order: choice of the channels: static, rolling, shuffled or random
+        places: number of offsets of shuffled windows, equal to the number of rounds per epoch
+        seed: seed of the shuffled order, shared by all clients; none takes the run's seed
+        streams: give layers joined by a residual connection the same channels; otherwise each layer draws its own
+        ties: width rule given by hand (see gossamer widths --toml); none derives it from the network
+        fleet: devices of the clients: each gets the largest width that fits its memory; none uses capacities
     """
 
     capacities: Capacities = (0.5,)
@@ -65,18 +65,18 @@ class WidthSlice(View):
             (self.places >= 1, wrong(self, "places", "must be at least 1")),
             (
                 not (self.drawn and self.fleet),
-                f"Channels: drawn capacities would not heed the fleet: choose one; {AIR}",
+                f"WidthSlice: drawn capacities would ignore the fleet: use either drawn or fleet; {AIR}",
             ),
         )
 
     def bind(self, context: Context) -> "BoundWidthSlice":
-        """With the network's width rule, tried out at every capacity."""
+        """Return the view with the network's width rule. Every capacity is tested on the network."""
         network = context.network
         widths: Widths = (
             network.widths(self.streams) if self.ties is None else Widths.stated(self.ties, network.outline())
         )
         require(
-            (bool(widths.sizes), "this network has no channels that could be left out: all its dimensions are fixed")
+            (bool(widths.sizes), "WidthSlice: the network cannot be narrowed: the width rule finds no channels in it")
         )
         shares = self._shares(context, widths)
         for share in sorted(set(shares)):
@@ -85,7 +85,7 @@ class WidthSlice(View):
         return BoundWidthSlice(**fields, widths=widths, at=context.shared_key(self.seed))
 
     def _shares(self, context: Context, widths: Widths) -> Shares:
-        """What each client can hold, where that is said in memory."""
+        """Return the capacities as fractions. A memory size becomes the largest width that fits into it."""
         network, solver = context.network, context.exchange.solver
         needs = cache(lambda share: network.memory(tried(network, widths, share), solver))
         if self.fleet is not None:
@@ -95,23 +95,23 @@ class WidthSlice(View):
 
 @dataclass(frozen=True)
 class BoundWidthSlice(NestedView, WidthSlice):
-    """The same with all that follows from the network: its width rule, and the key of the order of places."""
+    """``WidthSlice`` with the network's width rule and the random key of the shuffled order."""
 
     widths: Widths = field(kw_only=True)
     at: Key = field(kw_only=True)
 
     @property
     def nested(self) -> bool:
-        """The first channels of each layer are among more of its first ones."""
+        """True for static order with fixed capacities: a narrower slice is contained in a wider one."""
         return self.order == "static" and not self.drawn
 
     @property
     def loose(self) -> bool:
-        """Whether layers draw channels without regard to each other: then their order matters, also of all of them."""
+        """Whether each layer draws its channels independently. Their order then matters, even at full width."""
         return self.order == "random" and not self.streams
 
     def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
-        """The client's channels of each group."""
+        """Return the client's channels of each group."""
         share = capacity(self.capacities, self.drawn, clock, key)
         start = place(self.places, self.at, clock.round) if self.order == "shuffled" else 0
         channels = {
@@ -121,35 +121,35 @@ class BoundWidthSlice(NestedView, WidthSlice):
         }
         return self.widths.part(channels, tree.device(like))
 
-    def _chosen(self, group: str, size: int, many: int, start: int, round_: int, key: Key) -> Tensor:
+    def _chosen(self, group: str, size: int, count: int, start: int, round_: int, key: Key) -> Tensor:
         if self.order == "random":
-            drawn = torch.from_numpy(permutation(fold(key, "channels", group), size)[:many])
+            drawn = torch.from_numpy(permutation(fold(key, "channels", group), size)[:count])
             return drawn if self.loose else drawn.sort().values
-        begins = {"static": 0, "rolling": -round_, "shuffled": start * size // self.places}[self.order]
-        return ((torch.arange(many) + begins) % size).sort().values
+        offset = {"static": 0, "rolling": -round_, "shuffled": start * size // self.places}[self.order]
+        return ((torch.arange(count) + offset) % size).sort().values
 
 
 def narrowed(widths: Widths, like: Params, share: float) -> Params:
-    """The tensors of a network with the first channels alone, each in memory of its own, which may be counted."""
+    """Return copies of a network's tensors with their first channels only, at the given width."""
     first = {name: torch.arange(held(size, share)) for name, size in widths.sizes}
     return {name: tensor.clone() for name, tensor in widths.part(first, tree.device(like)).take(like).items()}
 
 
 def tried(network: Network, widths: Widths, share: float) -> Params:
-    """The same of a network, refused if it does not work with them."""
+    """Return the narrowed tensors of a network. Raises ``ConfigError`` if the network fails with them."""
     found = narrowed(widths, network.outline(), share)
     try:
         network.check(found)
     except ConfigError as error:
-        told = (
-            f"the network does not work with {share:g} of its channels: {m}; where its code writes a width "
-            "out, take that from a tensor's shape, or state a width rule by hand that leaves this layer alone"
+        mistakes = (
+            f"the network does not work with {share:g} of its channels: {m}; if its code contains a fixed width, "
+            "read the width from a tensor's shape, or give a width rule without this layer"
             for m in error.mistakes
         )
-        raise ConfigError(*told) from error
+        raise ConfigError(*mistakes) from error
     return found
 
 
 def held(size: int, share: float) -> int:
-    """How many of so many channels a client with this capacity holds; what is whole but for rounding stays whole."""
-    return max(1, math.ceil(size * share - 1e-9))
+    """Return the number of channels that a client holds of a group: ``size`` times ``share``, rounded up."""
+    return max(1, math.ceil(size * share - 1e-9))  # the slack absorbs rounding errors of the product

@@ -1,4 +1,8 @@
-"""Sub-models that are windows over the model's entries, which move on from round to round."""
+"""Sub-models that are contiguous windows over the model's entries. The window moves from round to round.
+
+Algorithm 2 of Deng et al., On the convergence and stability of distributed sub-model training, 2025,
+https://arxiv.org/abs/2511.06132.
+"""
 
 import math
 from dataclasses import dataclass, field
@@ -15,19 +19,19 @@ from gossamer.fleet.capacity import Capacities, capacity, check_shares
 
 @dataclass(frozen=True)
 class Windows(View):
-    """A client holds as many neighbouring entries as it has room for, from where the round's window begins.
+    """A window of consecutive entries per client. Its length is the client's capacity.
 
-    Windows begin at evenly spaced places, and go on at the beginning where they reach the end. An epoch is as many
-    rounds as there are places: in it the window begins once at each of them, for all clients at the same, so after an
-    epoch every entry was held as often as any other by clients of equal capacity, up to rounding.
+    Windows start at evenly spaced offsets and wrap around at the end of the model. All clients of a round share the
+    offset. An epoch has one round per offset. After an epoch, clients of equal capacity held each entry equally often,
+    up to rounding.
 
     Args:
-        capacities: shares of the model; client c has the one at c modulo their number
-        drawn: draw each client's capacity anew in every round instead
-        places: how many places there are, which is the number of rounds of an epoch
-        shuffled: take the places in a new random order in every epoch, rather than one after the other
-        seed: of that order, which all clients share; none takes the run's
-        min_dim: tensors of fewer dimensions (norms, biases, with 2) are held whole
+        capacities: fractions of the model that clients hold; client c takes value c modulo their number
+        drawn: draw the capacity of each client at random in every round
+        places: number of window offsets, equal to the number of rounds per epoch
+        shuffled: visit the offsets in a new random order in every epoch, instead of in sequence
+        seed: seed of the shuffled order, shared by all clients; none takes the run's seed
+        min_dim: tensors with fewer dimensions are held whole; with 2, biases and norms
     """
 
     capacities: Capacities = (0.5,)
@@ -42,22 +46,22 @@ class Windows(View):
         require((self.places >= 1, wrong(self, "places", "must be at least 1")))
 
     def bind(self, context: Context) -> "BoundWindows":
-        """With the key of the order."""
+        """Return the view with the random key of the shuffled order."""
         return BoundWindows(**vars(self), at=context.shared_key(self.seed))
 
 
 @dataclass(frozen=True)
 class BoundWindows(BoundView, Windows):
-    """Windows, and the key by which places are shuffled."""
+    """``Windows`` with the random key that shuffles the offsets."""
 
     at: Key = field(kw_only=True)
 
     def place(self, round_: int) -> int:
-        """Where the window of a round begins, as the number of a place."""
+        """Return the number of the window offset in a round."""
         return place(self.places, self.at, round_) if self.shuffled else round_ % self.places
 
     def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
-        """A mask for each tensor that the window covers in part or not at all."""
+        """Return the masks of the window. A capacity of 1 gives the whole model."""
         names = sorted(name for name, tensor in like.items() if tensor.dim() >= self.min_dim)
         total = sum(like[name].numel() for name in names)
         length = math.ceil(capacity(self.capacities, self.drawn, clock, key) * total)
@@ -72,6 +76,6 @@ class BoundWindows(BoundView, Windows):
 
 
 def place(places: int, key: Key, round_: int) -> int:
-    """The place of a round, where each epoch takes all places in a random order of its own."""
+    """Return the number of a round's offset, when each epoch visits all offsets in its own random order."""
     epoch, number = divmod(round_, places)
     return int(permutation(fold(key, "windows", epoch), places)[number])

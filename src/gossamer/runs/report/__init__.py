@@ -1,4 +1,4 @@
-"""What people look at: progress, tables, curves. Reports on the figures of parts are declared here, a line each."""
+"""Progress, tables, curves and the page of a run. Reports on the figures of parts are listed here."""
 
 from gossamer.runs.report.base import REPORTS as REPORTS
 from gossamer.runs.report.base import Folder as Folder
@@ -6,4 +6,6 @@ from gossamer.runs.report.base import Report as Report
 from gossamer.runs.report.base import reports as reports
 from gossamer.runs.report.masks import MaskReport as MaskReport
 from gossamer.runs.report.mixing import MixingReport as MixingReport
+from gossamer.runs.report.plots import Series as Series
+from gossamer.runs.report.plots import chart as chart
 from gossamer.runs.report.visits import VisitReport as VisitReport

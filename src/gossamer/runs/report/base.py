@@ -1,29 +1,30 @@
-"""How the figures that parts put into the records of rounds are shown: in tables, on the page and side by side.
+"""How the figures that parts measure are shown: in tables, on the page, and side by side.
 
-A server or a view returns figures from ``measure``, by name. Each name has a ``Report``. Where nobody wrote one, the
-default shows the last value of every number, and a chart of it by round. The tables and the page loop over the names
-that they find in the records, and know none of them.
+A server or a view returns named figures from ``measure``, and the record of a round keeps them. Each name has a
+``Report``. A name without a report of its own gets the default: the last value of every number, and a chart of it by
+round. The tables and the page loop over the names in the records and know none of them in advance.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from html import escape
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
-from gossamer.core.types import State
-from gossamer.runs.folder import read_split
-from gossamer.runs.report.svg import Series, chart
+from gossamer.runs.report import html
+from gossamer.runs.report.plots import Series, chart
 from gossamer.runs.report.text import number
-from gossamer.tasks.data.partition import Split
-from gossamer.tasks.data.samples import Data
+
+if TYPE_CHECKING:
+    from gossamer.core.types import State
+    from gossamer.tasks.data.partition import Split
+    from gossamer.tasks.data.samples import Data
 
 T = TypeVar("T")
 Record = dict[str, Any]
 Figures = dict[str, Any]
-Starts = Callable[[int], State]
-"""What the view of a client remembers before its first round."""
+Starts = Callable[[int], "State"]
+"""Returns the state of a client's view before its first round."""
 
 
 def _nothing() -> None:
@@ -35,28 +36,31 @@ class Folder:
     """A run folder, for reports that read more than records.
 
     Args:
-        path: where it is
+        path: the folder
         clients: the number of clients
-        data: the data set, where it can still be loaded
-        rebuild: gives what the view of a client remembers at first; ``None`` where the method cannot be built again
+        data: the data set, if it can still be loaded
+        rebuild: returns the initial states of the clients' views; ``None`` if the method cannot be built again
     """
 
     path: Path
     clients: int
-    data: Data | None = None
+    data: "Data | None" = None
     rebuild: Callable[[], Starts | None] = field(default=_nothing)
 
     @cached_property
-    def split(self) -> Split:
-        """Which samples each client has."""
+    def split(self) -> "Split":
+        """The partition: the samples of each client."""
+        from gossamer.runs.folder import read_split
+        from gossamer.tasks.data.partition import Split
+
         return Split.from_tensors(read_split(self.path))
 
 
 class Report:
-    """How the figures of one name are shown; override what the default does not do well.
+    """The presentation of the figures of one name. Override the methods whose default does not suit.
 
     Args:
-        title: the heading of the section on the page, where there is a picture
+        title: the heading of the section on the page, if ``picture`` returns something
     """
 
     title: ClassVar[str] = ""
@@ -65,25 +69,25 @@ class Report:
         self.name, self.heading = name, self.title or name
 
     def found(self, records: Sequence[Record]) -> list[tuple[Record, Figures]]:
-        """The records that have figures of this name, with these; a figure alone has no name within."""
+        """Return the records that have figures of this name, with these; a single figure has the empty name."""
         have = [(record, record["figures"][self.name]) for record in records if self.name in record.get("figures", {})]
         return [(record, figures if isinstance(figures, dict) else {"": figures}) for record, figures in have]
 
     def summary(self, records: Sequence[Record], clients: int) -> Figures | None:
-        """The figures of a whole run: those of the last round that has some."""
+        """Return the figures of a whole run; by default those of the last round that has some."""
         found = self.found(records)
         return dict(found[-1][1]) if found else None
 
     def rows(self, summary: Figures) -> list[tuple[str, str]]:
-        """Names and values, one line each, for ``show`` and the end of a run."""
+        """Return names and values, one line each, for ``show`` and the end of a run."""
         return [(f"{self.name} {key}".strip(), number(value)) for key, value in _numbers(summary).items()]
 
     def cells(self, summary: Figures) -> dict[str, str]:
-        """Columns of ``compare`` and what they say of a run."""
+        """Return the cells of a run in ``compare``, by column."""
         return dict(self.rows(summary))
 
     def charts(self, records: Sequence[Record]) -> list[str]:
-        """Charts by round, as SVG text."""
+        """Return charts by round, as HTML made by ``gossamer.runs.report.chart``."""
         found = [(record["round"], _numbers(figures)) for record, figures in self.found(records)]
         keys = dict.fromkeys(key for _, figures in found for key in figures)
         lines = {key: [(float(at), figures[key]) for at, figures in found if key in figures] for key in keys}
@@ -93,16 +97,16 @@ class Report:
         ]
 
     def details(self, folder: Folder) -> tuple[Figures, list[str]]:
-        """What ``show`` adds from the run folder: for ``--json``, and as lines of text."""
+        """Return what ``show`` adds from the run folder: figures for ``--json``, and lines of text."""
         return {}, []
 
     def picture(self, folder: Folder, records: Sequence[Record]) -> str:
-        """A section of the page, as HTML; empty where there is nothing to draw."""
+        """Return a section of the page, as HTML; empty if there is nothing to draw."""
         return ""
 
 
 class SafeReport(Report):
-    """A report that may fail, as one of the user's own: then it says so, and what it was to show is not lost."""
+    """A wrapper that shows the error of a failing report in its place, so that the rest is still shown."""
 
     def __init__(self, report: Report) -> None:
         super().__init__(report.name)
@@ -112,49 +116,49 @@ class SafeReport(Report):
         try:
             found: T = getattr(self.report, member)(*args)
             return found
-        except Exception as error:
+        except Exception as error:  # a report of the user's may fail in any way
             return instead(f"its report fails in {member}: {type(error).__name__}: {error}")
 
     def summary(self, records: Sequence[Record], clients: int) -> Figures | None:
-        """That of the report, or of the default."""
+        """Return the summary of the report, or the default one."""
         return self._try("summary", lambda why: super(SafeReport, self).summary(records, clients), records, clients)
 
     def rows(self, summary: Figures) -> list[tuple[str, str]]:
-        """Those of the report, or why there are none."""
+        """Return the rows of the report, or its error."""
         return self._try("rows", lambda why: [(self.name, why)], summary)
 
     def cells(self, summary: Figures) -> dict[str, str]:
-        """Those of the report, or why there are none."""
+        """Return the cells of the report, or its error."""
         return self._try("cells", lambda why: {self.name: why}, summary)
 
     def charts(self, records: Sequence[Record]) -> list[str]:
-        """Those of the report, or why there are none."""
-        return self._try("charts", self._card, records)
+        """Return the charts of the report, or its error."""
+        return self._try("charts", lambda why: [self._card(why)], records)
 
     def details(self, folder: Folder) -> tuple[Figures, list[str]]:
-        """Those of the report, or why there are none."""
+        """Return the details of the report, or its error."""
         return self._try("details", lambda why: ({}, [f"{self.name}: {why}"]), folder)
 
     def picture(self, folder: Folder, records: Sequence[Record]) -> str:
-        """That of the report, or why there is none."""
-        return self._try("picture", lambda why: "".join(self._card(why)), folder, records)
+        """Return the picture of the report, or its error."""
+        return self._try("picture", self._card, folder, records)
 
-    def _card(self, why: str) -> list[str]:
-        return [f'<div class="card">{escape(f"{self.name}: {why}")}</div>']
+    def _card(self, why: str) -> str:
+        return html.card(f"{self.name}: {why}")
 
 
 def _numbers(figures: Mapping[str, Any]) -> dict[str, float]:
-    """The figures that are plain numbers."""
+    """Return the figures that are plain numbers."""
     return {key: value for key, value in figures.items() if isinstance(value, int | float)}
 
 
 R = TypeVar("R", bound=type[Report])
 REPORTS: dict[str, Report] = {}
-"""The reports that somebody wrote, by the name of their figures."""
+"""The registered reports, by the name of their figures."""
 
 
 def reports(name: str) -> Callable[[R], R]:
-    """Declare a class the report of the figures of a name."""
+    """Register a class as the report of the figures with this name."""
 
     def declare(kind: R) -> R:
         REPORTS[name] = kind(name)
@@ -164,24 +168,24 @@ def reports(name: str) -> Callable[[R], R]:
 
 
 def reports_of(records: Sequence[Record]) -> list[Report]:
-    """A report for every name of figures in the records, in the order in which the names first occur."""
+    """Return a report for every name of figures in the records, in order of first occurrence."""
     names = dict.fromkeys(name for record in records for name in record.get("figures", {}))
     return [_report(name) for name in names]
 
 
 def summaries_of(records: Sequence[Record], clients: int) -> dict[str, Figures]:
-    """The figures of a whole run, by name."""
+    """Return the figures of a whole run, by name."""
     found = {report.name: report.summary(records, clients) for report in reports_of(records)}
     return {name: summary for name, summary in found.items() if summary is not None}
 
 
 def rows_of(summaries: Mapping[str, Figures]) -> list[tuple[str, str]]:
-    """The lines of all reports on a run."""
+    """Return the rows of all reports on a run."""
     return [row for name, summary in summaries.items() for row in _report(name).rows(summary)]
 
 
 def cells_of(summaries: Mapping[str, Figures]) -> dict[str, str]:
-    """The cells of all reports on a run, by column."""
+    """Return the cells of all reports on a run, by column."""
     return {
         column: cell for name, summary in summaries.items() for column, cell in _report(name).cells(summary).items()
     }

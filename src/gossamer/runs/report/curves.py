@@ -1,12 +1,13 @@
-"""Curves: accuracy against rounds, against bytes sent, and against joules and seconds where a channel counts them."""
+"""Curves of several runs: accuracy by rounds, by bytes sent, and by joules and seconds if a channel counts them."""
 
-import io
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gossamer.core import files
+from gossamer.core.extras import need
+from gossamer.runs.report.plots import COLOURS, GRID, INK, STYLES, saved
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -14,31 +15,34 @@ if TYPE_CHECKING:
 
 Record = dict[str, Any]
 
-COLOURS = ("#1f3b5c", "#d1603d", "#3a8c6e", "#8c6bb1", "#c9a227", "#4f8fc4", "#a23b72", "#6b6b6b")
-STYLES = ("-", "--", ":", "-.")
-INK = "#1f3b5c"
 MARKED = 12
-"""A run with so few evaluated rounds gets a dot for each."""
+"""The largest number of evaluated rounds that are marked one by one."""
 LONG = 28
-"""Names of so many letters are set two in a row."""
+"""Names of at least this length are set two in a row."""
 
 FAR_APART = 5
-"""Where one run spends so many times as much as another, that is drawn on a logarithmic scale."""
+"""The ratio of costs from which the axis is logarithmic."""
 
 
 class Panel(NamedTuple):
-    """Accuracy against something that is spent: what a round takes of it, its name, and what is said if it is none."""
+    """A panel of accuracy by cost.
+
+    Args:
+        spent: returns the cost of a round
+        name: the label of the axis
+        none: the note on runs without this cost
+    """
 
     spent: Callable[[Record], float]
     name: str
     none: str
 
     def so_far(self, metrics: Sequence[Record]) -> list[float]:
-        """What was spent after each round."""
+        """Return the cost after each round."""
         return list(accumulate(map(self.spent, metrics)))
 
     def total(self, metrics: Sequence[Record]) -> float:
-        """What was spent in all."""
+        """Return the cost of all rounds."""
         return sum(map(self.spent, metrics))
 
 
@@ -47,18 +51,17 @@ COUNTED = (
     Panel(lambda record: record["joules"], "energy spent by clients so far (J)", "not counted"),
     Panel(lambda record: record["delay"], "time on devices and on the air so far (s)", "not counted"),
 )
-"""What only some channels count."""
+"""Costs that only some channels count."""
 
 
 def draw(names: Sequence[str], runs: Sequence[Sequence[Record]], path: Path) -> None:
-    """Draw runs to a picture file, in the format of its ending."""
-    drawn = io.BytesIO()
-    figure(names, runs).savefig(drawn, dpi=150, format=path.suffix[1:].lower())
-    files.write(path, drawn.getvalue())
+    """Draw runs to a file; its suffix is the format."""
+    files.write(path, saved(figure(names, runs), path.suffix[1:].lower(), dpi=150))
 
 
 def figure(names: Sequence[str], runs: Sequence[Sequence[Record]]) -> "Figure":
-    """Panels that share their accuracy axis, two in a row, and the runs' names below."""
+    """Return panels that share their accuracy axis, two in a row, with the names of the runs below."""
+    need("matplotlib")
     from matplotlib.figure import Figure
 
     panels = [SENT, *(panel for panel in COUNTED if any(map(panel.total, runs)))]
@@ -68,18 +71,18 @@ def figure(names: Sequence[str], runs: Sequence[Sequence[Record]]) -> "Figure":
     lines = [_line(first, number, metrics) for number, metrics in enumerate(runs)]
     first.set(xlabel="round", xlim=(0, None))
     first.xaxis.get_major_locator().set_params(integer=True)
-    for place, panel in enumerate(panels, start=2):
-        _draw(picture.add_subplot(rows, 2, place, sharey=first), panel, runs)
-    for place, axes in enumerate(picture.axes):
-        _dress(axes, left=place % 2 == 0)
-    # A dollar begins a formula otherwise.
+    for number, panel in enumerate(panels, start=2):
+        _draw(picture.add_subplot(rows, 2, number, sharey=first), panel, runs)
+    for number, axes in enumerate(picture.axes):
+        _dress(axes, left=number % 2 == 0)
+    # A dollar would start a formula.
     labels = [name.replace("$", r"\$") for name in names]
     picture.legend(lines, labels, loc="outside lower center", ncols=columns, frameon=False, labelcolor=INK)
     return picture
 
 
 def _draw(axes: "Axes", panel: Panel, runs: Sequence[Sequence[Record]]) -> None:
-    """All runs against what they spent; one that spends nothing is a level."""
+    """Draw all runs by cost; a run without this cost is a dotted level."""
     for number, metrics in enumerate(runs):
         at, accuracy = _accuracies(metrics)
         style, spent = _style(number, len(at)), panel.so_far(metrics)
@@ -97,14 +100,14 @@ def _draw(axes: "Axes", panel: Panel, runs: Sequence[Sequence[Record]]) -> None:
 
 
 def _line(axes: "Axes", number: int, metrics: Sequence[Record]) -> Any:
-    """A run's line against rounds."""
+    """Draw the line of a run by rounds."""
     at, accuracy = _accuracies(metrics)
     (line,) = axes.plot([metrics[i]["round"] for i in at], accuracy, **_style(number, len(at)))
     return line
 
 
 def _accuracies(metrics: Sequence[Record]) -> tuple[list[int], list[float]]:
-    """The places of records that have an accuracy, and these in percent."""
+    """Return the indices of evaluated records, and their accuracies in percent."""
     at = [i for i, record in enumerate(metrics) if record.get("accuracy") is not None]
     return at, [100 * metrics[i]["accuracy"] for i in at]
 
@@ -121,7 +124,7 @@ def _style(number: int, points: int) -> dict[str, Any]:
 
 def _dress(axes: "Axes", left: bool) -> None:
     axes.set_ylabel("accuracy on the test set (%)" if left else "")
-    axes.grid(color="#e3e6ea", linewidth=0.8)
+    axes.grid(color=GRID, linewidth=0.8)
     axes.tick_params(color=INK, labelcolor=INK)
     axes.tick_params("y", labelleft=left)
     axes.xaxis.label.set_color(INK)

@@ -1,25 +1,25 @@
-"""Who learns from whom, in words: groups of clients, by the mixing weights of a run's newest checkpoint.
+"""Groups of clients that learn from each other, by the mixing weights of a run's newest checkpoint.
 
-Two clients are joined if the mean of their weights for each other is above 1 / (2 N), half of what each would have if
-all N that have been compared counted alike. A group is all who are joined, directly or through others.
+Two clients are joined if the mean of their weights for each other is above 1 / (2 N). That is half of the weight that
+each would have if all N compared clients counted alike. A group is a connected component of joined clients.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from gossamer.core.errors import RunError
-from gossamer.core.types import State
-from gossamer.runs.folder import read_server
+from gossamer.runs.arrays import opened
+from gossamer.runs.records import checkpoints
 from gossamer.runs.report.text import count, percent, ranges
 
-RULE = "two clients are in one if their mean weight for each other is above 1/(2N), or through others"
+RULE = "two clients are joined if their mean weight for each other is above 1/(2N)"
 NAMED = 5
-"""So many groups are told one by one, the largest first."""
+"""The number of groups that are listed one by one, the largest first."""
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float64]
@@ -27,11 +27,14 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, eq=False)
 class MixingWeights:
-    """Mixing weights one by one.
+    """Mixing weights as a list of entries.
 
-    clients: how many clients there are
-    known: those of them whose gradients have been compared, in order
-    whose, whom, much: of each weight above 0 whose it is, for whom, and how large
+    Args:
+        clients: the number of clients
+        known: the clients whose gradients have been compared, in order
+        whose: the client of each positive weight
+        whom: the client that the weight is for
+        much: the weight
     """
 
     clients: int
@@ -46,8 +49,8 @@ class WeightCluster:
     """Clients that learn from each other, or one that learns alone.
 
     Args:
-        clients: who, in order
-        within: which share of its weight a client has for the group, itself included, on average
+        clients: the clients, in order
+        within: the mean fraction of a client's weight that is within the group, itself included
     """
 
     clients: list[int]
@@ -55,31 +58,42 @@ class WeightCluster:
 
 
 def read(path: Path) -> MixingWeights:
-    """The mixing weights at the newest checkpoint of a run."""
+    """Return the mixing weights at the newest checkpoint of a run."""
+    done = checkpoints(path)
+    if not done:
+        raise RunError(f"{path} has no finished round yet")
     try:
-        server = read_server(path)
-        return weights_of(server["mixing"], server["compared"]["samples"] > 0)
-    except KeyError:
-        raise RunError("there are no mixing weights at the newest checkpoint") from None
+        with opened(path / f"checkpoints/{done[0]}/server.safetensors", "numpy") as tensors:
+            names = set(tensors.keys())
+            if "compared/samples" not in names or not any(name.startswith("mixing/") for name in names):
+                raise RunError("there are no mixing weights at the newest checkpoint")
+            kept = {n.partition("/")[2]: tensors.get_tensor(n) for n in names if n.startswith("mixing/")}
+            return weights_of(kept, tensors.get_tensor("compared/samples") > 0)
     except (OSError, ValueError) as error:
         raise RunError(f"mixing weights cannot be read: {error}") from error
 
 
-def weights_of(kept: State, known: torch.Tensor) -> MixingWeights:
-    """Weights as a server keeps them, without those of clients that have not been compared yet."""
-    if "who" in kept:
-        whose = torch.arange(len(kept["who"]))[:, None].expand_as(kept["who"]).reshape(-1)
-        whom, much = kept["who"].reshape(-1), kept["much"].reshape(-1)
+def weights_of(kept: Mapping[str, Any], known: Any) -> MixingWeights:
+    """Return the entries of a server's weights, without clients that have not been compared yet.
+
+    Args:
+        kept: the ``mixing`` entry of the server state, as arrays or tensors
+        known: whether each client has been compared
+    """
+    state, known = {name: np.asarray(value) for name, value in kept.items()}, np.asarray(known)
+    if "who" in state:
+        whose = np.broadcast_to(np.arange(len(state["who"]))[:, None], state["who"].shape).reshape(-1)
+        whom, much = state["who"].reshape(-1), state["much"].reshape(-1)
     else:
-        whose, whom = kept["weights"].nonzero(as_tuple=True)
-        much = kept["weights"][whose, whom]
+        whose, whom = np.nonzero(state["weights"])
+        much = state["weights"][whose, whom]
     counts = (much > 0) & known[whose] & known[whom]
-    who = (whose[counts].numpy(), whom[counts].numpy(), much[counts].double().numpy())
-    return MixingWeights(len(known), known.nonzero().view(-1).tolist(), *who)
+    entries = (whose[counts], whom[counts], much[counts].astype(np.float64))
+    return MixingWeights(len(known), np.flatnonzero(known).tolist(), *entries)
 
 
 def groups(weights: MixingWeights) -> list[WeightCluster]:
-    """The groups, the largest first; of equally large ones that with the lowest number."""
+    """Return the groups, the largest first, ties by lowest client."""
     lowest = _joined(weights)
     together = lowest[weights.whose] == lowest[weights.whom]
     within = np.bincount(lowest[weights.whose], weights.much * together, weights.clients)
@@ -93,37 +107,37 @@ def groups(weights: MixingWeights) -> list[WeightCluster]:
 
 
 def _joined(weights: MixingWeights) -> Ints:
-    """For each client the lowest number in its group."""
+    """Return the lowest client of each client's group."""
     low, high = np.minimum(weights.whose, weights.whom), np.maximum(weights.whose, weights.whom)
-    pairs, place = np.unique(low * weights.clients + high, return_inverse=True)
-    both = np.bincount(place, weights.much)
+    pairs, index = np.unique(low * weights.clients + high, return_inverse=True)
+    both = np.bincount(index, weights.much)
     one, other = np.divmod(pairs[both / 2 > 1 / (2 * len(weights.known))], weights.clients)
     lowest = np.arange(weights.clients)
     while True:
         new = lowest.copy()
         np.minimum.at(new, one, lowest[other])
         np.minimum.at(new, other, lowest[one])
-        new = new[new]  # the lowest of the lowest, so that long chains take few turns
+        new = new[new]  # pointer jumping, so that long chains take few passes
         if np.array_equal(new, lowest):
             return lowest
         lowest = new
 
 
-def told(found: Sequence[WeightCluster], clients: int) -> Iterator[str]:
-    """Groups in a few lines, however many clients there are."""
+def described(found: Sequence[WeightCluster], clients: int) -> Iterator[str]:
+    """Yield a few lines on the groups, whatever the number of clients."""
     shared = [group for group in found if len(group.clients) > 1]
     alone = [group for group in found if len(group.clients) == 1]
     yield f"{count(len(shared), 'group')} of clients that learn from each other ({RULE})"
     for group in shared[:NAMED]:
-        many = count(len(group.clients), "client")
-        yield f"{ranges(group.clients)}: {many}, {percent(group.within)} of their weight within"
+        size = count(len(group.clients), "client")
+        yield f"{ranges(group.clients)}: {size}, {percent(group.within)} of their weight within the group"
     if more := shared[NAMED:]:
         smallest, largest = len(more[-1].clients), len(more[0].clients)
-        size = f"{smallest}" if smallest == largest else f"{smallest} to {largest}"
-        yield f"and {count(len(more), 'more group')} of {size} clients"
+        sizes = f"{smallest}" if smallest == largest else f"{smallest} to {largest}"
+        yield f"and {count(len(more), 'more group')} of {sizes} clients"
     if alone:
         within = sum(group.within for group in alone) / len(alone)
         numbers = ranges([group.clients[0] for group in alone])
-        yield f"alone: {numbers}: {count(len(alone), 'client')}, {percent(within)} of their weight for themselves"
+        yield f"alone: {numbers}: {count(len(alone), 'client')}, {percent(within)} of their weight on themselves"
     if left := clients - sum(len(group.clients) for group in found):
         yield f"not compared yet: {count(left, 'client')}"

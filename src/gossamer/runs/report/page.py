@@ -1,44 +1,49 @@
-"""A run as one page: ``report.html``, which stands on its own and can be mailed to anybody.
+"""A run as one page: ``report.html``, which is self-contained.
 
-Whatever a user may have typed (names, reasons of failures, fields of parts) is escaped where it is written.
+The page is the template ``templates/page.html``. Charts are inline SVG. Nothing is loaded from elsewhere, and there are
+no scripts. Every text is escaped, except for the HTML that reports return.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from html import escape
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gossamer.core import files
-from gossamer.runs.folder import read_about, read_metrics
-from gossamer.runs.report import spending, tables
+from gossamer.runs.records import read_about, read_metrics
+from gossamer.runs.report import html, spending, tables
 from gossamer.runs.report.base import Folder, reports_of
 from gossamer.runs.report.holdings import holdings
-from gossamer.runs.report.skin import PAGE, STYLE
-from gossamer.runs.report.svg import Series, chart
+from gossamer.runs.report.plots import Series, chart
+from gossamer.runs.report.summary import reasons, summarise, totals
 from gossamer.runs.report.text import count, duration, number, percent, size
-from gossamer.runs.summary import reasons, summarise, totals
-from gossamer.tasks.data.partition import Split
-from gossamer.tasks.data.samples import Data
+
+if TYPE_CHECKING:
+    from gossamer.tasks.data.partition import Split
+    from gossamer.tasks.data.samples import Data
 
 Record = dict[str, Any]
 
 NONE: Mapping[str, str] = MappingProxyType({})
 
+ACCURACIES = (("test set", "accuracy"), ("personal", "personal_accuracy"), ("worst tenth", "worst_tenth_accuracy"))
+LOSSES = (("test set", "loss"), ("in training", "train_loss"))
 SPENT = (
     ("Accuracy (%) by energy", "joules", "spent by clients so far (J)"),
-    ("Accuracy (%) by time", "delay", "on the devices and on the air so far (s)"),
+    ("Accuracy (%) by time", "delay", "on devices and on the air so far (s)"),
 )
-"""Curves over what the channel counts: their titles, fields of a record, and what is said below them."""
+"""Charts over what the channel counts: title, field of a record, and label of the x axis."""
+
+SETTINGS = (("Method", "method"), ("Task", "task"), ("Options", "options"), ("Machine", "machine"))
 
 NAMED = 8
-"""So many clients are named beside a reason for failures."""
+"""The number of clients listed with a reason for failures."""
 
 
 def write(folder: Folder) -> Path:
-    """Write the page of a run; where its data is known, the split is drawn by class."""
+    """Write the page of a run; if the data is known, the partition is shown by class."""
     about, metrics = read_about(folder.path), read_metrics(folder.path)
     page = folder.path / "report.html"
     drawn = {report.heading: report.picture(folder, metrics) for report in reports_of(metrics)}
@@ -53,78 +58,82 @@ def render(
     name: str,
     about: dict[str, Any],
     metrics: Sequence[Record],
-    split: Split,
-    data: Data | None,
+    split: "Split",
+    data: "Data | None",
     pictures: Mapping[str, str] = NONE,
 ) -> str:
-    """The page as text; ``pictures`` of reports have sections of their own, by title."""
+    """Return the page as text.
+
+    Args:
+        name: the name of the run
+        about: the contents of ``run.json``
+        metrics: the records of all rounds
+        split: the partition
+        data: the data set, if it is known
+        pictures: HTML of reports by title; each gets a section
+    """
     summary = summarise(about, metrics)
-    parts = [
-        _header(name, summary),
-        _cards(summary),
-        _section("Learning", "three", _curves(metrics)),
-        _section("Costs", "three", _costs(metrics)),
-        _section("Failures", "", [_failures(metrics, summary)]),
-        _section("Who holds what", "", [_holdings(split, data)]),
-        *(_section(title, "", [picture]) for title, picture in pictures.items()),
-        _section("Settings", "two", _settings(about)),
-        f"<footer>Written by gossamer {escape(str(about['machine']['gossamer']))}.</footer>",
-    ]
-    return PAGE.format(title=escape(name), style=STYLE, body="\n".join(parts))
-
-
-def _header(name: str, summary: dict[str, Any]) -> str:
     facts = dict(tables.facts(summary))
-    line = f"{facts['task']} · clients: {facts['clients']} · rounds: {facts['rounds']}"
-    title = f"{escape(tables.method(summary))} <small>{escape(name)}</small>"
-    return f"<header><h1>{title}</h1><p>{escape(line)}</p></header>"
+    caption = "Samples by client" + (" and class; the bars are samples by client" if data else "")
+    return html.render(
+        "page.html",
+        name=name,
+        method=tables.method(summary),
+        headline=f"{facts['task']} · clients: {facts['clients']} · rounds: {facts['rounds']}",
+        cards=[{"name": name, "value": value, "note": note} for name, value, note in _cards(summary)],
+        charts=[drawn for drawn in _charts(metrics) if drawn],
+        costs=_costs(metrics),
+        failures=[_failure(reason, where) for reason, where in reasons(metrics)],
+        lost=_lost(summary),
+        holdings=html.figure(caption, holdings(split, data)),
+        pictures=[{"title": title, "html": picture} for title, picture in pictures.items()],
+        settings=[{"title": title, "facts": _facts(about[part])} for title, part in SETTINGS],
+        version=about["machine"]["gossamer"],
+    )
 
 
-def _section(title: str, layout: str, cards: Iterable[str]) -> str:
-    content = "".join(card for card in cards if card) or '<div class="card">Nothing yet.</div>'
-    return f'<h2>{escape(title)}</h2><div class="grid {layout}">{content}</div>'
-
-
-def _cards(summary: dict[str, Any]) -> str:
-    """The numbers that people ask for first."""
+def _cards(summary: dict[str, Any]) -> list[tuple[str, str, str]]:
+    """Return the main numbers: name, value and note."""
     at = f"test set, round {summary['evaluated_round']}" if summary["evaluated_round"] else "not evaluated yet"
     shown = [
         ("accuracy", percent(summary["accuracy"]), at),
         ("personal accuracy", percent(summary["personal_accuracy"]), "mean over clients"),
         ("worst tenth", percent(summary["worst_tenth_accuracy"]), "of clients, personal"),
         ("loss", number(summary["loss"]), at),
-        ("sent up", size(summary["bytes_up"]), "by clients"),
-        ("sent down", size(summary["bytes_down"]), "to clients"),
+        ("uploads", size(summary["bytes_up"]), "sent by clients"),
+        ("downloads", size(summary["bytes_down"]), "sent to clients"),
         ("operations", tables.operations(summary), "training"),
-        ("time", duration(summary["seconds"]), f"{size(summary['memory_bytes'])} of memory at most"),
+        ("time", duration(summary["seconds"]), f"peak memory {size(summary['memory_bytes'])}"),
     ]
     if summary["joules"]:
-        computing = f"{number(summary['energy']['computing'])} J of it on computing"
+        computing = f"{number(summary['energy']['computing'])} J of it for computing"
         used = computing if summary["energy"]["computing"] else "spent on sending"
         shown.append(("energy", f"{number(summary['joules'])} J", used))
     if summary["delay"]:
-        shown.append(("delay", duration(summary["delay"]), "on the devices and on the air"))
-    cards = (f'<div class="card"><span>{n}</span><b>{value}</b><small>{note}</small></div>' for n, value, note in shown)
-    return f'<div class="grid cards">{"".join(cards)}</div>'
+        shown.append(("delay", duration(summary["delay"]), "on devices and on the air"))
+    return shown
 
 
-def _curves(metrics: Sequence[Record]) -> list[str]:
+def _charts(metrics: Sequence[Record]) -> list[str]:
     by_round = [record["round"] for record in metrics]
     sent = list(accumulate(sum(record["bytes_up"].values()) for record in metrics))
     unit, scale = next(((u, s) for u, s in (("GB", 1e9), ("MB", 1e6)) if sent and sent[-1] >= s), ("kB", 1e3))
-    accuracies = (("test set", "accuracy"), ("personal", "personal_accuracy"), ("worst tenth", "worst_tenth_accuracy"))
-    curves = [chart("Accuracy (%)", "round", [_series(metrics, by_round, *both, 100) for both in accuracies])]
+    charts = [chart("Accuracy (%)", "round", _accuracies(metrics, by_round))]
     if sent and sent[-1]:
-        across = [total / scale for total in sent]
-        lines = [_series(metrics, across, *both, 100) for both in accuracies]
-        curves.append(chart("Accuracy (%) by what it cost", f"sent by clients so far ({unit})", lines))
-    for title, field, across_it in SPENT:
+        uploaded = [total / scale for total in sent]
+        charts.append(
+            chart("Accuracy (%) by upload", f"sent by clients so far ({unit})", _accuracies(metrics, uploaded))
+        )
+    for title, field, across in SPENT:
         spent = list(accumulate(record[field] for record in metrics))
         if spent and spent[-1]:
-            curves.append(chart(title, across_it, [_series(metrics, spent, *both, 100) for both in accuracies]))
-    losses = (("test set", "loss"), ("in training", "train_loss"))
-    curves.append(chart("Loss", "round", [_series(metrics, by_round, *both) for both in losses]))
-    return curves + [drawn for report in reports_of(metrics) for drawn in report.charts(metrics)]
+            charts.append(chart(title, across, _accuracies(metrics, spent)))
+    charts.append(chart("Loss", "round", [_series(metrics, by_round, *names) for names in LOSSES]))
+    return charts + [drawn for report in reports_of(metrics) for drawn in report.charts(metrics)]
+
+
+def _accuracies(metrics: Sequence[Record], across: Sequence[float]) -> list[Series]:
+    return [_series(metrics, across, *names, 100) for names in ACCURACIES]
 
 
 def _series(metrics: Sequence[Record], across: Sequence[float], name: str, field: str, times: float = 1) -> Series:
@@ -132,57 +141,34 @@ def _series(metrics: Sequence[Record], across: Sequence[float], name: str, field
     return Series(name, [(x, times * y) for x, y in found if y is not None])
 
 
-def _costs(metrics: Sequence[Record]) -> list[str]:
+def _costs(metrics: Sequence[Record]) -> list[dict[str, Any]]:
     return [
-        _bars("Seconds by phase", totals(metrics, "seconds"), duration),
-        _bars("Sent up, by kind", totals(metrics, "bytes_up"), size),
-        _bars("Sent down, by kind", totals(metrics, "bytes_down"), size),
+        {"title": "Seconds by phase", "bars": _bars(totals(metrics, "seconds"), duration)},
+        {"title": "Upload by kind", "bars": _bars(totals(metrics, "bytes_up"), size)},
+        {"title": "Download by kind", "bars": _bars(totals(metrics, "bytes_down"), size)},
     ]
 
 
-def _bars(title: str, total: Counter[str], write: Callable[[float], str]) -> str:
+def _bars(total: Counter[str], write: Callable[[float], str]) -> list[dict[str, str]]:
     most = max(total.values(), default=0)
-    rows = "".join(
-        f'<tr><th>{escape(kind)}</th><td class="bar"><div style="width:{100 * n / most:.1f}%"></div></td>'
-        f'<td class="n">{write(n)}</td></tr>'
-        for kind, n in total.most_common()
-        if n
-    )
-    return f'<div class="card"><h3>{title}</h3>{f"<table>{rows}</table>" if rows else "Nothing."}</div>'
+    return [{"kind": kind, "width": f"{100 * n / most:.1f}", "value": write(n)} for kind, n in total.most_common() if n]
 
 
-def _failures(metrics: Sequence[Record], summary: dict[str, Any]) -> str:
-    said = spending.lost(summary)
-    lost = f"Lost messages: {said}." if said else "No message was lost."
-    if summary["unheard"]:
-        lost += f" In {count(summary['unheard'], 'round')} nothing arrived, and the model stayed as it was."
-    rows = "".join(_reason(reason, who) for reason, who in reasons(metrics))
-    table = f"<table>{rows}</table>" if rows else "No client failed."
-    return f'<div class="card">{table}<div>{lost}</div></div>'
+def _lost(summary: dict[str, Any]) -> str:
+    lost = spending.lost(summary)
+    text = f"Lost messages: {lost}." if lost else "No message was lost."
+    if summary["empty_rounds"]:
+        text += f" In {count(summary['empty_rounds'], 'round')} nothing arrived, and the model did not change."
+    return text
 
 
-def _reason(reason: str, who: Sequence[tuple[int, int]]) -> str:
-    clients = sorted({client for _, client in who})
+def _failure(reason: str, where: Sequence[tuple[int, int]]) -> dict[str, str]:
+    clients = sorted({client for _, client in where})
     named = ", ".join(map(str, clients[:NAMED])) + (" and others" if len(clients) > NAMED else "")
-    rounds = sorted({round_ for round_, _ in who})
+    rounds = sorted({round_ for round_, _ in where})
     when = f"round {rounds[0]}" if len(rounds) == 1 else f"rounds {rounds[0]} to {rounds[-1]}"
-    said = f"{escape(reason)}<br/><small>clients {named}; {when}</small>"
-    return f"<tr><th>{count(len(who), 'time')}</th><td>{said}</td></tr>"
+    return {"times": count(len(where), "time"), "reason": reason, "where": f"clients {named}; {when}"}
 
 
-def _holdings(split: Split, data: Data | None) -> str:
-    said = "Samples by client" + (" and class, and by client above" if data else "")
-    return f"<figure><figcaption>{said}</figcaption>{holdings(split, data)}</figure>"
-
-
-def _settings(about: dict[str, Any]) -> list[str]:
-    titles = (("Method", "method"), ("Task", "task"), ("Options", "options"), ("Machine", "machine"))
-    return [_facts(title, about[name]) for title, name in titles]
-
-
-def _facts(title: str, facts: dict[str, Any]) -> str:
-    rows = "".join(
-        f"<tr><th>{escape(name.replace('_', ' '))}</th><td>{escape('none' if value is None else str(value))}</td></tr>"
-        for name, value in facts.items()
-    )
-    return f'<div class="card"><h3>{title}</h3><table>{rows}</table></div>'
+def _facts(facts: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(name.replace("_", " "), "none" if value is None else str(value)) for name, value in facts.items()]

@@ -1,4 +1,4 @@
-"""Progress of a run: a live line in a terminal, one line a round elsewhere."""
+"""Progress of a run: a live line in a terminal, one line per round elsewhere."""
 
 import sys
 import time
@@ -12,16 +12,18 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Live
 
 FIGURES = 82
-"""Columns that everything but the bar takes in a terminal."""
+"""The width of everything but the bar in a terminal, in columns."""
 
 LINES = 50
-"""Without a terminal, about so many lines are printed, however many rounds there are."""
+"""The approximate number of lines without a terminal, whatever the number of rounds."""
 
 
 class Progress:
-    """Shows round, accuracy, loss, bytes, seconds and time left; call it with each round's record.
+    """Show round, accuracy, loss, bytes, seconds and remaining time; call it with the record of each round.
 
-    ``past`` are the records of rounds done earlier: their bytes count, their seconds do not.
+    Args:
+        rounds: the number of rounds of the run
+        past: the records of earlier rounds: their bytes count, their seconds do not
     """
 
     def __init__(self, rounds: int, past: Sequence[dict[str, Any]] = ()) -> None:
@@ -35,7 +37,7 @@ class Progress:
     def __enter__(self) -> "Progress":
         if self._live and self.first < self.rounds:
             self._live.start()
-            self._live.add_task("", total=self.rounds, completed=self.first, said=self.said(), left=self.left(0))
+            self._live.add_task("", total=self.rounds, completed=self.first, status=self.status(), left=self.left(0))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -43,14 +45,14 @@ class Progress:
             self._live.stop()
 
     def __call__(self, record: dict[str, Any]) -> None:
-        """Show that a round is done."""
+        """Show a finished round."""
         self._note(record)
-        done, said, left = record["round"], self.said(), self.left(record["round"] - self.first)
+        done, status, left = record["round"], self.status(), self.left(record["round"] - self.first)
         if self._live:
-            self._live.update(self._live.task_ids[0], completed=done, said=said, left=left)
+            self._live.update(self._live.task_ids[0], completed=done, status=status, left=left)
         elif done % max(1, self.rounds // LINES) == 0 or done == self.rounds:
             spent = duration(time.monotonic() - self.begin)
-            print(f"round {done}/{self.rounds}  {said}  {spent}  {left}", file=sys.stderr, flush=True)
+            print(f"round {done}/{self.rounds}  {status}  {spent}  {left}", file=sys.stderr, flush=True)
 
     def _note(self, record: dict[str, Any]) -> None:
         self.sent += sum(record["bytes_up"].values()) + sum(record["bytes_down"].values())
@@ -59,15 +61,15 @@ class Progress:
         if "accuracy" in record:
             self.seen = record
 
-    def said(self) -> str:
-        """What was learned so far, and what it took."""
+    def status(self) -> str:
+        """Return accuracy, loss and costs so far."""
         failed = f"  failed {self.failed:,}" if self.failed else ""
         lost = f"  lost {self.lost:,}" if self.lost else ""
         accuracy, loss = percent(self.seen.get("accuracy")), number(self.seen.get("loss"))
         return f"accuracy {accuracy}  loss {loss}  sent {size(self.sent)}{failed}{lost}"
 
     def left(self, done: int) -> str:
-        """How long it will still take, going by the ``done`` rounds of this session."""
+        """Return the estimated remaining time, by the ``done`` rounds of this process."""
         spent = time.monotonic() - self.begin
         return f"left {duration(spent / done * (self.rounds - self.first - done)) if done else BLANK}"
 
@@ -76,10 +78,10 @@ def _live() -> "Live | None":
     try:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-    except ImportError:  # a bare machine: one line a round does as well
+    except ImportError:  # rich is an extra: without it, one line per round
         return None
     console = Console(stderr=True)
     bar = min(20, console.width - FIGURES)
     counted = [TextColumn("round"), MofNCompleteColumn(), *([BarColumn(bar)] if bar > 3 else [])]
-    said, left = TextColumn("{task.fields[said]}"), TextColumn("{task.fields[left]}")
-    return Progress(*counted, said, TimeElapsedColumn(), left, console=console)
+    status, left = TextColumn("{task.fields[status]}"), TextColumn("{task.fields[left]}")
+    return Progress(*counted, status, TimeElapsedColumn(), left, console=console)

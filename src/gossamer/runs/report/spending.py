@@ -1,4 +1,4 @@
-"""What a run spent as its channel says, in words: energy, delay and outages, and who had the most of them."""
+"""Costs that the channel counts, as text: energy, delay and outages, and the clients with the most of them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,32 +8,32 @@ from gossamer.runs.report.text import BLANK, count, number, percent, seconds, ta
 Summary = dict[str, Any]
 
 COMPARED = ("computing J", "sending J", "delay", "lost")
-"""The columns that say what runs spent, side by side."""
+"""The columns of ``compare`` for costs."""
 
 DELIVERY = ("made up for", "given up")
-"""The columns that say what became of lost messages."""
+"""The columns for the outcome of lost messages."""
 
 LISTED = 10
-"""So many clients are listed one by one, those first of which most was lost."""
+"""The number of clients that are listed one by one, those with the most losses first."""
 
 
 def rows(summary: Summary) -> list[tuple[str, str]]:
-    """What was spent and lost, where the channel counts it."""
-    heard = [("nothing arrived", f"in {count(summary['unheard'], 'round')}: the model stayed as it was")]
-    delivery = [("lost messages", said)] if (said := lost(summary)) else []
-    return [*_spent(summary), *delivery, *(heard if summary["unheard"] else [])]
+    """Return lines on costs and losses that the channel counts."""
+    empty = [("nothing arrived", f"in {count(summary['empty_rounds'], 'round')}: the model did not change")]
+    delivery = [("lost messages", text)] if (text := lost(summary)) else []
+    return [*_spent(summary), *delivery, *(empty if summary["empty_rounds"] else [])]
 
 
 def lost(summary: Summary) -> str:
-    """How many messages were lost, and what became of them; nothing where none was."""
-    many, delivery = summary["lost"], summary["fates"]
+    """Return the number of lost messages and their outcome; empty if none was lost."""
+    total, delivery = summary["lost"], summary["delivery"]
     if delivery is None:
-        return f"{many:,}, none of them made up for" if many else ""
+        return f"{total:,}, none of them made up for" if total else ""
     made_up, given_up = sum(delivery["retained"]), sum(delivery["forgotten"])
-    told = f"{made_up:,} made up for by a later one, {given_up:,} given up"
-    waiting = many - made_up - given_up
+    outcome = f"{made_up:,} made up for by a later one, {given_up:,} given up"
+    waiting = total - made_up - given_up
     more = f", {waiting:,} still open" if waiting > 0 else ""
-    return f"{many:,}: {told}{more}" if many else told
+    return f"{total:,}: {outcome}{more}" if total else outcome
 
 
 def _spent(summary: Summary) -> list[tuple[str, str]]:
@@ -41,13 +41,13 @@ def _spent(summary: Summary) -> list[tuple[str, str]]:
     if spent is None:
         return []
     uses = f"{number(energy['computing'])} J computing, {number(energy['sending'])} J sending"
-    wasted = f", {number(sum(spent['wasted']))} J of it for what was lost" if sum(spent["wasted"]) else ""
+    wasted = f", {number(sum(spent['wasted']))} J of it for lost messages" if sum(spent["wasted"]) else ""
     each = seconds(summary["delay"] / max(1, summary["rounds"]))
-    told = [
+    costs = [
         ("energy", uses + wasted),
-        ("delay", f"{seconds(summary['delay'])} on the devices and on the air, {each} a round"),
+        ("delay", f"{seconds(summary['delay'])} on devices and on the air, {each} per round"),
     ]
-    return [*told, *_outages(spent), ("joules a client", _range(spent["joules"], _active(spent), number))]
+    return [*costs, *_outages(spent), ("joules per client", _range(spent["joules"], _active(spent), number))]
 
 
 def _outages(spent: dict[str, list[Any]]) -> list[tuple[str, str]]:
@@ -60,12 +60,12 @@ def _outages(spent: dict[str, list[Any]]) -> list[tuple[str, str]]:
 
 
 def _active(spent: dict[str, list[Any]]) -> list[int]:
-    """Who spent anything at all."""
+    """Return the clients that spent energy."""
     return [client for client, joules in enumerate(spent["joules"]) if joules]
 
 
 def _range(values: Sequence[float], clients: Sequence[int], write: Any) -> str:
-    """From the least to the most, and who has them."""
+    """Return the smallest and the largest value, with their clients."""
     if not clients:
         return BLANK
     least, most = (choose(clients, key=lambda client: values[client]) for choose in (min, max))
@@ -73,13 +73,13 @@ def _range(values: Sequence[float], clients: Sequence[int], write: Any) -> str:
 
 
 def by_client(summary: Summary) -> str:
-    """A row for each of the clients of which most was lost; nothing where the channel does not count that."""
+    """Return a table of the clients with the most losses; empty if the channel does not count them."""
     spent = summary["by_client"]
     if spent is None:
         return ""
     shares = [lost / max(1, sent) for lost, sent in zip(spent["lost"], spent["messages"], strict=True)]
     order = sorted(_active(spent), key=lambda client: -shares[client])
-    delivery = summary["fates"]
+    delivery = summary["delivery"]
     head = ("client", "messages", "lost", "share", *(DELIVERY if delivery else ()), "joules", "seconds")
     listed = [
         (
@@ -98,13 +98,13 @@ def by_client(summary: Summary) -> str:
 
 
 def delivery(summary: Summary) -> tuple[str, ...]:
-    """A run's cells in the columns of ``DELIVERY``."""
-    found = summary["fates"]
+    """Return the cells of a run in the columns of ``DELIVERY``."""
+    found = summary["delivery"]
     return tuple(f"{sum(counts):,}" for counts in found.values()) if found else (BLANK,) * len(DELIVERY)
 
 
 def compared(summary: Summary) -> tuple[str, ...]:
-    """A run's cells in the columns of ``COMPARED``."""
+    """Return the cells of a run in the columns of ``COMPARED``."""
     if summary["by_client"] is None:
         return (BLANK,) * len(COMPARED)
     energy = summary["energy"]

@@ -1,4 +1,4 @@
-"""Runs as tables: one run in full, or several side by side."""
+"""Tables of runs: one run in full, or several side by side."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -7,8 +7,8 @@ from typing import Any
 
 from gossamer.runs.report import spending
 from gossamer.runs.report.base import cells_of, rows_of
+from gossamer.runs.report.summary import reasons, summarise, totals
 from gossamer.runs.report.text import BLANK, amount, count, duration, number, pairs, percent, size, table
-from gossamer.runs.summary import reasons, summarise, totals
 
 Record = dict[str, Any]
 Summary = dict[str, Any]
@@ -16,30 +16,31 @@ Summary = dict[str, Any]
 LISTED = ("run", "method", "data", "split", "clients", "rounds", "seed", "accuracy", "sent up", "state")
 """The columns of ``gossamer runs``."""
 
-VALUES, COUNTED = "values only", "as FedSpa's paper counts, 4 bytes a held value up and down, masks and headers free"
-"""The column of bytes without those for masks and headers, and what it says."""
+VALUES = "values only"
+COUNTED = "as FedSpa's paper counts: 4 bytes per held value, uploads and downloads, without masks and headers"
+"""The column of bytes without masks and headers, and its meaning."""
 
 BROKEN_DOWN: tuple[tuple[str, str, Callable[[float], str]], ...] = (
     ("sent up", "bytes_up", size),
     ("sent down", "bytes_down", size),
     ("added by Flower", "bytes_flower", size),
-    ("for evaluation, with all that Flower adds", "bytes_evaluation", size),
+    ("for evaluation, including what Flower adds", "bytes_evaluation", size),
     ("seconds", "seconds", duration),
 )
-"""What is shown by kind: bytes and seconds, summed over all rounds."""
+"""Sums over all rounds that are shown by kind."""
 
 
 def closing(summary: Summary) -> str:
-    """What a run ends with."""
+    """Return the text at the end of a run."""
     return pairs(facts(summary))
 
 
 def facts(summary: Summary) -> list[tuple[str, str]]:
-    """A run in a dozen lines."""
+    """Return the main facts of a run, one pair per line."""
     return [
         ("method", method(summary)),
-        ("task", f"{summary['data']}, {summary['model']} ({summary['parameters']:,} entries), {summary['split']}"),
-        ("clients", f"{summary['clients']:,}, {summary['per_round']:,} a round"),
+        ("task", f"{summary['data']}, {summary['model']} ({summary['parameters']:,} parameters), {summary['split']}"),
+        ("clients", f"{summary['clients']:,}, {summary['per_round']:,} per round"),
         ("rounds", f"{summary['rounds']:,} of {summary['rounds_asked']:,}, seed {summary['seed']}"),
         ("executor", executor(summary)),
         ("accuracy", percent(summary["accuracy"])),
@@ -59,18 +60,18 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
 
 
 def method(summary: Summary) -> str:
-    """The method's name, without the folders of a file of the user's."""
+    """Return the name of the method, without the folders of a user's file."""
     return str(summary["method"]).rpartition("/")[2]
 
 
 def executor(summary: Summary) -> str:
-    """How clients were trained and, where that was chosen, by which figures."""
+    """Return the executor and, if it was chosen automatically, the measured rates."""
     rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in (summary["rates"] or {}).items())
-    return str(summary["executor"]) + (f" (client steps a second: {rates})" if rates else "")
+    return str(summary["executor"]) + (f" (client steps per second: {rates})" if rates else "")
 
 
 def operations(summary: Summary) -> str:
-    """Floating-point operations of all training, and how many of them were for weights that clients hold."""
+    """Return the floating-point operations of all training, and those for parameters that clients hold."""
     done, useful = summary["flops"], summary["useful_flops"]
     return f"{amount(done)}FLOP" + (f", {amount(useful)}FLOP of them useful" if useful < done else "")
 
@@ -78,33 +79,33 @@ def operations(summary: Summary) -> str:
 def full(
     path: Path, about: dict[str, Any], metrics: Sequence[Record], state: str, blocks: Sequence[Sequence[str]] = ()
 ) -> str:
-    """Everything about one run; ``blocks`` are what reports add from its folder."""
+    """Return everything about one run; ``blocks`` are lines that reports add from its folder."""
     summary = summarise(about, metrics)
-    said = [pairs([("run", f"{path} ({state})"), *facts(summary)])]
-    said += ["\n  ".join(block) for block in blocks if block]
-    said.append(pairs(list(about["method"].items())))
-    said += [by_client] if (by_client := spending.by_client(summary)) else []
-    said += [details(metrics)] if metrics else []
-    return "\n\n".join(said)
+    parts = [pairs([("run", f"{path} ({state})"), *facts(summary)])]
+    parts += ["\n  ".join(block) for block in blocks if block]
+    parts.append(pairs(list(about["method"].items())))
+    parts += [by_client] if (by_client := spending.by_client(summary)) else []
+    parts += [details(metrics)] if metrics else []
+    return "\n\n".join(parts)
 
 
 def details(metrics: Sequence[Record], last: int = 10) -> str:
-    """The last rounds, bytes by kind, seconds by phase, and why clients failed."""
+    """Return the last rounds, bytes by kind, seconds by phase, and reasons of failures."""
     lines = [rounds(metrics[-last:]), ""]
     for title, name, write in BROKEN_DOWN:
         if any(name in record for record in metrics):
             lines.append(f"{title}: {by_kind(totals(metrics, name), write)}")
-    lines += [f"failed {count(len(who), 'time')}: {reason}" for reason, who in reasons(metrics)[:5]]
+    lines += [f"failed {count(len(where), 'time')}: {reason}" for reason, where in reasons(metrics)[:5]]
     return "\n".join(lines)
 
 
 def by_kind(total: Counter[str], write: Callable[[float], str]) -> str:
-    """What a total is made of, the most first."""
+    """Return the components of a total, the largest first."""
     return ", ".join(f"{kind} {write(n)}" for kind, n in total.most_common()) or "nothing"
 
 
 def rounds(metrics: Sequence[Record]) -> str:
-    """A row a round."""
+    """Return a table with one row per round."""
     head = ("round", "accuracy", "loss", "personal", "worst tenth", "train loss", "up", "down", "seconds", "failed")
     return table(head, [_round(record) for record in metrics])
 
@@ -125,7 +126,7 @@ def _round(record: Record) -> tuple[str, ...]:
 
 
 def listed(summary: Summary) -> tuple[str, ...]:
-    """A run's row in ``gossamer runs``, between its name and its state."""
+    """Return the cells of a run in ``gossamer runs``, between its name and its state."""
     return (
         method(summary),
         summary["data"],
@@ -139,8 +140,8 @@ def listed(summary: Summary) -> tuple[str, ...]:
 
 
 def side_by_side(names: Sequence[str], summaries: Sequence[Summary]) -> str:
-    """A row a run; columns for values alone, for what was spent and lost and for figures of parts, if any has them."""
-    counted = [VALUES] if tells_what_is_held(summaries) else []
+    """Return a table with one row per run; columns that no run has a value for are left out."""
+    counted = [VALUES] if sends_views(summaries) else []
     head = ["run", "method", "rounds", "accuracy", "personal", "worst tenth", "loss", "up", "down", *counted]
     head.append("operations")
     rows = [[name, *_compared(summary, bool(counted))] for name, summary in zip(names, summaries, strict=True)]
@@ -151,7 +152,7 @@ def side_by_side(names: Sequence[str], summaries: Sequence[Summary]) -> str:
     if any(summary["by_client"] for summary in summaries):
         head += spending.COMPARED
         rows = [[*row, *spending.compared(summary)] for row, summary in zip(rows, summaries, strict=True)]
-    if any(summary["fates"] for summary in summaries):
+    if any(summary["delivery"] for summary in summaries):
         head += spending.DELIVERY
         rows = [[*row, *spending.delivery(summary)] for row, summary in zip(rows, summaries, strict=True)]
     cells = [cells_of(summary["figures"]) for summary in summaries]
@@ -160,8 +161,8 @@ def side_by_side(names: Sequence[str], summaries: Sequence[Summary]) -> str:
     return table(head, [[*row, *(cell.get(c, BLANK) for c in columns)] for row, cell in zip(rows, cells, strict=True)])
 
 
-def tells_what_is_held(summaries: Sequence[Summary]) -> bool:
-    """Whether clients of any run send which entries they hold, which some papers do not count."""
+def sends_views(summaries: Sequence[Summary]) -> bool:
+    """Return whether clients of any run send a description of their view, which some papers do not count."""
     return any(summary["bytes_views"] for summary in summaries)
 
 
@@ -182,9 +183,11 @@ def _compared(summary: Summary, counted: bool) -> tuple[str, ...]:
 
 
 def differences(summaries: Sequence[Summary], methods: Sequence[Mapping[str, str]] = ()) -> list[str]:
-    """What else than the method differs between runs, so that nobody compares apples with pears unawares.
+    """Return what differs between runs in addition to the method.
 
-    ``methods`` are the parts of each as text: where all runs are of one method, they too are compared.
+    Args:
+        summaries: the summaries of the runs
+        methods: the parts of each method as text; they are compared if all runs have the same method
     """
     names = ("data", "model", "split", "clients", "per_round", "rounds", "seed", "channel", "executor")
     found = [name.replace("_", " ") for name in names if len({summary[name] for summary in summaries}) > 1]

@@ -1,23 +1,29 @@
-"""Numbers and tables as plain text, for terminals and files alike."""
+"""Numbers and tables as plain text, for terminals and files.
 
+Tables are laid out by rich. Without rich, which is an extra, a plain formatter gives the same lines.
+"""
+
+import io
 import math
 import re
 import shutil
 import sys
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 
 BLANK = "–"
 NARROWEST = 24
-"""A last column is never made narrower than this, however small the terminal."""
+"""The smallest width of a last column, however narrow the terminal is."""
+PIPED = 160
+"""The width of tables that do not go to a terminal."""
 
 RANGES = 6
-"""So many ranges of numbers are written at most, unless told otherwise."""
+"""The default for the largest number of ranges to write."""
 
 
 def size(count: float) -> str:
-    """Bytes for people: three figures and a unit, powers of ten.
+    """Format a number of bytes: three digits and a unit, powers of ten.
 
     >>> size(0), size(1530), size(44_178_200)
     ('0 B', '1.53 kB', '44.2 MB')
@@ -26,7 +32,7 @@ def size(count: float) -> str:
 
 
 def amount(count: float) -> str:
-    """A large number for people: ``8.45 G``.
+    """Format a large number: ``8.45 G``.
 
     >>> amount(8_447_152_000), amount(12)
     ('8.45 G', '12 ')
@@ -41,17 +47,17 @@ def _scaled(count: float) -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share as a percentage with two decimals."""
+    """Format a fraction as a percentage with two decimals."""
     return BLANK if share is None else f"{100 * share:.2f} %"
 
 
 def number(value: float | None) -> str:
-    """A number with four figures."""
+    """Format a number with four digits."""
     return BLANK if value is None else f"{value:.4g}"
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people.
+    """Format a duration.
 
     >>> duration(4.04), duration(75), duration(7300)
     ('4.0 s', '1:15', '2:01:40')
@@ -64,7 +70,7 @@ def duration(seconds: float) -> str:
 
 
 def seconds(time: float) -> str:
-    """Seconds with four figures, or minutes and hours where there are many.
+    """Format seconds with four digits, or as minutes and hours if there are many.
 
     >>> seconds(0.04996), seconds(7300)
     ('0.04996 s', '2:01:40')
@@ -73,7 +79,7 @@ def seconds(time: float) -> str:
 
 
 def count(number: int, thing: str) -> str:
-    """So many of a thing.
+    """Format a number with a noun.
 
     >>> count(1, "round"), count(20, "round")
     ('1 round', '20 rounds')
@@ -82,7 +88,7 @@ def count(number: int, thing: str) -> str:
 
 
 def ranges(numbers: Sequence[int], most: int = RANGES) -> str:
-    """Ascending numbers, neighbours as a range; of many ranges the first.
+    """Format ascending numbers, neighbours as a range, at most ``most`` ranges.
 
     >>> ranges([0, 1, 2, 5, 8, 9])
     '0-2, 5, 8-9'
@@ -94,43 +100,64 @@ def ranges(numbers: Sequence[int], most: int = RANGES) -> str:
     return ", ".join(written) + (f" and {rest:,} more" if rest else "")
 
 
-def screen() -> int | None:
-    """How wide to write: the terminal's width, or ``None`` where the output goes to a file or to another program."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+def screen() -> int:
+    """Return the width for output: that of the terminal, or ``PIPED`` for files and other programs."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPED
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> str:
-    """Columns under a head; what looks like a number stands to the right. The last column is broken to ``width``."""
-    *others, last = (max(len(row[i]) for row in (head, *rows)) for i in range(len(head)))
-    last = _fitting(last, sum(others) + 2 * len(others), width)
-    widths = [*others, last]
+    """Return columns under a head; numbers are aligned to the right.
+
+    Args:
+        head: the titles of the columns
+        rows: the cells
+        width: the width to fit; only the last column is wrapped. By default that of ``screen``
+    """
     right = [bool(rows) and all(_numeric(row[i]) for row in rows) for i in range(len(head))]
-    lines = [head, ["─" * column for column in widths]]
-    for *cells, text in rows:
-        first, *more = textwrap.wrap(text, last) or [""]
-        lines += [[*cells, first], *([*[""] * len(others), piece] for piece in more)]
-    return "\n".join(_line(line, widths, right) for line in lines)
+    widths = _widths([head, *rows], width)
+    return _laid_out([head, ["─" * wide for wide in widths], *rows], widths, right)
 
 
-def _line(cells: Sequence[str], widths: Sequence[int], right: Sequence[bool]) -> str:
-    padded = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(cells, widths, right, strict=True))
-    return "  ".join(padded).rstrip()
-
-
-def _fitting(wanted: int, before: int, width: int | None) -> int:
-    return max(wanted, 1) if width is None else max(min(wanted, max(width - before, NARROWEST)), 1)
+def pairs(rows: Sequence[tuple[str, str]], width: int | None = None) -> str:
+    """Return names and values, one pair per line; values are wrapped to ``width``, by default that of ``screen``."""
+    return _laid_out(rows, _widths(rows, width), [False, False])
 
 
 def _numeric(text: str) -> bool:
     return text == BLANK or re.fullmatch(r"-?\d[\d.,:e+-]*[%x]?", text.split(" ")[0]) is not None
 
 
-def pairs(rows: Sequence[tuple[str, str]], width: int | None = None) -> str:
-    """Names and values, one pair a line; values are broken to ``width``."""
-    name = max(len(name) for name, _ in rows)
-    text = _fitting(max(len(text) for _, text in rows), name + 2, width)
-    lines = []
-    for label, value in rows:
-        first, *more = textwrap.wrap(value, text) or [""]
-        lines += [f"{label.ljust(name)}  {first}".rstrip(), *(" " * (name + 2) + piece for piece in more)]
-    return "\n".join(lines)
+def _widths(rows: Sequence[Sequence[str]], width: int | None) -> list[int]:
+    *others, last = (max(len(row[i]) for row in rows) for i in range(len(rows[0])))
+    room = (width or screen()) - sum(others) - 2 * len(others)
+    return [*others, max(1, min(last, max(room, NARROWEST)))]
+
+
+def _laid_out(rows: Sequence[Sequence[str]], widths: Sequence[int], right: Sequence[bool]) -> str:
+    try:
+        return "\n".join(_rich(rows, widths, right))
+    except ImportError:  # rich is an extra
+        return "\n".join(_plain(rows, widths, right))
+
+
+def _rich(rows: Sequence[Sequence[str]], widths: Sequence[int], right: Sequence[bool]) -> Iterator[str]:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    grid = Table.grid(padding=(0, 2, 0, 0))
+    for wide, numeric in zip(widths, right, strict=True):
+        grid.add_column(width=wide, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        grid.add_row(*map(Text, row))  # not markup: cells may hold brackets
+    drawn = io.StringIO()
+    Console(file=drawn, width=sum(widths) + 2 * len(widths), color_system=None, legacy_windows=False).print(grid)
+    return (line.rstrip() for line in drawn.getvalue().splitlines())
+
+
+def _plain(rows: Sequence[Sequence[str]], widths: Sequence[int], right: Sequence[bool]) -> Iterator[str]:
+    for *cells, text in rows:
+        first, *more = textwrap.wrap(text, widths[-1]) or [""]
+        for line in ([*cells, first], *([*[""] * len(cells), piece] for piece in more)):
+            padded = (c.rjust(w) if r else c.ljust(w) for c, w, r in zip(line, widths, right, strict=True))
+            yield "  ".join(padded).rstrip()

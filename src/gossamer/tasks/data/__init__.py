@@ -1,4 +1,4 @@
-"""Data sets, and how their samples are split over clients."""
+"""Data sets, and the partition of their samples over clients."""
 
 from gossamer.tasks.data.augment import Augment, CropFlip
 from gossamer.tasks.data.datasets import DATASETS, Source, load

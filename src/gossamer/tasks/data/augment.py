@@ -1,9 +1,9 @@
-"""Augmentation: what is done to a batch of training images, on the device, from draws that a key decides.
+"""Augmentation of training batches on the device, from random numbers of a key.
 
-An augmentation is a value that is called with a batch and with ``draws`` uniform numbers in [0, 1) for each image. It
-holds no generator: whoever trains draws the numbers from the key of the step, so the same images come out on every
-device. It uses index arithmetic and gathering alone, with no loop over images and no shape that depends on the data,
-so it runs under ``torch.vmap``, ``torch.compile`` and in a captured graph.
+An augmentation is called with a batch and with ``draws`` uniform numbers in [0, 1) per image. It holds no generator:
+the caller draws the numbers from the key of the step, so all devices get the same images. It uses only index arithmetic
+and gathering. It has no loop over images and no data-dependent shape, so it works with ``torch.vmap``,
+``torch.compile`` and CUDA graphs.
 """
 
 from dataclasses import dataclass
@@ -21,20 +21,20 @@ class Augment(Protocol):
     draws: ClassVar[int]
 
     def __call__(self, x: Tensor, draws: Tensor) -> Tensor:
-        """The images as a client trains on them this time, of the same shape and type."""
+        """Return the augmented images, with the same shape and type."""
         ...
 
 
 @dataclass(frozen=True)
 class CropFlip:
-    """Move each image by up to ``pad`` pixels along both axes, then mirror it half of the time.
+    """Shift each image by up to ``pad`` pixels along both axes, then mirror it with probability 1/2.
 
-    The same as padding by ``pad`` on every side and cropping at random to the old size. Three draws an image: down,
-    right, mirror.
+    Equivalent to padding by ``pad`` on every side and a random crop to the old size. It takes three draws per image:
+    down, right, mirror.
 
     Args:
-        pad: how far an image may move
-        fill: what moves in, by channel; a black pixel that was normalised is not 0
+        pad: maximum shift in pixels
+        fill: value of new pixels, per channel; a normalized black pixel is not 0
     """
 
     draws: ClassVar[int] = 3
@@ -46,23 +46,23 @@ class CropFlip:
         require((self.pad >= 0, wrong(self, "pad", "must be at least 0")))
 
     def __call__(self, x: Tensor, draws: Tensor) -> Tensor:
-        """The batch, moved and mirrored."""
+        """Return the batch, shifted and mirrored."""
         height, width = x.shape[-2:]
         down, right = (self._shift(draws[:, axis])[:, None] for axis in (0, 1))
         columns = torch.arange(width, device=x.device)
         columns = torch.where(draws[:, 2:] < 0.5, width - 1 - columns, columns)
         rows, columns = torch.arange(height, device=x.device) + down, columns + right
-        place = rows.clamp(0, height - 1)[:, :, None] * width + columns.clamp(0, width - 1)[:, None, :]
-        moved = x.flatten(2).gather(2, place.flatten(1)[:, None, :].expand(-1, x.shape[1], -1)).view_as(x)
+        source = rows.clamp(0, height - 1)[:, :, None] * width + columns.clamp(0, width - 1)[:, None, :]
+        moved = x.flatten(2).gather(2, source.flatten(1)[:, None, :].expand(-1, x.shape[1], -1)).view_as(x)
         inside = _within(rows, height)[:, None, :, None] & _within(columns, width)[:, None, None, :]
         return torch.where(inside, moved, self._fill(x))
 
     def _shift(self, draw: Tensor) -> Tensor:
-        """From -pad to pad, each as likely; a draw just below 1 must not round up to one more."""
+        """Return a shift from -pad to pad; a draw just below 1 must not round up to pad + 1."""
         return (draw * (2 * self.pad + 1)).long().clamp(max=2 * self.pad) - self.pad
 
     def _fill(self, x: Tensor) -> Tensor:
-        # Filled on the device: copying a list there would not do in a captured graph.
+        # Filled on the device: a CUDA graph cannot copy a list to it.
         return torch.cat([x.new_full((1, 1, 1), value) for value in self.fill])
 
 

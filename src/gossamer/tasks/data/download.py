@@ -1,17 +1,16 @@
-"""Files from the internet, by pooch: with a known checksum and a progress bar, and whole or not at all."""
+"""Downloads with pooch: verified by a known checksum, with a progress bar, and never left incomplete."""
 
 import tempfile
 from collections.abc import Sequence
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-NO_POOCH = "pooch, which would download it, is not installed: pip install 'gossamer[download]'"
+NO_POOCH = "it can be downloaded with pooch, which is not installed: pip install 'gossamer[data]'"
 
 
 class Remote(NamedTuple):
-    """A file on the internet: its name here, where it is, and its checksum as ``md5:...`` or ``sha256:...``."""
+    """A file on the internet: its local name, its URL, and its checksum as ``md5:...`` or ``sha256:...``."""
 
     name: str
     url: str
@@ -19,7 +18,7 @@ class Remote(NamedTuple):
 
 
 def fetch(folder: Path, remotes: Sequence[Remote]) -> str:
-    """Put the files that are not there into ``folder``; what is returned says why nothing more could be done."""
+    """Download missing files into ``folder``; return why that was not enough, for an error message."""
     if not remotes:
         return "it cannot be downloaded"
     if find_spec("pooch") is None:
@@ -28,21 +27,25 @@ def fetch(folder: Path, remotes: Sequence[Remote]) -> str:
         if not (folder / remote.name).exists():
             try:
                 _fetch(folder, remote)
-            except (OSError, ValueError) as error:  # those of the network are OSErrors, a wrong checksum a ValueError
+            except (OSError, ValueError) as error:  # network errors are OSErrors, a wrong checksum is a ValueError
                 return f"downloading {remote.url} failed: {_reason(error)}"
-    return "what was downloaded does not suffice"
+    return "the downloaded files are not sufficient"
 
 
 def _reason(error: Exception) -> str:
-    offline = isinstance(error, import_module("requests").ConnectionError)  # requests comes with pooch
+    import requests
+
+    offline = isinstance(error, requests.ConnectionError)
     return "there is no connection" if offline else " ".join(str(error).split())
 
 
 def _fetch(folder: Path, remote: Remote) -> None:
-    """Into a folder of its own first, so that a failure leaves nothing behind, and then into its place in one step."""
+    """Download into a temporary folder, and move the file in one step, so that a failure leaves nothing behind."""
+    import pooch
+
     there = next(parent for parent in (folder, *folder.absolute().parents) if parent.is_dir())
     with tempfile.TemporaryDirectory(dir=there, prefix=".gossamer-") as aside:
-        got = import_module("pooch").retrieve(
+        got = pooch.retrieve(
             remote.url, remote.checksum, fname=remote.name, path=aside, progressbar=find_spec("tqdm") is not None
         )
         folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,6 @@
-"""The public sets of images: MNIST and its kin, SVHN, CIFAR. Adding one is an album, and a class with its options.
+"""Public image sets: MNIST and variants, SVHN, CIFAR. To add one, write an ``ImageSet`` and a class with its options.
 
-Checksums of files on the internet are those that torchvision checks too; digests of arrays were computed from the
-original files.
+Checksums of downloads are the same as torchvision's. Digests of arrays were computed from the original files.
 """
 
 from collections.abc import Sequence
@@ -12,7 +11,7 @@ from typing import Literal
 
 from gossamer.core.random import Key
 from gossamer.tasks.data.download import Remote
-from gossamer.tasks.data.images import Album, Norm, Reader
+from gossamer.tasks.data.images import ImageSet, Norm, Reader
 from gossamer.tasks.data.locate import FileLayout
 from gossamer.tasks.data.readers import cifar, idx, mat, npz
 from gossamer.tasks.data.readers.base import Facts
@@ -29,14 +28,14 @@ def _npz(*names: str) -> FileLayout[Reader]:
 
 
 def _idx(stems: Sequence[str], folders: tuple[str, ...], read: Reader) -> FileLayout[Reader]:
-    """Four files, plain or gzipped; some copies write a dot for the hyphen before idx."""
+    """Four files, plain or gzipped; some copies have a dot instead of the hyphen before idx."""
     dotted = [stem.replace("-idx", ".idx") for stem in stems]
     files = ((a, f"{a}.gz", b, f"{b}.gz") for a, b in zip(stems, dotted, strict=True))
     return FileLayout(tuple(files), folders, read)
 
 
 def _cifar(name: str, kind: str, inner: str, files: Sequence[str]) -> tuple[FileLayout[Reader], FileLayout[Reader]]:
-    """Python or binary files of a CIFAR, from the folder that its archive unpacks to, or from the archive itself."""
+    """Python or binary files of CIFAR, from the unpacked folder or from the archive."""
     archived = partial(cifar.read_tar, members=[f"{inner}/{file}" for file in files])
     unpacked: FileLayout[Reader] = FileLayout(tuple((file,) for file in files), (inner, f"{name}/{inner}"), cifar.read)
     return unpacked, FileLayout(((f"{name}-{kind}.tar.gz",),), (".", name), archived)
@@ -47,11 +46,11 @@ def _remotes(base: str, checksums: dict[str, str]) -> tuple[Remote, ...]:
 
 
 def _both(mean: tuple[float, ...], std: tuple[float, ...]) -> tuple[Norm, Norm]:
-    """The same statistics for training and test images."""
+    """Use the same statistics for training and test images."""
     return Norm(mean, std), Norm(mean, std)
 
 
-FASHION_MNIST = Album(
+FASHION_MNIST = ImageSet(
     name="fashion-mnist",
     facts=Facts(
         GREY,
@@ -64,7 +63,7 @@ FASHION_MNIST = Album(
             "3d0e6c6ea990b53b6f8f500a41cac93881d981b315f84578b7d915342ade01e9",
         ),
     ),
-    forms=(
+    layouts=(
         _npz("fashion_mnist.npz", "fashion-mnist.npz"),
         _idx(STEMS, ("fashion-mnist", "FashionMNIST/raw", "."), idx.read),
     ),
@@ -84,7 +83,7 @@ FASHION_MNIST = Album(
     model="cnn4",
 )
 
-MNIST = Album(
+MNIST = ImageSet(
     name="mnist",
     facts=Facts(
         GREY,
@@ -97,7 +96,7 @@ MNIST = Album(
             "ddeff807876a9661a1110d45c266c86239a3a1b7d37da0c3716a7a683c852ff5",
         ),
     ),
-    forms=(_npz("mnist.npz"), _idx(STEMS, ("mnist", "MNIST/raw", "."), idx.read)),
+    layouts=(_npz("mnist.npz"), _idx(STEMS, ("mnist", "MNIST/raw", "."), idx.read)),
     remotes=_remotes(
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
         {
@@ -111,10 +110,10 @@ MNIST = Album(
     model="cnn4",
 )
 
-EMNIST_LETTERS = Album(
+EMNIST_LETTERS = ImageSet(
     name="emnist-letters",
     facts=Facts(GREY, 26, (124_800, 20_800), first=1),
-    forms=(
+    layouts=(
         _idx(LETTERS, ("emnist-letters", "emnist", "EMNIST/raw", "gzip", "."), partial(idx.read, transposed=True)),
         FileLayout(
             (("gzip.zip", "emnist.zip"),),
@@ -132,10 +131,10 @@ SVHN_FILES = {
     "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
 }
 
-SVHN = Album(
+SVHN = ImageSet(
     name="svhn",
     facts=Facts(COLOUR, 10, (73_257, 26_032), first=1, files=SVHN_FILES),
-    forms=(FileLayout((("train_32x32.mat",), ("test_32x32.mat",)), ("svhn", "SVHN", "."), mat.read),),
+    layouts=(FileLayout((("train_32x32.mat",), ("test_32x32.mat",)), ("svhn", "SVHN", "."), mat.read),),
     remotes=_remotes("http://ufldl.stanford.edu/housenumbers/", SVHN_FILES),
     norms={
         "plain": _both((0.4496,), (0.1995,)),
@@ -144,7 +143,7 @@ SVHN = Album(
     model="cnn4",
 )
 
-CIFAR_10 = Album(
+CIFAR_10 = ImageSet(
     name="cifar-10",
     facts=Facts(
         COLOUR,
@@ -165,7 +164,7 @@ CIFAR_10 = Album(
             "test_batch": "40351d587109b95175f43aff81a1287e",
         },
     ),
-    forms=(
+    layouts=(
         _npz("cifar10.npz", "cifar-10.npz"),
         *_cifar("cifar-10", "python", "cifar-10-batches-py", BATCHES),
         *_cifar("cifar-10", "binary", "cifar-10-batches-bin", [f"{batch}.bin" for batch in BATCHES]),
@@ -181,7 +180,7 @@ CIFAR_10 = Album(
     model="cnn8",
 )
 
-CIFAR_100 = Album(
+CIFAR_100 = ImageSet(
     name="cifar-100",
     facts=Facts(
         COLOUR,
@@ -189,7 +188,7 @@ CIFAR_100 = Album(
         (50_000, 10_000),
         files={"train": "16019d7e3df5f24257cddd939b257f8d", "test": "f0ef6b0ae62326f3e7ffdfab6717acfc"},
     ),
-    forms=(
+    layouts=(
         *_cifar("cifar-100", "python", "cifar-100-python", ("train", "test")),
         *_cifar("cifar-100", "binary", "cifar-100-binary", ("train.bin", "test.bin")),
     ),

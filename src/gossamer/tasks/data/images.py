@@ -1,7 +1,7 @@
-"""From the files of a public set of images to data: read, compare with what is known of the set, normalise.
+"""Load a public image set from its files: read, verify, normalize.
 
-Pixels become (value / 255 - mean) / std in float32, channel by channel. A set has statistics of its own, called
-``plain``, for training and test images alike; papers that use others have theirs under another name.
+Pixels become (value / 255 - mean) / std in float32, per channel. The norm ``plain`` uses the set's own statistics for
+training and test images. Papers with other statistics have named norms.
 """
 
 import hashlib
@@ -25,57 +25,57 @@ Reader = Callable[[Sequence[Path], Facts], tuple[Images, Images]]
 
 
 class Norm(NamedTuple):
-    """Mean and standard deviation by channel, of values from 0 to 1; one of each serves all channels."""
+    """Mean and standard deviation per channel, of values in [0, 1]; a single value applies to all channels."""
 
     mean: tuple[float, ...]
     std: tuple[float, ...]
 
     def __call__(self, x: Bytes) -> Tensor:
-        """Images in bytes, normalised."""
+        """Normalize images of bytes."""
         mean, std = (torch.tensor(values).view(-1, 1, 1) for values in self)
-        whole = torch.from_numpy(np.require(x, requirements="W")).contiguous()  # torch wants what it may write to
+        whole = torch.from_numpy(np.require(x, requirements="W")).contiguous()  # torch needs a writable array
         return whole.float().div_(255).sub_(mean).div_(std)
 
     def black(self) -> tuple[float, ...]:
-        """What a black pixel becomes."""
+        """Return the normalized value of a black pixel."""
         return tuple(((0 - torch.tensor(self.mean)) / torch.tensor(self.std)).tolist())
 
 
 @dataclass(frozen=True)
-class Album:
-    """All that there is to know of a public set of images: its files, its facts, its statistics, its model."""
+class ImageSet:
+    """A public image set: its known facts, file layouts, downloads, normalizations and default model."""
 
     name: str
     facts: Facts
-    forms: tuple[FileLayout[Reader], ...]
+    layouts: tuple[FileLayout[Reader], ...]
     remotes: tuple[Remote, ...]
     norms: Mapping[str, tuple[Norm, Norm]]
     model: str
 
     def load(self, data_dir: Path | None, norm: str, augment: bool = False) -> Data:
-        """The set, with the named statistics; ``augment`` has training images moved and mirrored."""
-        found = find(self.name, folder(data_dir), self.forms, self.remotes)
+        """Load the set with the named statistics; with ``augment`` training images are shifted and mirrored."""
+        found = find(self.name, folder(data_dir), self.layouts, self.remotes)
         train, test = found.read(found.paths, self.facts)
         check_unaltered(self.name, self.facts, train, test)
-        ours, theirs = self.norms[norm]
+        train_norm, test_norm = self.norms[norm]
         return Data(
             self.name,
-            Samples(ours(train.x), torch.from_numpy(train.y)),
-            Samples(theirs(test.x), torch.from_numpy(test.y)),
+            Samples(train_norm(train.x), torch.from_numpy(train.y)),
+            Samples(test_norm(test.x), torch.from_numpy(test.y)),
             self.facts.classes,
             split="dirichlet:0.3",
             model=self.model,
-            augment=CropFlip(fill=ours.black()) if augment else None,
+            augment=CropFlip(fill=train_norm.black()) if augment else None,
         )
 
 
 def check_unaltered(name: str, facts: Facts, train: Images, test: Images) -> None:
-    """Refuse a set as large as the whole whose arrays are not the known ones; a subset cannot be compared."""
+    """Refuse a complete set whose arrays differ from the known digests; subsets cannot be verified."""
     known = iter(facts.arrays)
     for part, whole in zip((train, test), facts.counts, strict=True):
         for array, file, digest in ((part.x, part.x_file, next(known, "")), (part.y, part.y_file, next(known, ""))):
             if digest and len(array) == whole and _digest(array) != digest:
-                raise ConfigError(f"{file} is altered or of another set: its samples are not those of {name}")
+                raise ConfigError(f"{file} is altered or belongs to another set: its samples are not those of {name}")
 
 
 def _digest(array: Integers) -> str:

@@ -1,7 +1,7 @@
-"""Where the files of a data set lie, under which names, and what is said when they are not there.
+"""Find the files of a data set on disk, or explain which ones are missing.
 
-A set may come in several forms (the original files, an archive of them, an ``.npz``). The first form whose files are
-all there is read. If there is none, what is known to be on the internet is fetched; else the error lists the files.
+A set may have several layouts (the original files, an archive of them, an ``.npz``). The first complete layout is used.
+If there is none, known downloads are fetched; otherwise the error lists the files.
 """
 
 import os
@@ -21,12 +21,12 @@ DEFAULT = "data"
 
 @dataclass(frozen=True)
 class FileLayout(Generic[T]):
-    """One way in which a set may lie on disk.
+    """One layout of a data set on disk.
 
     Args:
-        files: for each file the names it may have, the usual one first
-        folders: where they may lie side by side, within the data folder
-        read: what reads them
+        files: for each file its possible names, the usual one first
+        folders: possible folders of the files, relative to the data folder
+        read: function that reads the files
     """
 
     files: tuple[tuple[str, ...], ...]
@@ -36,53 +36,53 @@ class FileLayout(Generic[T]):
 
 @dataclass(frozen=True)
 class Located(Generic[T]):
-    """The files of a set, in the order of its form, and what reads them."""
+    """The files of a data set, in the order of its layout, and the function that reads them."""
 
     paths: tuple[Path, ...]
     read: T
 
 
 def folder(data_dir: Path | None) -> Path:
-    """The folder of all data: the one given, else that of the variable GOSSAMER_DATA, else ``data`` where we are."""
+    """Return the data folder: the given one, else the variable GOSSAMER_DATA, else ``data``."""
     if data_dir is not None and not data_dir.is_dir():
         raise ConfigError(f"there is no folder {data_dir}")
     return data_dir or Path(os.environ.get(VARIABLE) or DEFAULT)
 
 
-def find(name: str, root: Path, forms: Sequence[FileLayout[T]], remotes: Sequence[Remote] = ()) -> Located[T]:
-    """The files of the set called ``name``, fetched if they are on the internet only."""
-    found = _look(root, forms)
+def find(name: str, root: Path, layouts: Sequence[FileLayout[T]], remotes: Sequence[Remote] = ()) -> Located[T]:
+    """Find the files of the set called ``name``; download them if they are missing."""
+    found = _look(root, layouts)
     if found is not None:
         return found
     trouble = fetch(root / name, remotes)
-    found = _look(root, forms)
+    found = _look(root, layouts)
     if found is None:
-        raise ConfigError(f"{name}: {_missing(root, forms)}\n    {trouble}")
+        raise ConfigError(f"{name}: {_missing(root, layouts)}\n    {trouble}")
     return found
 
 
-def _look(root: Path, forms: Sequence[FileLayout[T]]) -> Located[T] | None:
-    for form in forms:
-        for place in form.folders:
-            paths = [_first(root / place, names) for names in form.files]
+def _look(root: Path, layouts: Sequence[FileLayout[T]]) -> Located[T] | None:
+    for layout in layouts:
+        for name in layout.folders:
+            paths = [_first(root / name, names) for names in layout.files]
             present = tuple(path for path in paths if path is not None)
             if len(present) == len(paths):
-                return Located(present, form.read)
+                return Located(present, layout.read)
     return None
 
 
-def _first(place: Path, names: Sequence[str]) -> Path | None:
-    return next((place / name for name in names if (place / name).exists()), None)
+def _first(directory: Path, names: Sequence[str]) -> Path | None:
+    return next((directory / name for name in names if (directory / name).exists()), None)
 
 
-def _missing(root: Path, forms: Sequence[FileLayout[T]]) -> str:
-    """What to put where; where some files of a form are there already, only what is missing beside them."""
-    for form in forms:
-        for place in form.folders:
-            absent = [names for names in form.files if _first(root / place, names) is None]
-            if len(absent) < len(form.files):
-                return f"{root / place} lacks {_all(absent)}: put it there"
-    ways = [f"    {_all(form.files)} in {_places(root, form.folders)}" for form in forms]
+def _missing(root: Path, layouts: Sequence[FileLayout[T]]) -> str:
+    """Describe which files to put where; if a layout is incomplete, name only its missing files."""
+    for layout in layouts:
+        for name in layout.folders:
+            absent = [names for names in layout.files if _first(root / name, names) is None]
+            if len(absent) < len(layout.files):
+                return f"{root / name} lacks {_all(absent)}: put it there"
+    ways = [f"    {_all(layout.files)} in {_paths(root, layout.folders)}" for layout in layouts]
     return "\n".join([f"its files are not there: put {'one of these' if len(ways) > 1 else 'these'}", *ways])
 
 
@@ -91,10 +91,10 @@ def _all(files: Sequence[Sequence[str]]) -> str:
 
 
 def _either(names: Sequence[str]) -> str:
-    """``a[.gz]`` for names that differ by their ending, ``a or b`` for others."""
+    """Return ``a[.gz]`` for names that differ by this suffix, ``a or b`` for others."""
     first = names[0]
     return f"{first}[.gz]" if f"{first}.gz" in names else " or ".join(names)
 
 
-def _places(root: Path, places: Sequence[str]) -> str:
-    return " or ".join(str(root / place) for place in places)
+def _paths(root: Path, folders: Sequence[str]) -> str:
+    return " or ".join(str(root / name) for name in folders)

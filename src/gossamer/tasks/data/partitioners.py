@@ -1,8 +1,8 @@
-"""The rules by which samples are dealt to clients, each with the paper it comes from.
+"""Partition rules: how samples are assigned to clients, each with the paper that uses it.
 
-A rule is a frozen dataclass whose ``deal`` names the owner of every sample, or ``NOBODY``; so no sample can be dealt
-twice. The literature has three different "Dirichlet" splits and three different "k labels a client": they are separate
-rules here, because results on one do not carry over to another. Classes are looped over, clients never.
+A rule is a frozen dataclass. Its ``deal`` returns one owner for every sample, or ``NOBODY``.
+The literature has several "Dirichlet" splits and several splits with "k labels per client". They are separate rules
+here, because results on one do not carry over to another. Code loops over classes, never over clients.
 """
 
 from dataclasses import dataclass
@@ -21,26 +21,26 @@ HOPELESS = 20
 
 
 class Rule(Protocol):
-    """How samples are dealt to clients, with the smallest number of samples a client."""
+    """A partition rule."""
 
     @property
     def min_samples(self) -> int:
-        """The smallest number of samples a client."""
+        """Minimum number of samples per client."""
         ...
 
     def deal(self, labels: Index, classes: int, clients: int, key: Key, groups: Index | None) -> Index:
-        """The owner of each sample: a client, or ``NOBODY``."""
+        """Return the owner of each sample: a client, or ``NOBODY``."""
         ...
 
 
 def shuffled_by_class(labels: Index, classes: int, key: Key) -> tuple[Index, Index]:
-    """All samples, class after class and in random order within each, and the offsets of the classes."""
+    """Return all samples by class, in random order within each, and the offsets of the classes."""
     order = permutation(fold(key, "shuffle"), len(labels))
     index, start = grouped(labels[order], classes)
     return order[index], start
 
 
-def _check_least(rule: Rule) -> tuple[bool, str]:
+def _check_min_samples(rule: Rule) -> tuple[bool, str]:
     return rule.min_samples >= 1, f"{type(rule).__name__}.min_samples must be >= 1, got {rule.min_samples}"
 
 
@@ -58,7 +58,7 @@ def _check_classes(rule: "Labels | Shards", classes: int) -> None:
 
 
 def _dirichlet(draw: np.random.Generator, alpha: float, size: int, rows: int) -> npt.NDArray[np.float64]:
-    # Beyond 1e9 all shares are equal for any data set, and NumPy's draw overflows in the end.
+    # Above 1e9 all shares are equal, and NumPy's draw would overflow.
     return draw.dirichlet(np.full(size, min(alpha, 1e9)), rows)
 
 
@@ -69,10 +69,10 @@ class Iid:
     min_samples: int = 1
 
     def __post_init__(self) -> None:
-        require(_check_least(self))
+        require(_check_min_samples(self))
 
     def deal(self, labels: Index, classes: int, clients: int, key: Key, groups: Index | None) -> Index:
-        """Sizes differ by one at most, and every sample is used."""
+        """Assign all samples; sizes differ by at most one."""
         owner = np.empty(len(labels), dtype=np.int64)
         owner[permutation(key, len(labels))] = np.repeat(np.arange(clients), even(len(labels), clients))
         return owner
@@ -80,23 +80,27 @@ class Iid:
 
 @dataclass(frozen=True)
 class Dirichlet:
-    """Every class is shared out over the clients by a Dirichlet draw: NIID-Bench's rule, FedMRN's "Non-IID-1".
+    """A Dirichlet draw over clients for every class: the rule of NIID-Bench, FedMRN's "Non-IID-1".
 
-    A client that holds n/N samples or more gets nothing of the classes still to come, so sizes are unequal but none
-    passes the cap by more than its share of one class. The draw is repeated while a client has fewer than
-    ``min_samples``.
+    A client with n/N samples or more gets nothing of the remaining classes. So sizes are unequal, but exceed this cap
+    by at most one class share. The draw is repeated while a client has fewer than ``min_samples``. See
+    https://arxiv.org/abs/2102.02079.
+
+    Args:
+        alpha: concentration of the Dirichlet distribution; smaller is more non-IID
+        min_samples: minimum number of samples per client
     """
 
     alpha: float
     min_samples: int = 1
 
     def __post_init__(self) -> None:
-        require(_check_alpha(self), _check_least(self))
+        require(_check_alpha(self), _check_min_samples(self))
 
     def deal(self, labels: Index, classes: int, clients: int, key: Key, groups: Index | None) -> Index:
-        """At most ``REDRAWS`` repetitions; what is then still missing is moved by the caller.
+        """Draw at most ``REDRAWS`` more times; the caller moves samples that are still missing.
 
-        A draw that leaves twenty clients short is kept: another would leave none short about once in e^20 times.
+        A draw with twenty small clients is kept: another would have none about once in e^20 times.
         """
         index, start = shuffled_by_class(labels, classes, key)
         for attempt in range(REDRAWS + 1):
@@ -109,13 +113,13 @@ class Dirichlet:
         return owner
 
     def _draw(self, pools: Index, clients: int, key: Key) -> Index:
-        """How many samples of each class every client gets, [classes, clients]."""
+        """Return the number of samples by class and client, [classes, clients]."""
         draw, cap = generator(key), pools.sum() / clients
         shares = np.zeros((len(pools), clients), dtype=np.int64)
         held = np.zeros(clients, dtype=np.int64)
         for label in np.flatnonzero(pools):
-            # Zeroing the capped clients' shares and renormalising is a Dirichlet draw over the others; drawing it
-            # so also serves when all the mass would have fallen on capped clients. Some client is below the mean.
+            # Setting the shares of capped clients to 0 and renormalizing is a Dirichlet draw over the others. This
+            # also works if all mass would fall on capped clients. At least one client is below the mean.
             room = np.flatnonzero(held < cap)
             cuts = np.cumsum(_dirichlet(draw, self.alpha, len(room), 1)[0]) * pools[label]
             cuts = np.minimum(cuts.astype(np.int64), pools[label])
@@ -127,21 +131,25 @@ class Dirichlet:
 
 @dataclass(frozen=True)
 class DirichletClient:
-    """Every client draws its own class shares and all clients have equal size: FedSpa's rule (from DisPFL).
+    """A Dirichlet draw over classes for every client, with equal sizes: FedSpa's rule (from DisPFL).
 
-    Samples are handed out one at a time, in random order of clients, each of a class drawn from the client's shares
-    among the classes that have samples left. When a client's shares have no mass on what is left, it draws in
-    proportion to what is left, where the original can loop for ever.
+    Samples are assigned one at a time, in random order of clients. Each has a class drawn from the client's shares over
+    the classes with samples left. If these have no mass, the draw is proportional to the samples left; the original
+    code can loop forever here. See https://arxiv.org/abs/2206.00187.
+
+    Args:
+        alpha: concentration of the Dirichlet distribution; smaller is more non-IID
+        min_samples: minimum number of samples per client
     """
 
     alpha: float
     min_samples: int = 1
 
     def __post_init__(self) -> None:
-        require(_check_alpha(self), _check_least(self))
+        require(_check_alpha(self), _check_min_samples(self))
 
     def deal(self, labels: Index, classes: int, clients: int, key: Key, groups: Index | None) -> Index:
-        """Sizes differ by one at most, and every sample is used."""
+        """Assign all samples; sizes differ by at most one."""
         index, start = shuffled_by_class(labels, classes, key)
         prior = _dirichlet(generator(fold(key, "prior")), self.alpha, classes, clients)
         turns = np.repeat(np.arange(clients), even(len(labels), clients))
@@ -154,23 +162,27 @@ class DirichletClient:
 
 @dataclass(frozen=True)
 class Labels:
-    """Every client holds ``k`` labels, and each label's samples are shared evenly by its holders: FedMRN's "Non-IID-2".
+    """``k`` labels per client; the clients of a label share its samples evenly: FedMRN's "Non-IID-2".
 
-    A client takes the k labels least used so far, the lower first. That is not random: labels go round in a circle, and
-    sets of labels repeat. With fewer than classes / k clients some labels have no holder, and their samples no owner.
+    A client takes the k labels least used so far, lower ones first. This is not random: labels repeat cyclically. With
+    fewer than classes / k clients, some labels and their samples are unused.
+
+    Args:
+        k: number of labels per client
+        min_samples: minimum number of samples per client
     """
 
     k: int
     min_samples: int = 1
 
     def __post_init__(self) -> None:
-        require(_check_k(self), _check_least(self))
+        require(_check_k(self), _check_min_samples(self))
 
     def deal(self, labels: Index, classes: int, clients: int, key: Key, groups: Index | None) -> Index:
-        """Sizes are as equal as the classes are."""
+        """Assign the samples; sizes are as equal as the classes."""
         _check_classes(self, classes)
         index, start = shuffled_by_class(labels, classes, key)
-        # Taking the least used, lower first, leaves a run of labels used once more than the rest: a circle.
+        # The least used labels, lower first, are the next ones in cyclic order.
         entries, first = grouped(np.arange(clients * self.k) % classes, classes)
         owner = np.full(len(labels), NOBODY, dtype=np.int64)
         for label in range(classes):
@@ -181,20 +193,24 @@ class Labels:
 
 @dataclass(frozen=True)
 class Shards:
-    """Every class is cut into equal shards, and ``k`` random shards are dealt to every client: FedRolex's rule.
+    """Every class is cut into equal shards; every client gets ``k`` random shards: FedRolex's rule.
 
-    A client that draws a label twice keeps one shard of it. The other, and shards left over when the cards do not come
-    out even, belong to nobody: as in the original, part of the data is unused.
+    A client that draws a label twice keeps only one shard of it. The other shard is unused, as are surplus shards. So
+    part of the data is unused, as in the original code.
+
+    Args:
+        k: number of shards per client
+        min_samples: minimum number of samples per client
     """
 
     k: int
     min_samples: int = 1
 
     def __post_init__(self) -> None:
-        require(_check_k(self), _check_least(self))
+        require(_check_k(self), _check_min_samples(self))
 
     def deal(self, labels: Index, classes: int, clients: int, key: Key, groups: Index | None) -> Index:
-        """At most k labels a client."""
+        """Assign at most k labels to each client."""
         _check_classes(self, classes)
         index, start = shuffled_by_class(labels, classes, key)
         each = -(-self.k * clients // classes)
@@ -211,19 +227,23 @@ class Shards:
 
 @dataclass(frozen=True)
 class Slices:
-    """Samples in order of label are cut into ``k`` N equal slices; client c gets slices c, c + N, ...: FedTorch's rule.
+    """Samples sorted by label are cut into ``k`` N equal slices; client c gets slices c, c + N, ...: FedTorch's rule.
 
-    Nothing is random. PERM's CIFAR-10 experiment (two classes a client) is ``slices:2``.
+    The rule is deterministic. PERM's CIFAR-10 experiment with two classes per client is ``slices:2``.
+
+    Args:
+        k: number of slices per client
+        min_samples: minimum number of samples per client
     """
 
     k: int
     min_samples: int = 1
 
     def __post_init__(self) -> None:
-        require(_check_k(self), _check_least(self))
+        require(_check_k(self), _check_min_samples(self))
 
     def deal(self, labels: Index, classes: int, clients: int, key: Key, groups: Index | None) -> Index:
-        """Every sample is used; the key is not."""
+        """Assign all samples, without randomness."""
         owner = np.empty(len(labels), dtype=np.int64)
         _share(owner, order_of(labels), np.arange(self.k * clients) % clients)
         return owner
@@ -233,17 +253,20 @@ class Slices:
 class Natural:
     """The natural owners of the data (writers, speakers, generated clients) are the clients.
 
-    Owners with fewer than ``min_samples`` samples are passed over. Of more owners than clients, some are chosen at
-    random.
+    Owners with fewer than ``min_samples`` samples are skipped. If there are more owners than clients, a random choice
+    of them is used.
+
+    Args:
+        min_samples: minimum number of samples per client
     """
 
     min_samples: int = 1
 
     def __post_init__(self) -> None:
-        require(_check_least(self))
+        require(_check_min_samples(self))
 
     def deal(self, labels: Index, classes: int, clients: int, key: Key, groups: Index | None) -> Index:
-        """Clients are numbered in the order of their owners."""
+        """Assign owners to clients, in the order of owners."""
         if groups is None:
             raise ConfigError(
                 "split natural: this data has no natural owners; use another split, such as dirichlet:0.3"
@@ -251,15 +274,17 @@ class Natural:
         names, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
         able = np.flatnonzero(sizes >= self.min_samples)
         if len(able) < clients:
-            who = f"{len(able)} owners with {self.min_samples} samples or more"
-            raise ConfigError(f"split natural: {clients} clients asked, the data has {who}; lower clients or use iid")
+            raise ConfigError(
+                f"split natural: {clients} clients need {clients} owners, the data has {len(able)} owners with "
+                f"{self.min_samples} samples or more; lower clients or use iid"
+            )
         client = np.full(len(names), NOBODY, dtype=np.int64)
         client[able[choice(key, len(able), clients)]] = np.arange(clients)
         return client[group]
 
 
 def _share(owner: Index, samples: Index, holders: Index) -> None:
-    """Give equal runs of ``samples`` to ``holders``, in order; with no holders they stay with nobody."""
+    """Assign equal runs of ``samples`` to ``holders``, in order; without holders they have no owner."""
     if len(holders):
         owner[samples] = np.repeat(holders, even(len(samples), len(holders)))
 
@@ -273,3 +298,4 @@ SPLITS: dict[str, type[Rule]] = {
     "shards": Shards,
     "slices": Slices,
 }
+"""Partitions by their name on the command line."""

@@ -1,7 +1,7 @@
-"""A split as a picture and as a few numbers: who holds how much of which class.
+"""A split as a figure and as a table: the number of samples by client and class.
 
-Clients run from left to right and classes upwards; the darker a cell, the more samples. The bars above are the
-clients' sizes. Beyond two hundred clients, neighbours share a column, which then shows their mean.
+The x axis shows clients, the y axis classes; darker cells have more samples. The bars above show the numbers of samples
+per client. With more than two hundred clients, each column shows the mean of several.
 """
 
 from pathlib import Path
@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from gossamer.core.extras import need
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.data.samples import Data
 
@@ -26,7 +27,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def table(split: Split, data: Data) -> dict[str, float]:
-    """The numbers that describe a split: clients, samples, sizes, labels a client, test samples a client."""
+    """Return summary numbers of a split: clients, samples, sizes, labels per client, test samples per client."""
     sizes, classes = split.sizes(), data.classes
     cells = np.sort(split.owners() * classes + data.train.labels[split.train_index])
     return {
@@ -42,8 +43,9 @@ def table(split: Split, data: Data) -> dict[str, float]:
 
 
 def draw(split: Split, data: Data, path: str | Path, *, spec: str = "") -> Path:
-    """Draw clients by classes to ``path``, in the format of its ending; ``spec`` goes into the title."""
-    from matplotlib.figure import Figure  # here, so that the core needs torch and numpy alone; no global state
+    """Draw clients by classes to ``path``, in the format of its suffix; ``spec`` is part of the title."""
+    need("matplotlib")
+    from matplotlib.figure import Figure  # it has no global state, unlike pyplot
 
     counts, sizes, each = _columns(split, data)
     width = float(np.clip(3.2 + 0.16 * len(counts), 6.4, 15.0))
@@ -51,7 +53,7 @@ def draw(split: Split, data: Data, path: str | Path, *, spec: str = "") -> Path:
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[1, 3.2])
     _draw_sizes(above, sizes)
     _draw_cells(figure, below, counts)
-    below.set_xlabel("client" if each == 1 else f"client (a column is the mean of {each})")
+    below.set_xlabel("client" if each == 1 else f"client (each column is the mean of {each})")
     _label_clients(below, len(counts), each)
     names = [data.name, spec, f"{split.clients:,} client{'s' if split.clients > 1 else ''}"]
     above.set_title("  ·  ".join(name for name in names if name), loc="left", color=INK, fontsize=11)
@@ -60,7 +62,7 @@ def draw(split: Split, data: Data, path: str | Path, *, spec: str = "") -> Path:
 
 
 def _columns(split: Split, data: Data) -> tuple[Floats, Floats, int]:
-    """Counts [columns, classes] and sizes as drawn, with the number of clients that share a column."""
+    """Return counts [columns, classes] and sizes as drawn, and the number of clients per column."""
     counts = split.counts(data.train.labels, data.classes).astype(np.float64)
     each = -(-split.clients // COLUMNS)
     first = np.arange(0, split.clients, each)
@@ -83,7 +85,7 @@ def _draw_cells(figure: "Figure", axes: "Axes", counts: Floats) -> None:
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.ticker import MaxNLocator
 
-    # A class that a client does not hold is blank, not merely pale.
+    # Empty cells are blank, not merely pale.
     colours = LinearSegmentedColormap.from_list("counts", ["#cfe0f1", "#4f8fc4", INK]).with_extremes(bad=PAPER)
     shown = np.ma.masked_less_equal(counts.T, 0)
     top = max(float(counts.max()), 1.0)

@@ -1,6 +1,6 @@
-"""Data as a value: inputs and labels as tensors, with the split and the model that suit them.
+"""Data as tensors: inputs and labels, with a default split and a default model.
 
-Some data has natural owners (writers, speakers, the clients of a generator): ``group`` keeps them, and the split
+Some data has natural owners: writers, speakers, or the clients of a generator. ``group`` holds them, and the split
 ``natural`` makes them the clients.
 """
 
@@ -18,7 +18,7 @@ from gossamer.tasks.data.partition import Index
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Inputs and labels, sample by sample, with the natural owner of each where there is one."""
+    """Inputs and labels, with the natural owner of each sample if there is one."""
 
     x: Tensor
     y: Tensor
@@ -28,19 +28,19 @@ class Samples:
         return len(self.y)
 
     def take(self, index: Index) -> "Samples":
-        """The samples at ``index``, in that order."""
+        """Return the samples at ``index``, in that order."""
         at = torch.from_numpy(np.ascontiguousarray(index))
         return Samples(self.x[at], self.y[at], None if self.group is None else self.group[index])
 
     @property
     def labels(self) -> Index:
-        """The labels as a NumPy array, for splitting and counting."""
+        """Labels as a NumPy array, for splits and counts."""
         return self.y.cpu().numpy().astype(np.int64, copy=False)
 
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """A data set with the split and the model that suit it, and what is done to a training batch, if anything."""
+    """A data set with its default split, default model, and augmentation of training batches, if any."""
 
     name: str
     train: Samples
@@ -52,11 +52,11 @@ class Data:
 
     @property
     def shape(self) -> torch.Size:
-        """The shape of one input."""
+        """Shape of one input."""
         return self.train.x.shape[1:]
 
     def digest(self) -> str:
-        """SHA-256 of all samples: a resumed run checks that it still sees the same data."""
+        """Return the SHA-256 of all samples; a resumed run must have the same data."""
         return self._digest
 
     @cached_property

@@ -1,8 +1,8 @@
-"""From a rule and a data set to a split: deal, top up clients that are short, draw personal test sets.
+"""From a partition rule and a data set to a split: assign owners, fill up small clients, draw personal test sets.
 
-Every split ends, with at least ``rule.min_samples`` training samples a client: what a rule could not give in its own
-way is moved from the largest clients. A client is tested on what it would meet: its natural owner's test samples, or a
-sample of the test set with the client's own label shares. Training order is no part of a split; it is drawn later.
+Every client gets at least ``rule.min_samples`` training samples: missing ones are moved from the largest clients. A
+client's test set is that of its natural owner, or a draw from the test set with the client's label distribution. The
+order of training samples is not part of a split.
 """
 
 import numpy as np
@@ -17,7 +17,7 @@ SMALLEST_TEST = 10
 
 
 def split(rule: Rule, data: Data, clients: int, key: Key) -> Split:
-    """Split ``data`` over ``clients`` clients, as ``key`` decides."""
+    """Split ``data`` over ``clients`` clients, with the random key ``key``."""
     n = len(data.train)
     require(
         (clients >= 1, f"clients must be >= 1, got {clients}"),
@@ -36,9 +36,9 @@ def split(rule: Rule, data: Data, clients: int, key: Key) -> Split:
 
 
 def top_up(owner: Index, clients: int, min_samples: int, key: Key) -> Index:
-    """Move random samples from the largest clients, one after another, until every client has ``min_samples``.
+    """Move random samples from the largest clients until every client has ``min_samples``.
 
-    Samples of nobody are touched only when those of the clients do not suffice.
+    Samples without an owner are used only if the clients' samples do not suffice.
     """
     held = np.where(owner == NOBODY, clients, owner)
     sizes = np.bincount(held, minlength=clients + 1)
@@ -56,9 +56,9 @@ def top_up(owner: Index, clients: int, min_samples: int, key: Key) -> Index:
 
 
 def _from_the_largest(sizes: Index, total: int) -> Index:
-    """What each gives when ``total`` are taken one by one from whoever is largest then, the first among equals."""
+    """Return how many each client gives if ``total`` are taken one by one from the largest, the first among equals."""
     low, high = 0, int(sizes.max())
-    while low < high:  # the lowest level to which all the larger ones can be cut
+    while low < high:  # the lowest level to which all larger clients can be reduced
         middle = (low + high) // 2
         if np.maximum(sizes - middle, 0).sum() <= total:
             high = middle
@@ -70,13 +70,13 @@ def _from_the_largest(sizes: Index, total: int) -> Index:
 
 
 def _own_tests(names: Index, groups: Index) -> tuple[Index, Index]:
-    """The test samples of each client's natural owner; ``names`` are ascending. An owner may have none."""
+    """Return the test samples of each client's natural owner; ``names`` are ascending. An owner may have none."""
     client = np.minimum(np.searchsorted(names, groups), len(names) - 1)
     return grouped(np.where(names[client] == groups, client, NOBODY), len(names))
 
 
 def _drawn_tests(train_index: Index, train_start: Index, data: Data, key: Key) -> tuple[Index, Index]:
-    """Test samples with each client's label shares, none twice within a client."""
+    """Draw test samples with each client's label distribution, without repetition within a client."""
     clients, total = len(train_start) - 1, len(data.test)
     sizes = np.diff(train_start)
     wanted = (2 * sizes * total + len(data.train)) // (2 * len(data.train))
@@ -85,22 +85,22 @@ def _drawn_tests(train_index: Index, train_start: Index, data: Data, key: Key) -
     cell, count = np.unique(cell, return_counts=True)
     client, label = np.divmod(cell, data.classes)
     take = _largest_remainder(client, count, sizes, wanted)
-    # A client takes a random stretch of a class's shuffled test samples, from the end on to the beginning.
+    # A client takes a random run of a class's shuffled test samples, cyclically.
     index, start = shuffled_by_class(data.test.labels, data.classes, key)
     supply = np.diff(start)[label]
     take = np.minimum(take, supply)
     first = generator(fold(key, "first")).integers(0, np.maximum(supply, 1))
-    place = (np.repeat(first, take) + ranges(take)) % np.repeat(supply, take)
-    picked = index[np.repeat(start[label], take) + place]
+    position = (np.repeat(first, take) + ranges(take)) % np.repeat(supply, take)
+    picked = index[np.repeat(start[label], take) + position]
     owner = np.repeat(client, take)
     picked = np.sort(owner * total + picked) - owner * total  # owners ascend already
     return picked, offsets(np.bincount(owner, minlength=clients))
 
 
 def _largest_remainder(client: Index, count: Index, sizes: Index, wanted: Index) -> Index:
-    """Whole numbers in proportion to each client's ``count``, ``wanted`` in all; the largest remainders round up.
+    """Return integers in proportion to each client's ``count`` with sum ``wanted``; the largest remainders round up.
 
-    In whole numbers throughout, so that no machine's rounding decides. Entries come client by client, labels ascending.
+    Integer arithmetic only, so that results do not depend on rounding. Entries are ordered by client, then label.
     """
     take, remainder = np.divmod(count * wanted[client], sizes[client])
     missing = wanted - np.bincount(client, weights=take, minlength=len(sizes)).astype(np.int64)

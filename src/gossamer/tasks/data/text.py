@@ -1,8 +1,8 @@
-"""Text as samples: 80 characters, and the one that follows.
+"""Text as samples: 80 characters and the next one.
 
-Characters are numbered by LEAF's alphabet of 80; any other is read as a space. Sample i of a text asks for character
-80 + i given the 80 before it. Samples are split in time: a role's first four fifths train, the rest test, so that no
-character asked for in the test was asked for in training; the first test samples do see the end of the training text.
+Characters are numbered by LEAF's alphabet of 80; all others count as spaces. Sample i of a text predicts character
+80 + i from the 80 before it. Samples are split in time: the first four fifths of a role are training samples, the rest
+test samples. So no test target is a training target, but the first test samples contain the end of the training text.
 """
 
 import json
@@ -16,7 +16,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 from gossamer.core.errors import ConfigError
 from gossamer.tasks.data.partition import Index
 from gossamer.tasks.data.readers.base import reading
-from gossamer.tasks.data.readers.leaf import Owned
+from gossamer.tasks.data.readers.leaf import OwnedSamples
 
 ALPHABET = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijklmnopqrstuvwxyz}"
 CONTEXT = 80
@@ -27,7 +27,7 @@ _NUMBER[[ord(letter) for letter in ALPHABET]] = np.arange(len(ALPHABET))
 
 
 def encode(text: str) -> Index:
-    """The characters' numbers.
+    """Return the characters' indices in the alphabet.
 
     >>> encode("A é").tolist() == [ALPHABET.index("A"), 1, 1]
     True
@@ -38,20 +38,20 @@ def encode(text: str) -> Index:
 
 
 def from_leaf(x: list[Any], y: list[Any]) -> tuple[Index, Index]:
-    """LEAF's samples: strings of 80 characters, and of one."""
+    """Convert LEAF's samples: strings of 80 characters, and strings of one."""
     if any(len(context) != CONTEXT for context in x) or any(len(following) != 1 for following in y):
-        raise ValueError(f"a sample must be {CONTEXT} characters, and one that follows")
+        raise ValueError(f"a sample must have {CONTEXT} characters, and one that follows")
     return encode("".join(x)).reshape(-1, CONTEXT), encode("".join(y))
 
 
 def windows(text: str, stride: int) -> tuple[Index, Index]:
-    """Every ``stride``-th sample of a text."""
+    """Return every ``stride``-th sample of a text."""
     codes = encode(text)
     return sliding_window_view(codes, CONTEXT)[:-1:stride], codes[CONTEXT::stride]
 
 
-def read_roles(paths: Sequence[Path], stride: int) -> tuple[Owned, Owned]:
-    """Training and test samples from ``{"roles": {name: [speech, ...]}}``, without roles too short for one sample."""
+def read_roles(paths: Sequence[Path], stride: int) -> tuple[OwnedSamples, OwnedSamples]:
+    """Read training and test samples from ``{"roles": {name: [speech, ...]}}``; skip roles that are too short."""
     (path,) = paths
     with reading(path, "file of roles"):
         roles = json.loads(path.read_bytes())["roles"]
@@ -71,6 +71,6 @@ def _speech(speeches: list[str]) -> str:
     return "\n".join(speech for speech in speeches if speech)
 
 
-def _joined(samples: list[tuple[Index, Index]]) -> Owned:
+def _joined(samples: list[tuple[Index, Index]]) -> OwnedSamples:
     owner = np.repeat(np.arange(len(samples)), [len(y) for _, y in samples])
-    return Owned(np.concatenate([x for x, _ in samples]), np.concatenate([y for _, y in samples]), owner)
+    return OwnedSamples(np.concatenate([x for x, _ in samples]), np.concatenate([y for _, y in samples]), owner)

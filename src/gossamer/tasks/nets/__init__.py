@@ -1,6 +1,6 @@
-"""Networks by name. Adding one is a function from (shape of an input, classes) to a module, and a line in ``NETS``.
+"""Networks by name. To add one, write a function from (input shape, classes) to a module, and list it in ``NETS``.
 
-Initial weights come from PyTorch's own generator, as in any module; whoever wants them repeatable seeds it.
+Initial weights come from PyTorch's global generator. Seed it for reproducible weights.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +23,7 @@ __all__ = ["NETS", "Net", "build"]
 
 @dataclass(frozen=True)
 class Net:
-    """How to build a network, and the smallest image side it takes; 1 stands for inputs of any shape, 0 for text."""
+    """A network: its constructor, its summary, and the smallest image side; 1 means any input shape, 0 means text."""
 
     build: Callable[[torch.Size, int], nn.Module]
     summary: str
@@ -34,10 +34,10 @@ NETS: dict[str, Net] = {
     "cnn2": Net(cnn2, "two 5 x 5 convolutions and 512 hidden units (PERM)", min_side=16),
     "cnn4": Net(cnn4, "four 3 x 3 convolutions with batch norm (FedMRN)", min_side=16),
     "cnn8": Net(cnn8, "eight 3 x 3 convolutions with batch norm (FedMRN)", min_side=16),
-    "cnn-gn": Net(cnn_gn, "four 3 x 3 convolutions with group norm (the benchmarks)", min_side=4),
+    "cnn-gn": Net(cnn_gn, "four 3 x 3 convolutions with group norm (benchmarks)", min_side=4),
     "lenet5": Net(lenet5, "two 5 x 5 convolutions and 500 hidden units (FedSpa)", min_side=16),
     "logistic": Net(logistic, "logistic regression with a bias"),
-    "lstm": Net(lstm, "characters through 256 LSTM units to the next one (FedMRN)", min_side=0),
+    "lstm": Net(lstm, "next-character prediction with 256 LSTM units (FedMRN)", min_side=0),
     "mixer": Net(mixer, "four blocks of linear layers across patches and across channels (MLP-Mixer)", min_side=4),
     "mlp": Net(mlp, "two hidden layers of 200 (PERM)"),
     "resnet18": Net(
@@ -46,10 +46,11 @@ NETS: dict[str, Net] = {
     "resnet18-gn": Net(resnet18_gn, "a residual network of 18 layers with group norm (FedSpa)", min_side=8),
     "vgg11": Net(vgg11, "eight 3 x 3 convolutions with group norm (FedSpa)", min_side=32),
 }
+"""Networks by their name on the command line."""
 
 
 def build(name: str, shape: Sequence[int], classes: int) -> nn.Module:
-    """The network called ``name`` for inputs of ``shape``; what does not fit is refused before anything is made."""
+    """Build the network called ``name`` for inputs of ``shape``; refuse unsuitable shapes."""
     if name not in NETS:
         raise ConfigError(specs.unknown("model", name, NETS))
     require((classes >= 1, f"model {name}: classes must be >= 1, got {classes}"))

@@ -1,10 +1,10 @@
 """Convolutional networks of the papers: ``cnn2`` (PERM, from FedTorch), ``cnn4`` and ``cnn8`` (FedMRN), ``lenet5`` and
-``vgg11`` (FedSpa); and ``cnn-gn``.
+``vgg11`` (FedSpa); and ``cnn-gn`` for benchmarks.
 
-FedMRN's networks have no biases: every parameter is a convolution's or linear layer's weight, which is masked, or
-belongs to a batch norm, which is sent as it is. Their weights start very small, N(0, 0.01^2), which batch norm makes up
-for. ``cnn-gn`` has group norm, so that a sample's output does not depend on the batch it came in, nor a client's model
-on statistics that other clients gathered.
+FedMRN's networks have no biases: every parameter is a weight of a convolution or linear layer, which FedMRN masks, or
+belongs to a batch norm, which it sends uncompressed. Initial weights are small, N(0, 0.01^2); batch norm compensates
+for that. ``cnn-gn`` uses group norm: outputs do not depend on other samples of the batch, nor models on other clients'
+statistics.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ def cnn2(shape: torch.Size, classes: int) -> nn.Module:
 
 
 def lenet5(shape: torch.Size, classes: int) -> nn.Module:
-    """The same with 500 hidden units: FedSpa on EMNIST, 439,096 parameters for 26 letters."""
+    """The same network with 500 hidden units: FedSpa's for EMNIST, 439,096 parameters for 26 letters."""
     return _small(shape, classes, 500)
 
 
@@ -48,34 +48,34 @@ def _twice_shrunk(side: int) -> int:
 
 
 def cnn4(shape: torch.Size, classes: int) -> nn.Module:
-    """Four convolutions of 32, 64, 128 and 256 channels with a pooling after each: FedMRN on Fashion-MNIST and SVHN."""
+    """Four convolutions of 32, 64, 128 and 256 channels, each with pooling: FedMRN's for Fashion-MNIST and SVHN."""
     return _staged(shape, classes, [[32], [64], [128], [256]], nn.BatchNorm2d, bias=False).apply(_start_small)
 
 
 def cnn8(shape: torch.Size, classes: int) -> nn.Module:
-    """Eight convolutions in four pairs of 32, 64, 128 and 256 channels: FedMRN on CIFAR."""
+    """Eight convolutions in four pairs of 32, 64, 128 and 256 channels: FedMRN's for CIFAR."""
     stages = [[32, 32], [64, 64], [128, 128], [256, 256]]
     return _staged(shape, classes, stages, nn.BatchNorm2d, bias=False).apply(_start_small)
 
 
 def cnn_gn(shape: torch.Size, classes: int) -> nn.Module:
-    """Four convolutions in two pairs of 32 and 64 channels, with biases and group norm: the benchmarks' network."""
+    """Four convolutions in two pairs of 32 and 64 channels, with biases and group norm: for benchmarks."""
     return _staged(shape, classes, [[32, 32], [64, 64]], _group_norm, bias=True)
 
 
 def vgg11(shape: torch.Size, classes: int) -> nn.Module:
-    """Eight convolutions in five stages of 64 to 512 channels, with biases and group norm: FedSpa on CIFAR-10."""
+    """Eight convolutions in five stages of 64 to 512 channels, with biases and group norm: FedSpa's for CIFAR-10."""
     stages = [[64], [128], [256, 256], [512, 512], [512, 512]]
     return _staged(shape, classes, stages, norm32, bias=True).apply(start_he)
 
 
 def norm32(channels: int) -> nn.Module:
-    """A group norm with 32 groups."""
+    """Return a group norm with 32 groups."""
     return nn.GroupNorm(32, channels)
 
 
 def start_he(module: nn.Module) -> None:
-    """Convolutions as He et al. start them, by what goes out; linear layers as N(0, 0.01^2); biases at 0."""
+    """Initialize convolutions as He et al. (fan-out), linear layers as N(0, 0.01^2), and biases with 0."""
     if isinstance(module, nn.Conv2d):
         nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
     if isinstance(module, nn.Linear):
@@ -91,7 +91,7 @@ def _group_norm(channels: int) -> nn.Module:
 def _staged(
     shape: torch.Size, classes: int, stages: Sequence[Sequence[int]], norm: Callable[[int], nn.Module], bias: bool
 ) -> nn.Module:
-    """Stages of 3 x 3 convolution, norm and ReLU, a pooling after each stage, and one linear layer."""
+    """Build stages of 3 x 3 convolution, norm and ReLU, with pooling after each stage, and one linear layer."""
     wide, height, width = shape
     layers: list[nn.Module] = []
     for stage in stages:

@@ -1,4 +1,4 @@
-"""Networks of linear layers, for inputs of any shape: logistic regression and a perceptron with two hidden layers."""
+"""Networks of linear layers for inputs of any shape: logistic regression and a perceptron with two hidden layers."""
 
 import torch
 from torch import nn
@@ -12,7 +12,7 @@ def logistic(shape: torch.Size, classes: int) -> nn.Module:
 
 
 def mlp(shape: torch.Size, classes: int, hidden: int = HIDDEN) -> nn.Module:
-    """Two hidden layers of 200 with ReLU: PERM's network for MNIST and EMNIST, 199,210 parameters there."""
+    """Two hidden layers of 200 units with ReLU: PERM's network for MNIST and EMNIST, 199,210 parameters."""
     return nn.Sequential(
         nn.Flatten(),
         nn.Linear(shape.numel(), hidden),

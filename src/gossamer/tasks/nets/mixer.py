@@ -1,7 +1,7 @@
-"""A small network of linear layers alone for images (an MLP-Mixer): patches mix among each other, then their channels.
+"""A small MLP-Mixer for images (https://arxiv.org/abs/2105.01601): linear layers across patches and across channels.
 
-Its layers are tied otherwise than those of a convolutional network: one residual stream of channels goes through all
-blocks, layer norms take statistics over it, and half of the linear layers work across patches.
+Its dimensions are tied differently from those of a convolutional network: one residual stream of channels passes
+through all blocks, layer norms normalize over it, and half of the linear layers work across patches.
 """
 
 import torch
@@ -14,7 +14,7 @@ BLOCKS = 4
 
 
 class MixerBlock(nn.Module):
-    """Two linear layers across patches, then two across channels, each pair behind a norm and added to its input."""
+    """Two linear layers across patches, then two across channels; each pair has a norm and a residual connection."""
 
     def __init__(self, patches: int) -> None:
         super().__init__()
@@ -23,14 +23,14 @@ class MixerBlock(nn.Module):
         self.inside1, self.inside2 = nn.Linear(CHANNELS, INSIDE), nn.Linear(INSIDE, CHANNELS)
 
     def forward(self, x: Tensor) -> Tensor:
-        """The stream (batch x patches x channels) after this block."""
+        """Return the residual stream (batch x patches x channels) after this block."""
         x = x + self.across2(F.gelu(self.across1(self.norm1(x).transpose(1, 2)))).transpose(1, 2)
         mixed: Tensor = x + self.inside2(F.gelu(self.inside1(self.norm2(x))))
         return mixed
 
 
 class Mixer(nn.Module):
-    """Patches of 4 x 4 to vectors, four blocks, a norm, the mean over patches and a linear layer."""
+    """Embeds 4 x 4 patches, then applies four blocks, a norm, the mean over patches and a linear layer."""
 
     def __init__(self, shape: torch.Size, classes: int) -> None:
         super().__init__()
@@ -40,11 +40,11 @@ class Mixer(nn.Module):
         self.norm, self.head = nn.LayerNorm(CHANNELS), nn.Linear(CHANNELS, classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Scores of the classes."""
+        """Return scores of the classes."""
         scores: Tensor = self.head(self.norm(self.blocks(self.patches(x).flatten(2).transpose(1, 2))).mean(1))
         return scores
 
 
 def mixer(shape: torch.Size, classes: int) -> nn.Module:
-    """A Mixer for images of any size from 4 x 4 on; what is left over at the edges is not looked at."""
+    """Build a Mixer for images of at least 4 x 4 pixels; incomplete patches at the edges are ignored."""
     return Mixer(shape, classes)

@@ -1,10 +1,10 @@
-"""A residual network with activations ahead of its convolutions, as sub-model training uses it (HeteroFL, FedRolex).
+"""A pre-activation residual network, as HeteroFL and FedRolex use it for sub-model training.
 
-Its batch norms are static: they keep no running statistics, so that clients of unequal width have none to agree on, and
-normalise by the batch at hand in training. In evaluation that is one of three choices of a run (``statistics``).
+Its batch norms are static: they keep no running statistics, because clients of different widths could not share them.
+In training they normalize by the batch. For evaluation see ``gossamer.tasks.static_norms``.
 
-A scaler ahead of each norm makes up, in training, for channels that a client does not hold. Where the norm takes the
-batch's own statistics it makes no difference but for the norm's epsilon.
+In training a scaler before each norm compensates for channels that a client does not hold. With batch statistics it
+only changes the effect of the norm's epsilon.
 """
 
 import math
@@ -14,11 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 WIDTHS = (64, 128, 256, 512)
-"""Channels of the four stages, of two blocks each."""
+"""Channels of the four stages; each stage has two blocks."""
 
 
 def resnet18(shape: torch.Size, classes: int, width: float = 1.0) -> nn.Module:
-    """Seventeen convolutions and a linear layer; ``width`` is the share of channels that each layer has."""
+    """Build seventeen convolutions and a linear layer; ``width`` is the fraction of channels in each layer."""
     stages = [math.ceil(channels * width) for channels in WIDTHS]
     blocks, before = [], stages[0]
     for number, channels in enumerate(stages):
@@ -32,25 +32,25 @@ def resnet18(shape: torch.Size, classes: int, width: float = 1.0) -> nn.Module:
 
 
 def norm(channels: int) -> nn.Module:
-    """A static batch norm."""
+    """Return a static batch norm."""
     return nn.BatchNorm2d(channels, track_running_stats=False)
 
 
 class Scaler(nn.Module):
-    """In training, divides by the share of a layer's channels that are there."""
+    """Divide by the fraction of channels that a narrower network holds, in training."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
         self.channels = channels
 
     def forward(self, x: Tensor) -> Tensor:
-        """What comes in, scaled up where channels are missing."""
+        """Scale the input up if channels are missing."""
         here = x.shape[1]
         return x * (self.channels / here) if self.training and here < self.channels else x
 
 
 class Block(nn.Module):
-    """Two convolutions, each behind a norm and a ReLU, added to the input or to a 1 x 1 convolution of it."""
+    """Two convolutions, each after a norm and a ReLU, plus the input or a 1 x 1 convolution of it."""
 
     def __init__(self, before: int, channels: int, stride: int = 1) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ class Block(nn.Module):
         self.shortcut = nn.Conv2d(before, channels, 1, stride, bias=False) if changes else None
 
     def forward(self, x: Tensor) -> Tensor:
-        """The block's output; where the shape changes, the shortcut too comes after the activation."""
+        """Return the block's output; a convolutional shortcut takes the activated input."""
         active = F.relu(self.norm1(self.scaler1(x)))
         inner: Tensor = self.conv2(F.relu(self.norm2(self.scaler2(self.conv1(active)))))
         return inner + (self.shortcut(active) if self.shortcut is not None else x)

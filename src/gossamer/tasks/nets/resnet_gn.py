@@ -1,4 +1,4 @@
-"""A residual network with group norm and activations behind its convolutions, as FedSpa uses it for CIFAR-100."""
+"""A post-activation residual network with group norm, as FedSpa uses it for CIFAR-100."""
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +9,7 @@ from gossamer.tasks.nets.resnet import WIDTHS
 
 
 def resnet18_gn(shape: torch.Size, classes: int) -> nn.Module:
-    """Seventeen convolutions and a linear layer: 11,220,132 parameters for 100 classes."""
+    """Build seventeen convolutions and a linear layer: 11,220,132 parameters for 100 classes."""
     stem = nn.Conv2d(shape[0], WIDTHS[0], 3, padding=1, bias=False)
     blocks, before = [], WIDTHS[0]
     for number, channels in enumerate(WIDTHS):
@@ -20,7 +20,7 @@ def resnet18_gn(shape: torch.Size, classes: int) -> nn.Module:
 
 
 class BlockGN(nn.Module):
-    """Two convolutions, each with a norm, added to the input or to a 1 x 1 convolution of it; then a ReLU."""
+    """Two convolutions, each with a norm, plus the input or a 1 x 1 convolution of it, then a ReLU."""
 
     def __init__(self, before: int, channels: int, stride: int = 1) -> None:
         super().__init__()
@@ -32,6 +32,6 @@ class BlockGN(nn.Module):
         self.shortcut = nn.Sequential(*short) if changes else nn.Identity()
 
     def forward(self, x: Tensor) -> Tensor:
-        """The block's output."""
+        """Return the block's output."""
         inner = self.norm2(self.conv2(F.relu(self.norm1(self.conv1(x)))))
         return F.relu(inner + self.shortcut(x))

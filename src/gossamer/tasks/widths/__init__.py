@@ -1,4 +1,4 @@
-"""Width rules: which dimensions of a network's tensors are channels, and which are tied."""
+"""Width rules: which dimensions of a network's tensors are channels, and which of them are tied."""
 
 from gossamer.tasks.widths.axes import Axis, Factor
 from gossamer.tasks.widths.base import Ties, Widths, ties

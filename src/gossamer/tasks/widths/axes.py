@@ -1,4 +1,4 @@
-"""Dimensions of tensors, as products of groups of channels and numbers of entries, or as such one behind the other."""
+"""Dimensions of tensors as products of channel groups and numbers of entries, or as concatenations of these."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Factor:
-    """A factor of a dimension: a group, a number of entries that are all kept, or dimensions one behind the other."""
+    """A factor of a dimension: a group, a number of entries that are all kept, or a concatenation of dimensions."""
 
     size: int
     group: str | None = None
@@ -18,11 +18,11 @@ class Factor:
 
     @property
     def groups(self) -> set[str]:
-        """The groups in it."""
+        """Groups in the factor."""
         return {self.group} if self.group else {group for part in self.parts for group in part.groups}
 
     def chosen(self, channels: Mapping[str, Tensor]) -> Tensor:
-        """The positions that are kept, given the channels of groups of which not all are."""
+        """Return the kept indices, given the kept channels of some groups."""
         if self.group is not None and self.group in channels:
             return channels[self.group]
         if not self.groups & channels.keys():
@@ -33,7 +33,7 @@ class Factor:
         return torch.cat([start + part.chosen(channels) for start, part in zip(starts, self.parts, strict=False)])
 
     def runs(self) -> list["Run"] | None:
-        """Its entries as runs; none where channels of a group are multiplied with others."""
+        """Return the entries as runs; none if channels of a group are multiplied with others."""
         if not self.parts or not self.groups:
             return [Run(self.size, self.group)]
         found: list[Run] = []
@@ -52,23 +52,23 @@ class Axis:
 
     @property
     def size(self) -> int:
-        """How many entries it has."""
+        """Number of entries."""
         return math.prod(factor.size for factor in self.factors)
 
     @property
     def groups(self) -> set[str]:
-        """The groups in it."""
+        """Groups in the dimension."""
         return {group for factor in self.factors for group in factor.groups}
 
     def chosen(self, channels: Mapping[str, Tensor]) -> Tensor:
-        """The positions that are kept."""
-        positions = torch.zeros(1, dtype=torch.int64)
+        """Return the kept indices, given the kept channels of some groups."""
+        indices = torch.zeros(1, dtype=torch.int64)
         for factor in self.factors:
-            positions = (positions.view(-1, 1) * factor.size + factor.chosen(channels)).view(-1)
-        return positions
+            indices = (indices.view(-1, 1) * factor.size + factor.chosen(channels)).view(-1)
+        return indices
 
     def runs(self) -> list["Run"] | None:
-        """Its entries from first to last as runs; none where channels of a group are multiplied with others."""
+        """Return the entries from first to last as runs; none if channels of a group are multiplied with others."""
         found: list[Run] | None = [Run(1)]
         for factor in self.factors:
             found = _times(found, factor.runs()) if found else None
@@ -76,7 +76,7 @@ class Axis:
 
     @classmethod
     def of_runs(cls, runs: Sequence["Run"]) -> "Axis":
-        """A dimension that is these runs, one behind the other."""
+        """Create a dimension from a concatenation of runs."""
         if len(runs) == 1:
             return runs[0].axis()
         return cls((Factor(sum(run.entries for run in runs), None, tuple(run.axis() for run in runs)),))
@@ -87,10 +87,10 @@ class Run:
     """Neighbouring entries of a dimension.
 
     Args:
-        size: how many channels of the group they are; without a group, how many entries
+        size: number of channels of the group; without a group, number of entries
         group: the group; none means entries that are all kept
-        often: how many times the channels come, one time after the other
-        each: how many entries there are for each channel
+        often: number of repetitions of the channels
+        each: number of entries per channel
     """
 
     size: int
@@ -100,23 +100,23 @@ class Run:
 
     @property
     def entries(self) -> int:
-        """How many entries they are."""
+        """Number of entries."""
         return self.often * self.size * self.each
 
     def axis(self) -> Axis:
-        """A dimension that is this run alone."""
+        """Return a dimension with only this run."""
         factors = (Factor(self.often), Factor(self.size, self.group), Factor(self.each))
         return Axis(tuple(f for f in factors if f.size > 1 or f.group) or (Factor(1),))
 
 
 def _times(outer: list[Run], inner: list[Run] | None) -> list[Run] | None:
-    """The runs of a product; none where that has two groups multiplied."""
+    """Return the runs of a product; none if two groups are multiplied."""
     if inner is None:
         return None
     if len(inner) == 1 and inner[0].group is None:
-        many = inner[0].entries
-        return [replace(run, each=run.each * many) if run.group else Run(run.entries * many) for run in outer]
+        count = inner[0].entries
+        return [replace(run, each=run.each * count) if run.group else Run(run.entries * count) for run in outer]
     if len(outer) == 1 and outer[0].group is None:
-        many = outer[0].entries
-        return [replace(run, often=run.often * many) for run in inner] if len(inner) == 1 else inner * many
+        count = outer[0].entries
+        return [replace(run, often=run.often * count) for run in inner] if len(inner) == 1 else inner * count
     return None

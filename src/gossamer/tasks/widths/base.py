@@ -1,9 +1,12 @@
-"""The width rule of a network: which dimensions of its tensors are channels, and which of these are the same.
+"""The width rule of a network: which dimensions of its tensors are channels, and which of them share channels.
 
-A group is channels that belong together: whoever leaves some out leaves them out in every dimension of the group. A
-dimension of a tensor may hold a group as it is, several times over (``4 x``: the gates of an LSTM), with several
-entries for each channel (``x 49``: channels flattened with their 7 x 7 places), or groups one behind the other
-(``[0:64]``: the first 64 entries of a concatenation).
+A group is a set of tied channels: a channel that is removed is removed in every dimension of its group. A dimension of
+a tensor has one of these forms:
+
+- the channels of a group;
+- the channels repeated (``4 x``: the gates of an LSTM);
+- several entries per channel (``x 49``: channels flattened with 7 x 7 pixels);
+- a concatenation of groups (``[0:64]``: its first 64 entries).
 """
 
 import re
@@ -21,25 +24,24 @@ from gossamer.core.types import Params, Part
 from gossamer.tasks.widths.axes import Axis, Run
 
 LABELS = "labels"
-PLACE = re.compile(r"(?:(\d+) x )?(\S+)\[(\d+)\](?:\[(\d+):(\d+)\])?(?: x (\d+))?")
+DIMENSION = re.compile(r"(?:(\d+) x )?(\S+)\[(\d+)\](?:\[(\d+):(\d+)\])?(?: x (\d+))?")
 
 
 @dataclass(frozen=True)
 class Ties:
-    """A width rule by hand.
+    """A width rule stated by hand.
 
     Args:
-        groups: for each group its name, and the dimensions of tensors that it is, such as ``fc.weight[1]``, or entries
-            of
-            one from a first up to a last that is left out, ``fc.weight[1][0:64]``. The group ``labels`` is never
-            narrowed: it says which dimensions have an entry for each label
+        groups: for each group its name and its dimensions of tensors, such as ``fc.weight[1]``, or a range of entries,
+            ``fc.weight[1][0:64]``. The group ``labels`` is never narrowed: it lists the dimensions with one entry per
+            label
     """
 
     groups: tuple[tuple[str, tuple[str, ...]], ...]
 
     @classmethod
     def of_text(cls, path: str) -> "Ties":
-        """From a file in TOML, with a line for each group: ``hidden = ["0.weight[0]", "0.bias[0]", "2.weight[1]"]``."""
+        """Read a TOML file with one line per group: ``hidden = ["0.weight[0]", "0.bias[0]", "2.weight[1]"]``."""
         try:
             return ties(tomllib.loads(Path(path).read_text(encoding="utf-8")))
         except OSError as error:
@@ -49,21 +51,21 @@ class Ties:
 
 
 def ties(groups: Mapping[str, Any]) -> Ties:
-    """A width rule by hand, of a dictionary: ``{"hidden": ["0.weight[0]", "0.bias[0]", "2.weight[1] x 49"]}``."""
-    for name, places in groups.items():
-        if not isinstance(places, list | tuple) or not all(isinstance(place, str) for place in places):
+    """Create a rule from a dictionary: ``{"hidden": ["0.weight[0]", "0.bias[0]", "2.weight[1] x 49"]}``."""
+    for name, dims in groups.items():
+        if not isinstance(dims, list | tuple) or not all(isinstance(dim, str) for dim in dims):
             raise ConfigError(f"widths: group {name} must be a list of dimensions such as weight[0]")
-    return Ties(tuple((name, tuple(places)) for name, places in groups.items()))
+    return Ties(tuple((name, tuple(dims)) for name, dims in groups.items()))
 
 
 @dataclass(frozen=True)
 class Widths:
-    """The groups of a network with their sizes, and where they are.
+    """The groups of a network, with their sizes and dimensions.
 
     Args:
-        sizes: how many channels each group has
-        axes: for each tensor its dimensions
-        labels: which dimensions hold one entry a label: those that the network's output comes from
+        sizes: number of channels of each group
+        axes: the dimensions of each tensor
+        labels: dimensions with one entry per label, from which the network's output is computed
     """
 
     sizes: tuple[tuple[str, int], ...]
@@ -71,7 +73,7 @@ class Widths:
     labels: tuple[tuple[str, int], ...] = ()
 
     def part(self, channels: Mapping[str, Tensor], device: torch.device) -> Part:
-        """The part of the model that has these channels of the groups named, and all others."""
+        """Return the part of the model with the given channels of some groups, and all channels of the others."""
         kept: dict[Axis, Tensor] = {}
         index: dict[str, tuple[Tensor | None, ...]] = {}
         for name, axes in self.axes:
@@ -89,7 +91,7 @@ class Widths:
         return kept[axis]
 
     def places(self, group: str) -> Iterator[str]:
-        """Where a group is, as it would be stated by hand; where that cannot be, what is in the way."""
+        """Yield the dimensions of a group in the syntax of ``Ties``; products of groups have no such syntax."""
         for name, axes in self.axes:
             for dim, axis in enumerate(axes):
                 if group in axis.groups:
@@ -97,29 +99,29 @@ class Widths:
 
     @property
     def multiplied(self) -> list[str]:
-        """The dimensions that cannot be stated by hand, as channels of a group are multiplied with others there."""
+        """Dimensions that ``Ties`` cannot state, because channels of a group are multiplied with others."""
         found = ((f"{name}[{dim}]", axis) for name, axes in self.axes for dim, axis in enumerate(axes))
-        return [place for place, axis in found if axis.runs() is None]
+        return [dim for dim, axis in found if axis.runs() is None]
 
     @classmethod
     def stated(cls, ties: Ties, like: Params) -> "Widths":
-        """The rule as it is stated by hand."""
+        """Build the rule from a statement by hand."""
         return _Reading(like).rule(ties)
 
 
-def _written(place: str, runs: list[Run] | None, group: str) -> Iterator[str]:
+def _written(dim: str, runs: list[Run] | None, group: str) -> Iterator[str]:
     if runs is None:
-        yield f"{place} times others"
+        yield f"{dim} times others"
     start = 0
     for run in runs or ():
         entries = f"[{start}:{start + run.entries}]" if len(runs or ()) > 1 else ""
         start += run.entries
         if run.group == group:
-            yield f"{run.often} x " * (run.often > 1) + place + entries + f" x {run.each}" * (run.each > 1)
+            yield f"{run.often} x " * (run.often > 1) + dim + entries + f" x {run.each}" * (run.each > 1)
 
 
 class GroupSlice(NamedTuple):
-    """Entries of a dimension, from a first up to a last that is left out, that are a group's."""
+    """A range of entries of a dimension (``last`` is exclusive) that belongs to a group."""
 
     first: int
     last: int
@@ -127,58 +129,58 @@ class GroupSlice(NamedTuple):
 
 
 class _Reading:
-    """Reads a rule that is stated by hand, and collects what is wrong with it."""
+    """Reads a rule stated by hand, and collects its mistakes."""
 
     def __init__(self, like: Params) -> None:
         self.like = like
         self.mistakes: list[str] = []
-        self.places: dict[tuple[str, int], list[GroupSlice]] = {
+        self.slices: dict[tuple[str, int], list[GroupSlice]] = {
             (name, dim): [] for name, tensor in like.items() for dim in range(tensor.dim())
         }
 
     def rule(self, ties: Ties) -> Widths:
-        sizes = {group: self.group(group, places) for group, places in ties.groups if group != LABELS}
-        labels = [self.label(text) for group, places in ties.groups if group == LABELS for text in places]
+        sizes = {group: self.group(group, dims) for group, dims in ties.groups if group != LABELS}
+        labels = [self.label(text) for group, dims in ties.groups if group == LABELS for text in dims]
         names = [group for group, _ in ties.groups]
         twice = sorted({group for group in names if names.count(group) > 1})
-        self.mistakes += [f"widths: group {group} is stated twice: list all its places together" for group in twice]
-        self.mistakes += [f"widths: group {group} has no places" for group, places in ties.groups if not places]
+        self.mistakes += [f"widths: group {group} is stated twice: list all its dimensions together" for group in twice]
+        self.mistakes += [f"widths: group {group} has no dimensions" for group, dims in ties.groups if not dims]
         if self.mistakes:
             raise ConfigError(*self.mistakes)
         axes = tuple((name, tuple(self.axis(name, dim) for dim in range(t.dim()))) for name, t in self.like.items())
         return Widths(tuple(sizes.items()), axes, tuple(found for found in labels if found))
 
     def axis(self, name: str, dim: int) -> Axis:
-        """A dimension, of which what belongs to no group is kept."""
+        """Return a dimension; entries without a group are always kept."""
         runs, at = [], 0
-        for first, last, run in sorted(self.places[name, dim]):
+        for first, last, run in sorted(self.slices[name, dim]):
             runs += [Run(first - at)] * (first > at) + [run]
             at = last
         rest = self.like[name].shape[dim] - at
         return Axis.of_runs(runs + [Run(rest)] * (rest > 0 or not runs))
 
     def label(self, text: str) -> tuple[str, int] | None:
-        size = self.place(LABELS, text)
-        match = PLACE.fullmatch(text.strip())
+        size = self.add(LABELS, text)
+        match = DIMENSION.fullmatch(text.strip())
         if size is None or match is None:
             return None
         name, dim = match[2], int(match[3])
-        self.places[name, dim].pop()  # which is not narrowed
+        self.slices[name, dim].pop()  # labels are not narrowed
         if size != self.like[name].shape[dim]:
             self._wrong(LABELS, text, "must be a whole dimension with an entry for each label, such as weight[0]")
         return name, dim
 
-    def group(self, group: str, places: Sequence[str]) -> int:
-        found = {text: size for text in places if (size := self.place(group, text)) is not None}
+    def group(self, group: str, dims: Sequence[str]) -> int:
+        found = {text: size for text in dims if (size := self.add(group, text)) is not None}
         if len(set(found.values())) > 1:
-            told = ", ".join(f"{text} has {size}" for text, size in found.items())
-            self.mistakes.append(f"widths: group {group} must have as many channels everywhere, but {told}")
+            listed = ", ".join(f"{text} has {size}" for text, size in found.items())
+            self.mistakes.append(f"widths: group {group} must have equal numbers of channels, but {listed}")
         return next(iter(found.values()), 0)
 
-    def place(self, group: str, text: str) -> int | None:
-        """Note a place, and say how many channels it has."""
-        match = PLACE.fullmatch(text.strip())
-        if match is None or (match[2], int(match[3])) not in self.places:
+    def add(self, group: str, text: str) -> int | None:
+        """Add a dimension to a group, and return its number of channels."""
+        match = DIMENSION.fullmatch(text.strip())
+        if match is None or (match[2], int(match[3])) not in self.slices:
             forms = "weight[0], 4 x weight[0], weight[1] x 49 or, of a concatenation, weight[1][0:64]"
             self._wrong(group, text, f"is no dimension of a tensor: write it as {forms}")
             return None
@@ -188,12 +190,12 @@ class _Reading:
         if not (often * each and first < last <= total) or (last - first) % (often * each):
             self._wrong(group, text, f"does not fit: that dimension has {total} entries")
             return None
-        taken = {str(p.run.group) for p in self.places[name, dim] if p.first < last and first < p.last}
+        taken = {str(p.run.group) for p in self.slices[name, dim] if p.first < last and first < p.last}
         if taken:
             self._wrong(group, text, f"belongs to group {', '.join(sorted(taken))} already")
             return None
         size = (last - first) // (often * each)
-        self.places[name, dim].append(GroupSlice(first, last, Run(size, group, often, each)))
+        self.slices[name, dim].append(GroupSlice(first, last, Run(size, group, often, each)))
         return size
 
     def _wrong(self, group: str, text: str, what: str) -> None:

@@ -1,4 +1,4 @@
-"""The width rule of a network, derived from the network itself."""
+"""Derive the width rule of a network from one forward pass."""
 
 from collections.abc import Mapping
 
@@ -13,12 +13,12 @@ from gossamer.tasks.widths.trace import follow
 
 
 def derive(module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor, streams: bool = True) -> Widths:
-    """The rule for the tensors of a module that takes samples such as ``x``, from one forward pass on them.
+    """Derive the rule for the tensors of a module from one forward pass on samples ``x``.
 
-    ``streams`` ties what is added up, so that a residual stream has the same channels everywhere. Without it, every
-    layer has channels of its own and a sum adds up channels that do not belong together.
+    ``streams`` ties dimensions that are added, so that a residual stream has the same channels everywhere. Without it,
+    every layer has its own channels, and sums add up unrelated channels.
     """
-    x = torch.cat([x, x]) if len(x) == 1 else x  # of which alone a batch norm could take no variance
+    x = torch.cat([x, x]) if len(x) == 1 else x  # a batch norm needs two samples for a variance
     try:
         trace, output = follow(module, tensors, x, streams)
     except ConfigError as error:
@@ -36,7 +36,7 @@ def derive(module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor, streams:
 
 
 class _Names:
-    """Groups are named after the first layer that has them."""
+    """Names each group after its first layer."""
 
     def __init__(self) -> None:
         self.names: dict[int, str] = {}
@@ -63,7 +63,7 @@ class _Names:
 
 
 def _merged(factors: list[Factor]) -> tuple[Factor, ...]:
-    """Neighbouring factors that are kept whole, as one."""
+    """Merge neighbouring factors without groups."""
     found: list[Factor] = []
     for factor in factors:
         if found and not factor.groups and not found[-1].groups:

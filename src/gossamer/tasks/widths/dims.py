@@ -1,10 +1,9 @@
-"""Dimensions of tensors as products of units, and units that are tied: whoever takes channels of one takes the same
-channels of the other.
+"""Dimensions of tensors as products of units, and ties between units: tied units keep the same channels.
 
-A dimension is a product of units, the outermost first: the flattened output of a convolution is its channels times its
-height times its width. Units of two dimensions are tied when an operation makes them meet. Tying a product to a single
-unit splits the unit in the same way, and a concatenation makes a unit a sum of dimensions. A unit is ``fixed`` when no
-channels can be left out of it: those of the input, of the output, places in an image, or a number that code writes out.
+A dimension is a product of units, the outermost first. For example, the flattened output of a convolution is channels
+times height times width. An operation ties units of two dimensions. Tying a product to a single unit splits the unit in
+the same way. A concatenation makes a unit a sum of dimensions. A ``fixed`` unit keeps all its channels: units of the
+input, of the output, of image positions, or numbers written in code.
 """
 
 import math
@@ -18,7 +17,7 @@ class MismatchError(Exception):
 
 
 class Unit:
-    """A factor of a dimension: plain, one of several that are tied (``same``), a product, or a sum of dimensions."""
+    """A factor of a dimension: a plain unit, one tied to another (``same``), a product, or a sum of dimensions."""
 
     def __init__(self, size: int, fixed: bool = False) -> None:
         self.size, self.fixed = size, fixed
@@ -26,10 +25,10 @@ class Unit:
         self.product: Dim = ()
         self.sum: tuple[Dim, ...] = ()
         self.met = False
-        """Whether a layer has already taken it as its input."""
+        """Whether a layer has already used it as input."""
 
     def root(self) -> "Unit":
-        """The unit that stands for all that are tied to this one."""
+        """Return the representative of all units tied to this one."""
         found = self
         while found.same is not None:
             found = found.same
@@ -37,7 +36,7 @@ class Unit:
 
 
 def plain(dim: Iterable[Unit]) -> list[Unit]:
-    """The units that a dimension is made of in the end; those of size 1 are left out."""
+    """Return the plain units of a dimension, without units of size 1."""
     found: list[Unit] = []
     for unit in dim:
         root = unit.root()
@@ -46,12 +45,12 @@ def plain(dim: Iterable[Unit]) -> list[Unit]:
 
 
 def length(dim: Iterable[Unit]) -> int:
-    """How many entries a dimension has."""
+    """Return the number of entries of a dimension."""
     return math.prod(unit.size for unit in dim)
 
 
 def fix(dim: Iterable[Unit]) -> None:
-    """Channels can no longer be left out of a dimension."""
+    """Fix a dimension: all its channels are kept."""
     for unit in plain(dim):
         unit.fixed = True
         for part in unit.sum:
@@ -59,7 +58,7 @@ def fix(dim: Iterable[Unit]) -> None:
 
 
 def split(unit: Unit, outer: int, literal: bool = True) -> Dim:
-    """A plain unit as a product of two; the outer one is a number that code writes out, unless the inner one is 1."""
+    """Split a plain unit into a product of two; the outer one is fixed if code states it and the inner one is not 1."""
     if unit.size % outer or unit.sum:
         raise MismatchError(f"a dimension of {unit.size} cannot be cut into {outer}")
     inner = unit.size // outer
@@ -70,13 +69,13 @@ def split(unit: Unit, outer: int, literal: bool = True) -> Dim:
 
 
 def tie(a: Dim, b: Dim) -> None:
-    """Make two dimensions the same."""
+    """Tie two dimensions."""
     if length(a) != length(b):
         raise MismatchError(f"dimensions of {length(a)} and {length(b)} meet")
     left, right = plain(a)[::-1], plain(b)[::-1]
     while left and right:
         one, other = left.pop().root(), right.pop().root()
-        if one.product or other.product:  # a unit that is there twice, and was cut or tied the first time
+        if one.product or other.product:  # a repeated unit that was split or tied before
             left += plain((one,))[::-1]
             right += plain((other,))[::-1]
         elif one.size < other.size:
@@ -106,7 +105,7 @@ def _join(one: Unit, other: Unit) -> None:
 
 
 def regroup(dims: Sequence[Dim], sizes: Sequence[int]) -> list[Dim]:
-    """The same entries in other dimensions, as a view lays them out."""
+    """Return the same entries in other dimensions, as ``view`` does."""
     left = [unit for dim in dims for unit in plain(dim)][::-1]
     found: list[Dim] = []
     for size in sizes:
@@ -123,12 +122,12 @@ def regroup(dims: Sequence[Dim], sizes: Sequence[int]) -> list[Dim]:
 
 
 def fresh(size: int, fixed: bool = False) -> Dim:
-    """A dimension that nothing is known of yet."""
+    """Return a new dimension without ties."""
     return (Unit(size, fixed),)
 
 
 def concatenated(dims: Sequence[Dim]) -> Dim:
-    """Dimensions one behind the other."""
+    """Return the concatenation of dimensions."""
     unit = Unit(sum(map(length, dims)))
     unit.sum = tuple(dims)
     return (unit,)

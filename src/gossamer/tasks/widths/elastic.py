@@ -1,8 +1,8 @@
-"""Layers that follow the width of their tensors, where torch's own remember the width that they were made with.
+"""Layers that take their width from their tensors; torch's own store the width of their construction.
 
-A client that holds some channels puts narrower tensors into the network. Most layers take their sizes from these; layer
-norms (RMS norms too), norms with a group for each channel, convolutions in groups, recurrent layers and attention do
-not. Attention keeps its heads, each of which is narrower.
+A client with some of the channels puts narrower tensors into the network. Most layers take their sizes from the
+tensors. Exceptions are layer norms, RMS norms, norms with one group per channel, grouped convolutions, recurrent layers
+and attention. Attention keeps its number of heads, and each head becomes narrower.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ Masks = Tensor | None
 
 
 def stretch(module: nn.Module) -> nn.Module:
-    """Have every layer of a module follow its tensors; whole, they compute what they did."""
+    """Let every layer of a module follow the width of its tensors; at full width the outputs are unchanged."""
     for part in module.modules():
         if type(part) is nn.LayerNorm and part.elementwise_affine:
             part.forward = _layer_norm(part)  # type: ignore[assignment, method-assign]
@@ -38,9 +38,9 @@ def stretch(module: nn.Module) -> nn.Module:
         elif type(part) is nn.MultiheadAttention and part.bias_k is None and not part.add_zero_attn:
             part.forward = _attention(part)  # type: ignore[method-assign]
         elif type(part) is nn.TransformerEncoderLayer:
-            part.activation_relu_or_gelu = 0  # without which torch has a short cut that goes by remembered widths
+            part.activation_relu_or_gelu = 0  # disables torch's fast path, which uses stored widths
         elif type(part) is nn.TransformerEncoder:
-            part.use_nested_tensor = False  # which only the short cut can read
+            part.use_nested_tensor = False  # only the fast path supports it
     return module
 
 
@@ -97,20 +97,20 @@ def _attention(layer: nn.MultiheadAttention) -> Callable[..., tuple[Tensor, Tens
         weights = _weights(q, k, mask, drop) if need_weights else None
         mixed = F.scaled_dot_product_attention(q, k, v, mask, drop) if weights is None else weights @ v
         out = layer.out_proj(mixed.transpose(-3, -2).flatten(-2))
-        told = weights.mean(-3) if weights is not None and average_attn_weights else weights
-        return out.transpose(0, 1) if turned else out, told
+        returned = weights.mean(-3) if weights is not None and average_attn_weights else weights
+        return out.transpose(0, 1) if turned else out, returned
 
     return forward
 
 
 def _weights(q: Tensor, k: Tensor, mask: Masks, drop: float) -> Tensor:
-    """How much each place heeds each other one."""
+    """Return the attention weights."""
     scores = q @ k.transpose(-1, -2) * q.shape[-1] ** -0.5
     return F.dropout((scores if mask is None else scores + mask).softmax(-1), drop)
 
 
 def _projections(layer: nn.MultiheadAttention) -> list[tuple[Tensor, Tensor | None]]:
-    """Weights and biases for queries, keys and values."""
+    """Return weights and biases for queries, keys and values."""
     packed = layer.in_proj_weight
     weights = (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight) if packed is None else packed.chunk(3)
     biases = (None, None, None) if layer.in_proj_bias is None else layer.in_proj_bias.chunk(3)
@@ -118,14 +118,14 @@ def _projections(layer: nn.MultiheadAttention) -> list[tuple[Tensor, Tensor | No
 
 
 def _heads(layer: nn.MultiheadAttention, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """[..., heads, places, head's size]."""
+    """Return a projection with shape [..., heads, positions, head size]."""
     found = F.linear(x, weight, bias)
     return found.view(*found.shape[:-1], layer.num_heads, -1).transpose(-3, -2)
 
 
-def _mask(places: Masks, padding: Masks, q: Tensor) -> Masks:
-    """What is added to all scores: both masks as numbers, where True leaves a place out."""
-    found = None if places is None else _added(places, q)
+def _mask(attention: Masks, padding: Masks, q: Tensor) -> Masks:
+    """Combine both masks into a term that is added to the scores; True in a mask excludes a position."""
+    found = None if attention is None else _added(attention, q)
     if found is not None and found.dim() == 3 and q.dim() == 4:
         found = found.view(*q.shape[:2], *found.shape[1:])
     if padding is None:

@@ -1,6 +1,6 @@
-"""Recurrent layers operation by operation, so that a trace sees which dimensions meet in them.
+"""Recurrent layers as single operations, so that a trace sees which dimensions they tie.
 
-Torch runs them as one closed operation, another on each device.
+Torch runs them as one opaque operation, which differs between devices.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,12 +14,12 @@ from torch import Tensor, nn
 from gossamer.tasks.nets.lstm import step
 
 States = list[Tensor]
-"""What a layer carries from one place to the next: its output first."""
+"""State of a layer between time steps; its output is first."""
 
 
 @contextmanager
 def opened(module: nn.Module) -> Iterator[None]:
-    """A module whose recurrent layers are run place by place; without dropout between them, which ties nothing."""
+    """Run a module's recurrent layers step by step inside the block; without dropout, which ties nothing."""
     with ExitStack() as stack:
         for part in module.modules():
             if type(part) in CELLS and not part.proj_size:
@@ -31,7 +31,7 @@ def opened(module: nn.Module) -> Iterator[None]:
 
 def _forward(rnn: Any) -> Callable[..., Any]:
     def forward(x: Tensor, hx: Any = None) -> Any:
-        cell, many = CELLS[type(rnn)]
+        cell, count = CELLS[type(rnn)]
         rows = x.transpose(0, 1) if rnn.batch_first and x.dim() == 3 else x
         given = None if hx is None else [hx] if isinstance(hx, Tensor) else list(hx)
         last: list[States] = []
@@ -39,24 +39,24 @@ def _forward(rnn: Any) -> Callable[..., Any]:
             outs = []
             for suffix in ("", "_reverse")[: 1 + rnn.bidirectional]:
                 weights = [getattr(rnn, f"{name}_l{layer}{suffix}", None) for name in NAMES]
-                states = _begin(weights[1], rows[0], many) if given is None else [state[len(last)] for state in given]
+                states = _begin(weights[1], rows[0], count) if given is None else [state[len(last)] for state in given]
                 out, states = _run(rnn, cell, rows.flip(0) if suffix else rows, states, weights)
                 outs.append(out.flip(0) if suffix else out)
                 last.append(states)
             rows = torch.cat(outs, -1) if len(outs) > 1 else outs[0]
         ends = tuple(torch.stack(each) for each in zip(*last, strict=True))
         whole = rows.transpose(0, 1) if rnn.batch_first and x.dim() == 3 else rows
-        return whole, ends if many > 1 else ends[0]
+        return whole, ends if count > 1 else ends[0]
 
     return forward
 
 
-def _begin(hidden: Any, row: Tensor, many: int) -> States:
-    return [row.new_zeros(*row.shape[:-1], hidden.shape[1]) for _ in range(many)]
+def _begin(hidden: Any, row: Tensor, count: int) -> States:
+    return [row.new_zeros(*row.shape[:-1], hidden.shape[1]) for _ in range(count)]
 
 
 def _run(rnn: Any, cell: Callable[..., States], rows: Tensor, states: States, weights: list[Any]) -> Any:
-    """One layer in one direction."""
+    """Run one layer in one direction."""
     found = []
     for row in rows.unbind(0):
         ahead, behind = F.linear(row, weights[0], weights[2]), F.linear(states[0], weights[1], weights[3])
@@ -86,4 +86,4 @@ CELLS: dict[type[nn.Module], tuple[Callable[..., States], int]] = {
     nn.GRU: (_gru, 1),
     nn.RNN: (_rnn, 1),
 }
-"""One place of each kind of layer, and how many states it carries."""
+"""Time step of each type of layer, and its number of states."""

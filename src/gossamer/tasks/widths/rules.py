@@ -1,4 +1,4 @@
-"""What each kind of operation says of dimensions: one rule a kind, by the name that torch gives the operation."""
+"""Rules for operations: which dimensions an operation ties or fixes, by torch's name of the operation."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol
@@ -10,25 +10,25 @@ from gossamer.tasks.widths.dims import Dim, concatenated, fix, fresh, length, pl
 
 
 class UnknownOperationError(Exception):
-    """An operation that there is no rule for."""
+    """An operation without a rule."""
 
 
 class Tracked(Protocol):
-    """Where the dimensions of tensors are looked up and noted."""
+    """Lookup of the dimensions of tensors."""
 
     streams: bool
 
     def dims(self, tensor: Tensor) -> list[Dim]:
-        """The dimensions of a tensor."""
+        """Return the dimensions of a tensor."""
         ...
 
     def put(self, tensor: Tensor, dims: list[Dim]) -> None:
-        """Note the dimensions of a tensor."""
+        """Store the dimensions of a tensor."""
         ...
 
 
 class Call(NamedTuple):
-    """An operation with what went in and what came out."""
+    """An operation with its arguments and its output."""
 
     trace: Tracked
     func: Any
@@ -36,21 +36,21 @@ class Call(NamedTuple):
     kwargs: dict[str, Any]
     out: Any
 
-    def dims(self, place: int) -> list[Dim]:
-        """The dimensions of the argument at a place."""
-        return self.trace.dims(self.args[place])
+    def dims(self, position: int) -> list[Dim]:
+        """Return the dimensions of a positional argument."""
+        return self.trace.dims(self.args[position])
 
-    def given(self, place: int, name: str, default: Any = None) -> Any:
-        """An argument by its place or its name."""
-        return self.args[place] if len(self.args) > place else self.kwargs.get(name, default)
+    def given(self, position: int, name: str, default: Any = None) -> Any:
+        """Return an argument by position or name."""
+        return self.args[position] if len(self.args) > position else self.kwargs.get(name, default)
 
     def put(self, dims: list[Dim], out: Tensor | None = None) -> None:
-        """Note the dimensions of what came out."""
+        """Store the dimensions of an output."""
         self.trace.put(self.out if out is None else out, dims)
 
-    def axis(self, place: int, dim: int) -> int:
-        """A dimension of an argument, counted from the front."""
-        return int(dim % max(1, self.args[place].dim()))
+    def axis(self, position: int, dim: int) -> int:
+        """Return the non-negative index of a dimension of an argument."""
+        return int(dim % max(1, self.args[position].dim()))
 
 
 Rule = Callable[[Call], None]
@@ -58,7 +58,7 @@ RULES: dict[str, Rule] = {}
 
 
 def rule(func: Any) -> Rule:
-    """The rule for an operation."""
+    """Return the rule for an operation."""
     name = func.overloadpacket.__name__
     found = RULES.get(name) or RULES.get(name.rstrip("_"))
     if found is None and torch.Tag.pointwise in func.tags:
@@ -78,7 +78,7 @@ def named(*names: str) -> Callable[[Rule], Rule]:
     return register
 
 
-# Entry by entry.
+# Pointwise operations.
 
 
 @named(
@@ -86,21 +86,21 @@ def named(*names: str) -> Callable[[Rule], Rule]:
 )
 @named("fill", "zero", "hardswish", "_prelu_kernel", "masked_fill")
 def pointwise(call: Call) -> None:
-    """Whatever meets is tied; a dimension of 1 meets nothing."""
+    """Tie dimensions that are broadcast against each other; a dimension of 1 ties nothing."""
     if not isinstance(call.out, Tensor):
         return
     inputs = [arg for arg in (*call.args, *call.kwargs.values()) if isinstance(arg, Tensor)]
     found: list[Dim] = [() for _ in call.out.shape]
     for tensor in inputs:
         offset = len(found) - tensor.dim()
-        for place, dim in enumerate(call.trace.dims(tensor), start=offset):
+        for index, dim in enumerate(call.trace.dims(tensor), start=offset):
             if length(dim) > 1:
-                found[place] = _meet(found[place], dim, call.trace.streams) if found[place] else dim
+                found[index] = _meet(found[index], dim, call.trace.streams) if found[index] else dim
     call.put(found)
 
 
 def _meet(one: Dim, other: Dim, streams: bool) -> Dim:
-    """Tie two dimensions. Without streams one that is new to its layer stays free of one that others have taken."""
+    """Tie two dimensions. Without streams, a new dimension is not tied to one that other layers have used."""
     met, also = _met(one), _met(other)
     if streams or met == also or _is_fixed(one) or _is_fixed(other):
         tie(one, other)
@@ -117,7 +117,7 @@ def _is_fixed(dim: Dim) -> bool:
 
 
 def _take(dim: Dim) -> Dim:
-    """A dimension as a layer's input."""
+    """Mark a dimension as a layer's input."""
     for unit in plain(dim):
         unit.met = True
     return dim
@@ -126,13 +126,13 @@ def _take(dim: Dim) -> Dim:
 @named("zeros", "ones", "full", "empty", "arange", "scalar_tensor", "rand", "randn", "eye", "lift_fresh", "new_zeros")
 @named("new_ones", "new_full", "new_empty", "empty_strided", "new_empty_strided")
 def made(call: Call) -> None:
-    """A new tensor: what its dimensions are is seen when they meet others."""
+    """Give a new tensor new dimensions; other operations may tie them later."""
     call.put([fresh(size) for size in call.out.shape])
 
 
 @named("_local_scalar_dense", "is_same_size", "sym_size", "equal")
 def nothing(call: Call) -> None:
-    """No tensor comes out."""
+    """Do nothing: the output is not a tensor."""
 
 
 # Layers.
@@ -140,13 +140,13 @@ def nothing(call: Call) -> None:
 
 @named("mm", "bmm")
 def product(call: Call) -> None:
-    """Matrix products, of one matrix or of a batch."""
+    """Matrix product, also batched."""
     _product(call, call.dims(0), call.dims(1))
 
 
 @named("addmm", "baddbmm")
 def added_product(call: Call) -> None:
-    """The same, with a bias."""
+    """Matrix product with a bias."""
     _product(call, call.dims(1), call.dims(2))
     for dim, mine in zip(reversed(call.dims(0)), reversed(call.trace.dims(call.out)), strict=False):
         if length(dim) > 1:
@@ -162,7 +162,7 @@ def _product(call: Call, left: list[Dim], right: list[Dim]) -> None:
 
 @named("mv")
 def applied(call: Call) -> None:
-    """A matrix and a vector."""
+    """Matrix-vector product."""
     matrix, vector = call.dims(0), call.dims(1)
     tie(_take(vector[0]), matrix[1])
     call.put([matrix[0]])
@@ -170,11 +170,11 @@ def applied(call: Call) -> None:
 
 @named("convolution", "_convolution")
 def convolution(call: Call) -> None:
-    """Channels in and out; of each group, where there are several. Places in the image are fixed."""
+    """Convolution: tie input and output channels, per group if there are several; image positions are fixed."""
     x, weight, groups = call.dims(0), call.dims(1), int(call.args[8])
     rows, columns = (weight[1], weight[0]) if call.args[6] else (weight[0], weight[1])
-    for place in weight[2:]:
-        fix(place)
+    for position in weight[2:]:
+        fix(position)
     _take(x[1])
     if groups == 1:
         tie(x[1], columns)
@@ -190,7 +190,7 @@ def convolution(call: Call) -> None:
 
 
 def _bundles(dim: Dim, groups: int) -> tuple[Dim, Dim]:
-    """A dimension as groups times what each has; where that is one, the groups are channels."""
+    """Split a dimension into groups times entries; with one entry per group, the groups are channels."""
     outer, inner = regroup([dim], [groups, length(dim) // groups])
     if length(inner) > 1:
         fix(outer)
@@ -200,12 +200,12 @@ def _bundles(dim: Dim, groups: int) -> tuple[Dim, Dim]:
 @named("native_batch_norm", "_native_batch_norm_legit", "_native_batch_norm_legit_no_training")
 @named("_batch_norm_with_update", "cudnn_batch_norm", "miopen_batch_norm")
 def batch_norm(call: Call) -> None:
-    """Whatever there is one of a channel."""
+    """Batch norm: tie all tensors with one entry per channel."""
     _normed(call, call.args[1:5])
 
 
 def _normed(call: Call, each: Sequence[Any]) -> Dim:
-    """A norm with tensors that have one entry a channel; the channels."""
+    """Tie the per-channel tensors of a norm, and return its channels."""
     x = call.dims(0)
     _take(x[1])
     for tensor in each:
@@ -217,13 +217,13 @@ def _normed(call: Call, each: Sequence[Any]) -> Dim:
 
 @named("native_group_norm")
 def group_norm(call: Call) -> None:
-    """As many groups as there are; each loses the same of its channels."""
+    """Group norm: the number of groups stays, and each group keeps the same channels."""
     _bundles(_normed(call, call.args[1:3]), int(call.args[6]))
 
 
 @named("native_layer_norm")
 def layer_norm(call: Call) -> None:
-    """The last dimensions."""
+    """Layer norm: tie the last dimensions."""
     x, last = call.dims(0), len(call.args[1])
     for dim in x[-last:]:
         _take(dim)
@@ -236,7 +236,7 @@ def layer_norm(call: Call) -> None:
 
 @named("embedding")
 def embedding(call: Call) -> None:
-    """The words are fixed, their vectors are not."""
+    """Embedding: the vocabulary is fixed, the vectors are not."""
     words, vector = call.dims(0)
     fix(words)
     call.put([*call.dims(1), vector])
@@ -244,8 +244,8 @@ def embedding(call: Call) -> None:
 
 @named("_scaled_dot_product_flash_attention_for_cpu", "_scaled_dot_product_attention_math")
 def attention(call: Call) -> None:
-    """Queries meet keys, keys meet values."""
-    query, keys, values = (call.dims(place) for place in range(3))
+    """Attention: tie queries with keys, and keys with values."""
+    query, keys, values = (call.dims(position) for position in range(3))
     for one, other in zip(query[:-2], keys[:-2], strict=True):
         tie(one, other)
     for one, other in zip(keys[:-1], values[:-1], strict=True):
@@ -254,17 +254,17 @@ def attention(call: Call) -> None:
     call.put([*query[:-1], values[-1]], call.out[0])
 
 
-# Over a dimension, or over places in an image.
+# Operations along a dimension, or over image positions.
 
 
 @named("mean", "sum", "amax", "amin", "var", "std", "linalg_vector_norm", "logsumexp", "norm", "argmax", "any", "all")
 def reduction(call: Call) -> None:
-    """Some dimensions go, or become 1."""
+    """Reduction: some dimensions disappear or become 1."""
     if not isinstance(call.out, Tensor):
         return
     x, kept = call.dims(0), list(call.out.shape)
-    place = 2 if call.func.overloadpacket.__name__ in ("linalg_vector_norm", "norm") else 1
-    over = call.given(place, "dim")
+    position = 2 if call.func.overloadpacket.__name__ in ("linalg_vector_norm", "norm") else 1
+    over = call.given(position, "dim")
     gone = {dim % max(1, len(x)) for dim in ([over] if isinstance(over, int) else over or range(len(x)))}
     if len(kept) == len(x):
         call.put([fresh(1) if number in gone else dim for number, dim in enumerate(x)])
@@ -274,7 +274,7 @@ def reduction(call: Call) -> None:
 
 @named("_softmax", "_log_softmax", "_safe_softmax", "cumsum", "sort", "flip", "roll")
 def along(call: Call) -> None:
-    """All entries of a dimension depend on each other: it is fixed."""
+    """Fix a dimension whose entries depend on each other."""
     x, over = call.dims(0), call.args[1]
     for dim in [over] if isinstance(over, int) else over:
         fix(x[dim])
@@ -284,7 +284,7 @@ def along(call: Call) -> None:
 
 @named("tril", "triu")
 def triangle(call: Call) -> None:
-    """What is left depends on the place, which is fixed."""
+    """Fix the last two dimensions, because the result depends on the position."""
     x = call.dims(0)
     for dim in x[-2:]:
         fix(dim)
@@ -296,8 +296,8 @@ def triangle(call: Call) -> None:
     "_adaptive_avg_pool2d", "adaptive_max_pool2d", "_adaptive_avg_pool3d", "upsample_nearest2d", "upsample_bilinear2d"
 )
 @named("reflection_pad2d", "replication_pad2d", "constant_pad_nd")
-def places(call: Call) -> None:
-    """What changes is places, which are fixed; the rest stays."""
+def resized(call: Call) -> None:
+    """Fix dimensions whose size changes (image positions); keep the others."""
     first = call.out[0] if isinstance(call.out, tuple) else call.out
     dims = []
     for dim, before, after in zip(call.dims(0), call.args[0].shape, first.shape, strict=True):
@@ -308,40 +308,40 @@ def places(call: Call) -> None:
         call.put(dims, out)
 
 
-# The same entries otherwise.
+# Rearrangements of entries.
 
 
 @named("view", "_unsafe_view", "reshape", "_reshape_alias", "_reshape_copy", "view_copy")
 def viewed(call: Call) -> None:
-    """Dimensions are merged and cut."""
+    """Merge and split dimensions."""
     call.put(regroup(call.dims(0), call.out.shape))
 
 
 @named("t")
 def turned(call: Call) -> None:
-    """The other way round."""
+    """Reverse the dimensions."""
     call.put(call.dims(0)[::-1])
 
 
 @named("transpose")
 def transposed(call: Call) -> None:
-    """Two dimensions change places."""
+    """Swap two dimensions."""
     dims = list(call.dims(0))
-    a, b = (call.axis(0, call.args[place]) for place in (1, 2))
+    a, b = (call.axis(0, call.args[position]) for position in (1, 2))
     dims[a], dims[b] = dims[b], dims[a]
     call.put(dims)
 
 
 @named("permute")
 def permuted(call: Call) -> None:
-    """Dimensions in another order."""
+    """Reorder dimensions."""
     dims = call.dims(0)
     call.put([dims[d] for d in call.args[1]])
 
 
 @named("unsqueeze")
 def unsqueezed(call: Call) -> None:
-    """A dimension of 1 more."""
+    """Insert a dimension of 1."""
     dims = list(call.dims(0))
     dims.insert(call.args[1] % (len(dims) + 1), ())
     call.put(dims)
@@ -349,7 +349,7 @@ def unsqueezed(call: Call) -> None:
 
 @named("squeeze")
 def squeezed(call: Call) -> None:
-    """Some dimensions of 1 less."""
+    """Remove dimensions of 1."""
     dims, over = call.dims(0), call.given(1, "dim")
     named_ = range(len(dims)) if over is None else [over] if isinstance(over, int) else over
     gone = {d % len(dims) for d in named_ if call.args[0].shape[d] == 1}
@@ -358,7 +358,7 @@ def squeezed(call: Call) -> None:
 
 @named("expand")
 def expanded(call: Call) -> None:
-    """Dimensions of 1, or none, become others, which are seen when they meet something."""
+    """Expand dimensions of 1, or add dimensions; other operations may tie them later."""
     dims = call.dims(0)
     new = [fresh(size) for size in call.out.shape[: call.out.dim() - len(dims)]]
     old = call.out.shape[len(new) :]
@@ -367,7 +367,7 @@ def expanded(call: Call) -> None:
 
 @named("select")
 def selected(call: Call) -> None:
-    """One entry of a dimension, which is then fixed."""
+    """Select one entry of a dimension, which is then fixed."""
     dims, at = list(call.dims(0)), call.axis(0, call.args[1])
     fix(dims.pop(at))
     call.put(dims)
@@ -375,7 +375,7 @@ def selected(call: Call) -> None:
 
 @named("slice")
 def sliced(call: Call) -> None:
-    """Some entries of a dimension, which is then fixed."""
+    """Select some entries of a dimension, which is then fixed."""
     dims, at = list(call.dims(0)), call.axis(0, call.given(1, "dim", 0))
     if call.out.shape[at] != call.args[0].shape[at]:
         fix(dims[at])
@@ -385,7 +385,7 @@ def sliced(call: Call) -> None:
 
 @named("unbind")
 def unbound(call: Call) -> None:
-    """Every entry of a dimension, which is then fixed."""
+    """Select every entry of a dimension, which is then fixed."""
     dims, at = list(call.dims(0)), call.axis(0, call.given(1, "dim", 0))
     fix(dims.pop(at))
     for out in call.out:
@@ -394,7 +394,7 @@ def unbound(call: Call) -> None:
 
 @named("split", "split_with_sizes", "chunk")
 def pieces(call: Call) -> None:
-    """Pieces of a dimension. Equal ones are tied: each is the same channels; others make it a sum."""
+    """Split a dimension. Equal pieces are tied; unequal pieces make it a sum."""
     dims, at = call.dims(0), call.axis(0, call.given(2, "dim", 0))
     sizes = [out.shape[at] for out in call.out]
     cut = _cut(dims[at], sizes)
@@ -420,7 +420,7 @@ def _cut(dim: Dim, sizes: Sequence[int]) -> list[Dim]:
 
 @named("glu")
 def gated(call: Call) -> None:
-    """The first half times a gate that the second half gives: each loses the same channels."""
+    """Gated linear unit: both halves keep the same channels."""
     dims, at = call.dims(0), call.axis(0, call.given(1, "dim", -1))
     half = _cut(dims[at], [call.out.shape[at]] * 2)[0]
     call.put([half if number == at else dim for number, dim in enumerate(dims)])
@@ -428,7 +428,7 @@ def gated(call: Call) -> None:
 
 @named("cat")
 def joined(call: Call) -> None:
-    """One behind the other; the other dimensions meet."""
+    """Concatenate along a dimension; tie the others."""
     tensors, over = call.args[0], call.given(1, "dim", 0)
     at = over % call.out.dim()
     rows = [call.trace.dims(tensor) for tensor in tensors if tensor.numel()]
@@ -444,7 +444,7 @@ def joined(call: Call) -> None:
 
 @named("stack")
 def stacked(call: Call) -> None:
-    """A new dimension, which is fixed; the others meet."""
+    """Stack along a new, fixed dimension; tie the others."""
     rows = [call.trace.dims(tensor) for tensor in call.args[0]]
     for other in rows[1:]:
         for one, two in zip(rows[0], other, strict=True):
@@ -456,7 +456,7 @@ def stacked(call: Call) -> None:
 
 @named("copy")
 def copied(call: Call) -> None:
-    """Entries of one tensor go into another."""
+    """Copy the entries of one tensor into another: tie their dimensions."""
     for one, other in zip(reversed(call.dims(0)), reversed(call.dims(1)), strict=False):
         if length(other) > 1:
             tie(one, other)

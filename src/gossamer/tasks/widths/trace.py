@@ -1,7 +1,7 @@
-"""Which dimensions of a network's tensors are tied, from watching it work on a few samples.
+"""Find tied dimensions of a network's tensors by tracing a forward pass.
 
-Every operation of a forward pass goes by with its tensors; a rule for each kind of operation says which dimensions
-meet in it. The rules are in ``gossamer.tasks.widths.rules``.
+The trace sees every operation with its tensors. A rule per type of operation determines which dimensions it ties. The
+rules are in ``gossamer.tasks.widths.rules``.
 """
 
 from collections.abc import Iterator, Mapping
@@ -18,11 +18,11 @@ from gossamer.tasks.widths.opened import opened
 from gossamer.tasks.widths.rules import Call, UnknownOperationError, rule
 
 
-class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Follows the dimensions of tensors through operations.
+class Trace(TorchDispatchMode):
+    """Tracks the dimensions of tensors through operations.
 
-    With ``streams`` what is added up is tied. Without, a sum takes the channels of the layer that comes new to it: each
-    layer then draws its own channels, as published code for random sub-models does.
+    With ``streams`` added dimensions are tied. Without it, a sum takes the channels of the newest layer: each layer
+    then draws its own channels, as in published code for random sub-models.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], layers: list[str], streams: bool) -> None:
@@ -33,17 +33,17 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self.dims(tensor)
 
     def dims(self, tensor: Tensor) -> list[Dim]:
-        """The dimensions of a tensor; of one that was never seen, new ones."""
+        """Return the dimensions of a tensor; an unknown tensor gets new ones."""
         if id(tensor) not in self.known:
             self.put(tensor, [fresh(size) for size in tensor.shape])
         return self.known[id(tensor)][1]
 
     def put(self, tensor: Tensor, dims: list[Dim]) -> None:
-        """Note the dimensions of a tensor, which is kept: another must not get its number."""
+        """Store the dimensions of a tensor, and keep the tensor so that its id is not reused."""
         self.known[id(tensor)] = tensor, dims
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """One operation."""
+        """Run one operation and apply its rule."""
         out = func(*args, **(kwargs or {}))
         call = Call(self, func, args, kwargs or {}, out)
         try:
@@ -53,33 +53,33 @@ class Trace(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return out
 
     def where(self) -> str:
-        """The layer that is at work."""
+        """Return the current layer."""
         return self.layers[-1] if self.layers else "the network itself"
 
 
 @contextmanager
 def watched(module: nn.Module) -> Iterator[list[str]]:
-    """The layers at work, the innermost last, while a module runs."""
-    at_work: list[str] = []
+    """Return the stack of running layers, innermost last, for a module inside the block."""
+    running: list[str] = []
 
     def enter(name: str) -> Any:
-        return lambda module, inputs: at_work.append(f"layer {name} ({type(module).__name__})")
+        return lambda module, inputs: running.append(f"layer {name} ({type(module).__name__})")
 
     def leave(*_: Any) -> None:
-        at_work.pop()
+        running.pop()
 
     with ExitStack() as stack:
         for name, part in module.named_modules():
             if name:
                 stack.callback(part.register_forward_pre_hook(enter(name)).remove)
                 stack.callback(part.register_forward_hook(leave).remove)
-        yield at_work
+        yield running
 
 
 def follow(module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor, streams: bool) -> tuple[Trace, list[Dim]]:
-    """Run a module on samples; the trace, and the dimensions of its output.
+    """Run a module on samples; return the trace, and the dimensions of the output.
 
-    Fixed are these, those of ``x``, and those of tensors of the module that are not among ``tensors``: frozen ones.
+    The dimensions of the output, of ``x``, and of the module's tensors outside ``tensors`` (frozen ones) are fixed.
     """
     with torch.no_grad(), watched(module) as layers:
         trace = Trace(tensors, layers, streams)
@@ -88,7 +88,7 @@ def follow(module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor, streams:
         for tensor in (x, *whole):
             for dim in trace.dims(tensor):
                 fix(dim)
-        before = [(buffer, buffer.clone()) for buffer in module.buffers()]  # running statistics, which a pass changes
+        before = [(buffer, buffer.clone()) for buffer in module.buffers()]  # the pass changes running statistics
         with opened(module), trace:
             output = module(x)
         for buffer, value in before:

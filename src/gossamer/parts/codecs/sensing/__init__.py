@@ -1,15 +1,15 @@
-"""One-bit compressive sensing: the signs of a few random projections of a vector, and the vector back from them.
+"""One-bit compressive sensing: the signs of random projections of a vector, and reconstruction from them.
 
-    sensing = Sensing("hadamard", ratio=0.25)           a matrix Phi of S = n / 4 rows, the same wherever the key is
+    sensing = Sensing("hadamard", ratio=0.25)           a matrix Phi of S = n / 4 rows, drawn from a shared key
     phi = sensing.matrix(n, key)
     sent = pack_signs(phi.signs(x))                     S bits
-    add_signs(total, sent, weight)                      the server sums the signs of many devices
+    add_signs(total, sent, weight)                      the server sums the signs of many clients
     direction = least_squares(phi, total / weights)     and reconstructs once
 
-What is sent says nothing of a vector's length, so a mean of signs tells of the mean of directions, x / |x|; whoever
-wants the mean of the vectors themselves weighs each device's signs by its norm. ``.decode`` says what the mean of
-signs is as a measurement, and how far back-projection is off. Masks that all devices share are best applied first: then
-``n`` is the number of entries kept, and ``least_squares`` needs no support.
+Signs do not contain the norm of a vector. So a mean of signs measures the mean of the directions x / |x|. For the mean
+of the vectors, weight the signs of each client by its norm. ``gossamer.parts.codecs.sensing.decode`` describes the mean
+of signs as a measurement, and the error of back-projection. Apply masks that all clients share before the measurement:
+``n`` is then the number of kept entries, and ``least_squares`` needs no support.
 """
 
 from gossamer.parts.codecs.sensing.amp import amp

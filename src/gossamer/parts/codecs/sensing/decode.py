@@ -1,24 +1,24 @@
-"""From the mean of signs back to a vector, by linear means: back-projection, and least squares where it counts.
+"""Linear reconstruction from a mean of signs: back-projection and least squares.
 
-For a Gaussian row of variance 1 / S and a vector g, the sign of the projection is on average
+For Gaussian rows of variance 1 / S and a vector g,
 
     E[Phi' sign(Phi g)] = sqrt(S) sqrt(2 / pi) g / |g|
 
-and so for a sum of signs. Read as linear measurements, the mean y of the signs of many devices is therefore
+So the mean y of the signs of many clients is a linear measurement of their mean direction d:
 
-    sqrt(pi / 2) / sqrt(S) y = Phi d + noise,    d = the mean of g / |g| over devices
+    sqrt(pi / 2) / sqrt(S) y = Phi d + noise,    d = the mean of g / |g| over clients
 
-with noise of mean zero and, for one device (|d| = 1), of the squared norm pi/2 - 1; less where devices differ, as what
-one rounds up another rounds down. All decoders here and in ``.sparse`` return an estimate of d. Each is homogeneous,
-save BIHT: if signs are weighed by the norms of what they stand for, the same call returns the mean of the vectors.
+The noise has mean zero. For one client (|d| = 1), its squared norm is pi/2 - 1. For different clients it is smaller,
+because their rounding errors cancel in part. All decoders here and in ``gossamer.parts.codecs.sensing.sparse`` return
+an estimate of d. All except BIHT are homogeneous: if signs are weighted by norms, they return the mean of the vectors.
 
-Back-projection, Phi' of the left side, is right on average. For one device its squared error is (pi / 2) n / S of the
-squared norm, so its cosine with g about 1 / sqrt(1 + (pi / 2) n / S); with n the size of the support where that is
-known. It takes all other entries for noise, and least squares does not: what is left is the noise of the signs,
-(pi / 2 - 1) n / (S - n) for S much above n. Rows of a rotation are orthogonal, so their back-projection has few others
-to take for noise; least squares is exact there after two or three steps.
+Back-projection, Phi' times the left side, is unbiased. For one client, its squared error is (pi / 2) n / S of the
+squared norm, so its cosine with g is about 1 / sqrt(1 + (pi / 2) n / S). If the support is known, n is its size.
+Back-projection treats the other entries as noise, least squares does not. What remains is the noise of the signs,
+(pi / 2 - 1) n / (S - n) for S much larger than n. Rows of a rotation are orthogonal, so the other entries contribute
+little, and least squares converges after two or three steps.
 
-With Hadamard measurements all of this has the same bits on every device.
+With Hadamard measurements, all results have the same bits on every device.
 """
 
 import math
@@ -31,25 +31,25 @@ from gossamer.core.exact import norm, total
 from gossamer.parts.codecs.sensing.matrix import Matrix
 
 NOISE = math.pi / 2 - 1
-"""The squared norm of the noise of one device's signs, where the signal's is 1."""
+"""The squared norm of the noise of one client's signs, relative to that of the signal."""
 CLOSE = 1e-3
-"""A residual that is small enough, as a share of the first."""
+"""The residual at which the iteration stops, relative to the first residual."""
 
 
 def back_projection_error(n: int, rows: int) -> float:
-    """The squared error of the back-projection of one device's signs, as a share of the squared norm."""
+    """Return the squared error of the back-projection of one client's signs, relative to the squared norm."""
     return math.pi / 2 * n / rows
 
 
 def linear(phi: Matrix, y: Tensor) -> Tensor:
-    """A mean of signs as linear measurements of the mean direction."""
+    """Return a mean of signs, scaled to a linear measurement of the mean direction."""
     return y * math.sqrt(math.pi / 2 / max(1, phi.rows))
 
 
 def back_projection(phi: Matrix, y: Tensor, *, support: Tensor | None = None, keep: int | None = None) -> Tensor:
-    """Phi' y, scaled to be right on average; zero outside of ``support``, if given, and but for the ``keep`` largest.
+    """Return Phi' y, scaled to be unbiased.
 
-    ``support`` has a boolean for each entry.
+    Entries outside of ``support``, a boolean mask, are set to zero, and all but the ``keep`` largest.
     """
     found = _within(phi.back(linear(phi, y)), support)
     return found if keep is None else largest(found, keep)
@@ -58,11 +58,11 @@ def back_projection(phi: Matrix, y: Tensor, *, support: Tensor | None = None, ke
 def least_squares(
     phi: Matrix, y: Tensor, *, support: Tensor | None = None, ridge: float | None = None, steps: int = 8
 ) -> Tensor:
-    """The d with the least |Phi d - y|^2 + ridge |d|^2, y being scaled; zero outside of ``support``, if given.
+    """Return the d that minimizes |Phi d - y|^2 + ridge |d|^2 for the scaled y. It is zero outside of ``support``.
 
-    By default the ridge is (pi / 2 - 1) n / S: the noise of one device's signs over the mean square of d's entries, n
-    of which there are in the support. With that no eigenvalue is more than nine times another, whatever n / S is, so
-    conjugate gradients halve the error in every step and a few suffice.
+    The default ridge is (pi / 2 - 1) n / S, with n the size of the support: the noise of one client's signs, divided by
+    the mean square of the entries of d. The condition number is then at most nine for any n / S. So conjugate gradients
+    halve the error in every step, and a few steps suffice.
     """
     first = _within(phi.back(linear(phi, y)), support)
     size = phi.size if support is None else int(support.sum())
@@ -75,28 +75,28 @@ def least_squares(
 
 
 def _conjugate_gradients(normal: Callable[[Tensor], Tensor], wanted: Tensor, steps: int) -> Tensor:
-    """The x for which ``normal(x)`` is ``wanted``, nearly."""
-    x, left, way = torch.zeros_like(wanted), wanted, wanted
-    size = first = dot(left, left)
+    """Return an approximate solution x of ``normal(x) == wanted``."""
+    x, residual, direction = torch.zeros_like(wanted), wanted, wanted
+    size = first = dot(residual, residual)
     for _ in range(steps):
         if size <= CLOSE**2 * first:
             break
-        sent = normal(way)
-        length = size / dot(way, sent)
-        x, left = x + length * way, left - length * sent
-        before, size = size, dot(left, left)
-        way = left + size / before * way
+        image = normal(direction)
+        length = size / dot(direction, image)
+        x, residual = x + length * direction, residual - length * image
+        before, size = size, dot(residual, residual)
+        direction = residual + size / before * direction
     return x
 
 
 def scaled(direction: Tensor, length: Tensor | float = 1.0) -> Tensor:
-    """A vector of that direction and that norm: 1, or the mean of the norms that were received; zeros stay zeros."""
+    """Return a vector with this direction and this norm. A zero vector stays zero."""
     size = norm(direction)
     return direction * (length / torch.where(size > 0, size, 1))
 
 
 def largest(x: Tensor, k: int) -> Tensor:
-    """The vector with all but its ``k`` largest entries set to zero."""
+    """Return the vector with all but its ``k`` largest entries set to zero."""
     if k >= len(x):
         return x
     at = x.abs().topk(k).indices
@@ -104,7 +104,7 @@ def largest(x: Tensor, k: int) -> Tensor:
 
 
 def dot(a: Tensor, b: Tensor) -> Tensor:
-    """The inner product, with the same bits on every device."""
+    """Return the inner product, with the same bits on every device."""
     return total(a * b)
 
 

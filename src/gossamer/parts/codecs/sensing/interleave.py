@@ -1,12 +1,12 @@
-"""A long vector dealt out to blocks like cards, so that all blocks are about equally long vectors.
+"""Interleaving: distribute the entries of a long vector to blocks of almost equal norm.
 
-Signs do not tell how long a vector is. Measured block by block, every block comes back with the same norm, whatever it
-had: what is recovered of x is x with its blocks brought to one norm. Cut where they stand, the blocks of a model are
-layers, whose gradients differ by orders of magnitude. Hence the deal: of each B neighbours every one of the B blocks
-gets one, in turn, from a random block on. With layers whose scales span two decades, the cosine between x and what is
-left of it rises from 0.63 to 0.99, as with a random permutation; but a permutation of ten million entries takes a sort,
-and this takes one random number for every B entries. A deal without random starts would give one block all weights of
-one input wherever a layer has B inputs.
+Signs do not contain the norm of a vector. Measured block by block, every block is recovered with the same norm.
+Contiguous blocks of a model are layers, whose gradients differ by orders of magnitude, so their relative scale would be
+lost. Interleaving avoids this: of each B consecutive entries, each of the B blocks gets one, in cyclic order starting
+at a random block. For layers whose scales span two decades, the cosine between the vector and its reconstruction rises
+from 0.63 to 0.99, as with a random permutation. A permutation of ten million entries needs a sort; interleaving needs
+one random number per B entries. Without random starts, one block would get all weights of one input where a layer has B
+inputs.
 """
 
 from collections.abc import Iterable
@@ -19,17 +19,17 @@ from torch.nn.functional import pad
 from gossamer.core.random import Key, words
 from gossamer.core.random.streams import LOW
 
-CACHED = 2**16  # how many entries a CPU turns at a time
+CACHED = 2**16  # entries that a CPU rotates at a time
 
 
 @dataclass(frozen=True, eq=False)
 class Deal:
-    """Which entry goes to which block. Laid out, the blocks are columns; those are filled up with zeros at the end.
+    """The assignment of entries to blocks. The blocks are the columns of a matrix, padded with zeros at the end.
 
     Args:
-        size: how many entries the vectors have
-        blocks: how many blocks there are
-        starts: for each row of the vector, cut into rows of so many, the block that its first entry goes to
+        size: the number of entries of the vectors
+        blocks: the number of blocks
+        starts: the block of the first entry of each row, where a row is ``blocks`` consecutive entries
     """
 
     size: int
@@ -38,18 +38,18 @@ class Deal:
 
     @classmethod
     def make(cls, size: int, block: int, key: Key, device: torch.device | str = "cpu") -> "Deal":
-        """The deal of a key to as many blocks as it takes if none has more than ``block`` entries."""
+        """Return the assignment of a key, with the fewest blocks of at most ``block`` entries."""
         blocks = max(1, -(-size // block))
         drawn = words(key, -(-size // blocks), device=device) >> 32 & LOW
         return cls(size, blocks, drawn * blocks >> 32)
 
     @property
     def each(self) -> int:
-        """How many places a block has: its entries, and at most one that is zero."""
+        """The length of a block, including at most one zero of padding."""
         return len(self.starts)
 
     def out(self, x: Tensor) -> Tensor:
-        """The blocks of a vector, as columns, in memory of their own."""
+        """Return the blocks of a vector as columns of a new matrix."""
         if self.blocks == 1:
             return x.clone().view(-1, 1)
         columns = x.new_empty(self.each, self.blocks)
@@ -57,7 +57,7 @@ class Deal:
         return self._turned(parts, self.blocks - self.starts, columns)
 
     def back(self, columns: Tensor) -> Tensor:
-        """The vector whose blocks these are."""
+        """Return the vector with these blocks."""
         if self.blocks == 1:
             return columns.view(-1)
         parts = torch.split(columns, self._rows)
@@ -65,12 +65,12 @@ class Deal:
 
     @property
     def _rows(self) -> int:
-        """How many rows are turned at a time: on a CPU as many as stay in its cache, else all."""
+        """The number of rows to rotate at a time: those that fit a CPU's cache, or all."""
         most = CACHED // self.blocks if self.starts.device.type == "cpu" else self.each
         return max(1, min(most, self.each))
 
     def _turned(self, parts: Iterable[Tensor], by: Tensor, out: Tensor) -> Tensor:
-        """Each row from some place on, up to its end, and then from its beginning: cut out of the row twice over."""
+        """Rotate each row cyclically by its offset: take a window of the row repeated twice."""
         first = torch.arange(self._rows, device=by.device) * (2 * self.blocks)
         for part, starts, to in zip(parts, torch.split(by, self._rows), torch.split(out, self._rows), strict=True):
             twice = torch.cat((part, part), 1).view(-1).unfold(0, self.blocks, 1)
@@ -79,6 +79,6 @@ class Deal:
 
 
 def laid(x: Tensor, columns: int) -> Tensor:
-    """A vector row by row, with zeros at the end of the last."""
+    """Return a vector as a matrix, row by row, padded with zeros at the end."""
     short = -len(x) % columns
     return (pad(x, (0, short)) if short else x).reshape(-1, columns)

@@ -1,24 +1,23 @@
-"""Measurement: random projections that both ends of a link can draw, and that are never held as one matrix.
+"""Random measurement matrices that sender and receiver draw from a shared key, without the full matrix in memory.
 
-A vector of n entries is dealt out to B blocks of at most 4096 (``.deal``), and all blocks are measured by the same
-small matrix; the S rows are shared out evenly. All of it follows from a key. There are two kinds:
+A vector of n entries is distributed to B blocks of at most 4096 entries by
+``gossamer.parts.codecs.sensing.interleave``. All blocks are measured by the same small matrix, and the S rows are
+divided evenly. There are two kinds:
 
     gaussian    independent normal entries, from a table (``gossamer.core.random.noise``)
-    hadamard    rows of a rotation, as in ``gossamer.parts.codecs.rotation``: signs are flipped as the key says and
-    the
-                Hadamard transform is taken, twice. A block is filled up with zeros to a power of two, d; of the d
-                entries that come out, those are kept that the key chooses, one from each stretch of d B / S. If that
-                does not suffice, as with more rows than entries, further rotations follow
+    hadamard    rows of a rotation, as in ``gossamer.parts.codecs.rotation``: random sign flips and a Hadamard
+                transform, twice. A block is padded with zeros to a power of two, d. Of the d outputs, the key selects
+                one from each range of d B / S. If there are more rows than outputs, further rotations follow
 
-Entries have the variance B / S, which is 1 / S where there is one block, so Phi' Phi is the identity on average.
+Entries have the variance B / S, which is 1 / S for one block. So the expectation of Phi' Phi is the identity.
 
-To measure is linear, and ``back`` is its adjoint. Hadamard measurements are made of products, sums and differences in
-one order: their bits, and so their signs, are the same on every device. The Gaussian matrix is, too, but each device
-adds up its products in an order of its own: measurements differ in their last bits, and a sign does where they are that
-close to zero, which is one in some millions.
+Measuring is linear, and ``back`` is its adjoint. Hadamard measurements consist of products, sums and differences in a
+fixed order, so their bits and signs are the same on every device. The entries of the Gaussian matrix are the same on
+every device too, but each device sums products in its own order. So measurements differ in their last bits, and about
+one sign in several million differs.
 
-Memory, beside the vectors' own: for the Gaussian matrix 4 bytes times (S / n) times the square of a block, 16 MiB for a
-quarter and blocks of 4096. Blocks are smaller where that would pass 32 MiB.
+The Gaussian matrix takes 4 bytes times (S / n) times the squared block length: 16 MiB for a ratio of 1/4 and blocks of
+4096. Blocks are smaller where it would exceed 32 MiB.
 """
 
 import math
@@ -39,21 +38,22 @@ from gossamer.parts.codecs.hadamard import hadamard_
 from gossamer.parts.codecs.sensing.interleave import Deal, laid
 
 Kind = Literal["gaussian", "hadamard"]
+"""Kinds of measurement matrices."""
 KINDS: tuple[Kind, ...] = get_args(Kind)
 BLOCK = 4096
-ENTRIES = 2**23  # of a Gaussian matrix, at most
-DRAWN = 2**17  # how many normal numbers are drawn at a time: as many as stay in a cache
+ENTRIES = 2**23  # the maximum number of entries of a Gaussian matrix
+DRAWN = 2**17  # normal numbers that are drawn at a time, so that they fit into a cache
 
 
 @dataclass(frozen=True)
 class Sensing:
-    """How vectors are measured.
+    """The configuration of a measurement.
 
     Args:
-        kind: "hadamard", or "gaussian"
-        ratio: how many measurements there are for each entry, S / n
-        rows: how many measurements there are, however long the vector is; none takes the ratio
-        block: how many entries are measured together at most, up to 4096
+        kind: "hadamard" or "gaussian"
+        ratio: the number of measurements per entry, S / n
+        rows: the number of measurements S, independent of the length of the vector; none uses the ratio
+        block: the maximum number of entries of a block, up to 4096
     """
 
     kind: Kind = "hadamard"
@@ -70,7 +70,7 @@ class Sensing:
         )
 
     def count(self, n: int) -> int:
-        """How many measurements are made of a vector: S; at least one, unless it is empty."""
+        """Return the number of measurements S of a vector of ``n`` entries: at least 1, or 0 for an empty vector."""
         if n == 0:
             return 0
         return self.rows if self.rows is not None else max(1, round(self.ratio * n))
@@ -78,32 +78,32 @@ class Sensing:
     def matrix(
         self, n: int, key: Key, *, device: torch.device | str = "cpu", dtype: torch.dtype = torch.float32
     ) -> "Matrix":
-        """The matrix of a key for vectors of ``n`` entries."""
+        """Return the matrix of a key for vectors of ``n`` entries."""
         deal = Deal.make(n, self._block(n), fold(key, "deal"), device)
         return (_gaussian if self.kind == "gaussian" else _hadamard)(self.count(n), deal, key, dtype)
 
     def _block(self, n: int) -> int:
-        """How many entries a block may have: fewer where a Gaussian matrix would be too large."""
+        """Return the maximum block length, which is smaller where a Gaussian matrix would be too large."""
         if self.kind == "hadamard" or n == 0:
             return self.block
         return max(1, min(self.block, math.isqrt(ENTRIES * n // self.count(n))))
 
     def measure(self, x: Tensor, key: Key) -> Tensor:
-        """The measurements of a vector."""
+        """Return the measurements of a vector."""
         return self.matrix(len(x), key, device=x.device, dtype=x.dtype).measure(x)
 
     def back(self, y: Tensor, n: int, key: Key) -> Tensor:
-        """The adjoint: measurements back to ``n`` entries."""
+        """Apply the adjoint: project measurements back to ``n`` entries."""
         return self.matrix(n, key, device=y.device, dtype=y.dtype).back(y)
 
 
 @dataclass(frozen=True, eq=False)
 class Matrix(ABC):
-    """A matrix of S rows and n columns, drawn.
+    """A random matrix Phi of S rows and n columns.
 
     Args:
-        rows: how many measurements it makes: S
-        deal: which entry is in which block
+        rows: the number of measurements S
+        deal: the assignment of entries to blocks
     """
 
     rows: int
@@ -111,37 +111,37 @@ class Matrix(ABC):
 
     @property
     def size(self) -> int:
-        """How many entries the vectors have: n."""
+        """The number of entries of the vectors: n."""
         return self.deal.size
 
     @property
     @abstractmethod
     def independent(self) -> bool:
-        """Whether entries are independent of each other."""
+        """Whether the entries of the matrix are independent."""
 
     @property
     @abstractmethod
     def overlap(self) -> float:
-        """The mean square of the eigenvalues of Phi' Phi - 1: what an entry gets of the others on its way back."""
+        """The mean square of the eigenvalues of Phi' Phi - 1: the crosstalk between entries in ``back(measure(x))``."""
 
     @abstractmethod
-    def _ahead(self, columns: Tensor) -> Tensor:
-        """The measurements of each block, as columns; what is given may be overwritten."""
+    def _forward(self, columns: Tensor) -> Tensor:
+        """Return the measurements of each block, as columns. May overwrite its argument."""
 
     @abstractmethod
-    def _behind(self, columns: Tensor) -> Tensor:
-        """The adjoint of that."""
+    def _adjoint(self, columns: Tensor) -> Tensor:
+        """Apply the adjoint of ``_forward``."""
 
     def measure(self, x: Tensor) -> Tensor:
-        """Phi x."""
-        return self._ahead(self.deal.out(x)).view(-1)[: self.rows]
+        """Return Phi x."""
+        return self._forward(self.deal.out(x)).view(-1)[: self.rows]
 
     def back(self, y: Tensor) -> Tensor:
-        """Phi' y."""
-        return self.deal.back(self._behind(laid(y, self.deal.blocks)))
+        """Return Phi' y."""
+        return self.deal.back(self._adjoint(laid(y, self.deal.blocks)))
 
     def signs(self, x: Tensor) -> Tensor:
-        """Where Phi x is not negative, as booleans; x may be as long as can be."""
+        """Return where Phi x is not negative, as booleans. Vectors of any finite norm are allowed."""
         return self.measure(unit(x)[0]) >= 0
 
 
@@ -161,28 +161,28 @@ def _gaussian(rows: int, deal: Deal, key: Key, dtype: torch.dtype) -> Matrix:
 
 @dataclass(frozen=True, eq=False)
 class GaussianMatrix(Matrix):
-    """Independent normal entries.
+    """A matrix with independent normal entries.
 
     Args:
-        entries: what each block is multiplied by
+        entries: the matrix of one block
     """
 
     entries: Tensor
 
     @property
     def independent(self) -> bool:
-        """They are."""
+        """True: the entries are independent."""
         return True
 
     @property
     def overlap(self) -> float:
-        """n / S, as for any matrix of independent entries."""
+        """The crosstalk n / S, as for any matrix of independent entries."""
         return self.size / max(1, self.rows)
 
-    def _ahead(self, columns: Tensor) -> Tensor:
+    def _forward(self, columns: Tensor) -> Tensor:
         return self.entries @ columns
 
-    def _behind(self, columns: Tensor) -> Tensor:
+    def _adjoint(self, columns: Tensor) -> Tensor:
         return self.entries.T @ columns
 
 
@@ -202,7 +202,7 @@ def _hadamard(rows: int, deal: Deal, key: Key, dtype: torch.dtype) -> Matrix:
 
 
 def _kept(count: int, width: int, key: Key, device: torch.device) -> Tensor:
-    """So many of the integers below ``width``, ascending: one from each of as many stretches of equal length."""
+    """Return ``count`` of the integers below ``width``, ascending: one from each of ``count`` equal ranges."""
     edges = torch.arange(count + 1, device=device) * width // max(1, count)
     within = (words(key, count, device=device) >> 32 & LOW) * edges.diff() >> 32
     return edges[:-1] + within
@@ -210,12 +210,12 @@ def _kept(count: int, width: int, key: Key, device: torch.device) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class HadamardMatrix(Matrix):
-    """Some rows of one rotation, or all rows of some and some of another.
+    """Selected rows of one or more rotations.
 
     Args:
-        flips: for each rotation the signs before its two transforms
-        kept: which of the entries are kept that come out of all rotations
-        scale: what these are multiplied by
+        flips: the signs before both transforms, for each rotation
+        kept: the indices of the selected outputs of all rotations
+        scale: the factor of the outputs
     """
 
     flips: Tensor
@@ -224,17 +224,17 @@ class HadamardMatrix(Matrix):
 
     @property
     def independent(self) -> bool:
-        """Entries are not: rows are orthogonal, or nearly so where blocks were filled up."""
+        """False: rows are orthogonal, or nearly orthogonal where blocks are padded."""
         return False
 
     @property
     def overlap(self) -> float:
-        """From the last rotation, of which a share f is kept: f (1 - f) n / (B d) (B d / S)^2, and 0 if it is whole."""
+        """The crosstalk f (1 - f) n / (B d) (B d / S)^2, with f the selected share of the last rotation."""
         room = self.deal.blocks * self.flips.shape[-1]
         share = self.rows / room % 1
         return share * (1 - share) * self.size * room / max(1, self.rows) ** 2
 
-    def _ahead(self, columns: Tensor) -> Tensor:
+    def _forward(self, columns: Tensor) -> Tensor:
         turns, _, width = self.flips.shape
         first, second = self._flips()
         fits = (turns, width) == (1, len(columns))
@@ -242,7 +242,7 @@ class HadamardMatrix(Matrix):
         hadamard_(hadamard_(turned, 1).mul_(second * self._unit), 1)
         return turned.view(turns * width, -1).index_select(0, self.kept).mul_(self._unit).mul_(self.scale)
 
-    def _behind(self, columns: Tensor) -> Tensor:
+    def _adjoint(self, columns: Tensor) -> Tensor:
         turns, _, width = self.flips.shape
         first, second = self._flips()
         filled = columns.new_zeros(turns * width, columns.shape[1]).index_copy_(0, self.kept, columns)
@@ -251,10 +251,10 @@ class HadamardMatrix(Matrix):
         return sum(parts[1:], parts[0]) * self.scale
 
     def _flips(self) -> tuple[Tensor, Tensor]:
-        """Of all rotations those before the first transform and those before the second, as columns."""
+        """Return the signs before the first and before the second transform of all rotations, as columns."""
         return self.flips[:, 0, :, None], self.flips[:, 1, :, None]
 
     @property
     def _unit(self) -> float:
-        """What makes a transform orthonormal."""
+        """The factor that makes a transform orthonormal."""
         return 1 / math.sqrt(self.flips.shape[-1])

@@ -1,11 +1,12 @@
-"""Signs as bits, the signs of a lost message beside those of a new one, and sums of both without unpacking.
+"""Signs as bits, with or without the retained signs of a lost message, and their sum without unpacking.
 
-A device whose last message was lost may send its signs again beside the new ones: y + rho r, with y and r of +1 and -1
-and a coefficient rho that both ends know. These are four levels, -1 - rho, 1 - rho, -1 + rho and 1 + rho, so two bits a
-measurement: first that of y, then that of r, set for a plus. Both must have been taken with the same matrix.
+A client whose last message was lost can send its signs again together with the new ones: y + rho r. The entries of y
+and r are +1 and -1, and both sides know the coefficient rho. There are four levels, -1 - rho, 1 - rho, -1 + rho and
+1 + rho. They take two bits per measurement: first that of y, then that of r, set for plus. Both must be measured with
+the same matrix.
 
-The server needs the sum over devices alone. A byte holds eight signs or four levels, so it is looked up in a table of
-256 rows and added as a row.
+The server needs only the sum over clients. A byte contains eight signs or four levels, so each byte is looked up in a
+table of 256 rows, and the row is added.
 """
 
 import torch
@@ -16,7 +17,7 @@ from gossamer.core.errors import PayloadError
 
 
 def pack_signs(signs: Tensor, retained: Tensor | None = None) -> Tensor:
-    """Booleans as bytes: one bit each, or two where there are those of a lost message as well.
+    """Pack signs: one bit per sign, or two together with the retained signs of a lost message.
 
     >>> pack_signs(torch.tensor([True, False, True]))
     tensor([5], dtype=torch.uint8)
@@ -25,7 +26,7 @@ def pack_signs(signs: Tensor, retained: Tensor | None = None) -> Tensor:
 
 
 def unpack_signs(packed: Tensor, count: int, rho: float | None = None) -> Tensor:
-    """The values behind ``count`` packed signs: 1 and -1, or, with a coefficient, those of signs and retained signs.
+    """Return the values of ``count`` packed signs: 1 and -1, or with a coefficient the levels y + rho r.
 
     >>> unpack_signs(torch.tensor([5], dtype=torch.uint8), 3)
     tensor([ 1., -1.,  1.])
@@ -36,7 +37,7 @@ def unpack_signs(packed: Tensor, count: int, rho: float | None = None) -> Tensor
 
 
 def add_signs(total: Tensor, packed: Tensor, weight: float, rho: float | None = None) -> None:
-    """Add packed signs, or signs and retained signs, times a weight, to a sum of as many entries."""
+    """Add ``weight`` times packed signs, or with a coefficient the levels y + rho r, to ``total``, in place."""
     levels = _levels(rho)
     width = len(levels) // 2
     _check(packed, len(total) * width)
@@ -49,12 +50,12 @@ def add_signs(total: Tensor, packed: Tensor, weight: float, rho: float | None = 
 
 
 def _levels(rho: float | None) -> tuple[float, ...]:
-    """The values of one bit, or of two; the first bit is the lower."""
+    """Return the values of one bit, or of two bits. The first bit is the lower one."""
     return (-1.0, 1.0) if rho is None else (-1 - rho, 1 - rho, rho - 1, 1 + rho)
 
 
 def _table(levels: tuple[float, ...], weight: float, like: Tensor) -> Tensor:
-    """For each byte the values it stands for, times the weight."""
+    """Return the values of each byte, times the weight."""
     width = len(levels) // 2
     codes = torch.arange(256, device=like.device).view(-1, 1) >> torch.arange(0, 8, width, device=like.device)
     return (like.new_tensor(levels) * weight)[codes & (1 << width) - 1]
@@ -64,4 +65,4 @@ def _check(packed: Tensor, count: int) -> None:
     if packed.dtype != torch.uint8 or packed.shape != (-(-count // 8),):
         raise PayloadError(f"{count:,} bits of signs take {-(-count // 8):,} bytes, got {tuple(packed.shape)}")
     if count % 8 and bool(packed[-1] >> (count % 8)):
-        raise PayloadError(f"the signs have ones behind their {count:,} bits")
+        raise PayloadError(f"the signs have ones after their {count:,} bits")

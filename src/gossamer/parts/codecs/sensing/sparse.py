@@ -1,15 +1,16 @@
-"""Where nobody knows which entries are zero: iterative hard thresholding, on linear measurements and on signs.
+"""Iterative hard thresholding: reconstruct sparse vectors with unknown support from linear measurements or signs.
 
-Both go down the gradient of what they compare, and keep the k largest entries after each step:
+Both algorithms take gradient steps, and keep the k largest entries after each step:
 
-    niht    compares y with Phi x: for the mean of the signs of many devices (``.decode``). The length of each step
-            follows from the matrix (normalised iterative hard thresholding, Blumensath and Davies, 2010)
-    biht    compares signs with the signs of Phi x: for the signs of one device (binary iterative hard thresholding,
-            Jacques et al., 2013). It knows nothing of a mean in [-1, 1], which no vector has as its signs
+    niht    compares y with Phi x, for the mean of the signs of many clients (``gossamer.parts.codecs.sensing.decode``).
+            The step size follows from the matrix (normalized iterative hard thresholding, Blumensath and Davies, 2010,
+            https://doi.org/10.1109/JSTSP.2010.2042411)
+    biht    compares signs with the signs of Phi x, for the signs of one client (binary iterative hard thresholding,
+            Jacques et al., 2013, https://arxiv.org/abs/1104.3160). It is not meant for means of signs
 
-Both fit k entries as closely as they can, noise and all. With few measurements for each entry that is too much. Of a
-sparse vector S / 10 entries are then better to keep than all that it has; ``gossamer.parts.codecs.sensing.amp``
-finds out by itself, and is closer to the truth.
+Both fit k entries including the noise. With few measurements per entry, this overfits: a smaller k, such as S / 10, is
+then better than the true number. ``gossamer.parts.codecs.sensing.amp`` estimates the sparsity itself, and is more
+accurate.
 """
 
 import math
@@ -25,39 +26,42 @@ HALVINGS = 20
 
 
 def niht(phi: Matrix, y: Tensor, k: int, *, steps: int = 20) -> Tensor:
-    """A vector of ``k`` entries other than zero whose measurements are near to a mean of signs."""
-    left = linear(phi, y)
+    """Return a vector with ``k`` nonzero entries whose measurements approximate a mean of signs."""
+    residual = linear(phi, y)
     x = torch.zeros(phi.size, dtype=y.dtype, device=y.device)
-    kept = largest(phi.back(left), k) != 0
+    kept = largest(phi.back(residual), k) != 0
     for _ in range(steps):
-        slope = phi.back(left)
-        length = _length(phi, slope * kept)
-        new, seen = _step(phi, x, slope, length, kept, k)
-        x, left, kept = new, left - seen, new != 0
+        gradient = phi.back(residual)
+        length = _length(phi, gradient * kept)
+        new, measured = _step(phi, x, gradient, length, kept, k)
+        x, residual, kept = new, residual - measured, new != 0
     return x
 
 
-def _length(phi: Matrix, way: Tensor) -> Tensor:
-    """How far to go along a way that stays on the support: to the least error."""
-    seen = phi.measure(way)
-    size = dot(seen, seen)
-    return dot(way, way) / torch.where(size > 0, size, 1)
+def _length(phi: Matrix, direction: Tensor) -> Tensor:
+    """Return the step size with the smallest error along a direction on the support."""
+    measured = phi.measure(direction)
+    size = dot(measured, measured)
+    return dot(direction, direction) / torch.where(size > 0, size, 1)
 
 
-def _step(phi: Matrix, x: Tensor, slope: Tensor, length: Tensor, kept: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """Where a step leads, and its measurements; shorter by halves until it is sure not to raise the error."""
+def _step(phi: Matrix, x: Tensor, gradient: Tensor, length: Tensor, kept: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """Return the result of a step, and the measurements of its change.
+
+    The step size is halved until the error cannot increase.
+    """
     for _ in range(HALVINGS):
-        new = largest(x + length * slope, k)
+        new = largest(x + length * gradient, k)
         move = new - x
-        seen = phi.measure(move)
-        if torch.equal(new != 0, kept) or length * dot(seen, seen) <= STABLE * dot(move, move):
+        measured = phi.measure(move)
+        if torch.equal(new != 0, kept) or length * dot(measured, measured) <= STABLE * dot(move, move):
             break
         length = length / 2
-    return new, seen
+    return new, measured
 
 
 def biht(phi: Matrix, signs: Tensor, k: int, *, steps: int = 50) -> Tensor:
-    """A vector of norm 1 with ``k`` entries other than zero whose measurements have these signs, 1 or -1, mostly."""
+    """Return a vector of norm 1 with ``k`` nonzero entries whose measurements mostly have these signs, 1 or -1."""
     x = back_projection(phi, signs, keep=k)
     step = math.sqrt(math.pi / 2 / max(1, phi.rows))
     for _ in range(steps):

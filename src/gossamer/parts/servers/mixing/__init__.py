@@ -1,7 +1,11 @@
-"""Who learns from whom, and when: the mathematics of PERM.
+"""Mixing weights and the rotation schedule of PERM.
 
-``GradientTable`` compares clients' gradients, as they are or through a ``Sketch``; ``waterfill`` makes mixing weights
-of the distances, and ``nearest`` does both for thousands of clients; ``visits`` says which model is where in a round.
+Deng et al., Distributed Personalized Empirical Risk Minimization, NeurIPS 2023, https://arxiv.org/abs/2310.17761.
+
+    distances    ``GradientTable``: squared distances between the gradients of clients
+    sketch       ``Sketch``: short vectors with the same distances in expectation
+    weights      ``waterfill``, ``nearest``: mixing weights from distances
+    schedule     ``visits``: which client trains which model in a round
 """
 
 from gossamer.parts.servers.mixing.distances import GradientTable

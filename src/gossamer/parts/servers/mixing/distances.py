@@ -1,25 +1,17 @@
-"""How far clients' gradients are from one another, as they stream in, without holding all of them in memory.
+"""Squared distances between the gradients of clients, for gradients that do not fit into memory together.
 
-A gallery keeps each client's gradient: in memory up to a limit, beyond it in a temporary file. When all are there it
-reads them a block of columns at a time and adds up the products of all pairs, in double precision. Clients are put in
-order first, so that it does not matter who came first. With a ``Sketch`` it keeps a
-few numbers of each instead.
+``GradientTable`` stores one gradient per client, in memory up to a limit and beyond it in a temporary file (``Rows``).
+With a ``Sketch`` it stores short vectors instead. Distances are computed in float64, one block of columns at a time.
+Clients are sorted first, so the result does not depend on the order of arrival.
 
-Where models are unequal, a client holds some entries of the gradient. Two clients are then compared over the entries
-that both hold, and the sum is scaled by nothing: clients that share little have little to differ in. Two that share
-nothing cannot be compared: they are infinitely far apart, so that neither learns from the other.
+With unequal models, a client holds only some entries of the gradient. The other entries are NaN. A pair is compared
+over the entries that both hold, without rescaling: clients with few common entries have little to differ in. Clients
+without common entries have infinite distance, so neither learns from the other.
 
-Squared distances between rows, as accurate for rows that are close as for those far apart.
-
-By ``|x - y|^2 = |x|^2 + |y|^2 - 2 <x, y>`` all pairs are one product of matrices, but what is left of a difference has
-few right digits where two rows are much closer to each other than to zero. Two things help: the mean of all rows is
-taken off first, which changes no distance; and pairs that come out small beside what they are the difference of are
-done again, entry by entry.
-
-An entry that a row does not have is NaN, and a pair is compared over the entries that both have. With x and y zero
-where they have none, and 0/1 masks m and k, that is ``x^2 k' + m y^2' - 2 x y'``.
-
-Rows of numbers that are together larger than memory: read back a block of columns at a time.
+All pairs are one matrix product, by ``|x - y|^2 = |x|^2 + |y|^2 - 2 <x, y>``. With x and y zero at missing entries, and
+0/1 masks m and k, it is ``x^2 k' + m y^2' - 2 x y'``. The formula cancels if two rows are much closer to each other
+than to zero. The mean of all rows is therefore subtracted first, which changes no distance. Pairs that still come out
+small relative to their squares are computed again, entry by entry.
 """
 
 import shutil
@@ -39,22 +31,27 @@ from gossamer.core.errors import PayloadError, require
 from gossamer.core.wire import all_finite
 from gossamer.parts.servers.mixing.sketch import Sketch
 
+Array = npt.NDArray[Any]
+
 CLOSE = 1e-4
-"""Pairs are done again that come out below this part of the squares which they are the difference of."""
+"""A pair is computed again if its squared distance is below this fraction of the sum of its squares."""
 
 ENTRIES = 2**20
-"""How many numbers a block has: 8 MiB."""
+"""Numbers per block: 8 MiB."""
+
+LIMIT = 256 * 2**20
+"""Bytes of gradients that are kept in memory."""
 
 
 def centred(x: Tensor, masked: bool) -> Tensor:
-    """The rows less the mean of those that have each entry. Without ``masked`` no entry is NaN, here and below."""
+    """Return the rows minus their mean. ``masked`` allows NaN for missing entries, here and below."""
     return x - (x.nanmean(0) if masked else x.mean(0))
 
 
 def products(x: Tensor, y: Tensor, masked: bool) -> Tensor:
-    """For all pairs of a row of ``x`` and one of ``y``: squared distance, squares, common entries, [3, rows, rows].
+    """Return squared distance, sum of squares and number of common entries for all pairs of rows, [3, rows, rows].
 
-    Those of some columns and of the others sum to those of all.
+    The results of disjoint blocks of columns add up.
     """
     if not masked:
         inner = x @ y.T
@@ -68,26 +65,23 @@ def products(x: Tensor, y: Tensor, masked: bool) -> Tensor:
 
 
 def close(apart: Tensor, squares: Tensor) -> Tensor:
-    """Positions [pairs, 2] of pairs that must be done again; those whose squares have no form as a float are, too."""
+    """Return the indices [pairs, 2] of pairs that must be computed again, including those with overflow or NaN."""
     return (~(apart >= CLOSE * squares)).nonzero()
 
 
 def differences(x: Tensor, y: Tensor, pairs: Tensor) -> Tensor:
-    """The squared distance of some pairs of a row of ``x`` and one of ``y``, entry by entry, a block at a time."""
+    """Return the squared distances of some pairs of rows of ``x`` and ``y``, computed entry by entry."""
     blocks = torch.split(pairs, max(1, ENTRIES // max(1, x.shape[1])))
     return torch.cat([(x[block[:, 0]] - y[block[:, 1]]).square().nansum(1) for block in blocks])
 
 
-Array = npt.NDArray[Any]
-
-
 @dataclass
 class Rows:
-    """Rows of one length and type, in the order in which they came: in memory, beyond the limit in a temporary file.
+    """Append-only matrix: rows in memory up to a limit, further rows in a temporary file.
 
     Args:
-        size: how many numbers a row has
-        dtype: of which type they are
+        size: number of columns
+        dtype: data type of the entries
         limit: bytes that are kept in memory
     """
 
@@ -95,32 +89,32 @@ class Rows:
     dtype: npt.DTypeLike
     limit: int
     _near: list[Array] = field(default_factory=list)
-    _far: int = 0  # how many are in the file, all of them after the near ones
+    _far: int = 0  # number of rows in the file, after those in memory
     _file: Path | None = None
 
     def __len__(self) -> int:
         return len(self._near) + self._far
 
     def append(self, row: Array) -> None:
-        """Keep one more row."""
+        """Append a row."""
         if not self._far and (len(self._near) + 1) * row.nbytes <= self.limit:
             self._near.append(row.copy())
         else:
-            with self._place().open("ab") as file:
+            with self._path().open("ab") as file:
                 row.tofile(file)
             self._far += 1
 
     def columns(self, start: int, stop: int) -> Array:
-        """Some columns of all rows, as a new array."""
+        """Return some columns of all rows as a new array."""
         found = np.empty((len(self), stop - start), dtype=self.dtype)
         for row, near in zip(found, self._near, strict=False):
             row[:] = near[start:stop]
         if self._far:
-            far = np.memmap(self._place(), dtype=self.dtype, mode="r", shape=(self._far, self.size))
+            far = np.memmap(self._path(), dtype=self.dtype, mode="r", shape=(self._far, self.size))
             found[len(self._near) :] = far[:, start:stop]
         return found
 
-    def _place(self) -> Path:
+    def _path(self) -> Path:
         if self._file is None:
             folder = tempfile.mkdtemp(prefix="gossamer-")
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
@@ -128,35 +122,31 @@ class Rows:
         return self._file
 
 
-LIMIT = 256 * 2**20
-"""Bytes that are kept in memory."""
-
-
 @dataclass
 class GradientTable:
-    """The gradients of some clients, to be compared.
+    """The gradients of clients, and the squared distances between them.
 
     Args:
-        sketch: what they are reduced by; ``None`` keeps them as they are, and distances are exact
+        sketch: the sketch that reduces gradients; ``None`` stores full gradients, and distances are exact
         limit: bytes that are kept in memory
 
-    >>> gallery = GradientTable()
-    >>> gallery.add(7, torch.tensor([1.0, 0.0]))
-    >>> gallery.add(3, torch.tensor([1.0, 2.0]))
-    >>> gallery.distances()
+    >>> table = GradientTable()
+    >>> table.add(7, torch.tensor([1.0, 0.0]))
+    >>> table.add(3, torch.tensor([1.0, 2.0]))
+    >>> table.distances()
     ([3, 7], tensor([[0., 4.],
             [4., 0.]], dtype=torch.float64))
     """
 
     sketch: Sketch | None = None
     limit: int = LIMIT
-    _clients: dict[int, int] = field(default_factory=dict)  # the number of each one's row
-    _kind: tuple[int, torch.dtype] | None = None  # of all vectors: how long and of which type
+    _clients: dict[int, int] = field(default_factory=dict)  # row of each client
+    _kind: tuple[int, torch.dtype] | None = None  # length and type of all vectors
     _masked: bool = False
     _rows: Rows | None = None
 
     def add(self, client: int, vector: Tensor, held: Tensor | None = None) -> None:
-        """Keep a client's gradient; ``held`` has 1 where the client holds an entry of the model, and 0 elsewhere."""
+        """Store the gradient of a client. ``held`` is 1 at the entries of the model that the client holds, else 0."""
         self._check(client, vector, held)
         vector = vector.detach() if held is None else torch.where(held.bool(), vector.detach(), 0)
         if not all_finite(vector):
@@ -175,15 +165,15 @@ class GradientTable:
         self._rows.append(row)
 
     def recall(self, clients: Sequence[int], kept: Tensor) -> None:
-        """Take up what another gallery has kept: of each client a row."""
+        """Restore rows from ``kept`` of another table, one per client."""
         for client, row in zip(clients, kept.cpu().numpy(), strict=True):
             self._append(client, row)
         self._masked |= bool(kept.isnan().any())
 
     def distances(self) -> tuple[list[int], Tensor]:
-        """The clients in ascending order, and the squared distance of each two of them, [clients, clients].
+        """Return the clients in ascending order, and their pairwise squared distances, [clients, clients].
 
-        It is symmetric, never negative, and exactly 0 from a client to itself.
+        The matrix is symmetric and non-negative, with zeros on the diagonal.
         """
         total = torch.zeros(3, len(self._clients), len(self._clients), dtype=torch.float64)
         for block in self._blocks():
@@ -199,18 +189,18 @@ class GradientTable:
         return sorted(self._clients), upper + upper.T
 
     def kept(self) -> tuple[list[int], Tensor]:
-        """The clients in ascending order, and what ``recall`` takes of them; NaN for entries they do not hold."""
+        """Return the clients in ascending order, and their rows for ``recall``, with NaN at missing entries."""
         order = [self._clients[client] for client in sorted(self._clients)]
         rows = np.zeros((0, 0)) if self._rows is None else self._rows.columns(0, self._rows.size)
         return sorted(self._clients), torch.from_numpy(rows[order])
 
     def vectors(self) -> tuple[list[int], Tensor]:
-        """The clients in ascending order, and all that is kept of them at once, [clients, numbers], as float64."""
-        require((not self._masked, "GradientTable.vectors: clients hold unequal parts: there is only distances()"))
+        """Return the clients in ascending order, and their stored vectors, [clients, numbers], as float64."""
+        require((not self._masked, "GradientTable.vectors: clients hold unequal parts: use distances()"))
         return sorted(self._clients), self._columns(0, 0 if self._rows is None else self._rows.size)
 
     def _blocks(self) -> Iterator[Tensor]:
-        """Some columns of all rows at a time, in the order of clients, with zero mean."""
+        """Yield blocks of columns of all rows, in client order, with zero mean."""
         size = 0 if self._rows is None else self._rows.size
         step = max(1, ENTRIES // max(1, len(self._clients)))
         for start in range(0, size, step):
@@ -226,20 +216,20 @@ class GradientTable:
         where = f"GradientTable.add: the gradient of client {client}"
         kind = self._kind or (vector.numel(), vector.dtype)
         require(
-            (client not in self._clients, f"{where} was added before: make a new gallery for each comparison"),
+            (client not in self._clients, f"{where} was added before: make a new table for each comparison"),
             (vector.dim() == 1, f"{where} must be a flat vector, got {vector.dim()} dimensions"),
-            (vector.is_floating_point(), f"{where} must be of a floating-point type, got {vector.dtype}"),
+            (vector.is_floating_point(), f"{where} must have a floating-point type, got {vector.dtype}"),
             (
                 (vector.numel(), vector.dtype) == kind,
-                f"{where} has {vector.numel()} entries of {vector.dtype}, others {kind[0]} of {kind[1]}",
+                f"{where} has {vector.numel()} entries of {vector.dtype}, expected {kind[0]} of {kind[1]}",
             ),
         )
         if held is not None:
             require(
                 (
                     self.sketch is None,
-                    "GradientTable.add: a sketch cannot compare unequal parts: leave out sketch or held",
+                    "GradientTable.add: a sketch cannot compare unequal parts: omit sketch or held",
                 ),
-                (held.shape == vector.shape, f"{where} needs one entry of held for each of its own"),
+                (held.shape == vector.shape, f"{where}: held must have the shape of the gradient"),
                 (bool(((held == 0) | (held == 1)).all()), f"{where}: held must be 0 or 1"),
             )

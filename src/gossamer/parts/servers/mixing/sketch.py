@@ -1,15 +1,17 @@
-"""Long vectors as a few numbers that keep their distances, on average.
+"""Count sketch: short vectors with the same squared distances as long ones, in expectation.
 
-A count sketch (Charikar, Chen and Farach-Colton, "Finding frequent items in data streams"): each entry of the vector is
-added, with a random sign, to one of ``size`` numbers. Signs and places come from a key, block by block, so that no
-matrix is ever made. All vectors must be reduced by the same key.
+Charikar, Chen and Farach-Colton, Finding Frequent Items in Data Streams, ICALP 2002,
+https://doi.org/10.1007/3-540-45465-9_59.
 
-The squared length of what comes out is that of the vector on average over keys, with the variance ``2 / size (|x|^4 -
-sum x_i^4)``: whatever the vector is, the standard error is at most sqrt(2 / size) of the squared length. As the sum of
-two sketches is the sketch of the sum, the same holds for distances.
+Each entry of the vector is added, with a random sign, to one of ``size`` numbers. Signs and indices are computed from a
+random key, block by block, so no matrix is stored. All vectors must be reduced with the same key.
 
-The rotation of ``gossamer.parts.codecs.rotation`` with some entries kept would do as well for vectors that are
-spread evenly; but it mixes blocks of 8192 entries, and two models often differ in one layer alone.
+The squared norm of a sketch is an unbiased estimate of the squared norm of the vector x. Its variance is ``2 / size
+(|x|^4 - sum x_i^4)``, so the relative standard error is at most sqrt(2 / size) for any vector. Sketches are linear, so
+the same holds for distances.
+
+The rotation in ``gossamer.parts.codecs.rotation`` with some entries kept is an alternative for evenly spread vectors.
+But it mixes blocks of 8192 entries only, and two models often differ in a single layer.
 """
 
 import math
@@ -22,16 +24,17 @@ from gossamer.core.errors import require, wrong
 from gossamer.core.random import Key, fold, words
 from gossamer.core.random.streams import LOW
 
-CHUNK = 2**20  # how many entries are placed at a time
+CHUNK = 2**20
+"""Number of entries that are processed at a time."""
 
 
 @dataclass(frozen=True)
 class Sketch:
-    """A way to reduce vectors, the same for all clients.
+    """A count sketch, the same for all clients.
 
     Args:
-        size: how many numbers are left
-        key: what signs and places are drawn from
+        size: length of a sketch
+        key: random key of the signs and indices
     """
 
     size: int
@@ -42,19 +45,19 @@ class Sketch:
 
     @property
     def error(self) -> float:
-        """The largest relative standard error of a squared distance."""
+        """The maximum relative standard error of a squared distance."""
         return math.sqrt(2 / self.size)
 
     def reduce(self, vector: Tensor) -> Tensor:
-        """The sketch of a vector, in double precision; one that is no longer than that stays as it is."""
+        """Return the sketch of a vector as float64. A vector of at most ``size`` entries is returned as it is."""
         if len(vector) <= self.size:
             return vector.to("cpu", torch.float64)
-        # On the CPU, which adds in one order; a GPU would add in another each time.
+        # On the CPU, where the order of additions is deterministic. On a GPU it is not.
         total, start = torch.zeros(self.size, dtype=torch.float64), 0
         for piece in torch.split(vector, CHUNK):
             drawn = words(fold(self.key, "sketch"), len(piece), start=start)
-            place = (drawn >> 32 & LOW) * self.size >> 32
+            index = (drawn >> 32 & LOW) * self.size >> 32
             entries = piece.to("cpu", torch.float64)
-            total.index_add_(0, place, torch.where(drawn & 1 == 1, -entries, entries))
+            total.index_add_(0, index, torch.where(drawn & 1 == 1, -entries, entries))
             start += len(piece)
         return total

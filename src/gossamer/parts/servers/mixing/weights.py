@@ -1,31 +1,29 @@
-"""How much each client should learn from each other one.
+"""Mixing weights: how much each client learns from each other client.
 
-From Deng, Kamani, Mahdavinia and Mahdavi, "Distributed personalized empirical risk minimization" (PERM). Client i
-trains on a mixture of all clients' losses, with the weights a that minimise, over a >= 0 with sum 1 (Equation 2),
+Deng et al., Distributed Personalized Empirical Risk Minimization (PERM), NeurIPS 2023,
+https://arxiv.org/abs/2310.17761.
+
+Client i trains on a mixture of the losses of all clients. Its weights a minimize, over a >= 0 with sum 1 (Equation 2),
 
     sum_j a_j z_ij + lambda sum_j a_j^2 / n_j        z_ij = |grad f_i(w) - grad f_j(w)|^2
 
-where w is the global model and n_j the number of j's samples. The first term keeps strangers out; the second spreads
-the weight over many samples. Water does it: pour 2 lambda of it over a ground that is n_j wide and z_ij high. With its
-surface at the height nu, the weight of j is the share of the water above it, ``n_j (nu - z_ij) / (2 lambda)``, or 0
-where the ground stays dry. ``waterfill`` finds nu by sorting; ``descend`` does what the paper does.
+where w is the global model and n_j the number of samples of client j. The first term excludes clients with different
+data. The second term spreads the weight over many samples. With unequal models, ``complexity`` adds a term to each row
+of z. A client with infinite distance or without samples has weight 0.
 
-Where models are unequal, the objective has one more term, that of ``complexity``, to be added to each row of z.
+``waterfill`` solves the problem exactly. Pour 2 lambda of water over a ground with width n_j and height z_ij. With the
+surface at height nu, the weight of j is its share of the water, ``n_j (nu - z_ij) / (2 lambda)``, or 0 above the
+surface. The function finds nu by sorting. ``descend`` is the projected gradient descent of the paper.
 
-A client at distance infinity, or without samples, has no weight.
+``nearest`` finds a few weights per client without the distances of all pairs, for thousands of clients. It works in
+blocks of rows. It computes the optimal weights over all clients, keeps the largest, and normalizes them to sum 1. The
+total variation distance to the optimal weights is the sum of the dropped weights.
 
-Mixing weights of thousands of clients: a few for each, found without the distances of all pairs.
+A server stores mixing weights in one of two forms. Before the first comparison it stores none, and all clients have
+equal weights:
 
-Rows are done a block at a time. Of each the best weights over all clients are found, and the largest ones are kept and
-brought to the sum 1. What is lost is what is dropped: the total variation distance to the best weights is the sum of
-the weights that are not kept. It is 0 where no more clients than are kept have a weight.
-
-Mixing weights as a server keeps them: all of them, or a few for each client.
-
-    weights      [clients, clients], a row for each client
-    who, much    [clients, few]: the clients that each learns from, and how much; others have no weight
-
-Before any were learned there is nothing, and all clients count alike.
+    weights      [clients, clients], one row per client
+    who, much    [clients, keep]: the indices of the kept clients and their weights; all other weights are 0
 """
 
 import math
@@ -36,23 +34,23 @@ from torch import Tensor
 
 from gossamer.core.errors import require
 from gossamer.core.types import State
-from gossamer.parts.servers.mixing import distances as pairs
+from gossamer.parts.servers.mixing import distances
 
 
 def waterfill(z: Tensor, samples: Tensor, lam: float) -> Tensor:
-    """The best weights for each row of distances ``z`` [rows, clients], exactly.
+    """Return the optimal weights for each row of distances ``z`` [rows, clients], computed exactly.
 
-    With ``lam`` 0 a client learns from the nearest alone, those as near as each other by their samples; with infinity
-    from all at finite distance by their samples.
+    With ``lam`` 0 only the nearest clients have a weight. With infinity all clients at finite distance have one. In
+    both cases weights are proportional to the numbers of samples.
 
     >>> waterfill(torch.tensor([[0.0, 1.0, 9.0]]), torch.tensor([10, 10, 10]), 10.0)
     tensor([[0.7500, 0.2500, 0.0000]], dtype=torch.float64)
     """
     heights, counts = _checked("waterfill", z, samples)
     require((lam >= 0, f"waterfill: lambda must be at least 0, got {lam}"))
-    ground, place = heights.sort(dim=-1)
-    area = counts[place].cumsum(-1)
-    # How much water it takes to reach each height. All steps are positive: nothing cancels, however small lambda is.
+    ground, order = heights.sort(dim=-1)
+    area = counts[order].cumsum(-1)
+    # The water needed to reach each height. All terms are positive, so nothing cancels for small lambda.
     steps = torch.where(ground[..., 1:].isfinite(), ground.diff(dim=-1) * area[..., :-1], math.inf)
     needed = torch.cat((torch.zeros_like(ground[..., :1]), steps.cumsum(-1)), -1)
     water = 2 * lam
@@ -66,71 +64,98 @@ def waterfill(z: Tensor, samples: Tensor, lam: float) -> Tensor:
 
 
 def simplex(v: Tensor) -> Tensor:
-    """The nearest point of the simplex (a >= 0, sum 1) to each row; an entry of minus infinity becomes 0.
+    """Project each row onto the simplex (a >= 0, sum 1). An entry of minus infinity becomes 0.
 
     >>> simplex(torch.tensor([[0.5, 0.7, -3.0]]))
     tensor([[0.4000, 0.6000, 0.0000]], dtype=torch.float64)
     """
-    # |a - v|^2 / 2 is sum a_j (-v_j) + sum a_j^2 / 2, and what does not depend on a.
+    # |a - v|^2 / 2 equals sum a_j (-v_j) + sum a_j^2 / 2, up to a constant.
     return waterfill(-v, torch.ones(v.shape[-1], device=v.device), 0.5)
 
 
 def descend(z: Tensor, samples: Tensor, lam: float, start: Tensor, steps: int) -> Tensor:
-    """Weights after some steps of projected gradient descent from ``start``, as in the paper's Algorithm A1.
+    """Return the weights after some steps of projected gradient descent from ``start`` (Algorithm A1 of the paper).
 
-    The gradient changes by 2 lambda / n_min at most, so the step is n_min / (2 lambda). What is missing to the best
-    weights shrinks by 1 - n_min / n_max in each step; with equal samples one step is exact.
+    The gradient is Lipschitz with constant 2 lambda / n_min, so the step size is n_min / (2 lambda). The distance to
+    the optimal weights shrinks by the factor 1 - n_min / n_max per step. With equal sample numbers one step is exact.
     """
     heights, counts = _checked("descend", z, samples)
     require(
-        (0 < lam < math.inf, f"descend: lambda must be positive and finite, got {lam}: waterfill takes 0 and infinity"),
+        (
+            0 < lam < math.inf,
+            f"descend: lambda must be positive and finite, got {lam}: waterfill takes 0 and infinity",
+        ),
         (steps >= 0, f"descend: steps must be at least 0, got {steps}"),
-        (start.shape == z.shape, f"descend: start is {_shape(start)}, but z is {_shape(z)}"),
+        (start.shape == z.shape, f"descend: start must have the shape of z, {_shape(z)}, got {_shape(start)}"),
     )
     present = counts > 0
-    least = counts[present].min()
-    # Less the lowest, which the projection does not see: what is large and equal would swallow the weights' digits.
-    pull = (heights - heights.amin(-1, keepdim=True)) * (least / (2 * lam))
-    stay = 1 - least / torch.where(present, counts, 1)
+    fewest = counts[present].min()
+    # The projection ignores a constant. Without the minimum of each row, large distances cost no precision.
+    pull = (heights - heights.amin(-1, keepdim=True)) * (fewest / (2 * lam))
+    stay = 1 - fewest / torch.where(present, counts, 1)
     weights = start.double()
     for _ in range(steps):
         weights = simplex(weights * stay - pull)
     return weights
 
 
-def complexity(parameters: Tensor, samples: Tensor) -> Tensor:
-    """For each client sqrt(VC_j / n_j): what its model's capacity adds to its distance where models are unequal.
+def _checked(name: str, z: Tensor, samples: Tensor) -> tuple[Tensor, Tensor]:
+    """Check the arguments. Return both as float64, with infinite distance to clients without samples."""
+    require(
+        (
+            z.dim() > 0 and samples.shape == z.shape[-1:],
+            f"{name}: samples must have one number per column of z, {_shape(z)}, got {_shape(samples)}",
+        ),
+        (not bool((z.isnan() | z.isneginf()).any()), f"{name}: z must not contain NaN or minus infinity"),
+        (bool((samples.isfinite() & (samples >= 0)).all()), f"{name}: samples must be finite and not negative"),
+    )
+    heights = torch.where(samples > 0, z.double(), math.inf)
+    require(
+        (
+            bool(heights.isfinite().any(-1).all()),
+            f"{name}: every row of z needs a client with samples at a finite distance",
+        )
+    )
+    return heights, samples.double()
 
-    The VC dimension of a network is not known, so the number of parameters stands for it. For a linear classifier they
-    are the same; for deeper networks the VC dimension is larger.
+
+def _shape(tensor: Tensor) -> str:
+    return "x".join(map(str, tensor.shape)) or "a scalar"
+
+
+def complexity(parameters: Tensor, samples: Tensor) -> Tensor:
+    """Return sqrt(VC_j / n_j) for each client, the complexity term of its distance with unequal models.
+
+    The VC dimension of a network is unknown, so the number of parameters replaces it. The two are equal for a linear
+    classifier. For deeper networks the VC dimension is larger.
 
     >>> complexity(torch.tensor([400, 100]), torch.tensor([100, 100]))
     tensor([2., 1.], dtype=torch.float64)
     """
     require(
-        (parameters.shape == samples.shape, "complexity: each client needs a number of parameters and one of samples"),
-        (bool((parameters >= 0).all()), "complexity: a number of parameters is negative"),
-        (bool((samples >= 0).all()), "complexity: a number of samples is negative"),
+        (parameters.shape == samples.shape, "complexity: parameters and samples must have one number per client"),
+        (bool((parameters >= 0).all()), "complexity: parameters must not be negative"),
+        (bool((samples >= 0).all()), "complexity: samples must not be negative"),
     )
     ratio = torch.where(samples > 0, parameters.double() / samples.clamp(min=1), math.inf)
     return ratio.sqrt()
 
 
 def usual_lambda(noise: Tensor, samples: Tensor) -> float:
-    """The lambda under which noise alone keeps no two clients apart.
+    """Return the lambda with which gradient noise alone separates no two clients.
 
-    ``noise`` is the variance of each client's gradient, E|g_i - grad f_i|^2 with f_i the loss of its distribution. (The
-    gradients a and b of two halves of a batch have the mean g, and |a - b|^2 / 4 is an unbiased guess of g's variance.)
+    ``noise`` is the variance of each client's gradient, E|g_i - grad f_i|^2, where f_i is the loss of its distribution.
+    (For gradients a and b of two halves of a batch, |a - b|^2 / 4 is an unbiased estimate of this variance.)
 
-    Two clients of one distribution are z = noise_i + noise_j apart on average, and 0 from themselves. That favours a
-    client over its like by n z / (2 lambda) of weight, which must not exceed the 1 / G that each of a group of G
-    deserves: lambda must be at least n G z / 2. G is what we want to find out, and N bounds it:
+    Two clients with the same distribution have the expected distance z = noise_i + noise_j, and 0 to themselves. A
+    client's weight for itself is larger than for the other by n z / (2 lambda). This must not exceed 1 / G, the fair
+    weight in a group of G such clients, so lambda must be at least n G z / 2. G is unknown, and at most N:
 
         lambda = mean(n) N mean over pairs(noise_i + noise_j) / 2 = mean(n) N mean(noise)
 
-    With equal samples and noise, alike clients then get (1 - 1/N) / N each and the client itself 1/N more. Strangers
-    stay out of a group of G if the true gradients' squared distance is above 2 noise N / G: the smaller the group is
-    among all, the farther strangers must be.
+    With equal samples and noise, N similar clients get the weight (1 - 1/N) / N each, and a client's own weight is
+    larger by 1/N. Other clients are excluded from a group of G if the squared distance of the true gradients is above
+    2 noise N / G. The smaller the group, the larger this distance must be.
 
     >>> usual_lambda(torch.full((50,), 0.25), torch.full((50,), 4))
     50.0
@@ -138,66 +163,67 @@ def usual_lambda(noise: Tensor, samples: Tensor) -> float:
     require(
         (
             noise.dim() == 1 and noise.shape == samples.shape,
-            "usual_lambda: each client needs a noise and a number of samples",
+            "usual_lambda: noise and samples must have one number per client",
         ),
-        (bool((noise.isfinite() & (noise >= 0)).all()), "usual_lambda: a noise is negative or not finite"),
-        (bool((samples >= 0).all()), "usual_lambda: a number of samples is negative"),
-        (len(noise) > 0, "usual_lambda: no clients"),
+        (bool((noise.isfinite() & (noise >= 0)).all()), "usual_lambda: noise must be finite and not negative"),
+        (bool((samples >= 0).all()), "usual_lambda: samples must not be negative"),
+        (len(noise) > 0, "usual_lambda: needs at least one client"),
     )
     return float(samples.double().mean() * len(noise) * noise.double().mean())
-
-
-def _checked(name: str, z: Tensor, samples: Tensor) -> tuple[Tensor, Tensor]:
-    """Both as float64, the distance of those without samples infinite."""
-    require(
-        (
-            z.dim() > 0 and samples.shape == z.shape[-1:],
-            f"{name}: z is {_shape(z)}, so samples must have one number for each column, got {_shape(samples)}",
-        ),
-        (not bool((z.isnan() | z.isneginf()).any()), f"{name}: z has entries that are NaN or minus infinity"),
-        (bool((samples.isfinite() & (samples >= 0)).all()), f"{name}: a number of samples is negative or not finite"),
-    )
-    heights = torch.where(samples > 0, z.double(), math.inf)
-    require(
-        (
-            bool(heights.isfinite().any(-1).all()),
-            f"{name}: a row of z has nobody with samples at a finite distance, so there is nobody to learn from",
-        )
-    )
-    return heights, samples.double()
-
-
-def _shape(tensor: Tensor) -> str:
-    return "x".join(map(str, tensor.shape)) or "one number"
 
 
 def nearest(
     rows: Sequence[int] | Tensor, vectors: Tensor, samples: Tensor, lam: float, keep: int
 ) -> tuple[Tensor, Tensor]:
-    """The ``keep`` largest weights of some clients: whose they are, and the weights, both [rows, keep].
+    """Return the indices and values of the ``keep`` largest weights of some clients, both [rows, keep].
 
-    ``vectors`` [clients, numbers] are the gradients of all clients, or sketches of them. A client itself always comes
-    first, then others by falling weight. If there are fewer clients than ``keep``, all are kept.
+    ``vectors`` [clients, numbers] are the gradients of all clients, or sketches of them. The client itself is always
+    first, the others follow by decreasing weight. With fewer clients than ``keep``, all are kept.
 
     >>> nearest([0], torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([10, 10, 10]), 10.0, keep=2)
     (tensor([[0, 1]]), tensor([[0.7500, 0.2500]], dtype=torch.float64))
     """
     chosen = torch.as_tensor(rows, dtype=torch.int64)
     require(
-        (vectors.dim() == 2 and vectors.is_floating_point(), "nearest: vectors must be [clients, numbers], and floats"),
+        (vectors.dim() == 2 and vectors.is_floating_point(), "nearest: vectors must be floats, [clients, numbers]"),
         (keep > 0, f"nearest: keep must be at least 1, got {keep}"),
         (
             bool(((chosen >= 0) & (chosen < len(vectors))).all()),
-            f"nearest: rows must be from 0 to {len(vectors) - 1}, for there are {len(vectors)} vectors",
+            f"nearest: rows must be from 0 to {len(vectors) - 1}, as there are {len(vectors)} vectors",
         ),
     )
-    found = list(_blocks(chosen, pairs.centred(vectors.double(), masked=False), samples, lam, min(keep, len(vectors))))
+    found = list(
+        _blocks(chosen, distances.centred(vectors.double(), masked=False), samples, lam, min(keep, len(vectors)))
+    )
     indices, values = zip(*found, strict=True)
     return torch.cat(indices), torch.cat(values)
 
 
+def _blocks(chosen: Tensor, vectors: Tensor, samples: Tensor, lam: float, keep: int) -> Iterator[tuple[Tensor, Tensor]]:
+    for block in torch.split(chosen, max(1, distances.ENTRIES // max(vectors.shape))):
+        weights = waterfill(_distances(block, vectors), samples, lam)
+        # A weight of 2 sorts the client itself first.
+        order = weights.scatter(1, block[:, None], 2.0).argsort(dim=1, descending=True, stable=True)[:, :keep]
+        values = weights.gather(1, order)
+        yield order.clone(), values / values.sum(1, keepdim=True)
+
+
+def _distances(block: Tensor, vectors: Tensor) -> Tensor:
+    """Return the squared distances from some clients to all clients."""
+    own = vectors[block]
+    apart, squares, _ = distances.products(own, vectors, masked=False).unbind()
+    again = distances.close(apart, squares)
+    apart[again[:, 0], again[:, 1]] = distances.differences(own, vectors, again)
+    return apart.clamp(min=0)
+
+
+def even(clients: int) -> Tensor:
+    """Return equal weights, [clients, clients]."""
+    return torch.full((clients, clients), 1 / clients, dtype=torch.float64)
+
+
 def dense(indices: Tensor, values: Tensor, n: int) -> Tensor:
-    """All weights of each row, [rows, n]: 0 where none is kept.
+    """Return kept weights as full rows, [rows, n], with 0 for all other clients.
 
     >>> dense(torch.tensor([[2, 0]]), torch.tensor([[0.75, 0.25]]), 4)
     tensor([[0.2500, 0.0000, 0.7500, 0.0000]])
@@ -205,31 +231,8 @@ def dense(indices: Tensor, values: Tensor, n: int) -> Tensor:
     return values.new_zeros(len(indices), n).scatter_(1, indices, values)
 
 
-def _blocks(chosen: Tensor, vectors: Tensor, samples: Tensor, lam: float, keep: int) -> Iterator[tuple[Tensor, Tensor]]:
-    for block in torch.split(chosen, max(1, pairs.ENTRIES // max(vectors.shape))):
-        weights = waterfill(_distances(block, vectors), samples, lam)
-        # Its own counts as more than all others together, so that it is kept.
-        order = weights.scatter(1, block[:, None], 2.0).argsort(dim=1, descending=True, stable=True)[:, :keep]
-        values = weights.gather(1, order)
-        yield order.clone(), values / values.sum(1, keepdim=True)
-
-
-def _distances(block: Tensor, vectors: Tensor) -> Tensor:
-    """Squared distances of some clients to all."""
-    own = vectors[block]
-    apart, squares, _ = pairs.products(own, vectors, masked=False).unbind()
-    again = pairs.close(apart, squares)
-    apart[again[:, 0], again[:, 1]] = pairs.differences(own, vectors, again)
-    return apart.clamp(min=0)
-
-
-def even(clients: int) -> Tensor:
-    """The same weight for all, [clients, clients]."""
-    return torch.full((clients, clients), 1 / clients, dtype=torch.float64)
-
-
 def square(kept: State, clients: int) -> Tensor:
-    """All weights, [clients, clients]."""
+    """Return stored mixing weights as a matrix, [clients, clients]."""
     if "who" in kept:
         return dense(kept["who"], kept["much"], clients)
     weights: Tensor = kept.get("weights", even(clients))
@@ -237,7 +240,7 @@ def square(kept: State, clients: int) -> Tensor:
 
 
 def looked_up(kept: State, models: Sequence[int], hosts: Sequence[int], clients: int) -> Tensor:
-    """The weight of each of some models for the host beside it."""
+    """Return the stored mixing weight of each pair of a model and a host."""
     rows, columns = torch.tensor(models, dtype=torch.int64), torch.tensor(hosts, dtype=torch.int64)
     if "who" in kept:
         found = kept["who"].cpu()[rows] == columns[:, None]
@@ -249,10 +252,10 @@ def looked_up(kept: State, models: Sequence[int], hosts: Sequence[int], clients:
 
 
 def summary(kept: State) -> tuple[float, float]:
-    """The median weight that clients have for themselves, and the median number that they learn from.
+    """Return the median weight of clients for themselves, and the median effective number of clients they learn from.
 
-    A client with the weights a learns from 1 / sum(a^2) others in effect: from one if that has all the weight, from n
-    if n share it evenly.
+    With weights a, the effective number is 1 / sum(a^2): 1 if one client has all the weight, n if n clients share it
+    equally.
     """
     if "who" in kept:
         itself = kept["who"] == torch.arange(len(kept["who"]), device=kept["who"].device)[:, None]

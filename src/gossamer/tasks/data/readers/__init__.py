@@ -1,1 +1,1 @@
-"""Readers, one a file format. A file that is damaged, cut short or not what it should be is named and refused whole."""
+"""Readers, one per file format. A damaged, truncated or wrong file is refused with its name."""

@@ -1,4 +1,4 @@
-"""What all readers share: images as files hold them, what is known of a public set, and how a bad file is refused."""
+"""Shared code of readers: images, known facts about public sets, and errors for invalid files."""
 
 import hashlib
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ Integers = npt.NDArray[np.integer[Any]]
 
 
 class Images(NamedTuple):
-    """Images [n, channels, height, width] and labels from 0, and the files that both came from."""
+    """Images [n, channels, height, width], labels starting at 0, and the files of both."""
 
     x: Bytes
     y: Index
@@ -28,15 +28,15 @@ class Images(NamedTuple):
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known of a public set of images, whatever files it comes in.
+    """Known facts about a public image set, for all of its file layouts.
 
     Args:
         shape: channels, height and width of an image
-        classes: how many there are
-        counts: training and test images of the whole set; a file may hold fewer
-        first: the label of the first class, as files write it
+        classes: number of classes
+        counts: numbers of training and test images of the complete set; a file may hold fewer
+        first: label of the first class in the files
         arrays: SHA-256 of training images, training labels, test images, test labels, in bytes with channels last
-        files: MD5 of original files by name, for formats that do not check themselves
+        files: MD5 of original files by name, for formats without a checksum
     """
 
     shape: tuple[int, int, int]
@@ -49,7 +49,7 @@ class Facts:
 
 @contextmanager
 def reading(file: Path | str, what: str) -> Iterator[None]:
-    """Whatever goes wrong with a file is said with its name; a parser may fail on damaged bytes in any way."""
+    """Turn any error inside the block into a ``ConfigError`` with the file's name; parsers raise many types."""
     try:
         yield
     except ConfigError:
@@ -63,17 +63,17 @@ def reading(file: Path | str, what: str) -> Iterator[None]:
 
 
 def _damaged(file: Path | str, what: str, error: Exception) -> ConfigError:
-    said = " ".join(f"{error}".split())[:200]
-    return ConfigError(f"{file} is damaged, or is no {what}: {said or type(error).__name__}")
+    reason = " ".join(f"{error}".split())[:200]
+    return ConfigError(f"{file} is damaged, or is no {what}: {reason or type(error).__name__}")
 
 
 def images(x: Bytes, y: Integers, files: tuple[Path | str, Path | str], part: int, facts: Facts) -> Images:
-    """Images and labels that agree with each other and with what is known of the set; others are refused."""
+    """Check that images and labels fit each other and the known facts."""
     x_file, y_file = map(str, files)
     if x.dtype != np.uint8 or x.shape[1:] != facts.shape:
         raise ConfigError(f"{x_file} holds {_size(x)} of {x.dtype}, expected images of {_by(facts.shape)} in uint8")
     if y.ndim != 1 or y.dtype.kind not in "iu":
-        raise ConfigError(f"{y_file} holds labels of shape {_by(y.shape)} and type {y.dtype}, expected whole numbers")
+        raise ConfigError(f"{y_file} holds labels of shape {_by(y.shape)} and type {y.dtype}, expected integers")
     if len(x) != len(y):
         raise ConfigError(f"{x_file} holds {len(x)} images and {y_file} {len(y)} labels: they do not belong together")
     if not 1 <= len(x) <= facts.counts[part]:
@@ -82,7 +82,7 @@ def images(x: Bytes, y: Integers, files: tuple[Path | str, Path | str], part: in
 
 
 def labels(y: Integers, file: str, facts: Facts) -> Index:
-    """Labels counted from 0; one out of range is refused."""
+    """Return labels starting at 0; refuse labels out of range."""
     low, high = int(y.min()), int(y.max())
     first, last = facts.first, facts.first + facts.classes - 1
     if low < first or high > last:
@@ -99,7 +99,7 @@ def _by(shape: tuple[int, ...]) -> str:
 
 
 def check_original(file: str, raw: bytes, count: int, whole: int, facts: Facts) -> None:
-    """Refuse a file that is as large as the original and is not the original, where that one's digest is known."""
+    """Refuse a file with the original's number of images but another digest, if the original's is known."""
     known = facts.files.get(Path(file).name)
     if known and count == whole and hashlib.md5(raw, usedforsecurity=False).hexdigest() != known:
-        raise ConfigError(f"{file} is altered: it is not the original file, whose MD5 is {known}")
+        raise ConfigError(f"{file} is altered: the MD5 of the original file is {known}")

@@ -1,7 +1,7 @@
-"""CIFAR-10 and CIFAR-100: python batches (pickles) or binary records, from a folder or from the original archive.
+"""CIFAR-10 and CIFAR-100: python batches (pickles) or binary records, from a folder or the original archive.
 
-An image is 3,072 bytes: red, green and blue planes of 32 x 32. A python batch says how many it holds; a binary file has
-no header and may be cut between two records, so only one with all images of the original is taken.
+An image has 3,072 bytes: red, green and blue planes of 32 x 32. A python batch states its number of images. A binary
+file has no header and may be truncated between two records, so it must have all images of the original.
 """
 
 import gzip
@@ -17,13 +17,13 @@ from gossamer.tasks.data.readers.base import Bytes, Facts, Images, check_origina
 
 PIXELS = 3 * 32 * 32
 LABELS = {10: b"labels", 100: b"fine_labels"}
-"""Under which name a python batch keeps its labels, by the number of classes."""
+"""Name of the labels in a python batch, by the number of classes."""
 
 Batch = tuple[Bytes, Bytes]
 
 
 def read(paths: Sequence[Path], facts: Facts) -> tuple[Images, Images]:
-    """Both sets from files that lie side by side, the last of them the test set."""
+    """Read both sets from files; the last file is the test set."""
     raws = {}
     for path in paths:
         with reading(path, "CIFAR file"):
@@ -32,7 +32,7 @@ def read(paths: Sequence[Path], facts: Facts) -> tuple[Images, Images]:
 
 
 def read_tar(paths: Sequence[Path], facts: Facts, *, members: Sequence[str]) -> tuple[Images, Images]:
-    """Both sets from the original archive, read to its end so that its checksum counts; nothing is unpacked to disk."""
+    """Read both sets from the original archive, to its end so that its checksum is verified; unpack nothing."""
     (path,) = paths
     found: dict[str, bytes] = {}
     with reading(path, "tar.gz archive"), gzip.open(path) as stream:
@@ -51,7 +51,7 @@ def read_tar(paths: Sequence[Path], facts: Facts, *, members: Sequence[str]) -> 
 
 def _parts(raws: Mapping[str, bytes], facts: Facts) -> tuple[Images, Images]:
     files = list(raws)
-    whole = facts.counts[0] // (len(files) - 1)  # images in a training file; each has as many as the next
+    whole = facts.counts[0] // (len(files) - 1)  # images per training file
     batches = [_batch(file, raws[file], whole, facts) for file in files[:-1]]
     x, y = (np.concatenate(arrays) for arrays in zip(*batches, strict=True))
     train_files = files[0] if len(files) == 2 else f"{files[0]} to {Path(files[-2]).name}"
@@ -89,10 +89,10 @@ def _pickled(file: str, raw: bytes, facts: Facts) -> Batch:
 
 
 def _records(file: str, raw: bytes, whole: int, facts: Facts) -> Batch:
-    """The label is one byte before the pixels; CIFAR-100 has the coarse label before the fine one."""
+    """The label is one byte before the pixels; CIFAR-100 has the coarse label before the fine label."""
     ahead = 1 if facts.classes == 10 else 2
     expected = whole * (ahead + PIXELS)
     if len(raw) != expected:
-        raise ConfigError(f"{file} holds {len(raw):,} bytes, expected {expected:,}: it is cut short, or another file")
+        raise ConfigError(f"{file} holds {len(raw):,} bytes, expected {expected:,}: it is truncated, or another file")
     rows = np.frombuffer(raw, np.uint8).reshape(whole, ahead + PIXELS)
     return rows[:, ahead:], rows[:, ahead - 1]

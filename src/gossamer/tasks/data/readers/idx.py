@@ -1,6 +1,6 @@
-"""The idx format of MNIST and its kin: two zero bytes, type, number of dimensions, sizes in big endian, values.
+"""The idx format of MNIST and variants: two zero bytes, type, number of dimensions, big-endian sizes, values.
 
-Images and labels lie in files of their own, plain or gzipped. EMNIST's images are written column by column.
+Images and labels have separate files, plain or gzipped. EMNIST's images are stored column by column.
 """
 
 import gzip
@@ -18,7 +18,7 @@ UINT8 = 0x08
 
 
 def read(paths: Sequence[Path], facts: Facts, *, transposed: bool = False) -> tuple[Images, Images]:
-    """Training and test set from four files: training images and labels, test images and labels."""
+    """Read training and test set from four files: training images and labels, test images and labels."""
     raws = []
     for path in paths:
         with reading(path, "idx file"):
@@ -27,7 +27,7 @@ def read(paths: Sequence[Path], facts: Facts, *, transposed: bool = False) -> tu
 
 
 def read_zip(paths: Sequence[Path], facts: Facts, *, members: Sequence[str]) -> tuple[Images, Images]:
-    """The same from an archive that holds the four files: EMNIST's."""
+    """Read the four files from an archive, as EMNIST has it."""
     (path,) = paths
     with reading(path, "zip archive"), zipfile.ZipFile(path) as archive:
         raws = [archive.read(member) for member in members]
@@ -46,7 +46,7 @@ def _part(files: Sequence[str], raws: Sequence[bytes], part: int, facts: Facts, 
 
 
 def parse(raw: bytes, file: str, dims: int) -> Bytes:
-    """The array of ``dims`` dimensions that an idx file holds, to the last byte."""
+    """Parse an idx file with an array of ``dims`` dimensions, to the last byte."""
     with reading(file, "idx file"):
         if raw[:2] == b"\x1f\x8b":
             raw = gzip.GzipFile(fileobj=io.BytesIO(raw)).read()

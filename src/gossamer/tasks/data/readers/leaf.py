@@ -1,7 +1,7 @@
-"""LEAF's json files: samples by user, in a folder ``train`` and a folder ``test``, each of one or more files.
+"""LEAF's json files: samples by user, in the folders ``train`` and ``test``, each with one or more files.
 
-A file is ``{"users": [...], "num_samples": [...], "user_data": {user: {"x": [...], "y": [...]}}}``. What x and y are
-differs from set to set, so the caller turns them into arrays; here it is only seen that nothing is missing.
+A file is ``{"users": [...], "num_samples": [...], "user_data": {user: {"x": [...], "y": [...]}}}``. The content of x
+and y differs between data sets, so the caller converts them to arrays. The reader only checks that nothing is missing.
 """
 
 import json
@@ -20,16 +20,16 @@ Array = npt.NDArray[Any]
 Convert = Callable[[list[Any], list[Any]], tuple[Array, Array]]
 
 
-class Owned(NamedTuple):
-    """Inputs and labels, and whose each sample is."""
+class OwnedSamples(NamedTuple):
+    """Inputs and labels, with the owner of each sample."""
 
     x: Array
     y: Array
     owner: Index
 
 
-def read(paths: Sequence[Path], convert: Convert) -> tuple[Owned, Owned]:
-    """Training and test set from the two folders. Owners are numbered by name, alike in both."""
+def read(paths: Sequence[Path], convert: Convert) -> tuple[OwnedSamples, OwnedSamples]:
+    """Read training and test set from the two folders. Owners are numbered by name, consistently in both."""
     found = [list(_users(folder, convert)) for folder in paths]
     names = sorted({user for users in found for user, _, _ in users})
     number = {name: at for at, name in enumerate(names)}
@@ -48,14 +48,14 @@ def _users(folder: Path, convert: Convert) -> Iterator[tuple[str, Array, Array]]
             _check(file, whole)
             for user in whole["users"]:
                 if user in seen:
-                    raise ConfigError(f"{file} holds the user {user}, who is in {seen[user]} too")
+                    raise ConfigError(f"{file} holds the user {user}, who is also in {seen[user]}")
                 seen[user] = file
                 x, y = convert(whole["user_data"][user]["x"], whole["user_data"][user]["y"])
                 yield user, x, y
 
 
 def _check(file: Path, whole: dict[str, Any]) -> None:
-    """Counts are written twice, by user and as samples: both must agree."""
+    """Check that the sample counts agree with the samples."""
     users, counts, data = whole["users"], whole["num_samples"], whole["user_data"]
     if len(users) != len(counts) or set(users) != set(data):
         raise ConfigError(f"{file} names {len(users)} users, counts {len(counts)} and holds {len(data)}: it is damaged")
@@ -65,7 +65,7 @@ def _check(file: Path, whole: dict[str, Any]) -> None:
             raise ConfigError(f"{file}: user {user} has {found}, expected {count}")
 
 
-def _joined(users: list[tuple[str, Array, Array]], number: dict[str, int]) -> Owned:
+def _joined(users: list[tuple[str, Array, Array]], number: dict[str, int]) -> OwnedSamples:
     held = [(number[user], x, y) for user, x, y in users if len(y)]
     owner = np.repeat([at for at, _, _ in held], [len(y) for _, _, y in held]).astype(np.int64)
-    return Owned(np.concatenate([x for _, x, _ in held]), np.concatenate([y for _, _, y in held]), owner)
+    return OwnedSamples(np.concatenate([x for _, x, _ in held]), np.concatenate([y for _, _, y in held]), owner)

@@ -2,28 +2,30 @@
 
 import io
 from collections.abc import Sequence
-from importlib import import_module
 from pathlib import Path
 
 import numpy as np
 
 from gossamer.core.errors import ConfigError
+from gossamer.core.extras import need
 from gossamer.tasks.data.readers.base import Facts, Images, check_original, images, reading
 
 
 def read(paths: Sequence[Path], facts: Facts) -> tuple[Images, Images]:
-    """Training and test set from two files."""
+    """Read training and test set from two files."""
     train, test = (_part(path, part, facts) for part, path in enumerate(paths))
     return train, test
 
 
 def _part(path: Path, part: int, facts: Facts) -> Images:
-    scipy_io = import_module("scipy.io")  # here, so that the core needs torch and numpy alone
+    need("scipy")
+    import scipy.io
+
     with reading(path, "MATLAB file"):
         raw = path.read_bytes()
-        found = scipy_io.loadmat(io.BytesIO(raw), variable_names=["X", "y"])
+        found = scipy.io.loadmat(io.BytesIO(raw), variable_names=["X", "y"])
     if "X" not in found or "y" not in found:
-        raise ConfigError(f"{path} is cut short or of another set: it must hold X and y")
+        raise ConfigError(f"{path} is truncated or belongs to another set: it must hold X and y")
     x, y = found["X"], found["y"]
     if x.ndim != 4 or y.ndim != 2 or y.shape[1] != 1 or y.dtype.kind not in "iu":
         raise ConfigError(f"{path} holds X of shape {x.shape} and y of shape {y.shape} and type {y.dtype}")

@@ -14,7 +14,7 @@ NAMES = ("x_train", "y_train", "x_test", "y_test")
 
 
 def read(paths: Sequence[Path], facts: Facts) -> tuple[Images, Images]:
-    """Training and test set from one archive."""
+    """Read training and test set from one archive."""
     (path,) = paths
     arrays = []
     with reading(path, "npz archive"), zipfile.ZipFile(path) as archive:
@@ -22,7 +22,7 @@ def read(paths: Sequence[Path], facts: Facts) -> tuple[Images, Images]:
         missing = [name for name in NAMES if f"{name}.npy" not in present]
         if missing:
             raise ConfigError(f"{path} lacks {', '.join(missing)}: it must hold {', '.join(NAMES)}")
-        # Read whole, and not through numpy.load: zipfile checks a member's checksum at its end alone.
+        # Not with numpy.load: zipfile verifies a member's checksum only when it is read to its end.
         arrays = [_array(archive.read(f"{name}.npy")) for name in NAMES]
     train, test = (_part(path, arrays[at : at + 2], at // 2, facts) for at in (0, 2))
     return train, test

@@ -1,8 +1,8 @@
-"""CIFAR's python batches are pickles, and a pickle can run anything: here nothing is run.
+"""Read CIFAR's python batches, which are pickles, without executing code.
 
-A batch is a dictionary of byte strings, lists, numbers and one NumPy array. The three names that an array's pickle
-calls for are given stand-ins that only keep what they are told; NumPy itself takes no part until the bytes of the
-array have been checked. Any other name is refused.
+A batch is a dictionary of byte strings, lists, numbers and one NumPy array. An array's pickle refers to three names.
+Here they are placeholders that only store their arguments. NumPy gets the array's bytes after they are checked. Any
+other name is refused.
 """
 
 import io
@@ -17,7 +17,7 @@ ADMITTED = ("numpy.core.multiarray._reconstruct", "numpy.ndarray", "numpy.dtype"
 
 
 class _Type:
-    """Stands in for ``numpy.dtype('u1')``; its flags mean nothing for single bytes."""
+    """Placeholder for ``numpy.dtype('u1')``; its flags are irrelevant for single bytes."""
 
     __slots__ = ("code",)
 
@@ -29,7 +29,7 @@ class _Type:
 
 
 class _Array:
-    """Stands in for an array, and takes its state: version, shape, type, order and bytes."""
+    """Placeholder for an array; stores its state: version, shape, type, order and bytes."""
 
     __slots__ = ("state",)
 
@@ -40,7 +40,7 @@ class _Array:
 
 
 class _Name:
-    """Stands in for one of the three names; calling it makes a stand-in."""
+    """Placeholder for one of the three names; a call returns a placeholder."""
 
     __slots__ = ("name",)
 
@@ -57,12 +57,12 @@ class _Name:
 class _Unpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> _Name:
         if f"{module}.{name}" not in ADMITTED:
-            raise pickle.UnpicklingError(f"it asks for {module}.{name}, which has no place in a batch of images")
+            raise pickle.UnpicklingError(f"it refers to {module}.{name}, which is not allowed in a batch of images")
         return _Name(f"{module}.{name}")
 
 
 def batch(raw: bytes) -> dict[bytes, Any]:
-    """What the pickle of a CIFAR batch holds, by name; the array is still to be had from ``array``."""
+    """Return the content of a CIFAR batch by name; arrays are placeholders, for ``array``."""
     file = io.BytesIO(raw)
     found = _Unpickler(file, encoding="bytes").load()
     if not isinstance(found, dict):
@@ -73,7 +73,7 @@ def batch(raw: bytes) -> dict[bytes, Any]:
 
 
 def array(kept: object) -> Bytes:
-    """The array of bytes that a stand-in was told of."""
+    """Return the byte array of a placeholder."""
     if not isinstance(kept, _Array):
         raise pickle.UnpicklingError("its data is no array")
     _, shape, kind, columns_first, raw = kept.state

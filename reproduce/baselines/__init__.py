@@ -1,0 +1,1 @@
+"""Baselines: classic methods, FedAvg on Fashion-MNIST, and PERM's synthetic data."""

@@ -1,0 +1,273 @@
+"""Cells: single runs of a table. They run in parallel, and a stored cell does not run again.
+
+A cell that is interrupted resumes: its run folder stays in ``runs/cells`` until the cell is stored.
+"""
+
+import multiprocessing
+import shutil
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import nn
+
+from gossamer import METHODS, MagnitudePruned, Method, Task, Wireless, simulate
+from gossamer.core.errors import ConfigError
+from gossamer.core.random import key
+from gossamer.core.specs import parse
+from gossamer.engines.run import Result
+from gossamer.fleet.fleet import Fleet
+from gossamer.parts.codecs import OnWeights
+from gossamer.parts.solvers.schedules import SCHEDULES
+from gossamer.tasks.data import load
+from gossamer.tasks.nets import build
+from gossamer.tasks.nets.dense import mlp
+from gossamer.tasks.nets.lstm import lstm
+from gossamer.tasks.static_norms import STATISTICS
+from gossamer.tasks.task import deal
+from reproduce.common import store
+from reproduce.common.store import Facts
+
+FLEETS = store.ROOT / "reproduce/wireless"
+NO_PART = ("prepare", "evaluate", "save")
+"""Phases that belong to a run but not to its rounds."""
+
+
+class Cell(NamedTuple):
+    """One run, with everything that determines its result. The fields are stored with the result.
+
+    Args:
+        name: unique name; its first word is the study that stores the cell
+        method: name of the recipe
+        given: parameters of the recipe
+        data: data set
+        model: network
+        split: partition of the data among clients
+        seed: random seed
+        rounds: number of rounds
+        clients: number of clients
+        per_round: clients per round
+        leave: tensors that are not compressed; * matches any name
+        statistics: how static norms get their statistics for evaluation
+        schedule: learning rate schedule
+        eval_every: rounds between evaluations
+        executor: executor of local training; chosen by ``how`` if empty
+        solver: fields of the solver that the recipe has no parameters for
+        samples: training samples per client; 0 partitions all samples
+        fleet: file of the fleet, for a run over radio links
+        prune: fraction of the smallest weights that clients prune
+    """
+
+    name: str
+    method: str
+    given: dict[str, Any]
+    data: str
+    model: str
+    split: str
+    seed: int
+    rounds: int
+    clients: int = 100
+    per_round: int = 10
+    leave: tuple[str, ...] = ()
+    statistics: str = "batch"
+    schedule: str = "constant"
+    eval_every: int = 1
+    executor: str = ""
+    solver: dict[str, Any] = {}  # noqa: RUF012 - never modified
+    samples: int = 0
+    fleet: str = ""
+    prune: float = 0.0
+
+    @property
+    def study(self) -> str:
+        """The study that stores the cell."""
+        return self.name.partition("-")[0]
+
+    @property
+    def stored(self) -> bool:
+        """Whether the cell has a result."""
+        return self.name in store.read(self.study)
+
+    @property
+    def folder(self) -> Path:
+        """Run folder until the cell is stored."""
+        return store.RUNS / self.name
+
+
+Studies = Mapping[str, Callable[[], Iterable[Cell]]]
+More = Callable[[Cell, Task, Result], Facts]
+"""Further values to store, from the cell, its task and its result."""
+Engine = Callable[..., Result]
+"""A replacement for ``simulate``, with the same signature."""
+
+
+# Stored results.
+
+
+def save(cell: Cell, facts: Facts) -> None:
+    """Store the result of a cell."""
+    store.write(cell.study, cell.name, facts)
+
+
+def read(cell: Cell) -> Facts:
+    """Return the stored result of a cell."""
+    facts: Facts = store.read(cell.study)[cell.name]
+    return facts
+
+
+def read_all(cells: Iterable[Cell]) -> list[Facts]:
+    """Return the stored results of those cells that have one."""
+    return [read(cell) for cell in cells if cell.stored]
+
+
+def first_round(facts: Facts, target: float, figure: str = "accuracy") -> int | None:
+    """Return the first evaluated round that reaches a target; None if no round does."""
+    evaluated = zip(facts["rounds_told"], facts[figure], strict=True)
+    return next((number for number, value in evaluated if value >= target), None)
+
+
+# What is stored.
+
+
+def no_more(cell: Cell, task: Task, result: Result) -> Facts:
+    """Store no further values."""
+    return {}
+
+
+def outcome(cell: Cell, data_dir: Path, more: More = no_more, engine: Engine | None = None) -> Facts:
+    """Run a cell, or the rest of it. Return accuracy per evaluated round in percent, seconds per round, and bytes."""
+    mine = task(cell, data_dir)
+    options: dict[str, Any] = {"rounds": cell.rounds, "per_round": cell.per_round, "seed": cell.seed}
+    options |= {"eval_every": cell.eval_every, **how(mine.model(), cell.executor)}
+    if cell.fleet:
+        options["channel"] = Wireless(Fleet.read(FLEETS / cell.fleet))
+    run_method = engine or simulate
+    result = run_method(method(cell), mine, out=cell.folder, resume=cell.folder.exists(), **options)
+    curve = [round(100 * record["accuracy"], 2) for record in result.metrics if "accuracy" in record]
+    last = result.metrics[-1]
+    return {
+        **cell._asdict(),
+        "last": curve[-1],
+        "best": max(curve),
+        "accuracy": curve,
+        "seconds": [round(sum(record["seconds"].values()), 3) for record in result.metrics],
+        "bytes_up": last["bytes_up"],
+        "failures": sum(len(record["failures"]) for record in result.metrics),
+        **more(cell, mine, result),
+    }
+
+
+def personal(result: Result) -> Facts:
+    """Return the accuracy of personalized models per evaluated round, next to that of the global model."""
+    evaluated = [record for record in result.metrics if "personal_accuracy" in record]
+    accuracies = [round(100 * record["personal_accuracy"], 2) for record in evaluated]
+    return {
+        "best": max(accuracies),
+        "last": accuracies[-1],
+        "rounds_told": [record["round"] for record in evaluated],
+        "personal": accuracies,
+        "accuracy": [round(100 * record["accuracy"], 2) for record in evaluated],
+        "worst_tenth": round(100 * evaluated[-1]["worst_tenth_accuracy"], 2),
+        "flops": sum(record["flops"] for record in result.metrics),
+    }
+
+
+def timed(result: Result) -> Facts:
+    """Return the median seconds of a round, from the first message to the new model, with device and executor."""
+    return {
+        "round_seconds": round(statistics.median(map(seconds, result.metrics)), 3),
+        "device": result.about["machine"]["device"],
+        "executor": result.about["executor"],
+    }
+
+
+def seconds(record: Facts) -> float:
+    """Return the duration of a round."""
+    return float(sum(spent for phase, spent in record["seconds"].items() if phase not in NO_PART))
+
+
+# Runs.
+
+
+def task(cell: Cell, data_dir: Path) -> Task:
+    """Return the task of a cell; ``ConfigError`` names a missing file."""
+    data = load(cell.data, data_dir=data_dir, clients=cell.clients, key=key(cell.seed))
+    if cell.samples:
+        data = replace(data, train=data.train.take(np.arange(cell.samples * cell.clients)))
+    split = deal(data, cell.split, cell.clients, cell.seed)
+    by = parse(cell.statistics, STATISTICS, "statistics")
+    return Task(lambda: network(cell.model, data.shape, data.classes), data, split, statistics=by)
+
+
+def method(cell: Cell) -> Method:
+    """Return the method of a cell, with its schedule, pruning and uncompressed tensors."""
+    made = METHODS[cell.method](**cell.given)
+    fields = dict(cell.solver)
+    if cell.schedule != "constant":
+        fields["schedule"] = parse(cell.schedule, SCHEDULES, "schedule")
+    made = made.with_parts(solver=replace(made.solver, **fields)) if fields else made  # type: ignore[type-var]
+    made = made.with_parts(view=MagnitudePruned((cell.prune,))) if cell.prune else made
+    codec = made.codec
+    return made.with_parts(codec=replace(codec, exclude=cell.leave)) if isinstance(codec, OnWeights) else made
+
+
+def network(name: str, shape: torch.Size, classes: int) -> nn.Module:
+    """Return a network: ``lstm-plain`` is the LSTM without dropout, ``mlp-64`` the MLP with 64 hidden units."""
+    if name == "mlp-64":
+        return mlp(shape, classes, hidden=64)
+    return lstm(shape, classes, dropout=0) if name == "lstm-plain" else build(name, shape, classes)
+
+
+def how(model: nn.Module, wanted: str = "") -> dict[str, Any]:
+    """Return device and executor: the wanted executor where the device has it.
+
+    The default on a GPU is ``captured``, or ``one-by-one`` if the network draws random numbers. A CPU captures nothing.
+    """
+    if not torch.cuda.is_available():
+        return {"device": "cpu", "executor": "auto" if wanted.startswith("captured") else wanted or "auto"}
+    draws = any(isinstance(part, nn.Dropout) for part in model.modules())
+    return {"device": "cuda", "executor": wanted or ("one-by-one" if draws else "captured")}
+
+
+def keep(cell: Cell, data_dir: Path, until: float, more: More = no_more, engine: Engine | None = None) -> str:
+    """Run and store a cell unless it is stored, time is up, or its data is missing. Return a line of progress."""
+    if not cell.stored:
+        if time.time() > until:
+            return f"{cell.name}: not started"
+        try:
+            facts = outcome(cell, data_dir, more, engine)
+        except ConfigError as error:
+            return f"{cell.name}: skipped, {str(error).splitlines()[0]}"
+        save(cell, facts)
+        shutil.rmtree(cell.folder)
+    facts = read(cell)
+    return f"{cell.name}: best {facts['best']:.2f}, last {facts['last']:.2f}"
+
+
+def run(
+    cells: Sequence[Cell],
+    data_dir: Path,
+    jobs: int,
+    seconds: float,
+    more: More = no_more,
+    engine: Engine | None = None,
+) -> None:
+    """Run the missing cells, ``jobs`` in parallel. No cell starts after ``seconds``.
+
+    A cell that fails does not stop the others. All failures are reported at the end.
+    """
+    until, failed = time.time() + seconds, []
+    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+        started = {pool.submit(keep, cell, data_dir, until, more, engine): cell for cell in cells}
+        for job in as_completed(started):
+            if error := job.exception():
+                failed.append(started[job].name)
+            print(f"{started[job].name}: FAILED, {error!r}" if error else job.result(), flush=True)
+    if failed:
+        raise SystemExit(f"failed: {', '.join(failed)}; their run folders are in {store.RUNS}: run again to resume")

@@ -1,0 +1,36 @@
+"""Run FedMRN's experiments (Li et al., 2024, https://arxiv.org/abs/2408.03220): its tables and figures, cell by cell.
+
+    make reproduce WHAT=fedmrn REPRODUCE="--data-dir DIR --jobs 8 --only table1"
+
+A cell is one run; a stored cell does not run again. Tables and plots of all stored cells go to
+docs/reproduction/fedmrn.md. ``--only`` names studies; without a name it only renders the page:
+
+    search              learning rates of the methods without a published one, 25 rounds of labels:3
+    table1              Fashion-MNIST, three splits, ten methods
+    cifar               CIFAR-10, labels:3, five methods
+    ablation            Figure 4: masking without its parts, and only after training
+    noise               Figure 5: distribution and magnitude of the noise, reduced
+    times               Figure 6: times of training and encoding, on this machine's device
+    error               the masking error of Assumption 4 on real updates, a few rounds of labels:3 on a CPU
+    shakespeare         Table 3: the LSTM on Shakespeare by role, three methods
+    shakespeare-plain   the same without dropout, several times faster on a GPU
+    shakespeare-noise   the same with more noise, FedMRN only
+"""
+
+from reproduce.common.cli import Reproduction
+from reproduce.fedmrn import error, page, times
+from reproduce.fedmrn.studies import STUDIES
+
+REPRODUCTION = Reproduction(
+    name="fedmrn",
+    description="Run FedMRN's experiments, cell by cell.",
+    studies=STUDIES,
+    page=page.page,
+    draw=page.draw,
+    methods="fedavg, fedmrn, eden, ...",
+    measurements={"times": times.keep, "error": error.keep},
+)
+main = REPRODUCTION.main
+
+if __name__ == "__main__":
+    main()

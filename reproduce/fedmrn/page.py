@@ -1,0 +1,198 @@
+"""FedMRN's tables and plots, from the stored cells, next to the published values."""
+
+import statistics
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import permutations
+
+from reproduce.common import cells, plots, seeds, tables
+from reproduce.common.cells import Cell
+from reproduce.common.plots import Curve
+from reproduce.fedmrn import error, times
+from reproduce.fedmrn.studies import (
+    COMMON,
+    PAPER,
+    PAPER_CIFAR,
+    PAPER_SHAKESPEARE,
+    SETTINGS,
+    SPLITS,
+    STUDIES,
+    ablation,
+    cifar,
+    given,
+    noise,
+    search,
+    shakespeare,
+    shakespeare_noise,
+    shakespeare_plain,
+    table1,
+)
+
+Seeds = Mapping[int, float]
+"""Accuracy of the best round by seed."""
+
+CLEAR = 1.0
+"""Rows whose published values differ by more than this should have the same order here."""
+WINDOW = 5
+"""Rounds in the running mean of a curve: single rounds vary too much to tell curves apart."""
+FLOOR = 40.0
+"""Lower accuracies are drawn here, so that a few bad rounds do not compress the rest of the plot."""
+
+
+def page() -> str:
+    """Return the generated part of the page."""
+    parts = [missing(), *(split_table(split) for split in SPLITS), order(), sums(), cifar_table()]
+    parts += [differences("Figure 4: masking without its parts, Fashion-MNIST, `labels:3`", ablation())]
+    parts += [differences("Figure 5: noise, Fashion-MNIST, `labels:3`", noise())]
+    parts += [times.section(), shakespeare_table(), error.section()]
+    parts += [differences("The search for learning rates, 25 rounds of `labels:3`", search())]
+    return tables.joined(parts)
+
+
+def missing() -> str:
+    """Name the studies that are incomplete."""
+    others = {"times": times.section(), "error": error.section()}
+    return tables.missing(STUDIES, *(name for name, made in others.items() if not made))
+
+
+# Tables of best and last rounds.
+
+
+def split_table(split: str) -> str:
+    """Return a column of Table 1, with its curves."""
+    column, rows = list(SPLITS).index(split), []
+    for method in SETTINGS:
+        setting = ", ".join(f"{k}={v}" for k, v in SETTINGS[method].items() if k in ("lr", "scale"))
+        rows += best_and_last(of_table1(method, split), [f"`{method}`", setting, f"{PAPER[method][column]}"])
+    made = table(f"Fashion-MNIST, `{SPLITS[split]}`", ["method", "setting", "paper, best round"], rows)
+    return f"{made}\n\n{tables.picture('Accuracy by round', file(split))}" if made else ""
+
+
+def of_table1(method: str, split: str) -> list[Cell]:
+    """Return the cells of a method in a column of Table 1."""
+    return [cell for cell in table1() if (cell.method, cell.split) == (method, SPLITS[split])]
+
+
+def cifar_table() -> str:
+    """Return CIFAR-10's column of Table 1."""
+    rows = [
+        row for cell in cifar() for row in best_and_last([cell], [f"`{cell.method}`", f"{PAPER_CIFAR[cell.method]}"])
+    ]
+    return table("CIFAR-10, `labels:3`, 200 rounds", ["method", "paper, best round"], rows)
+
+
+def shakespeare_table() -> str:
+    """Return the first row of Table 3."""
+    rows = []
+    for cell in (*shakespeare(), *shakespeare_plain(), *shakespeare_noise()):
+        paper = PAPER_SHAKESPEARE.get(cell.method, "not given")
+        rows += best_and_last([cell], [f"`{cell.method}`", f"`{cell.model}`", differs(cell), f"{paper}"])
+    return table("Table 3: Shakespeare by role", ["method", "network", "with", "paper"], rows)
+
+
+def differences(title: str, found: Iterable[Cell]) -> str:
+    """Return a table of single cells, each with its difference from its method's row in Table 1."""
+    rows = [row for cell in found for row in best_and_last([cell], [f"`{cell.method}`", differs(cell)])]
+    return table(title, ["method", "with"], rows)
+
+
+def differs(cell: Cell) -> str:
+    """Return the parameters that differ from Table 1; always the learning rate and the scale."""
+    usual = given(cell.method)
+    shown = {k: v for k, v in cell.given.items() if k in ("lr", "scale") or usual.get(k) != v}
+    return ", ".join(f"{k}={v}" for k, v in shown.items() if k not in COMMON)
+
+
+def best_and_last(found: Iterable[Cell], first: Sequence[str]) -> list[list[str]]:
+    """Return a row with the best and last round of one method; no row without a stored cell."""
+    stored = cells.read_all(found)
+    if not stored:
+        return []
+    best, last = (seeds.spread([facts[which] for facts in stored]) for which in ("best", "last"))
+    return [[*first, best, last, f"{len(stored)}"]]
+
+
+def table(title: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """Return a table that ends with best round, last round and number of seeds."""
+    return tables.section(title, [*heads, "best round", "last round", "seeds"], rows)
+
+
+# Comparisons of rows.
+
+
+def best(method: str, split: str) -> Seeds:
+    """Return the best rounds of a method in a column of Table 1."""
+    return {cell.seed: cells.read(cell)["best"] for cell in of_table1(method, split) if cell.stored}
+
+
+def gap(one: Seeds, other: Seeds) -> float | None:
+    """Return the mean difference over the seeds that both have, since a seed determines the split too."""
+    differ = seeds.paired(one, other, float)
+    return statistics.mean(differ) if differ else None
+
+
+def clear_pairs(paper: Mapping[str, float]) -> Iterator[tuple[str, str]]:
+    """Return pairs of rows with the first clearly above the second in the paper."""
+    return ((a, b) for a, b in permutations(paper, 2) if round(paper[a] - paper[b], 1) > CLEAR)
+
+
+def misordered(paper: Mapping[str, float], here: Mapping[str, Seeds]) -> dict[tuple[str, str], float]:
+    """Return the clear pairs that have another order here, with their difference here."""
+    gaps = {(a, b): gap(here[a], here[b]) for a, b in clear_pairs(paper)}
+    return {pair: found for pair, found in gaps.items() if found is not None and found <= 0}
+
+
+def order() -> str:
+    """Return the rows whose order differs although the published difference is clear."""
+    rows = []
+    for column, split in enumerate(SPLITS):
+        paper = {method: PAPER[method][column] for method in PAPER}
+        wrong = misordered(paper, {method: best(method, split) for method in paper})
+        others = ", ".join(
+            f"`{a}` above `{b}` ({paper[a] - paper[b]:.1f}; {found:.2f})" for (a, b), found in wrong.items()
+        )
+        every = len(list(clear_pairs(paper)))
+        rows.append([f"`{SPLITS[split]}`", f"{every - len(wrong)} of {every}", others or "none"])
+    heads = ["split", "pairs in the paper's order", "others: the paper's order (its gap; the gap here)"]
+    return tables.section(f"The order of the rows, where the paper's gap exceeds {CLEAR:g} point", heads, rows)
+
+
+def sums() -> str:
+    """Return Table 2: the loss against FedAvg over the three splits, best rounds of the seeds that both have."""
+    rows = []
+    for method in SETTINGS:
+        gaps = [gap(best(method, split), best("fedavg", split)) for split in SPLITS]
+        found = [each for each in gaps if each is not None]
+        if method != "fedavg" and len(found) == len(SPLITS):
+            paper = sum(PAPER[method]) - sum(PAPER["fedavg"])
+            rows.append([f"`{method}`", f"{paper:.1f}", f"{sum(found):.1f}"])
+    return tables.section(
+        "Table 2: accuracy lost against FedAvg, summed over the splits", ["method", "paper", "here"], rows
+    )
+
+
+# Figure 3: accuracy by round.
+
+
+def draw() -> None:
+    """Draw the curves of each split."""
+    for split in SPLITS:
+        lines = curves(split)
+        if lines:
+            plots.curves(file(split), f"Fashion-MNIST, {split}: accuracy (%)", "round", lines)
+
+
+def file(split: str) -> str:
+    """Return the file of a split's plot."""
+    return f"fedmrn-{split}.svg"
+
+
+def curves(split: str) -> list[Curve]:
+    """Return a curve per method, of the first seed."""
+    mine = [cell for cell in table1() if (cell.split, cell.seed) == (SPLITS[split], 0) and cell.stored]
+    return [Curve(cell.method, smooth(cells.read(cell)["accuracy"])) for cell in mine]
+
+
+def smooth(curve: Sequence[float]) -> list[tuple[float, float]]:
+    """Return the running mean of a curve, not below the floor."""
+    means = ((end, sum(curve[end - WINDOW : end]) / WINDOW) for end in range(WINDOW, len(curve) + 1))
+    return [(end, max(mean, FLOOR)) for end, mean in means]

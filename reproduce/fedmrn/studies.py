@@ -1,0 +1,163 @@
+"""Settings of FedMRN's experiments, published values, and the cells of each study."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from reproduce.common.cells import Cell, Studies
+
+FASHION, CIFAR = "fashion-mnist:norm=fedmrn", "cifar-10:norm=imagenet"
+SPLITS = {"iid": "iid", "dirichlet-0.3": "dirichlet:0.3,min_samples=10", "labels-3": "labels:3"}
+COMMON: dict[str, Any] = {"epochs": 10, "batch": 64}
+SEEDS = (0, 1, 2)
+SEARCHED_ON = 100
+"""Seed of the search; no table uses it."""
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "fedavg": {"lr": 0.03, "weights": "batches"},
+    "fedpm": {"lr": 0.03},
+    "fedsparsify": {"lr": 0.03, "weights": "batches", "sparsity": 0.97},
+    "signsgd": {"lr": 0.03, "scale": 0.005, "weights": "batches"},
+    "topk": {"lr": 0.03, "weights": "batches"},
+    "terngrad": {"lr": 0.03, "weights": "batches"},
+    "drive": {"lr": 0.03, "scale": "least-squares", "weights": "batches"},
+    "eden": {"lr": 0.03, "weights": "batches"},
+    "fedmrn": {"lr": 0.1, "weights": "batches"},
+    "fedmrns": {"lr": 0.1, "weights": "batches"},
+}
+"""The ten rows of Table 1. FedAvg and FedMRN have the published learning rates, the others those of the search."""
+
+SEARCH: dict[str, list[dict[str, Any]]] = {
+    "fedpm": [{"lr": 0.1}, {"lr": 0.03}],
+    "fedsparsify": [{"lr": 0.1}, {"lr": 0.03}],
+    "signsgd": [{"lr": 0.03, "scale": 0.005}, {"lr": 0.1, "scale": 0.005}, {"lr": 0.1, "scale": 0.01}],
+    "topk": [{"lr": 0.1}, {"lr": 0.03}],
+    "terngrad": [{"lr": 0.1}, {"lr": 0.03}],
+    "drive": [{"lr": 0.1}, {"lr": 0.03}],
+    "eden": [{"lr": 0.1}, {"lr": 0.03}],
+}
+
+PAPER = {
+    "fedavg": (92.0, 90.5, 88.8),
+    "fedpm": (81.7, 78.6, 74.6),
+    "fedsparsify": (85.6, 80.9, 78.8),
+    "signsgd": (91.1, 88.4, 87.1),
+    "topk": (90.1, 88.6, 86.7),
+    "terngrad": (91.4, 89.9, 87.9),
+    "drive": (91.6, 89.9, 88.1),
+    "eden": (91.4, 89.8, 88.3),
+    "fedmrn": (91.8, 90.2, 88.6),
+    "fedmrns": (92.0, 90.5, 88.9),
+}
+"""Table 1, Fashion-MNIST: IID, Non-IID-1, Non-IID-2."""
+PAPER_CIFAR = {"fedavg": 80.8, "signsgd": 76.2, "eden": 79.8, "fedmrn": 81.4, "fedmrns": 81.0}
+"""Table 1, CIFAR-10: Non-IID-2."""
+PAPER_SHAKESPEARE = {"fedavg": 51.2, "signsgd": 38.0, "eden": 49.6, "fedmrn": 51.1}
+"""Table 3, first row."""
+
+ABLATIONS: dict[str, dict[str, Any]] = {
+    "whole": {},
+    "without-sm": {"stochastic": False},
+    "without-pm": {"progressive": False},
+    "without-psm": {"stochastic": False, "progressive": False},
+    "after-training": {"rehearsed": False, "lr": 0.03},
+}
+NOISES: list[dict[str, Any]] = [
+    *({"noise": "uniform", "alpha": alpha} for alpha in (0.00125, 0.0025, 0.005, 0.01, 0.02)),
+    *({"noise": kind, "alpha": alpha} for kind in ("gauss", "bernoulli") for alpha in (0.0025, 0.01)),
+]
+
+ROLES = 256
+"""Roles with enough text for one sample."""
+LETTERS: dict[str, dict[str, Any]] = {
+    "fedavg": {},
+    "fedmrn": {"alpha": 0.003, "progressive": False},
+    "fedmrns": {"alpha": 0.0015, "progressive": False},
+}
+"""Shakespeare: masks from the first step, as in the appendix's code. Signed masks, not in it, get half the noise."""
+
+MORE_NOISE, NOISE_ROUNDS = (0.01, 0.03), 25
+
+
+def given(method: str, **more: Any) -> dict[str, Any]:
+    """Return the parameters of a recipe."""
+    return {**COMMON, **SETTINGS[method], **more}
+
+
+def fashion(name: str, split: str, seed: int, method: str, rounds: int = 100, **more: Any) -> Cell:
+    """Return a cell on Fashion-MNIST."""
+    return Cell(name, method, given(method, **more), FASHION, "cnn4", SPLITS[split], seed, rounds)
+
+
+def table1() -> Iterator[Cell]:
+    """Table 1: three seeds of FedMRN and FedMRNS, one of the others. FedAvg's cells are those of ``fashion``."""
+    for seed in SEEDS:
+        for split in SPLITS:
+            for method in SETTINGS:
+                if seed == 0 or method in ("fedavg", "fedmrn", "fedmrns"):
+                    label = "fashion" if method == "fedavg" else f"fedmrn-fashion-{method}"
+                    yield fashion(f"{label}-{split}-{seed}", split, seed, method)
+
+
+def search() -> Iterator[Cell]:
+    """Search: a short run of each candidate."""
+    for method, candidates in SEARCH.items():
+        for wanted in candidates:
+            label = "-".join(f"{name}-{value:g}" for name, value in wanted.items())
+            yield fashion(f"fedmrn-search-{method}-{label}", "labels-3", SEARCHED_ON, method, 25, **wanted)
+
+
+def cifar() -> Iterator[Cell]:
+    """Table 1: CIFAR-10, Non-IID-2."""
+    for method in PAPER_CIFAR:
+        yield Cell(f"fedmrn-cifar-{method}-labels-3-0", method, given(method), CIFAR, "cnn8", "labels:3", 0, 200)
+
+
+def ablation() -> Iterator[Cell]:
+    """Figure 4, on Fashion-MNIST with labels:3."""
+    for method in ("fedmrn", "fedmrns"):
+        for part, more in ABLATIONS.items():
+            if part == "whole":
+                yield fashion(f"fedmrn-fashion-{method}-labels-3-0", "labels-3", 0, method)
+            else:
+                yield fashion(f"fedmrn-ablation-{method}-{part}", "labels-3", 0, method, **more)
+
+
+def noise() -> Iterator[Cell]:
+    """Figure 5, on Fashion-MNIST with labels:3."""
+    for method in ("fedmrn", "fedmrns"):
+        for more in NOISES:
+            label = f"{more['noise']}-{more['alpha']:g}"
+            yield fashion(f"fedmrn-noise-{method}-{label}", "labels-3", 0, method, **more)
+
+
+def shakespeare(model: str = "lstm") -> Iterator[Cell]:
+    """Table 3: next-character prediction, a tenth of the roles per round, one epoch, dense embedding."""
+    for method, more in LETTERS.items():
+        setting = {"lr": 3.0, "epochs": 1, "batch": 128, "weights": "batches", **more}
+        name = f"fedmrn-shakespeare-{model}-{method}"
+        per_round = ROLES // 10
+        yield Cell(name, method, setting, "shakespeare", model, "natural", 0, 100, ROLES, per_round, ("embedding.*",))
+
+
+def shakespeare_plain() -> Iterator[Cell]:
+    """Table 3 without dropout, so that a GPU can capture the steps."""
+    return shakespeare("lstm-plain")
+
+
+def shakespeare_noise() -> Iterator[Cell]:
+    """FedMRN without dropout and with more noise. The noise bounds the change of a weight in one round."""
+    plain = next(cell for cell in shakespeare_plain() if cell.method == "fedmrn")
+    for alpha in MORE_NOISE:
+        yield plain._replace(name=f"{plain.name}-{alpha:g}", rounds=NOISE_ROUNDS, given={**plain.given, "alpha": alpha})
+
+
+STUDIES: Studies = {
+    "search": search,
+    "table1": table1,
+    "cifar": cifar,
+    "ablation": ablation,
+    "noise": noise,
+    "shakespeare": shakespeare,
+    "shakespeare-plain": shakespeare_plain,
+    "shakespeare-noise": shakespeare_noise,
+}

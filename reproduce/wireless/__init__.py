@@ -1,0 +1,1 @@
+"""Training over radio links that lose messages, with pruned models and one-bit compressive sensing."""

@@ -1,0 +1,334 @@
+"""Build the objects of a run from a request. The request is checked as a whole, and every mistake is listed at once."""
+
+import inspect
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from gossamer.cli import user_files
+from gossamer.cli.flags import REQUIRED, Flag, Recipe, arguments, by_flags, defaults, flags, value
+from gossamer.cli.request import CLIENTS, DATA, ROUNDS, TASK, Request
+from gossamer.cli.settings import assign
+from gossamer.core.codec import Codec
+from gossamer.core.errors import ConfigError, Mistake, Mistakes
+from gossamer.core.interface import check_part
+from gossamer.core.method import Method
+from gossamer.core.parametrization import Weights
+from gossamer.core.random import key
+from gossamer.core.sampler import Sampler
+from gossamer.core.server import Server
+from gossamer.core.solver import Solver
+from gossamer.core.specs import parse, unknown
+from gossamer.engines.options import AUTO, Options
+from gossamer.engines.simulate import Simulation
+from gossamer.methods import METHODS
+from gossamer.parts.codecs import CODECS
+from gossamer.parts.codecs.dense import Dense
+from gossamer.parts.codecs.masked_noise import MaskedNoise
+from gossamer.parts.codecs.on_weights import OnWeights
+from gossamer.parts.samplers import SAMPLERS
+from gossamer.tasks.data.datasets import DATASETS, load
+from gossamer.tasks.data.partition import Split
+from gossamer.tasks.data.partitioners import SPLITS
+from gossamer.tasks.data.samples import Data
+from gossamer.tasks.nets import NETS, build
+from gossamer.tasks.static_norms import STATISTICS
+from gossamer.tasks.task import Task, deal, task_at
+
+OPTIONS = tuple(option.name for option in fields(Options))
+
+KINDS: dict[str, tuple[type, Mapping[str, Any]]] = {
+    "codec": (Codec, CODECS),
+    "down": (Codec, CODECS),
+    "solver": (Solver, {}),
+    "server": (Server, {}),
+    "sampler": (Sampler, SAMPLERS),
+}
+"""The interface of each part that a flag can replace, and the registry of those with a name."""
+
+
+def assemble(request: Request, options: dict[str, Any], split: Split | None = None) -> Simulation:
+    """Return a checked simulation; nothing is written before this returns."""
+    mistakes = Mistakes()
+    method = mistakes.attempt(make_method, request)
+    checked = mistakes.attempt(make_options, options)
+    task = mistakes.attempt(make_task, request, checked.seed if checked else 0, split)
+    clients = task.clients if task else None if request.task else Mistakes().attempt(make_clients, request)
+    if clients is not None:
+        mistakes.attempt(check_cohort, options, clients)
+    mistakes.settle()
+    assert method is not None  # or there were mistakes
+    assert task is not None
+    assert checked is not None
+    if not request.files():
+        return Simulation(method, task, checked, request.plain())
+    label = " with ".join(request.files().values())
+    return user_files.called(label, Simulation, method, task, checked, request.plain())
+
+
+def make_method(request: Request) -> Method:
+    """Call the recipe with the given values, replace parts, and apply ``--set``.
+
+    If the recipe cannot be called with these values, the settings are still checked, on its defaults.
+    """
+    recipe = find_recipe(request.method)
+    mistakes = Mistakes()
+    known = flags(recipe, request.method)
+    values = arguments(known, request.given, mistakes)
+    method = defaults(recipe)
+    if all(flag.name in values for flag in known if flag.default is REQUIRED):
+        method = _called(recipe, request.method, known, values, mistakes) or method
+    if method is not None:
+        made = mistakes.attempt(with_parts, method, request, values)
+        if made is not None and not mistakes.found:
+            mistakes.note(*_unused(recipe, known, values, request, made))
+        method = made or method
+        for setting in request.sets:
+            method = mistakes.attempt(assign, method, setting) or method
+    mistakes.settle()
+    assert method is not None  # or there were mistakes
+    return method
+
+
+def _unused(
+    recipe: Recipe, known: Sequence[Flag], values: dict[str, Any], request: Request, made: Method
+) -> Iterator[str]:
+    """Yield a mistake for each flag without effect, because its part was replaced by one from a user file."""
+    replaced = [f"{_word(name)} {spec}" for name, spec in request.files().items() if name in KINDS]
+    for flag in known if replaced else ():
+        if flag.name not in values or flag.default in (REQUIRED, values[flag.name]):
+            continue
+        rest = {name: value for name, value in values.items() if name != flag.name}
+        if Mistakes().attempt(with_parts, call(recipe, request.method, rest), request, rest) == made:
+            yield f"{flag.word} changes nothing with {' and '.join(replaced)}, which has no field {flag.name}"
+
+
+def with_parts(method: Method, request: Request, values: Mapping[str, Any]) -> Method:
+    """Return the method with the requested parts; ``values`` are those of the recipe's flags."""
+    mistakes = Mistakes()
+    asked = {name: getattr(request, name) for name in KINDS if getattr(request, name)}
+    found = {name: mistakes.attempt(find_part, name, spec, values) for name, spec in asked.items()}
+    silent = [name for name in found if name in ("codec", "down", "server")]
+    if silent and not method.shared:
+        mistakes.note(f"{' and '.join(map(_word, silent))}: {request.method} sends nothing")
+    if found.get("codec") and method.parametrization != Weights():
+        mistakes.note(f"--codec: {request.method} sends masks, which have their own codec")
+    if isinstance(found.get("down"), MaskedNoise):
+        mistakes.note("--down: masked noise can encode a small update, not a model")
+    mistakes.settle()
+    return method.with_parts(**{name: _lifted(part) for name, part in found.items() if part})
+
+
+def find_part(name: str, spec: str, values: Mapping[str, Any]) -> Any:
+    """Return a part by its spec, or by ``file.py:Name``: a part, or a class or function that makes one.
+
+    A class receives the values of the recipe's flags for its fields of the same name.
+    """
+    kind, known = KINDS[name]
+    if not user_files.is_file(spec):
+        if not known:
+            raise ConfigError(f"{_word(name)} {spec}: write it as file.py:Name; that of a recipe is set by its flags")
+        return parse(spec, known, "codec" if kind is Codec else name)
+    label = f"{_word(name)} {spec}"
+    found = user_files.load(spec, label)
+    if isinstance(found, type) or (callable(found) and not isinstance(found, kind)):
+        own = {field.name for field in fields(found) if field.init} if is_dataclass(found) else set()
+        found = user_files.called(label, found, **{field: value for field, value in values.items() if field in own})
+    check_part(found, kind, label)
+    return found
+
+
+def _lifted(part: Any) -> Any:
+    """Apply a codec to the weights alone, unless it takes the whole model."""
+    return OnWeights(part) if isinstance(part, Codec) and not isinstance(part, (Dense, OnWeights)) else part
+
+
+def _called(
+    recipe: Recipe, name: str, known: Sequence[Flag], values: dict[str, Any], mistakes: Mistakes
+) -> Method | None:
+    """Call a recipe; note refused values as mistakes of their flags, and return ``None`` if there are any.
+
+    A recipe stops at the first part that refuses a value. Refused values are left out, and it is called again.
+    """
+    wrong: set[str] = set()
+    while True:
+        left = {field: value for field, value in values.items() if field not in wrong}
+        try:
+            method = call(recipe, name, left)
+            return None if wrong else method
+        except ConfigError as error:
+            blame = [blamed(recipe, name, known, left, mistake) for mistake in error.mistakes]
+        mistakes.note(*(text for text, _ in blame))
+        more = {field for _, fields in blame for field in fields} & values.keys() - wrong
+        if not more or any(flag.default is REQUIRED for flag in known if flag.name in more):
+            return None
+        wrong |= more
+
+
+def blamed(
+    recipe: Recipe, name: str, known: Sequence[Flag], values: dict[str, Any], mistake: Mistake
+) -> tuple[str, set[str]]:
+    """Return a mistake in terms of flags, and these; if it names none, the flag whose absence removes it."""
+    text, found = by_flags(mistake, known)
+    if found:
+        return text, found
+    for flag in known:
+        if flag.name in values and flag.default is not REQUIRED:
+            others = Mistakes()
+            others.attempt(call, recipe, name, {field: v for field, v in values.items() if field != flag.name})
+            if mistake not in others.found:
+                return f"{flag.word}: {text}", {flag.name}
+    return text, found
+
+
+def call(recipe: Recipe, name: str, values: dict[str, Any]) -> Method:
+    """Call a recipe and check that it returns a method."""
+    method = user_files.called(f"method {name}", recipe, **values)
+    if not isinstance(method, Method):
+        raise ConfigError(f"method {name}: must return a Method, got {type(method).__name__}")
+    return method
+
+
+def find_recipe(name: str) -> Recipe:
+    """Return a recipe by name, or by ``file.py:name``."""
+    if user_files.is_file(name):
+        recipe = user_files.load(name, f"method {name}")
+        if not callable(recipe):
+            raise ConfigError(f"method {name}: must be a function that returns a Method")
+        return recipe
+    if name not in METHODS:
+        raise ConfigError(unknown("method", name, METHODS) + ", or file.py:recipe")
+    return METHODS[name]
+
+
+def make_options(given: dict[str, Any]) -> Options:
+    """Return options from text or from a recorded run; mistakes name the flags."""
+    hints, mistakes = typing.get_type_hints(Options), Mistakes()
+    values: dict[str, Any] = {"rounds": ROUNDS, "executor": AUTO}
+    for name, text in given.items():
+        try:
+            values[name] = value(_word(name), text, hints[name])
+        except ConfigError as error:
+            mistakes.note(*error.mistakes)
+    try:
+        options = Options(**values)
+    except ConfigError as error:
+        mistakes.note(*map(as_typed, error.mistakes))
+    mistakes.settle()
+    return options
+
+
+def check_cohort(given: dict[str, Any], clients: int) -> None:
+    """Refuse a cohort larger than the number of clients."""
+    options = make_options({name: given[name] for name in ("per_round",) if name in given})
+    try:
+        options.cohort(clients)
+    except ConfigError as error:
+        raise ConfigError(*map(as_typed, error.mistakes)) from None
+
+
+def _word(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
+def as_typed(mistake: Mistake) -> str:
+    """Return a mistake about options in terms of flags."""
+    return mistake.written(lambda setting: str(setting) if setting.part else _word(setting.field))
+
+
+def make_task(request: Request, seed: int, split: Split | None, read: Callable[[str], Task] | None = None) -> Task:
+    """Return the task of a request.
+
+    Args:
+        request: the request
+        seed: the seed of the run
+        split: the partition of the run that is resumed; by default a new one is drawn
+        read: finds a task in a user file
+    """
+    if request.task:
+        task = task_from_file(request, request.task, read or whole_task)
+        return task.with_split(split) if split else task
+    mistakes = Mistakes()
+    clients = mistakes.attempt(make_clients, request)
+    data = mistakes.attempt(make_data, request, clients or CLIENTS, seed)
+    if data is not None:
+        mistakes.attempt(build, request.model or data.model, data.shape, data.classes)
+    elif request.model and request.model not in NETS:
+        mistakes.note(unknown("model", request.model, NETS))
+    if data is not None and clients is not None:
+        split = split or mistakes.attempt(deal, data, request.split or data.split, clients, seed)
+    elif request.split:
+        mistakes.attempt(parse, request.split, SPLITS, "split")
+    if request.statistics:
+        mistakes.attempt(parse, request.statistics, STATISTICS, "statistics")
+    mistakes.settle()
+    assert data is not None  # or there were mistakes
+    assert split is not None
+    return Task.of_data(data, request.model, request.split or data.split, split, request.statistics)
+
+
+def make_data(request: Request, clients: int, seed: int) -> Data:
+    """Return the data set of a request."""
+    name, folder = request.data or DATA, Path(request.data_dir) if request.data_dir else None
+    mistakes = Mistakes()
+    mistakes.attempt(parse, name, DATASETS, "data set")
+    if folder is not None and not folder.is_dir():
+        mistakes.note(f"--data-dir: there is no folder {folder}")
+    mistakes.settle()
+    return load(name, data_dir=folder, clients=clients, key=key(seed))
+
+
+def make_clients(request: Request) -> int:
+    """Return the number of clients of a request."""
+    clients: int = CLIENTS if request.clients is None else value("--clients", request.clients, int)
+    if clients < 1:
+        raise ConfigError(f"--clients must be at least 1, got {clients}")
+    return clients
+
+
+def task_from_file(request: Request, spec: str, read: Callable[[str], Task]) -> Task:
+    """Return the task of ``file.py:name``: a Task, or a function that returns one."""
+    mistakes = Mistakes()
+    replaced = [_word(name) for name in TASK if getattr(request, name)]
+    if replaced:
+        mistakes.note(f"--task brings its own data, model and split: leave out {', '.join(replaced)}")
+    task = mistakes.attempt(read, spec)
+    mistakes.settle()
+    assert task is not None  # or there were mistakes
+    return task
+
+
+def whole_task(spec: str) -> Task:
+    """Return the task of ``file.py:name`` for a simulation, with the samples of all clients."""
+    label = f"--task {spec}"
+    found = user_files.load(spec, label)
+    if callable(found) and any(p.default is p.empty for p in inspect.signature(found).parameters.values()):
+        raise ConfigError(f"{label}: it takes arguments, which only a deployment passes")
+    if callable(found):
+        found = user_files.called(label, found)
+    return _checked(found, label)
+
+
+def server_task(spec: str) -> Task:
+    """Return the task of ``file.py:name`` for the server of a deployment."""
+    label = f"--task {spec}"
+    found: Any = user_files.load(spec, label)
+    return _checked(user_files.called(label, task_at, found, None, {}), label)
+
+
+def _checked(found: object, label: str) -> Task:
+    if not isinstance(found, Task):
+        raise ConfigError(f"{label}: must be a gossamer.Task or a function that returns one")
+    return found
+
+
+def recorded_data(about: dict[str, Any]) -> Data | None:
+    """Return the data of a recorded run; ``None`` if it cannot be loaded or has changed."""
+    if not about["request"]:
+        return None
+    request, seed = Request.read(about["request"]), about["options"]["seed"]
+    task = request.task
+    data = whole_task(task).data if task else make_data(request, make_clients(request), seed)
+    return data if data.digest() == about["task"]["data_digest"] else None

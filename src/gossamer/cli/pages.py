@@ -1,0 +1,61 @@
+"""The page of a run, with what the run's request can still give: its data and the initial states of its clients."""
+
+import sys
+from pathlib import Path
+from typing import Any
+
+from gossamer.cli import user_files
+from gossamer.cli.build import make_method, recorded_data, whole_task
+from gossamer.cli.request import Request
+from gossamer.core.errors import GossamerError
+from gossamer.core.random import key
+from gossamer.runs.folder import read_split
+from gossamer.runs.records import read_about
+from gossamer.runs.report import Folder, page
+from gossamer.runs.report.base import Starts
+from gossamer.tasks.data.partition import Split
+from gossamer.tasks.data.samples import Data
+from gossamer.tasks.objective import Objective
+from gossamer.tasks.task import Task
+
+
+def write_page(path: Path, about: dict[str, Any]) -> Path:
+    """Write the page of a run and return its file."""
+    return page.write(_folder(path, about, _data_of(about)))
+
+
+def try_to_write(path: Path, data: Data) -> Path | None:
+    """Write the page of a run that has just ended. If that fails, print why; the run is not affected."""
+    try:
+        return page.write(_folder(path, read_about(path), data))
+    except Exception as error:
+        print(f"gossamer: no report.html was written: {error}", file=sys.stderr)
+        return None
+
+
+def _data_of(about: dict[str, Any]) -> Data | None:
+    """Return the data of a run, or ``None`` if it cannot be loaded any more."""
+    try:
+        return recorded_data(about)
+    except (GossamerError, ModuleNotFoundError):
+        return None
+
+
+def _folder(path: Path, about: dict[str, Any], data: Data | None) -> Folder:
+    return Folder(path, about["task"]["clients"], data, lambda: _starts(path, about, data))
+
+
+def _starts(path: Path, about: dict[str, Any], data: Data | None) -> Starts | None:
+    """Return the initial states of the clients' views, or ``None`` if they cannot be made again."""
+    if data is None or not about["request"]:
+        return None
+    request, seed = Request.read(about["request"]), about["options"]["seed"]
+    try:
+        user_files.check_unchanged(about["request"]["digests"])
+        method, split = make_method(request), Split.from_tensors(read_split(path))
+        named = (data, request.model, request.split or data.split, split, request.statistics)
+        objective = Objective(whole_task(request.task) if request.task else Task.of_data(*named), "cpu", key(seed))
+        view = method.bind(objective).training.view_memory
+    except (GossamerError, ModuleNotFoundError):
+        return None
+    return view.first if view is not None and method.describe() == about["method"] else None

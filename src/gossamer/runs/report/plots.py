@@ -1,0 +1,179 @@
+"""Charts by matplotlib, as inline SVG for a page or as a file.
+
+Figures are ``matplotlib.figure.Figure`` objects; pyplot is not used. The same data gives the same bytes: identifiers
+are derived from the title, and no date is written. Inline SVG refers to the colours of the page by CSS variables, so
+that a chart suits light and dark pages. matplotlib is imported when a figure is made.
+"""
+
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+from xml.etree import ElementTree
+
+from gossamer.core.extras import need
+from gossamer.runs.report import html
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = ("#1f3b5c", "#d1603d", "#3a8c6e", "#8c6bb1", "#c9a227", "#4f8fc4", "#a23b72", "#6b6b6b")
+STYLES = ("-", "--", ":", "-.")
+INK, SOFT, GRID, BLANK = COLOURS[0], "#5d6b7a", "#e1e6ec", "#eef1f5"
+
+VARIABLES = {
+    **{colour: f"var(--k{number})" for number, colour in enumerate(COLOURS)},
+    SOFT: "var(--soft)",
+    GRID: "var(--line)",
+    BLANK: "var(--blank)",
+}
+"""The CSS variable of the page for each colour of a figure."""
+
+MARKED = 60
+"""The largest number of points that are marked one by one, each with its values as a tooltip."""
+
+SHADES = 10
+"""The number of shades of a heat map."""
+
+Tips = Mapping[str, Sequence[str]]
+"""Tooltips by the group identifier of an artist, one per mark; an empty text is no tooltip."""
+
+
+class Series(NamedTuple):
+    """One line of a chart.
+
+    Args:
+        name: the label of the line
+        points: pairs of x and y, in order
+    """
+
+    name: str
+    points: list[tuple[float, float]]
+
+
+def chart(title: str, across: str, series: Sequence[Series]) -> str:
+    """Return a line chart as an HTML ``<figure>``; empty if no series has a point.
+
+    Args:
+        title: the caption, and the accessible name of the drawing
+        across: the label of the x axis
+        series: the lines
+    """
+    if not any(line.points for line in series):
+        return ""
+    tips = {
+        f"series-{number}": [f"{line.name}: {y:.4g} at {x:.4g}" for x, y in line.points]
+        for number, line in enumerate(series)
+        if len(line.points) <= MARKED
+    }
+    drawing = inline(line_figure(across, series), title, tips)
+    return html.figure(title, drawing, keys=[line.name for line in series])
+
+
+def line_figure(across: str, series: Sequence[Series], legend: bool = False) -> "Figure":
+    """Return a figure with one line per series; ``legend`` adds their names at the right."""
+    with style():
+        from matplotlib.figure import Figure
+
+        figure = Figure(figsize=(5.6 if legend else 4.2, 2.5))
+        axes = figure.add_axes((0.12, 0.2, 0.6 if legend else 0.85, 0.76))
+        for number, line in enumerate(series):
+            xs, ys = [x for x, _ in line.points], [y for _, y in line.points]
+            marker = "o" if len(line.points) <= MARKED else ""
+            (drawn,) = axes.plot(
+                xs, ys, color=COLOURS[number % len(COLOURS)], marker=marker, markersize=3.5, linewidth=1.5
+            )
+            drawn.set(linestyle=STYLES[number // len(COLOURS) % len(STYLES)], gid=f"series-{number}")
+        _dress(axes, across, [x for line in series for x, _ in line.points])
+        if legend:
+            # A leading underscore would hide a label, so labels are passed by hand.
+            names = [line.name.replace("$", r"\$") for line in series]
+            figure.legend(axes.lines, names, loc="upper left", bbox_to_anchor=(0.73, 1), frameon=False, labelcolor=SOFT)
+    return figure
+
+
+def _dress(axes: "Axes", across: str, xs: Sequence[float]) -> None:
+    """Set the limits, ticks and colours of a line chart."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_xlim(0, (max(xs) or 1) * 1.01)
+    whole = all(float(x).is_integer() for x in xs)  # rounds: there is no tick between two of them
+    axes.xaxis.set_major_locator(MaxNLocator(6, integer=whole))
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.set_xlabel(across)
+    axes.grid(axis="y", color=GRID)
+    plain(axes)
+
+
+def plain(axes: "Axes") -> None:
+    """Remove frame and tick marks, and set the colour of labels."""
+    axes.tick_params(length=0, labelcolor=SOFT)
+    axes.xaxis.label.set_color(SOFT)
+    axes.yaxis.label.set_color(SOFT)
+    axes.set_axisbelow(True)
+    axes.spines[:].set_visible(False)
+
+
+def shades() -> Any:
+    """Return the colour map of heat maps: one colour of ten opacities, and ``BLANK`` for masked cells."""
+    from matplotlib.colors import ListedColormap, to_rgba
+
+    opacities = [0.1 + 0.9 * (shade + 1) / SHADES for shade in range(SHADES)]
+    return ListedColormap([to_rgba(COLOURS[0], opacity) for opacity in opacities]).with_extremes(bad=BLANK)
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Settings under which figures of a page are made."""
+    with need("matplotlib").rc_context({"font.size": 8.5, "font.family": "sans-serif", "axes.unicode_minus": False}):
+        yield
+
+
+def saved(figure: "Figure", kind: str, salt: str = "gossamer", **how: Any) -> bytes:
+    """Return a figure as a file: ``kind`` is ``svg``, ``png`` or ``pdf``."""
+    drawn = io.BytesIO()
+    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
+    with need("matplotlib").rc_context(
+        {"svg.fonttype": "none", "svg.hashsalt": salt, "font.sans-serif": ["DejaVu Sans"]}
+    ):
+        figure.savefig(drawn, format=kind, metadata=metadata, **how)
+    return drawn.getvalue()
+
+
+def inline(figure: "Figure", title: str, tips: Tips | None = None) -> str:
+    """Return a figure as an SVG element for a page, with an accessible name and tooltips."""
+    root = ElementTree.fromstring(saved(figure, "svg", title, transparent=True, dpi=150))
+    for element in root.iter():
+        element.tag = _local(element.tag)
+        element.attrib = {_local(name): value for name, value in element.items()}
+    for group in list(root.iter("g")):
+        for mark, tip in zip(_marks(group), (tips or {}).get(group.get("id", ""), ()), strict=False):
+            if tip:
+                ElementTree.SubElement(mark, "title").text = tip
+    for parent in list(root.iter()):
+        _strip(parent)
+    root.attrib = {"viewBox": root.get("viewBox", ""), "role": "img", "aria-label": title}
+    return ElementTree.tostring(root, encoding="unicode")
+
+
+def _marks(group: ElementTree.Element) -> list[ElementTree.Element]:
+    """Return the elements that draw single points or cells."""
+    return list(group.iter("use")) or group.findall("path")
+
+
+def _strip(parent: ElementTree.Element) -> None:
+    """Drop what a page does not need: metadata, global styles, clipping, and identifiers that nothing refers to."""
+    for child in list(parent):
+        if child.tag in ("metadata", "style", "clipPath"):
+            parent.remove(child)
+    parent.attrib.pop("clip-path", None)
+    if parent.tag == "g":
+        parent.attrib.pop("id", None)
+    for colour, variable in VARIABLES.items():
+        if colour in (look := parent.get("style", "")):
+            parent.set("style", look.replace(colour, variable))
+
+
+def _local(name: str) -> str:
+    return name.rpartition("}")[2]

@@ -1,0 +1,141 @@
+"""The summary of a run: the object that ``gossamer show --json`` prints, and the source of every table.
+
+It includes the costs that the channel counts: energy, seconds on devices, and lost messages.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gossamer.core.delivery import OVERHEAD, Delivery
+from gossamer.runs.report.base import summaries_of
+
+Record = dict[str, Any]
+
+KINDS = ("seconds", "joules", "messages", "lost", "wasted")
+"""The costs that are counted for each client."""
+
+
+def energy(metrics: Sequence[Record]) -> dict[str, float]:
+    """Return the joules spent on computing and on sending."""
+    return {use: float(sum(record["energy"][use] for record in metrics)) for use in ("computing", "sending")}
+
+
+def delay(metrics: Sequence[Record]) -> float:
+    """Return the seconds that all rounds took on devices and on the air."""
+    return float(sum(record["delay"] for record in metrics))
+
+
+def by_client(metrics: Sequence[Record], clients: int) -> dict[str, list[float]] | None:
+    """Return the costs of each client over all rounds, by kind; ``None`` if the channel does not count them."""
+    counted = [record for record in metrics if record.get("by_client")]
+    if not counted:
+        return None
+    spent: dict[str, list[float]] = {kind: [0] * clients for kind in KINDS}
+    for record in counted:
+        for kind in KINDS:
+            for client, number in zip(record["clients"], record["by_client"][kind], strict=True):
+                spent[kind][client] += number
+    return spent
+
+
+def delivery(metrics: Sequence[Record], clients: int) -> dict[str, list[int]] | None:
+    """Return how many lost messages of each client were retained and forgotten; ``None`` if nothing was counted."""
+    counted = [record for record in metrics if record.get("delivery")]
+    if not counted:
+        return None
+    found = {name: [0] * clients for name in Delivery._fields}
+    for record in counted:
+        for name, counts in found.items():
+            for client, number in zip(record["clients"], record["delivery"][name], strict=True):
+                counts[client] += number
+    return found
+
+
+def empty_rounds(metrics: Sequence[Record]) -> int:
+    """Return the number of rounds in which messages were lost and none was aggregated."""
+    return sum(bool(r["lost"]) and not any(exchange["folded"] for exchange in r["exchanges"]) for r in metrics)
+
+
+VALUES = {f"{part}.{name}" for part in ("codec", "down") for name in ("values", "rest.values")}
+"""Kinds of bytes that are values of parameters, and nothing else."""
+FREE = {OVERHEAD, "loss.labels", "refused"}
+"""Kinds of bytes that are not values, in addition to those that describe a client's view."""
+
+EVALUATED = ("accuracy", "loss", "personal_accuracy", "worst_tenth_accuracy")
+
+
+def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any]:
+    """Return accuracies of the last evaluated round, and sums of costs; non-finite numbers become ``None``."""
+    task, options, request = about["task"], about["options"], about["request"] or {}
+    both = totals(metrics, "bytes_up") + totals(metrics, "bytes_down")
+    last: Record = next((record for record in reversed(metrics) if "accuracy" in record), {})
+    summary = {
+        "method": request.get("method") or about.get("name", "custom"),
+        "data": task["data"],
+        "model": task["model"],
+        "split": task["split"],
+        "clients": task["clients"],
+        "per_round": len(metrics[-1]["clients"]) if metrics else options["per_round"] or task["clients"],
+        "parameters": about["parameters"],
+        "rounds": len(metrics),
+        "rounds_asked": options["rounds"],
+        "seed": options["seed"],
+        "channel": options.get("channel"),
+        "executor": about.get("executor", options["executor"]),
+        "rates": about.get("rates"),
+        **{name: last.get(name) for name in EVALUATED},
+        "evaluated_round": last.get("round"),
+        "figures": summaries_of(metrics, task["clients"]),
+        "bytes_up": totals(metrics, "bytes_up").total(),
+        "bytes_down": totals(metrics, "bytes_down").total(),
+        "bytes_views": sum(n for kind, n in both.items() if kind.startswith("view.")),
+        "bytes_values": values(both),
+        "flops": sum(record["flops"] for record in metrics),
+        "useful_flops": sum(record["useful_flops"] for record in metrics),
+        "seconds": float(totals(metrics, "seconds").total()),
+        "joules": float(sum(record["joules"] for record in metrics)),
+        "energy": energy(metrics),
+        "delay": delay(metrics),
+        "by_client": by_client(metrics, task["clients"]),
+        "memory_bytes": max((record["memory_bytes"] for record in metrics), default=0),
+        "failures": sum(len(record["failures"]) for record in metrics),
+        "lost": sum(len(record["lost"]) for record in metrics),
+        "delivery": delivery(metrics, task["clients"]),
+        "empty_rounds": empty_rounds(metrics),
+    }
+    return {name: _finite(value) for name, value in summary.items()}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _finite(part) for name, part in value.items()}
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def totals(metrics: Sequence[Record], name: str) -> Counter[str]:
+    """Return the sum over all rounds of each kind of bytes, or of each phase of seconds."""
+    total: Counter[str] = Counter()
+    for record in metrics:
+        total.update(record.get(name, {}))
+    return total
+
+
+def values(total: Mapping[str, int]) -> int | None:
+    """Return the bytes of values alone, as FedSpa's paper (https://arxiv.org/abs/2201.11380) counts them.
+
+    Masks and headers do not count. The result is ``None`` if values are encoded in another way, because their number
+    is then unknown.
+    """
+    sent = {kind: n for kind, n in total.items() if kind not in FREE and not kind.startswith("view.")}
+    return sum(sent.values()) if sent.keys() <= VALUES else None
+
+
+def reasons(metrics: Sequence[Record]) -> list[tuple[str, list[tuple[int, int]]]]:
+    """Return why clients failed, the most frequent reason first, with pairs of round and client."""
+    found: dict[str, list[tuple[int, int]]] = {}
+    for record in metrics:
+        for failure in record["failures"]:
+            found.setdefault(failure["reason"], []).append((record["round"], failure["client"]))
+    return sorted(found.items(), key=lambda item: -len(item[1]))

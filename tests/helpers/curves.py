@@ -1,0 +1,16 @@
+"""Read the data of a drawn line."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+def xdata(axes: Any, line: int = 0) -> npt.NDArray[np.float64]:
+    """The x-values of one line of the axes."""
+    return np.asarray(axes.lines[line].get_xdata(), dtype=np.float64)
+
+
+def ydata(axes: Any, line: int = 0) -> npt.NDArray[np.float64]:
+    """The y-values of one line of the axes."""
+    return np.asarray(axes.lines[line].get_ydata(), dtype=np.float64)
