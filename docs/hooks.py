@@ -20,6 +20,7 @@ PAGES = {"README.md": "overview.md", "CONTRIBUTING.md": "contributing.md", "CHAN
 EXAMPLES = "examples.md"
 FENCE = re.compile(r"(^```.*?^```$)", re.M | re.S)
 LINK = re.compile(r"\[([^\]]*)\]\((?!https?:|#)([^)\s#]+)(#[^)\s]*)?\)")
+ALL_MODULES = re.compile(r"^::: (\S+)\.\*$", re.M)
 LANGUAGES = {".py": "python", ".toml": "toml"}
 
 
@@ -39,7 +40,14 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Make links to files of the repository lead to pages of the site."""
     uri = page.file.src_uri
+    markdown = ALL_MODULES.sub(lambda found: "\n\n".join(f"::: {name}" for name in modules(found[1])), markdown)
     return markdown if uri in PAGES.values() else with_site_links(markdown, f"docs/{uri}", uri)
+
+
+def modules(package: str) -> list[str]:
+    """Return the modules of a package, for a line ``::: package.*`` of the API reference."""
+    folder = ROOT / "src" / package.replace(".", "/")
+    return [f"{package}.{path.stem}" for path in sorted(folder.glob("*.py")) if path.stem != "__init__"]
 
 
 def with_site_links(text: str, source: str, page: str) -> str:

@@ -619,7 +619,7 @@ def test_sizes_come_from_a_model_and_its_data(folder: Path, capsys: pytest.Captu
         (["--measurements", "1,2,3"], ["--measurements must be one number or two, got 3"]),
         (
             ["--picture", "p.gif", "--out", "no/p.json"],
-            ["--picture p.gif: must end", "--out no/p.json: there is no folder"],
+            ["--picture p.gif: must end", "--out no/p.json: there is no writable folder"],
         ),
         (
             ["--energy", "1e-9"],

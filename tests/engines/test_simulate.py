@@ -531,7 +531,7 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
 
 def test_every_second_of_a_round_belongs_to_one_phase() -> None:
     record = simulate(fedavg(), tiny_task(), rounds=1).metrics[0]
-    assert set(record["seconds"]) == {"other", "prepare", "train", "brief", "receive", "evaluate"}
+    assert set(record["seconds"]) == {"other", "prepare", "train", "download", "receive", "evaluate"}
     assert record["memory_bytes"] > 10_000_000
 
 

@@ -108,7 +108,15 @@ def test_a_cell_that_fails_does_not_stop_the_others(
 
 
 def test_a_rounds_seconds_exclude_other_phases_of_the_run() -> None:
-    spent = {"prepare": 100.0, "brief": 1.0, "train": 2.0, "receive": 0.5, "other": 0.25, "evaluate": 50.0, "save": 9.0}
+    spent = {
+        "prepare": 100.0,
+        "download": 1.0,
+        "train": 2.0,
+        "receive": 0.5,
+        "other": 0.25,
+        "evaluate": 50.0,
+        "save": 9.0,
+    }
     assert cells.seconds({"seconds": spent}) == 3.75
 
 

@@ -60,7 +60,7 @@ def train_client(model: nn.Module, x: Tensor, y: Tensor) -> None:
 
 
 class OnRequest(FedAvg):
-    """Federated averaging that waits, before a round, until the bench says to go on."""
+    """Federated averaging that waits for a request of the benchmark before each round."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

@@ -155,7 +155,7 @@ class Simulation(FederatedRun):
         """Yield the task of each client of a stage, created on demand."""
         common = None
         for client in stage.active:
-            with ledger.time("brief"):
+            with ledger.time("download"):
                 if common is None:
                     common = stage.exchange.make_common(self.server, *self.clock_and_key(stage, client))
                 client_task, kinds = self.client_task(stage, client, common)

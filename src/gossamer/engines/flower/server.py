@@ -177,7 +177,7 @@ class FlowerRun(FederatedRun):
 
     def exchange(self, stage: Stage, ledger: Ledger, inbox: Inbox) -> None:
         """Send tasks, and take replies as they arrive until the deadline."""
-        with ledger.time("brief"):
+        with ledger.time("download"):
             client_tasks = self.client_tasks(stage, stage.active, ledger, exchange=stage.exchange.number)
         for client, reply in self.fleet.ask(MessageType.TRAIN, client_tasks, self.settings.deadline):
             with ledger.time("receive"):
