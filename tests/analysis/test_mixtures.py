@@ -72,6 +72,7 @@ def distance(epochs: int, batch: int | None, seeds: int) -> float:
     return sum(found) / len(found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("batch", "order"), [(None, 2), (4, 1)])
 def test_models_come_nearer_to_their_optima_at_the_order_that_is_proved(batch: int | None, order: int) -> None:
     """The squared distance falls with R^-2 by all samples, and with R^-1 by some of them: from R = 6 to 36."""

@@ -451,6 +451,7 @@ def test_theorem_1_holds_repaired_and_not_as_printed() -> None:
     assert exact[2048] / exact[8192] == pytest.approx(rates, rel=0.05)
 
 
+@pytest.mark.slow
 def test_a_run_obeys() -> None:
     """Random masks: 1/R and below the bound; windows: 1/R^2, as R grows fourfold; the excess risk below its bound."""
     losses, _ = task_losses(quadratic_task())

@@ -471,7 +471,7 @@ def test_a_run_in_which_every_client_fails_says_why_and_where_it_is_kept(gossame
     )
     said = gossamer("run sick.py:recipe --task tasks.py:task --rounds 9 --out it")
     assert said.status == 1
-    wanted = "all 5 clients failed in round 1: ValueError: out of memory; finished rounds are kept in it"
+    wanted = "all 5 clients failed in round 1: ValueError: out of memory; no round was finished: delete it"
     assert wanted in said.err
     assert read_metrics(Path("it")) == []
     again = gossamer("resume it")

@@ -261,7 +261,8 @@ class AnyName(set[str]):
     """Names in modules."""
 
     def __contains__(self, name: object) -> bool:
-        return str(name).rpartition(".")[0] in set(self)
+        module = str(name).rpartition(".")[0]
+        return not {module, f"{module.rpartition('.')[0]}.*"}.isdisjoint(set(self))
 
 
 def anchors(page: Path) -> set[str]:

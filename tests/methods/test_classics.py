@@ -277,6 +277,7 @@ def test_ifca_averages_each_model_over_the_clients_that_chose_it() -> None:
             torch.testing.assert_close(found[name], tensor, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_ifca_finds_two_populations_and_serves_each_as_well_as_perm() -> None:
     data = load("two-populations", clients=20, key=key(0))
     task = Task(lambda: build("logistic", data.shape, 2), data, deal(data, "natural", 20, 0))

@@ -500,6 +500,7 @@ def matrices() -> dict[tuple[Kind, int], Matrix]:
     return {(kind, rows): Sensing(kind, rows=rows).matrix(N, KEY) for kind in KINDS for rows in (200, 500, 1000)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("rows", "k", "masks"), TABLE)
 def test_what_is_reconstructed_is_as_near_as_was_found_before(
     rows: int, k: int, masks: str, matrices: dict[tuple[Kind, int], Matrix]
