@@ -113,9 +113,9 @@ def carry_out(work: Callable[[], None], path: Path, run: FederatedRun) -> int:
         say(f"stopped after round {kept} of {run.options.rounds}; continue with: {command('resume', path)}")
         return 130
     except RunError as error:
+        finished = f"finished rounds are kept in {path}"
         none = f"no round was finished: delete {path} to use the name again"
-        kept = f"finished rounds are kept in {path}" if checkpoints(path) else none
-        raise RunError(f"{error}; {kept}") from error
+        raise RunError(f"{error}; {finished if checkpoints(path) else none}") from error
     report = try_to_write(path, run.task.data)
     print(tables.closing(summarise(read_about(path), read_metrics(path))))
     print(f"\nrun in {path}: {command('show', path)}" + (f"\nreport in {report}" if report else ""))
