@@ -3,7 +3,9 @@
 from typing import TYPE_CHECKING
 
 from gossamer.core.lazy import attach
+from gossamer.parts.channels import CHANNELS as CHANNELS
 from gossamer.parts.codecs import CODECS as CODECS
+from gossamer.parts.samplers import SAMPLERS as SAMPLERS
 
 __version__ = "0.1.0"
 
@@ -84,4 +86,4 @@ if TYPE_CHECKING:
     from gossamer.tasks.task import Task as Task
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__, __all__ = attach(__name__, CODECS)
+    __getattr__, __dir__, __all__ = attach(__name__, CHANNELS, CODECS, SAMPLERS)

@@ -23,9 +23,14 @@ def check_picture(picture: Path, flag: str = "--out") -> None:
     mistakes = Mistakes()
     if picture.suffix.lower() not in (".png", ".pdf", ".svg"):
         mistakes.note(f"{flag} {picture}: must end in .png, .pdf or .svg")
-    if not os.access(picture.parent, os.W_OK):
-        mistakes.note(f"{flag} {picture}: there is no writable folder {picture.parent}")
+    mistakes.attempt(check_folder, picture, flag)
     mistakes.settle()
+
+
+def check_folder(file: Path, flag: str = "--out") -> None:
+    """Refuse a path whose folder does not exist or is not writable."""
+    if not os.access(file.parent, os.W_OK):
+        raise ConfigError(f"{flag} {file}: there is no writable folder {file.parent}")
 
 
 def command(name: str, path: Path) -> str:

@@ -1,7 +1,6 @@
 """The command ``plan``."""
 
 import argparse
-import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +12,7 @@ from gossamer.analysis.planning import Limits, MessageSize, Plan, Problem, Pruni
 from gossamer.analysis.planning import plan as picture
 from gossamer.analysis.planning.work import operations, tried
 from gossamer.cli.build import make_task
-from gossamer.cli.common import check_picture
+from gossamer.cli.common import check_folder, check_picture
 from gossamer.cli.flags import value
 from gossamer.cli.parser import Parser
 from gossamer.cli.request import Request
@@ -173,8 +172,7 @@ def plan(words: list[str]) -> int:
     arguments = _parser().parse_args(words)
     mistakes, out, drawn = Mistakes(), Path(arguments.out), Path(arguments.picture)
     mistakes.attempt(check_picture, drawn, "--picture")
-    if not os.access(out.parent, os.W_OK):
-        mistakes.note(f"--out {out}: there is no writable folder {out.parent}")
+    mistakes.attempt(check_folder, out)
     problem = mistakes.attempt(_problem, arguments)
     mistakes.settle()
     assert problem is not None  # or there were mistakes

@@ -87,7 +87,7 @@ class Download(NamedTuple):
     """What a server sends to a client.
 
     Args:
-        models: one model, or several of which the client trains the one with the smallest loss
+        models: one model, or several; the client trains the one with the smallest loss
         sections: the values of the server's sections, by name
     """
 
@@ -217,7 +217,7 @@ class Arrival:
         samples: the number of training samples
         add: ``add(vector, weight)`` adds ``weight`` times the update to a vector, in place
         sections: the values of the solver's sections, by name
-        model: the model that the client received, of which the update is a change
+        model: the model that the client received; the update is relative to it
         owner: the client whose model it is; none is the global model
         choice: which of several models the client trained
         version: the version of the model

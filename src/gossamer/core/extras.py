@@ -19,6 +19,8 @@ EXTRAS = {
     "matplotlib": "plot",
     "jinja2": "plot",
     "flwr": "flower",
+    "cryptography": "flower",
+    "httpx": "flower",
 }
 """The extra that installs each optional package, by the package's import name."""
 

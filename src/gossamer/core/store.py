@@ -40,7 +40,6 @@ class ClientStore:
     _bytes: int = 0
     _folder: Path | None = None
     _next: "ClientStore | None" = None  # staged states
-    _emptied: set[int] = field(default_factory=set)  # clients without a state whose staged state is empty
 
     def __contains__(self, client: int) -> bool:
         return client in self._cached or client in self._filed
@@ -69,11 +68,7 @@ class ClientStore:
         if self._next is None:
             self._next = ClientStore(self.device, self.limit)
         self._next.forget(client)
-        self._emptied.discard(client)
-        if client in self or tree.flatten(state):  # as in put
-            self._next._keep(client, state)
-        else:
-            self._emptied.add(client)
+        self._next._keep(client, state)
 
     def staged(self, client: int) -> State:
         """Return the staged state of a client."""
@@ -91,14 +86,10 @@ class ClientStore:
                 waiting._path(client).rename(self._path(client))
                 self._filed.add(client)
                 self.changed.add(client)
-        for client in self._emptied:  # staged as empty before another state was put
-            self.put(client, {})
-        self._emptied.clear()
 
     def discard(self) -> None:
         """Drop all staged states."""
         self._next = None
-        self._emptied.clear()
 
     def fill(self, client: int, state: State) -> None:
         """Load a state without marking the client as changed, for example from a checkpoint."""
@@ -115,8 +106,12 @@ class ClientStore:
     def _keep(self, client: int, state: State) -> None:
         self._cached[client], self._sizes[client] = state, size(state)
         self._bytes += self._sizes[client]
-        while self._bytes > self.limit and len(self._cached) > 1:
-            self._spill(next(iter(self._cached)))
+        while self._bytes > self.limit and (oldest := self._oldest(client)) is not None:
+            self._spill(oldest)
+
+    def _oldest(self, newest: int) -> int | None:
+        """Return the least recently used client to spill; a state without tensors stays, as its file frees nothing."""
+        return next((client for client in self._cached if self._sizes[client] and client != newest), None)
 
     def _spill(self, client: int) -> None:
         if client not in self._filed:

@@ -39,12 +39,11 @@ from gossamer.engines.inbox import ClientReply, Inbox
 from gossamer.engines.metrics import Ledger, machine
 from gossamer.engines.options import Options
 from gossamer.runs.folder import RunFolder
-from gossamer.runs.records import read_about, read_metrics
+from gossamer.runs.records import Record, read_about, read_metrics
 from gossamer.runs.report.summary import summarise
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task
 
-Record = dict[str, Any]
 Watch = Callable[[Record], None]
 
 PATIENCE = 3

@@ -38,9 +38,9 @@ from gossamer.engines.flower.node import OUT_OF_STEP
 from gossamer.engines.flower.settings import Settings
 from gossamer.engines.inbox import ClientReply, Inbox
 from gossamer.engines.metrics import Ledger
-from gossamer.engines.run import PATIENCE, FederatedRun, Record, Result, Stage, Watch
+from gossamer.engines.run import PATIENCE, FederatedRun, Result, Stage, Watch
 from gossamer.runs.folder import RunFolder
-from gossamer.runs.records import read_about
+from gossamer.runs.records import Record, read_about
 from gossamer.tasks.task import AnyTask, Task, task_at
 
 FOLDED = "folded"

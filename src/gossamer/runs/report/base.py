@@ -11,6 +11,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
+from gossamer.runs.records import Record
 from gossamer.runs.report import html
 from gossamer.runs.report.plots import Series, chart
 from gossamer.runs.report.text import number
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from gossamer.tasks.data.samples import Data
 
 T = TypeVar("T")
-Record = dict[str, Any]
 Figures = dict[str, Any]
 Starts = Callable[[int], "State"]
 """Returns the state of a client's view before its first round."""

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gossamer.core import files
 from gossamer.core.extras import need
+from gossamer.runs.records import Record
 from gossamer.runs.report.plots import COLOURS, GRID, INK, STYLES, saved
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-Record = dict[str, Any]
 
 MARKED = 12
 """The largest number of evaluated rounds that are marked one by one."""

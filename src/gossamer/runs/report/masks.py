@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from gossamer.runs.report.base import Figures, Folder, Record, Report, reports
+from gossamer.runs.records import Record
+from gossamer.runs.report.base import Figures, Folder, Report, reports
 from gossamer.runs.report.text import percent
 
 

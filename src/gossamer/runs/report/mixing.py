@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import asdict
 
 from gossamer.core.errors import RunError
-from gossamer.runs.report.base import Figures, Folder, Record, Report, reports
+from gossamer.runs.records import Record
+from gossamer.runs.report.base import Figures, Folder, Report, reports
 from gossamer.runs.report.plots import Series, chart
 from gossamer.runs.report.text import number, percent
 

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gossamer.core import files
-from gossamer.runs.records import read_about, read_metrics
+from gossamer.runs.records import Record, read_about, read_metrics
 from gossamer.runs.report import html, spending, tables
 from gossamer.runs.report.base import Folder, reports_of
 from gossamer.runs.report.holdings import holdings
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from gossamer.tasks.data.partition import Split
     from gossamer.tasks.data.samples import Data
 
-Record = dict[str, Any]
 
 NONE: Mapping[str, str] = MappingProxyType({})
 

@@ -9,9 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gossamer.core.delivery import OVERHEAD, Delivery
+from gossamer.runs.records import Record
 from gossamer.runs.report.base import summaries_of
-
-Record = dict[str, Any]
 
 KINDS = ("seconds", "joules", "messages", "lost", "wasted")
 """The costs that are counted for each client."""

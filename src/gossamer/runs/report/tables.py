@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from gossamer.runs.records import Record
 from gossamer.runs.report import spending
 from gossamer.runs.report.base import cells_of, rows_of
 from gossamer.runs.report.summary import reasons, summarise, totals
 from gossamer.runs.report.text import BLANK, amount, count, duration, number, pairs, percent, size, table
 
-Record = dict[str, Any]
 Summary = dict[str, Any]
 
 LISTED = ("run", "method", "data", "split", "clients", "rounds", "seed", "accuracy", "sent up", "state")

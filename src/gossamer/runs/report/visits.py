@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from gossamer.runs.report.base import Figures, Record, Report, reports
+from gossamer.runs.records import Record
+from gossamer.runs.report.base import Figures, Report, reports
 from gossamer.runs.report.plots import Series, chart
 from gossamer.runs.report.text import count
 
