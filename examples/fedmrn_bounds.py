@@ -14,7 +14,7 @@ as it was found, the largest of any round until then. Bounds that use only the l
 
 The noise is eta S G with the learning rate eta at which a round begins: just as much as its S steps can move an entry.
 The theorems have twice that, and Theorem 1 the first round's for ever. But then changes that get smaller drown in it,
-and no q holds for all of them: see gossamer.analysis.theory. Masks are rehearsed at every step, as in the proofs.
+and no q holds for all of them: see gossamer.analysis.theory. Masks are applied at every step, as in the proofs.
 """
 
 import argparse

@@ -115,7 +115,7 @@ VIEWS: list[View] = [
     WidthSlice(),
     WidthSlice((1.0, 0.3), drawn=True, order="random", streams=False),
     WidthSlice((Room(20_000),), order="static"),
-    WidthSlice(order="shuffled", places=4, seed=3),
+    WidthSlice(order="shuffled", offsets=4, seed=3),
     MagnitudePruned(),
     MagnitudePruned((0.2, 0.8), by="tensor", rise=3),
     PersonalMask(),

@@ -59,7 +59,7 @@ ABLATIONS: dict[str, dict[str, Any]] = {
     "without-sm": {"stochastic": False},
     "without-pm": {"progressive": False},
     "without-psm": {"stochastic": False, "progressive": False},
-    "after-training": {"rehearsed": False, "lr": 0.03},
+    "after-training": {"learn_masks": False, "lr": 0.03},
 }
 NOISES: list[dict[str, Any]] = [
     *({"noise": "uniform", "alpha": alpha} for alpha in (0.00125, 0.0025, 0.005, 0.01, 0.02)),

@@ -123,7 +123,7 @@ class Problem:
     def simulation(self, rounds: int, rate: float, seed: int) -> Simulation:
         """Return a simulation of Algorithm 1 or 2 that starts at zero."""
         shares = (self.share,)
-        windows = Windows(shares, places=ENTRIES, seed=seed, min_dim=1)
+        windows = Windows(shares, offsets=ENTRIES, seed=seed, min_dim=1)
         view = windows if self.rolling else Bernoulli(shares, min_dim=1)
         solver = SGD(rate, steps=STEPS, batch=BATCH if self.noisy else None, weight_decay=RIDGE)
         options = Options(rounds=rounds, seed=seed, eval_every=rounds)

@@ -570,7 +570,7 @@ def test_a_plan_is_for_its_fleet_clients_and_seed() -> None:
         (lambda: Limits(1, 5, 1.0), r"pruning ratio must be in \[0, 1\), got 1.0"),
         (lambda: MessageSize(each=0), "MessageSize.each must be at least 1 bit, got 0"),
         (lambda: replace(TARGET, gradient=0.0), "gradient must be a positive number, got 0.0"),
-        (lambda: replace(TARGET, corrected=("heard",)), "a plan supports mean, .*, not heard"),
+        (lambda: replace(TARGET, corrected=("received",)), "a plan supports mean, .*, not received"),
         (lambda: replace(TARGET, corrected=("men",)), "did you mean mean"),
         (lambda: replace(PROBLEM, flops=()), "one entry for each client"),
         (lambda: replace(PROBLEM, deadline=0.0), "deadline must be a positive number of seconds, got 0.0"),

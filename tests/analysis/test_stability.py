@@ -27,7 +27,7 @@ TASK = tiny_task()
 METHODS = {
     "fedavg": fedavg(epochs=1),
     "random": fedavg(epochs=1).with_parts(view=Bernoulli((0.5,)), server=Mean("uniform")),
-    "rolling": fedavg(epochs=1).with_parts(view=Windows((0.5,), places=4), server=Mean("uniform")),
+    "rolling": fedavg(epochs=1).with_parts(view=Windows((0.5,), offsets=4), server=Mean("uniform")),
     "fedmrn": fedmrn(epochs=1),
     "fedpm": fedpm(epochs=1),
     "centralised": centralised(epochs=1),
@@ -84,7 +84,7 @@ def test_the_same_sample_changes_nothing(method: Method) -> None:
     assert not is_zero(stability(method, TASK, rounds=2, replaced=[swap]))
 
 
-@pytest.mark.parametrize("view", [Bernoulli((0.5,)), Windows((0.5,), places=4)], ids=str)
+@pytest.mark.parametrize("view", [Bernoulli((0.5,)), Windows((0.5,), offsets=4)], ids=str)
 def test_a_client_that_never_takes_part_changes_nothing(view: Bernoulli | Windows) -> None:
     method = fedavg(epochs=1).with_parts(view=view)
     options: dict[str, Any] = {"rounds": 3, "per_round": 1, "seed": 2}

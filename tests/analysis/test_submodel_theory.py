@@ -100,7 +100,7 @@ def test_drawn_masks_hold_about_as_much() -> None:
 
 def test_windows_are_what_the_view_gives() -> None:
     like = {"a": torch.zeros(3), "b": torch.zeros(2, 3)}
-    found = Masks.of_view(Windows((0.5, 1.0), places=4, min_dim=1), like, clients=2)
+    found = Masks.of_view(Windows((0.5, 1.0), offsets=4, min_dim=1), like, clients=2)
     assert torch.equal(found.held, Masks.windows([5, 9], 9, 4).held)
     assert found.held[0, 1].tolist() == [0, 0, 1, 1, 1, 1, 1, 0, 0]
 
@@ -345,7 +345,7 @@ def test_divergences_as_worked_out_by_hand() -> None:
         (lambda: Masks.bernoulli([0.5], 17), "17 entries have too many masks"),
         (lambda: Masks.drawn([0.5], 3, 0, key(0)), "draws must be at least 1, got 0"),
         (lambda: Masks.windows([4], 3, 3), "sizes must be from 1 to 3, got 4"),
-        (lambda: Masks.windows([1], 3, 0), "places must be at least 1"),
+        (lambda: Masks.windows([1], 3, 0), "offsets must be at least 1"),
         (lambda: Masks.of_view(Windows(drawn=True), {"a": torch.zeros(2, 2)}, 1), "not the same in every epoch"),
         (lambda: Masks(torch.full((1, 1, 2), 0.5), torch.ones(1, 1)), "only zeros and ones"),
         (lambda: Masks(torch.ones(1, 2, 2), torch.ones(1, 2)), "sum to 1"),
@@ -472,7 +472,7 @@ def test_a_run_obeys() -> None:
     assert 0 < above <= excess_risk(setting, many)
 
     windows = Masked(losses, Masks.windows([1], 2, 2))
-    view, least = Windows((0.5,), places=2, min_dim=1), windows.optimum(zero)
+    view, least = Windows((0.5,), offsets=2, min_dim=1), windows.optimum(zero)
     rolling = replace(setting, shares=(0.5,), windows=2)
     few, many = (late_distance(view, least, rounds, random_rate(rolling, rounds), 2) for rounds in (64, 256))
     assert few / many > 6

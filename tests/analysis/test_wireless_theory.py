@@ -19,9 +19,9 @@ from gossamer.analysis.theory import (
     WirelessSetting,
     absence,
     gradient_bound,
-    heard_mean,
     participation,
     participation_printed,
+    received_mean,
     reconstruction_error,
 )
 from gossamer.core.errors import ConfigError
@@ -81,7 +81,7 @@ def test_expectations_are_sums_over_all_sets(drawn: Drawn) -> None:
 
     near: dict[str, Any] = {"rel": 1e-9, "abs": 1e-12}
     assert participation(sizes, outages) == pytest.approx(expected(outages, lambda a: apart(sizes, a)), **near)
-    assert heard_mean(sizes, outages, marks) == pytest.approx(expected(outages, share), **near)
+    assert received_mean(sizes, outages, marks) == pytest.approx(expected(outages, share), **near)
     assert absence(sizes, outages) == pytest.approx(expected(outages, missing), **near)
 
 
@@ -115,8 +115,8 @@ def test_nobody_and_everybody(sizes: tuple[int, ...]) -> None:
     assert participation(sizes, all_) == absence(sizes, all_) == 0
     assert participation(sizes, none) == pytest.approx(devices / total**2)
     assert absence(sizes, none) == pytest.approx(4)
-    assert heard_mean(sizes, none, [1.0] * devices) == 0
-    assert heard_mean(sizes, all_, [1.0] * devices) == pytest.approx(1)
+    assert received_mean(sizes, none, [1.0] * devices) == 0
+    assert received_mean(sizes, all_, [1.0] * devices) == pytest.approx(1)
     assert participation_printed(sizes, all_) == pytest.approx((2**devices - 2) / total**2)
     assert participation_printed(sizes, none) == pytest.approx((2**devices - 1) / total**2)
 
@@ -196,7 +196,7 @@ def test_bounds_are_as_printed() -> None:
     assert lemma == pytest.approx({name: wanted[name] / 2 for name in lemma})
 
 
-MEAN_WEIGHT = heard_mean(SETTING.sizes, SETTING.outages, SETTING.outages)
+MEAN_WEIGHT = received_mean(SETTING.sizes, SETTING.outages, SETTING.outages)
 
 
 @pytest.mark.parametrize(
@@ -206,11 +206,11 @@ MEAN_WEIGHT = heard_mean(SETTING.sizes, SETTING.outages, SETTING.outages)
         ("scale", {"signs": 4 / 16, "retained signs": 4 / 16}),
         ("coefficient", {"retained signs": 0.25, "retained measuring": 0.25}),
         (
-            "heard",
+            "received",
             {
                 "retained signs": MEAN_WEIGHT / 1.2,
                 "retained measuring": MEAN_WEIGHT / 1.2,
-                "pruning": heard_mean(SETTING.sizes, SETTING.outages, SETTING.ratios) / 0.8,
+                "pruning": received_mean(SETTING.sizes, SETTING.outages, SETTING.ratios) / 0.8,
             },
         ),
         ("triangle", {"pruning": 2, "participation": 2}),
@@ -288,7 +288,7 @@ def test_bounds_rise_with_what_is_harder(corrected: tuple[str, ...], field: str,
         (lambda: participation([0], [0.5]), "sizes must be integers of at least 1, got 0"),
         (lambda: absence(cast(Any, [1.5]), [0.5]), "sizes must be integers of at least 1, got 1.5"),
         (lambda: participation([1], [1.5]), r"outages must be in \[0, 1\], got 1.5"),
-        (lambda: heard_mean([1], [0.5], []), "1 devices, but 0 marks"),
+        (lambda: received_mean([1], [0.5], []), "1 devices, but 0 marks"),
         (lambda: participation_printed([1] * 13, [0.5] * 13), "13 devices have too many sets"),
         (lambda: replace(SETTING, gradient=0.0), "gradient must be a positive number, got 0.0"),
         (lambda: replace(SETTING, reconstruction=-1.0), "reconstruction must be zero or a positive number"),

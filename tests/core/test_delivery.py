@@ -85,7 +85,7 @@ def test_a_run_books_them_in_the_round_that_makes_up_for_them(name: str) -> None
     assert len(delivery["retained"]) == 4
 
 
-def test_a_message_that_is_refused_is_made_up_for_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_message_that_is_refused_is_compensated_for_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     read = BoundExchange.read_upload
 
     def refusing(self: BoundExchange, data: Any, state: Any, clock: Any, *more: Any) -> Any:
@@ -123,20 +123,20 @@ def test_a_run_that_is_resumed_continues_counting(tmp_path: Path) -> None:
 def test_tables_and_pages_show_delivery() -> None:
     kept, none = run("change"), run("nothing")
     summary = kept.summary()
-    made_up, given_up = (sum(counts) for counts in summary["delivery"].values())
-    still = summary["lost"] - made_up - given_up
-    text = f"{summary['lost']}: {made_up} made up for by a later one, {given_up} given up"
+    compensated, dropped = (sum(counts) for counts in summary["delivery"].values())
+    still = summary["lost"] - compensated - dropped
+    text = f"{summary['lost']}: {compensated} compensated by a later one, {dropped} dropped"
     text += f", {still} still open" if still else ""
     assert dict(tables.facts(summary))["lost messages"] == text
     assert f"Lost messages: {text}." in page.render("x", kept.about, kept.metrics, tiny_task(4).split, None)
-    assert dict(tables.facts(none.summary()))["lost messages"] == f"{none.summary()['lost']}, none of them made up for"
+    assert dict(tables.facts(none.summary()))["lost messages"] == f"{none.summary()['lost']}, none of them compensated"
     first, _, mine, theirs = tables.side_by_side(["a", "b"], [summary, none.summary()]).splitlines()
-    assert first.split("  ")[-2:] == ["made up for", "given up"]
-    assert mine.split()[-2:] == [str(made_up), str(given_up)]
+    assert first.split("  ")[-2:] == ["compensated", "dropped"]
+    assert mine.split()[-2:] == [str(compensated), str(dropped)]
     assert theirs.split()[-2:] == ["–", "–"]
     perfect = simulate(onebit_cs(), tiny_task(4), rounds=1).summary()
     assert "lost messages" not in dict(tables.facts(perfect))
-    assert "made up for" not in tables.side_by_side(["a"], [perfect])
+    assert "compensated" not in tables.side_by_side(["a"], [perfect])
 
 
 def test_over_radio_links_each_client_has_a_row(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -151,10 +151,10 @@ def test_over_radio_links_each_client_has_a_row(tmp_path: Path, capsys: pytest.C
     assert sum(delivery["retained"]) > 0 < sum(delivery["forgotten"])
     assert main(["show", str(tmp_path / "run")]) == 0
     rows = capsys.readouterr().out.partition("client  messages")[2].splitlines()[2:6]
-    for client, messages, lost, _, _, made_up, given_up, *_ in (row.split() for row in rows):
+    for client, messages, lost, _, _, compensated, dropped, *_ in (row.split() for row in rows):
         at = int(client)
         assert (int(messages), int(lost)) == (6, found["by_client"]["lost"][at])
-        assert (int(made_up), int(given_up)) == (delivery["retained"][at], delivery["forgotten"][at])
+        assert (int(compensated), int(dropped)) == (delivery["retained"][at], delivery["forgotten"][at])
 
 
 # Rounds in which nothing arrived.

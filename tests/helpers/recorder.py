@@ -92,7 +92,7 @@ CASES: dict[str, Case] = {
     "eden": (lambda: methods.eden(**SGD), {}),
     "submodel-random": (lambda: methods.submodel_random(**SGD, weights="uniform", capacities=(1.0, 0.5)), {}),
     "submodel-rolling": (
-        lambda: methods.submodel_rolling(**SGD, weights="uniform", by="coordinate", capacities=(1.0, 0.5), places=4),
+        lambda: methods.submodel_rolling(**SGD, weights="uniform", by="coordinate", capacities=(1.0, 0.5), offsets=4),
         {},
     ),
     "heterofl": (

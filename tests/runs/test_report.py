@@ -274,7 +274,7 @@ def test_a_page_says_why_and_where_clients_failed() -> None:
     tree = rendered(ABOUT, [record(1, failures=broken), record(2, failures=broken[:1], lost=[3, 4])])
     said = words(tree)
     assert "13 times sensor broken clients 0, 1, 2, 3, 4, 5, 6, 7 and others; rounds 1 to 2" in said
-    assert "Lost messages: 2, none of them made up for." in said
+    assert "Lost messages: 2, none of them compensated." in said
 
 
 @pytest.mark.parametrize("metrics", [[], [record(1)], [record(1, accuracy=None, loss=None, train_loss=None)]])

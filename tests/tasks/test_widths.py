@@ -65,7 +65,7 @@ def rule(module: nn.Module, x: Tensor, streams: bool = True) -> Widths:
 
 
 def placed(widths: Widths) -> dict[str, list[str]]:
-    return {group: sorted(widths.places(group)) for group, _ in widths.sizes}
+    return {group: sorted(widths.members(group)) for group, _ in widths.sizes}
 
 
 @functools.cache
@@ -923,7 +923,7 @@ def test_any_dimension_without_products_is_its_runs(axis: Axis, seed: int) -> No
     assert sum(run.entries for run in runs) == axis.size
     assert Axis.of_runs(runs).chosen(kept).tolist() == axis.chosen(kept).tolist()
     like, places = {"w": torch.zeros(axis.size)}, Widths(tuple(SIZES.items()), (("w", (axis,)),))
-    groups = {group: list(places.places(group)) for group in sorted(axis.groups)}
+    groups = {group: list(places.members(group)) for group in sorted(axis.groups)}
     stated = Widths.stated(ties(groups), like)
     assert dict(stated.axes)["w"][0].chosen(kept).tolist() == axis.chosen(kept).tolist()
 

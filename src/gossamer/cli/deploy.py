@@ -22,7 +22,7 @@ from gossamer.cli.build import (
 )
 from gossamer.cli.common import command, say
 from gossamer.cli.flags import Flag, arguments, flags, value
-from gossamer.cli.launch import Asked, announce, carry_out, check_place, places, read
+from gossamer.cli.launch import Asked, announce, carry_out, check_run_path, read, unused_paths
 from gossamer.cli.parser import Parser
 from gossamer.cli.request import DATA, Request
 from gossamer.cli.run_args import RUN, Verb
@@ -208,7 +208,7 @@ def attempt(words: list[str]) -> int:
         return 0
     out = asked.given.pop("out", None)
     place = Path(out) if out is not None else next(_free(asked))
-    asked.mistakes.attempt(check_place, place)
+    asked.mistakes.attempt(check_run_path, place)
     planned = plan(asked, resume=True, out=str(place.absolute()))
     from gossamer.engines.flower.server import FlowerRun
 
@@ -221,7 +221,7 @@ def attempt(words: list[str]) -> int:
 
 def _free(asked: Asked) -> Iterator[Path]:
     given = {name: asked.given[name] for name in ("data", "task") if name in asked.given}
-    return places(Request(asked.method, **given))
+    return unused_paths(Request(asked.method, **given))
 
 
 def resume(path: Path, about: dict[str, Any]) -> int:

@@ -70,7 +70,7 @@ def read(words: list[str], verb: Verb) -> Asked | None:
     return Asked(name, typed.given, tuple(typed.sets), mistakes, followed)
 
 
-def check_place(path: Path) -> None:
+def check_run_path(path: Path) -> None:
     """Refuse a path to which no run can be written, before any work is done."""
     if path.resolve() == Path.cwd():
         raise ConfigError(f"--out {path}: the run needs a new folder: name one that does not exist yet")
@@ -85,7 +85,7 @@ def check_place(path: Path) -> None:
         raise ConfigError(f"--out {error}") from None
 
 
-def places(request: Request) -> Iterator[Path]:
+def unused_paths(request: Request) -> Iterator[Path]:
     """Yield unused paths: ``runs/fedavg-digits``, then ``runs/fedavg-digits-2`` and so on."""
     names = (request.method, request.task or request.data or DATA)
     stem, number = "-".join(name.rpartition(":")[2] for name in names), 1

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from gossamer.cli.build import OPTIONS, assemble
 from gossamer.cli.common import say
-from gossamer.cli.launch import Asked, announce, carry_out, check_place, places, read
+from gossamer.cli.launch import Asked, announce, carry_out, check_run_path, read, unused_paths
 from gossamer.cli.request import Request
 from gossamer.cli.run_args import RUN_VERB
 from gossamer.core.errors import RunError
@@ -23,7 +23,7 @@ def _start(asked: Asked) -> int:
     """Check all arguments, then run."""
     options, out = asked.take(OPTIONS), asked.given.pop("out", None)
     request = asked.request()
-    asked.mistakes.attempt(check_place, Path(out) if out is not None else next(places(request)))
+    asked.mistakes.attempt(check_run_path, Path(out) if out is not None else next(unused_paths(request)))
     simulation = asked.mistakes.attempt(assemble, request, options)
     notes = asked.mistakes.attempt(asked.followed.check, simulation, asked.method) if simulation else None
     asked.mistakes.settle()
@@ -35,7 +35,7 @@ def _start(asked: Asked) -> int:
 
 def _create(simulation: Simulation, request: Request) -> RunFolder:
     """Create a folder at the first unused path; another process may take a path just before us."""
-    for path in places(request):
+    for path in unused_paths(request):
         try:
             return simulation.create(path)
         except RunError:

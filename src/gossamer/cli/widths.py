@@ -60,7 +60,7 @@ def _parser() -> Parser:
 
 
 def _groups(rule: Widths) -> str:
-    groups = [(name, f"{size:,}", ", ".join(rule.places(name))) for name, size in rule.sizes]
+    groups = [(name, f"{size:,}", ", ".join(rule.members(name))) for name, size in rule.sizes]
     return text.table(("group", "channels", "tensors"), groups)
 
 
@@ -87,7 +87,7 @@ def _toml(rule: Widths) -> str:
     """Return the rule in the format of ``--ties``."""
     problem = "holds products of channels, which cannot be written by hand: leave out --ties, or write other groups"
     require(*((False, f"{place} {problem}") for place in rule.multiplied))
-    groups = {name: list(rule.places(name)) for name, _ in rule.sizes}
+    groups = {name: list(rule.members(name)) for name, _ in rule.sizes}
     groups[LABELS] = [f"{name}[{dim}]" for name, dim in rule.labels]
     return "\n".join(
         f'"{name}" = [\n' + "".join(f'    "{p}",\n' for p in places) + "]" for name, places in groups.items()

@@ -261,7 +261,7 @@ class BoundExchange:
         layout = Layout.of(start, part.keep)
         return job._replace(choice=choice, start=start, sections=values, part=part, layout=layout)
 
-    def remembered(self, job: Job) -> State:
+    def solver_state(self, job: Job) -> State:
         """Return the solver's client state for the entries that the client holds."""
         whole = job.state.get("solver") or self.solver_memory.init(self.context)
         return each(job.part.take, self.outline, whole)

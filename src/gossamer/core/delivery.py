@@ -1,4 +1,4 @@
-"""Counts of a client's lost messages: compensated by the next message, or given up.
+"""Counts of a client's lost messages: compensated by the next message, or dropped.
 
 The counts are part of the client state, because only the client knows whether it had something to send. They are
 recorded when the client's next message is folded in. So they are the same in simulation and deployment.
@@ -22,7 +22,7 @@ class Delivery(NamedTuple):
 
     Args:
         retained: the number of lost messages that the next message compensates for
-        forgotten: the number of lost messages that were given up, because the codec retains only the last one
+        forgotten: the number of lost messages that were dropped, because the codec retains only the last one
     """
 
     retained: int = 0

@@ -138,7 +138,7 @@ def take_lock(path: Path, wait: float = 0.5) -> int:
 
 
 @contextmanager
-def told(consequence: str) -> Iterator[None]:
+def on_failure(consequence: str) -> Iterator[None]:
     """Turn an ``OSError`` into a ``RunError`` that states the consequence for the user."""
     try:
         yield

@@ -108,7 +108,7 @@ class ViewMemory(BoundView):
         """
 
     @abstractmethod
-    def follow(self, memory: State, said: Payload, like: Params) -> State:
+    def follow(self, memory: State, payload: Payload, like: Params) -> State:
         """Return the state after a payload from ``revise``. Called by the server.
 
         The payload is untrusted. Raises ``PayloadError`` for a payload that ``revise`` cannot have produced.

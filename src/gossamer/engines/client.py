@@ -183,7 +183,7 @@ class Client:
         """Return the start of a round, the carry of its first step, and the context that all steps share."""
         start = {**job.start, **self.objective.local()}
         exchange, device = self.exchange, self.objective.device
-        carry = exchange.solver.begin(start, job.sections, exchange.remembered(job), steps)
+        carry = exchange.solver.begin(start, job.sections, exchange.solver_state(job), steps)
         codec = exchange.surrogate.surrogate_context(job.layout, steps, job.codec_key, device)
         parametrization = (
             self.method.parametrization.context(job.part.take(self.built), fold(job.key, "form"))

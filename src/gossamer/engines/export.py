@@ -226,7 +226,7 @@ def _saved(tensors: Mapping[str, Tensor], about: dict[str, Any]) -> bytes:
 
 def _write(out: Path, data: Mapping[str, bytes]) -> dict[Path, int]:
     """Write the non-empty files, and delete the files of an earlier export."""
-    with files.told(f"the model is not in {out}, or not whole"):
+    with files.on_failure(f"the model is not in {out}, or not whole"):
         out.mkdir(parents=True, exist_ok=True)
         for name, content in data.items():
             (out / name).unlink(missing_ok=True)

@@ -38,7 +38,7 @@ class MaskFields(TypedDict, total=False):
     noise: Annotated[Kind, Default("uniform")]
     stochastic: Annotated[bool, Default(True)]
     progressive: Annotated[bool, Default(True)]
-    rehearsed: Annotated[bool, Default(True)]
+    learn_masks: Annotated[bool, Default(True)]
     coded: Annotated[bool, Default(False)]
 
 

@@ -59,7 +59,7 @@ def submodel_random(*, streams: bool = True, **fields: Unpack[Narrowing]) -> Met
 
 
 @recipe(lr=0.3, weights="uniform")
-def submodel_rolling(*, places: int = 64, **fields: Unpack[Narrowing]) -> Method:
+def submodel_rolling(*, offsets: int = 64, **fields: Unpack[Narrowing]) -> Method:
     """Every client trains a window of the model; the window moves in shuffled order (Algorithm 2 of the paper).
 
     Deng et al., On the convergence and stability of distributed sub-model training, 2025,
@@ -67,9 +67,9 @@ def submodel_rolling(*, places: int = 64, **fields: Unpack[Narrowing]) -> Method
 
     Args:
         by: channel trains narrower networks, coordinate masks single entries of tensors
-        places: number of window offsets, equal to the number of rounds per epoch
+        offsets: number of window offsets, equal to the number of rounds per epoch
     """
-    return _narrowed(fields, partial(WidthSlice, order="shuffled", places=places), partial(Windows, places=places))
+    return _narrowed(fields, partial(WidthSlice, order="shuffled", offsets=offsets), partial(Windows, offsets=offsets))
 
 
 @recipe(batch=10, weights="uniform", momentum=0.9, weight_decay=5e-4, clip=1.0, over="holders", labels="own")
@@ -82,11 +82,11 @@ def heterofl(**fields: Unpack[Narrowing]) -> Method:
     Args:
         by: channel trains narrower networks, coordinate masks single entries of tensors
     """
-    return _narrowed(fields, partial(WidthSlice, order="static"), partial(Windows, places=1))
+    return _narrowed(fields, partial(WidthSlice, order="static"), partial(Windows, offsets=1))
 
 
 @recipe(batch=10, weights="uniform", momentum=0.9, weight_decay=1e-3, clip=1.0, over="holders", labels="own")
-def fedrolex(*, places: int = 64, **fields: Unpack[Narrowing]) -> Method:
+def fedrolex(*, offsets: int = 64, **fields: Unpack[Narrowing]) -> Method:
     """Every client trains a rolling window of channels, which moves by one channel per round.
 
     Alam et al., FedRolex: Model-Heterogeneous Federated Learning with Rolling Sub-Model Extraction, NeurIPS 2022,
@@ -94,9 +94,9 @@ def fedrolex(*, places: int = 64, **fields: Unpack[Narrowing]) -> Method:
 
     Args:
         by: channel trains narrower networks, coordinate masks single entries of tensors
-        places: with by=coordinate, number of window offsets
+        offsets: with by=coordinate, number of window offsets
     """
-    return _narrowed(fields, partial(WidthSlice, order="rolling"), partial(Windows, places=places, shuffled=False))
+    return _narrowed(fields, partial(WidthSlice, order="rolling"), partial(Windows, offsets=offsets, shuffled=False))
 
 
 def _narrowed(fields: Narrowing, channels: Callable[..., WidthSlice], entries: Callable[..., View]) -> Method:

@@ -75,7 +75,7 @@ class RunFolder:
         check_vacant(path)
         aside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
-            with files.told(f"no run was started in {path}"):
+            with files.on_failure(f"no run was started in {path}"):
                 for name in ("checkpoints", *STORES):
                     (aside / name).mkdir(parents=True)
                 files.write(aside / "run.json", files.to_json({"format": FORMAT, **about}))
@@ -229,7 +229,7 @@ class RunFolder:
     @contextmanager
     def _saving(self, rounds: int) -> Iterator[None]:
         safe = f"round {rounds} of {self.path} was not saved, earlier rounds are safe: fix the cause, then resume"
-        with files.told(safe):
+        with files.on_failure(safe):
             yield
 
 

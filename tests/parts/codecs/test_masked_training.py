@@ -120,7 +120,7 @@ def test_probability_and_clip_agree() -> None:
 
 def test_the_ablations_differ_from_each_other() -> None:
     task = tiny_task()
-    switches: list[dict[str, Any]] = [{}, {"stochastic": False}, {"progressive": False}, {"rehearsed": False}]
+    switches: list[dict[str, Any]] = [{}, {"stochastic": False}, {"progressive": False}, {"learn_masks": False}]
     losses = [simulate(fedmrn(alpha=0.05, **s), task, rounds=2).metrics[-1]["loss"] for s in switches]
     assert len(set(losses)) == len(switches)
 

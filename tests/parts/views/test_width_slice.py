@@ -186,7 +186,7 @@ def test_after_n_rounds_of_rolling_every_channel_was_held_equally_often(capaciti
 
 
 def test_an_epoch_of_shuffled_windows_holds_every_channel_equally_often() -> None:
-    view = fitted("shuffled", (1 / 3,), places=48)  # a multiple of 16 and of 12
+    view = fitted("shuffled", (1 / 3,), offsets=48)  # a multiple of 16 and of 12
     for epoch in range(3):
         for tensor, size in (("first.bias", 16), ("inner.bias", 12)):
             seen: Counter[int] = Counter()
@@ -197,7 +197,7 @@ def test_an_epoch_of_shuffled_windows_holds_every_channel_equally_often() -> Non
 
 def test_shuffled_windows_start_as_in_algorithm_2() -> None:
     """Offset floor(sigma(r) n / R), with one permutation for all clients, layers and capacities, new in every epoch."""
-    view = fitted("shuffled", (1 / 2, 1 / 4), places=10, seed=5)
+    view = fitted("shuffled", (1 / 2, 1 / 4), offsets=10, seed=5)
     orders = []
     for epoch in range(4):
         sigma = permutation(fold(key(5), "windows", epoch), 10).tolist()
@@ -210,14 +210,14 @@ def test_shuffled_windows_start_as_in_algorithm_2() -> None:
                     assert channels(part, tensor) == sorted((begin + j) % size for j in range(size // narrowing))
     assert all(sorted(order) == list(range(10)) for order in orders)
     assert len({tuple(order) for order in orders}) == 4
-    other = fitted("shuffled", (1 / 2,), places=10, seed=6)
+    other = fitted("shuffled", (1 / 2,), offsets=10, seed=6)
     assert [r for r in range(10) if not same_part(view, other, r)]
 
 
 def test_the_order_of_windows_follows_from_the_seed_of_the_run() -> None:
-    one, two = (fitted("shuffled", (1 / 2,), places=10, run=seed) for seed in (1, 2))
+    one, two = (fitted("shuffled", (1 / 2,), offsets=10, run=seed) for seed in (1, 2))
     assert [r for r in range(10) if not same_part(one, two, r)]
-    assert all(same_part(one, fitted("shuffled", (1 / 2,), places=10, seed=1), r) for r in range(10))
+    assert all(same_part(one, fitted("shuffled", (1 / 2,), offsets=10, seed=1), r) for r in range(10))
 
 
 def same_part(view: BoundWidthSlice, other: BoundWidthSlice, round_: int) -> bool:
@@ -254,8 +254,8 @@ def test_a_stream_has_one_draw_and_without_streams_each_layer_its_own() -> None:
     differ = 0
     for client in range(8):
         part = tied.part(LIKE, Clock(0, 1, client), key(client))
-        places = [("first.weight", 0), ("second.weight", 0), ("inner.weight", 1), ("out.weight", 1)]
-        assert len({tuple(channels(part, *place)) for place in places}) == 1
+        offsets = [("first.weight", 0), ("second.weight", 0), ("inner.weight", 1), ("out.weight", 1)]
+        assert len({tuple(channels(part, *place)) for place in offsets}) == 1
         part = free.part(LIKE, Clock(0, 1, client), key(client))
         assert channels(part, "first.weight") == channels(part, "inner.weight", 1)
         assert channels(part, "second.weight") == channels(part, "second.bias") == channels(part, "out.weight", 1)
@@ -270,7 +270,7 @@ def test_a_stream_has_one_draw_and_without_streams_each_layer_its_own() -> None:
         ({"capacities": (0.0,)}, r"capacities must be in \(0, 1\], got 0.0"),
         ({"capacities": (0.5, 1.5)}, r"capacities must be in \(0, 1\], got 1.5"),
         ({"order": "sorted"}, "order must be one of static, rolling, shuffled, random, got 'sorted'"),
-        ({"places": 0}, "places must be at least 1, got 0"),
+        ({"offsets": 0}, "offsets must be at least 1, got 0"),
     ],
 )
 def test_wrong_fields_are_refused(wrong: dict[str, Any], reason: str) -> None:
@@ -381,7 +381,7 @@ COMBINED = [(order, over) for order in ORDERS for over in OVERS]
     + [("cnn4", "random", "cohort"), ("resnet", "random", "cohort")],
 )
 def test_a_round_follows_the_algorithm(name: str, order: str, over: Over) -> None:
-    task, made = image_task(name), method(order, (1 / 4, 1 / 2, 1.0), over, places=4)
+    task, made = image_task(name), method(order, (1 / 4, 1 / 2, 1.0), over, offsets=4)
     made = made.with_parts(solver=SGD(0.02, steps=2, batch=6, weight_decay=0.1))
     slow, fast = begun(made, task), begun(made, task)
     for number in range(2):
@@ -745,7 +745,7 @@ def test_deployed_it_is_the_same(order: str, labels: str, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("order", ["shuffled", "random"])
 def test_a_killed_run_resumes_to_the_same_bytes(order: str, tmp_path: Path) -> None:
-    made = method(order, FIVE, "holders", drawn=True, places=5)
+    made = method(order, FIVE, "holders", drawn=True, offsets=5)
     check_method(made.with_parts(codec=Feedback(TopK(0.3)), labels="own"), tmp_path, some_task())
 
 
@@ -821,9 +821,9 @@ def test_a_fleet_gives_each_client_what_fits_its_device() -> None:
     ("name", "order", "entries"),
     [
         ("submodel-random", "random", Bernoulli(FIVE)),
-        ("submodel-rolling", "shuffled", Windows(FIVE, places=64)),
-        ("heterofl", "static", Windows(FIVE, places=1)),
-        ("fedrolex", "rolling", Windows(FIVE, places=64, shuffled=False)),
+        ("submodel-rolling", "shuffled", Windows(FIVE, offsets=64)),
+        ("heterofl", "static", Windows(FIVE, offsets=1)),
+        ("fedrolex", "rolling", Windows(FIVE, offsets=64, shuffled=False)),
     ],
 )
 def test_recipes_by_channel_and_by_coordinate(name: str, order: str, entries: Any) -> None:

@@ -47,7 +47,7 @@ from helpers.runs import clock_and_key
 VIEWS = [
     Bernoulli((0.5,)),
     Bernoulli((1.0, 0.3), min_dim=1),
-    Windows((0.25,), places=4),
+    Windows((0.25,), offsets=4),
     Windows((1.0, 0.5), drawn=True, min_dim=1),
 ]
 LIKE: Params = {"a.weight": torch.ones(6, 5), "a.bias": torch.ones(6), "b.weight": torch.ones(2, 6)}
@@ -108,7 +108,7 @@ def test_each_entry_is_held_with_the_clients_chance() -> None:
 
 
 def test_an_epoch_of_windows_holds_every_entry_equally_often() -> None:
-    view, size = fitted(Windows((0.25,), places=21, min_dim=1)), 21
+    view, size = fitted(Windows((0.25,), offsets=21, min_dim=1)), 21
     like = {"v": torch.ones(14), "w": torch.ones(7)}
     for epoch in range(3):
         held = torch.zeros(size)
@@ -119,7 +119,7 @@ def test_an_epoch_of_windows_holds_every_entry_equally_often() -> None:
 
 
 def test_windows_are_neighbouring_entries_that_rotate() -> None:
-    view = fitted(Windows((0.5,), places=4, shuffled=False, min_dim=1))
+    view = fitted(Windows((0.5,), offsets=4, shuffled=False, min_dim=1))
     rows = [view.part({"w": torch.ones(8)}, Clock(r, 8, 0), key(0)).keep["w"].tolist() for r in range(5)]
     assert rows[0] == rows[4] == [1, 1, 1, 1, 0, 0, 0, 0]
     assert rows[1] == [0, 0, 1, 1, 1, 1, 0, 0]
@@ -127,9 +127,9 @@ def test_windows_are_neighbouring_entries_that_rotate() -> None:
 
 
 def test_the_order_of_windows_is_one_for_all_clients_and_new_in_every_epoch() -> None:
-    view = fitted(Windows((0.5,), places=16))
+    view = fitted(Windows((0.5,), offsets=16))
     assert isinstance(view, BoundWindows)
-    first, second = ([view.place(r) for r in range(16 * e, 16 * e + 16)] for e in range(2))
+    first, second = ([view.offset_index(r) for r in range(16 * e, 16 * e + 16)] for e in range(2))
     assert sorted(first) == sorted(second) == list(range(16))
     assert first != second
     part, other = (view.part(LIKE, Clock(3, 9, client), key(client)) for client in (0, 1))
@@ -192,7 +192,7 @@ def test_a_round_follows_the_algorithm(view: Bernoulli | Windows, over: Literal[
 
 
 def test_what_nobody_holds_keeps_its_value() -> None:
-    view = Windows((0.25,), places=4, min_dim=1)
+    view = Windows((0.25,), offsets=4, min_dim=1)
     simulation = Simulation(fedavg(epochs=1).with_parts(view=view), some_task(), Options(rounds=1))
     before = simulation.model()
     keep = simulation.method.training.view.part(before, Clock(0, 1, 0), key(0)).keep
@@ -269,7 +269,7 @@ def test_error_feedback_is_kept_per_entry(codec: Dense, channel: str) -> None:
 
 def test_useful_operations_are_those_of_held_weights() -> None:
     """Two linear layers: forward, gradient by weight and, for the second, by input; 2 a weight and sample."""
-    view = Windows((0.5,), places=1)
+    view = Windows((0.5,), offsets=1)
     simulation = Simulation(fedavg(steps=1, batch=8).with_parts(view=view), some_task(1), Options(rounds=1))
     record = simulation.round(0, None)
     keep = simulation.method.training.view.part(simulation.like, Clock(0, 1, 0), key(0)).keep

@@ -18,7 +18,7 @@ from gossamer.analysis.theory.masking import (
     strongly_convex_rate,
 )
 from gossamer.analysis.theory.mixtures import Mixture, step_size
-from gossamer.analysis.theory.participation import absence, heard_mean, participation, participation_printed
+from gossamer.analysis.theory.participation import absence, participation, participation_printed, received_mean
 from gossamer.analysis.theory.smooth import project
 from gossamer.analysis.theory.submodel_bounds import (
     SubmodelSetting,
@@ -53,7 +53,6 @@ __all__ = [
     "absence",
     "excess_risk",
     "gradient_bound",
-    "heard_mean",
     "masking_error",
     "measured_error",
     "noise_magnitude",
@@ -69,6 +68,7 @@ __all__ = [
     "random_divergence",
     "random_rate",
     "random_stationarity",
+    "received_mean",
     "reconstruction_error",
     "residual",
     "rolling_distance",

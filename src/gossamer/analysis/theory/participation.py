@@ -72,10 +72,10 @@ def absence(sizes: Sequence[int], outages: Sequence[float]) -> float:
     return 4 * (missing**2 + spread)
 
 
-def heard_mean(sizes: Sequence[int], outages: Sequence[float], marks: Sequence[float]) -> float:
+def received_mean(sizes: Sequence[int], outages: Sequence[float], marks: Sequence[float]) -> float:
     """E sum_u m_u K_u a_u / X: the mean of ``marks`` over received devices, weighted by samples."""
     check(sizes, outages)
-    require((len(marks) == len(sizes), f"heard_mean: {len(sizes)} devices, but {len(marks)} marks"))
+    require((len(marks) == len(sizes), f"received_mean: {len(sizes)} devices, but {len(marks)} marks"))
     values, _, sums = _law(sizes, outages, [mark * size for mark, size in zip(marks, sizes, strict=True)])
     return float((sums[1:] / values[1:]).sum())
 

@@ -73,13 +73,13 @@ class Masks:
         return cls._even(torch.stack(held).double())
 
     @classmethod
-    def windows(cls, sizes: Sequence[int], entries: int, places: int) -> "Masks":
-        """Return ``places`` windows of ``sizes[i]`` neighbouring entries, with evenly spaced starts."""
+    def windows(cls, sizes: Sequence[int], entries: int, offsets: int) -> "Masks":
+        """Return ``offsets`` windows of ``sizes[i]`` neighbouring entries, with evenly spaced starts."""
         require(
-            (places >= 1, f"Masks.windows: places must be at least 1, got {places}"),
+            (offsets >= 1, f"Masks.windows: offsets must be at least 1, got {offsets}"),
             *((1 <= s <= entries, f"Masks.windows: sizes must be from 1 to {entries}, got {s}") for s in sizes),
         )
-        starts = torch.arange(places) * entries // places
+        starts = torch.arange(offsets) * entries // offsets
         ahead = (torch.arange(entries) - starts[:, None]) % entries
         return cls._even(torch.stack([ahead < size for size in sizes]).double())
 
@@ -91,7 +91,7 @@ class Masks:
         at, rounds = key or make_key(0), draws
         if isinstance(view, Windows):
             require((not view.drawn, "Masks.of_view: windows of drawn capacities are not the same in every epoch"))
-            view, rounds = BoundWindows(**{**vars(view), "shuffled": False, "at": at}), view.places
+            view, rounds = BoundWindows(**{**vars(view), "shuffled": False, "at": at}), view.offsets
         masked = view
 
         def mask(client: int, number: int) -> Tensor:

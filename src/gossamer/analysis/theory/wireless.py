@@ -15,7 +15,7 @@ dictionary of terms, and their sum is the bound: as printed, or with corrections
     stale           (A.4) compares the reconstruction with new plus retained gradients, and uses that as the distance
                     from the new ones. The retained ones have norm at most coefficient times G: an additional term.
                     With it the constant 6 is correct, as |x + y|^2 <= 3 |x|^2 + 3/2 |y|^2. Without it 4 suffices.
-    heard           (A.9) has sum q_u, and (B.12) sum rho_u, instead of the mean over received devices.
+    received        (A.9) has sum q_u, and (B.12) sum rho_u, instead of the mean over received devices.
     triangle        (B.8) has |a + b|^2 <= |a|^2 + |b|^2, which needs a factor 2: before pruning and participation.
     participation   (B.14) sums over all sets of devices without their probabilities. The expectation over sets is
                     ``gossamer.analysis.theory.participation``. It has U / K^2 for the empty set, which the paper
@@ -40,7 +40,7 @@ import math
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from gossamer.analysis.theory.participation import absence, check, heard_mean, participation, participation_printed
+from gossamer.analysis.theory.participation import absence, check, participation, participation_printed, received_mean
 from gossamer.analysis.theory.submodel_bounds import Terms
 from gossamer.core.errors import require, wrong
 from gossamer.core.specs import unknown
@@ -50,7 +50,7 @@ CORRECTIONS = (
     "scale",
     "coefficient",
     "stale",
-    "heard",
+    "received",
     "triangle",
     "participation",
     "absence",
@@ -160,15 +160,15 @@ def _squared(setting: WirelessSetting, corrected: Collection[str]) -> float:
 def _again(setting: WirelessSetting, corrected: Collection[str]) -> float:
     """Return the retained fraction of received gradients, times the squared coefficient."""
     factor = setting.coefficient**2 if "coefficient" in corrected else 1.0
-    if "heard" in corrected:
-        return factor * heard_mean(setting.sizes, setting.outages, setting.outages)
+    if "received" in corrected:
+        return factor * received_mean(setting.sizes, setting.outages, setting.outages)
     return factor * sum(setting.outages)
 
 
 def _pruned(setting: WirelessSetting, corrected: Collection[str]) -> float:
     """Return Gamma, the pruning term."""
-    if "heard" in corrected:
-        return heard_mean(setting.sizes, setting.outages, setting.ratios)
+    if "received" in corrected:
+        return received_mean(setting.sizes, setting.outages, setting.ratios)
     return sum(setting.ratios)
 
 

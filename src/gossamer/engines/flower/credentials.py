@@ -151,7 +151,7 @@ def _write(contents: Mapping[Path, tuple[bytes, int]]) -> None:
         raise ConfigError(f"{', '.join(existing)} exists: choose another folder, or move it away if nothing uses it")
     made: list[Path] = []
     try:
-        with files.told(f"no credentials were written to {next(iter(contents)).parent}"):
+        with files.on_failure(f"no credentials were written to {next(iter(contents)).parent}"):
             for path, (data, mode) in contents.items():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 _create(path, data, mode, made)

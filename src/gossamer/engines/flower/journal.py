@@ -109,7 +109,7 @@ class Journal:
             }
             for index, entry in enumerate(entries)
         }
-        with files.told(f"the state of client {self.client} was not saved"):
+        with files.on_failure(f"the state of client {self.client} was not saved"):
             files.write(self.path, files.sealed(files.to_tensors(tree.flatten(nest))))
 
     def _out_of_step(self, entries: list[JournalEntry], known: int) -> OutOfStepError:

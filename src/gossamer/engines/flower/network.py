@@ -159,7 +159,7 @@ class LocalNetwork:
 
     def _prepare(self) -> None:
         """Write the files that the processes need."""
-        with files.told(f"no network was started in {self.folder}"):
+        with files.on_failure(f"no network was started in {self.folder}"):
             for name in ("logs", "flower/user"):
                 (self.folder / name).mkdir(parents=True, exist_ok=True)
             if not self.credential("").exists():

@@ -16,7 +16,7 @@ from which the noise (label "noise") and the sender's draws (label "mask") follo
 entry, the first in the lowest bit of the first byte. With ``coded``, a mask whose density is far from one half is sent
 as ``quotients`` and ``remainders`` (``gossamer.core.indices``) where this is shorter.
 
-With ``rehearsed``, the mask is learned during training (the paper's progressive stochastic masking), by a
+With ``learn_masks``, the mask is learned during training (the paper's progressive stochastic masking), by a
 straight-through estimator. In step t of S, the forward pass uses for each entry of the update u
 
     with probability t / S    n m, with m drawn anew as above
@@ -24,7 +24,7 @@ straight-through estimator. In step t of S, the forward pass uses for each entry
 
 The gradient there is used as the gradient at u, and u itself is not clipped. One uniform number per entry makes both
 decisions: below t / S the entry is masked, and below t / S times the mask's probability the mask is 1. In the last step
-all entries are masked. Without ``progressive``, all entries are masked in every step. Without ``rehearsed``, training
+all entries are masked. Without ``progressive``, all entries are masked in every step. Without ``learn_masks``, training
 does not use the mask, and only the final update is masked.
 
 The server does not need the decoded vector: ``MaskedNoise.fold`` adds a message to a running sum in one pass.
@@ -78,7 +78,7 @@ class MaskedNoise(StraightThrough):
         alpha: the magnitude of the noise
         stochastic: draw masks at random, unbiased within the range of the noise; else by sign
         progressive: in training, mask a growing share of the entries; else all entries in every step
-        rehearsed: learn the masks during training, by a straight-through estimator; else mask only the final update
+        learn_masks: learn the masks during training, by a straight-through estimator; else mask only the final update
         coded: send sparse or dense masks in a shorter form
     """
 
@@ -87,7 +87,7 @@ class MaskedNoise(StraightThrough):
     alpha: float = 0.01
     stochastic: bool = True
     progressive: bool = True
-    rehearsed: bool = True
+    learn_masks: bool = True
     coded: bool = False
 
     def __post_init__(self) -> None:
@@ -157,8 +157,8 @@ class MaskedNoise(StraightThrough):
             chunk.add_(values.to(piece.dtype).mul_(weight))
 
     def surrogate_context(self, layout: Layout, steps: int, key: Key, device: torch.device) -> State:
-        """Return the noise, a key for the draws, and the number of steps. Empty without ``rehearsed``."""
-        if not self.rehearsed:
+        """Return the noise, a key for the draws, and the number of steps. Empty without ``learn_masks``."""
+        if not self.learn_masks:
             return {}
         noise = layout.unflatten(self.draw(layout, key, device), fill=self.alpha)
         total = torch.tensor(steps, dtype=layout.dtype, device=device)

@@ -42,7 +42,7 @@ class OwnModel(SolverMemory):
             (
                 not surrogate,
                 f"{name} trains two models and cannot use a codec with a straight-through estimator: {codec}; "
-                "give the codec rehearsed=False (--codec masked-noise:rehearsed=false)",
+                "give the codec learn_masks=False (--codec masked-noise:learn_masks=false)",
             ),
         )
         return self

@@ -46,10 +46,10 @@ def difference(old: Bits, new: Bits) -> Payload:
     return indices.pack(unbits(changed, 8 * len(changed)))
 
 
-def turned(old: Bits, said: Payload, like: Params) -> Bits:
+def turned(old: Bits, payload: Payload, like: Params) -> Bits:
     """Return the new masks from the old masks and a payload of ``difference``."""
     sizes = [8 * len(old[name]) for name in sorted(old)]
-    changed = indices.unpack(said, sum(sizes)).cpu()
+    changed = indices.unpack(payload, sum(sizes)).cpu()
     changes = zip(sorted(old), torch.split(changed, sizes), strict=True)
     new = {name: old[name].cpu() ^ bits(change) for name, change in changes}
     for name, packed in new.items():
@@ -59,18 +59,18 @@ def turned(old: Bits, said: Payload, like: Params) -> Bits:
     return new
 
 
-def smallest(values: Tensor, many: int) -> Tensor:
-    """Return a boolean mask of the ``many`` smallest values of a vector. Among equal values, the first are chosen."""
-    if many == 0:
+def smallest(values: Tensor, count: int) -> Tensor:
+    """Return a boolean mask of the ``count`` smallest values of a vector. Among equal values, the first are chosen."""
+    if count == 0:
         return torch.zeros_like(values, dtype=torch.bool)
     if values.is_cuda:  # On a GPU sorting is faster, and reading a number on the host would synchronize.
-        least = values.sort().values[many - 1]
+        least = values.sort().values[count - 1]
         chosen, equal = values < least, values == least
-        return chosen | (equal & (equal.cumsum(0) <= many - chosen.sum()))
-    least = values.kthvalue(many).values
+        return chosen | (equal & (equal.cumsum(0) <= count - chosen.sum()))
+    least = values.kthvalue(count).values
     chosen = values < least
     equal = true_at(values == least)
-    chosen[equal[: many - int(chosen.sum())]] = True
+    chosen[equal[: count - int(chosen.sum())]] = True
     return chosen
 
 

@@ -105,15 +105,15 @@ class BoundPersonalMask(MaskMemory, PersonalMask):
             held = unbits(packed.to(weight.device), weight.numel())
             wanted = gradient[name].reshape(-1).abs() if gradient else _drawn(fold(key, "regrow", name), weight)
             new[name] = bits(moved(held, weight.abs(), wanted, share))
-        said = masks.difference(memory["mask"], new)
-        return {"mask": {name: packed.cpu() for name, packed in new.items()}}, said
+        payload = masks.difference(memory["mask"], new)
+        return {"mask": {name: packed.cpu() for name, packed in new.items()}}, payload
 
-    def follow(self, memory: State, said: Payload, like: Params) -> State:
+    def follow(self, memory: State, payload: Payload, like: Params) -> State:
         """Apply the changed bits. Refuse a payload that changes the number of entries in a tensor."""
         if not self.moving or not memory["mask"]:
-            masks.refuse_unless(not said, "sends a mask update, but its mask is fixed")
+            masks.refuse_unless(not payload, "sends a mask update, but its mask is fixed")
             return memory
-        new = masks.turned(memory["mask"], said, like)
+        new = masks.turned(memory["mask"], payload, like)
         for name, packed in new.items():
             same = masks.count(packed) == masks.count(memory["mask"][name])
             masks.refuse_unless(same, f"changes the number of entries in its mask of {name}")

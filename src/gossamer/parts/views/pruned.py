@@ -81,7 +81,7 @@ class BoundPruned(MaskMemory, Pruned):
     def revise(self, memory: State, info: LocalTrainingInfo, clock: Clock, key: Key) -> tuple[State, Payload]:
         """Prune if the three conditions hold."""
         held = opened(memory["mask"], info.weights)
-        return told(memory, held, self.thinned(held, info))
+        return mask_update(memory, held, self.thinned(held, info))
 
     def thinned(self, held: Flags, info: LocalTrainingInfo) -> Flags:
         """Return the masks after pruning, or ``held`` itself if a condition fails."""
@@ -101,11 +101,11 @@ class BoundPruned(MaskMemory, Pruned):
             found[name] = mask & ~masks.smallest(size, count)
         return found
 
-    def follow(self, memory: State, said: Payload, like: Params) -> State:
+    def follow(self, memory: State, payload: Payload, like: Params) -> State:
         """Apply the changed bits. Refuse a payload that adds pruned entries."""
-        if not said:
+        if not payload:
             return memory
-        new: Bits = masks.turned(memory["mask"], said, like)
+        new: Bits = masks.turned(memory["mask"], payload, like)
         for name, packed in new.items():
             added = packed & ~memory["mask"][name].cpu()
             masks.refuse_unless(not bool(added.any()), f"adds pruned entries of {name} to its mask")
@@ -117,7 +117,7 @@ def opened(packed: Bits, like: Params) -> Flags:
     return {name: unbits(mask.to(like[name].device), like[name].numel()) for name, mask in packed.items()}
 
 
-def told(mine: State, held: Flags, kept: Flags) -> tuple[State, Payload]:
+def mask_update(mine: State, held: Flags, kept: Flags) -> tuple[State, Payload]:
     """Return the new state and the payload for the server. Without new masks, the payload is empty."""
     if all(kept[name] is mask for name, mask in held.items()):
         return mine, {}

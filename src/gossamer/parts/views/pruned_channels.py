@@ -25,7 +25,7 @@ from gossamer.core.exchange import Context, LocalTrainingInfo
 from gossamer.core.random import Key
 from gossamer.core.types import Clock, Params, Payload, State
 from gossamer.parts.views import masks
-from gossamer.parts.views.pruned import BoundPruned, Flags, Pruned, applied, differences, opened, told
+from gossamer.parts.views.pruned import BoundPruned, Flags, Pruned, applied, differences, mask_update, opened
 from gossamer.parts.views.width_slice import held as rounded_up
 from gossamer.tasks.widths import Axis, Ties, Widths
 
@@ -88,7 +88,7 @@ class BoundPrunedChannels(BoundPruned, PrunedChannels):
         """Prune weights, then channels, each if its three conditions hold."""
         held = opened(memory["mask"], info.weights)
         weights = {name: held[name] for name in self.names}
-        return told(memory, held, self.narrowed(held | self.thinned(weights, info), info))
+        return mask_update(memory, held, self.narrowed(held | self.thinned(weights, info), info))
 
     def narrowed(self, held: Flags, info: LocalTrainingInfo) -> Flags:
         """Return the masks without the least important channels, or ``held`` itself if a condition fails."""
@@ -131,9 +131,9 @@ class BoundPrunedChannels(BoundPruned, PrunedChannels):
         part = self.widths.part(kept, tree.device(like))
         return {name: t.view(-1) > 0 for name, t in part.coverage({name: like[name] for name, _ in self.sizes}).items()}
 
-    def follow(self, memory: State, said: Payload, like: Params) -> State:
+    def follow(self, memory: State, payload: Payload, like: Params) -> State:
         """Apply the changed bits. Refuse a payload that adds pruned entries or prunes part of a channel."""
-        then = super().follow(memory, said, like)
+        then = super().follow(memory, payload, like)
         if then is memory:
             return memory
         held = opened(then["mask"], like)

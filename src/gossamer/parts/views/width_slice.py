@@ -6,7 +6,7 @@ channels of a group. The choice of channels depends on ``order``:
 
     static     the first channels in every round (HeteroFL, https://arxiv.org/abs/2010.01264)
     rolling    consecutive channels that move back by one channel per round (FedRolex, https://arxiv.org/abs/2212.01548)
-    shuffled   consecutive channels from one of ``places`` offsets; each epoch visits all offsets in random order, and
+    shuffled   consecutive channels from one of ``offsets`` starts; each epoch visits all of them in random order, and
                all clients of a round share the offset (Deng et al., Algorithm 2, https://arxiv.org/abs/2511.06132)
     random     drawn anew for each client, round and group (Deng et al., Algorithm 1)
 """
@@ -27,7 +27,7 @@ from gossamer.core.types import Clock, Params, Part, State
 from gossamer.core.view import NestedView, View
 from gossamer.fleet.capacity import Capacities, Room, Shares, capacity, check_capacities, largest_share
 from gossamer.fleet.fleet import AIR, Fleet
-from gossamer.parts.views.windows import place
+from gossamer.parts.views.windows import offset_index
 from gossamer.tasks.widths import Ties, Widths
 
 Order = Literal["static", "rolling", "shuffled", "random"]
@@ -42,7 +42,7 @@ class WidthSlice(View):
         capacities: width (fraction of channels) or memory (8MB) per client; client c takes value c modulo n
         drawn: draw the capacity of each client at random in every round
         order: choice of the channels: static, rolling, shuffled or random
-        places: number of offsets of shuffled windows, equal to the number of rounds per epoch
+        offsets: number of offsets of shuffled windows, equal to the number of rounds per epoch
         seed: seed of the shuffled order, shared by all clients; none takes the run's seed
         streams: give layers joined by a residual connection the same channels; otherwise each layer draws its own
         ties: width rule given by hand (see gossamer widths --toml); none derives it from the network
@@ -52,7 +52,7 @@ class WidthSlice(View):
     capacities: Capacities = (0.5,)
     drawn: bool = False
     order: Order = "rolling"
-    places: int = 64
+    offsets: int = 64
     seed: int | None = None
     streams: bool = True
     ties: Ties | None = None
@@ -62,7 +62,7 @@ class WidthSlice(View):
         check_capacities("WidthSlice", self.capacities)
         require(
             (self.order in ORDERS, wrong(self, "order", f"must be one of {', '.join(ORDERS)}")),
-            (self.places >= 1, wrong(self, "places", "must be at least 1")),
+            (self.offsets >= 1, wrong(self, "offsets", "must be at least 1")),
             (
                 not (self.drawn and self.fleet),
                 f"WidthSlice: drawn capacities would ignore the fleet: use either drawn or fleet; {AIR}",
@@ -113,7 +113,7 @@ class BoundWidthSlice(NestedView, WidthSlice):
     def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
         """Return the client's channels of each group."""
         share = capacity(self.capacities, self.drawn, clock, key)
-        start = place(self.places, self.at, clock.round) if self.order == "shuffled" else 0
+        start = offset_index(self.offsets, self.at, clock.round) if self.order == "shuffled" else 0
         channels = {
             group: self._chosen(group, size, held(size, share), start, clock.round, key)
             for group, size in self.widths.sizes
@@ -125,7 +125,7 @@ class BoundWidthSlice(NestedView, WidthSlice):
         if self.order == "random":
             drawn = torch.from_numpy(permutation(fold(key, "channels", group), size)[:count])
             return drawn if self.loose else drawn.sort().values
-        offset = {"static": 0, "rolling": -round_, "shuffled": start * size // self.places}[self.order]
+        offset = {"static": 0, "rolling": -round_, "shuffled": start * size // self.offsets}[self.order]
         return ((torch.arange(count) + offset) % size).sort().values
 
 

@@ -28,7 +28,7 @@ class Windows(View):
     Args:
         capacities: fractions of the model that clients hold; client c takes value c modulo their number
         drawn: draw the capacity of each client at random in every round
-        places: number of window offsets, equal to the number of rounds per epoch
+        offsets: number of window offsets, equal to the number of rounds per epoch
         shuffled: visit the offsets in a new random order in every epoch, instead of in sequence
         seed: seed of the shuffled order, shared by all clients; none takes the run's seed
         min_dim: tensors with fewer dimensions are held whole; with 2, biases and norms
@@ -36,14 +36,14 @@ class Windows(View):
 
     capacities: Capacities = (0.5,)
     drawn: bool = False
-    places: int = 64
+    offsets: int = 64
     shuffled: bool = True
     seed: int | None = None
     min_dim: int = 2
 
     def __post_init__(self) -> None:
         check_shares("Windows", self.capacities)
-        require((self.places >= 1, wrong(self, "places", "must be at least 1")))
+        require((self.offsets >= 1, wrong(self, "offsets", "must be at least 1")))
 
     def bind(self, context: Context) -> "BoundWindows":
         """Return the view with the random key of the shuffled order."""
@@ -56,16 +56,16 @@ class BoundWindows(BoundView, Windows):
 
     at: Key = field(kw_only=True)
 
-    def place(self, round_: int) -> int:
+    def offset_index(self, round_: int) -> int:
         """Return the number of the window offset in a round."""
-        return place(self.places, self.at, round_) if self.shuffled else round_ % self.places
+        return offset_index(self.offsets, self.at, round_) if self.shuffled else round_ % self.offsets
 
     def part(self, like: Params, clock: Clock, key: Key, memory: State | None = None) -> Part:
         """Return the masks of the window. A capacity of 1 gives the whole model."""
         names = sorted(name for name, tensor in like.items() if tensor.dim() >= self.min_dim)
         total = sum(like[name].numel() for name in names)
         length = math.ceil(capacity(self.capacities, self.drawn, clock, key) * total)
-        start = self.place(clock.round) * total // self.places
+        start = self.offset_index(clock.round) * total // self.offsets
         keep, offset = {}, 0
         for name in names if length < total else ():
             tensor = like[name]
@@ -75,7 +75,7 @@ class BoundWindows(BoundView, Windows):
         return Part(keep=keep)
 
 
-def place(places: int, key: Key, round_: int) -> int:
+def offset_index(offsets: int, key: Key, round_: int) -> int:
     """Return the number of a round's offset, when each epoch visits all offsets in its own random order."""
-    epoch, number = divmod(round_, places)
-    return int(permutation(fold(key, "windows", epoch), places)[number])
+    epoch, number = divmod(round_, offsets)
+    return int(permutation(fold(key, "windows", epoch), offsets)[number])

@@ -47,7 +47,7 @@ def write(folder: Folder) -> Path:
     page = folder.path / "report.html"
     drawn = {report.heading: report.picture(folder, metrics) for report in reports_of(metrics)}
     pictures = {title: picture for title, picture in drawn.items() if picture}
-    with files.told(f"{page} was not written"):
+    with files.on_failure(f"{page} was not written"):
         name = folder.path.resolve().name
         files.write(page, render(name, about, metrics, folder.split, folder.data, pictures).encode())
     return page

@@ -10,7 +10,7 @@ Summary = dict[str, Any]
 COMPARED = ("computing J", "sending J", "delay", "lost")
 """The columns of ``compare`` for costs."""
 
-DELIVERY = ("made up for", "given up")
+DELIVERY = ("compensated", "dropped")
 """The columns for the outcome of lost messages."""
 
 LISTED = 10
@@ -28,10 +28,10 @@ def lost(summary: Summary) -> str:
     """Return the number of lost messages and their outcome; empty if none was lost."""
     total, delivery = summary["lost"], summary["delivery"]
     if delivery is None:
-        return f"{total:,}, none of them made up for" if total else ""
-    made_up, given_up = sum(delivery["retained"]), sum(delivery["forgotten"])
-    outcome = f"{made_up:,} made up for by a later one, {given_up:,} given up"
-    waiting = total - made_up - given_up
+        return f"{total:,}, none of them compensated" if total else ""
+    compensated, dropped = sum(delivery["retained"]), sum(delivery["forgotten"])
+    outcome = f"{compensated:,} compensated by a later one, {dropped:,} dropped"
+    waiting = total - compensated - dropped
     more = f", {waiting:,} still open" if waiting > 0 else ""
     return f"{total:,}: {outcome}{more}" if total else outcome
 

@@ -13,7 +13,7 @@ from gossamer.runs.report.text import BLANK, amount, count, duration, number, pa
 
 Summary = dict[str, Any]
 
-LISTED = ("run", "method", "data", "split", "clients", "rounds", "seed", "accuracy", "sent up", "state")
+LISTED = ("run", "method", "data", "split", "clients", "rounds", "seed", "accuracy", "uploaded", "state")
 """The columns of ``gossamer runs``."""
 
 VALUES = "values only"
@@ -21,8 +21,8 @@ COUNTED = "as FedSpa's paper counts: 4 bytes per held value, uploads and downloa
 """The column of bytes without masks and headers, and its meaning."""
 
 BROKEN_DOWN: tuple[tuple[str, str, Callable[[float], str]], ...] = (
-    ("sent up", "bytes_up", size),
-    ("sent down", "bytes_down", size),
+    ("uploaded", "bytes_up", size),
+    ("downloaded", "bytes_down", size),
     ("added by Flower", "bytes_flower", size),
     ("for evaluation, including what Flower adds", "bytes_evaluation", size),
     ("seconds", "seconds", duration),
@@ -48,8 +48,8 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
         ("personal accuracy", f"{percent(summary['personal_accuracy'])} (mean over clients)"),
         ("worst tenth", f"{percent(summary['worst_tenth_accuracy'])} (of clients)"),
         *rows_of(summary["figures"]),
-        ("sent up", size(summary["bytes_up"])),
-        ("sent down", size(summary["bytes_down"])),
+        ("uploaded", size(summary["bytes_up"])),
+        ("downloaded", size(summary["bytes_down"])),
         ("operations", operations(summary)),
         ("seconds", f"{summary['seconds']:.1f}"),
         ("joules", number(summary["joules"])),

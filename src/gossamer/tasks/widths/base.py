@@ -90,7 +90,7 @@ class Widths:
             kept[axis] = axis.chosen(channels).to(device)
         return kept[axis]
 
-    def places(self, group: str) -> Iterator[str]:
+    def members(self, group: str) -> Iterator[str]:
         """Yield the dimensions of a group in the syntax of ``Ties``; products of groups have no such syntax."""
         for name, axes in self.axes:
             for dim, axis in enumerate(axes):
