@@ -51,7 +51,7 @@ def plain_round(model: nn.Module, simulation: Simulation, cohort: list[int]) -> 
     states = []
     for client in cohort:
         mine, index = copy.deepcopy(model).train(), torch.from_numpy(simulation.split.train(client)).cuda()
-        x, y = simulation.objective.x[index], simulation.objective.y[index]
+        x, y = simulation.objective.samples.x[index], simulation.objective.samples.y[index]
         optimiser = torch.optim.SGD(mine.parameters(), lr=LR)
         for _ in range(EPOCHS):
             for batch in torch.split(torch.randperm(len(x), device="cuda"), BATCH):

@@ -49,7 +49,10 @@ def gap(cell: Cell, task: Task, result: Result, device: str) -> dict[str, float]
     rows = torch.from_numpy(np.sort(task.split.train_index)).to(device)
     test = task.data.test
     found: dict[str, float] = {}
-    for name, x, y in (("train", objective.x[rows], objective.y[rows]), ("test", test.x.to(device), test.y.to(device))):
+    for name, x, y in (
+        ("train", objective.samples.x[rows], objective.samples.y[rows]),
+        ("test", test.x.to(device), test.y.to(device)),
+    ):
         loss, right = objective.evaluate(params, x, y)
         found |= {f"{name}_loss": round(loss, 4), f"{name}_accuracy": round(100 * float(right.float().mean()), 3)}
     return found

@@ -239,8 +239,8 @@ def test_gradients_in_single_precision_agree_to_rounding() -> None:
     objective = Simulation(fedprox(), single, Options(rounds=1)).objective
     params = {**objective.initial(), **objective.local()}
     objective.train_mode(alone=False)
-    _, eager, _ = objective.gradient(params, objective.x[:9], objective.y[:9])
-    _, pure, _ = objective.pure_gradient(params, objective.x[:9], objective.y[:9])
+    _, eager, _ = objective.gradient(params, objective.samples.x[:9], objective.samples.y[:9])
+    _, pure, _ = objective.pure_gradient(params, objective.samples.x[:9], objective.samples.y[:9])
     for name, g in eager.items():
         assert (pure[name] - g).norm() <= 1e-5 * g.norm() + 1e-12, name
 

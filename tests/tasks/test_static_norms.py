@@ -62,7 +62,7 @@ def test_of_training_is_the_mean_over_batches_of_training_samples() -> None:
     objective = Objective(some_task(OfTraining(10)), "cpu", key(0))
     params, test = objective.initial(), objective.task.data.test
     net = built(objective, params)
-    inner = [net[0](piece) for piece in objective.x.split(10)]
+    inner = [net[0](piece) for piece in objective.samples.x.split(10)]
     mean = torch.stack([piece.mean(0) for piece in inner]).mean(0)
     var = torch.stack([piece.var(0) for piece in inner]).mean(0)  # as torch keeps it: without bias
     loss, right = objective.evaluate(params, test.x, test.y)

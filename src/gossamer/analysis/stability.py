@@ -308,8 +308,8 @@ def _losses(task: Task, output: Tensor, y: Tensor) -> Tensor:
 def _snapshot(round_: int, params: Params, judge: Objective) -> Snapshot:
     task = judge.task
     held = torch.from_numpy(task.split.train_index).to(judge.device)
-    test = [tensor.to(judge.device) for tensor in (task.data.test.x, task.data.test.y)]
-    found = [judge.evaluate(params, x, y)[1].cpu() for x, y in ((judge.x[held], judge.y[held]), test)]
+    test = task.data.test.to(judge.device).read(slice(None))
+    found = [judge.evaluate(params, x, y)[1].cpu() for x, y in (judge.samples.read(held), test)]
     train, tested = ((float(each[:, 0].mean()), float(each[:, 1].mean())) for each in found)
     model = {name: params[name].cpu().double().clone() for name in judge.trained}
     return Snapshot(round_, model, found[1][:, 0], train, tested)

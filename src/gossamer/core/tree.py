@@ -123,6 +123,15 @@ def stack(nests: Sequence[Mapping[str, Any]]) -> State:
     return stacked
 
 
+def concatenate(nests: Sequence[Mapping[str, Any]]) -> State:
+    """Concatenate nests along the first dimension."""
+    joined: State = {}
+    for name, value in nests[0].items():
+        column = [nest[name] for nest in nests]
+        joined[name] = concatenate(column) if isinstance(value, Mapping) else torch.cat(column)
+    return joined
+
+
 def take(nest: Mapping[str, Any], rows: Any) -> State:
     """Return rows of a stacked nest. A single row gives a nest that is not stacked."""
     return {name: take(value, rows) if isinstance(value, Mapping) else value[rows] for name, value in nest.items()}

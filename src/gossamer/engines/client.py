@@ -6,7 +6,7 @@ other processes. The simulator and the Flower nodes use the same class, ``Client
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from gossamer.core.bound import BoundExchange
 from gossamer.core.codec import StraightThrough
 from gossamer.core.delivery import Delivery, delivery
 from gossamer.core.errors import GossamerError
-from gossamer.core.jobs import SILENT, Broadcast, Job, Outgoing, Trained
+from gossamer.core.jobs import SILENT, Broadcast, Job, Outgoing, Trained, own_key
 from gossamer.core.parametrization import Weights
 from gossamer.core.random import Key, fold, seeded
 from gossamer.core.solver import Hyperparams
@@ -28,6 +28,9 @@ from gossamer.core.types import Clock, Flops, Params, State
 from gossamer.core.wire import Frame
 from gossamer.methods.composition import compose
 from gossamer.parts.views.full import Full
+from gossamer.tasks.data import nests
+from gossamer.tasks.data.lazy import LazySamples, Request
+from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.objective import Objective
 
 Gradients = tuple[Params, Params]  # an alias, because torch.compile does not accept the annotation written out
@@ -99,6 +102,7 @@ class Client:
         self.method, self.objective, self.exchange = method, objective, exchange or method.training
         self.parametrized = method.parametrization != Weights()
         self._broadcast: Broadcast | None = None
+        self._announced: dict[Clock, BatchSchedule] = {}
 
     @cached_property
     def built(self) -> Params:
@@ -142,7 +146,7 @@ class Client:
         """Return the mean loss of a model on a client's samples, and the operations spent on it."""
         params = self.method.parametrization.deploy(held, self.built) if self.parametrized else held
         rows = torch.from_numpy(samples).to(self.objective.device)
-        loss, _ = self.objective.evaluate(params, self.objective.x[rows], self.objective.y[rows], labels)
+        loss, _ = self.objective.evaluate(params, *self.objective.samples.read(rows), labels)
         return loss, self.objective.forward_flops(params, rows)
 
     def labels(self, samples: np.ndarray) -> Tensor | None:
@@ -151,7 +155,7 @@ class Client:
             return None
         device = self.objective.device
         found = torch.zeros(self.exchange.labels.count, dtype=self.objective.layout.dtype, device=device)
-        found[self.objective.y[torch.from_numpy(samples).to(device)]] = 1
+        found[self.objective.samples.y[torch.from_numpy(samples).to(device)]] = 1
         return found
 
     def make_upload(self, job: Job, trained: Trained) -> ClientResult:
@@ -165,15 +169,24 @@ class Client:
     def train(self, client_task: ClientTask, job: Job) -> Trained:
         """Run all local steps."""
         solver, objective = self.exchange.solver, self.objective
-        batches, losses = BatchSchedule(self, client_task, job), []
+        batches, losses = self.batches(client_task), []
         start, carry, context = self.begin(job, len(batches))
         hyperparams = solver.hyperparams(job.clock)
         with seeded(fold(job.key, "torch")):
-            for rows, draws in batches:
-                x, y = objective.batch(rows, draws)
-                carry, loss = self.step(start, carry, context, x, y, hyperparams)
+            for feed in batches:
+                carry, loss = self.step(start, carry, context, *objective.open(feed), hyperparams)
                 losses.append(loss)
         return self.finish(client_task, job, batches, carry, mean(losses))
+
+    def batches(self, client_task: ClientTask) -> "BatchSchedule":
+        """Return the batches of a task, which may have been announced before."""
+        return self._announced.pop(client_task.clock, None) or BatchSchedule(self, client_task)
+
+    def announce(self, client_task: ClientTask) -> None:
+        """Start reading the batches of the next task; samples in memory need no reading."""
+        if self.objective.samples.lazy and client_task.clock not in self._announced:
+            self._announced[client_task.clock] = batches = BatchSchedule(self, client_task)
+            batches.announce()
 
     def finish(self, client_task: ClientTask, job: Job, batches: "BatchSchedule", carry: State, loss: float) -> Trained:
         """Build the training result from the carry of the last step and the mean loss."""
@@ -203,7 +216,7 @@ class Client:
         )
 
     def step(
-        self, start: Params, carry: State, context: State, x: Tensor, y: Tensor, hyperparams: Hyperparams
+        self, start: Params, carry: State, context: State, x: Nest, y: Tensor, hyperparams: Hyperparams
     ) -> tuple[State, Tensor]:
         """Run one local step in eager mode; return the next carry and the loss."""
         trained = self.objective.trained
@@ -291,14 +304,35 @@ def surrogate_params(
 
 
 class BatchSchedule:
-    """The batches of one client in one round: sample indices, and random draws for the augmentation."""
+    """The batches of one client in one round: sample indices, and random draws for the augmentation.
 
-    def __init__(self, client: Client, client_task: ClientTask, job: Job) -> None:
-        plan = client.exchange.solver.plan(len(client_task.samples), fold(job.key, "batches"))
+    Samples that are read when needed can be announced, so that they are read ahead of training.
+    """
+
+    def __init__(self, client: Client, client_task: ClientTask) -> None:
+        self.key = own_key(client_task.key, client_task.clock)
+        plan = client.exchange.solver.plan(len(client_task.samples), fold(self.key, "batches"))
         self.rows = [client_task.samples[batch] for batch in plan[: client_task.limit]]
         self.objective = client.objective
-        noise = self.objective.draws(fold(job.key, "augment"), sum(self.sizes)) if plan else None
+        self.requests: dict[int, Request] = {}
+        noise = self.objective.draws(fold(self.key, "augment"), sum(self.sizes)) if plan else None
         self.draws: list[Tensor] | None = None if noise is None else list(torch.split(noise, self.sizes))
+
+    def announce(self, numbers: Iterable[int] | None = None) -> None:
+        """Start reading batches, by default all, in the given order; samples in memory need no reading."""
+        if isinstance(samples := self.objective.samples, LazySamples):
+            wanted = [n for n in (range(len(self)) if numbers is None else numbers) if n not in self.requests]
+            batches = ((self.rows[number], fold(self.key, "read", number)) for number in wanted)
+            self.requests |= dict(zip(wanted, samples.announce(batches), strict=True))
+
+    def feed(self, number: int) -> State:
+        """Return what a step needs of a batch: sample indices, or the inputs and targets themselves."""
+        draws = {} if self.draws is None else {"draws": self.draws[number]}
+        if not isinstance(samples := self.objective.samples, LazySamples):
+            return {"rows": torch.from_numpy(self.rows[number]).to(self.objective.device), **draws}
+        self.announce([number])
+        x, y = samples.fetch(self.requests[number])
+        return {"x": {path or "x": tensor for path, tensor in nests.leaves(x).items()}, "y": y, **draws}
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -320,9 +354,9 @@ class BatchSchedule:
         costs = [(n, self.objective.flops(job.start, first[size], keep)) for size, n in counts.items()]
         return Flops(sum(n * cost.done for n, cost in costs), sum(n * cost.useful for n, cost in costs))
 
-    def __iter__(self) -> Iterator[tuple[Tensor, Tensor | None]]:
-        for number, rows in enumerate(self.rows):
-            yield torch.from_numpy(rows).to(self.objective.device), self.draws[number] if self.draws else None
+    def __iter__(self) -> Iterator[State]:
+        self.announce()
+        return map(self.feed, range(len(self)))
 
 
 class TrainingInfo:
@@ -353,7 +387,7 @@ class TrainingInfo:
         """Return the accuracy of a model on the client's training samples."""
         objective, rows = self.client.objective, self._rows
         self.flops += objective.forward_flops(params, rows)
-        _, right = objective.evaluate(params, objective.x[rows], objective.y[rows], self.job.labels)
+        _, right = objective.evaluate(params, *objective.samples.read(rows), self.job.labels)
         return float(right.double().mean())
 
     def gradient(self) -> Params:
@@ -373,7 +407,7 @@ class TrainingInfo:
         params = {**self.start, **objective.local()}
         for rows in torch.split(self._rows, objective.task.statistics.size):
             self.flops += objective.flops(self.start, rows.cpu()).done
-            x, y = objective.x[rows], objective.y[rows]
+            x, y = objective.samples.read(rows)
             grads = objective.gradient(params, x, y, self.job.labels, training=False)[1]
             share = len(rows) / len(self._rows)
             total = {name: total.get(name, 0) + share * grad for name, grad in grads.items()}

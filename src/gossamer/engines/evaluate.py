@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from gossamer.parts.codecs.dense import Dense
 from gossamer.parts.servers.listen import Listen
 from gossamer.parts.solvers.loss_probe import LossProbe
 from gossamer.parts.views.full import Full
+from gossamer.tasks.data.lazy import LazySamples
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.static_norms import OfOwnBatch, OfTraining
 
@@ -49,12 +50,14 @@ class Evaluator:
 
     def __init__(self, objective: Objective, labels: Labels | None = None) -> None:
         self.objective, self.split, self.labels = objective, objective.task.split, labels
-        test = objective.task.data.test
-        self.x, self.y = test.x.to(objective.device), test.y.to(objective.device)
+        self.test = objective.task.data.test.to(objective.device)
         by = objective.task.statistics
         self.alone = objective.static and isinstance(by, OfOwnBatch)
-        if objective.static and isinstance(by, OfTraining) and not len(objective.x):
+        if objective.static and isinstance(by, OfTraining) and not len(objective.samples):
             raise ConfigError("statistics=train: the evaluating machine has no training samples: use batch")
+
+        if objective.static and isinstance(self.test, LazySamples) and self.test.fitting < by.size:
+            raise ConfigError(f"statistics=batch: a test batch of {by.size} samples does not fit memory: raise memory")
 
     def __call__(self, model: Params, shared: bool, personal: Callable[[int], Params]) -> dict[str, float]:
         """Return accuracy and loss on the whole test set, and the mean and worst-tenth personal accuracy.
@@ -103,19 +106,20 @@ class Evaluator:
         tested, labels = self.split.test(client), self._labels(client)
         if outcome.answers is None or labels is None:
             return float(outcome.right[tested].mean())
-        rows = torch.from_numpy(tested).to(self.y.device)
-        _, right = self.objective.judged([outcome.answers[rows]], self.y[rows], labels)
+        rows = torch.from_numpy(tested).to(self.test.y.device)
+        _, right = self.objective.judged([outcome.answers[rows]], self.test.y[rows], labels)
         return float(right.double().mean())
 
     def _labels(self, client: int) -> Tensor | None:
         return self.labels(client) if self.labels else None
 
     def _outcome(self, params: Params, index: np.ndarray | None = None, labels: Tensor | None = None) -> Evaluation:
-        picked: Any = slice(None) if index is None else torch.from_numpy(index).to(self.x.device)
-        outputs: Iterable[Tensor] = self.objective.outputs(params, self.x[picked])
+        picked = None if index is None else torch.from_numpy(index).to(self.test.y.device)
+        outputs: Iterable[Tensor] = self.objective.outputs(params, self.test, picked)
         if keep := self.labels is not None and index is None:
             outputs = list(outputs)
-        loss, right = self.objective.judged(outputs, self.y[picked], labels)
+        y = self.test.y if picked is None else self.test.y[picked]
+        loss, right = self.objective.judged(outputs, y, labels)
         return Evaluation(loss, right.to("cpu", torch.float64).numpy(), torch.cat(list(outputs)) if keep else None)
 
 

@@ -32,6 +32,8 @@ from gossamer.engines.run import FederatedRun
 from gossamer.engines.simulate import Simulation
 from gossamer.runs.records import read_about
 from gossamer.runs.report.tables import method as short_name
+from gossamer.tasks.data import nests
+from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.data.samples import Samples
 from gossamer.tasks.static_norms import OfTraining
 from gossamer.tasks.task import Task
@@ -140,19 +142,19 @@ def _network(run: Simulation, params: Params) -> nn.Module:
     return module.eval().requires_grad_(False)
 
 
-def _zeros(task: Task) -> Tensor:
+def _zeros(task: Task) -> Nest:
     """Return two all-zero samples; with a batch of one, torch.export would fix the batch size."""
-    some = task.data.test.x if len(task.data.test) else task.data.train.x
-    return some.new_zeros(2, *some.shape[1:])
+    some, _ = (task.data.test if len(task.data.test) else task.data.train).example(1)
+    return nests.apply(lambda tensor: tensor.new_zeros(2, *tensor.shape[1:]), some)
 
 
-def made(module: nn.Module, x: Tensor) -> ExportedProgram:
+def made(module: nn.Module, x: Nest) -> ExportedProgram:
     """Export a network for any batch size, or else for batches of one; if both fail, return the reason."""
     problem = ""
-    for example, batch in ((x, _sizes(module, x)), (x[:1], ONE)):
-        dims = {0: torch.export.Dim("batch")} if len(example) > 1 else {}
+    for example, batch in ((x, _sizes(module, x)), (nests.take(x, slice(1)), ONE)):
+        args, kwargs = nests.arguments(example)
         try:
-            program = torch.export.export(module, (example,), dynamic_shapes=(dims,), strict=False)
+            program = torch.export.export(module, args, kwargs, dynamic_shapes=_dynamic(example, batch), strict=False)
         except Exception as error:  # torch.export raises many types of errors
             problem = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
             continue
@@ -169,10 +171,24 @@ def _read(data: bytes) -> Network:
         return torch.export.load(io.BytesIO(data)).module()
 
 
-def _sizes(module: nn.Module, x: Tensor) -> str:
+def _dynamic(example: Nest, batch: str) -> Any:
+    """Return which dimensions of the inputs may vary: the first of each tensor, unless the batch size is fixed."""
+    dims = {} if batch == ONE else {0: torch.export.Dim("batch")}
+
+    def each(nest: Nest) -> Any:
+        if isinstance(nest, Tensor):
+            return dims
+        if isinstance(nest, tuple):
+            return tuple(map(each, nest))
+        return {name: each(inner) for name, inner in nest.items()}
+
+    return (dims,) if isinstance(example, Tensor) else each(example)
+
+
+def _sizes(module: nn.Module, x: Nest) -> str:
     """Return the accepted batch sizes: norms with batch statistics may refuse a batch of one."""
     try:
-        module(x[:1])
+        nests.forward(module, nests.take(x, slice(1)))
     except ValueError:
         return "2 or more"
     return "any"
@@ -252,7 +268,7 @@ def _scores(run: Simulation, network: Network, client: int | None, size: int) ->
 @torch.no_grad()
 def _answers(network: Network, samples: Samples, size: int) -> Tensor:
     """Return the network's outputs for samples."""
-    return torch.cat([network(x) for x in torch.split(samples.x, size)])
+    return torch.cat([nests.forward(network, x) for x in samples.inputs_in_order(size)])
 
 
 def _mean(right: Tensor) -> float:

@@ -95,6 +95,8 @@ class Simulation(FederatedRun):
         """Release the processes and the memory of the executors."""
         for executor in (*self.early.values(), *([] if self.executor is None else [self.executor])):
             executor.close()
+        for samples in (self.objective.samples, self.evaluate.test):
+            samples.close()
 
     def available(self) -> Mapping[int, int]:
         """Return all clients."""

@@ -16,6 +16,7 @@ import copy
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import torch
@@ -27,6 +28,9 @@ from gossamer.core.errors import ConfigError, require
 from gossamer.core.random import Key, seeded
 from gossamer.core.solver import Solver
 from gossamer.core.types import Params
+from gossamer.tasks.data import nests
+from gossamer.tasks.data.nests import Nest
+from gossamer.tasks.data.samples import Samples
 
 Storages = dict[int, torch.UntypedStorage]
 """Storages by identity; references are kept so that an identity is not reused."""
@@ -59,8 +63,7 @@ class Trainable(Protocol):
 
     trained: list[str]
     averaged: list[str]
-    x: Tensor
-    y: Tensor
+    samples: Samples
 
     def on_cpu(self) -> "Trainable":
         """Return the same objective on the CPU."""
@@ -74,13 +77,13 @@ class Trainable(Protocol):
         """Build the network with its initial weights."""
         ...
 
-    def gradient(self, params: Params, x: Tensor, y: Tensor) -> tuple[Tensor, Params, Params]:
+    def gradient(self, params: Params, x: Nest, y: Tensor) -> tuple[Tensor, Params, Params]:
         """Return loss, gradients and changed buffers of one batch."""
         ...
 
 
 def training_memory(
-    module: nn.Module, x: Tensor, y: Tensor, loss: Callable[[Tensor, Tensor], Tensor], *, copies: int = 0
+    module: nn.Module, x: Nest, y: Tensor, loss: Callable[[Tensor, Tensor], Tensor], *, copies: int = 0
 ) -> TrainingMemory:
     """Return the memory of a network's training step on a batch; the module is not changed.
 
@@ -89,11 +92,11 @@ def training_memory(
     """
     _check(copies)
     module = copy.deepcopy(module).cpu().train()
-    x, y = (tensor.detach().cpu().clone() for tensor in (x, y))
+    x, y = nests.apply(_copy, x), _copy(y)
     with _watched() as saved:
-        loss(module(x), y)
+        loss(nests.forward(module, x), y)
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    return _memory((*module.parameters(), *module.buffers()), trained, {**saved, **_storages((x, y))}, copies)
+    return _memory((*module.parameters(), *module.buffers()), trained, saved | _of(x, y), copies)
 
 
 def client_memory(objective: Trainable, params: Params, batch: int, *, copies: int = 0) -> TrainingMemory:
@@ -109,13 +112,14 @@ def client_memory(objective: Trainable, params: Params, batch: int, *, copies: i
     )
     objective = objective.on_cpu()  # whatever the training device
     held = {**objective.local(), **tree.move(params, "cpu")}
-    x, y = (torch.zeros((batch, *some.shape[1:]), dtype=some.dtype) for some in (objective.x, objective.y))
+    some_x, some_y = objective.samples.example(1)
+    x, y = nests.apply(partial(_zeros, batch), some_x), _zeros(batch, some_y)
     with _watched() as saved:
         _, gradients, copied = objective.gradient(held, x, y)
     for identity in _storages(copied.values()):  # copies of buffers are not activations
         saved.pop(identity, None)
     frozen = [parameter for parameter in objective.build().parameters() if not parameter.requires_grad]
-    return _memory((*held.values(), *frozen), gradients.values(), {**saved, **_storages((x, y))}, copies)
+    return _memory((*held.values(), *frozen), gradients.values(), saved | _of(x, y), copies)
 
 
 def solver_copies(solver: Solver, params: Params) -> int:
@@ -146,6 +150,19 @@ def _memory(held: Iterable[Tensor], trained: Iterable[Tensor], saved: Storages, 
 
 def _storages(tensors: Iterable[Tensor]) -> Storages:
     return {tensor.untyped_storage()._cdata: tensor.untyped_storage() for tensor in tensors}
+
+
+def _copy(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().clone()
+
+
+def _zeros(count: int, like: Tensor) -> Tensor:
+    return like.new_zeros(count, *like.shape[1:], device="cpu")
+
+
+def _of(x: Nest, y: Tensor) -> Storages:
+    """Return the storages of a batch."""
+    return _storages((*nests.leaves(x).values(), y))
 
 
 def _size(storages: Storages) -> int:

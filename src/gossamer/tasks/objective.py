@@ -1,8 +1,8 @@
 """The model and its loss as functions of the model's tensors.
 
-The exchanged tensors are all trainable parameters and all floating-point buffers (BatchNorm's running statistics).
-Server and clients exchange and average them. Frozen parameters and integer buffers are not exchanged: all machines
-build the model from the same seed, so they are equal.
+The exchanged tensors are all trainable parameters and all persistent floating-point buffers (BatchNorm's running
+statistics). Server and clients exchange and average them. Frozen parameters, integer buffers and buffers that are not
+persistent are not exchanged: all machines build the model from the same seed, so they are equal.
 
 BatchNorm uses batch statistics in training, also for a single image, which has many values per channel. If a batch of
 one sample has a single value per channel, its variance is undefined. Layers with running statistics then use these and
@@ -25,7 +25,10 @@ from torch.utils.flop_counter import FlopCounterMode
 from gossamer.core.errors import ConfigError
 from gossamer.core.random import Key, fold, seeded, uniform
 from gossamer.core.solver import Solver
-from gossamer.core.types import Flops, Layout, Params
+from gossamer.core.types import Flops, Layout, Params, State
+from gossamer.tasks.data import nests
+from gossamer.tasks.data.nests import Nest, arguments, forward, scores
+from gossamer.tasks.data.samples import Batch, Samples
 from gossamer.tasks.memory import batch_size, client_memory, solver_copies
 from gossamer.tasks.static_norms import OfTraining, static_norms, tracking
 from gossamer.tasks.task import Task
@@ -48,7 +51,8 @@ class Objective:
         self._module = stretch(self.build())
         parameters, buffers = dict(self._module.named_parameters()), dict(self._module.named_buffers())
         self.trained = [name for name, p in parameters.items() if p.requires_grad]
-        self.averaged = [name for name, b in buffers.items() if b.is_floating_point()]
+        stored = self._module.state_dict().keys()  # without buffers that are not persistent: these are not exchanged
+        self.averaged = [name for name, b in buffers.items() if b.is_floating_point() and name in stored]
         self.counters = [name for name, b in buffers.items() if not b.is_floating_point()]
         if not self.trained:
             raise ConfigError("the model has no trainable parameters: nothing to learn")
@@ -62,7 +66,8 @@ class Objective:
         self._widths: dict[bool, Widths] = {}
         self._settled: tuple[Params, nn.Module] | None = None
         self.layout = Layout.of(self._outline)
-        self.x, self.y = (t.to(device) for t in (task.data.train.x, task.data.train.y))
+        self.samples = task.data.train.to(device)
+        self._form: Nest = self.samples.example(0)[0] if len(self.samples) else torch.empty(0)
 
     def on_cpu(self) -> "Objective":
         """Return the same objective on the CPU."""
@@ -114,7 +119,7 @@ class Objective:
         """Return the network's width rule; with ``streams`` a residual stream has the same channels everywhere."""
         if streams not in self._widths:
             x, _ = self._some()
-            if not len(x):
+            if not nests.count(x):
                 raise ConfigError(
                     "the width rule is derived from a sample, but this machine has none: "
                     "give the server test samples, or state the rule by hand"
@@ -136,11 +141,10 @@ class Objective:
         """Return the bytes that a client with these tensors needs for training, including its start tensors."""
         return client_memory(self, params, batch_size(solver), copies=1 + solver_copies(solver, params)).total
 
-    def _some(self) -> tuple[Tensor, Tensor]:
+    def _some(self) -> Batch:
         """Return two samples for a trial: training samples or, on a server without them, test samples."""
         data = self.task.data
-        samples = data.train if len(data.train) else data.test
-        return samples.x[:2], samples.y[:2]
+        return (data.train if len(data.train) else data.test).example(2)
 
     def draws(self, key: Key, samples: int) -> Tensor | None:
         """Return random numbers for the augmentation, one row per sample; none without augmentation."""
@@ -149,16 +153,28 @@ class Objective:
             return None
         return uniform(key, samples * augment.draws, device=self.device).view(samples, augment.draws)
 
-    def batch(self, rows: Tensor, draws: Tensor | None) -> tuple[Tensor, Tensor]:
+    def batch(self, rows: Tensor, draws: Tensor | None) -> Batch:
         """Return training samples by index, augmented with ``draws`` if the data defines an augmentation."""
-        x, y, augment = self.x[rows], self.y[rows], self.task.data.augment
-        return (x if augment is None or draws is None else augment(x, draws)), y
+        x, y = self.samples.read(rows)
+        return self._augmented(x, draws), y
 
-    def _output(self, tensors: Params, x: Tensor) -> Tensor:
+    def open(self, feed: State) -> Batch:
+        """Return the batch of a feed: sample indices, or inputs that were read before the step."""
+        if "rows" in feed:
+            return self.batch(feed["rows"], feed.get("draws"))
+        return self._augmented(nests.rebuild(self._form, feed["x"]), feed.get("draws")), feed["y"]
+
+    def _augmented(self, x: Nest, draws: Tensor | None) -> Nest:
+        augment = self.task.data.augment
+        if augment is None or draws is None:
+            return x
+        assert isinstance(x, Tensor)
+        return augment(x, draws)
+
+    def _output(self, tensors: Params, x: Nest) -> Tensor:
         """Return the network's output with these tensors; faster than ``torch.func.functional_call``."""
         self._put(tensors)
-        output: Tensor = self._module(x)
-        return output
+        return forward(self._module, x)
 
     def _put(self, tensors: Params) -> None:
         for name, tensor in tensors.items():
@@ -166,7 +182,7 @@ class Objective:
                 registry[attribute] = tensor
 
     def gradient(
-        self, params: Params, x: Tensor, y: Tensor, labels: Tensor | None = None, training: bool = True
+        self, params: Params, x: Nest, y: Tensor, labels: Tensor | None = None, training: bool = True
     ) -> tuple[Tensor, Params, Params]:
         """Return loss, gradients and changed buffers of one batch, in training or evaluation mode.
 
@@ -175,7 +191,7 @@ class Objective:
         leaves = {name: params[name].detach().requires_grad_() for name in self.trained}
         buffers = {name: params[name].clone() for name in (*self.averaged, *self.counters)}
         if training:
-            self.train_mode(alone=len(x) == 1)
+            self.train_mode(alone=len(y) == 1)
         else:
             self._module.eval()
         loss = self.task.loss(_only(self._output({**leaves, **buffers}, x), labels), y)
@@ -184,14 +200,14 @@ class Objective:
         return loss.detach(), dict(zip(leaves, filled, strict=True)), buffers
 
     def pure_gradient(
-        self, params: Params, x: Tensor, y: Tensor, labels: Tensor | None = None
+        self, params: Params, x: Nest, y: Tensor, labels: Tensor | None = None
     ) -> tuple[Tensor, Params, Params]:
         """Return the same as ``gradient``, for ``torch.vmap`` and ``torch.compile``; the caller sets the mode."""
 
         def loss(leaves: Params, others: Params) -> LossAndBuffers:
             changed = {name: tensor.clone() for name, tensor in others.items()}
-            output = functional_call(self._module, {**leaves, **changed}, (x,))
-            return self.task.loss(_only(output, labels), y), changed
+            output = functional_call(self._module, {**leaves, **changed}, *arguments(x))
+            return self.task.loss(_only(scores(output), labels), y), changed
 
         leaves = {name: params[name] for name in self.trained}
         others = {name: params[name] for name in (*self.averaged, *self.counters)}
@@ -221,19 +237,19 @@ class Objective:
             for norm in norms:
                 stack.callback(norm.register_forward_pre_hook(look).remove)
             self._module.eval()
-            self._output({**self._outline, **self._counts}, self.x[:1])
+            self._output({**self._outline, **self._counts}, self.samples.example(1)[0])
         return found
 
-    def evaluate(self, params: Params, x: Tensor, y: Tensor, labels: Tensor | None = None) -> tuple[float, Tensor]:
+    def evaluate(self, params: Params, x: Nest, y: Tensor, labels: Tensor | None = None) -> tuple[float, Tensor]:
         """Return the mean loss, and for each sample whether it is correct; ``labels`` as in ``gradient``."""
-        return self.judged(self.outputs(params, x), y, labels)
+        return self.judged(self.outputs(params, Samples(x, y)), y, labels)
 
     @torch.no_grad()
-    def outputs(self, params: Params, x: Tensor) -> Iterator[Tensor]:
-        """Yield the network's outputs in evaluation mode, batch by batch."""
-        chunk, network = self.task.statistics.size, self._deployed(params)
-        for start in range(0, len(x), chunk):
-            yield network(x[start : start + chunk])
+    def outputs(self, params: Params, samples: Samples, index: Tensor | None = None) -> Iterator[Tensor]:
+        """Yield the network's outputs in evaluation mode, batch by batch, for some samples or for all."""
+        network = self._deployed(params)
+        for x in samples.inputs_in_order(self.task.statistics.size, index):
+            yield network(x)
 
     def judged(self, outputs: Iterable[Tensor], y: Tensor, labels: Tensor | None = None) -> tuple[float, Tensor]:
         """Return the mean loss of outputs, and for each sample whether it is correct; ``labels`` as in ``gradient``."""
@@ -250,21 +266,21 @@ class Objective:
         """Whether the network has static norms, so that ``Task.statistics`` matters."""
         return bool(static_norms(self._module))
 
-    def _deployed(self, params: Params) -> Callable[[Tensor], Tensor]:
+    def _deployed(self, params: Params) -> Callable[[Nest], Tensor]:
         """Return the network in evaluation mode; static norms use the statistics that the task defines."""
         if not isinstance(self.task.statistics, OfTraining) or not self.static:
             self._module.eval()
             return partial(self._output, params)
         if self._settled is None or self._settled[0] is not params:
             self._settled = params, self.settle(params)
-        return self._settled[1]
+        return partial(forward, self._settled[1])
 
     def settle(self, params: Params) -> nn.Module:
         """Return a copy of the network whose static norms have the mean statistics of the training samples."""
-        network, draws = tracking(self._filled(params)), self.draws(fold(self.key, "settle"), len(self.x))
+        network, draws = tracking(self._filled(params)), self.draws(fold(self.key, "settle"), len(self.samples))
         network = (stretch(network) if self._narrow(params) else network).train()
-        for rows in torch.split(torch.arange(len(self.x), device=self.device), self.task.statistics.size):
-            network(self.batch(rows, None if draws is None else draws[rows])[0])
+        for rows in torch.split(torch.arange(len(self.samples), device=self.device), self.task.statistics.size):
+            forward(network, self.batch(rows, None if draws is None else draws[rows])[0])
         return network.eval()
 
     def flops(self, params: Params, rows: Tensor, keep: Params | None = None) -> Flops:
@@ -276,7 +292,7 @@ class Objective:
         if shapes not in self._flops:
             counter, by_hand = FlopCounterMode(display=False), torch.backends.cudnn.flags(enabled=False)
             with seeded(Key(0, 0)), torch.enable_grad(), by_hand, counter:
-                self.gradient({**self.local(), **params}, self.x[rows], self.y[rows])
+                self.gradient({**self.local(), **params}, *self.samples.read(rows))
             layers = {name.partition(".")[2]: sum(ops.values()) for name, ops in counter.get_flop_counts().items()}
             self._flops[shapes] = counter.get_total_flops(), layers
         done, layers = self._flops[shapes]
@@ -290,19 +306,22 @@ class Objective:
         shapes = ("forward", *(params[name].shape for name in self.trained))
         if shapes not in self._flops:
             with FlopCounterMode(display=False) as counter:
-                self.evaluate(params, self.x[rows[:1]], self.y[rows[:1]])
+                self.evaluate(params, *self.samples.read(rows[:1]))
             self._flops[shapes] = counter.get_total_flops(), {}
         return len(rows) * self._flops[shapes][0]
 
     def check(self, params: Params) -> None:
         """Try one forward and backward pass on two samples, to find an invalid model before training."""
-        x, y = (tensor.to(self.device) for tensor in self._some())
+        x, y = self._some()
+        x, y = nests.move(x, self.device), y.to(self.device)
         with seeded(Key(0, 0)), watched(self._module) as layers:
             try:
                 loss, _, _ = self.gradient({**params, **self.local()}, x, y)
             except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
-                shape, where = "x".join(map(str, x.shape[1:])), f" at {layers[-1]}" if layers else ""
-                raise ConfigError(f"the model fails on a batch of samples of shape {shape}{where}: {error}") from error
+                where = f" at {layers[-1]}" if layers else ""
+                raise ConfigError(
+                    f"the model fails on a batch of samples of shape {nests.shapes(x)}{where}: {error}"
+                ) from error
         if loss.dim() != 0 or not torch.isfinite(loss):
             raise ConfigError(f"the loss of a batch must be one finite number, got {loss}: check model, loss and data")
 

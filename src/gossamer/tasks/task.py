@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Union
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -13,7 +14,9 @@ from torch import Tensor, nn
 from gossamer.core.errors import ConfigError, require
 from gossamer.core.random import key as make_key
 from gossamer.core.specs import parse, spec
+from gossamer.tasks.data.convert import Reading, samples
 from gossamer.tasks.data.datasets import load
+from gossamer.tasks.data.given import check_samples, given_data, given_split, read_memory
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.data.partitioners import SPLITS
 from gossamer.tasks.data.samples import Data, Samples
@@ -21,7 +24,6 @@ from gossamer.tasks.data.splits import split
 from gossamer.tasks.nets import build
 from gossamer.tasks.static_norms import STATISTICS, OfBatch, Statistics
 
-Arrays = tuple[Tensor, Tensor]
 AnyTask = Union["Task", Callable[..., "Task"]]
 """A task, or a function that returns one; it takes no argument, a client number, or client number and settings."""
 
@@ -57,25 +59,45 @@ class Task:
     def of(
         cls,
         model: Callable[[], nn.Module],
-        train: Arrays,
-        test: Arrays,
+        train: Any,
+        test: Any,
         *,
-        clients: int = 50,
-        split: str = "iid",
+        clients: int | None = None,
+        split: Any = None,
+        groups: Any = None,
+        test_groups: Any = None,
         seed: int = 0,
         loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
         correct: Callable[[Tensor, Tensor], Tensor] = correct,
+        target: str | None = None,
+        memory: int | str = "2GB",
+        workers: int = 2,
     ) -> "Task":
-        """Create a task from a module and arrays.
+        """Create a task from a network and data.
 
-        ``model`` is a function without arguments that builds an ``nn.Module``, for example its class. ``train`` and
-        ``test`` are ``(x, y)`` tensors with one sample per row. ``split`` is a spec such as ``"dirichlet:0.3"``.
+        ``train`` and ``test`` are pairs ``(x, y)`` of arrays with one sample per row, map-style data sets, or a list or
+        mapping of one of these per client. Inputs ``x`` may be dicts (passed to the network by keyword) or tuples.
+
+        Args:
+            model: function without arguments that builds an ``nn.Module``, for example its class
+            train: training data
+            test: test data
+            clients: number of clients, by default 50, or as many as ``split`` or ``train`` has
+            split: a spec such as ``"dirichlet:0.3"``, a rule, a ``Split``, a list of sample indices per client, or a
+                function of targets, number of clients and a NumPy generator that returns such a list
+            groups: natural owner of each training sample, numbers or names, for the split ``natural``
+            test_groups: natural owner of each test sample
+            seed: seed of the split
+            loss: function from outputs and targets to the mean loss of a batch
+            correct: function from outputs and targets to one boolean per sample
+            target: target column of data sets with dict samples
+            memory: data up to this size is held in memory; larger data is read when needed, with at most this much
+                read ahead
+            workers: number of processes that read larger data
         """
-        _check_arrays(train=train, test=test)
-        classes = int(max(train[1].max(), test[1].max())) + 1
-        data = Data("custom", Samples(*train), Samples(*test), classes=classes, split=split, model="custom")
-        names = ("custom", "custom", split)
-        return cls(model, data, deal(data, split, clients, seed), loss, correct, names=names)
+        data = given_data(train, test, Reading(target, read_memory(memory), workers), groups, test_groups)
+        rule, dealt = given_split(split, data, clients, seed)
+        return cls(model, data, dealt, loss, correct, names=("custom", "custom", rule))
 
     @classmethod
     def named(
@@ -105,29 +127,35 @@ class Task:
     def own(
         cls,
         model: Callable[[], nn.Module],
-        train: Arrays | None = None,
-        test: Arrays | None = None,
+        train: Any = None,
+        test: Any = None,
         *,
         client: int | None,
         clients: int,
         loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
         correct: Callable[[Tensor, Tensor], Tensor] = correct,
+        target: str | None = None,
+        memory: int | str = "2GB",
+        workers: int = 2,
     ) -> "Task":
         """Create the task of one machine of a deployment, with the samples of one client only.
 
-        For the server ``client`` is none: it needs no samples, but may have test samples.
+        For the server ``client`` is none: it needs no samples, but may have test samples. Data is given as in ``of``.
         """
         require(
             (clients >= 1, f"clients must be at least 1, got {clients}"),
             (client is None or 0 <= client < clients, f"client must be from 0 to {clients - 1}, got {client}"),
             (client is None or train is not None, f"client {client} needs training samples"),
         )
-        given = {name: arrays for name, arrays in (("train", train), ("test", test)) if arrays is not None}
-        _check_arrays(**given)
-        x, y = next(iter(given.values()), (torch.empty(0), torch.empty(0, dtype=torch.int64)))
-        none = (x[:0], y[:0])
-        classes = max((int(arrays[1].max()) + 1 for arrays in given.values()), default=0)
-        data = Data("own", Samples(*train or none), Samples(*test or none), classes, split="own", model="custom")
+        reading = Reading(target, read_memory(memory), workers)
+        given = {
+            name: samples(one, name, reading) for name, one in (("train", train), ("test", test)) if one is not None
+        }
+        check_samples(**given)
+        none = Samples(torch.empty(0), torch.empty(0, dtype=torch.int64))
+        none = next((held.take(np.arange(0)) for held in given.values()), none)
+        classes = max((int(held.y.max()) + 1 for held in given.values()), default=0)
+        data = Data("own", given.get("train", none), given.get("test", none), classes, split="own", model="custom")
         split = Split.alone(client, clients, len(data.train), len(data.test))
         return cls(model, data, split, loss, correct, names=("own", "custom", "own"))
 
@@ -173,18 +201,3 @@ def deal(data: Data, spec: str, clients: int, seed: int) -> Split:
     """Return the split of a spec, drawn with the run's seed."""
     require((clients >= 1, f"clients must be at least 1, got {clients}"))
     return split(parse(spec, SPLITS, "split"), data, clients, make_key(seed))
-
-
-def _check_arrays(**given: Arrays) -> None:
-    mistakes = []
-    for name, (x, y) in given.items():
-        if len(x) != len(y) or len(x) == 0:
-            mistakes.append(f"{name}: x holds {len(x)} samples and y {len(y)}: the numbers must be equal and not 0")
-        elif x.dtype == torch.bfloat16:
-            mistakes.append(f"{name}: x has type torch.bfloat16, which NumPy does not support: use float32 or float16")
-        elif not torch.isfinite(x).all():
-            mistakes.append(f"{name}: x holds values that are not finite")
-        elif y.dim() != 1 or y.dtype != torch.int64 or y.min() < 0:
-            mistakes.append(f"{name}: y must hold one label per sample, as int64 numbers starting at 0")
-    if mistakes:
-        raise ConfigError(*mistakes)

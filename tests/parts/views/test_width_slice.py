@@ -303,7 +303,7 @@ def test_random_channels_without_streams_are_another_network_even_with_room_for_
     assert order != other != list(range(16))
     assert all((tensor == 1).all() for tensor in part.coverage(whole).values())
     with torch.no_grad():
-        x = simulation.objective.x
+        x = simulation.objective.samples.x
         found = torch.func.functional_call(Residual().double(), part.take(whole), (x,))
         h = (x @ whole["first.weight"].T + whole["first.bias"]).relu()
         inner = (h @ whole["inner.weight"].T + whole["inner.bias"]).relu()
@@ -429,7 +429,7 @@ def own_labels(simulation: Simulation) -> dict[int, Tensor]:
 
 def test_scores_of_absent_labels_are_0_in_the_loss() -> None:
     objective = begun(method("static"), uneven()).objective
-    x, y = objective.x[:6], torch.tensor([0, 0, 2, 2, 0, 2])
+    x, y = objective.samples.x[:6], torch.tensor([0, 0, 2, 2, 0, 2])
     labels = torch.tensor([1.0, 0.0, 1.0, 0.0], dtype=torch.float64)
     params = objective.initial()
     loss, grads, _ = objective.gradient(params, x, y, labels)

@@ -71,7 +71,7 @@ class MessageSize:
 
 def tried(objective: Objective) -> Tensor:
     """Return the samples for counting operations."""
-    return torch.arange(min(TRIED_SAMPLES, len(objective.x)))
+    return torch.arange(min(TRIED_SAMPLES, len(objective.samples)))
 
 
 def operations(objective: Objective) -> float:

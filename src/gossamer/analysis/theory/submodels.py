@@ -33,6 +33,7 @@ from gossamer.analysis.theory.submodel_masks import Masks
 from gossamer.core.errors import require
 from gossamer.core.random import key as make_key
 from gossamer.core.types import Layout, Params
+from gossamer.tasks.data.nests import arguments, scores
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task
 
@@ -105,7 +106,8 @@ def task_losses(task: Task, decay: float = 0.0, seed: int = 0) -> tuple[list[Los
     layout = Layout.of(like)
 
     def loss(rows: Any, w: Tensor) -> Tensor:
-        output = functional_call(module, layout.unflatten(w), (objective.x[rows],))
-        return task.loss(output, objective.y[rows]) + decay / 2 * w.square().sum()
+        x, y = objective.samples.read(rows)
+        output = functional_call(module, layout.unflatten(w), *arguments(x))
+        return task.loss(scores(output), y) + decay / 2 * w.square().sum()
 
     return [partial(loss, torch.from_numpy(task.split.train(client))) for client in range(task.clients)], like

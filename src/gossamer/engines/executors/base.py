@@ -49,8 +49,17 @@ class OneByOne(AlwaysReady):
         self.client = client
 
     def run(self, client_tasks: Iterable[ClientTask]) -> Iterator[TaskOutcome]:
-        """Run each task when it is taken."""
-        return map(self.client.do, client_tasks)
+        """Run each task when it is taken; samples that are read when needed are read one task ahead."""
+        waiting = iter(client_tasks)
+        following = next(waiting, None)
+        while following is not None:
+            client_task = following
+            self.client.announce(client_task)
+            following = next(waiting, None) if self.client.objective.samples.lazy else None
+            if following is not None:
+                self.client.announce(following)
+            yield self.client.do(client_task)
+            following = following or next(waiting, None)
 
 
 @contextmanager

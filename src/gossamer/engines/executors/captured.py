@@ -20,7 +20,7 @@ from gossamer.core.types import State
 from gossamer.engines.client import BatchSchedule, Client, ClientTask
 from gossamer.engines.executors.compiled import check
 from gossamer.engines.executors.program import reset_compiler
-from gossamer.engines.executors.stacked import ClientGroup, InChunks, Pair, kind
+from gossamer.engines.executors.stacked import ClientGroup, InChunks, Pair, announce, kind
 from gossamer.engines.executors.steps import Step, in_place, pure_step, tensors
 
 CHUNK = 16
@@ -71,7 +71,7 @@ class Captured(InChunks):
     def group(self, bucket: Sequence[Pair]) -> ClientGroup:
         """Assign each client of a bucket a slot with its shapes."""
         batches_per_client, taken, slots = (
-            [BatchSchedule(self.client, client_task, job) for client_task, job in bucket],
+            [self.client.batches(client_task) for client_task, _ in bucket],
             Counter[Any](),
             [],
         )
@@ -106,13 +106,18 @@ def stepping(client: Client, by: Step) -> Stepping:
     step = in_place(by, client.objective)
 
     def take(slot: State, size: int) -> None:
-        rows = slot["at"] + torch.arange(size, device=slot["at"].device)
-        draws = slot["draws"][rows] if "draws" in slot else None
-        samples = slot["samples"][rows]
-        slot["loss"].add_(step(slot["start"], slot["carry"], slot["context"], samples, draws, slot["hyperparams"]))
+        feed = slot["feeds"][str(size)] if "feeds" in slot else _next_feed(slot, size)
+        slot["loss"].add_(step(slot["start"], slot["carry"], slot["context"], feed, slot["hyperparams"]))
         slot["at"].add_(size)
 
     return take
+
+
+def _next_feed(slot: State, size: int) -> State:
+    """Return the next ``size`` sample indices of a slot's client, with their draws."""
+    rows = slot["at"] + torch.arange(size, device=slot["at"].device)
+    draws = {"draws": slot["draws"][rows]} if "draws" in slot else {}
+    return {"rows": slot["samples"][rows], **draws}
 
 
 class ClientSlot:
@@ -130,8 +135,8 @@ class ClientSlot:
         self.seen: Counter[int] = Counter()
 
     def holds(self, batches: BatchSchedule) -> bool:
-        """Return whether the sample indices of a schedule fit."""
-        return sum(batches.sizes) <= len(self.tensors["samples"])
+        """Return whether the sample indices of a schedule fit; batches that are read have no indices here."""
+        return "samples" not in self.tensors or sum(batches.sizes) <= len(self.tensors["samples"])
 
     def load(self, new: State) -> None:
         """Copy a client's tensors into the slot."""
@@ -150,8 +155,19 @@ class ClientSlot:
         """
         for size, steps in Counter(batches.sizes).items():
             if size not in self.graphs and steps >= WORTH_CAPTURING and (size == full or self.seen[size]):
+                self.place(batches, batches.sizes.index(size))
                 self.graphs[size] = self._captured(size, compiled if size == full else plain, benchmark=size == full)
             self.seen[size] += 1
+
+    def place(self, batches: BatchSchedule, number: int) -> None:
+        """Copy a batch that was read into the memory for its size; a new size gets memory of its own."""
+        if "feeds" not in self.tensors:
+            return
+        feed, size = batches.feed(number), str(batches.sizes[number])
+        if size in self.tensors["feeds"]:
+            tree.put(self.tensors["feeds"][size], ..., feed)
+        else:
+            self.tensors["feeds"][size] = tree.clone(feed)
 
     def _captured(self, size: int, step: Stepping, benchmark: bool) -> torch.cuda.CUDAGraph:
         """Capture a step; two warm-up steps compile programs and choose algorithms before a client is loaded."""
@@ -169,9 +185,11 @@ class ClientSlot:
         torch.cuda.current_stream().wait_stream(self.stream)
         return graph
 
-    def step(self, size: int, plain: Stepping) -> None:
-        """Run one step on the next ``size`` samples."""
+    def step(self, batches: BatchSchedule, number: int, plain: Stepping) -> None:
+        """Run one step on a batch, the next of its client."""
+        size = batches.sizes[number]
         with torch.cuda.stream(self.stream):
+            self.place(batches, number)
             if size in self.graphs:
                 self.graphs[size].replay()
             else:
@@ -189,11 +207,22 @@ def brought(client: Client, pair: Pair, batches: BatchSchedule) -> State:
         "carry": carry,
         "context": context,
         "hyperparams": tensors(solver.hyperparams(job.clock), objective),
-        "samples": batches.numbers.to(device),
         "at": torch.zeros((), dtype=torch.int64, device=device),
         "loss": torch.zeros((), dtype=dtype, device=device),
     }
-    return found | ({"draws": torch.cat(batches.draws)} if batches.draws else {})
+    if objective.samples.lazy:
+        return found | {"feeds": {}}
+    draws = {"draws": torch.cat(batches.draws)} if batches.draws else {}
+    return found | {"samples": batches.numbers.to(device)} | draws
+
+
+def in_turn(steps: Sequence[int]) -> list[tuple[int, int]]:
+    """Return clients and step numbers in the order of execution, one step of each client in turn.
+
+    >>> in_turn([2, 1])
+    [(0, 0), (1, 0), (0, 1)]
+    """
+    return [(client, number) for number in range(max(steps)) for client, own in enumerate(steps) if number < own]
 
 
 class CapturedGroup:
@@ -222,11 +251,10 @@ class CapturedGroup:
             slot.load(brought(self.client, pair, batches))
         for slot in self.slots:
             slot.stream.wait_stream(main)
-        sizes = [batches.sizes for batches in self.batches_per_client]
-        for number in range(max(map(len, sizes))):
-            for slot, own in zip(self.slots, sizes, strict=True):
-                if number < len(own):
-                    slot.step(own[number], self.plain)
+        order = in_turn([len(batches) for batches in self.batches_per_client])
+        announce(self.batches_per_client, [index for index, _ in order])
+        for index, number in order:
+            self.slots[index].step(self.batches_per_client[index], number, self.plain)
         for slot in self.slots:
             main.wait_stream(slot.stream)
         return self.results()

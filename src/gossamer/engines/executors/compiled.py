@@ -13,11 +13,12 @@ from gossamer.core.errors import ConfigError
 from gossamer.core.jobs import Job, Trained
 from gossamer.core.solver import Hyperparams
 from gossamer.core.types import Params, State
-from gossamer.engines.client import BatchSchedule, Client, ClientTask, Failure, TaskOutcome, mean
+from gossamer.engines.client import Client, ClientTask, Failure, TaskOutcome, mean
 from gossamer.engines.executors.program import Program, reset_compiler
 from gossamer.engines.executors.side_by_side import SideBySide
 from gossamer.engines.executors.stacked import CHUNK, Stacked, kind, refuse_random
 from gossamer.engines.executors.steps import in_place, pure_step, tensors
+from gossamer.tasks.data.nests import Nest
 
 
 def compiled(client: Client) -> "CompiledSideBySide | CompiledStacked":
@@ -37,9 +38,7 @@ class CompiledClient(Client):
         step = in_place(pure_step(self), objective)
 
         def take(nest: State) -> Tensor:
-            return step(
-                nest["start"], nest["carry"], nest["context"], nest["rows"], nest.get("draws"), nest["hyperparams"]
-            )
+            return step(nest["start"], nest["carry"], nest["context"], nest["feed"], nest["hyperparams"])
 
         self.program = Program(take)
 
@@ -50,23 +49,22 @@ class CompiledClient(Client):
 
     def train(self, client_task: ClientTask, job: Job) -> Trained:
         """Run all local steps, with the program for full batches."""
-        objective, batches = self.objective, BatchSchedule(self, client_task, job)
+        objective, batches = self.objective, self.batches(client_task)
         start, carry, context = self.begin(job, len(batches))
         carry, losses, shapes = tree.clone(carry), [], kind(job)
         hyperparams = tensors(self.exchange.solver.hyperparams(job.clock), objective)
         nest = {"start": start, "carry": carry, "context": context, "hyperparams": hyperparams}
         with torch.no_grad():
-            for rows, draws in batches:
-                if len(rows) == self.size:
-                    objective.train_mode(alone=len(rows) == 1)
-                    batch = {"rows": rows} if draws is None else {"rows": rows, "draws": draws}
-                    losses.append(self.program(shapes, {**nest, **batch}))
+            for size, feed in zip(batches.sizes, batches, strict=True):
+                if size == self.size:
+                    objective.train_mode(alone=size == 1)
+                    losses.append(self.program((shapes, tree.shape(feed)), {**nest, "feed": feed}))
                 else:
-                    losses.append(self._odd_step(start, carry, context, *objective.batch(rows, draws), hyperparams))
+                    losses.append(self._odd_step(start, carry, context, *objective.open(feed), hyperparams))
         return self.finish(client_task, job, batches, carry, mean(losses))
 
     def _odd_step(
-        self, start: Params, carry: State, context: State, x: Tensor, y: Tensor, hyperparams: Hyperparams
+        self, start: Params, carry: State, context: State, x: Nest, y: Tensor, hyperparams: Hyperparams
     ) -> Tensor:
         with torch.enable_grad():
             new, loss = self.step(start, carry, context, x, y, hyperparams)

@@ -22,6 +22,9 @@ from gossamer.core.jobs import Job, Trained
 from gossamer.engines.client import BatchSchedule, Client, ClientTask, Failure, TaskOutcome, reason
 from gossamer.engines.executors.base import AlwaysReady
 from gossamer.engines.executors.steps import Step, pure_step, tensors
+from gossamer.tasks.data import nests
+from gossamer.tasks.data.nests import Nest
+from gossamer.tasks.data.samples import Batch
 from gossamer.tasks.objective import Objective
 
 CHUNK = 16
@@ -111,7 +114,7 @@ class Chunk:
     def __init__(self, client: Client, step: Step, bucket: Sequence[Pair]) -> None:
         self.client, self.step, self.bucket = client, step, bucket
         solver, objective, jobs = client.exchange.solver, client.objective, [job for _, job in bucket]
-        self.batches_per_client = [BatchSchedule(client, client_task, job) for client_task, job in bucket]
+        self.batches_per_client = [client.batches(client_task) for client_task, _ in bucket]
         begun = [client.begin(job, len(batches)) for job, batches in zip(jobs, self.batches_per_client, strict=True)]
         self.start, self.carry, self.context = (tree.stack(column) for column in zip(*begun, strict=True))
         self.hyperparams = tensors(solver.hyperparams(jobs[0].clock), objective)
@@ -120,7 +123,9 @@ class Chunk:
 
     def train(self) -> list[Trained]:
         """Run all steps of all clients."""
-        for size, clients in schedule([batches.sizes for batches in self.batches_per_client]):
+        steps = schedule([batches.sizes for batches in self.batches_per_client])
+        announce(self.batches_per_client, [c for _, clients in steps for c in clients])
+        for size, clients in steps:
             self.client.objective.train_mode(alone=size == 1)
             self.advance(clients)
             for c in clients:
@@ -131,7 +136,7 @@ class Chunk:
         """Run one step of some clients, whose next batches have the same size."""
         x, y = self.batch(clients)
         if len(clients) == 1:
-            self.alone(clients[0], x[0], y[0])
+            self.alone(clients[0], nests.take(x, 0), y[0])
         elif len(clients) == len(self.bucket):
             self.carry, losses = self.step(self.start, self.carry, self.context, x, y, self.hyperparams)
             self.losses += losses
@@ -142,7 +147,7 @@ class Chunk:
             tree.put(self.carry, rows, new)
             self.losses[rows] += losses
 
-    def alone(self, c: int, x: Tensor, y: Tensor) -> None:
+    def alone(self, c: int, x: Nest, y: Tensor) -> None:
         """Run one client's step without stacking, which is cheaper for a single client."""
         start, carry, context = (tree.take(nest, c) for nest in (self.start, self.carry, self.context))
         with torch.enable_grad():
@@ -150,17 +155,12 @@ class Chunk:
         tree.put(self.carry, c, new)
         self.losses[c] += loss
 
-    def batch(self, clients: list[int]) -> tuple[Tensor, Tensor]:
+    def batch(self, clients: list[int]) -> Batch:
         """Return the clients' next batches, with shape [clients, batch, ...]."""
-        objective = self.client.objective
-        rows = torch.stack([torch.from_numpy(self.batches_per_client[c].rows[self.at[c]]) for c in clients]).to(
-            objective.device
-        )
-        draws = [
-            batches.draws[self.at[c]] for c in clients if (batches := self.batches_per_client[c]).draws is not None
-        ]
-        x, y = objective.batch(rows.view(-1), torch.cat(draws) if draws else None)
-        return x.view(*rows.shape, *x.shape[1:]), y.view(*rows.shape, *y.shape[1:])
+        feeds = [self.batches_per_client[c].feed(self.at[c]) for c in clients]
+        x, y = self.client.objective.open(tree.concatenate(feeds))
+        shape = (len(clients), len(y) // len(clients))
+        return nests.apply(lambda tensor: tensor.view(*shape, *tensor.shape[1:]), x), y.view(*shape, *y.shape[1:])
 
     def results(self) -> list[Trained]:
         """Return the training result of each client."""
@@ -192,6 +192,14 @@ def schedule(sizes: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:
         for c in steps[-1][1]:
             at[c] += 1
     return steps
+
+
+def announce(batches_per_client: Sequence[BatchSchedule], order: Sequence[int]) -> None:
+    """Start reading the batches of several clients, in the order in which the clients take steps."""
+    taken = Counter[int]()
+    for c in order:
+        batches_per_client[c].announce([taken[c]])
+        taken[c] += 1
 
 
 def refuse_random(objective: Objective) -> None:

@@ -10,9 +10,10 @@ from gossamer.core.solver import Hyperparams
 from gossamer.core.types import Params, State
 from gossamer.engines.client import Client
 from gossamer.engines.client import step as client_step
+from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.objective import Objective
 
-Step = Callable[[Params, State, State, Tensor, Tensor, dict[str, Tensor]], tuple[State, Tensor]]
+Step = Callable[[Params, State, State, Nest, Tensor, dict[str, Tensor]], tuple[State, Tensor]]
 """Map start, carry, context, inputs, labels and hyperparameters to the next carry and the loss."""
 
 
@@ -21,7 +22,7 @@ def pure_step(client: Client) -> Step:
     objective = client.objective
 
     def step(
-        start: Params, carry: State, context: State, x: Tensor, y: Tensor, hyperparams: dict[str, Tensor]
+        start: Params, carry: State, context: State, x: Nest, y: Tensor, hyperparams: dict[str, Tensor]
     ) -> tuple[State, Tensor]:
         trained, labels = objective.trained, context.get("labels")
         return client_step(
@@ -32,12 +33,10 @@ def pure_step(client: Client) -> Step:
 
 
 def in_place(step: Step, objective: Objective) -> Callable[..., Tensor]:
-    """Return a step that takes sample indices, updates ``carry`` in place and returns the loss."""
+    """Return a step that takes a feed (sample indices or a batch), updates ``carry`` in place and returns the loss."""
 
-    def take(
-        start: Params, carry: State, context: State, rows: Tensor, draws: Tensor | None, hyperparams: dict[str, Tensor]
-    ) -> Tensor:
-        new, loss = step(start, carry, context, *objective.batch(rows, draws), hyperparams)
+    def take(start: Params, carry: State, context: State, feed: State, hyperparams: dict[str, Tensor]) -> Tensor:
+        new, loss = step(start, carry, context, *objective.open(feed), hyperparams)
         tree.put(carry, ..., new)
         return loss
 

@@ -1,28 +1,42 @@
-"""Data as tensors: inputs and labels, with a default split and a default model.
+"""Data in memory: inputs and targets, with a default split and a default model.
 
 Some data has natural owners: writers, speakers, or the clients of a generator. ``group`` holds them, and the split
 ``natural`` makes them the clients.
 """
 
 import hashlib
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from gossamer.tasks.data import nests
 from gossamer.tasks.data.augment import Augment
+from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.data.partition import Index
+
+Batch = tuple[Any, Tensor]
+"""The inputs of some samples, a nest of tensors, and their targets."""
 
 
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Inputs and labels, with the natural owner of each sample if there is one."""
+    """Inputs and targets in memory, with the natural owner of each sample if there is one.
 
-    x: Tensor
+    Args:
+        x: inputs, a tensor or a nest of tensors
+        y: targets
+        group: natural owner of each sample
+    """
+
+    x: Any
     y: Tensor
     group: Index | None = None
+    lazy: ClassVar[bool] = False
 
     def __len__(self) -> int:
         return len(self.y)
@@ -30,12 +44,38 @@ class Samples:
     def take(self, index: Index) -> "Samples":
         """Return the samples at ``index``, in that order."""
         at = torch.from_numpy(np.ascontiguousarray(index))
-        return Samples(self.x[at], self.y[at], None if self.group is None else self.group[index])
+        return Samples(nests.take(self.x, at), self.y[at], None if self.group is None else self.group[index])
+
+    def to(self, device: torch.device | str) -> "Samples":
+        """Return the samples on a device."""
+        return replace(self, x=nests.move(self.x, device), y=self.y.to(device))
+
+    def read(self, rows: Any) -> Batch:
+        """Return the samples at ``rows``, an index tensor or a slice."""
+        return nests.take(self.x, rows), self.y[rows]
+
+    def example(self, count: int) -> Batch:
+        """Return the first samples."""
+        return self.read(slice(count))
+
+    def inputs_in_order(self, size: int, index: Tensor | None = None) -> Iterator[Nest]:
+        """Yield the inputs of some samples, or of all, in batches of ``size``."""
+        x = self.x if index is None else nests.take(self.x, index)
+        for start in range(0, nests.count(x), size):
+            yield nests.take(x, slice(start, start + size))
 
     @property
     def labels(self) -> Index:
         """Labels as a NumPy array, for splits and counts."""
         return self.y.cpu().numpy().astype(np.int64, copy=False)
+
+    def close(self) -> None:
+        """Release processes, if there are any."""
+
+    def content(self) -> Iterator[np.ndarray]:
+        """Yield all arrays, for a digest."""
+        yield from (tensor.cpu().numpy() for tensor in nests.leaves(self.x).values())
+        yield self.y.cpu().numpy()
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,18 +92,20 @@ class Data:
 
     @property
     def shape(self) -> torch.Size:
-        """Shape of one input."""
-        return self.train.x.shape[1:]
+        """Shape of one input; inputs that are nests have none."""
+        x, _ = self.train.example(0)
+        shape: torch.Size = x.shape[1:]
+        return shape
 
     def digest(self) -> str:
-        """Return the SHA-256 of all samples; a resumed run must have the same data."""
+        """Return the SHA-256 of the samples; a resumed run must have the same data."""
         return self._digest
 
     @cached_property
     def _digest(self) -> str:
         total = hashlib.sha256()
         for samples in (self.train, self.test):
-            for array in (samples.x.cpu().numpy(), samples.y.cpu().numpy(), samples.group):
+            for array in (*samples.content(), samples.group):
                 if array is not None:
                     total.update(f"{array.dtype.str}{array.shape}".encode())
                     total.update(np.ascontiguousarray(array).data)

@@ -32,7 +32,7 @@ def split(rule: Rule, data: Data, clients: int, key: Key) -> Split:
     train = grouped(owner, clients)
     if isinstance(rule, Natural) and data.train.group is not None and data.test.group is not None:
         return Split(*train, *_own_tests(data.train.group[train[0][train[1][:-1]]], data.test.group))
-    return Split(*train, *_drawn_tests(*train, data, fold(key, "test")))
+    return Split(*train, *drawn_tests(*train, data, fold(key, "test")))
 
 
 def top_up(owner: Index, clients: int, min_samples: int, key: Key) -> Index:
@@ -75,7 +75,7 @@ def _own_tests(names: Index, groups: Index) -> tuple[Index, Index]:
     return grouped(np.where(names[client] == groups, client, NOBODY), len(names))
 
 
-def _drawn_tests(train_index: Index, train_start: Index, data: Data, key: Key) -> tuple[Index, Index]:
+def drawn_tests(train_index: Index, train_start: Index, data: Data, key: Key) -> tuple[Index, Index]:
     """Draw test samples with each client's label distribution, without repetition within a client."""
     clients, total = len(train_start) - 1, len(data.test)
     sizes = np.diff(train_start)

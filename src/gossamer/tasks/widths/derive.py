@@ -2,23 +2,24 @@
 
 from collections.abc import Mapping
 
-import torch
 from torch import Tensor, nn
 
 from gossamer.core.errors import ConfigError
+from gossamer.tasks.data import nests
+from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.widths.axes import Axis, Factor
 from gossamer.tasks.widths.base import Widths
 from gossamer.tasks.widths.dims import Dim, Unit, length, plain
 from gossamer.tasks.widths.trace import follow
 
 
-def derive(module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor, streams: bool = True) -> Widths:
+def derive(module: nn.Module, tensors: Mapping[str, Tensor], x: Nest, streams: bool = True) -> Widths:
     """Derive the rule for the tensors of a module from one forward pass on samples ``x``.
 
     ``streams`` ties dimensions that are added, so that a residual stream has the same channels everywhere. Without it,
     every layer has its own channels, and sums add up unrelated channels.
     """
-    x = torch.cat([x, x]) if len(x) == 1 else x  # a batch norm needs two samples for a variance
+    x = nests.concatenate([x, x]) if nests.count(x) == 1 else x  # a batch norm needs two samples for a variance
     try:
         trace, output = follow(module, tensors, x, streams)
     except ConfigError as error:

@@ -13,6 +13,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gossamer.core.errors import ConfigError
+from gossamer.tasks.data import nests
+from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.widths.dims import Dim, MismatchError, fix, fresh
 from gossamer.tasks.widths.opened import opened
 from gossamer.tasks.widths.rules import Call, UnknownOperationError, rule
@@ -76,7 +78,7 @@ def watched(module: nn.Module) -> Iterator[list[str]]:
         yield running
 
 
-def follow(module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor, streams: bool) -> tuple[Trace, list[Dim]]:
+def follow(module: nn.Module, tensors: Mapping[str, Tensor], x: Nest, streams: bool) -> tuple[Trace, list[Dim]]:
     """Run a module on samples; return the trace, and the dimensions of the output.
 
     The dimensions of the output, of ``x``, and of the module's tensors outside ``tensors`` (frozen ones) are fixed.
@@ -85,16 +87,14 @@ def follow(module: nn.Module, tensors: Mapping[str, Tensor], x: Tensor, streams:
         trace = Trace(tensors, layers, streams)
         held = {id(tensor) for tensor in tensors.values()}
         whole = [tensor for tensor in (*module.parameters(), *module.buffers()) if id(tensor) not in held]
-        for tensor in (x, *whole):
+        for tensor in (*nests.leaves(x).values(), *whole):
             for dim in trace.dims(tensor):
                 fix(dim)
         before = [(buffer, buffer.clone()) for buffer in module.buffers()]  # the pass changes running statistics
         with opened(module), trace:
-            output = module(x)
+            output = nests.forward(module, x)
         for buffer, value in before:
             buffer.copy_(value)
-    if not isinstance(output, Tensor):
-        raise ConfigError(f"a network must give one tensor, got a {type(output).__name__}")
     dims = trace.dims(output)
     for dim in dims:
         fix(dim)
