@@ -15,7 +15,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, IterableDataset
 
 from gossamer.core.errors import ConfigError
 from gossamer.tasks.data import nests
-from gossamer.tasks.data.lazy import LazySamples
+from gossamer.tasks.data.lazy import ANY, LazySamples, all_seeded
 from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.data.partition import Index
 from gossamer.tasks.data.samples import Samples
@@ -48,7 +48,12 @@ def samples(given: Any, name: str, reading: Reading) -> Samples:
     """Convert ``given`` to samples; ``name`` is the argument in error messages."""
     if isinstance(given, Samples):
         return given
-    parts = [_part(one, label, reading) for label, one in _by_client(given, name)]
+    with all_seeded(ANY):  # data sets may draw random numbers
+        return _read([_part(one, label, reading) for label, one in _by_client(given, name)], given, reading)
+
+
+def _read(parts: "list[Samples | _Pairs]", given: Any, reading: Reading) -> Samples:
+    """Hold all samples in memory if they fit, else return samples that are read when needed."""
     group = np.repeat(np.arange(len(parts)), [len(part) for part in parts]) if is_federation(given) else None
     if sum(part.size() for part in parts if isinstance(part, _Pairs)) <= reading.memory:
         held = [part.held() if isinstance(part, _Pairs) else part for part in parts]

@@ -12,6 +12,7 @@ import os
 import random
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from multiprocessing import current_process
@@ -152,7 +153,7 @@ class Reader:
         self._read: dict[Request, deque[Nest]] = {}
         loader: DataLoader[Any] = DataLoader(
             _Batches(inputs),
-            sampler=self._requests(),
+            sampler=_requests(self._waiting),
             batch_size=None,
             collate_fn=_as_it_is,
             num_workers=workers,
@@ -165,10 +166,6 @@ class Reader:
     def announce(self, requests: Sequence[Request]) -> None:
         """Queue requests."""
         self._waiting.extend(requests)
-
-    def _requests(self) -> Iterator[Request]:
-        while True:
-            yield self._waiting.popleft() if self._waiting else Request((), ANY)
 
     def fetch(self, request: Request) -> Nest:
         """Return a batch; batches that come before it in the queue are kept until they are fetched."""
@@ -183,6 +180,11 @@ class Reader:
         return x
 
 
+def _requests(waiting: deque[Request]) -> Iterator[Request]:
+    while True:
+        yield waiting.popleft() if waiting else Request((), ANY)
+
+
 class _Batches(Dataset[Any]):
     """Maps a request to itself and its batch."""
 
@@ -195,12 +197,19 @@ class _Batches(Dataset[Any]):
 
 def _batch(inputs: "Dataset[Nest]", request: Request) -> Nest:
     """Read a batch, with all generators seeded."""
+    with all_seeded(request.key):
+        return nests.stack([inputs[row] for row in request.rows])
+
+
+@contextmanager
+def all_seeded(key: Key) -> Iterator[None]:
+    """Seed torch's, NumPy's and Python's generators from a key, and restore them afterwards."""
     own, legacy = random.getstate(), np.random.get_state()
-    with seeded(fold(request.key, "read")):
-        random.seed(request.key.a)
-        np.random.seed(request.key.b % 2**32)
+    with seeded(fold(key, "read")):
+        random.seed(key.a)
+        np.random.seed(key.b % 2**32)
         try:
-            return nests.stack([inputs[row] for row in request.rows])
+            yield
         finally:
             random.setstate(own)
             np.random.set_state(legacy)
