@@ -232,7 +232,7 @@ def costs() -> str:
     note = (
         "Bytes and operations are scaled to the paper's number of rounds, where it gives one. This says little about "
         "Sub-FedAvg, whose masks shrink. Published values are those of setting B. Seconds are medians of cells that "
-        "shared a device, so that rows are not comparable."
+        "shared a device, so rows are not comparable."
     )
     return tables.section("Costs, as the paper counts them and as executed", heads, rows, note)
 

@@ -201,7 +201,7 @@ def costs() -> str:
     heads = ["setting", "method", "download", "upload", "all rounds", "seconds per round", "executor"]
     note = (
         "Bytes per client and round, mean over rounds; a visit without weight sends nothing. Seconds are medians of "
-        "cells that shared a machine, so that rows are not comparable. Fine-tuning for evaluation is not included."
+        "cells that shared a machine, so rows are not comparable. Fine-tuning for evaluation is not included."
     )
     return tables.section("Costs of a round", heads, rows, note)
 

@@ -175,7 +175,7 @@ def costs() -> str:
     heads = ["data", "labels", "capacities", "channels", "model rate", "paper, rate", "download per client"]
     heads += ["upload per client", "per round", "paper, per round"]
     note = (
-        "Seconds of a round are medians of cells that shared a device, so that rows are not comparable. With drawn "
+        "Seconds of a round are medians of cells that shared a device, so rows are not comparable. With drawn "
         "widths, the expected rate is 0.3875, and the expected share of the whole model's bytes 0.27."
     )
     return tables.section("Tables 5 to 8: costs of a round", heads, rows, note)

@@ -25,7 +25,7 @@ from pathlib import Path
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from gossamer import Feedback, Lift, Task, TopK, fedavg
+from gossamer import Feedback, OnWeights, Task, TopK, fedavg
 from gossamer.engines.flower import client_app, server_app
 
 method = fedavg(epochs=1).with_parts(codec=Feedback(OnWeights(TopK(0.1))))

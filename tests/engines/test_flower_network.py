@@ -207,7 +207,7 @@ def end(running: LocalNetwork, run: str) -> RunState:
 def test_a_process_that_is_ended_takes_its_network_along(tmp_path: Path, number: int) -> None:
     script = f"""
 from pathlib import Path
-from gossamer.engines.flower.network import Network
+from gossamer.engines.flower.network import LocalNetwork
 with LocalNetwork(Path({str(tmp_path)!r}), 1, lambda node: {{}}):
     raise AssertionError("too late")
 """
