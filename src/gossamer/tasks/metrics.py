@@ -104,7 +104,7 @@ class Metric:
 
     def of_all(self, outputs: Tensor, targets: Tensor) -> float:
         """Return a metric that is one number of all outputs and targets."""
-        value = torch.as_tensor(self.function(outputs, targets))
+        value = torch.as_tensor(self.function(outputs, targets), dtype=torch.float64)
         if value.numel() != 1:
             raise ValueError(f"metric {self.name} must return one number, got the shape {list(value.shape)}")
         return self.last(float(value)) if self.last else float(value)
