@@ -14,6 +14,7 @@ reason and the round continues without it. Engines implement the transport: ``go
 in this process, ``gossamer.engines.flower`` reaches them across a network.
 """
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
@@ -40,6 +41,7 @@ from gossamer.engines.metrics import Ledger, machine
 from gossamer.engines.options import Options
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import Record, read_about, read_metrics
+from gossamer.runs.report.scores import primary, scores_of
 from gossamer.runs.report.summary import summarise
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task
@@ -80,9 +82,22 @@ class Result:
         return summarise(self.about, self.metrics)
 
     @property
+    def score(self) -> float:
+        """The primary metric on the test set, after the last evaluated round; NaN if it is not finite."""
+        return self.metric(primary(self.about).name)
+
+    def metric(self, name: str) -> float:
+        """Return a metric after the last evaluated round, such as ``rmse`` or ``personal_rmse``; NaN if not finite."""
+        known = [entry for score in scores_of(self.about["task"]) for entry in score.entries]
+        if name not in ("loss", *known):
+            raise RunError(f"the run has no metric {name}: it has loss, {', '.join(known)}")
+        value = self.summary()[name]
+        return math.nan if value is None else float(value)
+
+    @property
     def accuracy(self) -> float:
-        """Accuracy on the test set after the last round."""
-        return float(self.summary()["accuracy"])
+        """Accuracy on the test set after the last evaluated round, if the task measures it."""
+        return self.metric("accuracy")
 
 
 @dataclass(frozen=True)

@@ -1,36 +1,32 @@
-"""A task: a model, data, its partition over clients, and the loss."""
+"""A task: a model, data, its partition over clients, the loss and the metrics."""
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, replace
 from pathlib import Path
 from typing import Any, Union
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from gossamer.core.errors import ConfigError, require
 from gossamer.core.random import key as make_key
 from gossamer.core.specs import parse, spec
 from gossamer.tasks.data.convert import Reading, samples
 from gossamer.tasks.data.datasets import load
-from gossamer.tasks.data.given import check_samples, given_data, given_split, read_memory
+from gossamer.tasks.data.given import check_samples, count_classes, given_data, given_split, read_memory
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.data.partitioners import SPLITS
 from gossamer.tasks.data.samples import Data, Samples
 from gossamer.tasks.data.splits import split
+from gossamer.tasks.losses import AnyLoss, LossFunction, cross_entropy, loss_function, loss_name
+from gossamer.tasks.metrics import ACCURACY, AnyMetrics, Metric, default_metrics, metrics_of
 from gossamer.tasks.nets import build
 from gossamer.tasks.static_norms import STATISTICS, OfBatch, Statistics
 
 AnyTask = Union["Task", Callable[..., "Task"]]
 """A task, or a function that returns one; it takes no argument, a client number, or client number and settings."""
-
-
-def correct(output: Tensor, y: Tensor) -> Tensor:
-    """Return for each sample whether the largest output is the label."""
-    return output.argmax(-1) == y
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,19 +37,28 @@ class Task:
         model: function that builds the network; called with a seeded generator, so the same seed gives the same weights
         data: training and test samples
         split: partition of the samples over clients
-        loss: function from outputs and labels to the mean loss of a batch
-        correct: function from outputs and labels to one boolean per sample
+        loss: function from outputs and targets to the mean loss of a batch; or its name, such as ``mse``
+        metrics: what is measured, the primary metric first; empty means what follows from loss and targets
         statistics: statistics of static batch norms in evaluation, and the evaluation batch size
         names: names of data, model and split for the run folder
+        correct: removed; give ``metrics``
     """
 
     model: Callable[[], nn.Module]
     data: Data
     split: Split
-    loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy
-    correct: Callable[[Tensor, Tensor], Tensor] = correct
+    loss: LossFunction = cross_entropy
+    metrics: tuple[Metric, ...] = ()
     statistics: Statistics = OfBatch()
     names: tuple[str, str, str] = ("custom", "custom", "custom")
+    correct: InitVar[None] = None
+
+    def __post_init__(self, correct: object) -> None:
+        if correct is not None:
+            raise ConfigError("Task.correct was removed: write metrics=f, a function that returns one value per sample")
+        object.__setattr__(self, "loss", loss_function(self.loss))
+        metrics = metrics_of(self.metrics) or default_metrics(self.loss, self.data.train.y)
+        object.__setattr__(self, "metrics", metrics)
 
     @classmethod
     def of(
@@ -67,11 +72,12 @@ class Task:
         groups: Any = None,
         test_groups: Any = None,
         seed: int = 0,
-        loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
-        correct: Callable[[Tensor, Tensor], Tensor] = correct,
+        loss: AnyLoss = "cross_entropy",
+        metrics: AnyMetrics = (),
         target: str | None = None,
         memory: int | str = "2GB",
         workers: int = 2,
+        correct: None = None,
     ) -> "Task":
         """Create a task from a network and data.
 
@@ -88,16 +94,19 @@ class Task:
             groups: natural owner of each training sample, numbers or names, for the split ``natural``
             test_groups: natural owner of each test sample
             seed: seed of the split
-            loss: function from outputs and targets to the mean loss of a batch
-            correct: function from outputs and targets to one boolean per sample
+            loss: name, such as ``"mse"``, or function from outputs and targets to the mean loss of a batch
+            metrics: names, functions or torchmetrics objects; the first is the primary one
             target: target column of data sets with dict samples
             memory: data up to this size is held in memory; larger data is read when needed, with at most this much
                 read ahead
             workers: number of processes that read larger data
+            correct: removed; give ``metrics``
         """
-        data = given_data(train, test, Reading(target, read_memory(memory), workers), groups, test_groups)
+        reading = Reading(target, read_memory(memory), workers)
+        data = given_data(train, test, reading, groups, test_groups, loss_function(loss))
         rule, dealt = given_split(split, data, clients, seed)
-        return cls(model, data, dealt, loss, correct, names=("custom", "custom", rule))
+        names = ("custom", "custom", rule)
+        return cls(model, data, dealt, loss_function(loss), metrics_of(metrics), names=names, correct=correct)
 
     @classmethod
     def named(
@@ -119,9 +128,10 @@ class Task:
     @classmethod
     def of_data(cls, data: Data, model: str | None, rule: str, split: Split, statistics: str | None = None) -> "Task":
         """Create a task from loaded data, a network by name (by default the data's own), and a split."""
-        net, shape, classes = model or data.model, data.shape, data.classes
+        net, shape, outputs = model or data.model, data.shape, data.outputs
         by = parse(statistics, STATISTICS, "statistics") if statistics else OfBatch()
-        return cls(lambda: build(net, shape, classes), data, split, statistics=by, names=(data.name, net, rule))
+        loss, metrics, names = loss_function(data.loss), metrics_of(data.metrics), (data.name, net, rule)
+        return cls(lambda: build(net, shape, outputs), data, split, loss, metrics, by, names)
 
     @classmethod
     def own(
@@ -132,11 +142,12 @@ class Task:
         *,
         client: int | None,
         clients: int,
-        loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
-        correct: Callable[[Tensor, Tensor], Tensor] = correct,
+        loss: AnyLoss = "cross_entropy",
+        metrics: AnyMetrics = (),
         target: str | None = None,
         memory: int | str = "2GB",
         workers: int = 2,
+        correct: None = None,
     ) -> "Task":
         """Create the task of one machine of a deployment, with the samples of one client only.
 
@@ -147,17 +158,16 @@ class Task:
             (client is None or 0 <= client < clients, f"client must be from 0 to {clients - 1}, got {client}"),
             (client is None or train is not None, f"client {client} needs training samples"),
         )
-        reading = Reading(target, read_memory(memory), workers)
-        given = {
-            name: samples(one, name, reading) for name, one in (("train", train), ("test", test)) if one is not None
-        }
-        check_samples(**given)
+        reading, parts = Reading(target, read_memory(memory), workers), {"train": train, "test": test}
+        given = {name: samples(part, name, reading) for name, part in parts.items() if part is not None}
+        check_samples(loss_function(loss), **given)
         none = Samples(torch.empty(0), torch.empty(0, dtype=torch.int64))
         none = next((held.take(np.arange(0)) for held in given.values()), none)
-        classes = max((int(held.y.max()) + 1 for held in given.values()), default=0)
+        classes = count_classes(*(held.y for held in given.values()))
         data = Data("own", given.get("train", none), given.get("test", none), classes, split="own", model="custom")
         split = Split.alone(client, clients, len(data.train), len(data.test))
-        return cls(model, data, split, loss, correct, names=("own", "custom", "own"))
+        names = ("own", "custom", "own")
+        return cls(model, data, split, loss_function(loss), metrics_of(metrics), names=names, correct=correct)
 
     def with_split(self, kept: Split) -> "Task":
         """Return the same task with another split, for example one read from a run folder."""
@@ -171,6 +181,10 @@ class Task:
     def describe(self) -> dict[str, object]:
         """Return the description for the run folder; a resumed run must have the same one."""
         name, model, rule = self.names
+        usual = self.loss is cross_entropy or loss_name(self.loss) is None
+        loss = {} if usual else {"loss": loss_name(self.loss)}
+        shown = [metric.describe() for metric in self.metrics]
+        measured = {} if shown == [ACCURACY.describe()] else {"metrics": shown}
         return {
             "data": name,
             "model": model,
@@ -179,6 +193,8 @@ class Task:
             "statistics": spec(self.statistics, STATISTICS),
             "data_digest": self.data.digest(),
             "split_digest": self.split.digest(),
+            **loss,
+            **measured,
         }
 
 

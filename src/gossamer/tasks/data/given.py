@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gossamer.core.errors import ConfigError, require
 from gossamer.core.random import fold, generator
@@ -18,6 +19,8 @@ from gossamer.tasks.data.partition import Index, Split, offsets
 from gossamer.tasks.data.partitioners import SPLITS
 from gossamer.tasks.data.samples import Data, Samples
 from gossamer.tasks.data.splits import drawn_tests, split
+from gossamer.tasks.data.strata import strata
+from gossamer.tasks.losses import LossFunction, wrong_targets
 
 CLIENTS = 50
 """The default number of clients."""
@@ -34,7 +37,7 @@ def read_memory(given: int | str) -> int:
         raise ConfigError(f"memory must be bytes or text such as '2GB', got {given!r}") from None
 
 
-def given_data(train: Any, test: Any, reading: Reading, groups: Any, test_groups: Any) -> Data:
+def given_data(train: Any, test: Any, reading: Reading, groups: Any, test_groups: Any, loss: LossFunction) -> Data:
     """Convert training and test data; one data set per client, or ``groups``, make the clients natural owners."""
     found = {"train": samples(train, "train", reading), "test": samples(test, "test", reading)}
     for name, given, argument in (("train", groups, "groups"), ("test", test_groups, "test_groups")):
@@ -42,9 +45,9 @@ def given_data(train: Any, test: Any, reading: Reading, groups: Any, test_groups
             found[name] = _owned(found[name], given, argument)
     if is_federation(train) and is_federation(test) and len(train) != len(test):
         raise ConfigError(f"train has {len(train)} clients, but test has {len(test)}: give each client both")
-    check_samples(**found)
+    check_samples(loss, **found)
     natural = found["train"].group is not None
-    classes = _classes(*found.values())
+    classes = count_classes(*(held.y for held in found.values()))
     return Data("custom", found["train"], found["test"], classes, "natural" if natural else "iid", "custom")
 
 
@@ -52,18 +55,21 @@ def _owned(held: Samples, given: Any, argument: str) -> Samples:
     return replace(held, group=owners(given, argument, len(held)))
 
 
-def _classes(*given: Samples) -> int:
-    return max((int(held.y.max()) + 1 for held in given if len(held)), default=0)
+def count_classes(*targets: Tensor) -> int:
+    """Return the number of classes; 0 if targets are not class numbers."""
+    if not targets or not all(y.dtype == torch.int64 and y.dim() == 1 and int(y.min()) >= 0 for y in targets):
+        return 0
+    return max(int(y.max()) for y in targets) + 1
 
 
-def check_samples(**given: Samples) -> None:
+def check_samples(loss: LossFunction, /, **given: Samples) -> None:
     """Refuse samples that cannot be trained on; list all mistakes."""
-    mistakes = [mistake for name, held in given.items() if (mistake := _mistake(name, held))]
+    mistakes = [mistake for name, held in given.items() if (mistake := _mistake(name, held, loss))]
     if mistakes:
         raise ConfigError(*mistakes)
 
 
-def _mistake(name: str, held: Samples) -> str:
+def _mistake(name: str, held: Samples, loss: LossFunction) -> str:
     tensors = {} if held.lazy else nests.leaves(held.x)
     counts = {len(tensor) for tensor in tensors.values()} or {len(held)}
     if counts != {len(held)} or not len(held):
@@ -73,9 +79,8 @@ def _mistake(name: str, held: Samples) -> str:
         return f"{name}: x has type torch.bfloat16, which NumPy does not support: use float32 or float16"
     if not all(torch.isfinite(tensor).all() for tensor in tensors.values()):
         return f"{name}: x holds values that are not finite"
-    if held.y.dim() != 1 or held.y.dtype != torch.int64 or held.y.min() < 0:
-        return f"{name}: y must hold one label per sample, as int64 numbers starting at 0"
-    return ""
+    problem = wrong_targets(loss, held.y)
+    return f"{name}: {problem}" if problem else ""
 
 
 # Splits.
@@ -129,7 +134,7 @@ def _indexed(given: Indices, data: Data, clients: int | None, seed: int) -> Spli
         raise ConfigError(*mistakes or ["split: the list of clients is empty"])
     index = np.concatenate(lists).astype(np.int64)
     start = offsets(np.array([len(one) for one in lists]))
-    return Split(index, start, *drawn_tests(index, start, data, fold(make_key(seed), "test")))
+    return Split(index, start, *drawn_tests(index, start, strata(data), fold(make_key(seed), "test")))
 
 
 def _wrong(index: Index, data: Data) -> str:
