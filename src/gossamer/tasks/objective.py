@@ -150,7 +150,8 @@ class Objective:
     def scores_classes(self) -> bool:
         """Whether targets are class numbers, one per sample, and outputs are scores of the classes."""
         known = LOSSES.get(loss_name(self.task.loss) or "")
-        return self.samples.y.dtype == torch.int64 and self.y.dim() == 1 and (known is None or known.targets == "classes")
+        y = self.samples.y
+        return y.dtype == torch.int64 and y.dim() == 1 and (known is None or known.targets == "classes")
 
     def memory(self, params: Params, solver: Solver) -> int:
         """Return the bytes that a client with these tensors needs for training, including its start tensors."""
