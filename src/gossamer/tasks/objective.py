@@ -27,6 +27,7 @@ from gossamer.core.random import Key, fold, seeded, uniform
 from gossamer.core.solver import Solver
 from gossamer.core.types import Flops, Layout, Params
 from gossamer.tasks.memory import batch_size, client_memory, solver_copies
+from gossamer.tasks.random_layers import Randomness, trial
 from gossamer.tasks.static_norms import OfTraining, static_norms, tracking
 from gossamer.tasks.task import Task
 from gossamer.tasks.widths import Widths, derive
@@ -61,6 +62,7 @@ class Objective:
         self._flops: dict[tuple[Any, ...], tuple[int, dict[str, int]]] = {}
         self._widths: dict[bool, Widths] = {}
         self._settled: tuple[Params, nn.Module] | None = None
+        self._randomness: Randomness | None = None
         self.layout = Layout.of(self._outline)
         self.x, self.y = (t.to(device) for t in (task.data.train.x, task.data.train.y))
 
@@ -106,9 +108,20 @@ class Objective:
         return {name: count.clone() for name, count in self._counts.items()}
 
     @property
-    def random(self) -> bool:
-        """Whether the network draws random numbers in training; stacked clients would draw other numbers."""
-        return any(isinstance(module, nn.modules.dropout._DropoutNd) for module in self._module.modules())
+    def random(self) -> Randomness:
+        """How the network draws random numbers in training, found by a trial pass."""
+        if self._randomness is None:
+            self._try(self.initial())
+        assert self._randomness is not None
+        return self._randomness
+
+    def _try(self, params: Params) -> Tensor:
+        """Run one forward and backward pass on two samples; return the loss."""
+        x, y = (tensor.to(self.device) for tensor in self._some())
+        with seeded(Key(0, 0)), torch.enable_grad():
+            held = {**params, **self.local()}
+            loss, self._randomness = trial(self._module, self.device, lambda: self.gradient(held, x, y)[0])
+        return loss
 
     def widths(self, streams: bool = True) -> Widths:
         """Return the network's width rule; with ``streams`` a residual stream has the same channels everywhere."""
@@ -263,8 +276,9 @@ class Objective:
         """Return a copy of the network whose static norms have the mean statistics of the training samples."""
         network, draws = tracking(self._filled(params)), self.draws(fold(self.key, "settle"), len(self.x))
         network = (stretch(network) if self._narrow(params) else network).train()
-        for rows in torch.split(torch.arange(len(self.x), device=self.device), self.task.statistics.size):
-            network(self.batch(rows, None if draws is None else draws[rows])[0])
+        with seeded(fold(self.key, "settle")):
+            for rows in torch.split(torch.arange(len(self.x), device=self.device), self.task.statistics.size):
+                network(self.batch(rows, None if draws is None else draws[rows])[0])
         return network.eval()
 
     def flops(self, params: Params, rows: Tensor, keep: Params | None = None) -> Flops:
@@ -296,12 +310,11 @@ class Objective:
 
     def check(self, params: Params) -> None:
         """Try one forward and backward pass on two samples, to find an invalid model before training."""
-        x, y = (tensor.to(self.device) for tensor in self._some())
-        with seeded(Key(0, 0)), watched(self._module) as layers:
+        with watched(self._module) as layers:
             try:
-                loss, _, _ = self.gradient({**params, **self.local()}, x, y)
+                loss = self._try(params)
             except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
-                shape, where = "x".join(map(str, x.shape[1:])), f" at {layers[-1]}" if layers else ""
+                shape, where = "x".join(map(str, self._some()[0].shape[1:])), f" at {layers[-1]}" if layers else ""
                 raise ConfigError(f"the model fails on a batch of samples of shape {shape}{where}: {error}") from error
         if loss.dim() != 0 or not torch.isfinite(loss):
             raise ConfigError(f"the loss of a batch must be one finite number, got {loss}: check model, loss and data")

@@ -5,19 +5,23 @@ Each core runs the program for one client at a time, as ``side-by-side`` does. O
 clients. Only the step on a full batch is compiled; the smaller last batch of an epoch runs in eager mode.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from gossamer.core import tree
 from gossamer.core.errors import ConfigError
 from gossamer.core.jobs import Job, Trained
+from gossamer.core.random import draws_ahead
 from gossamer.core.solver import Hyperparams
 from gossamer.core.types import Params, State
-from gossamer.engines.client import BatchSchedule, Client, ClientTask, Failure, TaskOutcome, mean
+from gossamer.engines.client import BatchSchedule, Client, ClientTask, Failure, TaskOutcome, mean, step
 from gossamer.engines.executors.program import Program, reset_compiler
 from gossamer.engines.executors.side_by_side import SideBySide
 from gossamer.engines.executors.stacked import CHUNK, Stacked, kind, refuse_random
 from gossamer.engines.executors.steps import in_place, pure_step, tensors
+from gossamer.tasks.random_layers import Recorded, Size, drawing
 
 
 def compiled(client: Client) -> "CompiledSideBySide | CompiledStacked":
@@ -33,11 +37,12 @@ class CompiledClient(Client):
         objective = self.objective
         refuse_random(objective)
         self.size: int | None = None
+        self.draws: dict[Any, list[Size]] = {}
         reset_compiler()
-        step = in_place(pure_step(self), objective)
+        stepped = in_place(pure_step(self), objective)
 
         def take(nest: State) -> Tensor:
-            return step(
+            return stepped(
                 nest["start"], nest["carry"], nest["context"], nest["rows"], nest.get("draws"), nest["hyperparams"]
             )
 
@@ -60,10 +65,30 @@ class CompiledClient(Client):
                 if len(rows) == self.size:
                     objective.train_mode(alone=len(rows) == 1)
                     batch = {"rows": rows} if draws is None else {"rows": rows, "draws": draws}
-                    losses.append(self.program(shapes, {**nest, **batch}))
+                    losses.append(self.program(shapes, self._with_numbers(shapes, {**nest, **batch})))
                 else:
                     losses.append(self._odd_step(start, carry, context, *objective.batch(rows, draws), hyperparams))
         return self.finish(client_task, job, batches, carry, mean(losses))
+
+    def _with_numbers(self, shapes: Any, nest: State) -> State:
+        """Add the numbers of random layers: to draw them in the program would take several times as long."""
+        if "random" not in nest["context"]:
+            return nest
+        if shapes not in self.draws:
+            self.draws[shapes] = self._recorded(nest)
+        key, step = nest["context"]["random"]["key"], nest["carry"]["step_index"]
+        ahead = {"key": key, "ahead": draws_ahead(key, step, self.draws[shapes])}
+        return {**nest, "context": {**nest["context"], "random": ahead}}
+
+    def _recorded(self, nest: State) -> list[Size]:
+        """Run a step to find out how many numbers its layers draw; its result is not used."""
+        context, carry = nest["context"], nest["carry"]
+        numbers = Recorded(context["random"]["key"], carry["step_index"])
+        (x, y), labels = self.objective.batch(nest["rows"], nest.get("draws")), context.get("labels")
+        with torch.enable_grad():
+            evaluate = drawing(lambda at: self.objective.gradient(at, x, y, labels), numbers)
+            step(self, self.objective.trained, evaluate, nest["start"], carry, context, nest["hyperparams"])
+        return numbers.sizes
 
     def _odd_step(
         self, start: Params, carry: State, context: State, x: Tensor, y: Tensor, hyperparams: Hyperparams

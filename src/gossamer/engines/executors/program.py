@@ -70,10 +70,14 @@ class Program:
 
 
 def reset_compiler() -> None:
-    """Discard the programs of earlier runs in this process, and raise the limit to one program per client width."""
+    """Discard the programs of earlier runs in this process, and raise the limit to one program per client width.
+
+    Recurrent layers are allowed: ``gossamer.tasks.random_layers`` runs them as loops.
+    """
     import torch._dynamo.config as dynamo
 
     torch.compiler.reset()
+    dynamo.allow_rnn = True
     dynamo.recompile_limit = max(dynamo.recompile_limit, PROGRAMS)
 
 

@@ -87,13 +87,15 @@ def _attention(layer: nn.MultiheadAttention) -> Callable[..., tuple[Tensor, Tens
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        if layer.out_proj.weight.shape[1] == layer.embed_dim == query.shape[-1]:
+        # With dropout the weights are computed here: torch's function hides them from ``random_layers``.
+        drop = layer.dropout if layer.training else 0.0
+        if layer.out_proj.weight.shape[1] == layer.embed_dim == query.shape[-1] and not drop:
             more = (key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal)
             return whole(query, key, value, *more)
         turned = not layer.batch_first and query.dim() == 3
         sides = [x.transpose(0, 1) if turned else x for x in (query, key, value)]
         q, k, v = (_heads(layer, x, *of) for x, of in zip(sides, _projections(layer), strict=True))
-        mask, drop = _mask(attn_mask, key_padding_mask, q), layer.dropout if layer.training else 0.0
+        mask = _mask(attn_mask, key_padding_mask, q)
         weights = _weights(q, k, mask, drop) if need_weights else None
         mixed = F.scaled_dot_product_attention(q, k, v, mask, drop) if weights is None else weights @ v
         out = layer.out_proj(mixed.transpose(-3, -2).flatten(-2))
