@@ -65,30 +65,36 @@ class CompiledClient(Client):
                 if len(rows) == self.size:
                     objective.train_mode(alone=len(rows) == 1)
                     batch = {"rows": rows} if draws is None else {"rows": rows, "draws": draws}
-                    losses.append(self.program(shapes, self._with_numbers(shapes, {**nest, **batch})))
+                    losses.append(self._program_step(shapes, {**nest, **batch}))
                 else:
                     losses.append(self._odd_step(start, carry, context, *objective.batch(rows, draws), hyperparams))
         return self.finish(client_task, job, batches, carry, mean(losses))
 
-    def _with_numbers(self, shapes: Any, nest: State) -> State:
-        """Add the numbers of random layers: to draw them in the program would take several times as long."""
-        if "random" not in nest["context"]:
-            return nest
-        if shapes not in self.draws:
-            self.draws[shapes] = self._recorded(nest)
-        key, step = nest["context"]["random"]["key"], nest["carry"]["step_index"]
-        ahead = {"key": key, "ahead": draws_ahead(key, step, self.draws[shapes])}
-        return {**nest, "context": {**nest["context"], "random": ahead}}
+    def _program_step(self, shapes: Any, nest: State) -> Tensor:
+        """Run the program. Numbers of random layers are drawn before: in the program it would take several times as long.
 
-    def _recorded(self, nest: State) -> list[Size]:
-        """Run a step to find out how many numbers its layers draw; its result is not used."""
+        A step in eager mode finds how many numbers there are. Its loss must be that of the first compiled step.
+        """
+        if "random" not in nest["context"]:
+            return self.program(shapes, nest)
+        key, index = nest["context"]["random"]["key"], nest["carry"]["step_index"]
+        wanted = None if shapes in self.draws else self._try(shapes, nest)
+        ahead = {"key": key, "ahead": draws_ahead(key, index, self.draws[shapes])}
+        loss = self.program(shapes, {**nest, "context": {**nest["context"], "random": ahead}})
+        if wanted is not None and not torch.allclose(loss, wanted, rtol=1e-3, equal_nan=True):
+            raise ConfigError(f"the network draws other random numbers if compiled: its loss is {loss}, not {wanted}")
+        return loss
+
+    def _try(self, shapes: Any, nest: State) -> Tensor:
+        """Run a step in eager mode; store the sizes of its draws and return the loss."""
         context, carry = nest["context"], nest["carry"]
         numbers = Recorded(context["random"]["key"], carry["step_index"])
         (x, y), labels = self.objective.batch(nest["rows"], nest.get("draws")), context.get("labels")
         with torch.enable_grad():
             evaluate = drawing(lambda at: self.objective.gradient(at, x, y, labels), numbers)
-            step(self, self.objective.trained, evaluate, nest["start"], carry, context, nest["hyperparams"])
-        return numbers.sizes
+            _, loss = step(self, self.objective.trained, evaluate, nest["start"], carry, context, nest["hyperparams"])
+        self.draws[shapes] = numbers.sizes
+        return loss
 
     def _odd_step(
         self, start: Params, carry: State, context: State, x: Tensor, y: Tensor, hyperparams: Hyperparams

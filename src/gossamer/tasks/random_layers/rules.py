@@ -157,9 +157,9 @@ def _integers(mode: Source, shape: Sequence[int], low: int, high: int) -> Tensor
 
 
 def _placed(values: Tensor, dtype: Any = None, device: Any = None, requires_grad: bool = False, **_: Any) -> Tensor:
-    """Return values with the type and on the device that the caller of a factory asks for."""
+    """Return values with the type and on the device that the caller of a factory asks for, or on the network's."""
     default = torch.get_default_dtype() if values.is_floating_point() else torch.int64
-    found = values.to(device=torch.get_default_device() if device is None else device, dtype=dtype or default)
+    found = values.to(device=device, dtype=dtype or default)
     return found.requires_grad_() if requires_grad else found
 
 
@@ -250,15 +250,21 @@ def exponential_(mode: Source, func: Any, input: Tensor, lambd: float = 1.0) -> 
 
 def empty(mode: Source, func: Any, *args: Any, size: Any = None, dtype: Any = None, device: Any = None) -> Any:
     """Return an empty tensor that stacked clients can fill with numbers of their own."""
-    shape = _shape(args if size is None else size)
-    where = torch.get_default_device() if device is None else device
-    return mode.numbers.root.new_empty(shape, dtype=dtype or torch.get_default_dtype(), device=where)
+    root, shape = mode.numbers.root, _shape(args if size is None else size)
+    if device is None and root.device.type != "cpu":
+        return func(shape, dtype=dtype)
+    return root.new_empty(shape, dtype=dtype or torch.get_default_dtype(), device=device)
 
 
 def empty_like(mode: Source, func: Any, input: Tensor, *size: Any, dtype: Any = None, device: Any = None) -> Any:
     """Return ``torch.empty_like(input)`` or ``input.new_empty(size)``, as ``empty`` does."""
     shape = _shape(size) if size else input.shape
     return mode.numbers.root.new_empty(shape, dtype=dtype or input.dtype, device=device or input.device)
+
+
+def unflatten(mode: Source, func: Any, input: Tensor, dim: int, sizes: Any) -> Any:
+    """``Tensor.unflatten``: not random, but torch's compiler fails on this method in a mode."""
+    return torch.unflatten(input, dim, sizes)
 
 
 RULES: dict[Any, Rule] = {
@@ -299,5 +305,6 @@ RULES: dict[Any, Rule] = {
     torch.empty: empty,
     torch.empty_like: empty_like,
     Tensor.new_empty: empty_like,
+    Tensor.unflatten: unflatten,
 }
 """Rules by operation. Operations that draw in other ways are found by ``trial``."""

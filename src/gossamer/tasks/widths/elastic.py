@@ -19,6 +19,12 @@ CONVOLUTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
     nn.Conv2d: F.conv2d,
     nn.Conv3d: F.conv3d,
 }
+RECURRENT: dict[str, Callable[..., Any]] = {
+    "LSTM": torch.lstm,
+    "GRU": torch.gru,
+    "RNN_TANH": torch.rnn_tanh,
+    "RNN_RELU": torch.rnn_relu,
+}
 Masks = Tensor | None
 
 
@@ -71,7 +77,18 @@ def _recurrent(rnn: Any) -> Callable[..., Any]:
         rnn.input_size, rnn.hidden_size = rnn.weight_ih_l0.shape[1], rnn.weight_hh_l0.shape[1]
         return run(*args, **named)
 
-    return forward
+    def traced(x: Tensor, hx: Any = None) -> Any:
+        """Run the layers on the tensors themselves; torch's own method keeps references that a compiler refuses."""
+        held = [getattr(rnn, name) for name in rnn._flat_weights_names]
+        if hx is None:
+            sides = rnn.num_layers * (1 + rnn.bidirectional)
+            zeros = x.new_zeros(sides, x.shape[0 if rnn.batch_first else 1], rnn.weight_hh_l0.shape[1])
+            hx = (zeros, zeros) if rnn.mode == "LSTM" else zeros
+        options = (rnn.bias, rnn.num_layers, rnn.dropout, rnn.training, rnn.bidirectional, rnn.batch_first)
+        out, *states = RECURRENT[rnn.mode](x, hx, held, *options)
+        return out, tuple(states) if rnn.mode == "LSTM" else states[0]
+
+    return lambda *args, **named: (traced if torch.compiler.is_compiling() else forward)(*args, **named)
 
 
 def _attention(layer: nn.MultiheadAttention) -> Callable[..., tuple[Tensor, Tensor | None]]:
