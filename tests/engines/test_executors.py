@@ -35,6 +35,7 @@ from gossamer.runs.records import read_about
 from gossamer.tasks.data.augment import CropFlip
 from gossamer.tasks.nets import build
 from gossamer.testing import tiny_task
+from helpers.random_nets import RANDOM_NETS
 from helpers.tasks import Fragile
 
 ROUNDS = 3
@@ -141,11 +142,85 @@ def test_augmentation_changes_training_and_is_the_same_stacked() -> None:
     close(method, moved, "stacked")
 
 
-def test_dropout_cannot_be_stacked() -> None:
-    x, y = torch.randn(20, 4), torch.arange(20) % 2
-    task = Task.of(lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 2)), (x, y), (x, y), clients=2)
-    with pytest.raises(ConfigError, match="dropout cannot be stacked"):
-        simulate(fedavg(), task, rounds=1, executor="stacked")
+def random_task(net: str, clients: int = 4) -> Task:
+    """A task in double precision for a network with random layers; clients have 11 or 12 samples."""
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(46, 6, dtype=torch.float64, generator=generator)
+    y = torch.arange(46) % 3
+    return Task.of(lambda: RANDOM_NETS[net]().double(), (x, y), (x, y), clients=clients)
+
+
+RAGGED = fedavg().with_parts(solver=SGD(epochs=1, batch=4, momentum=0.5))
+
+
+@pytest.mark.parametrize("net", RANDOM_NETS)
+def test_random_layers_draw_the_same_numbers_if_stacked(net: str) -> None:
+    close(RAGGED, random_task(net), "stacked", rounds=2)
+
+
+def test_random_layers_draw_the_same_numbers_in_other_processes() -> None:
+    task = random_task("transformer")
+    reference, other = (simulate(RAGGED, task, rounds=2, executor=name) for name in ("one-by-one", "side-by-side"))
+    assert all(torch.equal(final(other)[name], tensor) for name, tensor in final(reference).items())
+
+
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
+def test_random_layers_draw_the_same_numbers_if_compiled() -> None:
+    """One network here; the others take long to compile, and are slow tests."""
+    close(RAGGED, random_task("dense"), "compiled", rounds=2)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
+@pytest.mark.parametrize("net", [net for net in RANDOM_NETS if net != "dense"])
+def test_all_random_layers_draw_the_same_numbers_if_compiled(net: str) -> None:
+    close(RAGGED, random_task(net), "compiled", rounds=2)
+
+
+@pytest.mark.parametrize("name", ["ditto", "pfedme", "per-fedavg", "fedmrn", "fedpm", "scaffold", "fedrolex"])
+def test_random_layers_draw_the_same_numbers_in_every_gradient_evaluation(name: str) -> None:
+    """Methods with two models, straight-through training, control variates, and narrower networks."""
+    given = {"steps": 2} if name == "pfedme" else {}
+    close(METHODS[name](**given), random_task("dense"), "stacked", rounds=2)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
+@pytest.mark.parametrize("executor", ["stacked", "compiled"])
+def test_the_recurrent_network_of_fedmrn_trains_with_dropout_in_every_executor(executor: str) -> None:
+    generator = torch.Generator().manual_seed(1)
+    x, y = torch.randint(20, (12, 6), generator=generator), torch.arange(12) % 20
+    task = Task.of(lambda: build("lstm", (6,), 20).double(), (x, y), (x, y), clients=3)
+    close(fedavg().with_parts(solver=SGD(epochs=1, batch=2)), task, executor, rounds=2)
+
+
+@pytest.mark.parametrize("executor", ["one-by-one", "stacked"])
+def test_a_run_with_random_layers_resumes_bit_for_bit(executor: str, tmp_path: Path) -> None:
+    def stop(record: dict[str, Any]) -> None:
+        if record["round"] == 1:
+            raise KeyboardInterrupt
+
+    task, options = random_task("transformer"), {"rounds": 3, "per_round": 2, "executor": executor}
+    whole = simulate(RAGGED, task, **options)
+    with pytest.raises(KeyboardInterrupt):
+        simulate(RAGGED, task, out=tmp_path / "cut", watch=stop, **options)
+    resumed = simulate(RAGGED, task, out=tmp_path / "cut", resume=True, **options)
+    assert all(torch.equal(final(resumed)[name], tensor) for name, tensor in final(whole).items())
+    assert [r["train_loss"] for r in resumed.metrics] == [r["train_loss"] for r in whole.metrics]
+
+
+def test_masks_change_with_seed_client_and_round() -> None:
+    """With learning rate 0, all that a client's loss depends on are its samples, which are equal here, and its masks."""
+    x, y = torch.ones(8, 6), torch.zeros(8, dtype=torch.int64)
+    task = Task.of(RANDOM_NETS["dense"], (x, y), (x, y), clients=2)
+    method = fedavg().with_parts(solver=SGD(lr=1e-30, steps=1, batch=None))
+    losses = {
+        record["train_loss"]
+        for seed in (1, 1, 2)
+        for only in (1, 2)
+        for record in simulate(method, task, rounds=2, per_round=only, seed=seed).metrics
+    }
+    assert len(losses) == 8
 
 
 @pytest.mark.parametrize("executor", ["stacked", "side-by-side"])
@@ -286,13 +361,6 @@ def test_compiled_equals_one_by_one() -> None:
     """One test for the compiler, as it takes its time: momentum, decay, ragged batches, a schedule and masks."""
     solver = SGD(epochs=2, batch=4, momentum=0.9, weight_decay=0.01, schedule=Exponential(0.5))
     close(fedmrn(alpha=0.05).with_parts(solver=solver), tiny_task(clients=6, dtype=torch.float64), "compiled")
-
-
-def test_what_draws_random_numbers_is_not_compiled() -> None:
-    x, y = torch.randn(40, 4), torch.arange(40) % 2
-    task = Task.of(lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(4, 2)), (x, y), (x, y), clients=4)
-    with pytest.raises(ConfigError, match="dropout cannot be stacked or compiled"):
-        simulate(fedavg(), task, rounds=1, executor="compiled")
 
 
 def test_clients_of_a_round_share_what_the_server_sent() -> None:

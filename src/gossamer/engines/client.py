@@ -21,7 +21,7 @@ from gossamer.core.delivery import Delivery, delivery
 from gossamer.core.errors import GossamerError
 from gossamer.core.jobs import SILENT, Broadcast, Job, Outgoing, Trained, own_key
 from gossamer.core.parametrization import Weights
-from gossamer.core.random import Key, fold, seeded
+from gossamer.core.random import Key, fold, seeded, tensor
 from gossamer.core.solver import Hyperparams
 from gossamer.core.tree import add, multiply, scale, subtract
 from gossamer.core.types import Clock, Flops, Params, State
@@ -33,6 +33,7 @@ from gossamer.tasks.data.lazy import LazySamples, Request
 from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.losses import weight
 from gossamer.tasks.objective import Objective
+from gossamer.tasks.random_layers import Ahead, Numbers, drawing
 
 Gradients = tuple[Params, Params]  # an alias, because torch.compile does not accept the annotation written out
 Evaluate = Callable[[Params], tuple[Tensor, Params, Params]]
@@ -204,10 +205,11 @@ class Client:
             if self.parametrized
             else {}
         )
-        step_index = (
-            {"step_index": torch.zeros((), dtype=torch.int64, device=device)} if codec or parametrization else {}
-        )
-        more = {} if job.labels is None else {"labels": job.labels}
+        more: State = {} if job.labels is None else {"labels": job.labels}
+        if self.objective.random.layers:
+            more["random"] = {"key": tensor(fold(job.key, "layers"), device)}
+        counts = bool(codec or parametrization or "random" in more)
+        step_index = {"step_index": torch.zeros((), dtype=torch.int64, device=device)} if counts else {}
         if job.scale is not None:
             more["scale"] = torch.tensor(job.scale, dtype=job.layout.dtype, device=device)
         return (
@@ -222,9 +224,8 @@ class Client:
         """Run one local step in eager mode; return the next carry and the loss."""
         trained = self.objective.trained
         labels = context.get("labels")
-        return step(
-            self, trained, lambda at: self.objective.gradient(at, x, y, labels), start, carry, context, hyperparams
-        )
+        evaluate = random_layers(lambda at: self.objective.gradient(at, x, y, labels), context, carry)
+        return step(self, trained, evaluate, start, carry, context, hyperparams)
 
     def tuned(self, model: Params, clock: Clock, key: Key, samples: np.ndarray) -> Params:
         """Fine-tune a model on the client's samples, if the method does that; ``key`` is the key of the round.
@@ -269,6 +270,7 @@ def step(
         codec: context of the straight-through estimator; empty if there is none
         form: context of the parametrization; empty if the network's own tensors are trained
         labels: vector of the labels that count, if not all do
+        random: the key of random layers, and their numbers if they are drawn ahead; absent if there are none
         scale: factor of the loss, if it is not 1
     """
     losses: list[Tensor] = []
@@ -293,6 +295,15 @@ def step(
     if "step_index" in carry:
         new = {**new, "step_index": carry["step_index"] + 1}
     return new, losses[-1]
+
+
+def random_layers(evaluate: Evaluate, context: State, carry: State) -> Evaluate:
+    """Return an evaluation whose random layers draw the numbers of the current step."""
+    if "random" not in context:
+        return evaluate
+    ahead = context["random"].get("ahead")
+    numbers = Numbers(context["random"]["key"], carry["step_index"]) if ahead is None else Ahead(ahead)
+    return drawing(evaluate, numbers)
 
 
 def surrogate_params(

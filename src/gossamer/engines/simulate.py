@@ -29,6 +29,8 @@ from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import read_about
 from gossamer.tasks.task import Task
 
+KEPT_CHOICE = ("executor", "rates", "left_out")
+"""What a run folder keeps of the choice of an executor."""
 INJECTED = "simulated failure (failure_rate)"
 
 EARLY_EXECUTORS: dict[str, Callable[[Client], Executor]] = {"one-by-one": OneByOne, "stacked": Stacked}
@@ -87,7 +89,7 @@ class Simulation(FederatedRun):
         folder = super().restore(path)
         recorded = read_about(path)
         if "executor" in recorded:
-            self.choice = {name: recorded[name] for name in ("executor", "rates") if name in recorded}
+            self.choice = {name: recorded[name] for name in KEPT_CHOICE if name in recorded}
             self.executor = EXECUTORS[recorded["executor"]](self.client)
         return folder
 
@@ -117,8 +119,8 @@ class Simulation(FederatedRun):
             client_task, _ = self.client_task(stage, client, common)
             if self.executor is None:
                 left = self.options.rounds - number
-                name, self.executor, rates = choose(self.client, client_task, len(cohort), left)
-                self.choice = {"executor": name, "rates": rates}
+                name, self.executor, rates, left_out = choose(self.client, client_task, len(cohort), left)
+                self.choice = {"executor": name, "rates": rates} | ({"left_out": left_out} if left_out else {})
             else:
                 with threads(self.executor.threads):
                     self.executor.prepare(client_task, len(cohort))

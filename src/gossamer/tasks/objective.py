@@ -34,6 +34,7 @@ from gossamer.tasks.data.samples import Batch, Samples
 from gossamer.tasks.losses import LOSSES, loss_name, weight
 from gossamer.tasks.memory import batch_size, client_memory, solver_copies
 from gossamer.tasks.metrics import Judgement, Rows
+from gossamer.tasks.random_layers import Randomness, trial
 from gossamer.tasks.static_norms import OfTraining, static_norms, tracking
 from gossamer.tasks.task import Task
 from gossamer.tasks.widths import Widths, derive
@@ -69,6 +70,7 @@ class Objective:
         self._flops: dict[tuple[Any, ...], tuple[int, dict[str, int]]] = {}
         self._widths: dict[bool, Widths] = {}
         self._settled: tuple[Params, nn.Module] | None = None
+        self._randomness: Randomness | None = None
         self.layout = Layout.of(self._outline)
         self.samples = task.data.train.to(device)
         self._form: Nest = self.samples.example(0)[0] if len(self.samples) else torch.empty(0)
@@ -115,9 +117,20 @@ class Objective:
         return {name: count.clone() for name, count in self._counts.items()}
 
     @property
-    def random(self) -> bool:
-        """Whether the network draws random numbers in training; stacked clients would draw other numbers."""
-        return any(isinstance(module, nn.modules.dropout._DropoutNd) for module in self._module.modules())
+    def random(self) -> Randomness:
+        """How the network draws random numbers in training, found by a trial pass."""
+        if self._randomness is None:
+            self._try(self.initial())
+        assert self._randomness is not None
+        return self._randomness
+
+    def _try(self, params: Params) -> Tensor:
+        """Run one forward and backward pass on two samples; return the loss."""
+        x, y = self._here(self._some())
+        with seeded(Key(0, 0)), torch.enable_grad():
+            held = {**params, **self.local()}
+            loss, self._randomness = trial(self._module, self.device, lambda: self.gradient(held, x, y)[0])
+        return loss
 
     def widths(self, streams: bool = True) -> Widths:
         """Return the network's width rule; with ``streams`` a residual stream has the same channels everywhere."""
@@ -161,6 +174,10 @@ class Objective:
         """Return two samples for a trial: training samples or, on a server without them, test samples."""
         data = self.task.data
         return (data.train if len(data.train) else data.test).example(2)
+
+    def _here(self, batch: Batch) -> Batch:
+        """Return a batch on the objective's device."""
+        return nests.move(batch[0], self.device), batch[1].to(self.device)
 
     def draws(self, key: Key, samples: int) -> Tensor | None:
         """Return random numbers for the augmentation, one row per sample; none without augmentation."""
@@ -304,8 +321,9 @@ class Objective:
         """Return a copy of the network whose static norms have the mean statistics of the training samples."""
         network, draws = tracking(self._filled(params)), self.draws(fold(self.key, "settle"), len(self.samples))
         network = (stretch(network) if self._narrow(params) else network).train()
-        for rows in torch.split(torch.arange(len(self.samples), device=self.device), self.task.statistics.size):
-            forward(network, self.batch(rows, None if draws is None else draws[rows])[0])
+        with seeded(fold(self.key, "settle")):
+            for rows in torch.split(torch.arange(len(self.samples), device=self.device), self.task.statistics.size):
+                forward(network, self.batch(rows, None if draws is None else draws[rows])[0])
         return network.eval()
 
     def flops(self, params: Params, rows: Tensor, keep: Params | None = None) -> Flops:
@@ -337,11 +355,10 @@ class Objective:
 
     def check(self, params: Params) -> None:
         """Try one forward and backward pass on two samples, to find an invalid model before training."""
-        x, y = self._some()
-        x, y = nests.move(x, self.device), y.to(self.device)
-        with seeded(Key(0, 0)), watched(self._module) as layers:
+        x, y = self._here(self._some())
+        with watched(self._module) as layers:
             try:
-                loss, _, _ = self.gradient({**params, **self.local()}, x, y)
+                loss = self._try(params)
             except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
                 where = f" at {layers[-1]}" if layers else ""
                 raise ConfigError(

@@ -30,14 +30,15 @@ def _philox(out, n, first, skip, key_a, key_b, block: tl.constexpr):  # type: ig
     tl.store(out + index, words.to(tl.int64, bitcast=True), mask=(index >= 0) & (index < n))
 
 
-def _philox_at(out, n, key, step, block: tl.constexpr):  # type: ignore[no-untyped-def]
+def _philox_at(out, n, key, step, third, fourth, block: tl.constexpr):  # type: ignore[no-untyped-def]
     program = tl.program_id(0).to(tl.int64)
     lane = program * block + tl.arange(0, block)
     counter = (1 + lane).to(tl.uint64)
     zero = counter * 0
     a, b = zero + tl.load(key).to(tl.uint64), zero + tl.load(key + 1).to(tl.uint64)
     second = zero + tl.load(step).to(tl.uint64)
-    c0, c1, c2, c3 = tl.philox_impl(counter, second, zero, zero, a, b, ROUNDS)
+    c, d = zero + third.to(tl.uint64), zero + fourth.to(tl.uint64)
+    c0, c1, c2, c3 = tl.philox_impl(counter, second, c, d, a, b, ROUNDS)
     words = tl.interleave(tl.interleave(c0, c2), tl.interleave(c1, c3))
     index = program * (4 * block) + tl.arange(0, 4 * block)
     tl.store(out + index, words.to(tl.int64, bitcast=True), mask=index < n)
@@ -45,15 +46,19 @@ def _philox_at(out, n, key, step, block: tl.constexpr):  # type: ignore[no-untyp
 
 # Not specialized: an argument of 1, or a multiple of 16, must not compile another kernel.
 _kernel: Any = triton.jit(_philox, do_not_specialize=["n", "first", "skip", "key_a", "key_b"])
-_kernel_at: Any = triton.jit(_philox_at, do_not_specialize=["n"])
+_kernel_at: Any = triton.jit(_philox_at, do_not_specialize=["n", "third", "fourth"])
 
 
-def words_at(key: Tensor, step: Tensor, n: int) -> Tensor:
-    """Return ``n`` words. Key and step (the counter's second word) are read on the device, for CUDA graph capture."""
+def words_at(key: Tensor, step: Tensor, n: int, third: int = 0, fourth: int = 0) -> Tensor:
+    """Return ``n`` words. Key and step (the counter's second word) are read on the device, for CUDA graph capture.
+
+    ``third`` and ``fourth`` are the counter's other words.
+    """
     out = torch.empty(n, dtype=torch.int64, device=key.device)
     if n:
         with torch.cuda.device(out.device):
-            _kernel_at[(triton.cdiv(n, 4 * BLOCK),)](out, n, key.contiguous(), step.contiguous(), block=BLOCK)
+            programs = triton.cdiv(n, 4 * BLOCK)
+            _kernel_at[(programs,)](out, n, key.contiguous(), step.contiguous(), third, fourth, block=BLOCK)
     return out
 
 

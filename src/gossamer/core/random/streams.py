@@ -29,7 +29,7 @@ import importlib.util
 import operator
 import struct
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from hashlib import blake2b
 from typing import NamedTuple
@@ -38,6 +38,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from gossamer.core.errors import ConfigError, require
 
@@ -116,10 +117,9 @@ def words_by_tensor_ops(key: Key, n: int, *, start: int = 0, device: torch.devic
     return _philox(counter, key).reshape(-1)[start % 4 :][:n]
 
 
-def _philox(counter: Tensor, key: Key, second: Tensor | int = 0) -> Tensor:
-    """Return four words for each counter, in the last dimension. ``second`` is the counter's second word."""
-    c0, c1, c2, c3 = counter, *(torch.zeros_like(counter) for _ in range(3))
-    c1 = c1 + second
+def _philox(counter: Tensor, key: Key, *upper: Tensor | int) -> Tensor:
+    """Return four words for each counter, in the last dimension. ``upper`` are the counter's upper words, or none."""
+    c0, c1, c2, c3 = counter, *(torch.zeros_like(counter) + word for word in upper or (0, 0, 0))
     k0, k1 = key
     for _ in range(ROUNDS):
         high0, low0 = _multiply(c0, MULTIPLIERS[0])
@@ -205,43 +205,72 @@ def tensor(key: Key, device: torch.device | str = "cpu") -> Tensor:
     return torch.tensor([signed(key.a), signed(key.b)], dtype=torch.int64, device=device)
 
 
-@torch.library.custom_op("gossamer::draws", mutates_args=())
-def draws(key: Tensor, step: Tensor, n: int) -> Tensor:
+def draws(key: Tensor, step: Tensor, n: int, layer: int = 0, evaluation: int = 0) -> Tensor:
     """Return ``n`` uniform float32 values for one local step, in an operation that can be stacked and captured.
 
     ``key`` is from ``tensor``, ``step`` is an integer tensor with one element. The step is the second word of the
-    counter. At step 0, the values are those of ``uniform``.
+    counter; layer and evaluation are the third and the fourth. With all three at 0, the values are those of ``uniform``.
     """
+    plain = not torch.compiler.is_compiling() and not is_functorch_wrapped_tensor(key)
+    return (_draws if plain else _draws_op)(key, step, n, layer, evaluation)
+
+
+def _draws(key: Tensor, step: Tensor, n: int, layer: int, evaluation: int) -> Tensor:
     if key.is_cuda and _triton_installed():
         from gossamer.core.random import philox_triton
 
-        raw = philox_triton.words_at(key, step, -(-n // 2))
+        raw = philox_triton.words_at(key, step, -(-n // 2), layer, evaluation)
     elif key.device.type == "cpu":
-        bits = _bits(_read(key), int(step) << 64)  # the 256-bit counter as one integer
-        raw = torch.from_numpy(bits.random_raw(max(1, -(-n // 2))).view(np.int64))
+        return _floats(_halves_at(_read(key), int(step), n, layer, evaluation))
     else:
         counter = torch.arange(-(-n // 8), dtype=torch.int64, device=key.device) + 1
-        raw = _philox(counter, _read(key), step).reshape(-1)
+        raw = _philox(counter, _read(key), step, layer, evaluation).reshape(-1)
     return _fractions(_pairs(raw)[:n] >> 8, 24, torch.float32)
+
+
+_draws_op = torch.library.custom_op("gossamer::draws", mutates_args=())(_draws)
+
+
+def draws_ahead(key: Tensor, step: Tensor, sizes: Sequence[tuple[int, int, int]]) -> Tensor:
+    """Return the ``draws`` of several layers and evaluations on a CPU, one after the other.
+
+    Each entry of ``sizes`` is the number of values, the layer and the evaluation.
+    """
+    words, number = _read(key), int(step)
+    return _floats(np.concatenate([_halves_at(words, number, *size) for size in sizes]))
+
+
+def _halves_at(key: Key, step: int, n: int, layer: int, evaluation: int) -> npt.NDArray[np.uint32]:
+    """Return the first ``n`` 32-bit halves of the words whose counters have these upper words."""
+    counter = step << 64 | layer << 128 | evaluation << 192  # the 256-bit counter as one integer
+    raw = np.asarray(_bits(key, counter).random_raw(max(1, -(-n // 2))))
+    return raw.astype("<u8", copy=False).view("<u4")[:n]
+
+
+def _floats(halves: npt.NDArray[np.uint32]) -> Tensor:
+    """Return the top 24 bits of each half as a float32 in [0, 1)."""
+    return torch.from_numpy((halves >> 8).astype(np.float32) * np.float32(0.5**24))
 
 
 def _read(key: Tensor) -> Key:
     """Return the key that was passed to ``tensor``."""
-    return Key(*(int(word) % 2**64 for word in key))
+    return Key(*(word % 2**64 for word in key.tolist()))
 
 
-@draws.register_fake
-def _(key: Tensor, step: Tensor, n: int) -> Tensor:
+@_draws_op.register_fake
+def _(key: Tensor, step: Tensor, n: int, layer: int, evaluation: int) -> Tensor:
     return key.new_empty(n, dtype=torch.float32)
 
 
-@draws.register_vmap
-def _(info: object, in_dims: tuple[int | None, ...], key: Tensor, step: Tensor, n: int) -> tuple[Tensor, int]:
+@_draws_op.register_vmap
+def _(
+    info: object, in_dims: tuple[int | None, ...], key: Tensor, step: Tensor, n: int, layer: int, evaluation: int
+) -> tuple[Tensor, int]:
     """Compute the draws of stacked clients one after the other."""
     count = key.shape[in_dims[0]] if in_dims[0] is not None else step.shape[in_dims[1] or 0]
     keys = key.movedim(in_dims[0], 0) if in_dims[0] is not None else key.expand(count, *key.shape)
     steps = step.movedim(in_dims[1], 0) if in_dims[1] is not None else step.expand(count, *step.shape)
-    return torch.stack([draws(k, s, n) for k, s in zip(keys, steps, strict=True)]), 0
+    return torch.stack([draws(k, s, n, layer, evaluation) for k, s in zip(keys, steps, strict=True)]), 0
 
 
 def draws_like(key: Tensor, step: Tensor, like: Mapping[str, Tensor]) -> dict[str, Tensor]:

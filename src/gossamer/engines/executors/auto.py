@@ -11,7 +11,7 @@ import ctypes
 import gc
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from gossamer.core.errors import ConfigError
@@ -20,7 +20,7 @@ from gossamer.engines.executors.base import Executor, OneByOne, threads
 from gossamer.engines.executors.captured import Captured
 from gossamer.engines.executors.compiled import compiled
 from gossamer.engines.executors.side_by_side import SideBySide
-from gossamer.engines.executors.stacked import Stacked
+from gossamer.engines.executors.stacked import Stacked, refuse_random
 
 AT_ONCE = 8
 """Number of clients in a measurement."""
@@ -38,19 +38,27 @@ CLEARLY = 1.2
 
 
 class Choice(NamedTuple):
-    """A prepared executor, with the client steps per second of each candidate."""
+    """A prepared executor, with the client steps per second of each candidate.
+
+    Args:
+        name: its name
+        executor: the executor
+        rates: client steps per second of each candidate
+        left_out: executors that cannot train the network, and the reasons
+    """
 
     name: str
     executor: Executor
     rates: dict[str, float]
+    left_out: dict[str, str]
 
 
 def choose(client: Client, client_task: ClientTask, client_tasks: int, rounds: int) -> Choice:
     """Return the fastest executor for ``rounds`` rounds of ``client_tasks`` tasks like ``client_task``."""
     gpu, several = client.objective.device.type == "cuda", client_tasks > 1
-    compilable = not client.objective.random
-    stackable = several and compilable
     race = Race(client, client_task, client_tasks)
+    compilable = race.allows(("stacked", "captured") if gpu else ("stacked", "compiled"))
+    stackable = several and compilable
     race.enter("one-by-one", OneByOne)
     if several and not gpu:
         race.enter("side-by-side", SideBySide, clearly=1.0)
@@ -72,7 +80,16 @@ class Race:
         self.client, self.client_task, self.client_tasks = client, client_task, client_tasks
         self.steps = len(client.exchange.solver.plan(len(client_task.samples), client_task.key))
         self.rates: dict[str, float] = {}
+        self.left_out: dict[str, str] = {}
         self.best: tuple[str, Executor] | None = None
+
+    def allows(self, names: Iterable[str]) -> bool:
+        """Return whether these executors can draw the network's random numbers; if not, note the reason."""
+        try:
+            refuse_random(self.client.objective)
+        except ConfigError as error:
+            self.left_out |= dict.fromkeys(names, str(error))
+        return not self.left_out
 
     def enter(self, name: str, make: Callable[[Client], Executor], clearly: float = CLEARLY) -> None:
         """Measure one more executor; it wins if it is ``clearly`` times faster than the best so far."""
@@ -83,8 +100,8 @@ class Race:
             with threads(executor.threads):
                 executor.prepare(self.client_task, self.client_tasks)
             self.rates[name] = _rate(executor, self.client_task, self.client_tasks, self.steps)
-        except ConfigError:  # the network cannot be compiled
-            self.rates[name] = 0.0
+        except ConfigError as error:  # the network cannot be compiled
+            self.rates[name], self.left_out[name] = 0.0, str(error)
         loser: Executor | None = executor
         if self.best is None or self.rates[name] > clearly * self.rates[self.best[0]]:
             loser, self.best = self.best[1] if self.best else None, (name, executor)
@@ -104,7 +121,7 @@ class Race:
     def won(self) -> Choice:
         """Return the fastest executor."""
         assert self.best is not None
-        return Choice(*self.best, self.rates)
+        return Choice(*self.best, self.rates, self.left_out)
 
 
 def release() -> None:

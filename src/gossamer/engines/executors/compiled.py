@@ -5,20 +5,24 @@ Each core runs the program for one client at a time, as ``side-by-side`` does. O
 clients. Only the step on a full batch is compiled; the smaller last batch of an epoch runs in eager mode.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from gossamer.core import tree
 from gossamer.core.errors import ConfigError
 from gossamer.core.jobs import Job, Trained
+from gossamer.core.random import draws_ahead
 from gossamer.core.solver import Hyperparams
 from gossamer.core.types import Params, State
-from gossamer.engines.client import Client, ClientTask, Failure, TaskOutcome, mean
+from gossamer.engines.client import Client, ClientTask, Failure, TaskOutcome, mean, step
 from gossamer.engines.executors.program import Program, reset_compiler
 from gossamer.engines.executors.side_by_side import SideBySide
 from gossamer.engines.executors.stacked import CHUNK, Stacked, kind, refuse_random
 from gossamer.engines.executors.steps import in_place, pure_step, tensors
 from gossamer.tasks.data.nests import Nest
+from gossamer.tasks.random_layers import Recorded, Size, drawing
 
 
 def compiled(client: Client) -> "CompiledSideBySide | CompiledStacked":
@@ -34,11 +38,12 @@ class CompiledClient(Client):
         objective = self.objective
         refuse_random(objective)
         self.size: int | None = None
+        self.draws: dict[Any, list[Size]] = {}
         reset_compiler()
-        step = in_place(pure_step(self), objective)
+        stepped = in_place(pure_step(self), objective)
 
         def take(nest: State) -> Tensor:
-            return step(nest["start"], nest["carry"], nest["context"], nest["feed"], nest["hyperparams"])
+            return stepped(nest["start"], nest["carry"], nest["context"], nest["feed"], nest["hyperparams"])
 
         self.program = Program(take)
 
@@ -58,10 +63,36 @@ class CompiledClient(Client):
             for size, feed in zip(batches.sizes, batches, strict=True):
                 if size == self.size:
                     objective.train_mode(alone=size == 1)
-                    losses.append(self.program((shapes, tree.shape(feed)), {**nest, "feed": feed}))
+                    losses.append(self._program_step((shapes, tree.shape(feed)), {**nest, "feed": feed}))
                 else:
                     losses.append(self._odd_step(start, carry, context, *objective.open(feed), hyperparams))
         return self.finish(client_task, job, batches, carry, mean(losses))
+
+    def _program_step(self, shapes: Any, nest: State) -> Tensor:
+        """Run the program. Numbers of random layers are drawn before: in the program it would take several times as long.
+
+        A step in eager mode finds how many numbers there are. Its loss must be that of the first compiled step.
+        """
+        if "random" not in nest["context"]:
+            return self.program(shapes, nest)
+        key, index = nest["context"]["random"]["key"], nest["carry"]["step_index"]
+        wanted = None if shapes in self.draws else self._try(shapes, nest)
+        ahead = {"key": key, "ahead": draws_ahead(key, index, self.draws[shapes])}
+        loss = self.program(shapes, {**nest, "context": {**nest["context"], "random": ahead}})
+        if wanted is not None and not torch.allclose(loss, wanted, rtol=1e-3, equal_nan=True):
+            raise ConfigError(f"the network draws other random numbers if compiled: its loss is {loss}, not {wanted}")
+        return loss
+
+    def _try(self, shapes: Any, nest: State) -> Tensor:
+        """Run a step in eager mode; store the sizes of its draws and return the loss."""
+        context, carry = nest["context"], nest["carry"]
+        numbers = Recorded(context["random"]["key"], carry["step_index"])
+        (x, y), labels = self.objective.open(nest["feed"]), context.get("labels")
+        with torch.enable_grad():
+            evaluate = drawing(lambda at: self.objective.gradient(at, x, y, labels), numbers)
+            _, loss = step(self, self.objective.trained, evaluate, nest["start"], carry, context, nest["hyperparams"])
+        self.draws[shapes] = numbers.sizes
+        return loss
 
     def _odd_step(
         self, start: Params, carry: State, context: State, x: Nest, y: Tensor, hyperparams: Hyperparams

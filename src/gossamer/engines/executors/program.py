@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gossamer.core import tree
 from gossamer.core.types import State
+from gossamer.tasks.random_layers.rules import RULES
 
 PROGRAMS = 64
 """Maximum number of client kinds that a step is compiled for."""
@@ -70,10 +71,17 @@ class Program:
 
 
 def reset_compiler() -> None:
-    """Discard the programs of earlier runs in this process, and raise the limit to one program per client width."""
-    import torch._dynamo.config as dynamo
+    """Discard the programs of earlier runs in this process, and raise the limit to one program per client width.
 
+    Recurrent layers are allowed: ``gossamer.tasks.random_layers`` runs them as loops. Its operations are added to those
+    that the compiler passes to a mode; some, such as ``torch.rand_like``, would draw from torch's generator instead.
+    """
+    import torch._dynamo.config as dynamo
+    from torch._dynamo.variables.torch import get_overridable_functions
+
+    get_overridable_functions().update(RULES)
     torch.compiler.reset()
+    dynamo.allow_rnn = True
     dynamo.recompile_limit = max(dynamo.recompile_limit, PROGRAMS)
 
 

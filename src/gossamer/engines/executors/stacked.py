@@ -203,9 +203,12 @@ def announce(batches_per_client: Sequence[BatchSchedule], order: Sequence[int]) 
 
 
 def refuse_random(objective: Objective) -> None:
-    """Refuse networks with random operations: stacked or compiled, they would draw different numbers."""
-    if objective.random:
-        raise ConfigError("a network with dropout cannot be stacked or compiled: use one-by-one or side-by-side")
+    """Refuse networks that draw random numbers in a way that only torch's generators support."""
+    if other := objective.random.other:
+        raise ConfigError(
+            f"the network draws random numbers by {other}: it cannot be stacked, compiled or captured; "
+            "use one-by-one or side-by-side"
+        )
 
 
 def kind(job: Job) -> Any:

@@ -8,7 +8,7 @@ from torch import Tensor
 from gossamer.core import tree
 from gossamer.core.solver import Hyperparams
 from gossamer.core.types import Params, State
-from gossamer.engines.client import Client
+from gossamer.engines.client import Client, random_layers
 from gossamer.engines.client import step as client_step
 from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.objective import Objective
@@ -25,9 +25,8 @@ def pure_step(client: Client) -> Step:
         start: Params, carry: State, context: State, x: Nest, y: Tensor, hyperparams: dict[str, Tensor]
     ) -> tuple[State, Tensor]:
         trained, labels = objective.trained, context.get("labels")
-        return client_step(
-            client, trained, lambda at: objective.pure_gradient(at, x, y, labels), start, carry, context, hyperparams
-        )
+        evaluate = random_layers(lambda at: objective.pure_gradient(at, x, y, labels), context, carry)
+        return client_step(client, trained, evaluate, start, carry, context, hyperparams)
 
     return step
 

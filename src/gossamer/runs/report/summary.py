@@ -84,6 +84,7 @@ def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any
         "channel": options.get("channel"),
         "executor": about.get("executor", options["executor"]),
         "rates": about.get("rates"),
+        "left_out": about.get("left_out"),
         **{name: last.get(name) for name in _evaluated(scores)},
         "evaluated_round": last.get("round"),
         "best": _best(scores[0], metrics),

@@ -77,9 +77,13 @@ def method(summary: Summary) -> str:
 
 
 def executor(summary: Summary) -> str:
-    """Return the executor and, if it was chosen automatically, the measured rates."""
+    """Return the executor and, if it was chosen automatically, the measured rates and why others were left out."""
     rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in (summary["rates"] or {}).items())
-    return str(summary["executor"]) + (f" (client steps per second: {rates})" if rates else "")
+    chosen = str(summary["executor"]) + (f" (client steps per second: {rates})" if rates else "")
+    reasons: dict[str, list[str]] = {}
+    for name, reason in (summary["left_out"] or {}).items():
+        reasons.setdefault(reason, []).append(name)
+    return "; ".join((chosen, *(f"without {', '.join(names)}: {reason}" for reason, names in reasons.items())))
 
 
 def operations(summary: Summary) -> str:

@@ -2,8 +2,8 @@
 
 It has an embedding of size 8, one layer of 256 LSTM units, dropout, and a linear layer on the last state, all without
 biases. The LSTM is two linear layers and a loop over time. Unlike PyTorch's LSTM, it can be stacked over clients and
-compiled, and FedMRN can mask its linear weights. With dropout it is neither stacked nor compiled. On a GPU a loop over
-time is slow, so with dropout it uses cuDNN's LSTM with the same weights.
+compiled, and FedMRN can mask its linear weights. On a GPU a loop over time is slow in eager mode, so with dropout it
+uses cuDNN's LSTM there, with the same weights.
 
 Linear weights start as N(0, 0.01^2), embeddings as N(0, 1). With smaller embeddings, hundreds of steps learn nothing.
 """
@@ -12,6 +12,7 @@ import warnings
 
 import torch
 from torch import Tensor, nn
+from torch._C._functorch import is_functorch_wrapped_tensor
 
 from gossamer.core.errors import require
 
@@ -22,10 +23,7 @@ INIT_STD = 0.01
 
 
 class LSTM(nn.Module):
-    """Map rows of character indices to scores of the next character; gates have PyTorch's order.
-
-    With dropout the network draws random numbers in training, so clients cannot be stacked. A dropout of 0 removes it.
-    """
+    """Map rows of character indices to scores of the next character; gates have PyTorch's order."""
 
     def __init__(self, classes: int, *, dropout: float = DROPOUT) -> None:
         require((0 <= dropout < 1, f"LSTM: dropout must be in [0, 1), got {dropout}"))
@@ -34,7 +32,6 @@ class LSTM(nn.Module):
         self.input = nn.Linear(EMBEDDING, 4 * UNITS, bias=False)
         self.hidden = nn.Linear(UNITS, 4 * UNITS, bias=False)
         self.output = nn.Linear(UNITS, classes, bias=False)
-        # No Dropout(0): it would still mark the network as random.
         self.drop = nn.Dropout(dropout) if dropout else nn.Identity()
         for linear in (self.input, self.hidden, self.output):
             nn.init.normal_(linear.weight, std=INIT_STD)
@@ -46,7 +43,7 @@ class LSTM(nn.Module):
 
     def states(self, x: Tensor) -> Tensor:
         """Return the state after the last vector of ``x`` (batch x time x embedding)."""
-        if x.is_cuda and torch.backends.cudnn.enabled and isinstance(self.drop, nn.Dropout):
+        if x.is_cuda and isinstance(self.drop, nn.Dropout) and _eager(x) and torch.backends.cudnn.enabled:
             return self._states_by_cudnn(x)
         units = self.hidden.weight.shape[1]  # fewer than UNITS in a narrower network
         hidden = cell = x.new_zeros(x.shape[0], units)
@@ -62,6 +59,11 @@ class LSTM(nn.Module):
             _, hidden, _ = torch.lstm(x, (begin, begin), weights, False, 1, 0.0, True, False, True)
         last: Tensor = hidden[0]
         return last
+
+
+def _eager(x: Tensor) -> bool:
+    """Return whether operations run one by one, neither compiled nor stacked."""
+    return not torch.compiler.is_compiling() and not is_functorch_wrapped_tensor(x)
 
 
 def step(gates: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:

@@ -19,6 +19,12 @@ CONVOLUTIONS: dict[type[nn.Module], Callable[..., Tensor]] = {
     nn.Conv2d: F.conv2d,
     nn.Conv3d: F.conv3d,
 }
+RECURRENT: dict[str, Callable[..., Any]] = {
+    "LSTM": torch.lstm,
+    "GRU": torch.gru,
+    "RNN_TANH": torch.rnn_tanh,
+    "RNN_RELU": torch.rnn_relu,
+}
 Masks = Tensor | None
 
 
@@ -71,7 +77,18 @@ def _recurrent(rnn: Any) -> Callable[..., Any]:
         rnn.input_size, rnn.hidden_size = rnn.weight_ih_l0.shape[1], rnn.weight_hh_l0.shape[1]
         return run(*args, **named)
 
-    return forward
+    def traced(x: Tensor, hx: Any = None) -> Any:
+        """Run the layers on the tensors themselves; torch's own method keeps references that a compiler refuses."""
+        held = [getattr(rnn, name) for name in rnn._flat_weights_names]
+        if hx is None:
+            sides = rnn.num_layers * (1 + rnn.bidirectional)
+            zeros = x.new_zeros(sides, x.shape[0 if rnn.batch_first else 1], rnn.weight_hh_l0.shape[1])
+            hx = (zeros, zeros) if rnn.mode == "LSTM" else zeros
+        options = (rnn.bias, rnn.num_layers, rnn.dropout, rnn.training, rnn.bidirectional, rnn.batch_first)
+        out, *states = RECURRENT[rnn.mode](x, hx, held, *options)
+        return out, tuple(states) if rnn.mode == "LSTM" else states[0]
+
+    return lambda *args, **named: (traced if torch.compiler.is_compiling() else forward)(*args, **named)
 
 
 def _attention(layer: nn.MultiheadAttention) -> Callable[..., tuple[Tensor, Tensor | None]]:
@@ -87,13 +104,15 @@ def _attention(layer: nn.MultiheadAttention) -> Callable[..., tuple[Tensor, Tens
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        if layer.out_proj.weight.shape[1] == layer.embed_dim == query.shape[-1]:
+        # With dropout the weights are computed here: torch's function hides them from ``random_layers``.
+        drop = layer.dropout if layer.training else 0.0
+        if layer.out_proj.weight.shape[1] == layer.embed_dim == query.shape[-1] and not drop:
             more = (key_padding_mask, need_weights, attn_mask, average_attn_weights, is_causal)
             return whole(query, key, value, *more)
         turned = not layer.batch_first and query.dim() == 3
         sides = [x.transpose(0, 1) if turned else x for x in (query, key, value)]
         q, k, v = (_heads(layer, x, *of) for x, of in zip(sides, _projections(layer), strict=True))
-        mask, drop = _mask(attn_mask, key_padding_mask, q), layer.dropout if layer.training else 0.0
+        mask = _mask(attn_mask, key_padding_mask, q)
         weights = _weights(q, k, mask, drop) if need_weights else None
         mixed = F.scaled_dot_product_attention(q, k, v, mask, drop) if weights is None else weights @ v
         out = layer.out_proj(mixed.transpose(-3, -2).flatten(-2))

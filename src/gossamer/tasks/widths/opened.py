@@ -5,6 +5,7 @@ Torch runs them as one opaque operation, which differs between devices.
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -31,7 +32,8 @@ def opened(module: nn.Module) -> Iterator[None]:
 
 def _forward(rnn: Any) -> Callable[..., Any]:
     def forward(x: Tensor, hx: Any = None) -> Any:
-        cell, count = CELLS[type(rnn)]
+        of, count = CELLS[type(rnn)]
+        cell = of(rnn)
         rows = x.transpose(0, 1) if rnn.batch_first and x.dim() == 3 else x
         given = None if hx is None else [hx] if isinstance(hx, Tensor) else list(hx)
         last: list[States] = []
@@ -40,7 +42,7 @@ def _forward(rnn: Any) -> Callable[..., Any]:
             for suffix in ("", "_reverse")[: 1 + rnn.bidirectional]:
                 weights = [getattr(rnn, f"{name}_l{layer}{suffix}", None) for name in NAMES]
                 states = _begin(weights[1], rows[0], count) if given is None else [state[len(last)] for state in given]
-                out, states = _run(rnn, cell, rows.flip(0) if suffix else rows, states, weights)
+                out, states = run_layer(cell, rows.flip(0) if suffix else rows, states, weights)
                 outs.append(out.flip(0) if suffix else out)
                 last.append(states)
             rows = torch.cat(outs, -1) if len(outs) > 1 else outs[0]
@@ -55,35 +57,42 @@ def _begin(hidden: Any, row: Tensor, count: int) -> States:
     return [row.new_zeros(*row.shape[:-1], hidden.shape[1]) for _ in range(count)]
 
 
-def _run(rnn: Any, cell: Callable[..., States], rows: Tensor, states: States, weights: list[Any]) -> Any:
-    """Run one layer in one direction."""
+def run_layer(cell: Callable[..., States], rows: Tensor, states: States, weights: list[Any]) -> tuple[Tensor, States]:
+    """Run one layer in one direction; return its outputs and its last states."""
     found = []
     for row in rows.unbind(0):
         ahead, behind = F.linear(row, weights[0], weights[2]), F.linear(states[0], weights[1], weights[3])
-        states = cell(rnn, ahead, behind, states)
+        states = cell(ahead, behind, states)
         found.append(states[0])
     return torch.stack(found), states
 
 
-def _lstm(rnn: Any, ahead: Tensor, behind: Tensor, states: States) -> States:
+def lstm_cell(ahead: Tensor, behind: Tensor, states: States) -> States:
+    """Run one time step of an LSTM, given the products with its input and with its state."""
     return list(step(ahead + behind, states[1]))
 
 
-def _gru(rnn: Any, ahead: Tensor, behind: Tensor, states: States) -> States:
+def gru_cell(ahead: Tensor, behind: Tensor, states: States) -> States:
+    """Run one time step of a GRU."""
     (reset, keep, new), (reset_, keep_, old) = ahead.chunk(3, -1), behind.chunk(3, -1)
     fresh = (new + (reset + reset_).sigmoid() * old).tanh()
     kept = (keep + keep_).sigmoid()
     return [(1 - kept) * fresh + kept * states[0]]
 
 
-def _rnn(rnn: Any, ahead: Tensor, behind: Tensor, states: States) -> States:
-    return [torch.tanh(ahead + behind) if rnn.nonlinearity == "tanh" else torch.relu(ahead + behind)]
+def rnn_cell(activation: Callable[[Tensor], Tensor], ahead: Tensor, behind: Tensor, states: States) -> States:
+    """Run one time step of a plain recurrent layer."""
+    return [activation(ahead + behind)]
+
+
+def _rnn(rnn: Any) -> Callable[..., States]:
+    return partial(rnn_cell, torch.tanh if rnn.nonlinearity == "tanh" else torch.relu)
 
 
 NAMES = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-CELLS: dict[type[nn.Module], tuple[Callable[..., States], int]] = {
-    nn.LSTM: (_lstm, 2),
-    nn.GRU: (_gru, 1),
+CELLS: dict[type[nn.Module], tuple[Callable[[Any], Callable[..., States]], int]] = {
+    nn.LSTM: (lambda rnn: lstm_cell, 2),
+    nn.GRU: (lambda rnn: gru_cell, 1),
     nn.RNN: (_rnn, 1),
 }
-"""Time step of each type of layer, and its number of states."""
+"""Time step of a layer, by its type, and its number of states."""
