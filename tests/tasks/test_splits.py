@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -517,7 +518,7 @@ def test_quantile_gives_every_client_k_runs_of_neighbouring_targets(
     by_value = [sorted(owner[np.array(values) == value].tolist()) for value in sorted(set(values))]
     if max(map(len, by_value)) == 1:
         order = [held for (held,) in by_value]
-        assert sum(a != b for a, b in zip(order, order[1:], strict=False)) <= k * clients - 1
+        assert sum(a != b for a, b in pairwise(order)) <= k * clients - 1
     split = gd.split(rule, data, clients, key(seed))
     assert sorted(split.train_index) == list(range(len(values)))
 
