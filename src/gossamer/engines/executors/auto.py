@@ -11,6 +11,7 @@ import ctypes
 import gc
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
@@ -20,7 +21,7 @@ from gossamer.engines.executors.base import Executor, OneByOne, threads
 from gossamer.engines.executors.captured import Captured
 from gossamer.engines.executors.compiled import compiled
 from gossamer.engines.executors.side_by_side import SideBySide
-from gossamer.engines.executors.stacked import Stacked, refuse_random
+from gossamer.engines.executors.stacked import Stacked, TrainedAloneWarning, refuse_random
 
 AT_ONCE = 8
 """Number of clients in a measurement."""
@@ -97,11 +98,12 @@ class Race:
             self.best[1].close()  # frees the memory of its workers, which are started again on demand
         executor = make(self.client)
         try:
-            with threads(executor.threads):
+            with threads(executor.threads), warnings.catch_warnings():
+                warnings.simplefilter("error", TrainedAloneWarning)
                 executor.prepare(self.client_task, self.client_tasks)
-            self.rates[name] = _rate(executor, self.client_task, self.client_tasks, self.steps)
-        except ConfigError as error:  # the network cannot be compiled
-            self.rates[name], self.left_out[name] = 0.0, str(error)
+                self.rates[name] = _rate(executor, self.client_task, self.client_tasks, self.steps)
+        except (ConfigError, TrainedAloneWarning) as error:  # the network cannot be compiled or stacked
+            self.rates[name], self.left_out[name] = 0.0, str(error).partition(". ")[0]
         loser: Executor | None = executor
         if self.best is None or self.rates[name] > clearly * self.rates[self.best[0]]:
             loser, self.best = self.best[1] if self.best else None, (name, executor)

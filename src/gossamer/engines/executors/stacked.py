@@ -33,6 +33,10 @@ CHUNK = 16
 Pair = tuple[ClientTask, Job]
 
 
+class TrainedAloneWarning(UserWarning):
+    """Clients of a group were trained one by one, because the network's operations cannot be stacked or captured."""
+
+
 class ClientGroup(Protocol):
     """Clients that train together."""
 
@@ -83,9 +87,8 @@ class InChunks(AlwaysReady, ABC):
         except Exception as error:
             alone = [self.client.do(client_task) for client_task, _ in bucket]
             if not any(isinstance(done.result, Failure) for done in alone):
-                warnings.warn(
-                    f"clients could not be trained together and were trained one by one: {reason(error)}", stacklevel=2
-                )
+                text = f"clients could not be trained together and were trained one by one: {reason(error)}"
+                warnings.warn(text, TrainedAloneWarning, stacklevel=2)
             yield from alone
             return
         for (client_task, job), result in zip(bucket, trained, strict=True):
