@@ -137,6 +137,7 @@ class FederatedRun(ABC):
         self._deployed: tuple[Params, Params] | None = None
         self.about: dict[str, Any] = {
             "method": method.describe(),
+            "recipe": method.recipe._asdict() if method.recipe else None,
             "task": task.describe(),
             "parameters": self.objective.layout.size,
             "options": options.describe(),
