@@ -110,7 +110,10 @@ class Method:
             )
         require((len(self.exchanges) > 0, "Method.exchanges must have at least one exchange"))
         check_part(self.sampler, Sampler, "sampler")
+        if isinstance(self.parametrization, type):
+            check_part(self.parametrization, Parametrization, "parametrization")
         if self.tune is not None:
+            check_part(self.tune, Solver, "tune")
             require(*_tuning_rules(self, self.tune))
 
     @property

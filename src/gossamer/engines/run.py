@@ -34,6 +34,7 @@ from gossamer.core.random import key as make_key
 from gossamer.core.sampler import Pool
 from gossamer.core.store import ClientStore
 from gossamer.core.types import Clock, Params, State
+from gossamer.engines.arguments import check_arguments
 from gossamer.engines.client import Failure
 from gossamer.engines.inbox import ClientReply, Inbox
 from gossamer.engines.metrics import Ledger, machine
@@ -116,10 +117,7 @@ class FederatedRun(ABC):
     """A run in progress: the method, the task, and the states of server and clients."""
 
     def __init__(self, method: Method, task: Task, options: Options, request: dict[str, Any] | None = None) -> None:
-        if not isinstance(method, Method):
-            name = getattr(method, "__name__", "")
-            hint = f": write {name}()" if name else ""
-            raise ConfigError(f"method must be a gossamer Method, got a {type(method).__name__}{hint}")
+        check_arguments(method, task)
         self.task, self.options = task, options
         self.cohort_size = options.cohort(task.clients)
         self.key = make_key(options.seed)

@@ -1,5 +1,6 @@
 """The simulator: all clients train in this process, and every message is encoded to real bytes."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -57,7 +58,7 @@ def simulate(
         watch: called with the record of each round
         options: fields of ``Options``
     """
-    simulation = Simulation(method, task, Options(**options))
+    simulation = Simulation(method, task, Options.of(options, inspect.signature(simulate).parameters))
     if out is None:
         return simulation.run(None, watch)
     folder = simulation.restore(Path(out)) if resume else simulation.create(Path(out))

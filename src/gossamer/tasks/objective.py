@@ -12,11 +12,12 @@ leave them unchanged.
 import copy
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import cached_property, partial
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -26,6 +27,7 @@ from gossamer.core.errors import ConfigError
 from gossamer.core.random import Key, fold, seeded, uniform
 from gossamer.core.solver import Solver
 from gossamer.core.types import Flops, Layout, Params
+from gossamer.tasks.factory import build
 from gossamer.tasks.memory import batch_size, client_memory, solver_copies
 from gossamer.tasks.static_norms import OfTraining, static_norms, tracking
 from gossamer.tasks.task import Task
@@ -80,9 +82,7 @@ class Objective:
     def _filled(self, params: Params, number: int = 0) -> nn.Module:
         """Build the network with these tensors; its layers may still have other widths as attributes."""
         with seeded(fold(self.key, "model", *([number] if number else []))):
-            module = self.task.model()
-        if not isinstance(module, nn.Module):
-            raise ConfigError(f"Task.model must build an nn.Module, got a {type(module).__name__}")
+            module = build(self.task.model)
         module = copy.deepcopy(module)  # some tasks return the same module at every call
         named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         for name, tensor in params.items():
@@ -94,8 +94,18 @@ class Objective:
     def initial(self, number: int = 0) -> Params:
         """Return the initial exchanged tensors; each number gives other initial weights."""
         module = self._filled({}, number)
+        if number and not self._differs(module):
+            raise ConfigError(
+                "this method starts several models from different weights, but every build of the model has the same: "
+                "give the task a function that builds the network with random weights, such as its class"
+            )
         named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         return {name: named[name].detach().clone() for name in self._outline}
+
+    def _differs(self, module: nn.Module) -> bool:
+        """Return whether a network has other trainable weights than the first one."""
+        first, second = (dict(each.named_parameters()) for each in (self._filled({}), module))
+        return any(not torch.equal(first[name], second[name]) for name in self.trained)
 
     def outline(self) -> Params:
         """Return the exchanged tensors as zeros without memory: names, shapes, type and device."""
@@ -120,7 +130,7 @@ class Objective:
                     "give the server test samples, or state the rule by hand"
                 )
             with seeded(fold(self.key, "model")):
-                module = self.task.model().train()
+                module = build(self.task.model).train()
             named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
             travels = {name: named[name] for name in (*self.trained, *self.averaged)}
             with seeded(Key(0, 0)):
@@ -302,9 +312,26 @@ class Objective:
                 loss, _, _ = self.gradient({**params, **self.local()}, x, y)
             except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
                 shape, where = "x".join(map(str, x.shape[1:])), f" at {layers[-1]}" if layers else ""
+                self._check_labels(params, x)  # the labels of two samples may be out of range
                 raise ConfigError(f"the model fails on a batch of samples of shape {shape}{where}: {error}") from error
+        self._check_labels(params, x)
         if loss.dim() != 0 or not torch.isfinite(loss):
             raise ConfigError(f"the loss of a batch must be one finite number, got {loss}: check model, loss and data")
+
+    def _check_labels(self, params: Params, x: Tensor) -> None:
+        """Refuse labels beyond the outputs of a classifier."""
+        if self.task.loss is not F.cross_entropy:
+            return
+        self._module.eval()
+        outputs = 0
+        with torch.no_grad(), suppress(RuntimeError, ValueError, TypeError, IndexError, AssertionError):
+            output = self._output({**params, **self.local()}, x)
+            outputs = output.shape[1] if output.dim() == 2 else 0
+        if 0 < outputs < (classes := self.task.data.classes):
+            raise ConfigError(
+                f"the largest label is {classes - 1}, but the model has {outputs} outputs, for the labels 0 to "
+                f"{outputs - 1}: number the labels from 0, or give the model {classes} outputs"
+            )
 
 
 def _check_types(tensors: Params, names: Iterable[str]) -> None:
@@ -313,7 +340,7 @@ def _check_types(tensors: Params, names: Iterable[str]) -> None:
     for name, dtype in wrong.items():
         raise ConfigError(
             f"the model's tensor {name} has type {dtype}: models are trained in float32 or float64; build the network "
-            "in one of these (for half-precision messages use Dense('float16'))"
+            "in one of these, with model.float() (for half-precision messages use Dense('float16'))"
         )
 
 

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gossamer.core.errors import ConfigError, require
+from gossamer.core.fields import whole_number
 from gossamer.core.random import key as make_key
 from gossamer.core.specs import parse, spec
 from gossamer.tasks.data.datasets import load
@@ -18,6 +19,7 @@ from gossamer.tasks.data.partition import Split
 from gossamer.tasks.data.partitioners import SPLITS
 from gossamer.tasks.data.samples import Data, Samples
 from gossamer.tasks.data.splits import split
+from gossamer.tasks.factory import Factory, factory
 from gossamer.tasks.nets import build
 from gossamer.tasks.static_norms import STATISTICS, OfBatch, Statistics
 
@@ -36,7 +38,8 @@ class Task:
     """A learning problem with data that is partitioned over clients.
 
     Args:
-        model: function that builds the network; called with a seeded generator, so the same seed gives the same weights
+        model: function that builds the network; called with a seeded generator, so the same seed gives the same
+            weights; or a network, which is copied at every build: every run then starts from its weights
         data: training and test samples
         split: partition of the samples over clients
         loss: function from outputs and labels to the mean loss of a batch
@@ -45,7 +48,7 @@ class Task:
         names: names of data, model and split for the run folder
     """
 
-    model: Callable[[], nn.Module]
+    model: Factory
     data: Data
     split: Split
     loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy
@@ -53,10 +56,13 @@ class Task:
     statistics: Statistics = OfBatch()
     names: tuple[str, str, str] = ("custom", "custom", "custom")
 
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "model", factory(self.model))
+
     @classmethod
     def of(
         cls,
-        model: Callable[[], nn.Module],
+        model: Factory | nn.Module,
         train: Arrays,
         test: Arrays,
         *,
@@ -68,14 +74,15 @@ class Task:
     ) -> "Task":
         """Create a task from a module and arrays.
 
-        ``model`` is a function without arguments that builds an ``nn.Module``, for example its class. ``train`` and
+        ``model`` is a function without arguments that builds an ``nn.Module``, for example its class. It may also be
+        an ``nn.Module``: every run starts from a copy of it, with its weights, whatever the seed. ``train`` and
         ``test`` are ``(x, y)`` tensors with one sample per row. ``split`` is a spec such as ``"dirichlet:0.3"``.
         """
         _check_arrays(train=train, test=test)
         classes = int(max(train[1].max(), test[1].max())) + 1
         data = Data("custom", Samples(*train), Samples(*test), classes=classes, split=split, model="custom")
         names = ("custom", "custom", split)
-        return cls(model, data, deal(data, split, clients, seed), loss, correct, names=names)
+        return cls(factory(model), data, deal(data, split, clients, seed), loss, correct, names=names)
 
     @classmethod
     def named(
@@ -90,6 +97,7 @@ class Task:
         statistics: str | None = None,
     ) -> "Task":
         """Create a task from a data set and a network of Gossamer, named as in ``gossamer run``."""
+        clients, seed = whole_number("clients", clients, 1), whole_number("seed", seed, 0)
         found = load(data, data_dir=Path(data_dir) if data_dir else None, clients=clients, key=make_key(seed))
         rule = split or found.split
         return cls.of_data(found, model, rule, deal(found, rule, clients, seed), statistics)
@@ -104,7 +112,7 @@ class Task:
     @classmethod
     def own(
         cls,
-        model: Callable[[], nn.Module],
+        model: Factory | nn.Module,
         train: Arrays | None = None,
         test: Arrays | None = None,
         *,
@@ -129,7 +137,7 @@ class Task:
         classes = max((int(arrays[1].max()) + 1 for arrays in given.values()), default=0)
         data = Data("own", Samples(*train or none), Samples(*test or none), classes, split="own", model="custom")
         split = Split.alone(client, clients, len(data.train), len(data.test))
-        return cls(model, data, split, loss, correct, names=("own", "custom", "own"))
+        return cls(factory(model), data, split, loss, correct, names=("own", "custom", "own"))
 
     def with_split(self, kept: Split) -> "Task":
         """Return the same task with another split, for example one read from a run folder."""
@@ -171,7 +179,7 @@ def task_at(task: AnyTask, client: int | None, settings: Mapping[str, Any]) -> T
 
 def deal(data: Data, spec: str, clients: int, seed: int) -> Split:
     """Return the split of a spec, drawn with the run's seed."""
-    require((clients >= 1, f"clients must be at least 1, got {clients}"))
+    clients, seed = whole_number("clients", clients, 1), whole_number("seed", seed, 0)
     return split(parse(spec, SPLITS, "split"), data, clients, make_key(seed))
 
 
