@@ -42,6 +42,7 @@ from gossamer.engines.options import Options
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import Record, read_about, read_metrics
 from gossamer.runs.report.summary import summarise
+from gossamer.runs.trackers.tracking import Tracking
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task
 
@@ -130,6 +131,7 @@ class FederatedRun(ABC):
             raise ConfigError(f"{method.sampler} needs losses of the global model, but this method has several models")
         self.clients, self.models = ClientStore(options.device), self.method.models
         self.metrics: list[Record] = []
+        self.tracking = Tracking()
         self.outcomes: list[Outcome] = []  # of the last round
         self.save_seconds = 0.0
         self._deployed: tuple[Params, Params] | None = None
@@ -199,7 +201,8 @@ class FederatedRun(ABC):
     def run(self, folder: RunFolder | None, watch: Watch) -> Result:
         """Run all remaining rounds."""
         try:
-            self.rounds(folder, watch)
+            with self.tracking.run(self.about, self.metrics, folder.path if folder else None):
+                self.rounds(folder, watch)
         finally:
             self.close()
         return Result(self.about, self.metrics, folder.path if folder else None, self)
@@ -209,6 +212,7 @@ class FederatedRun(ABC):
         streak, problem = 0, ""
         for number in range(len(self.metrics), self.options.rounds):
             record = self.round(number, folder)
+            self.tracking.log(record)
             watch(record)
             failed = _all_failed(self.outcomes, record["clients"])
             streak = streak + 1 if failed else 0

@@ -28,6 +28,7 @@ from gossamer.engines.options import AUTO, Options
 from gossamer.engines.run import FederatedRun, Result, Stage, Watch
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import read_about
+from gossamer.runs.trackers.tracking import Track, Tracking
 from gossamer.tasks.task import Task
 
 INJECTED = "simulated failure (failure_rate)"
@@ -46,6 +47,7 @@ def simulate(
     out: str | Path | None = None,
     resume: bool = False,
     watch: Watch = lambda record: None,
+    track: Track = None,
     **options: Any,
 ) -> Result:
     """Run ``method`` on ``task``.
@@ -56,9 +58,12 @@ def simulate(
         out: run folder; without one the run is kept in memory
         resume: continue the run in ``out``; method, task and options must be the same
         watch: called with the record of each round
+        track: trackers: a name such as ``"tensorboard"``, a ``Tracker``, or a list of these
         options: fields of ``Options``
     """
+    tracking = Tracking.resumed(Path(out)) if resume and out and track is None else Tracking.of(track)
     simulation = Simulation(method, task, Options.of(options, inspect.signature(simulate).parameters))
+    simulation.tracking = tracking
     if out is None:
         return simulation.run(None, watch)
     folder = simulation.restore(Path(out)) if resume else simulation.create(Path(out))

@@ -94,18 +94,8 @@ class Objective:
     def initial(self, number: int = 0) -> Params:
         """Return the initial exchanged tensors; each number gives other initial weights."""
         module = self._filled({}, number)
-        if number and not self._differs(module):
-            raise ConfigError(
-                "this method starts several models from different weights, but every build of the model has the same: "
-                "give the task a function that builds the network with random weights, such as its class"
-            )
         named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         return {name: named[name].detach().clone() for name in self._outline}
-
-    def _differs(self, module: nn.Module) -> bool:
-        """Return whether a network has other trainable weights than the first one."""
-        first, second = (dict(each.named_parameters()) for each in (self._filled({}), module))
-        return any(not torch.equal(first[name], second[name]) for name in self.trained)
 
     def outline(self) -> Params:
         """Return the exchanged tensors as zeros without memory: names, shapes, type and device."""
