@@ -70,7 +70,7 @@ def test_new_members_may_be_overridden_and_take_more() -> None:
 
 
 def test_a_recipe_that_was_not_called_and_parts_without_an_exchange_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"must be a gossamer Method, got a function: write fedavg\(\)"):
+    with pytest.raises(ConfigError, match=r"must be a gossamer Method, got the function fedavg: write fedavg\(\)"):
         simulate(fedavg, tiny_task(), rounds=1)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"write compose\(view, solver"):
         Method(Full(), SGD(), Dense(), Mean())  # type: ignore[arg-type]

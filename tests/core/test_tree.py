@@ -1,9 +1,14 @@
 """Arithmetic on dictionaries, and nests as files hold them."""
 
+from typing import Any
+
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gossamer.core import tree
+from gossamer.core.types import State
 
 
 def test_add_keeps_what_only_the_first_has_and_subtract_undoes_it() -> None:
@@ -28,6 +33,23 @@ def test_nests_survive_being_flattened() -> None:
     assert torch.equal(back["codec"]["left"]["a.weight"], torch.ones(2))
     assert back.keys() == {"codec", "step"}
     assert tree.move(back, "cpu")["step"].item() == 3
+
+
+NAMES = st.text(st.sampled_from("a/~01.é "), min_size=1, max_size=4)
+NESTS = st.recursive(
+    st.builds(torch.ones, st.just(1)), lambda inner: st.dictionaries(NAMES, inner, min_size=1, max_size=3), max_leaves=6
+).filter(lambda nest: isinstance(nest, dict))
+
+
+@given(NESTS)
+def test_a_nest_with_any_names_comes_back(nest: State) -> None:
+    flat = tree.flatten(nest)
+    assert tree.unflatten(flat) == nest
+    for path, tensor in flat.items():
+        found: Any = nest
+        for name in tree.names(path):
+            found = found[name]
+        assert found is tensor
 
 
 def test_all_tensors_at_once_give_what_one_after_the_other_gives(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,12 +7,14 @@ from typing import Unpack
 
 import pytest
 
-from gossamer import Method, fedavg, fedprox, fedspa, local, scaffold
+from gossamer import Method, fedavg, fedavg_tuned, fedprox, fedsgd, fedspa, local, scaffold
 from gossamer.cli.build import assemble
 from gossamer.cli.flags import flags
 from gossamer.cli.request import Request
+from gossamer.core.errors import ConfigError
 from gossamer.methods import METHODS
 from gossamer.methods.recipes import Averaging, Training, pick, recipe
+from gossamer.parts.codecs import Eden
 from gossamer.parts.servers import Mean
 from gossamer.parts.solvers import SGD
 
@@ -48,8 +50,26 @@ def test_what_is_given_arrives() -> None:
 
 
 def test_an_unknown_field_is_refused_with_the_name_of_the_recipe() -> None:
-    with pytest.raises(TypeError, match="fedavg: got an unexpected keyword argument 'lrr'"):
+    with pytest.raises(ConfigError, match=r"^fedavg has no parameter 'lrr': did you mean lr\?$"):
         fedavg(lrr=0.1)  # type: ignore[call-arg]
+    with pytest.raises(ConfigError, match=r"^fedsgd: too many positional arguments: it takes lr, weights$"):
+        fedsgd(0.1, "samples", 3)  # type: ignore[call-arg]
+
+
+def test_a_method_keeps_the_name_of_its_recipe_and_what_it_was_given() -> None:
+    assert fedavg().recipe == ("fedavg", {})
+    assert fedavg_tuned(lr=0.3, tune_epochs=2).recipe == ("fedavg-tuned", {"lr": 0.3, "tune_epochs": 2})
+    assert fedsgd(0.2).with_parts(codec=Eden(2)).recipe == ("fedsgd", {"lr": 0.2})
+    assert fedavg(lr=0.1) == fedavg() != fedavg(lr=0.2)
+    assert "recipe" not in fedavg().describe().keys() | {repr(fedavg())}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_noted_recipe_makes_the_same_method_again(name: str) -> None:
+    call = METHODS[name]().recipe
+    assert call is not None
+    assert call.name == name
+    assert METHODS[call.name](**call.given) == METHODS[name]()
 
 
 def test_help_explains_shared_fields() -> None:

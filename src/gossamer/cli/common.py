@@ -43,6 +43,11 @@ def say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
+def warn(text: str) -> None:
+    """Print a warning to standard error."""
+    say(f"gossamer: {text}")
+
+
 def sentence(source: object) -> str:
     """Return the first line of a docstring, without marks for code."""
     return (inspect.getdoc(source) or "").partition("\n")[0].replace("``", "")

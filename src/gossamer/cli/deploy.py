@@ -46,7 +46,7 @@ NODES = 3
 POLL = 0.2
 """Seconds between two reads of the metrics of a running deployment."""
 
-SIMULATED = ("clients", "executor", "channel", "fleet", "plan", "failure_rate")
+SIMULATED = ("clients", "executor", "channel", "fleet", "plan", "failure_rate", "track")
 """Flags of ``run`` that apply to simulations alone."""
 
 TERMS = [

@@ -4,12 +4,13 @@ from pathlib import Path
 
 from gossamer.cli import user_files
 from gossamer.cli.build import assemble
-from gossamer.cli.common import open_run
+from gossamer.cli.common import open_run, warn
 from gossamer.cli.parser import Parser
 from gossamer.cli.request import Request
 from gossamer.cli.run import go
 from gossamer.core.errors import ConfigError
 from gossamer.runs.folder import read_split
+from gossamer.runs.trackers.tracking import Tracking
 from gossamer.tasks.data.partition import Split
 
 
@@ -28,4 +29,5 @@ def resume(words: list[str]) -> int:
     user_files.check_unchanged(about["request"]["digests"])
     split = Split.from_tensors(read_split(path))
     simulation = assemble(Request.read(about["request"]), about["options"], split)
+    simulation.tracking = Tracking.resumed(path, warn)
     return go(simulation, simulation.restore(path))

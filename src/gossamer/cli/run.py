@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from gossamer.cli.build import OPTIONS, assemble
-from gossamer.cli.common import say
+from gossamer.cli.common import say, warn
 from gossamer.cli.launch import Asked, announce, carry_out, check_run_path, read, unused_paths
 from gossamer.cli.request import Request
 from gossamer.cli.run_args import RUN_VERB
@@ -12,6 +12,7 @@ from gossamer.engines.simulate import Simulation
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.report.progress import Progress
 from gossamer.runs.report.scores import primary
+from gossamer.runs.trackers.tracking import Tracking
 
 
 def run(words: list[str]) -> int:
@@ -23,12 +24,15 @@ def run(words: list[str]) -> int:
 def _start(asked: Asked) -> int:
     """Check all arguments, then run."""
     options, out = asked.take(OPTIONS), asked.given.pop("out", None)
+    tracking = asked.mistakes.attempt(Tracking.of, asked.given.pop("track", None), warn)
     request = asked.request()
     asked.mistakes.attempt(check_run_path, Path(out) if out is not None else next(unused_paths(request)))
     simulation = asked.mistakes.attempt(assemble, request, options)
     notes = asked.mistakes.attempt(asked.followed.check, simulation, asked.method) if simulation else None
     asked.mistakes.settle()
     assert simulation is not None  # or there were mistakes
+    assert tracking is not None
+    simulation.tracking = tracking
     for note in notes or ():
         say(f"gossamer: {note}")
     return go(simulation, simulation.create(Path(out)) if out is not None else _create(simulation, request))

@@ -46,6 +46,7 @@ RUN = [
     Flag(PLAN, str, "", "file of gossamer plan: powers, pruning and measurements", "FILE"),
     Flag("failure_rate", float, 0, "fraction of clients that fail in a round, to test failures", "P"),
     Flag("eval_every", int, 1, "rounds between evaluations", "K"),
+    Flag("track", str, "", "trackers, such as tensorboard or tensorboard,wandb", "tensorboard|mlflow|wandb"),
     Flag("out", str, "a new folder under runs/", "folder of the run", "DIR"),
 ]
 SET = Flag("set", str, "", "set a field of a part; may be repeated", "part.field=value")

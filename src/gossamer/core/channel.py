@@ -5,6 +5,7 @@ Only the simulator uses channels. In a deployment, the network itself delivers o
 
 from typing import NamedTuple, Protocol, TypeVar
 
+from gossamer.core.fields import CheckedFields
 from gossamer.core.random import Key
 from gossamer.core.types import Clock, Flops
 
@@ -53,7 +54,7 @@ class Channel(Protocol):
         ...
 
 
-class AnyDevice:
+class AnyDevice(CheckedFields):
     """Base of channels without a device model: computation costs nothing."""
 
     def fit(self: T, clients: int, key: Key) -> T:

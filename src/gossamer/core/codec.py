@@ -34,6 +34,7 @@ import torch
 from torch import Tensor
 
 from gossamer.core.errors import ConfigError, PayloadError
+from gossamer.core.fields import CheckedFields
 from gossamer.core.random import Key
 from gossamer.core.types import Layout, Params, Payload, State
 from gossamer.core.wire import finite
@@ -50,7 +51,7 @@ FoldInto = Callable[[Sequence[Tensor]], None]
 """Adds a payload to a sum. The sum is given as consecutive pieces of one vector."""
 
 
-class Codec(ABC):
+class Codec(CheckedFields, ABC):
     """Compresses a vector into a payload, and decompresses it."""
 
     @property

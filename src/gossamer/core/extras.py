@@ -21,6 +21,11 @@ EXTRAS = {
     "flwr": "flower",
     "cryptography": "flower",
     "httpx": "flower",
+    "tensorboard": "tensorboard",
+    "mlflow": "mlflow",
+    "sqlalchemy": "mlflow",
+    "alembic": "mlflow",
+    "wandb": "wandb",
 }
 """The extra that installs each optional package, by the package's import name."""
 

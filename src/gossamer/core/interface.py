@@ -61,6 +61,10 @@ BASES = {
 """Members that are called only if the part extends the base class that defines them."""
 
 
+EXAMPLES = {"View": "Full()", "Solver": "SGD()", "Codec": "Eden()", "Server": "Mean()", "Sampler": "Uniform()"}
+"""A part of each kind, for messages."""
+
+
 def check_part(part: object, kind: type, name: str) -> None:
     """Raise ``ConfigError`` for a value that is not a part of this kind, or has the interface of version 0.1."""
     if isinstance(part, type):
@@ -69,6 +73,8 @@ def check_part(part: object, kind: type, name: str) -> None:
     if not isinstance(part, kind):
         other = next((base.__name__ for base in type(part).__mro__ if base.__name__ in KINDS), None)
         hint = f", which is a {other}" if other else _renamed(old, (member for member in old if hasattr(part, member)))
+        if isinstance(part, str):
+            hint = f" {part!r}: write the part itself, such as {EXAMPLES[kind.__name__]}"
         raise ConfigError(f"{name} must be a gossamer {kind.__name__}, got {type(part).__name__}{hint}")
     own = dict(_own(part))
     known = {member for base in _library(part) for member in vars(base)}

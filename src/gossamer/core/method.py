@@ -14,8 +14,8 @@ Methods and exchanges are values: they print, compare and pickle. They contain n
 (``gossamer.core.bound``) for each exchange, which defines the order of calls to the parts.
 """
 
-from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gossamer.core.codec import Codec
 from gossamer.core.errors import ConfigError, Mistake, Setting, require, wrong
@@ -69,6 +69,18 @@ class Exchange:
         return {part.name: repr(getattr(self, part.name)) for part in fields(self)}
 
 
+class RecipeCall(NamedTuple):
+    """The call of a recipe that made a method.
+
+    Args:
+        name: name of the recipe, as ``gossamer run`` takes it
+        given: its given arguments, as values of JSON; parts are written as ``gossamer run`` takes them
+    """
+
+    name: str
+    given: dict[str, Any]
+
+
 @dataclass(frozen=True)
 class Method:
     """A complete federated method.
@@ -81,6 +93,7 @@ class Method:
         parametrization: what is trained and sent: the network's tensors, or tensors from which they are computed
         pooled: put all samples on one client, as in centralized training
         tune: the solver with which a client fine-tunes the global model before it deploys it; none: no fine-tuning
+        recipe: the recipe that made the method, for records and tables; methods that differ in it alone are equal
     """
 
     exchanges: tuple[Exchange, ...]
@@ -88,6 +101,7 @@ class Method:
     parametrization: Parametrization = Weights()
     pooled: bool = False
     tune: Solver | None = None
+    recipe: RecipeCall | None = field(default=None, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         if not (isinstance(self.exchanges, tuple) and all(isinstance(each, Exchange) for each in self.exchanges)):
@@ -96,7 +110,10 @@ class Method:
             )
         require((len(self.exchanges) > 0, "Method.exchanges must have at least one exchange"))
         check_part(self.sampler, Sampler, "sampler")
+        if isinstance(self.parametrization, type):
+            check_part(self.parametrization, Parametrization, "parametrization")
         if self.tune is not None:
+            check_part(self.tune, Solver, "tune")
             require(*_tuning_rules(self, self.tune))
 
     @property
@@ -131,7 +148,7 @@ class Method:
 
     def describe(self) -> dict[str, str]:
         """Return each part as text, starting with those of the last exchange. Run folders record it."""
-        parts = [part.name for part in fields(self) if part.name != "exchanges"]
+        parts = [part.name for part in fields(self) if part.name not in ("exchanges", "recipe")]
         own = {name: repr(getattr(self, name)) for name in parts if getattr(self, name) is not None}
         before, weights = self.exchanges[:-1], self.sampler.weights
         drawn = {"sampler": f"{self.sampler!r}, weights={weights}"} if weights else {}

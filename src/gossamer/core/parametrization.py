@@ -10,6 +10,7 @@ from typing import Protocol
 
 from torch import Tensor
 
+from gossamer.core.fields import CheckedFields
 from gossamer.core.random import Key
 from gossamer.core.types import Params, State
 
@@ -42,7 +43,7 @@ class Parametrization(Protocol):
 
 
 @dataclass(frozen=True)
-class Weights:
+class Weights(CheckedFields):
     """The identity: the network's own tensors are trained and sent."""
 
     def hold(self, built: Params, key: Key) -> Params:

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from gossamer.core.fields import CheckedFields
 from gossamer.core.random import Key
 from gossamer.core.types import Clock
 
@@ -40,7 +41,7 @@ class Pool:
     count: int
 
 
-class Sampler(ABC):
+class Sampler(CheckedFields, ABC):
     """Draws the cohort of a round. The result depends only on the available clients, the round and the run's key."""
 
     @property

@@ -36,11 +36,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 from gossamer.core.exchange import GLOBAL, Arrival, Assignment, Context, Download, Section
+from gossamer.core.fields import CheckedFields
 from gossamer.core.random import Key
 from gossamer.core.types import Clock, Params, State
 
 
-class Server(ABC):
+class Server(CheckedFields, ABC):
     """The configuration of a server, before the network is known.
 
     Args:

@@ -40,6 +40,7 @@ import numpy as np
 from torch import Tensor
 
 from gossamer.core.exchange import Context, LocalTrainingInfo, Section, Sections
+from gossamer.core.fields import CheckedFields
 from gossamer.core.random import Key
 from gossamer.core.types import Clock, Params, State
 
@@ -57,7 +58,7 @@ class Gradient(Protocol):
         ...
 
 
-class Solver(ABC):
+class Solver(CheckedFields, ABC):
     """Local training: a plan of batches, and one step.
 
     Args:

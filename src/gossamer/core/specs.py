@@ -155,7 +155,7 @@ def usage(name: str, cls: type) -> str:
     """Return the usage of a spec: ``dirichlet:ALPHA[,min_samples=1]``."""
     needed = ",".join(field.upper() for field in _names(cls) if _required(cls, field))
     extra = ",".join(
-        f"{field}={_written(getattr(cls, field, '...'))}" for field in _names(cls) if not _required(cls, field)
+        f"{field}={as_text(getattr(cls, field, '...'))}" for field in _names(cls) if not _required(cls, field)
     )
     return name + (f":{needed}" if needed else "") + (f"[{',' if needed else ':'}{extra}]" if extra else "")
 
@@ -164,7 +164,8 @@ def _names(cls: type) -> list[str]:
     return [field.name for field in dataclasses.fields(typing.cast(Any, cls)) if field.init]
 
 
-def _written(value: Any) -> str:
+def as_text(value: Any) -> str:
+    """Return a value as text that ``read`` parses."""
     if hasattr(value, "to_text"):
         return str(value.to_text())
     return "+".join(map(str, value)) if isinstance(value, tuple) else str(value)
@@ -181,7 +182,7 @@ def spec(value: Any, choices: Mapping[str, type]) -> str:
     if name is None:
         return repr(value)
     given = [
-        written(field.name, _written(getattr(value, field.name)))
+        written(field.name, as_text(getattr(value, field.name)))
         for field in dataclasses.fields(value)
         if _required(type(value), field.name) or getattr(value, field.name) != field.default
     ]

@@ -90,23 +90,31 @@ def device(params: Mapping[str, Tensor]) -> torch.device:
 def flatten(nest: State, prefix: str = "") -> dict[str, Tensor]:
     """Return a nest as one dictionary, with names joined by ``/``, for storage. Empty branches are dropped.
 
-    >>> list(flatten({"a": {"b": torch.zeros(1)}, "c": torch.zeros(1)}))
-    ['a/b', 'c']
+    Names may contain ``/``: they are escaped as in JSON Pointer (RFC 6901).
+
+    >>> list(flatten({"a": {"b": torch.zeros(1)}, "c/d": torch.zeros(1)}))
+    ['a/b', 'c~1d']
     """
     flat: dict[str, Tensor] = {}
     for name, value in nest.items():
+        path = prefix + name.replace("~", "~0").replace("/", "~1")
         if isinstance(value, Mapping):
-            flat |= flatten(dict(value), f"{prefix}{name}/")
+            flat |= flatten(dict(value), f"{path}/")
         else:
-            flat[prefix + name] = value
+            flat[path] = value
     return flat
+
+
+def names(path: str) -> tuple[str, ...]:
+    """Return the names along a path that ``flatten`` wrote."""
+    return tuple(name.replace("~1", "/").replace("~0", "~") for name in path.split("/"))
 
 
 def unflatten(flat: Mapping[str, Tensor]) -> State:
     """Return the nest that was passed to ``flatten``."""
     nest: State = {}
     for path, tensor in flat.items():
-        *branches, leaf = path.split("/")
+        *branches, leaf = names(path)
         here = nest
         for branch in branches:
             here = here.setdefault(branch, {})

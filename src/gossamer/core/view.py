@@ -23,11 +23,12 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
 from gossamer.core.exchange import Context, LocalTrainingInfo
+from gossamer.core.fields import CheckedFields
 from gossamer.core.random import Key
 from gossamer.core.types import Clock, Params, Part, Payload, State
 
 
-class View(ABC):
+class View(CheckedFields, ABC):
     """The configuration of a view, before the network is known.
 
     Args:

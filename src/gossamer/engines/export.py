@@ -31,6 +31,7 @@ from gossamer.engines.options import Options
 from gossamer.engines.run import FederatedRun
 from gossamer.engines.simulate import Simulation
 from gossamer.runs.records import read_about
+from gossamer.runs.report.summary import method_name
 from gossamer.runs.report.tables import method as short_name
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.nests import Nest
@@ -199,7 +200,7 @@ def _about(run: Simulation, client: int | None, shared: bool, share: float) -> d
     name, model, split = run.task.names
     return {
         "gossamer": __version__,
-        "method": short_name({"method": (run.about["request"] or {}).get("method", "custom")}),
+        "method": short_name({"method": method_name(run.about)}),
         "task": {"data": name, "model": model, "split": split},
         "round": len(run.metrics),
         "client": client,

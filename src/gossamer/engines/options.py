@@ -1,12 +1,15 @@
 """Options of a run: rounds, cohort size, seed, device, executor and channel."""
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
 import torch
 
 from gossamer.core.channel import Channel
-from gossamer.core.errors import Mistake, Setting, require, wrong_argument
+from gossamer.core.errors import ConfigError, Mistake, Setting, require, wrong_argument
+from gossamer.core.fields import check_fields
 from gossamer.core.specs import parse, spec, unknown
 from gossamer.engines.executors import EXECUTORS
 from gossamer.parts.channels import CHANNELS
@@ -14,6 +17,13 @@ from gossamer.parts.channels.perfect import Perfect
 
 AUTO = "auto"
 """Value of ``executor`` that measures all executors and chooses the fastest."""
+
+ELSEWHERE = {
+    **dict.fromkeys(("lr", "epochs", "steps", "batch", "weights"), "method, such as fedavg({}=...)"),
+    **dict.fromkeys(("clients", "split", "model", "loss"), "task, such as Task.of(..., {}=...)"),
+    **dict.fromkeys(("codec", "down", "solver", "server", "sampler", "view"), "method: fedavg().with_parts({}=...)"),
+}
+"""Names that are no options, and where they belong."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +34,7 @@ class Options:
         rounds: number of rounds
         per_round: clients per round; none means all of them
         seed: seed of all randomness
-        device: cpu or cuda
+        device: cpu or cuda, as a text or a ``torch.device``
         executor: how the clients of a round are trained; auto measures and chooses
         channel: model of the uplink
         failure_rate: probability of a simulated failure, per client and round
@@ -40,7 +50,19 @@ class Options:
     failure_rate: float = 0.0
     eval_every: int = 1
 
+    def __new__(cls, *args: Any, **options: Any) -> "Options":
+        """Check the types of the options, then make the object."""
+        device = {"device": str(options["device"])} if isinstance(options.get("device"), torch.device) else {}
+        check_fields(cls, args, options | device, part="")
+        return super().__new__(cls)
+
     def __post_init__(self) -> None:
+        device = "cuda" if str(self.device) == "cuda:0" else str(self.device)
+        plain = {"device": device} | {
+            name: value.item() for name, value in vars(self).items() if isinstance(value, np.generic)
+        }
+        for name, value in plain.items():
+            object.__setattr__(self, name, value)
         require(
             (self.rounds >= 1, wrong_argument("rounds", self.rounds, "must be at least 1")),
             (
@@ -67,12 +89,34 @@ class Options:
         return {**vars(self), "channel": spec(self.channel, CHANNELS)}
 
     @classmethod
+    def of(cls, given: dict[str, Any], others: Iterable[str]) -> "Options":
+        """Return options by name; refuse unknown names. ``others`` are names that may have been meant as well."""
+        known = {option.name for option in fields(cls)}
+        strange = [name for name in given if name not in known]
+        if strange:
+            raise ConfigError(*(_stray(name, {*known, *others} - {"options"}) for name in strange))
+        return cls(**given)
+
+    @classmethod
     def read(cls, described: dict[str, Any]) -> "Options":
         """Return the options that ``describe`` wrote."""
         return cls(**{**described, "channel": parse(described["channel"], CHANNELS, "channel")})
 
 
+def _stray(name: str, known: Iterable[str]) -> str:
+    """Return the message on an unknown option."""
+    if name in ELSEWHERE:
+        return f"{name} is not an option of the run: give it to the {ELSEWHERE[name].format(name)}"
+    return unknown("option", name, known)
+
+
 def _device(name: str) -> tuple[bool, str]:
+    if name.startswith("cuda:"):
+        number = name.removeprefix("cuda:")
+        return (
+            False,
+            f"device {name}: a run uses the first visible GPU: set CUDA_VISIBLE_DEVICES={number}, use cuda",
+        )
     if name not in ("cpu", "cuda"):
         return False, f"unknown device {name!r}: known: cpu, cuda"
     return name == "cpu" or torch.cuda.is_available(), "device cuda is not available, torch finds no GPU: use cpu"

@@ -35,6 +35,7 @@ from gossamer.core.random import key as make_key
 from gossamer.core.sampler import Pool
 from gossamer.core.store import ClientStore
 from gossamer.core.types import Clock, Params, State
+from gossamer.engines.arguments import check_arguments
 from gossamer.engines.client import Failure
 from gossamer.engines.inbox import ClientReply, Inbox
 from gossamer.engines.metrics import Ledger, machine
@@ -43,6 +44,7 @@ from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import Record, read_about, read_metrics
 from gossamer.runs.report.scores import primary, scores_of
 from gossamer.runs.report.summary import summarise
+from gossamer.runs.trackers.tracking import Tracking
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task
 
@@ -131,10 +133,7 @@ class FederatedRun(ABC):
     """A run in progress: the method, the task, and the states of server and clients."""
 
     def __init__(self, method: Method, task: Task, options: Options, request: dict[str, Any] | None = None) -> None:
-        if not isinstance(method, Method):
-            name = getattr(method, "__name__", "")
-            hint = f": write {name}()" if name else ""
-            raise ConfigError(f"method must be a gossamer Method, got a {type(method).__name__}{hint}")
+        check_arguments(method, task)
         self.task, self.options = task, options
         self.cohort_size = options.cohort(task.clients)
         self.key = make_key(options.seed)
@@ -147,11 +146,13 @@ class FederatedRun(ABC):
             raise ConfigError(f"{method.sampler} needs losses of the global model, but this method has several models")
         self.clients, self.models = ClientStore(options.device), self.method.models
         self.metrics: list[Record] = []
+        self.tracking = Tracking()
         self.outcomes: list[Outcome] = []  # of the last round
         self.save_seconds = 0.0
         self._deployed: tuple[Params, Params] | None = None
         self.about: dict[str, Any] = {
             "method": method.describe(),
+            "recipe": method.recipe._asdict() if method.recipe else None,
             "task": task.describe(),
             "parameters": self.objective.layout.size,
             "options": options.describe(),
@@ -215,7 +216,8 @@ class FederatedRun(ABC):
     def run(self, folder: RunFolder | None, watch: Watch) -> Result:
         """Run all remaining rounds."""
         try:
-            self.rounds(folder, watch)
+            with self.tracking.run(self.about, self.metrics, folder.path if folder else None):
+                self.rounds(folder, watch)
         finally:
             self.close()
         return Result(self.about, self.metrics, folder.path if folder else None, self)
@@ -225,6 +227,7 @@ class FederatedRun(ABC):
         streak, problem = 0, ""
         for number in range(len(self.metrics), self.options.rounds):
             record = self.round(number, folder)
+            self.tracking.log(record)
             watch(record)
             failed = _all_failed(self.outcomes, record["clients"])
             streak = streak + 1 if failed else 0

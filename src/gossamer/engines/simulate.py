@@ -1,5 +1,6 @@
 """The simulator: all clients train in this process, and every message is encoded to real bytes."""
 
+import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +28,7 @@ from gossamer.engines.options import AUTO, Options
 from gossamer.engines.run import FederatedRun, Result, Stage, Watch
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import read_about
+from gossamer.runs.trackers.tracking import Track, Tracking
 from gossamer.tasks.task import Task
 
 KEPT_CHOICE = ("executor", "rates", "left_out")
@@ -47,6 +49,7 @@ def simulate(
     out: str | Path | None = None,
     resume: bool = False,
     watch: Watch = lambda record: None,
+    track: Track = None,
     **options: Any,
 ) -> Result:
     """Run ``method`` on ``task``.
@@ -57,9 +60,12 @@ def simulate(
         out: run folder; without one the run is kept in memory
         resume: continue the run in ``out``; method, task and options must be the same
         watch: called with the record of each round
+        track: trackers: a name such as ``"tensorboard"``, a ``Tracker``, or a list of these
         options: fields of ``Options``
     """
-    simulation = Simulation(method, task, Options(**options))
+    tracking = Tracking.resumed(Path(out)) if resume and out and track is None else Tracking.of(track)
+    simulation = Simulation(method, task, Options.of(options, inspect.signature(simulate).parameters))
+    simulation.tracking = tracking
     if out is None:
         return simulation.run(None, watch)
     folder = simulation.restore(Path(out)) if resume else simulation.create(Path(out))

@@ -2,17 +2,22 @@
 
 Parameters that many recipes share are declared once, in a ``TypedDict`` whose keys have defaults. A recipe takes them
 as ``**fields: Unpack[Averaging]``. The ``recipe`` decorator expands them into single parameters of the signature, which
-users and the command line see.
+users and the command line see. It also notes the recipe's name and the given arguments in the method, for run folders.
 """
 
 import functools
 import inspect
 import typing
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Annotated, Any, NamedTuple, TypedDict, TypeVar, overload
 
-from gossamer.core.method import Method
+from gossamer.core.errors import ConfigError
+from gossamer.core.method import Method, RecipeCall
+from gossamer.core.specs import as_text, nearest, spec
+from gossamer.parts.codecs import CODECS
 from gossamer.parts.servers.mean import Weighting
+from gossamer.parts.solvers.schedules import SCHEDULES
 
 Recipe = Callable[..., Method]
 R = TypeVar("R", bound=Recipe)
@@ -64,31 +69,72 @@ def recipe(function: R | None = None, /, **defaults: Any) -> R | Callable[[R], R
 
 
 def _expanded(function: R, defaults: dict[str, Any]) -> R:
-    whole = inspect.signature(function)
-    *own, last = whole.parameters.values()
-    if last.kind is not last.VAR_KEYWORD:
-        _check_names(function, defaults, [])
-        return function
-    (kind,) = typing.get_args(last.annotation)
-    shared = [
-        _parameter(name, hint, defaults) for name, hint in typing.get_type_hints(kind, include_extras=True).items()
-    ]
-    _check_names(function, defaults, [parameter.name for parameter in shared])
-    signature = whole.replace(parameters=[*shared, *own])
+    signature, own_doc = inspect.signature(function), inspect.getdoc(function) or ""
+    kind, own = _shared(signature)
+    hints = typing.get_type_hints(kind, include_extras=True)
+    _check_names(function, defaults, list(hints))
+    shared = [_parameter(name, hint, defaults) for name, hint in hints.items()]
+    signature = signature.replace(parameters=[*shared, *own])
 
     @functools.wraps(function)
     def made(*args: Any, **given: Any) -> Method:
-        try:
-            bound = signature.bind(*args, **given)
-        except TypeError as error:
-            raise TypeError(f"{function.__name__}: {error}") from None
+        bound = _bound(function.__name__, signature, args, given)
+        call = RecipeCall(_name(function), {name: as_typed(value) for name, value in bound.arguments.items()})
         bound.apply_defaults()
-        return function(**bound.arguments)
+        return replace(function(**bound.arguments), recipe=call)
 
-    own_doc = inspect.getdoc(function) or ""
     made.__doc__ = "\n".join([own_doc, *(line for line in _meanings(kind) if line not in own_doc)])
     made.__signature__ = signature  # type: ignore[attr-defined]  # as inspect.signature reads it
     return typing.cast(R, made)
+
+
+class Nothing(TypedDict):
+    """The shared parameters of a recipe that has none."""
+
+
+def _shared(signature: inspect.Signature) -> tuple[type, list[inspect.Parameter]]:
+    """Return the ``TypedDict`` of a recipe's shared parameters, and its own parameters."""
+    own = list(signature.parameters.values())
+    if not own or own[-1].kind is not inspect.Parameter.VAR_KEYWORD:
+        return Nothing, own
+    (kind,) = typing.get_args(own[-1].annotation)
+    return kind, own[:-1]
+
+
+def _name(function: Recipe) -> str:
+    """Return the name of a recipe: that of the command line for those of the library."""
+    own = function.__module__.startswith("gossamer.methods.")
+    return function.__name__.replace("_", "-") if own else function.__name__
+
+
+def _bound(
+    name: str, signature: inspect.Signature, args: tuple[Any, ...], given: dict[str, Any]
+) -> inspect.BoundArguments:
+    """Return the arguments of a recipe by parameter; refuse unknown ones."""
+    if strange := [word for word in given if word not in signature.parameters]:
+        raise ConfigError(*(_unknown(name, word, signature) for word in strange))
+    try:
+        return signature.bind(*args, **given)
+    except TypeError as error:
+        raise ConfigError(f"{name}: {error}: it takes {', '.join(signature.parameters) or 'none'}") from None
+
+
+def _unknown(name: str, word: str, signature: inspect.Signature) -> str:
+    near = nearest(word, signature.parameters)
+    hint = f"did you mean {near}?" if near else f"it takes {', '.join(signature.parameters) or 'none'}"
+    return f"{name} has no parameter {word!r}: {hint}"
+
+
+def as_typed(value: Any) -> Any:
+    """Return an argument as a value of JSON that ``gossamer run`` takes: a number, a text, or the spec of a part.
+
+    >>> as_typed(0.5), as_typed((1.0, 0.5)), as_typed(CODECS["eden"](2))
+    (0.5, '1.0+0.5', 'eden:bits=2')
+    """
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    named = next((known for known in (CODECS, SCHEDULES) if type(value) in known.values()), None)
+    return spec(value, named) if named else as_text(value)
 
 
 def _check_names(function: Recipe, defaults: dict[str, Any], shared: list[str]) -> None:

@@ -14,7 +14,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import cached_property, partial
 from typing import Any
 
@@ -31,6 +31,7 @@ from gossamer.core.types import Flops, Layout, Params, State
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.nests import Nest, arguments, forward, scores
 from gossamer.tasks.data.samples import Batch, Samples
+from gossamer.tasks.factory import build
 from gossamer.tasks.losses import LOSSES, loss_name, weight
 from gossamer.tasks.memory import batch_size, client_memory, solver_copies
 from gossamer.tasks.metrics import Judgement, Rows
@@ -91,9 +92,7 @@ class Objective:
     def _filled(self, params: Params, number: int = 0) -> nn.Module:
         """Build the network with these tensors; its layers may still have other widths as attributes."""
         with seeded(fold(self.key, "model", *([number] if number else []))):
-            module = self.task.model()
-        if not isinstance(module, nn.Module):
-            raise ConfigError(f"Task.model must build an nn.Module, got a {type(module).__name__}")
+            module = build(self.task.model)
         module = copy.deepcopy(module)  # some tasks return the same module at every call
         named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
         for name, tensor in params.items():
@@ -142,7 +141,7 @@ class Objective:
                     "give the server test samples, or state the rule by hand"
                 )
             with seeded(fold(self.key, "model")):
-                module = self.task.model().train()
+                module = build(self.task.model).train()
             named = {**dict(module.named_parameters()), **dict(module.named_buffers())}
             travels = {name: named[name] for name in (*self.trained, *self.averaged)}
             with seeded(Key(0, 0)):
@@ -361,9 +360,11 @@ class Objective:
                 loss = self._try(params)
             except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
                 where = f" at {layers[-1]}" if layers else ""
+                self._check_labels(params, x)  # the labels of two samples may be out of range
                 raise ConfigError(
                     f"the model fails on a batch of samples of shape {nests.shapes(x)}{where}: {error}"
                 ) from error
+        self._check_labels(params, x)
         if loss.dim() != 0 or not torch.isfinite(loss):
             raise ConfigError(f"the loss of a batch must be one finite number, got {loss}: check model, loss and data")
         self._check_metrics({**params, **self.local()}, x, y)
@@ -383,6 +384,21 @@ class Objective:
                 shapes = f"outputs of shape {list(output.shape)} and targets of shape {list(y.shape)}"
                 raise ConfigError(f"the metric {metric.name} fails on {shapes}: {error}") from error
 
+    def _check_labels(self, params: Params, x: Nest) -> None:
+        """Refuse labels beyond the outputs of a classifier."""
+        if loss_name(self.task.loss) not in ("cross_entropy", "nll"):
+            return
+        self._module.eval()
+        outputs = 0
+        with torch.no_grad(), suppress(RuntimeError, ValueError, TypeError, IndexError, AssertionError):
+            output = self._output({**params, **self.local()}, x)
+            outputs = output.shape[1] if output.dim() == 2 else 0
+        if 0 < outputs < (classes := self.task.data.classes):
+            raise ConfigError(
+                f"the largest label is {classes - 1}, but the model has {outputs} outputs, for the labels 0 to "
+                f"{outputs - 1}: number the labels from 0, or give the model {classes} outputs"
+            )
+
 
 def _check_types(tensors: Params, names: Iterable[str]) -> None:
     """Refuse exchanged tensors of a type that is too inexact for sums and codecs."""
@@ -390,7 +406,7 @@ def _check_types(tensors: Params, names: Iterable[str]) -> None:
     for name, dtype in wrong.items():
         raise ConfigError(
             f"the model's tensor {name} has type {dtype}: models are trained in float32 or float64; build the network "
-            "in one of these (for half-precision messages use Dense('float16'))"
+            "in one of these, with model.float() (for half-precision messages use Dense('float16'))"
         )
 
 

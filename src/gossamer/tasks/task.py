@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from gossamer.core.errors import ConfigError, require
+from gossamer.core.fields import whole_number
 from gossamer.core.random import key as make_key
 from gossamer.core.specs import parse, spec
 from gossamer.tasks.data.convert import Reading, samples
@@ -20,6 +21,7 @@ from gossamer.tasks.data.partition import Split
 from gossamer.tasks.data.partitioners import SPLITS
 from gossamer.tasks.data.samples import Data, Samples
 from gossamer.tasks.data.splits import split
+from gossamer.tasks.factory import Factory, factory
 from gossamer.tasks.losses import AnyLoss, LossFunction, cross_entropy, loss_function, loss_name
 from gossamer.tasks.metrics import ACCURACY, AnyMetrics, Metric, default_metrics, metrics_of
 from gossamer.tasks.nets import build
@@ -34,7 +36,8 @@ class Task:
     """A learning problem with data that is partitioned over clients.
 
     Args:
-        model: function that builds the network; called with a seeded generator, so the same seed gives the same weights
+        model: function that builds the network; called with a seeded generator, so the same seed gives the same
+            weights; or a network, which is copied at every build: every run then starts from its weights
         data: training and test samples
         split: partition of the samples over clients
         loss: function from outputs and targets to the mean loss of a batch; or its name, such as ``mse``
@@ -44,7 +47,7 @@ class Task:
         correct: removed; give ``metrics``
     """
 
-    model: Callable[[], nn.Module]
+    model: Factory
     data: Data
     split: Split
     loss: LossFunction = cross_entropy
@@ -56,6 +59,7 @@ class Task:
     def __post_init__(self, correct: object) -> None:
         if correct is not None:
             raise ConfigError("Task.correct was removed: write metrics=f, a function that returns one value per sample")
+        object.__setattr__(self, "model", factory(self.model))
         object.__setattr__(self, "loss", loss_function(self.loss))
         metrics = metrics_of(self.metrics) or default_metrics(self.loss, self.data.train.y)
         object.__setattr__(self, "metrics", metrics)
@@ -63,7 +67,7 @@ class Task:
     @classmethod
     def of(
         cls,
-        model: Callable[[], nn.Module],
+        model: Factory | nn.Module,
         train: Any,
         test: Any,
         *,
@@ -85,7 +89,8 @@ class Task:
         mapping of one of these per client. Inputs ``x`` may be dicts (passed to the network by keyword) or tuples.
 
         Args:
-            model: function without arguments that builds an ``nn.Module``, for example its class
+            model: function without arguments that builds an ``nn.Module``, for example its class; or an ``nn.Module``:
+                every run then starts from a copy of it, with its weights, whatever the seed
             train: training data
             test: test data
             clients: number of clients, by default 50, or as many as ``split`` or ``train`` has
@@ -106,7 +111,7 @@ class Task:
         data = given_data(train, test, reading, groups, test_groups, loss_function(loss))
         rule, dealt = given_split(split, data, clients, seed)
         names = ("custom", "custom", rule)
-        return cls(model, data, dealt, loss_function(loss), metrics_of(metrics), names=names, correct=correct)
+        return cls(factory(model), data, dealt, loss_function(loss), metrics_of(metrics), names=names, correct=correct)
 
     @classmethod
     def named(
@@ -121,6 +126,7 @@ class Task:
         statistics: str | None = None,
     ) -> "Task":
         """Create a task from a data set and a network of Gossamer, named as in ``gossamer run``."""
+        clients, seed = whole_number("clients", clients, 1), whole_number("seed", seed, 0)
         found = load(data, data_dir=Path(data_dir) if data_dir else None, clients=clients, key=make_key(seed))
         rule = split or found.split
         return cls.of_data(found, model, rule, deal(found, rule, clients, seed), statistics)
@@ -136,7 +142,7 @@ class Task:
     @classmethod
     def own(
         cls,
-        model: Callable[[], nn.Module],
+        model: Factory | nn.Module,
         train: Any = None,
         test: Any = None,
         *,
@@ -167,7 +173,7 @@ class Task:
         data = Data("own", given.get("train", none), given.get("test", none), classes, split="own", model="custom")
         split = Split.alone(client, clients, len(data.train), len(data.test))
         names = ("own", "custom", "own")
-        return cls(model, data, split, loss_function(loss), metrics_of(metrics), names=names, correct=correct)
+        return cls(factory(model), data, split, loss_function(loss), metrics_of(metrics), names=names, correct=correct)
 
     def with_split(self, kept: Split) -> "Task":
         """Return the same task with another split, for example one read from a run folder."""
@@ -215,5 +221,5 @@ def task_at(task: AnyTask, client: int | None, settings: Mapping[str, Any]) -> T
 
 def deal(data: Data, spec: str, clients: int, seed: int) -> Split:
     """Return the split of a spec, drawn with the run's seed."""
-    require((clients >= 1, f"clients must be at least 1, got {clients}"))
+    clients, seed = whole_number("clients", clients, 1), whole_number("seed", seed, 0)
     return split(parse(spec, SPLITS, "split"), data, clients, make_key(seed))

@@ -61,7 +61,7 @@ class Program:
         self._called = None
         result = self._compiled(nest)
         leaves = tree.flatten(nest)
-        paths = {id(tensor): tuple(path.split("/")) for path, tensor in leaves.items()}
+        paths = {id(tensor): tree.names(path) for path, tensor in leaves.items()}
         if self._called is not None and len(paths) == len(leaves):
             graph, args, outputs = self._called
             if len(outputs) == 1 and outputs[0] is result and all(isinstance(arg, Tensor) for arg in args):

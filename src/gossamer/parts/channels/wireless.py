@@ -18,6 +18,7 @@ import torch
 
 from gossamer.core.channel import Cost, Receipt
 from gossamer.core.errors import require, wrong
+from gossamer.core.fields import CheckedFields
 from gossamer.core.random import Key, fold, uniform
 from gossamer.core.random import key as make_key
 from gossamer.core.types import Clock, Flops
@@ -26,7 +27,7 @@ from gossamer.fleet.radio import FADINGS, Fading, outage, rate
 
 
 @dataclass(frozen=True)
-class Wireless:
+class Wireless(CheckedFields):
     """Loses each message with the outage probability of its link, and computes time and energy.
 
     Args:

@@ -15,13 +15,14 @@ from torch import Tensor
 
 from gossamer.core import random
 from gossamer.core.errors import require, wrong
+from gossamer.core.fields import CheckedFields
 from gossamer.core.random import Key
 from gossamer.core.random.noise import draw
 from gossamer.core.types import Params, State
 
 
 @dataclass(frozen=True)
-class Supermask:
+class Supermask(CheckedFields):
     """Trains scores of masks over frozen weights.
 
     FedPM, https://arxiv.org/abs/2209.15328.

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gossamer.core.errors import require, wrong
+from gossamer.core.fields import CheckedFields
 
 
 class Schedule(Protocol):
@@ -16,7 +17,7 @@ class Schedule(Protocol):
 
 
 @dataclass(frozen=True)
-class Constant:
+class Constant(CheckedFields):
     """The same learning rate in every round."""
 
     def factor(self, round_: int, rounds: int) -> float:
@@ -25,7 +26,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Exponential:
+class Exponential(CheckedFields):
     """Exponential decay: ``rate ** round``, as in FedSpa (0.998).
 
     Args:
@@ -43,7 +44,7 @@ class Exponential:
 
 
 @dataclass(frozen=True)
-class Steps:
+class Steps(CheckedFields):
     """Step decay: the learning rate is multiplied by ``rate`` at the given rounds, as in HeteroFL (0.1 at 150 and 250).
 
     Args:
@@ -66,7 +67,7 @@ class Steps:
 
 
 @dataclass(frozen=True)
-class Cosine:
+class Cosine(CheckedFields):
     """Cosine decay, from 1 in the first round to 0 after the last."""
 
     def factor(self, round_: int, rounds: int) -> float:

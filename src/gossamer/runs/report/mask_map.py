@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from gossamer.core import files
+from gossamer.core import files, tree
 from gossamer.core.errors import RunError
 from gossamer.parts.views.mask_statistics import between, evenly, overlaps, row
 from gossamer.parts.views.masks import Bits
@@ -138,5 +138,5 @@ def _read(stored: Stored, clients: Collection[int]) -> dict[int, Bits]:
             for client in clients:
                 home, names = stored.get(client, (None, []))
                 if home == file:
-                    masks[client] = {name.partition(STORED)[2]: tensors.get_tensor(name) for name in names}
+                    masks[client] = {tree.names(name)[-1]: tensors.get_tensor(name) for name in names}
     return masks

@@ -63,15 +63,18 @@ VALUES = {f"{part}.{name}" for part in ("codec", "down") for name in ("values", 
 FREE = {OVERHEAD, "loss.labels", "refused"}
 """Kinds of bytes that are not values, in addition to those that describe a client's view."""
 
+CUSTOM = "custom"
+"""The name of a method that has none."""
+
 
 def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any]:
     """Return metrics of the last evaluated round, and sums of costs; non-finite numbers become ``None``."""
-    task, options, request = about["task"], about["options"], about["request"] or {}
+    task, options = about["task"], about["options"]
     both = totals(metrics, "bytes_up") + totals(metrics, "bytes_down")
     scores = scores_of(task)
     last: Record = next((record for record in reversed(metrics) if scores[0].name in record), {})
     summary = {
-        "method": request.get("method") or about.get("name", "custom"),
+        "method": method_name(about),
         "data": task["data"],
         "model": task["model"],
         "split": task["split"],
@@ -123,6 +126,13 @@ def _best(score: Score, metrics: Sequence[Record]) -> dict[str, Any] | None:
     """Return the best round by the primary metric, and its value."""
     found = score.best(metrics)
     return None if found is None else {"round": found["round"], "value": found[score.name]}
+
+
+def method_name(about: dict[str, Any]) -> str:
+    """Return the name of a run's method: as typed, that of a deployment, or that of its recipe in Python."""
+    request, recipe = about["request"] or {}, about.get("recipe") or {}
+    names = (request.get("method"), about.get("name"), recipe.get("name"))
+    return next((name for name in names if name and name != CUSTOM), CUSTOM)
 
 
 def _finite(value: Any) -> Any:

@@ -31,7 +31,7 @@ class Source(Protocol):
         ...
 
 
-def load(name: str, *, data_dir: Path | None = None, clients: int = 50, key: Key) -> Data:
+def load(name: str, *, data_dir: str | Path | None = None, clients: int = 50, key: Key) -> Data:
     """Load the data set of a spec such as ``digits`` or ``cifar-10:norm=imagenet``.
 
     The folder of the files is ``data_dir``, else the variable GOSSAMER_DATA, else ``data``. Generated data sets draw
@@ -39,7 +39,7 @@ def load(name: str, *, data_dir: Path | None = None, clients: int = 50, key: Key
     """
     source = specs.parse(name, DATASETS, "data set")
     require((clients >= 1, f"clients must be >= 1, got {clients}"))
-    return replace(source.load(data_dir, clients, key), name=specs.spec(source, DATASETS))
+    return replace(source.load(Path(data_dir) if data_dir else None, clients, key), name=specs.spec(source, DATASETS))
 
 
 def hold_out(labels: Index, share: float, key: Key) -> tuple[Index, Index]:

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gossamer.core.errors import ConfigError, require
+from gossamer.core.fields import whole_number
 from gossamer.core.random import fold, generator
 from gossamer.core.random import key as make_key
 from gossamer.core.specs import parse
@@ -96,7 +97,7 @@ def given_split(given: Any, data: Data, clients: int | None, seed: int) -> tuple
     if not isinstance(given, str) and not hasattr(given, "deal"):
         return "custom", _indexed(given, data, clients, seed)
     number = clients if clients is not None else _natural_clients(data) or CLIENTS
-    require((number >= 1, f"clients must be at least 1, got {number}"))
+    number, seed = whole_number("clients", number, 1), whole_number("seed", seed, 0)
     rule = parse(given, SPLITS, "split") if isinstance(given, str) else given
     return given if isinstance(given, str) else "custom", split(rule, data, number, make_key(seed))
 

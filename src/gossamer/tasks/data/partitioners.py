@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gossamer.core.errors import ConfigError, require
+from gossamer.core.fields import CheckedFields
 from gossamer.core.random import Key, choice, fold, generator, permutation
 from gossamer.tasks.data.class_draws import draw_until_empty
 from gossamer.tasks.data.partition import NOBODY, Index, even, grouped, order_of
@@ -72,7 +73,7 @@ def _dirichlet(draw: np.random.Generator, alpha: float, size: int, rows: int) ->
 
 
 @dataclass(frozen=True)
-class Iid:
+class Iid(CheckedFields):
     """A random permutation of all samples, cut into equal pieces."""
 
     reads: ClassVar[Reads] = "nothing"
@@ -89,7 +90,7 @@ class Iid:
 
 
 @dataclass(frozen=True)
-class Dirichlet:
+class Dirichlet(CheckedFields):
     """A Dirichlet draw over clients for every class: the rule of NIID-Bench, FedMRN's "Non-IID-1".
 
     A client with n/N samples or more gets nothing of the remaining classes. So sizes are unequal, but exceed this cap
@@ -141,7 +142,7 @@ class Dirichlet:
 
 
 @dataclass(frozen=True)
-class DirichletClient:
+class DirichletClient(CheckedFields):
     """A Dirichlet draw over classes for every client, with equal sizes: FedSpa's rule (from DisPFL).
 
     Samples are assigned one at a time, in random order of clients. Each has a class drawn from the client's shares over
@@ -173,7 +174,7 @@ class DirichletClient:
 
 
 @dataclass(frozen=True)
-class Labels:
+class Labels(CheckedFields):
     """``k`` labels per client; the clients of a label share its samples evenly: FedMRN's "Non-IID-2".
 
     A client takes the k labels least used so far, lower ones first. This is not random: labels repeat cyclically. With
@@ -205,7 +206,7 @@ class Labels:
 
 
 @dataclass(frozen=True)
-class Shards:
+class Shards(CheckedFields):
     """Every class is cut into equal shards; every client gets ``k`` random shards: FedRolex's rule.
 
     A client that draws a label twice keeps only one shard of it. The other shard is unused, as are surplus shards. So
@@ -240,7 +241,7 @@ class Shards:
 
 
 @dataclass(frozen=True)
-class Slices:
+class Slices(CheckedFields):
     """Samples sorted by label are cut into ``k`` N equal slices; client c gets slices c, c + N, ...: FedTorch's rule.
 
     The rule is deterministic. PERM's CIFAR-10 experiment with two classes per client is ``slices:2``.
@@ -265,7 +266,7 @@ class Slices:
 
 
 @dataclass(frozen=True)
-class Quantile:
+class Quantile(CheckedFields):
     """Samples sorted by a number are cut into ``k`` N equal pieces; every client gets ``k`` random pieces.
 
     A piece holds neighbouring quantiles of the target, so that clients see different ranges of it: a split for
@@ -295,7 +296,7 @@ class Quantile:
 
 
 @dataclass(frozen=True)
-class Natural:
+class Natural(CheckedFields):
     """The natural owners of the data (writers, speakers, generated clients) are the clients.
 
     Owners with fewer than ``min_samples`` samples are skipped. If there are more owners than clients, a random choice
@@ -315,7 +316,8 @@ class Natural:
         """Assign owners to clients, in the order of owners."""
         if groups is None:
             raise ConfigError(
-                "split natural: this data has no natural owners; use another split, such as dirichlet:0.3"
+                "split natural: this data has no natural owners: give Samples(x, y, group=owners), with "
+                "one number per sample, or use another split, such as dirichlet:0.3"
             )
         names, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
         able = np.flatnonzero(sizes >= self.min_samples)

@@ -1,0 +1,55 @@
+"""Weights & Biases, configured by its own environment variables: WANDB_MODE, WANDB_PROJECT, WANDB_DIR and others."""
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gossamer.core.extras import need
+from gossamer.runs.trackers.base import Status, Tracker
+
+NAME = "wandb"
+PROJECT = "gossamer"
+"""The project if WANDB_PROJECT is not set."""
+
+EXITS = {"finished": 0, "interrupted": 255, "failed": 1}
+"""Exit codes by which W&B shows a run as finished, killed or failed."""
+
+
+class Wandb(Tracker):
+    """Logs to a run of its own, so that it does not touch a run that the user has opened."""
+
+    run: Any
+
+    def __init__(self) -> None:
+        need(NAME)
+
+    @property
+    def name(self) -> str:
+        """The name of the tracker."""
+        return NAME
+
+    def start(self, about: Mapping[str, Any], id: str | None, folder: Path | None, first: int) -> str:
+        """Create a run with the configuration, or continue one."""
+        import wandb
+
+        self.run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            name=folder.name if folder else None,
+            id=id,
+            resume="allow" if id else None,
+            config=dict(about),
+            reinit="create_new",
+            settings=wandb.Settings(console="off"),
+        )
+        found: str = self.run.id
+        return found
+
+    def log(self, round: int, numbers: Mapping[str, float]) -> None:
+        """Log all numbers at the step of this round; W&B ignores a step that it already has."""
+        self.run.log(dict(numbers), step=round)
+
+    def finish(self, status: Status, summary: Mapping[str, Any]) -> None:
+        """Set the summary as ``final/...``, and end the run."""
+        self.run.summary.update({f"final/{name}": value for name, value in summary.items()} | {"status": status})
+        self.run.finish(exit_code=EXITS[status])

@@ -1,0 +1,50 @@
+"""What builds the network of a task: a function without arguments, or a network that is copied."""
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from gossamer.core.errors import ConfigError
+
+Factory = Callable[[], nn.Module]
+
+
+@dataclass(frozen=True, eq=False)
+class Copies:
+    """Returns a copy of the same network at every call, so that training never changes the user's network."""
+
+    module: nn.Module
+
+    def __call__(self) -> nn.Module:
+        """Return a copy of the network."""
+        return copy.deepcopy(self.module)
+
+
+def factory(model: Any) -> Factory:
+    """Return the function that builds a task's network; refuse what cannot build one."""
+    if isinstance(model, nn.Module):
+        return Copies(copy.deepcopy(model))
+    if not callable(model):
+        raise ConfigError(
+            f"model must be an nn.Module or a function that builds one, such as its class, got {model!r}"
+            + ("; Task.named takes networks by name" if isinstance(model, str) else "")
+        )
+    built: Factory = model
+    return built
+
+
+def build(model: Factory) -> nn.Module:
+    """Build the network; refuse a function that needs arguments, or that builds something else."""
+    try:
+        module = model()
+    except TypeError as error:
+        if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+            raise  # raised inside of the function, so it is the function's own
+        name = getattr(model, "__name__", "Net")
+        raise ConfigError(f"the model is built without arguments, but {error}: write lambda: {name}(...)") from error
+    if not isinstance(module, nn.Module):
+        raise ConfigError(f"Task.model must build an nn.Module, got a {type(module).__name__}")
+    return module
