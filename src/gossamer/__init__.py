@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gossamer.core.types import Payload as Payload
     from gossamer.core.types import State as State
     from gossamer.engines.options import Options as Options
-    from gossamer.engines.run import Result as Result
+    from gossamer.engines.result import Result as Result
     from gossamer.engines.simulate import simulate as simulate
     from gossamer.methods import *
     from gossamer.parts.channels.lossy import Lossy as Lossy

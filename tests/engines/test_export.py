@@ -250,12 +250,12 @@ def test_without_personal_models_a_client_has_the_global_one(tmp_path: Path) -> 
 
 
 def test_an_interrupted_run_has_the_model_of_its_last_checkpoint(tmp_path: Path) -> None:
-    def stop(record: dict[str, Any]) -> None:
+    def stop(record: dict[str, Any], run: Any) -> None:
         if record["round"] == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        simulate(fedavg(), tiny_task(), rounds=5, out=tmp_path / "run", watch=stop)
+        simulate(fedavg(), tiny_task(), rounds=5, out=tmp_path / "run", callbacks=[stop])
     exported = export(stand(tmp_path / "run", fedavg(), tiny_task()), tmp_path / "out")
     assert exported.round == 2
     kept = read_server(tmp_path / "run")["params"]

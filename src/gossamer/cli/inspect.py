@@ -81,7 +81,8 @@ def state(path: Path, summary: dict[str, Any]) -> str:
     """Return the state of a run: running, finished or interrupted."""
     if is_busy(path):
         return "running"
-    return "finished" if summary["rounds"] == summary["rounds_asked"] else "interrupted"
+    whole = summary["rounds"] == summary["rounds_asked"] or summary["stopped"]
+    return "finished" if whole else "interrupted"
 
 
 def compare(words: list[str]) -> int:

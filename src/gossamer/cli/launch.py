@@ -98,10 +98,12 @@ def unused_paths(request: Request) -> Iterator[Path]:
 
 def announce(folder: RunFolder, run: FederatedRun) -> None:
     """Print how many rounds remain, and the warnings of the folder."""
-    left = run.options.rounds - len(run.metrics)
+    left = count(run.options.rounds - len(run.metrics), "round")
     for warning in folder.warnings:
         say(f"gossamer: {warning}")
-    say(f"{folder.path}: " + (f"{count(left, 'round')} to go" if left else "finished already"))
+    reason = f" after round {len(run.metrics)}: {run.stopped}" if run.stopped else ""
+    more = f"; {command('resume', folder.path)} --rounds N gives it more rounds"
+    say(f"{folder.path}: " + (f"finished already{reason}{more}" if run.finished else f"{left} to go"))
 
 
 def carry_out(work: Callable[[], None], path: Path, run: FederatedRun) -> int:

@@ -16,9 +16,8 @@ in this process, ``gossamer.engines.flower`` reaches them across a network.
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,54 +34,21 @@ from gossamer.core.sampler import Pool
 from gossamer.core.store import ClientStore
 from gossamer.core.types import Clock, Params, State
 from gossamer.engines.client import Failure
+from gossamer.engines.control import RECORDED, Callback, Until, ask, out_of_patience
 from gossamer.engines.inbox import ClientReply, Inbox
 from gossamer.engines.metrics import Ledger, machine
 from gossamer.engines.options import Options
+from gossamer.engines.result import Result as Result
 from gossamer.runs.folder import RunFolder
-from gossamer.runs.records import Record, read_about, read_metrics
-from gossamer.runs.report.summary import summarise
+from gossamer.runs.records import EXTENDED, STOPPED, Record, read_about, read_metrics, stop_reason
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task
 
 Watch = Callable[[Record], None]
+"""Called with the record of a round, once it is saved."""
 
 PATIENCE = 3
 """A run stops after this number of consecutive rounds in which every client failed."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """A finished run: its metrics by round and its final model.
-
-    Args:
-        about: content of ``run.json``
-        metrics: one record per round
-        path: the run folder; none if the run was kept in memory
-        run: the run itself, with the states of server and clients
-    """
-
-    about: dict[str, Any]
-    metrics: list[Record]
-    path: Path | None
-    run: "FederatedRun" = field(repr=False)
-
-    @cached_property
-    def model(self) -> nn.Module:
-        """The trained global network, in evaluation mode."""
-        return self.run.module().eval()
-
-    def client_model(self, client: int) -> nn.Module:
-        """Return the network that a client deploys, in evaluation mode."""
-        return self.run.client_module(client).eval()
-
-    def summary(self) -> dict[str, Any]:
-        """Return the summary that ``gossamer show --json`` prints."""
-        return summarise(self.about, self.metrics)
-
-    @property
-    def accuracy(self) -> float:
-        """Accuracy on the test set after the last round."""
-        return float(self.summary()["accuracy"])
 
 
 @dataclass(frozen=True)
@@ -120,6 +86,8 @@ class FederatedRun(ABC):
             name = getattr(method, "__name__", "")
             hint = f": write {name}()" if name else ""
             raise ConfigError(f"method must be a gossamer Method, got a {type(method).__name__}{hint}")
+        if options.until:
+            options.until.check(RECORDED)
         self.task, self.options = task, options
         self.cohort_size = options.cohort(task.clients)
         self.key = make_key(options.seed)
@@ -186,7 +154,40 @@ class FederatedRun(ABC):
             self.server = tree.move(found.server, self.options.device)
             folder.recall(self.clients, self.models)
         self.metrics = read_metrics(path)
+        self.about |= {name: found for name, found in read_about(path).items() if name == EXTENDED}
         return folder
+
+    def extend(self, folder: RunFolder, rounds: int, until: Until | None = None, patience: int | None = None) -> None:
+        """Give a restored run more rounds. Finished rounds stay as they are.
+
+        Targets and patience that ended the run no longer hold; others hold unless they are given anew. Schedules
+        count the new number of rounds from the next round on.
+        """
+        done, before = len(self.metrics), self.options
+        if rounds <= done:
+            raise ConfigError(f"rounds must be above {done}, the number of finished rounds, got {rounds}")
+        kept = Options() if self.stopped else before
+        self.options = replace(before, rounds=rounds, until=until or kept.until, patience=patience or kept.patience)
+        if self.options == before:
+            return
+        self.about[EXTENDED] = [*self.about.get(EXTENDED, ()), {"after": done, "options": before.describe()}]
+        self.about["options"] = self.options.describe()
+        folder.rewrite({name: self.about[name] for name in ("options", EXTENDED)})
+
+    def options_of(self, number: int) -> Options:
+        """Return the options that hold in a round: those of the run before it was extended, or the current ones."""
+        earlier = (each["options"] for each in self.about.get(EXTENDED, ()) if number < each["after"])
+        return next(map(Options.read, earlier), self.options)
+
+    @property
+    def stopped(self) -> str | None:
+        """The reason why the run ended before its last round; none if it did not, or was extended since."""
+        return stop_reason(self.about, self.metrics)
+
+    @property
+    def finished(self) -> bool:
+        """Whether no round remains."""
+        return len(self.metrics) >= self.options.rounds or self.stopped is not None
 
     def _check_same(self, recorded: dict[str, Any], path: Path) -> None:
         for what in ("method", "task", "parameters", "options"):
@@ -198,19 +199,20 @@ class FederatedRun(ABC):
 
     # Rounds.
 
-    def run(self, folder: RunFolder | None, watch: Watch) -> Result:
+    def run(self, folder: RunFolder | None, watch: Watch, callbacks: Iterable[Callback] = ()) -> Result:
         """Run all remaining rounds."""
         try:
-            self.rounds(folder, watch)
+            self.rounds(folder, watch, tuple(callbacks))
         finally:
             self.close()
-        return Result(self.about, self.metrics, folder.path if folder else None, self)
+        return Result.of(self, folder.path if folder else None)
 
-    def rounds(self, folder: RunFolder | None, watch: Watch) -> None:
-        """Run the remaining rounds; stop early if every client fails repeatedly."""
+    def rounds(self, folder: RunFolder | None, watch: Watch, callbacks: Sequence[Callback]) -> None:
+        """Run the remaining rounds; stop early if every client fails repeatedly, or if there is a reason to stop."""
         streak, problem = 0, ""
-        for number in range(len(self.metrics), self.options.rounds):
-            record = self.round(number, folder)
+        while not self.finished:
+            number = len(self.metrics)
+            record = self.round(number, folder, callbacks)
             watch(record)
             failed = _all_failed(self.outcomes, record["clients"])
             streak = streak + 1 if failed else 0
@@ -221,24 +223,44 @@ class FederatedRun(ABC):
         if problem:
             raise RunError(problem)
 
-    def round(self, number: int, folder: RunFolder | None) -> Record:
+    def round(self, number: int, folder: RunFolder | None, callbacks: Sequence[Callback] = ()) -> Record:
         """Run one round, from the cohort to the checkpoint."""
         ledger = Ledger()
         cohort = self.train(number, ledger)
         with ledger.time("evaluate"):
-            due = (number + 1) % self.options.eval_every == 0 or number + 1 == self.options.rounds
+            options = self.options_of(number)
+            due = (number + 1) % options.eval_every == 0 or number + 1 == options.rounds
             evaluated = self.evaluate_round(number, ledger) if due else {}
         record = ledger.record(number + 1, cohort, evaluated)
-        if folder is not None:
-            # The record is written before the checkpoint, so it holds the time of the previous save.
-            record["seconds"]["save"] = self.save_seconds
-            begin = time.perf_counter()
-            folder.keep_choice(self.choice)
-            folder.append(record)
-            folder.save(number + 1, self.server, self.clients, self.models)
-            self.save_seconds = round(time.perf_counter() - begin, 6)
         self.metrics.append(record)
+        try:
+            self.decide(record, callbacks)
+        finally:  # the round counts, whatever a callback raises
+            if folder is not None:
+                self.save(record, folder)
         return record
+
+    def decide(self, record: Record, callbacks: Sequence[Callback]) -> None:
+        """Note in the record of a round whether the run ends with it, and why."""
+        options = self.options_of(record["round"] - 1)
+        begins = (each["after"] for each in self.about.get(EXTENDED, ()))
+        since = max((at for at in begins if at < record["round"]), default=0)
+        reason = options.until.reason(record) if options.until else None
+        if reason is None and options.patience:
+            reason = out_of_patience(self.metrics[since:], options.patience)
+        record |= {STOPPED: reason} if reason else {}
+        asked = ask(callbacks, record, self)
+        record |= {STOPPED: asked} if asked and not reason else {}
+
+    def save(self, record: Record, folder: RunFolder) -> None:
+        """Write the record of a round and its checkpoint."""
+        # The record is written before the checkpoint, so it holds the time of the previous save.
+        record["seconds"]["save"] = self.save_seconds
+        begin = time.perf_counter()
+        folder.keep_choice(self.choice)
+        folder.append(record)
+        folder.save(record["round"], self.server, self.clients, self.models)
+        self.save_seconds = round(time.perf_counter() - begin, 6)
 
     def train(self, number: int, ledger: Ledger) -> list[int]:
         """Run all exchanges of a round and return the cohort; client states are committed only if all succeed."""
@@ -354,7 +376,7 @@ class FederatedRun(ABC):
 
     def clock(self, number: int, client: int = -1) -> Clock:
         """Return the clock of a round, for a client or, by default, for the server."""
-        return Clock(number, self.options.rounds, client)
+        return Clock(number, self.options_of(number).rounds, client)
 
     # The global model.
 

@@ -1,6 +1,6 @@
 """The simulator: all clients train in this process, and every message is encoded to real bytes."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from gossamer.core.random import fold, uniform
 from gossamer.core.types import Params, State
 from gossamer.core.wire import Body
 from gossamer.engines.client import Client, ClientResult, ClientTask, Failure
+from gossamer.engines.control import Callback
 from gossamer.engines.evaluate import Evaluator
 from gossamer.engines.executors import EXECUTORS
 from gossamer.engines.executors.auto import choose
@@ -24,9 +25,11 @@ from gossamer.engines.executors.stacked import Stacked
 from gossamer.engines.inbox import ClientReply, Inbox
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.options import AUTO, Options
-from gossamer.engines.run import FederatedRun, Result, Stage, Watch
+from gossamer.engines.result import Result
+from gossamer.engines.run import FederatedRun, Stage
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import read_about
+from gossamer.runs.report.progress import progress_of
 from gossamer.tasks.task import Task
 
 INJECTED = "simulated failure (failure_rate)"
@@ -44,7 +47,8 @@ def simulate(
     *,
     out: str | Path | None = None,
     resume: bool = False,
-    watch: Watch = lambda record: None,
+    callbacks: Iterable[Callback] = (),
+    progress: bool | None = None,
     **options: Any,
 ) -> Result:
     """Run ``method`` on ``task``.
@@ -54,17 +58,27 @@ def simulate(
         task: data, partition and network
         out: run folder; without one the run is kept in memory
         resume: continue the run in ``out``; method, task and options must be the same
-        watch: called with the record of each round
+        callbacks: called after each round with its record and the run; a text that one returns ends the run
+        progress: show the progress; by default in a terminal and in a notebook alone
         options: fields of ``Options``
     """
     simulation = Simulation(method, task, Options(**options))
     if out is None:
-        return simulation.run(None, watch)
+        return carry_out(simulation, None, callbacks, progress)
     folder = simulation.restore(Path(out)) if resume else simulation.create(Path(out))
+    return carry_out(simulation, folder, callbacks, progress)
+
+
+def carry_out(
+    simulation: "Simulation", folder: RunFolder | None, callbacks: Iterable[Callback] = (), progress: bool | None = None
+) -> Result:
+    """Do the remaining rounds of a simulation, show the progress, and close its folder."""
     try:
-        return simulation.run(folder, watch)
+        with progress_of(simulation.options.rounds, simulation.metrics, progress) as watch:
+            return simulation.run(folder, watch, callbacks)
     finally:
-        folder.close()
+        if folder is not None:
+            folder.close()
 
 
 class Simulation(FederatedRun):

@@ -101,6 +101,12 @@ class RunFolder:
         """Release the lock."""
         os.close(self._lock)
 
+    def rewrite(self, entries: dict[str, Any]) -> None:
+        """Change entries of ``run.json``."""
+        with files.on_failure(f"{self.path} is unchanged"):
+            about = files.from_json(self.path / "run.json")
+            files.write(self.path / "run.json", files.to_json(about | entries))
+
     def keep_choice(self, choice: dict[str, Any]) -> None:
         """Save the choice of executor, once; a resumed run keeps it."""
         if not (self.path / CHOICE).exists():

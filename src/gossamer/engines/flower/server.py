@@ -30,6 +30,7 @@ from gossamer.core.method import Method
 from gossamer.core.types import Flops, State
 from gossamer.core.wire import Frame
 from gossamer.engines.client import Failure
+from gossamer.engines.control import Callback
 from gossamer.engines.evaluate import Evaluator, evaluation_exchange, personal_figures
 from gossamer.engines.flower.fleet import NodePool, NodeReply
 from gossamer.engines.flower.journal import NEVER
@@ -38,7 +39,8 @@ from gossamer.engines.flower.node import OUT_OF_STEP
 from gossamer.engines.flower.settings import Settings
 from gossamer.engines.inbox import ClientReply, Inbox
 from gossamer.engines.metrics import Ledger
-from gossamer.engines.run import PATIENCE, FederatedRun, Result, Stage, Watch
+from gossamer.engines.result import Result
+from gossamer.engines.run import PATIENCE, FederatedRun, Stage, Watch
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import Record, read_about
 from gossamer.tasks.task import AnyTask, Task, task_at
@@ -108,11 +110,11 @@ class FlowerRun(FederatedRun):
 
     # The cohort.
 
-    def rounds(self, folder: RunFolder | None, watch: Watch) -> None:
+    def rounds(self, folder: RunFolder | None, watch: Watch, callbacks: Sequence[Callback]) -> None:
         """Wait for the nodes, then run the remaining rounds."""
-        if len(self.metrics) < self.options.rounds:
+        if not self.finished:
             self.fleet.wait_for_nodes(self.settings.nodes or self.cohort_size, self.settings.wait)
-        super().rounds(folder, watch)
+        super().rounds(folder, watch, callbacks)
 
     def available(self) -> Mapping[int, int]:
         """Wait until enough nodes are connected for a round, and return their clients with numbers of samples."""
@@ -127,12 +129,12 @@ class FlowerRun(FederatedRun):
 
     # A round.
 
-    def round(self, number: int, folder: RunFolder | None) -> Record:
+    def round(self, number: int, folder: RunFolder | None, callbacks: Sequence[Callback] = ()) -> Record:
         """Repeat a round until it counts, at most ``PATIENCE`` times."""
         self.void = []
         while len(self.void) < PATIENCE:
             try:
-                return super().round(number, folder)
+                return super().round(number, folder, callbacks)
             except VoidError as problem:
                 log(WARNING, "round %s does not count: %s", number + 1, problem)
         last = self.void[-1]["reason"]
@@ -205,7 +207,7 @@ class FlowerRun(FederatedRun):
         return {
             "run": self.about["id"],
             "round": number,
-            "rounds": self.options.rounds,
+            "rounds": self.options_of(number).rounds,
             "seed": str(self.options.seed),
             "known": known,
             "anew": anew,

@@ -42,6 +42,7 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
         ("task", f"{summary['data']}, {summary['model']} ({summary['parameters']:,} parameters), {summary['split']}"),
         ("clients", f"{summary['clients']:,}, {summary['per_round']:,} per round"),
         ("rounds", f"{summary['rounds']:,} of {summary['rounds_asked']:,}, seed {summary['seed']}"),
+        *([("stopped", summary["stopped"])] if summary["stopped"] else []),
         ("executor", executor(summary)),
         ("accuracy", percent(summary["accuracy"])),
         ("loss", number(summary["loss"])),
@@ -57,6 +58,14 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
         ("peak memory", size(summary["memory_bytes"])),
         ("failures", f"{summary['failures']:,}, messages lost {summary['lost']:,}"),
     ]
+
+
+def headline(summary: Summary) -> str:
+    """Return a run in one line: method, task, rounds, accuracy and bytes."""
+    sent = size(summary["bytes_up"] + summary["bytes_down"])
+    scored = f"accuracy {percent(summary['accuracy'])}"
+    done = f"{summary['rounds']} of {count(summary['rounds_asked'], 'round')}"
+    return f"{method(summary)} on {summary['data']}, {done}, {scored}, {sent} sent"
 
 
 def method(summary: Summary) -> str:
