@@ -32,6 +32,7 @@ from gossamer.engines.options import Options
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import read_metrics
 from gossamer.runs.report.progress import Progress
+from gossamer.runs.report.scores import primary
 from gossamer.runs.report.text import count
 from gossamer.tasks.task import Task
 
@@ -264,7 +265,7 @@ def _go(run: "FlowerRun", folder: RunFolder) -> int:
             say(f"starting a SuperLink and {count(nodes, 'node')}, with TLS and node keys; their logs are in {home}")
             with (
                 LocalNetwork(home / "network", nodes, node_config) as network,
-                Progress(rounds, run.metrics) as progress,
+                Progress(rounds, run.metrics, primary(run.about)) as progress,
             ):
                 _follow(network, path, network.run(home / "app", {"resume": True}), done, progress)
 

@@ -12,8 +12,9 @@ from gossamer.cli.parser import Parser
 from gossamer.cli.request import Request
 from gossamer.core.errors import ConfigError, GossamerError, Mistakes, RunError
 from gossamer.runs.records import is_busy, read_about, read_metrics
-from gossamer.runs.report import REPORTS, Folder, curves, tables, text
+from gossamer.runs.report import REPORTS, Folder, curves, tables
 from gossamer.runs.report.base import reports_of
+from gossamer.runs.report.scores import common, scores_of
 from gossamer.runs.report.summary import summarise
 
 
@@ -25,15 +26,17 @@ def runs(words: list[str]) -> int:
     if not folder.is_dir():
         raise ConfigError(f"there is no folder {folder}: gossamer run writes to runs/ unless --out is given")
     found = sorted(path.parent for path in folder.glob("*/run.json") if not path.parent.name.startswith("."))
-    rows, damaged = [], []
+    summaries: list[dict[str, Any] | None] = []
+    damaged = []
     for path in found:
         try:
-            summary = summarise(read_about(path), read_metrics(path))
-            rows.append((path.name, *tables.listed(summary), state(path, summary)))
+            summaries.append(summarise(read_about(path), read_metrics(path)))
         except (RunError, KeyError, TypeError) as error:
-            rows.append((path.name, *[text.BLANK] * (len(tables.LISTED) - 2), "damaged"))
+            summaries.append(None)
             damaged.append(f"{path.name} is damaged: {error}")
-    print(text.table(tables.LISTED, rows) if rows else f"there are no runs in {folder}")
+    states = [state(path, each) if each else "damaged" for path, each in zip(found, summaries, strict=True)]
+    names = [path.name for path in found]
+    print(tables.listed(names, summaries, states) if found else f"there are no runs in {folder}")
     if damaged:
         print("\n" + "\n".join(damaged))
     return 0
@@ -109,7 +112,11 @@ def compare(words: list[str]) -> int:
         print(f"\n{tables.VALUES}: {tables.COUNTED}")
     if differing := tables.differences(summaries, [about["method"] for about, _ in both]):
         print(f"\nthese runs also differ in: {', '.join(differing)}")
-    curves.draw(names, metrics, picture)
+    score = common(scores_of(about["task"])[0] for about, _ in both)
+    if score is None:
+        print("\nno curves: the runs have different metrics")
+        return 0
+    curves.draw(names, metrics, picture, score)
     print(f"\ncurves in {picture}")
     return 0
 

@@ -11,6 +11,7 @@ from gossamer.core.errors import RunError
 from gossamer.engines.simulate import Simulation
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.report.progress import Progress
+from gossamer.runs.report.scores import primary
 
 
 def run(words: list[str]) -> int:
@@ -49,7 +50,7 @@ def go(simulation: Simulation, folder: RunFolder) -> int:
     announce(folder, simulation)
 
     def work() -> None:
-        with Progress(simulation.options.rounds, simulation.metrics) as progress:
+        with Progress(simulation.options.rounds, simulation.metrics, primary(simulation.about)) as progress:
             simulation.run(folder, progress)
 
     try:

@@ -133,6 +133,16 @@ class Network(Protocol):
         """The number of clients."""
         ...
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the metrics of the task."""
+        ...
+
+    @property
+    def scores_classes(self) -> bool:
+        """Whether targets are class numbers and outputs are scores of the classes."""
+        ...
+
 
 @dataclass(frozen=True, eq=False)
 class Context:

@@ -152,6 +152,8 @@ class OwnLabels:
     @classmethod
     def of(cls, widths: Any, context: Context) -> "OwnLabels":
         """Return the labels of a network, from its width rule."""
+        classes = "labels=own needs targets that are classes, one per sample: use labels=all"
+        require((context.network.scores_classes, classes))
         rows = (widths or context.network.widths()).labels
         missing = "labels=own: no dimension with one index per label is known: declare the width group labels"
         require((bool(rows), missing))

@@ -28,6 +28,7 @@ from gossamer.core.types import Clock, Flops, Params, State
 from gossamer.core.wire import Frame
 from gossamer.methods.composition import compose
 from gossamer.parts.views.full import Full
+from gossamer.tasks.losses import weight
 from gossamer.tasks.objective import Objective
 
 Gradients = tuple[Params, Params]  # an alias, because torch.compile does not accept the annotation written out
@@ -142,7 +143,7 @@ class Client:
         """Return the mean loss of a model on a client's samples, and the operations spent on it."""
         params = self.method.parametrization.deploy(held, self.built) if self.parametrized else held
         rows = torch.from_numpy(samples).to(self.objective.device)
-        loss, _ = self.objective.evaluate(params, self.objective.x[rows], self.objective.y[rows], labels)
+        loss = self.objective.evaluate(params, self.objective.x[rows], self.objective.y[rows], labels).loss
         return loss, self.objective.forward_flops(params, rows)
 
     def labels(self, samples: np.ndarray) -> Tensor | None:
@@ -353,8 +354,8 @@ class TrainingInfo:
         """Return the accuracy of a model on the client's training samples."""
         objective, rows = self.client.objective, self._rows
         self.flops += objective.forward_flops(params, rows)
-        _, right = objective.evaluate(params, objective.x[rows], objective.y[rows], self.job.labels)
-        return float(right.double().mean())
+        judged = objective.evaluate(params, objective.x[rows], objective.y[rows], self.job.labels)
+        return judged.values()[objective.metrics.index("accuracy")]
 
     def gradient(self) -> Params:
         """Return the gradient after training, in evaluation mode, on the first batch of a new permutation."""
@@ -371,11 +372,12 @@ class TrainingInfo:
         """Return the gradient at the received model, in evaluation mode, of the mean loss of all samples."""
         objective, total = self.client.objective, Params()
         params = {**self.start, **objective.local()}
+        whole = weight(objective.task.loss, objective.y[self._rows])
         for rows in torch.split(self._rows, objective.task.statistics.size):
             self.flops += objective.flops(self.start, rows.cpu()).done
             x, y = objective.x[rows], objective.y[rows]
             grads = objective.gradient(params, x, y, self.job.labels, training=False)[1]
-            share = len(rows) / len(self._rows)
+            share = weight(objective.task.loss, y) / whole
             total = {name: total.get(name, 0) + share * grad for name, grad in grads.items()}
         return multiply(total, self.job.part.keep)
 

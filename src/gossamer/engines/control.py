@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 from gossamer.core.errors import ConfigError, RunError, gather
 from gossamer.core.specs import unknown
 from gossamer.runs.records import Record
+from gossamer.runs.report.scores import Score
 
 SIGNS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
@@ -22,28 +23,20 @@ SIGNS: dict[str, Callable[[float, float], bool]] = {
 }
 """The signs of a target, besides ``=``."""
 
-LOWER = ("loss", "error", "rmse", "mse", "mae", "perplexity")
-HIGHER = ("accuracy", "auc", "f1", "precision", "recall", "r2", "score")
-"""Endings of the names of metrics, by their direction: smaller or larger is better."""
+LOSSES = ("loss", "train_loss")
+"""Numbers of a record that are better when they are lower, besides the metrics of the task."""
 
-PRIMARY = "accuracy"
-"""The metric by which ``patience`` judges."""
-
-RECORDED = ("accuracy", "loss", "personal_accuracy", "worst_tenth_accuracy", "train_loss", "flops", "joules", "delay")
-"""Numbers that every record has, or every record of an evaluated round."""
+COSTS = ("flops", "useful_flops", "joules", "airtime", "delay", "memory_bytes")
+"""Other numbers of every record; a target for one of them needs a sign."""
 
 FIGURES = "figures."
 """The prefix of numbers that parts measure: ``figures.masks.density``."""
 
 
-def higher_is_better(name: str) -> bool | None:
-    """Return the direction of a metric by the ending of its name; none if it has no known one.
-
-    >>> higher_is_better("personal_accuracy"), higher_is_better("val_loss"), higher_is_better("joules")
-    (True, False, None)
-    """
-    ending = name.rpartition(".")[2].rpartition("_")[2]
-    return True if ending in HIGHER else False if ending in LOWER else None
+def directions(scores: Iterable[Score]) -> dict[str, str]:
+    """Return whether higher or lower is better for each metric of a run, and for its losses."""
+    named = {name: score.better for score in scores for name in (score.name, score.personal, score.worst_tenth)}
+    return named | dict.fromkeys(LOSSES, "lower")
 
 
 def number(record: Mapping[str, Any], name: str) -> float | None:
@@ -60,42 +53,44 @@ def number(record: Mapping[str, Any], name: str) -> float | None:
 
 @dataclass(frozen=True)
 class Target:
-    """A value that a metric is to reach.
+    """A value that a metric is to reach: ``accuracy=0.9`` (at least, because higher is better) or ``loss<0.3``.
 
     Args:
         metric: name of a number in the records
-        sign: ``<``, ``<=``, ``>`` or ``>=``
+        sign: ``=``, ``<``, ``<=``, ``>`` or ``>=``
         value: the value
-        text: the target as it was written
     """
 
     metric: str
     sign: str
     value: float
-    text: str
 
     @classmethod
     def of_text(cls, text: str) -> "Target":
-        """Read ``accuracy=0.9`` or ``loss<0.3``; an equals sign means at least, or at most, by the metric's name."""
+        """Read a target; raise ``ValueError`` with what was expected."""
         found = re.fullmatch(r"\s*([\w.]+)\s*(<=|>=|<|>|=)\s*(\S+)\s*", text)
-        if found is None:
-            raise ValueError("a metric and a value, such as accuracy=0.9 or loss<0.3")
-        name, sign, written = found.groups()
         try:
-            value = float(written)
-        except ValueError:
-            raise ValueError(f"a metric and a number, such as {name}=0.9") from None
-        if sign == "=":
-            higher = higher_is_better(name)
-            if higher is None:
-                raise ValueError(f"{name}<{written} or {name}>{written}: whether less is better is not known")
-            sign = ">=" if higher else "<="
-        return cls(name, sign, value, "".join(found.groups()))
+            return cls(found[1], found[2], float(found[3]))  # type: ignore[index]  # None is a TypeError
+        except (TypeError, ValueError):
+            raise ValueError("a metric and a number, such as accuracy=0.9 or loss<0.3") from None
 
-    def reached(self, record: Record) -> bool:
+    def __str__(self) -> str:
+        return f"{self.metric}{self.sign}{self.value!r}"
+
+    def mistake(self, better: Mapping[str, str]) -> str | None:
+        """Return what is wrong with the target in a run with these directions of metrics, if anything."""
+        known = (*better, *COSTS)
+        if self.metric not in known and not self.metric.startswith(FIGURES):
+            return f"until: {unknown('metric', self.metric, known)}"
+        if self.sign == "=" and self.metric not in better:
+            return f"until: {self}: write {self.metric}<{self.value!r} or {self.metric}>{self.value!r}"
+        return None
+
+    def reached(self, record: Record, better: Mapping[str, str]) -> bool:
         """Return whether a record reaches the target."""
         value = number(record, self.metric)
-        return value is not None and SIGNS[self.sign](value, self.value)
+        sign = {"higher": ">=", "lower": "<="}[better[self.metric]] if self.sign == "=" else self.sign
+        return value is not None and SIGNS[sign](value, self.value)
 
 
 @dataclass(frozen=True)
@@ -110,9 +105,10 @@ class Until:
         """Return targets from text, or from a mapping of metrics to values."""
         if isinstance(given, Until):
             return given
+        text = ",".join(f"{name}={value}" for name, value in given.items()) if isinstance(given, Mapping) else given
         try:
-            return cls.of_text(given if isinstance(given, str) else ",".join(f"{n}={v!r}" for n, v in given.items()))
-        except (ValueError, AttributeError) as error:
+            return cls.of_text(str(text))
+        except ValueError as error:
             raise ConfigError(f"until must be {error}, got {given!r}") from None
 
     @classmethod
@@ -122,35 +118,34 @@ class Until:
 
     def to_text(self) -> str:
         """Return the text that ``of_text`` reads."""
-        return ",".join(target.text for target in self.targets)
+        return ",".join(map(str, self.targets))
 
-    def check(self, known: Iterable[str]) -> None:
-        """Refuse metrics that no record will have."""
-        names = list(known)
-        strange = [t.metric for t in self.targets if t.metric not in names and not t.metric.startswith(FIGURES)]
-        gather([f"until: {unknown('metric', name, names)}" for name in strange])
+    def check(self, scores: Iterable[Score]) -> None:
+        """Refuse metrics that no record will have, and targets without a direction."""
+        better = directions(scores)
+        gather([mistake for target in self.targets if (mistake := target.mistake(better))])
 
-    def reason(self, record: Record) -> str | None:
+    def reason(self, record: Record, scores: Iterable[Score]) -> str | None:
         """Return which target a record reaches, if any."""
-        hit = next((target for target in self.targets if target.reached(record)), None)
-        return f"{hit.metric} is {number(record, hit.metric):.4g}: {hit.text} is reached" if hit else None
+        better = directions(scores)
+        hit = next((target for target in self.targets if target.reached(record, better)), None)
+        return f"{hit} is reached: {hit.metric} is {number(record, hit.metric):.4g}" if hit else None
 
 
-def out_of_patience(records: Sequence[Record], patience: int, metric: str = PRIMARY) -> str | None:
+def out_of_patience(records: Sequence[Record], patience: int, score: Score) -> str | None:
     """Return the reason to stop after ``patience`` evaluations without improvement, or none.
 
-    An evaluation without a finite value is no improvement.
+    An evaluation without a finite value is no improvement. Rounds that were not evaluated do not count.
     """
-    evaluated = [(record["round"], record[metric]) for record in records if metric in record]
-    if not evaluated or metric not in records[-1]:
+    evaluated = [record for record in records if score.name in record]
+    if not evaluated or score.name not in records[-1]:
         return None
-    sign = -1 if higher_is_better(metric) is False else 1
-    finite = [(sign * value, -at, index) for index, (at, value) in enumerate(evaluated) if value is not None]
-    best = max(finite, default=(None, 0, -1))
-    if len(evaluated) - 1 - best[2] < patience:
+    best = score.best(evaluated)
+    waited = sum(best is None or record["round"] > best["round"] for record in evaluated)
+    if waited < patience:
         return None
-    since = f"since round {-best[1]}" if finite else "at all"
-    return f"{metric} has not improved {since}: patience is {patience}"
+    since = f"since round {best['round']} ({score.write(best[score.name])})" if best else "at all"
+    return f"no better {score.words} {since}: patience of {patience} is over"
 
 
 Callback = Callable[[Record, Any], str | None]

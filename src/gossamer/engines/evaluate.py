@@ -1,8 +1,11 @@
-"""Evaluation: the global model on the whole test set, and each client's deployed model on its personal test set."""
+"""Evaluation: the global model on the whole test set, and each client's deployed model on its personal test set.
+
+A metric may be undefined for a client: AUROC needs two classes. The client then counts in no mean of this metric.
+"""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,25 +22,15 @@ from gossamer.parts.codecs.dense import Dense
 from gossamer.parts.servers.listen import Listen
 from gossamer.parts.solvers.loss_probe import LossProbe
 from gossamer.parts.views.full import Full
+from gossamer.tasks.metrics import Judgement, Metric
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.static_norms import OfOwnBatch, OfTraining
 
+Values = tuple[float, ...]
+"""One number per metric; the loss comes first where it is included."""
+
 Labels = Callable[[int], Tensor | None]
 """Map a client to a vector with 1 for each label whose score counts; none means all labels."""
-
-
-class Evaluation(NamedTuple):
-    """The evaluation of one model on a set of samples.
-
-    Args:
-        loss: mean loss
-        right: for each sample, whether the prediction is correct
-        answers: the network's outputs; kept only if clients count some scores as 0
-    """
-
-    loss: float
-    right: np.ndarray
-    answers: Tensor | None = None
 
 
 class Evaluator:
@@ -56,83 +49,102 @@ class Evaluator:
         if objective.static and isinstance(by, OfTraining) and not len(objective.x):
             raise ConfigError("statistics=train: the evaluating machine has no training samples: use batch")
 
-    def __call__(self, model: Params, shared: bool, personal: Callable[[int], Params]) -> dict[str, float]:
-        """Return accuracy and loss on the whole test set, and the mean and worst-tenth personal accuracy.
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """The task's metrics."""
+        return self.objective.task.metrics
 
-        Without a global model (not ``shared``), accuracy and loss are means over the clients' deployed models. A client
+    def __call__(self, model: Params, shared: bool, personal: Callable[[int], Params]) -> dict[str, float]:
+        """Return loss and metrics on the whole test set, and the mean and worst-tenth personal metrics.
+
+        Without a global model (not ``shared``), loss and metrics are means over the clients' deployed models. A client
         without personal test samples counts in no personal metric.
         """
         last, outcome = model, self._outcome(model)
-        whole = [_mean(outcome)] if shared else []
-        own: list[float] = []
+        whole = [_scores(outcome)] if shared else []
+        own: list[Values] = []
         for client in range(self.split.clients):
             params, tested = personal(client), self.split.test(client)
             if params is not last and not shared:
                 last, outcome = params, self._outcome(params)
             if len(tested):
                 seen = params is last and not self.alone
-                own.append(self._of(outcome, client) if seen else self.on_client(params, client)[1])
-            whole += [] if shared else [_mean(outcome)]
-        loss, accuracy = np.mean(whole, axis=0)
-        return {
-            "accuracy": float(accuracy),
-            "loss": float(loss),
-            **personal_figures(own),
-        }
+                own.append(self._of(outcome, client) if seen else self.on_client(params, client)[1:])
+            whole += [] if shared else [_scores(outcome)]
+        return figures(self.metrics, np.mean(whole, axis=0).tolist(), own)
 
     def by_client(self, personal: Callable[[int], Params]) -> dict[str, float]:
-        """Return the same metrics without a global model: accuracy and loss are weighted by test samples."""
+        """Return the same without a global model: loss and metrics are means weighted by test samples."""
         tested = [client for client in range(self.split.clients) if len(self.split.test(client))]
-        sizes = [len(self.split.test(client)) for client in tested]
         found = [self.on_client(personal(client), client) for client in tested]
-        own = [accuracy for _, accuracy in found]
-        loss, accuracy = np.average(found, axis=0, weights=sizes) if found else (math.nan, math.nan)
-        return {"accuracy": float(accuracy), "loss": float(loss), **personal_figures(own)}
+        if not found:
+            return figures(self.metrics, [math.nan] * (1 + len(self.metrics)), [])
+        sizes = np.array([[len(self.split.test(client))] for client in tested])
+        defined = np.isfinite(found)
+        with np.errstate(invalid="ignore"):
+            total = (np.where(defined, found, 0.0) * sizes).sum(axis=0) / (defined * sizes).sum(axis=0)
+        return figures(self.metrics, total.tolist(), [each[1:] for each in found])
 
-    def whole(self, params: Params) -> tuple[float, float]:
-        """Return loss and accuracy on the whole test set."""
-        return _mean(self._outcome(params))
+    def whole(self, params: Params) -> Values:
+        """Return loss and metrics on the whole test set."""
+        return _scores(self._outcome(params))
 
-    def on_client(self, params: Params, client: int) -> tuple[float, float]:
-        """Return loss and accuracy on a client's personal test set; NaN if it is empty."""
+    def on_client(self, params: Params, client: int) -> Values:
+        """Return loss and metrics on a client's personal test set; NaN if it is empty."""
         tested = self.split.test(client)
-        return _mean(self._outcome(params, tested, self._labels(client))) if len(tested) else (math.nan, math.nan)
+        if not len(tested):
+            return (math.nan,) * (1 + len(self.metrics))
+        return _scores(self._outcome(params, tested, self._labels(client)))
 
-    def _of(self, outcome: Evaluation, client: int) -> float:
-        """Return a client's personal accuracy from an evaluation on the whole test set."""
+    def _of(self, outcome: Judgement, client: int) -> Values:
+        """Return a client's personal metrics from an evaluation on the whole test set."""
         tested, labels = self.split.test(client), self._labels(client)
-        if outcome.answers is None or labels is None:
-            return float(outcome.right[tested].mean())
+        if outcome.outputs is None or labels is None:
+            return outcome.values(tested)
         rows = torch.from_numpy(tested).to(self.y.device)
-        _, right = self.objective.judged([outcome.answers[rows]], self.y[rows], labels)
-        return float(right.double().mean())
+        return self.objective.judged([outcome.outputs[rows]], self.y[rows], labels).values()
 
     def _labels(self, client: int) -> Tensor | None:
         return self.labels(client) if self.labels else None
 
-    def _outcome(self, params: Params, index: np.ndarray | None = None, labels: Tensor | None = None) -> Evaluation:
+    def _outcome(self, params: Params, index: np.ndarray | None = None, labels: Tensor | None = None) -> Judgement:
         picked: Any = slice(None) if index is None else torch.from_numpy(index).to(self.x.device)
-        outputs: Iterable[Tensor] = self.objective.outputs(params, self.x[picked])
-        if keep := self.labels is not None and index is None:
-            outputs = list(outputs)
-        loss, right = self.objective.judged(outputs, self.y[picked], labels)
-        return Evaluation(loss, right.to("cpu", torch.float64).numpy(), torch.cat(list(outputs)) if keep else None)
+        outputs, keep = self.objective.outputs(params, self.x[picked]), self.labels is not None and index is None
+        return self.objective.judged(outputs, self.y[picked], labels, keep)
 
 
-def personal_figures(own: Sequence[float]) -> dict[str, float]:
-    """Return the mean personal accuracy and the worst-tenth accuracy."""
-    mean = sum(own) / len(own) if own else math.nan
-    return {"personal_accuracy": mean, "worst_tenth_accuracy": worst_tenth(own)}
+def _scores(outcome: Judgement) -> Values:
+    return (outcome.loss, *outcome.values())
 
 
-def worst_tenth(own: Sequence[float]) -> float:
-    """Return the mean accuracy of the tenth of the clients with the lowest accuracy."""
-    worst = sorted(own)[: math.ceil(len(own) / 10)]
+def figures(metrics: Sequence[Metric], whole: Sequence[float], own: Sequence[Values]) -> dict[str, float]:
+    """Return the entries of a record.
+
+    Args:
+        metrics: the metrics
+        whole: loss and metrics on the whole test set
+        own: the metrics of each client on its personal test set
+    """
+    loss, *values = whole
+    found: dict[str, float] = {}
+    for number, (metric, value) in enumerate(zip(metrics, values, strict=True)):
+        found[metric.name] = value
+        found.setdefault("loss", loss)
+        found |= personal_figures(metric, [each[number] for each in own])
+    return found
+
+
+def personal_figures(metric: Metric, own: Sequence[float]) -> dict[str, float]:
+    """Return the mean of a metric over clients, and over the worst tenth; clients without a value do not count."""
+    known = [value for value in own if not math.isnan(value)]
+    mean = sum(known) / len(known) if known else math.nan
+    return {f"personal_{metric.name}": mean, f"worst_tenth_{metric.name}": worst_tenth(known, metric.better)}
+
+
+def worst_tenth(own: Sequence[float], better: str = "higher") -> float:
+    """Return the mean over the tenth of the clients with the worst values: the lowest if higher is better."""
+    worst = sorted(own, reverse=better == "lower")[: math.ceil(len(own) / 10)]
     return sum(worst) / len(worst) if worst else math.nan
-
-
-def _mean(outcome: Evaluation) -> tuple[float, float]:
-    return outcome.loss, float(outcome.right.mean())
 
 
 def evaluation_exchange(method: BoundMethod) -> BoundExchange:

@@ -31,7 +31,7 @@ class Options:
         failure_rate: probability of a simulated failure, per client and round
         eval_every: number of rounds between evaluations; the last round is always evaluated
         until: targets such as accuracy=0.9 or loss<0.3; the first that is reached ends the run
-        patience: evaluations without improvement of the accuracy that end the run; none means no such limit
+        patience: evaluations without improvement of the primary metric that end the run; none means no such limit
     """
 
     rounds: int = 30

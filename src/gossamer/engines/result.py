@@ -11,9 +11,9 @@ from gossamer.core import files
 from gossamer.core.binding import BoundMethod
 from gossamer.core.errors import ConfigError, RunError
 from gossamer.core.extras import need
-from gossamer.engines.control import PRIMARY
 from gossamer.runs.records import Record
 from gossamer.runs.report import Folder, page, series, tables
+from gossamer.runs.report.scores import primary
 from gossamer.runs.report.summary import summarise
 from gossamer.tasks.task import Task
 
@@ -101,10 +101,10 @@ class Result:
         """Return a matplotlib figure of metrics, which a notebook displays.
 
         Args:
-            metrics: names of numbers in the records; by default the accuracy
+            metrics: names of numbers in the records; by default the primary metric
             by: what is on the x axis: rounds, bytes sent by clients so far, or seconds so far
         """
-        return series.figure(self.metrics, metrics or (PRIMARY,), by)
+        return series.figure(self.metrics, metrics or (primary(self.about).name,), by)
 
     def frame(self) -> "DataFrame":
         """Return a pandas data frame with one row per round and one column per number of the records."""

@@ -34,13 +34,14 @@ from gossamer.core.sampler import Pool
 from gossamer.core.store import ClientStore
 from gossamer.core.types import Clock, Params, State
 from gossamer.engines.client import Failure
-from gossamer.engines.control import RECORDED, Callback, Until, ask, out_of_patience
+from gossamer.engines.control import Callback, Until, ask, out_of_patience
 from gossamer.engines.inbox import ClientReply, Inbox
 from gossamer.engines.metrics import Ledger, machine
 from gossamer.engines.options import Options
 from gossamer.engines.result import Result as Result
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import EXTENDED, STOPPED, Record, read_about, read_metrics, stop_reason
+from gossamer.runs.report.scores import scores_of
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task
 
@@ -86,8 +87,6 @@ class FederatedRun(ABC):
             name = getattr(method, "__name__", "")
             hint = f": write {name}()" if name else ""
             raise ConfigError(f"method must be a gossamer Method, got a {type(method).__name__}{hint}")
-        if options.until:
-            options.until.check(RECORDED)
         self.task, self.options = task, options
         self.cohort_size = options.cohort(task.clients)
         self.key = make_key(options.seed)
@@ -112,6 +111,8 @@ class FederatedRun(ABC):
             "request": request,
             "machine": machine(options.device),
         }
+        if options.until:
+            options.until.check(scores_of(self.about["task"]))
 
     # Implemented by engines.
 
@@ -245,9 +246,10 @@ class FederatedRun(ABC):
         options = self.options_of(record["round"] - 1)
         begins = (each["after"] for each in self.about.get(EXTENDED, ()))
         since = max((at for at in begins if at < record["round"]), default=0)
-        reason = options.until.reason(record) if options.until else None
+        scores = scores_of(self.about["task"])
+        reason = options.until.reason(record, scores) if options.until else None
         if reason is None and options.patience:
-            reason = out_of_patience(self.metrics[since:], options.patience)
+            reason = out_of_patience(self.metrics[since:], options.patience, scores[0])
         record |= {STOPPED: reason} if reason else {}
         asked = ask(callbacks, record, self)
         record |= {STOPPED: asked} if asked and not reason else {}

@@ -30,6 +30,7 @@ from gossamer.engines.run import FederatedRun, Stage
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import read_about
 from gossamer.runs.report.progress import progress_of
+from gossamer.runs.report.scores import primary
 from gossamer.tasks.task import Task
 
 INJECTED = "simulated failure (failure_rate)"
@@ -74,7 +75,8 @@ def carry_out(
 ) -> Result:
     """Do the remaining rounds of a simulation, show the progress, and close its folder."""
     try:
-        with progress_of(simulation.options.rounds, simulation.metrics, progress) as watch:
+        rounds, score = simulation.options.rounds, primary(simulation.about)
+        with progress_of(rounds, simulation.metrics, score, progress) as watch:
             return simulation.run(folder, watch, callbacks)
     finally:
         if folder is not None:

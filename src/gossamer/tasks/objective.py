@@ -10,6 +10,7 @@ leave them unchanged.
 """
 
 import copy
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -26,7 +27,9 @@ from gossamer.core.errors import ConfigError
 from gossamer.core.random import Key, fold, seeded, uniform
 from gossamer.core.solver import Solver
 from gossamer.core.types import Flops, Layout, Params
+from gossamer.tasks.losses import LOSSES, loss_name, weight
 from gossamer.tasks.memory import batch_size, client_memory, solver_copies
+from gossamer.tasks.metrics import Judgement, Rows
 from gossamer.tasks.static_norms import OfTraining, static_norms, tracking
 from gossamer.tasks.task import Task
 from gossamer.tasks.widths import Widths, derive
@@ -132,6 +135,17 @@ class Objective:
         """Number of clients."""
         return self.task.clients
 
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of the task's metrics."""
+        return tuple(metric.name for metric in self.task.metrics)
+
+    @property
+    def scores_classes(self) -> bool:
+        """Whether targets are class numbers, one per sample, and outputs are scores of the classes."""
+        known = LOSSES.get(loss_name(self.task.loss) or "")
+        return self.y.dtype == torch.int64 and self.y.dim() == 1 and (known is None or known.targets == "classes")
+
     def memory(self, params: Params, solver: Solver) -> int:
         """Return the bytes that a client with these tensors needs for training, including its start tensors."""
         return client_memory(self, params, batch_size(solver), copies=1 + solver_copies(solver, params)).total
@@ -224,8 +238,8 @@ class Objective:
             self._output({**self._outline, **self._counts}, self.x[:1])
         return found
 
-    def evaluate(self, params: Params, x: Tensor, y: Tensor, labels: Tensor | None = None) -> tuple[float, Tensor]:
-        """Return the mean loss, and for each sample whether it is correct; ``labels`` as in ``gradient``."""
+    def evaluate(self, params: Params, x: Tensor, y: Tensor, labels: Tensor | None = None) -> Judgement:
+        """Return the loss and metrics of a model on samples; ``labels`` as in ``gradient``."""
         return self.judged(self.outputs(params, x), y, labels)
 
     @torch.no_grad()
@@ -235,15 +249,24 @@ class Objective:
         for start in range(0, len(x), chunk):
             yield network(x[start : start + chunk])
 
-    def judged(self, outputs: Iterable[Tensor], y: Tensor, labels: Tensor | None = None) -> tuple[float, Tensor]:
-        """Return the mean loss of outputs, and for each sample whether it is correct; ``labels`` as in ``gradient``."""
-        total, right, start = 0.0, [], 0
+    def judged(
+        self, outputs: Iterable[Tensor], y: Tensor, labels: Tensor | None = None, keep: bool = False
+    ) -> Judgement:
+        """Return the loss and metrics of outputs; ``labels`` as in ``gradient``. ``keep`` keeps the outputs."""
+        metrics, loss, total, weights, start = self.task.metrics, self.task.loss, 0.0, 0, 0
+        rows: list[list[Tensor | None]] = [[] for _ in metrics]
+        kept: list[Tensor] = []
         for output in outputs:
             counted, ys = _only(output, labels), y[start : start + len(output)]
-            total += float(self.task.loss(counted, ys)) * len(ys)
-            right.append(self.task.correct(counted, ys))
             start += len(ys)
-        return total / len(y), torch.cat(right)
+            total += float(loss(counted, ys)) * (share := weight(loss, ys))
+            weights += share
+            for metric, found in zip(metrics, rows, strict=True):
+                found.append(None if found and found[0] is None else metric.rows(counted, ys))
+            if keep or any(found[0] is None for found in rows):
+                kept.append(counted)
+        mean = total / weights if weights else math.nan
+        return Judgement(mean, metrics, tuple(map(_joined, rows)), y, torch.cat(kept) if kept else None)
 
     @cached_property
     def static(self) -> bool:
@@ -305,6 +328,21 @@ class Objective:
                 raise ConfigError(f"the model fails on a batch of samples of shape {shape}{where}: {error}") from error
         if loss.dim() != 0 or not torch.isfinite(loss):
             raise ConfigError(f"the loss of a batch must be one finite number, got {loss}: check model, loss and data")
+        self._check_metrics({**params, **self.local()}, x, y)
+
+    @torch.no_grad()
+    def _check_metrics(self, tensors: Params, x: Tensor, y: Tensor) -> None:
+        """Try each metric on the outputs for two samples."""
+        self._module.eval()
+        with seeded(Key(0, 0)):
+            output = self._output(tensors, x)
+        for metric in self.task.metrics:
+            try:
+                rows = metric.rows(output, y)
+                metric.of_all(output, y) if rows is None else metric.mean(rows.cpu().numpy())
+            except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
+                shapes = f"outputs of shape {list(output.shape)} and targets of shape {list(y.shape)}"
+                raise ConfigError(f"the metric {metric.name} fails on {shapes}: {error}") from error
 
 
 def _check_types(tensors: Params, names: Iterable[str]) -> None:
@@ -340,6 +378,12 @@ def _layer(tensor: str) -> str:
 def _only(output: Tensor, labels: Tensor | None) -> Tensor:
     """Set the scores of excluded labels to 0."""
     return output if labels is None else output * labels
+
+
+def _joined(rows: list[Tensor | None]) -> Rows | None:
+    """Return the rows of all batches; none if a metric has none."""
+    found = [each for each in rows if each is not None]
+    return torch.cat(found).to("cpu").numpy() if found else None
 
 
 def _registries(module: nn.Module) -> dict[str, list[tuple[dict[str, Any], str]]]:

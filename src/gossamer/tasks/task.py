@@ -1,13 +1,12 @@
-"""A task: a model, data, its partition over clients, and the loss."""
+"""A task: a model, data, its partition over clients, the loss and the metrics."""
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import InitVar, dataclass, replace
 from pathlib import Path
 from typing import Any, Union
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gossamer.core.errors import ConfigError, require
@@ -18,17 +17,14 @@ from gossamer.tasks.data.partition import Split
 from gossamer.tasks.data.partitioners import SPLITS
 from gossamer.tasks.data.samples import Data, Samples
 from gossamer.tasks.data.splits import split
+from gossamer.tasks.losses import AnyLoss, LossFunction, cross_entropy, loss_function, loss_name, wrong_targets
+from gossamer.tasks.metrics import ACCURACY, AnyMetrics, Metric, default_metrics, metrics_of
 from gossamer.tasks.nets import build
 from gossamer.tasks.static_norms import STATISTICS, OfBatch, Statistics
 
 Arrays = tuple[Tensor, Tensor]
 AnyTask = Union["Task", Callable[..., "Task"]]
 """A task, or a function that returns one; it takes no argument, a client number, or client number and settings."""
-
-
-def correct(output: Tensor, y: Tensor) -> Tensor:
-    """Return for each sample whether the largest output is the label."""
-    return output.argmax(-1) == y
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,19 +35,28 @@ class Task:
         model: function that builds the network; called with a seeded generator, so the same seed gives the same weights
         data: training and test samples
         split: partition of the samples over clients
-        loss: function from outputs and labels to the mean loss of a batch
-        correct: function from outputs and labels to one boolean per sample
+        loss: function from outputs and targets to the mean loss of a batch; or its name, such as ``mse``
+        metrics: what is measured, the primary metric first; empty means what follows from loss and targets
         statistics: statistics of static batch norms in evaluation, and the evaluation batch size
         names: names of data, model and split for the run folder
+        correct: removed; give ``metrics``
     """
 
     model: Callable[[], nn.Module]
     data: Data
     split: Split
-    loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy
-    correct: Callable[[Tensor, Tensor], Tensor] = correct
+    loss: LossFunction = cross_entropy
+    metrics: tuple[Metric, ...] = ()
     statistics: Statistics = OfBatch()
     names: tuple[str, str, str] = ("custom", "custom", "custom")
+    correct: InitVar[None] = None
+
+    def __post_init__(self, correct: object) -> None:
+        if correct is not None:
+            raise ConfigError("Task.correct was removed: write metrics=f, a function that returns one value per sample")
+        object.__setattr__(self, "loss", loss_function(self.loss))
+        metrics = metrics_of(self.metrics) or default_metrics(self.loss, self.data.train.y)
+        object.__setattr__(self, "metrics", metrics)
 
     @classmethod
     def of(
@@ -63,19 +68,23 @@ class Task:
         clients: int = 50,
         split: str = "iid",
         seed: int = 0,
-        loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
-        correct: Callable[[Tensor, Tensor], Tensor] = correct,
+        loss: AnyLoss = "cross_entropy",
+        metrics: AnyMetrics = (),
+        correct: None = None,
     ) -> "Task":
         """Create a task from a module and arrays.
 
         ``model`` is a function without arguments that builds an ``nn.Module``, for example its class. ``train`` and
         ``test`` are ``(x, y)`` tensors with one sample per row. ``split`` is a spec such as ``"dirichlet:0.3"``.
+        ``loss`` is a name or a function of outputs and targets. ``metrics`` are names, functions or torchmetrics
+        objects; the first is the primary one.
         """
-        _check_arrays(train=train, test=test)
-        classes = int(max(train[1].max(), test[1].max())) + 1
+        _check_arrays(loss, train=train, test=test)
+        classes = count_classes(train[1], test[1])
         data = Data("custom", Samples(*train), Samples(*test), classes=classes, split=split, model="custom")
         names = ("custom", "custom", split)
-        return cls(model, data, deal(data, split, clients, seed), loss, correct, names=names)
+        dealt = deal(data, split, clients, seed)
+        return cls(model, data, dealt, loss_function(loss), metrics_of(metrics), names=names, correct=correct)
 
     @classmethod
     def named(
@@ -97,9 +106,10 @@ class Task:
     @classmethod
     def of_data(cls, data: Data, model: str | None, rule: str, split: Split, statistics: str | None = None) -> "Task":
         """Create a task from loaded data, a network by name (by default the data's own), and a split."""
-        net, shape, classes = model or data.model, data.shape, data.classes
+        net, shape, outputs = model or data.model, data.shape, data.outputs
         by = parse(statistics, STATISTICS, "statistics") if statistics else OfBatch()
-        return cls(lambda: build(net, shape, classes), data, split, statistics=by, names=(data.name, net, rule))
+        loss, metrics, names = loss_function(data.loss), metrics_of(data.metrics), (data.name, net, rule)
+        return cls(lambda: build(net, shape, outputs), data, split, loss, metrics, by, names)
 
     @classmethod
     def own(
@@ -110,8 +120,9 @@ class Task:
         *,
         client: int | None,
         clients: int,
-        loss: Callable[[Tensor, Tensor], Tensor] = F.cross_entropy,
-        correct: Callable[[Tensor, Tensor], Tensor] = correct,
+        loss: AnyLoss = "cross_entropy",
+        metrics: AnyMetrics = (),
+        correct: None = None,
     ) -> "Task":
         """Create the task of one machine of a deployment, with the samples of one client only.
 
@@ -123,13 +134,14 @@ class Task:
             (client is None or train is not None, f"client {client} needs training samples"),
         )
         given = {name: arrays for name, arrays in (("train", train), ("test", test)) if arrays is not None}
-        _check_arrays(**given)
+        _check_arrays(loss, **given)
         x, y = next(iter(given.values()), (torch.empty(0), torch.empty(0, dtype=torch.int64)))
         none = (x[:0], y[:0])
-        classes = max((int(arrays[1].max()) + 1 for arrays in given.values()), default=0)
+        classes = count_classes(*(arrays[1] for arrays in given.values()))
         data = Data("own", Samples(*train or none), Samples(*test or none), classes, split="own", model="custom")
         split = Split.alone(client, clients, len(data.train), len(data.test))
-        return cls(model, data, split, loss, correct, names=("own", "custom", "own"))
+        names = ("own", "custom", "own")
+        return cls(model, data, split, loss_function(loss), metrics_of(metrics), names=names, correct=correct)
 
     def with_split(self, kept: Split) -> "Task":
         """Return the same task with another split, for example one read from a run folder."""
@@ -143,6 +155,10 @@ class Task:
     def describe(self) -> dict[str, object]:
         """Return the description for the run folder; a resumed run must have the same one."""
         name, model, rule = self.names
+        usual = self.loss is cross_entropy or loss_name(self.loss) is None
+        loss = {} if usual else {"loss": loss_name(self.loss)}
+        shown = [metric.describe() for metric in self.metrics]
+        measured = {} if shown == [ACCURACY.describe()] else {"metrics": shown}
         return {
             "data": name,
             "model": model,
@@ -151,6 +167,8 @@ class Task:
             "statistics": spec(self.statistics, STATISTICS),
             "data_digest": self.data.digest(),
             "split_digest": self.split.digest(),
+            **loss,
+            **measured,
         }
 
 
@@ -175,8 +193,15 @@ def deal(data: Data, spec: str, clients: int, seed: int) -> Split:
     return split(parse(spec, SPLITS, "split"), data, clients, make_key(seed))
 
 
-def _check_arrays(**given: Arrays) -> None:
-    mistakes = []
+def count_classes(*targets: Tensor) -> int:
+    """Return the number of classes; 0 if targets are not class numbers."""
+    if not targets or not all(y.dtype == torch.int64 and y.dim() == 1 and int(y.min()) >= 0 for y in targets):
+        return 0
+    return max(int(y.max()) for y in targets) + 1
+
+
+def _check_arrays(loss: AnyLoss, /, **given: Arrays) -> None:
+    mistakes, function = [], loss_function(loss)
     for name, (x, y) in given.items():
         if len(x) != len(y) or len(x) == 0:
             mistakes.append(f"{name}: x holds {len(x)} samples and y {len(y)}: the numbers must be equal and not 0")
@@ -184,7 +209,7 @@ def _check_arrays(**given: Arrays) -> None:
             mistakes.append(f"{name}: x has type torch.bfloat16, which NumPy does not support: use float32 or float16")
         elif not torch.isfinite(x).all():
             mistakes.append(f"{name}: x holds values that are not finite")
-        elif y.dim() != 1 or y.dtype != torch.int64 or y.min() < 0:
-            mistakes.append(f"{name}: y must hold one label per sample, as int64 numbers starting at 0")
+        elif problem := wrong_targets(function, y):
+            mistakes.append(f"{name}: {problem}")
     if mistakes:
         raise ConfigError(*mistakes)

@@ -57,6 +57,7 @@ class Pruned(View):
 
     def bind(self, context: Context) -> "BoundPruned":
         """Return the view with the names and sizes of the weights that can be pruned."""
+        check_accuracy(self, context)
         outline = context.network.outline()
         names = tuple(name for name in context.trained if outline[name].dim() >= 2)
         sizes = tuple((name, outline[name].numel()) for name in names)
@@ -110,6 +111,13 @@ class BoundPruned(MaskMemory, Pruned):
             added = packed & ~memory["mask"][name].cpu()
             masks.refuse_unless(not bool(added.any()), f"adds pruned entries of {name} to its mask")
         return {"mask": new}
+
+
+def check_accuracy(view: Pruned, context: Context) -> None:
+    """Refuse a task without accuracy, by which clients decide whether to prune."""
+    name, metrics = type(view).__name__, context.network.metrics
+    needs = f"{name} prunes by the accuracy of clients, but the task measures {', '.join(metrics)}"
+    require(("accuracy" in metrics, f"{needs}: add accuracy to its metrics, or use another view"))
 
 
 def opened(packed: Bits, like: Params) -> Flags:

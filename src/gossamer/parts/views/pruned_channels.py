@@ -25,7 +25,16 @@ from gossamer.core.exchange import Context, LocalTrainingInfo
 from gossamer.core.random import Key
 from gossamer.core.types import Clock, Params, Payload, State
 from gossamer.parts.views import masks
-from gossamer.parts.views.pruned import BoundPruned, Flags, Pruned, applied, differences, mask_update, opened
+from gossamer.parts.views.pruned import (
+    BoundPruned,
+    Flags,
+    Pruned,
+    applied,
+    check_accuracy,
+    differences,
+    mask_update,
+    opened,
+)
 from gossamer.parts.views.width_slice import held as rounded_up
 from gossamer.tasks.widths import Axis, Ties, Widths
 
@@ -64,6 +73,7 @@ class PrunedChannels(Pruned):
 
     def bind(self, context: Context) -> "BoundPrunedChannels":
         """Return the view with the fully connected weights, the convolution channels and the tensors they are in."""
+        check_accuracy(self, context)
         network, like = context.network, context.network.outline()
         rule: Widths = network.widths() if self.ties is None else Widths.stated(self.ties, like)
         wide = [name for name in network.trained if like[name].dim() >= CONVOLUTION]

@@ -1,4 +1,4 @@
-"""Curves of several runs: accuracy by rounds, by bytes sent, and by joules and seconds if a channel counts them."""
+"""Curves of several runs: a metric by rounds, by bytes sent, and by joules and seconds if a channel counts them."""
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -9,6 +9,7 @@ from gossamer.core import files
 from gossamer.core.extras import need
 from gossamer.runs.records import Record
 from gossamer.runs.report.plots import COLOURS, GRID, INK, STYLES, saved
+from gossamer.runs.report.scores import ACCURACY, Score
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -25,7 +26,7 @@ FAR_APART = 5
 
 
 class Panel(NamedTuple):
-    """A panel of accuracy by cost.
+    """A panel of a metric by cost.
 
     Args:
         spent: returns the cost of a round
@@ -54,13 +55,13 @@ COUNTED = (
 """Costs that only some channels count."""
 
 
-def draw(names: Sequence[str], runs: Sequence[Sequence[Record]], path: Path) -> None:
+def draw(names: Sequence[str], runs: Sequence[Sequence[Record]], path: Path, score: Score = ACCURACY) -> None:
     """Draw runs to a file; its suffix is the format."""
-    files.write(path, saved(figure(names, runs), path.suffix[1:].lower(), dpi=150))
+    files.write(path, saved(figure(names, runs, score), path.suffix[1:].lower(), dpi=150))
 
 
-def figure(names: Sequence[str], runs: Sequence[Sequence[Record]]) -> "Figure":
-    """Return panels that share their accuracy axis, two in a row, with the names of the runs below."""
+def figure(names: Sequence[str], runs: Sequence[Sequence[Record]], score: Score = ACCURACY) -> "Figure":
+    """Return panels that share the axis of the metric, two in a row, with the names of the runs below."""
     need("matplotlib")
     from matplotlib.figure import Figure
 
@@ -68,28 +69,28 @@ def figure(names: Sequence[str], runs: Sequence[Sequence[Record]]) -> "Figure":
     columns, rows = min(len(names), 3 if max(map(len, names)) < LONG else 2), len(panels) // 2 + 1
     picture = Figure(figsize=(10, 0.4 + 3.6 * rows + 0.23 * -(-len(names) // columns)), layout="constrained")
     first: Any = picture.add_subplot(rows, 2, 1)
-    lines = [_line(first, number, metrics) for number, metrics in enumerate(runs)]
+    lines = [_line(first, number, metrics, score) for number, metrics in enumerate(runs)]
     first.set(xlabel="round", xlim=(0, None))
     first.xaxis.get_major_locator().set_params(integer=True)
     for number, panel in enumerate(panels, start=2):
-        _draw(picture.add_subplot(rows, 2, number, sharey=first), panel, runs)
+        _draw(picture.add_subplot(rows, 2, number, sharey=first), panel, runs, score)
     for number, axes in enumerate(picture.axes):
-        _dress(axes, left=number % 2 == 0)
+        _dress(axes, score, left=number % 2 == 0)
     # A dollar would start a formula.
     labels = [name.replace("$", r"\$") for name in names]
     picture.legend(lines, labels, loc="outside lower center", ncols=columns, frameon=False, labelcolor=INK)
     return picture
 
 
-def _draw(axes: "Axes", panel: Panel, runs: Sequence[Sequence[Record]]) -> None:
+def _draw(axes: "Axes", panel: Panel, runs: Sequence[Sequence[Record]], score: Score) -> None:
     """Draw all runs by cost; a run without this cost is a dotted level."""
     for number, metrics in enumerate(runs):
-        at, accuracy = _accuracies(metrics)
+        at, values = _values(metrics, score)
         style, spent = _style(number, len(at)), panel.so_far(metrics)
         if spent and spent[-1]:
-            axes.plot([spent[i] for i in at], accuracy, **style)
-        elif accuracy:
-            axes.axhline(accuracy[-1], color=style["color"], linewidth=1.2, linestyle=(0, (1, 3)))
+            axes.plot([spent[i] for i in at], values, **style)
+        elif values:
+            axes.axhline(values[-1], color=style["color"], linewidth=1.2, linestyle=(0, (1, 3)))
     silent = any(metrics and not panel.total(metrics) for metrics in runs)
     axes.set(xlabel=panel.name + (f"; dotted: {panel.none}" if silent else ""))
     totals = [total for total in map(panel.total, runs) if total]
@@ -99,17 +100,17 @@ def _draw(axes: "Axes", panel: Panel, runs: Sequence[Sequence[Record]]) -> None:
         axes.set_xlim(0, None)
 
 
-def _line(axes: "Axes", number: int, metrics: Sequence[Record]) -> Any:
+def _line(axes: "Axes", number: int, metrics: Sequence[Record], score: Score) -> Any:
     """Draw the line of a run by rounds."""
-    at, accuracy = _accuracies(metrics)
-    (line,) = axes.plot([metrics[i]["round"] for i in at], accuracy, **_style(number, len(at)))
+    at, values = _values(metrics, score)
+    (line,) = axes.plot([metrics[i]["round"] for i in at], values, **_style(number, len(at)))
     return line
 
 
-def _accuracies(metrics: Sequence[Record]) -> tuple[list[int], list[float]]:
-    """Return the indices of evaluated records, and their accuracies in percent."""
-    at = [i for i, record in enumerate(metrics) if record.get("accuracy") is not None]
-    return at, [100 * metrics[i]["accuracy"] for i in at]
+def _values(metrics: Sequence[Record], score: Score) -> tuple[list[int], list[float]]:
+    """Return the indices of evaluated records, and their values of a metric as an axis shows them."""
+    at = [i for i, record in enumerate(metrics) if record.get(score.name) is not None]
+    return at, [score.scale * metrics[i][score.name] for i in at]
 
 
 def _style(number: int, points: int) -> dict[str, Any]:
@@ -122,8 +123,8 @@ def _style(number: int, points: int) -> dict[str, Any]:
     }
 
 
-def _dress(axes: "Axes", left: bool) -> None:
-    axes.set_ylabel("accuracy on the test set (%)" if left else "")
+def _dress(axes: "Axes", score: Score, left: bool) -> None:
+    axes.set_ylabel(f"{score.words} on the test set{score.unit}" if left else "")
     axes.grid(color=GRID, linewidth=0.8)
     axes.tick_params(color=INK, labelcolor=INK)
     axes.tick_params("y", labelleft=left)

@@ -17,8 +17,9 @@ from gossamer.runs.report import html, spending, tables
 from gossamer.runs.report.base import Folder, reports_of
 from gossamer.runs.report.holdings import holdings
 from gossamer.runs.report.plots import Series, chart
+from gossamer.runs.report.scores import Score, scores_of
 from gossamer.runs.report.summary import reasons, summarise, totals
-from gossamer.runs.report.text import count, duration, number, percent, size
+from gossamer.runs.report.text import count, duration, number, size
 
 if TYPE_CHECKING:
     from gossamer.tasks.data.partition import Split
@@ -27,13 +28,12 @@ if TYPE_CHECKING:
 
 NONE: Mapping[str, str] = MappingProxyType({})
 
-ACCURACIES = (("test set", "accuracy"), ("personal", "personal_accuracy"), ("worst tenth", "worst_tenth_accuracy"))
 LOSSES = (("test set", "loss"), ("in training", "train_loss"))
 SPENT = (
-    ("Accuracy (%) by energy", "joules", "spent by clients so far (J)"),
-    ("Accuracy (%) by time", "delay", "on devices and on the air so far (s)"),
+    ("energy", "joules", "spent by clients so far (J)"),
+    ("time", "delay", "on devices and on the air so far (s)"),
 )
-"""Charts over what the channel counts: title, field of a record, and label of the x axis."""
+"""Charts over what the channel counts: its name, field of a record, and label of the x axis."""
 
 SETTINGS = (("Method", "method"), ("Task", "task"), ("Options", "options"), ("Machine", "machine"))
 
@@ -80,7 +80,7 @@ def render(
         method=tables.method(summary),
         headline=f"{facts['task']} · clients: {facts['clients']} · rounds: {facts['rounds']}",
         cards=[{"name": name, "value": value, "note": note} for name, value, note in _cards(summary)],
-        charts=[drawn for drawn in _charts(metrics) if drawn],
+        charts=[drawn for drawn in _charts(metrics, scores_of(about["task"])) if drawn],
         costs=_costs(metrics),
         failures=[_failure(reason, where) for reason, where in reasons(metrics)],
         lost=_lost(summary),
@@ -94,11 +94,13 @@ def render(
 def _cards(summary: dict[str, Any]) -> list[tuple[str, str, str]]:
     """Return the main numbers: name, value and note."""
     at = f"test set, round {summary['evaluated_round']}" if summary["evaluated_round"] else "not evaluated yet"
+    score, *others = tables.scores(summary)
     shown = [
-        ("accuracy", percent(summary["accuracy"]), at),
-        ("personal accuracy", percent(summary["personal_accuracy"]), "mean over clients"),
-        ("worst tenth", percent(summary["worst_tenth_accuracy"]), "of clients, personal"),
+        (score.words, score.write(summary[score.name]), at),
+        (f"personal {score.words}", score.write(summary[score.personal]), "mean over clients"),
+        ("worst tenth", score.write(summary[score.worst_tenth]), "of clients, personal"),
         ("loss", number(summary["loss"]), at),
+        *((other.words, other.write(summary[other.name]), at) for other in others),
         ("uploads", size(summary["bytes_up"]), "sent by clients"),
         ("downloads", size(summary["bytes_down"]), "sent to clients"),
         ("operations", tables.operations(summary), "training"),
@@ -113,26 +115,28 @@ def _cards(summary: dict[str, Any]) -> list[tuple[str, str, str]]:
     return shown
 
 
-def _charts(metrics: Sequence[Record]) -> list[str]:
+def _charts(metrics: Sequence[Record], scores: Sequence[Score]) -> list[str]:
+    score, *others = scores
     by_round = [record["round"] for record in metrics]
     sent = list(accumulate(sum(record["bytes_up"].values()) for record in metrics))
     unit, scale = next(((u, s) for u, s in (("GB", 1e9), ("MB", 1e6)) if sent and sent[-1] >= s), ("kB", 1e3))
-    charts = [chart("Accuracy (%)", "round", _accuracies(metrics, by_round))]
+    charts = [chart(score.title + score.unit, "round", _values(metrics, by_round, score))]
     if sent and sent[-1]:
         uploaded = [total / scale for total in sent]
-        charts.append(
-            chart("Accuracy (%) by upload", f"sent by clients so far ({unit})", _accuracies(metrics, uploaded))
-        )
-    for title, field, across in SPENT:
+        title, across = f"{score.title}{score.unit} by upload", f"sent by clients so far ({unit})"
+        charts.append(chart(title, across, _values(metrics, uploaded, score)))
+    for cost, field, across in SPENT:
         spent = list(accumulate(record[field] for record in metrics))
         if spent and spent[-1]:
-            charts.append(chart(title, across, _accuracies(metrics, spent)))
+            charts.append(chart(f"{score.title}{score.unit} by {cost}", across, _values(metrics, spent, score)))
     charts.append(chart("Loss", "round", [_series(metrics, by_round, *names) for names in LOSSES]))
+    charts += [chart(other.title + other.unit, "round", _values(metrics, by_round, other)) for other in others]
     return charts + [drawn for report in reports_of(metrics) for drawn in report.charts(metrics)]
 
 
-def _accuracies(metrics: Sequence[Record], across: Sequence[float]) -> list[Series]:
-    return [_series(metrics, across, *names, 100) for names in ACCURACIES]
+def _values(metrics: Sequence[Record], across: Sequence[float], score: Score) -> list[Series]:
+    names = (("test set", score.name), ("personal", score.personal), ("worst tenth", score.worst_tenth))
+    return [_series(metrics, across, *each, score.scale) for each in names]
 
 
 def _series(metrics: Sequence[Record], across: Sequence[float], name: str, field: str, times: float = 1) -> Series:

@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from gossamer.runs.records import STOPPED
-from gossamer.runs.report.text import BLANK, duration, number, percent, size
+from gossamer.runs.report.scores import ACCURACY, Score
+from gossamer.runs.report.text import BLANK, duration, number, size
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Live
@@ -22,11 +23,11 @@ LINES = 50
 
 
 def progress_of(
-    rounds: int, past: Sequence[dict[str, Any]], shown: bool | None
+    rounds: int, past: Sequence[dict[str, Any]], score: Score, shown: bool | None
 ) -> AbstractContextManager[Callable[[dict[str, Any]], None]]:
     """Return the progress of a run that Python starts; by default it is shown in a terminal and in a notebook alone."""
     visible = sys.stderr.isatty() or notebook() is not None if shown is None else shown
-    return Progress(rounds, past) if visible else nullcontext(lambda record: None)
+    return Progress(rounds, past, score) if visible else nullcontext(lambda record: None)
 
 
 def notebook() -> Any:
@@ -36,14 +37,16 @@ def notebook() -> Any:
 
 
 class Progress:
-    """Show round, accuracy, loss, bytes, seconds and remaining time; call it with the record of each round.
+    """Show round, primary metric, loss, bytes, seconds and remaining time; call it with the record of each round.
 
     Args:
         rounds: the number of rounds of the run
         past: the records of earlier rounds: their bytes count, their seconds do not
+        score: the primary metric
     """
 
-    def __init__(self, rounds: int, past: Sequence[dict[str, Any]] = ()) -> None:
+    def __init__(self, rounds: int, past: Sequence[dict[str, Any]] = (), score: Score = ACCURACY) -> None:
+        self.score = score
         self.rounds, self.first, self.begin = rounds, len(past), time.monotonic()
         self.sent = self.failed = self.lost = 0
         self.seen: dict[str, Any] = {}
@@ -80,15 +83,15 @@ class Progress:
         self.sent += sum(record["bytes_up"].values()) + sum(record["bytes_down"].values())
         self.failed += len(record["failures"])
         self.lost += len(record["lost"])
-        if "accuracy" in record:
+        if self.score.name in record:
             self.seen = record
 
     def status(self) -> str:
-        """Return accuracy, loss and costs so far."""
+        """Return primary metric, loss and costs so far."""
         failed = f"  failed {self.failed:,}" if self.failed else ""
         lost = f"  lost {self.lost:,}" if self.lost else ""
-        accuracy, loss = percent(self.seen.get("accuracy")), number(self.seen.get("loss"))
-        return f"accuracy {accuracy}  loss {loss}  sent {size(self.sent)}{failed}{lost}"
+        value, loss = self.score.write(self.seen.get(self.score.name)), number(self.seen.get("loss"))
+        return f"{self.score.words} {value}  loss {loss}  sent {size(self.sent)}{failed}{lost}"
 
     def left(self, done: int) -> str:
         """Return the estimated remaining time, by the ``done`` rounds of this process."""

@@ -5,12 +5,13 @@ It includes the costs that the channel counts: energy, seconds on devices, and l
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gossamer.core.delivery import OVERHEAD, Delivery
 from gossamer.runs.records import Record, stop_reason
 from gossamer.runs.report.base import summaries_of
+from gossamer.runs.report.scores import Score, scores_of
 
 KINDS = ("seconds", "joules", "messages", "lost", "wasted")
 """The costs that are counted for each client."""
@@ -65,14 +66,13 @@ FREE = {OVERHEAD, "loss.labels", "refused"}
 CUSTOM = "custom"
 """The name of a method that has none."""
 
-EVALUATED = ("accuracy", "loss", "personal_accuracy", "worst_tenth_accuracy")
-
 
 def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any]:
-    """Return accuracies of the last evaluated round, and sums of costs; non-finite numbers become ``None``."""
+    """Return metrics of the last evaluated round, and sums of costs; non-finite numbers become ``None``."""
     task, options = about["task"], about["options"]
     both = totals(metrics, "bytes_up") + totals(metrics, "bytes_down")
-    last: Record = next((record for record in reversed(metrics) if "accuracy" in record), {})
+    scores = scores_of(task)
+    last: Record = next((record for record in reversed(metrics) if scores[0].name in record), {})
     summary = {
         "method": method_name(about),
         "data": task["data"],
@@ -88,8 +88,10 @@ def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any
         "channel": options.get("channel"),
         "executor": about.get("executor", options["executor"]),
         "rates": about.get("rates"),
-        **{name: last.get(name) for name in EVALUATED},
+        **{name: last.get(name) for name in _evaluated(scores)},
         "evaluated_round": last.get("round"),
+        "best": _best(scores[0], metrics),
+        "metrics": [score._asdict() for score in scores],
         "figures": summaries_of(metrics, task["clients"]),
         "bytes_up": totals(metrics, "bytes_up").total(),
         "bytes_down": totals(metrics, "bytes_down").total(),
@@ -116,6 +118,21 @@ def method_name(about: dict[str, Any]) -> str:
     request, recipe = about["request"] or {}, about.get("recipe") or {}
     names = (request.get("method"), about.get("name"), recipe.get("name"))
     return next((name for name in names if name and name != CUSTOM), CUSTOM)
+
+
+def _evaluated(scores: Sequence[Score]) -> Iterator[str]:
+    """Yield the entries of a record that come from its evaluation, those of the primary metric first."""
+    for number, score in enumerate(scores):
+        yield score.name
+        if not number:
+            yield "loss"
+        yield from (score.personal, score.worst_tenth)
+
+
+def _best(score: Score, metrics: Sequence[Record]) -> dict[str, Any] | None:
+    """Return the best round by the primary metric, and its value."""
+    found = score.best(metrics)
+    return None if found is None else {"round": found["round"], "value": found[score.name]}
 
 
 def _finite(value: Any) -> Any:

@@ -8,13 +8,11 @@ from typing import Any
 from gossamer.runs.records import Record
 from gossamer.runs.report import spending
 from gossamer.runs.report.base import cells_of, rows_of
+from gossamer.runs.report.scores import Score, column
 from gossamer.runs.report.summary import reasons, summarise, totals
-from gossamer.runs.report.text import BLANK, amount, count, duration, number, pairs, percent, size, table
+from gossamer.runs.report.text import BLANK, amount, count, duration, number, pairs, size, table
 
 Summary = dict[str, Any]
-
-LISTED = ("run", "method", "data", "split", "clients", "rounds", "seed", "accuracy", "uploaded", "state")
-"""The columns of ``gossamer runs``."""
 
 VALUES = "values only"
 COUNTED = "as FedSpa's paper counts: 4 bytes per held value, uploads and downloads, without masks and headers"
@@ -44,10 +42,7 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
         ("rounds", f"{summary['rounds']:,} of {summary['rounds_asked']:,}, seed {summary['seed']}"),
         *([("stopped", summary["stopped"])] if summary["stopped"] else []),
         ("executor", executor(summary)),
-        ("accuracy", percent(summary["accuracy"])),
-        ("loss", number(summary["loss"])),
-        ("personal accuracy", f"{percent(summary['personal_accuracy'])} (mean over clients)"),
-        ("worst tenth", f"{percent(summary['worst_tenth_accuracy'])} (of clients)"),
+        *measured(summary),
         *rows_of(summary["figures"]),
         ("uploaded", size(summary["bytes_up"])),
         ("downloaded", size(summary["bytes_down"])),
@@ -61,11 +56,29 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
 
 
 def headline(summary: Summary) -> str:
-    """Return a run in one line: method, task, rounds, accuracy and bytes."""
+    """Return a run in one line: method, task, rounds, primary metric and bytes."""
     sent = size(summary["bytes_up"] + summary["bytes_down"])
-    scored = f"accuracy {percent(summary['accuracy'])}"
+    score = scores(summary)[0]
+    scored = f"{score.words} {score.write(summary[score.name])}"
     done = f"{summary['rounds']} of {count(summary['rounds_asked'], 'round')}"
     return f"{method(summary)} on {summary['data']}, {done}, {scored}, {sent} sent"
+
+
+def scores(summary: Summary) -> list[Score]:
+    """Return the metrics of a run, the primary one first."""
+    return [Score(**each) for each in summary["metrics"]]
+
+
+def measured(summary: Summary) -> list[tuple[str, str]]:
+    """Return the metrics of the last evaluated round."""
+    rows: list[tuple[str, str]] = []
+    for score in scores(summary):
+        rows.append((score.words, score.write(summary[score.name])))
+        rows += [("loss", number(summary["loss"]))] if len(rows) == 1 else []
+        tenth = "worst tenth" if len(rows) == 2 else f"worst tenth, {score.words}"
+        rows.append((f"personal {score.words}", f"{score.write(summary[score.personal])} (mean over clients)"))
+        rows.append((tenth, f"{score.write(summary[score.worst_tenth])} (of clients)"))
+    return rows
 
 
 def method(summary: Summary) -> str:
@@ -94,13 +107,13 @@ def full(
     parts += ["\n  ".join(block) for block in blocks if block]
     parts.append(pairs(list(about["method"].items())))
     parts += [by_client] if (by_client := spending.by_client(summary)) else []
-    parts += [details(metrics)] if metrics else []
+    parts += [details(metrics, scores(summary)[0])] if metrics else []
     return "\n\n".join(parts)
 
 
-def details(metrics: Sequence[Record], last: int = 10) -> str:
+def details(metrics: Sequence[Record], score: Score, last: int = 10) -> str:
     """Return the last rounds, bytes by kind, seconds by phase, and reasons of failures."""
-    lines = [rounds(metrics[-last:]), ""]
+    lines = [rounds(metrics[-last:], score), ""]
     for title, name, write in BROKEN_DOWN:
         if any(name in record for record in metrics):
             lines.append(f"{title}: {by_kind(totals(metrics, name), write)}")
@@ -113,19 +126,19 @@ def by_kind(total: Counter[str], write: Callable[[float], str]) -> str:
     return ", ".join(f"{kind} {write(n)}" for kind, n in total.most_common()) or "nothing"
 
 
-def rounds(metrics: Sequence[Record]) -> str:
+def rounds(metrics: Sequence[Record], score: Score) -> str:
     """Return a table with one row per round."""
-    head = ("round", "accuracy", "loss", "personal", "worst tenth", "train loss", "up", "down", "seconds", "failed")
-    return table(head, [_round(record) for record in metrics])
+    head = ("round", score.words, "loss", "personal", "worst tenth", "train loss", "up", "down", "seconds", "failed")
+    return table(head, [_round(record, score) for record in metrics])
 
 
-def _round(record: Record) -> tuple[str, ...]:
+def _round(record: Record, score: Score) -> tuple[str, ...]:
     return (
         str(record["round"]),
-        percent(record.get("accuracy")),
+        score.write(record.get(score.name)),
         number(record.get("loss")),
-        percent(record.get("personal_accuracy")),
-        percent(record.get("worst_tenth_accuracy")),
+        score.write(record.get(score.personal)),
+        score.write(record.get(score.worst_tenth)),
         number(record["train_loss"]),
         size(sum(record["bytes_up"].values())),
         size(sum(record["bytes_down"].values())),
@@ -134,26 +147,41 @@ def _round(record: Record) -> tuple[str, ...]:
     )
 
 
-def listed(summary: Summary) -> tuple[str, ...]:
-    """Return the cells of a run in ``gossamer runs``, between its name and its state."""
-    return (
+def listed(names: Sequence[str], summaries: Sequence[Summary | None], states: Sequence[str]) -> str:
+    """Return the table of ``gossamer runs``; a run without a summary is damaged."""
+    known = [summary for summary in summaries if summary]
+    primary = [scores(summary)[0] for summary in known]
+    values = [summary[score.name] for summary, score in zip(known, primary, strict=True)]
+    title, written = column(primary, values)
+    head = ("run", "method", "data", "split", "clients", "rounds", "seed", title, "uploaded", "state")
+    left = iter(written)
+    cells = [_listed(each, next(left)) if each else [BLANK] * (len(head) - 2) for each in summaries]
+    return table(head, [[name, *cell, state] for name, cell, state in zip(names, cells, states, strict=True)])
+
+
+def _listed(summary: Summary, score: str) -> list[str]:
+    return [
         method(summary),
         summary["data"],
         summary["split"],
         str(summary["clients"]),
         f"{summary['rounds']}/{summary['rounds_asked']}",
         str(summary["seed"]),
-        percent(summary["accuracy"]),
+        score,
         size(summary["bytes_up"]),
-    )
+    ]
 
 
 def side_by_side(names: Sequence[str], summaries: Sequence[Summary]) -> str:
     """Return a table with one row per run; columns that no run has a value for are left out."""
     counted = [VALUES] if sends_views(summaries) else []
-    head = ["run", "method", "rounds", "accuracy", "personal", "worst tenth", "loss", "up", "down", *counted]
+    primary = [scores(summary)[0] for summary in summaries]
+    values = [summary[score.name] for summary, score in zip(summaries, primary, strict=True)]
+    title, written = column(primary, values)
+    head = ["run", "method", "rounds", title, "personal", "worst tenth", "loss", "up", "down", *counted]
     head.append("operations")
-    rows = [[name, *_compared(summary, bool(counted))] for name, summary in zip(names, summaries, strict=True)]
+    compared = [_compared(*each, bool(counted)) for each in zip(summaries, primary, written, strict=True)]
+    rows = [[name, *cells] for name, cells in zip(names, compared, strict=True)]
     for title, write in (("seconds", "{:.1f}".format), ("joules", number)):
         if any(summary[title] for summary in summaries):
             head.append(title)
@@ -175,14 +203,14 @@ def sends_views(summaries: Sequence[Summary]) -> bool:
     return any(summary["bytes_views"] for summary in summaries)
 
 
-def _compared(summary: Summary, counted: bool) -> tuple[str, ...]:
+def _compared(summary: Summary, score: Score, written: str, counted: bool) -> tuple[str, ...]:
     values = summary["bytes_values"]
     return (
         method(summary),
         str(summary["rounds"]),
-        percent(summary["accuracy"]),
-        percent(summary["personal_accuracy"]),
-        percent(summary["worst_tenth_accuracy"]),
+        written,
+        score.write(summary[score.personal]),
+        score.write(summary[score.worst_tenth]),
         number(summary["loss"]),
         size(summary["bytes_up"]),
         size(summary["bytes_down"]),

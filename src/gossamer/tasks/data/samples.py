@@ -40,7 +40,19 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """A data set with its default split, default model, and augmentation of training batches, if any."""
+    """A data set with its default split, default model, and augmentation of training batches, if any.
+
+    Args:
+        name: its name
+        train: training samples
+        test: test samples
+        classes: number of classes; 0 if targets are not classes
+        split: default split
+        model: default network
+        augment: augmentation of training batches
+        loss: name of the default loss
+        metrics: names of the default metrics; empty means those of the loss
+    """
 
     name: str
     train: Samples
@@ -49,6 +61,13 @@ class Data:
     split: str
     model: str
     augment: Augment | None = None
+    loss: str = "cross_entropy"
+    metrics: tuple[str, ...] = ()
+
+    @property
+    def outputs(self) -> int:
+        """Number of outputs of a network: one per class, or one per target."""
+        return self.classes if self.loss in ("cross_entropy", "nll") else self.train.y[:1].numel()
 
     @property
     def shape(self) -> torch.Size:
