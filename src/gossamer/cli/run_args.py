@@ -11,6 +11,7 @@ from gossamer.cli.flags import Flag, Recipe, flags
 from gossamer.cli.request import CLIENTS, DATA, FLEET, ROUNDS
 from gossamer.core.errors import ConfigError
 from gossamer.core.specs import nearest
+from gossamer.engines.control import Until
 from gossamer.engines.options import AUTO
 from gossamer.runs.report.text import pairs
 
@@ -46,6 +47,9 @@ RUN = [
     Flag(PLAN, str, "", "file of gossamer plan: powers, pruning and measurements", "FILE"),
     Flag("failure_rate", float, 0, "fraction of clients that fail in a round, to test failures", "P"),
     Flag("eval_every", int, 1, "rounds between evaluations", "K"),
+    Flag("until", Until, "", "target that ends the run, such as accuracy=0.9 or loss<0.3", "METRIC=X"),
+    Flag("patience", int, "", "evaluations without improvement that end the run", "N"),
+    Flag("init", str, "", "initial weights: a state dict (.pt, .safetensors), or a run", "FILE|RUN"),
     Flag("out", str, "a new folder under runs/", "folder of the run", "DIR"),
 ]
 SET = Flag("set", str, "", "set a field of a part; may be repeated", "part.field=value")

@@ -75,7 +75,12 @@ class Target:
             raise ValueError("a metric and a number, such as accuracy=0.9 or loss<0.3") from None
 
     def __str__(self) -> str:
-        return f"{self.metric}{self.sign}{self.value!r}"
+        return f"{self.metric}{self.sign}{self.shown}"
+
+    @property
+    def shown(self) -> str:
+        """The value as text, without a needless fraction."""
+        return str(int(self.value)) if self.value.is_integer() else repr(self.value)
 
     def mistake(self, better: Mapping[str, str]) -> str | None:
         """Return what is wrong with the target in a run with these directions of metrics, if anything."""
@@ -83,7 +88,7 @@ class Target:
         if self.metric not in known and not self.metric.startswith(FIGURES):
             return f"until: {unknown('metric', self.metric, known)}"
         if self.sign == "=" and self.metric not in better:
-            return f"until: {self}: write {self.metric}<{self.value!r} or {self.metric}>{self.value!r}"
+            return f"until: {self}: write {self.metric}<{self.shown} or {self.metric}>{self.shown}"
         return None
 
     def reached(self, record: Record, better: Mapping[str, str]) -> bool:

@@ -39,6 +39,7 @@ from gossamer.engines.inbox import ClientReply, Inbox
 from gossamer.engines.metrics import Ledger, machine
 from gossamer.engines.options import Options
 from gossamer.engines.result import Result as Result
+from gossamer.engines.warm_start import Init
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import EXTENDED, STOPPED, Record, read_about, read_metrics, stop_reason
 from gossamer.runs.report.scores import scores_of
@@ -82,12 +83,20 @@ class Stage:
 class FederatedRun(ABC):
     """A run in progress: the method, the task, and the states of server and clients."""
 
-    def __init__(self, method: Method, task: Task, options: Options, request: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        method: Method,
+        task: Task,
+        options: Options,
+        request: dict[str, Any] | None = None,
+        init: Init | None = None,
+    ) -> None:
         if not isinstance(method, Method):
             name = getattr(method, "__name__", "")
             hint = f": write {name}()" if name else ""
             raise ConfigError(f"method must be a gossamer Method, got a {type(method).__name__}{hint}")
-        self.task, self.options = task, options
+        self.init, self.options = init, options
+        self.task = task = init.applied(task) if init else task
         self.cohort_size = options.cohort(task.clients)
         self.key = make_key(options.seed)
         self.objective = Objective(task, options.device, self.key)
@@ -106,10 +115,12 @@ class FederatedRun(ABC):
             "method": method.describe(),
             "recipe": method.recipe._asdict() if method.recipe else None,
             "task": task.describe(),
+            "task_call": dict(task.call) if task.call else None,
             "parameters": self.objective.layout.size,
             "options": options.describe(),
             "request": request,
             "machine": machine(options.device),
+            **({"init": init.describe()} if init else {}),
         }
         if options.until:
             options.until.check(scores_of(self.about["task"]))
@@ -140,7 +151,7 @@ class FederatedRun(ABC):
 
     def create(self, path: Path) -> RunFolder:
         """Create the run folder."""
-        return RunFolder.create(path, self.about, self.task.split.tensors())
+        return RunFolder.create(path, self.about, self.task.split.tensors(), self.init.data if self.init else None)
 
     def restore(self, path: Path) -> RunFolder:
         """Load the last checkpoint of a run folder; refuse a folder with another method, task or options."""
@@ -158,15 +169,21 @@ class FederatedRun(ABC):
         self.about |= {name: found for name, found in read_about(path).items() if name == EXTENDED}
         return folder
 
-    def extend(self, folder: RunFolder, rounds: int, until: Until | None = None, patience: int | None = None) -> None:
-        """Give a restored run more rounds. Finished rounds stay as they are.
+    def extend(
+        self, folder: RunFolder, rounds: int | None = None, until: Until | None = None, patience: int | None = None
+    ) -> None:
+        """Give a restored run another number of rounds, targets or patience. Finished rounds stay as they are.
 
         Targets and patience that ended the run no longer hold; others hold unless they are given anew. Schedules
         count the new number of rounds from the next round on.
         """
-        done, before = len(self.metrics), self.options
+        if rounds is None and until is None and patience is None:
+            return
+        done, before, rounds = len(self.metrics), self.options, rounds or self.options.rounds
         if rounds <= done:
             raise ConfigError(f"rounds must be above {done}, the number of finished rounds, got {rounds}")
+        if until:
+            until.check(scores_of(self.about["task"]))
         kept = Options() if self.stopped else before
         self.options = replace(before, rounds=rounds, until=until or kept.until, patience=patience or kept.patience)
         if self.options == before:
@@ -191,6 +208,8 @@ class FederatedRun(ABC):
         return len(self.metrics) >= self.options.rounds or self.stopped is not None
 
     def _check_same(self, recorded: dict[str, Any], path: Path) -> None:
+        if recorded.get("init", {}).get("digest") != self.about.get("init", {}).get("digest"):
+            raise RunError(f"{path} was started with other initial weights: resume it without init, which it keeps")
         for what in ("method", "task", "parameters", "options"):
             if recorded[what] != self.about[what]:
                 raise RunError(

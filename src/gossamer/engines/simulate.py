@@ -27,6 +27,7 @@ from gossamer.engines.metrics import Ledger
 from gossamer.engines.options import AUTO, Options
 from gossamer.engines.result import Result
 from gossamer.engines.run import FederatedRun, Stage
+from gossamer.engines.warm_start import Init, Source
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import read_about
 from gossamer.runs.report.progress import progress_of
@@ -48,6 +49,7 @@ def simulate(
     *,
     out: str | Path | None = None,
     resume: bool = False,
+    init: Source | None = None,
     callbacks: Iterable[Callback] = (),
     progress: bool | None = None,
     **options: Any,
@@ -59,11 +61,13 @@ def simulate(
         task: data, partition and network
         out: run folder; without one the run is kept in memory
         resume: continue the run in ``out``; method, task and options must be the same
+        init: initial weights instead of the network's own: a file of a state dict, a run folder, a module or tensors
         callbacks: called after each round with its record and the run; a text that one returns ends the run
         progress: show the progress; by default in a terminal and in a notebook alone
         options: fields of ``Options``
     """
-    simulation = Simulation(method, task, Options(**options))
+    kept = Init.kept(Path(out)) if resume and out is not None and init is None else None
+    simulation = Simulation(method, task, Options(**options), init=kept if init is None else Init.of(init))
     if out is None:
         return carry_out(simulation, None, callbacks, progress)
     folder = simulation.restore(Path(out)) if resume else simulation.create(Path(out))
@@ -86,8 +90,16 @@ def carry_out(
 class Simulation(FederatedRun):
     """A simulated run: all clients train in this process, with the data on one device."""
 
-    def __init__(self, method: Method, task: Task, options: Options, request: dict[str, Any] | None = None) -> None:
-        super().__init__(method, task, options, request)
+    def __init__(
+        self,
+        method: Method,
+        task: Task,
+        options: Options,
+        request: dict[str, Any] | None = None,
+        init: Init | None = None,
+    ) -> None:
+        super().__init__(method, task, options, request, init)
+        task = self.task
         self.objective.check(self.like)
         self.split = task.split.pooled(len(task.data.test)) if method.pooled else task.split
         self.client = Client(self.method, self.objective)

@@ -7,7 +7,7 @@ with the same random key. A reply that is late or invalid is left out, and the r
 
 import math
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
 from logging import INFO, WARNING
@@ -52,8 +52,10 @@ ROOM = 16
 """Maximum bytes per parameter of a reply, for any codec; larger replies are refused unread."""
 
 
-def server_app(method: Method, task: AnyTask, rounds: int = 30, **settings: Any) -> ServerApp:
-    """Return the Flower app for the server; ``settings`` are the fields of ``Settings``.
+def server_app(
+    method: Method, task: AnyTask, rounds: int = 30, callbacks: Iterable[Callback] = (), **settings: Any
+) -> ServerApp:
+    """Return the Flower app for the server; ``callbacks`` as for ``simulate``, ``settings`` are fields of ``Settings``.
 
     ``task`` is a ``Task`` or a function that returns one. The function takes no argument, ``None`` (the server is not a
     client), or ``None`` and the run's configuration (a dictionary).
@@ -64,19 +66,19 @@ def server_app(method: Method, task: AnyTask, rounds: int = 30, **settings: Any)
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         chosen = defaults.given(context.run_config)
-        serve(FlowerRun(method, task_at(task, None, context.run_config), chosen, grid))
+        serve(FlowerRun(method, task_at(task, None, context.run_config), chosen, grid), callbacks)
 
     return app
 
 
-def serve(run: "FlowerRun") -> Result:
+def serve(run: "FlowerRun", callbacks: Iterable[Callback] = ()) -> Result:
     """Run all remaining rounds of a deployed run."""
     path = Path(run.settings.out).expanduser().absolute()
     folder = run.restore(path) if run.settings.resume else run.create(path)
     for warning in folder.warnings:
         log(WARNING, warning)
     try:
-        return run.run(folder, _log_round)
+        return run.run(folder, _log_round, callbacks)
     finally:
         folder.close()
 
