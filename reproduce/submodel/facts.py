@@ -50,6 +50,7 @@ def gap(cell: Cell, task: Task, result: Result, device: str) -> dict[str, float]
     test = task.data.test
     found: dict[str, float] = {}
     for name, x, y in (("train", objective.x[rows], objective.y[rows]), ("test", test.x.to(device), test.y.to(device))):
-        loss, right = objective.evaluate(params, x, y)
-        found |= {f"{name}_loss": round(loss, 4), f"{name}_accuracy": round(100 * float(right.float().mean()), 3)}
+        judged = objective.evaluate(params, x, y)
+        (accuracy,) = judged.values()
+        found |= {f"{name}_loss": round(judged.loss, 4), f"{name}_accuracy": round(100 * accuracy, 3)}
     return found

@@ -15,6 +15,7 @@ from gossamer.core.random import Key, fold, key, uniform
 from gossamer.engines import Options
 from gossamer.engines.simulate import Simulation
 from gossamer.tasks.data import Data, Samples, Split
+from gossamer.tasks.metrics import metrics_of
 
 CLIENTS, SAMPLES, ENTRIES, STEPS = 4, 24, 8, 2
 RIDGE, RADIUS, BATCH = 0.3, 2.0, 4
@@ -72,7 +73,9 @@ class Problem:
         both = Samples(*samples(key(0)))
         start = np.arange(0, CLIENTS * SAMPLES + 1, SAMPLES)
         split = Split(np.arange(CLIENTS * SAMPLES), start, np.arange(CLIENTS * SAMPLES), start)
-        return Task(Linear, Data("logistic", both, both, 2, "natural", "own"), split, loss, correct)
+        return Task(
+            Linear, Data("logistic", both, both, 2, "natural", "own"), split, loss, metrics_of({"accuracy": correct})
+        )
 
     @cached_property
     def masks(self) -> Masks:

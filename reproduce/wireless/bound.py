@@ -34,6 +34,7 @@ from gossamer.engines import Options
 from gossamer.engines.simulate import Simulation
 from gossamer.parts.channels import Channel, Lossy
 from gossamer.tasks.data import Data, Samples, Split
+from gossamer.tasks.metrics import metrics_of
 from reproduce.common import plots, store, tables
 from reproduce.common.store import Facts
 from reproduce.submodel.theory_problem import correct, loss
@@ -92,7 +93,7 @@ class Problem:
         both, start = Samples(*samples()), np.concatenate([[0], np.cumsum(SIZES)])
         index = np.arange(sum(SIZES))
         data = Data("logistic", both, both, 2, "natural", "own")
-        return Task(Linear, data, Split(index, start, index, start), loss, correct)
+        return Task(Linear, data, Split(index, start, index, start), loss, metrics_of({"accuracy": correct}))
 
     @cached_property
     def objective(self) -> Mixture:

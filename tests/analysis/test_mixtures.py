@@ -50,7 +50,7 @@ def problem() -> Task:
     x, line = 2 * centred("x", CLIENTS, EACH, ENTRIES), centred("line", CLIENTS, ENTRIES, 1)
     y = ((x @ line)[..., 0] > 0).long().view(-1)
     samples = x.view(-1, ENTRIES), y
-    made = Task.of(Logistic, samples, samples, clients=CLIENTS, loss=loss, correct=correct)
+    made = Task.of(Logistic, samples, samples, clients=CLIENTS, loss=loss, metrics={"accuracy": correct})
     starts = np.arange(CLIENTS + 1) * EACH
     return replace(made, split=replace(made.split, train_index=np.arange(len(y)), train_start=starts))
 

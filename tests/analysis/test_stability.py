@@ -124,8 +124,8 @@ def test_distances_and_losses_are_those_of_two_plain_runs(name: str) -> None:
     held = torch.from_numpy(np.sort(TASK.split.train_index))
     x, y = TASK.data.train.x[held], TASK.data.train.y[held]
     assert last.train_loss == pytest.approx(float(F.cross_entropy(plain(x), y).detach()), rel=1e-5)
-    assert last.train_accuracy == pytest.approx(float((plain(x).argmax(1) == y).double().mean()))
-    assert last.accuracy_gap == pytest.approx(last.train_accuracy - last.test_accuracy)
+    assert last.train_score == pytest.approx(float((plain(x).argmax(1) == y).double().mean()))
+    assert last.score_gap == pytest.approx(last.train_score - last.test_score)
     assert last.loss_gap == pytest.approx(last.test_loss - last.train_loss)
 
 

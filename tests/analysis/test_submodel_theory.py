@@ -39,6 +39,7 @@ from gossamer.core.random import fold, key, uniform
 from gossamer.engines import Options
 from gossamer.engines.simulate import Simulation
 from gossamer.tasks.data import Data, Samples, Split
+from gossamer.tasks.metrics import metrics_of
 from reproduce.submodel import theory as script
 from reproduce.submodel.theory_problem import posed
 
@@ -396,7 +397,7 @@ def quadratic_task() -> Task:
     both = Samples(x, x @ CENTRE)
     split = Split(np.arange(2), np.array([0, 2]), np.arange(2), np.array([0, 2]))
     data = Data("quadratic", both, both, 2, "natural", "own")
-    return Task(Point, data, split, lambda out, y: (out - y).square().mean() / 2, lambda out, y: out == y)
+    return Task(Point, data, split, lambda out, y: (out - y).square().mean() / 2, metrics_of("mse"))
 
 
 def late_distance(view: Bernoulli | Windows, optimum: Tensor, rounds: int, rate: float, seeds: int) -> float:

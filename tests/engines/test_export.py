@@ -199,7 +199,7 @@ def test_by_training_samples_it_does_not(tmp_path: Path) -> None:
     network, x = torch.export.load(tmp_path / "out" / PROGRAM).module(), task.data.test.x
     assert torch.allclose(network(x[:1]), network(x)[:1], rtol=1e-4, atol=1e-5)
     assert exported.batch == "any"
-    assert exported.accuracy == pytest.approx(result.accuracy)
+    assert exported.score == pytest.approx(result.accuracy)
     assert sum(name.endswith("running_mean") for name in load_file(tmp_path / "out" / TENSORS)) == 1
 
 
@@ -208,7 +208,7 @@ def test_by_own_batches_a_clients_figure_is_of_its_samples_alone(tmp_path: Path)
     ran(fedavg(steps=1, batch=8), task, tmp_path / "run")
     run = stand(tmp_path / "run", fedavg(steps=1, batch=8), task)
     exported = export(run, tmp_path / "out", client=1)
-    assert exported.own_accuracy == pytest.approx(run.evaluate.on_client(run.deployed(), 1)[1])
+    assert exported.own_score == pytest.approx(run.evaluate.on_client(run.deployed(), 1)[1])
 
 
 # Whose model.
@@ -229,7 +229,7 @@ def test_local_training_exports_a_model_per_client(tmp_path: Path) -> None:
         wanted = run.clients.get(client).get("own", run.objective.initial())
         assert all(torch.equal(written[client][name], tensor) for name, tensor in wanted.items())
         _, right = run.evaluate.on_client(wanted, client)
-        assert exported.own_accuracy == pytest.approx(right)
+        assert exported.own_score == pytest.approx(right)
     first, second = (written[client]["0.weight"] for client in took_part)
     assert not torch.equal(first, second)
     with pytest.raises(ConfigError, match="no global model, only one model per client: name a client"):
@@ -243,7 +243,7 @@ def test_without_personal_models_a_client_has_the_global_one(tmp_path: Path) -> 
     exported = export(run, tmp_path / "out", client=4)
     assert exported.shared
     assert exported.round == 2
-    assert exported.accuracy == pytest.approx(result.accuracy)
+    assert exported.score == pytest.approx(result.accuracy)
     read = load_file(tmp_path / "out" / TENSORS)
     assert all(torch.equal(read[name], tensor) for name, tensor in result.model.state_dict().items())
     assert exported.files.keys() == {tmp_path / "out" / name for name in (TENSORS, PROGRAM)}
@@ -273,7 +273,7 @@ def test_a_run_on_a_gpu_is_exported_where_there_is_none(tmp_path: Path) -> None:
     files.write(tmp_path / "run/run.json", files.to_json(recorded))
     files.write(tmp_path / "run/executor.json", files.to_json({"executor": "captured"}))
     exported = export(stand(tmp_path / "run", fedavg(), tiny_task()), tmp_path / "out")
-    assert exported.accuracy == pytest.approx(result.accuracy)
+    assert exported.score == pytest.approx(result.accuracy)
 
 
 # Narrower models.
@@ -320,9 +320,9 @@ def test_the_program_of_a_narrower_client_computes_what_its_network_computes(
     out, run, exported = narrow[model]
     mine, x, y = run.client_params(1), run.task.data.test.x, run.task.data.test.y
     scores = load_file(out / "y.safetensors")["scores"]
-    loss, right = run.objective.evaluate(mine, x, y)
-    assert float(run.task.loss(scores, y)) == pytest.approx(loss, rel=1e-5)
-    assert exported.accuracy == pytest.approx(float(right.double().mean()))
+    judged = run.objective.evaluate(mine, x, y)
+    assert float(run.task.loss(scores, y)) == pytest.approx(judged.loss, rel=1e-5)
+    assert exported.score == pytest.approx(judged.values()[0])
     assert exported.problem is None
     read = load_file(out / TENSORS)
     assert all(torch.equal(read[name], tensor) for name, tensor in mine.items())
@@ -357,7 +357,7 @@ def test_static_norms_of_a_narrower_network_have_their_own_statistics(tmp_path: 
     assert torch.allclose(read["1.running_mean"], torch.stack(batches).mean(0), atol=1e-6)
     assert len(read["1.running_mean"]) == 2
     assert exported.batch == "any"
-    assert exported.own_accuracy == pytest.approx(run.evaluate.on_client(run.client_params(1), 1)[1])
+    assert exported.own_score == pytest.approx(run.evaluate.on_client(run.client_params(1), 1)[1])
 
 
 # Networks that torch cannot follow.
@@ -394,7 +394,7 @@ def test_a_network_that_looks_at_values_has_no_program_but_its_tensors(tmp_path:
     assert "data-dependent" in exported.problem
     assert "\n" not in exported.problem
     assert [file.name for file in (tmp_path / "out").iterdir()] == [TENSORS]
-    assert exported.accuracy == pytest.approx(result.accuracy)
+    assert exported.score == pytest.approx(result.accuracy)
 
 
 def test_a_tensor_is_packed_if_more_than_half_of_it_is_zero() -> None:

@@ -206,9 +206,7 @@ def test_accuracy_of_local_is_the_mean_of_what_clients_deploy() -> None:
     simulation = Simulation(local(), task, Options(rounds=1))
     record = simulation.round(0, None)
     x, y = task.data.test.x, task.data.test.y
-    each = [
-        simulation.objective.evaluate(simulation.client_params(c), x, y)[1].double().mean().item() for c in range(5)
-    ]
+    each = [simulation.objective.evaluate(simulation.client_params(c), x, y).values()[0] for c in range(5)]
     assert record["accuracy"] == pytest.approx(np.mean(each))
 
 
@@ -540,7 +538,11 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ConfigError) as refused:
         Task.of(Fragile, (x, y[:3]), (x * torch.nan, y), clients=2)
     assert len(refused.value.mistakes) == 2
-    for labels in (y.float(), y - 1, y.view(4, 1)):
+    with pytest.raises(
+        ConfigError, match=r"train: y holds numbers of type torch.float32, not classes: give loss='mse'"
+    ):
+        Task.of(Fragile, (x, y.float()), (x, y), clients=2)
+    for labels in (y - 1, y.view(4, 1)):
         with pytest.raises(ConfigError, match=r"train: y must hold one label per sample"):
             Task.of(Fragile, (x, labels), (x, y), clients=2)
 

@@ -52,10 +52,10 @@ def by_batches(net: nn.Sequential, x: Tensor, size: int) -> Tensor:
 def test_by_default_each_test_batch_has_its_own_statistics(size: int) -> None:
     objective = Objective(some_task(OfBatch(size)), "cpu", key(0))
     params, test = objective.initial(), objective.task.data.test
-    loss, right = objective.evaluate(params, test.x, test.y)
+    judged = objective.evaluate(params, test.x, test.y)
     wanted = by_batches(built(objective, params), test.x, size)
-    assert loss == pytest.approx(F.cross_entropy(wanted, test.y).item(), rel=1e-9)
-    assert torch.equal(right, wanted.argmax(1) == test.y)
+    assert judged.loss == pytest.approx(F.cross_entropy(wanted, test.y).item(), rel=1e-9)
+    assert judged.values() == ((wanted.argmax(1) == test.y).double().mean().item(),)
 
 
 def test_of_training_is_the_mean_over_batches_of_training_samples() -> None:
@@ -65,10 +65,10 @@ def test_of_training_is_the_mean_over_batches_of_training_samples() -> None:
     inner = [net[0](piece) for piece in objective.x.split(10)]
     mean = torch.stack([piece.mean(0) for piece in inner]).mean(0)
     var = torch.stack([piece.var(0) for piece in inner]).mean(0)  # as torch keeps it: without bias
-    loss, right = objective.evaluate(params, test.x, test.y)
+    judged = objective.evaluate(params, test.x, test.y)
     wanted = normalised(net, test.x, mean, var)
-    assert loss == pytest.approx(F.cross_entropy(wanted, test.y).item(), rel=1e-9)
-    assert torch.equal(right, wanted.argmax(1) == test.y)
+    assert judged.loss == pytest.approx(F.cross_entropy(wanted, test.y).item(), rel=1e-9)
+    assert judged.values() == ((wanted.argmax(1) == test.y).double().mean().item(),)
     assert len(static_norms(objective.build())) == 1, "the network that is trained stays as it was"
 
 

@@ -53,8 +53,7 @@ class Simulated:
 
     def accuracy(self) -> float:
         test = self.simulation.task.data.test
-        _, right = self.simulation.objective.evaluate(self.simulation.model(), test.x, test.y)
-        return float(right.float().mean())
+        return self.simulation.objective.evaluate(self.simulation.model(), test.x, test.y).values()[0]
 
 
 def main() -> None:

@@ -14,6 +14,7 @@ Models and their losses on every test sample are compared after each evaluated r
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -27,13 +28,14 @@ from gossamer.core.tree import norm, subtract
 from gossamer.core.types import Params
 from gossamer.engines.options import Options
 from gossamer.engines.simulate import Simulation
-from gossamer.runs.report.text import number, percent, table
+from gossamer.runs.report.scores import ACCURACY, Score
+from gossamer.runs.report.text import number, table
+from gossamer.tasks.losses import cross_entropy
+from gossamer.tasks.metrics import Metric
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task
 
 __all__ = ["Growth", "Moment", "Stability", "Swap", "growth", "stability"]
-
-HEAD = ("distance", "loss difference", "at the newcomer", "loss gap", "accuracy gap", "test accuracy")
 
 REPEATS = 3
 
@@ -59,9 +61,10 @@ class Moment:
         newcomer_difference: absolute difference of the losses on the new sample, as in Definition 4
         train_loss: loss of the model trained on S, on all training samples
         test_loss: loss of the same model, on the test samples
-        train_accuracy: accuracy on the training samples
-        test_accuracy: accuracy on the test samples
+        train_score: primary metric of the task on the training samples
+        test_score: primary metric on the test samples
         distances: distance for each replacement
+        metric: the primary metric
     """
 
     round: int
@@ -70,9 +73,10 @@ class Moment:
     newcomer_difference: float
     train_loss: float
     test_loss: float
-    train_accuracy: float
-    test_accuracy: float
+    train_score: float
+    test_score: float
     distances: tuple[float, ...]
+    metric: Score = ACCURACY
 
     @property
     def loss_gap(self) -> float:
@@ -80,14 +84,28 @@ class Moment:
         return self.test_loss - self.train_loss
 
     @property
-    def accuracy_gap(self) -> float:
-        """Training accuracy minus test accuracy."""
-        return self.train_accuracy - self.test_accuracy
+    def score_gap(self) -> float:
+        """By how much the primary metric is worse on the test samples than on the training samples."""
+        return self.metric.gap(self.train_score, self.test_score)
+
+    def head(self) -> tuple[str, ...]:
+        """Return the titles of the cells."""
+        name = self.metric.words
+        return ("distance", "loss difference", "at the newcomer", "loss gap", f"{name} gap", f"test {name}")
 
     def cells(self) -> tuple[str, ...]:
         """Return the cells of a table row."""
         differences = (self.distance, self.loss_difference, self.newcomer_difference, self.loss_gap)
-        return (*map(number, differences), percent(self.accuracy_gap), percent(self.test_accuracy))
+        return (*map(number, differences), self.metric.write(self.score_gap), self.metric.write(self.test_score))
+
+    def plain(self) -> dict[str, Any]:
+        """Return the results as JSON types; the primary metric has its name."""
+        known = asdict(self)
+        for field in ("train_score", "test_score", "metric"):
+            known.pop(field)
+        name = self.metric.name
+        scores = {f"train_{name}": self.train_score, f"test_{name}": self.test_score, f"{name}_gap": self.score_gap}
+        return {**known, **scores, "loss_gap": self.loss_gap}
 
 
 @dataclass(frozen=True)
@@ -108,13 +126,11 @@ class Stability:
         return self.moments[-1]
 
     def __str__(self) -> str:
-        return table(("round", *HEAD), [(str(moment.round), *moment.cells()) for moment in self.moments])
+        return table(("round", *self.last.head()), [(str(moment.round), *moment.cells()) for moment in self.moments])
 
     def plain(self) -> dict[str, Any]:
         """Return the results as JSON types."""
-        gaps = [{"loss_gap": moment.loss_gap, "accuracy_gap": moment.accuracy_gap} for moment in self.moments]
-        rounds = [{**asdict(moment), **gap} for moment, gap in zip(self.moments, gaps, strict=True)]
-        return {"swaps": [swap._asdict() for swap in self.swaps], "rounds": rounds}
+        return {"swaps": [swap._asdict() for swap in self.swaps], "rounds": [each.plain() for each in self.moments]}
 
 
 @dataclass(frozen=True)
@@ -124,7 +140,10 @@ class Growth:
     found: tuple[tuple[Any, Stability], ...]
 
     def __str__(self) -> str:
-        return table(("capacity", *HEAD), [(written(share), *each.last.cells()) for share, each in self.found])
+        return table(
+            ("capacity", *self.found[0][1].last.head()),
+            [(written(share), *each.last.cells()) for share, each in self.found],
+        )
 
     def plain(self) -> list[dict[str, Any]]:
         """Return the results as JSON types."""
@@ -137,13 +156,14 @@ def written(capacity: Any) -> str:
 
 
 class Snapshot(NamedTuple):
-    """A model after a round: its trained tensors, its losses on all test samples, and mean losses and accuracies."""
+    """A model after a round: its trained tensors, its losses on all test samples, and mean losses and scores."""
 
     round: int
     model: Params
     losses: Tensor
-    train: tuple[float, float]
-    test: tuple[float, float]
+    train: tuple[float, ...]
+    test: tuple[float, ...]
+    metric: Score
 
 
 class Difference(NamedTuple):
@@ -164,11 +184,12 @@ class TrackedRun(NamedTuple):
     def of(cls, method: Method, task: Task, options: Options) -> "TrackedRun":
         """Run a method and take the snapshots."""
         run = Simulation(method, task, options)
-        judge = Objective(replace(task, correct=_loss_and_correctness(task)), options.device, run.key)
+        measured = (Metric("sample_loss", partial(_losses, task)), task.metrics[0])
+        judge, score = Objective(replace(task, metrics=measured), options.device, run.key), task.metrics[0].name
         snapshots: list[Snapshot] = []
 
         def take(record: dict[str, Any]) -> None:
-            if "accuracy" in record:
+            if score in record:
                 params = run.client_params(0) if method.pooled else run.deployed()
                 snapshots.append(_snapshot(record["round"], params, judge))
 
@@ -275,7 +296,7 @@ def swapped(task: Task, swap: Swap) -> Task:
 
 
 def _moment(snapshot: Snapshot, differences: Sequence[Difference]) -> Moment:
-    (train_loss, train_accuracy), (test_loss, test_accuracy) = snapshot.train, snapshot.test
+    (train_loss, train_score), (test_loss, test_score) = snapshot.train, snapshot.test
     distance, difference, newcomer = (sum(values) / len(differences) for values in zip(*differences, strict=True))
     return Moment(
         round=snapshot.round,
@@ -284,23 +305,16 @@ def _moment(snapshot: Snapshot, differences: Sequence[Difference]) -> Moment:
         newcomer_difference=newcomer,
         train_loss=train_loss,
         test_loss=test_loss,
-        train_accuracy=train_accuracy,
-        test_accuracy=test_accuracy,
+        train_score=train_score,
+        test_score=test_score,
         distances=tuple(each.distance for each in differences),
+        metric=snapshot.metric,
     )
 
 
-def _loss_and_correctness(task: Task) -> Callable[[Tensor, Tensor], Tensor]:
-    """Return a function that replaces ``Task.correct`` by the loss and the correctness of each sample."""
-
-    def combined(output: Tensor, y: Tensor) -> Tensor:
-        return torch.stack([_losses(task, output, y), task.correct(output, y).double()], -1)
-
-    return combined
-
-
 def _losses(task: Task, output: Tensor, y: Tensor) -> Tensor:
-    if task.loss is F.cross_entropy:
+    """Return the loss of each sample."""
+    if task.loss is cross_entropy and y.dim() == 1:
         return F.cross_entropy(output, y, reduction="none").double()
     return torch.stack([task.loss(output[i : i + 1], y[i : i + 1]) for i in range(len(y))]).double()
 
@@ -309,7 +323,8 @@ def _snapshot(round_: int, params: Params, judge: Objective) -> Snapshot:
     task = judge.task
     held = torch.from_numpy(task.split.train_index).to(judge.device)
     test = [tensor.to(judge.device) for tensor in (task.data.test.x, task.data.test.y)]
-    found = [judge.evaluate(params, x, y)[1].cpu() for x, y in ((judge.x[held], judge.y[held]), test)]
-    train, tested = ((float(each[:, 0].mean()), float(each[:, 1].mean())) for each in found)
+    train, tested = (judge.evaluate(params, x, y) for x, y in ((judge.x[held], judge.y[held]), test))
     model = {name: params[name].cpu().double().clone() for name in judge.trained}
-    return Snapshot(round_, model, found[1][:, 0], train, tested)
+    assert tested.rows[0] is not None
+    losses, score = torch.from_numpy(tested.rows[0][:, 0]), Score(**task.metrics[1].describe())
+    return Snapshot(round_, model, losses, train.values(), tested.values(), score)

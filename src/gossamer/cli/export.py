@@ -13,6 +13,7 @@ from gossamer.engines.export import PROGRAM, SPARSE, TENSORS, Exported, stand
 from gossamer.engines.export import export as write
 from gossamer.engines.simulate import Simulation
 from gossamer.runs.report import text
+from gossamer.runs.report.scores import primary
 from gossamer.runs.report.summary import summarise
 
 MEANING = {
@@ -58,15 +59,16 @@ def _check_client(client: int, about: dict[str, Any]) -> None:
 
 
 def _shown(path: Path, client: int | None, run: Simulation, exported: Exported) -> str:
-    summary = summarise(run.about, run.metrics)
+    summary, score = summarise(run.about, run.metrics), primary(run.about)
     rows = [
         ("model", f"{_whose(client, run, exported)}, after {text.count(exported.round, 'round')} of {path}"),
         ("zeros", text.percent(exported.zeros)),
-        ("accuracy", f"{text.percent(exported.accuracy)} on all test samples; {_recorded(summary, run)}"),
+        (score.words, f"{score.write(exported.score)} on all test samples; {_recorded(summary, run)}"),
     ]
     if client is not None:
-        mean = f"the run recorded {text.percent(summary['personal_accuracy'])} as the mean over clients"
-        rows.append(("own accuracy", f"{text.percent(exported.own_accuracy)} on the client's test samples; {mean}"))
+        mean = f"the run recorded {score.write(summary[score.personal])} as the mean over clients"
+        own = f"{score.write(exported.own_score)} on the client's test samples"
+        rows.append((f"own {score.words}", f"{own}; {mean}"))
     if exported.problem:
         rows.append(("no program", f"torch cannot export this network: {exported.problem}"))
     files = [
@@ -87,8 +89,9 @@ def _whose(client: int | None, run: Simulation, exported: Exported) -> str:
 
 
 def _recorded(summary: dict[str, Any], run: Simulation) -> str:
-    """Return the accuracy that the run recorded, and its model."""
+    """Return the score that the run recorded, and its model."""
     whose = "of the global model" if run.method.shared or run.method.pooled else "as the mean over clients"
     late = summary["evaluated_round"]
     when = f" after round {late}" if late and late != summary["rounds"] else ""
-    return f"the run recorded {text.percent(summary['accuracy'])} {whose}{when}"
+    score = primary(run.about)
+    return f"the run recorded {score.write(summary[score.name])} {whose}{when}"

@@ -35,7 +35,7 @@ FIGURES = "figures."
 
 def directions(scores: Iterable[Score]) -> dict[str, str]:
     """Return whether higher or lower is better for each metric of a run, and for its losses."""
-    named = {name: score.better for score in scores for name in (score.name, score.personal, score.worst_tenth)}
+    named = {name: score.better for score in scores for name in score.entries}
     return named | dict.fromkeys(LOSSES, "lower")
 
 

@@ -49,7 +49,7 @@ Network = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True)
 class Exported:
-    """The exported files and their accuracy.
+    """The exported files and their score: the primary metric of the task.
 
     Args:
         files: the files, with their sizes in bytes
@@ -58,8 +58,8 @@ class Exported:
         zeros: fraction of zero entries
         batch: the batch sizes that the program accepts, as text
         problem: why there is no program; none if there is one
-        accuracy: accuracy of the program on the whole test set, after reading it back; none without test samples
-        own_accuracy: accuracy on the client's test samples, as the run measures it; with labels="own" scores of
+        score: score of the program on the whole test set, after reading it back; none without test samples
+        own_score: score on the client's test samples, as the run measures it; with labels="own" outputs of
             labels that the client lacks count as 0; none without a client or without test samples
     """
 
@@ -69,8 +69,8 @@ class Exported:
     zeros: float
     batch: str
     problem: str | None
-    accuracy: float | None
-    own_accuracy: float | None
+    score: float | None
+    own_score: float | None
 
 
 class ExportedProgram(NamedTuple):
@@ -238,24 +238,20 @@ def _write(out: Path, data: Mapping[str, bytes]) -> dict[Path, int]:
 
 
 def _scores(run: Simulation, network: Network, client: int | None, size: int) -> tuple[float | None, float | None]:
-    """Return the accuracy on all test samples and on the client's, in batches of ``size``."""
+    """Return the primary metric on all test samples and on the client's, in batches of ``size``."""
     judge, test = run.objective, run.task.data.test
     if not len(test):
         return None, None
     answers = _answers(network, test, size)
-    accuracy = _mean(judge.judged([answers], test.y)[1])
+    score = judge.judged([answers], test.y).values()[0]
     if client is None or not len(mine := run.task.split.test(client)):
-        return accuracy, None
+        return score, None
     picked = test.take(mine)
     answers = _answers(network, picked, size) if run.evaluate.alone else answers[torch.from_numpy(mine)]
-    return accuracy, _mean(judge.judged([answers], picked.y, run.labels(client))[1])
+    return score, judge.judged([answers], picked.y, run.labels(client)).values()[0]
 
 
 @torch.no_grad()
 def _answers(network: Network, samples: Samples, size: int) -> Tensor:
     """Return the network's outputs for samples."""
     return torch.cat([network(x) for x in torch.split(samples.x, size)])
-
-
-def _mean(right: Tensor) -> float:
-    return float(right.double().mean())

@@ -1,5 +1,6 @@
 """The result of a run: its records, models, plots and tables."""
 
+import math
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +14,7 @@ from gossamer.core.errors import ConfigError, RunError
 from gossamer.core.extras import need
 from gossamer.runs.records import Record
 from gossamer.runs.report import Folder, page, series, tables
-from gossamer.runs.report.scores import primary
+from gossamer.runs.report.scores import primary, scores_of
 from gossamer.runs.report.summary import summarise
 from gossamer.tasks.task import Task
 
@@ -93,9 +94,22 @@ class Result:
         return reason
 
     @property
+    def score(self) -> float:
+        """The primary metric on the test set, after the last evaluated round; NaN if it is not finite."""
+        return self.metric(primary(self.about).name)
+
+    def metric(self, name: str) -> float:
+        """Return a metric after the last evaluated round, such as ``rmse`` or ``personal_rmse``; NaN if not finite."""
+        known = [entry for score in scores_of(self.about["task"]) for entry in score.entries]
+        if name not in ("loss", *known):
+            raise RunError(f"the run has no metric {name}: it has loss, {', '.join(known)}")
+        value = self.summary()[name]
+        return math.nan if value is None else float(value)
+
+    @property
     def accuracy(self) -> float:
-        """Accuracy on the test set after the last round."""
-        return float(self.summary()["accuracy"])
+        """Accuracy on the test set after the last evaluated round, if the task measures it."""
+        return self.metric("accuracy")
 
     def plot(self, *metrics: str, by: Literal["round", "bytes", "seconds"] = "round") -> "Figure":
         """Return a matplotlib figure of metrics, which a notebook displays.

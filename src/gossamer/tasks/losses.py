@@ -173,6 +173,8 @@ def wrong_targets(function: LossFunction, target: Tensor) -> str:
         return "" if bool(((target >= 0) & (target <= 1)).all()) else "y must hold values from 0 to 1 for loss='bce'"
     if target.is_floating_point():
         return f"y holds numbers of type {target.dtype}, not classes: give loss='mse' or another one for numbers"
+    if target.dim() == 2 and target.shape[1] == 1:
+        return "y must hold one label per sample, not a column of labels: write y.squeeze(1)"
     if target.dim() == 1 and (target.dtype != torch.int64 or bool(target.min() < 0)):
         return "y must hold one label per sample, as int64 numbers starting at 0"
     if target.dtype != torch.int64 or bool(((target < 0) & (target != IGNORED)).any()):

@@ -368,11 +368,11 @@ def test_a_tuned_model_is_exported(tmp_path: Path) -> None:
         exported = export(standing, tmp_path / str(client), client)
         assert not exported.shared
         assert same(load_file(tmp_path / str(client) / TENSORS), standing.client_params(client))
-        own_accuracies.append(present(exported.own_accuracy))
+        own_accuracies.append(present(exported.own_score))
     assert np.mean(own_accuracies) == pytest.approx(result.metrics[-1]["personal_accuracy"])
     shared = export(standing, tmp_path / "all")
     assert shared.shared
-    assert shared.accuracy == pytest.approx(result.accuracy)
+    assert shared.score == pytest.approx(result.accuracy)
 
 
 # Every way to run them.

@@ -557,7 +557,7 @@ def test_personal_figures_have_scores_of_absent_labels_at_0_and_global_ones_do_n
     if simulation.method.shared:
         right = simulation.module()(test.x).argmax(1) == test.y
         assert record["accuracy"] == pytest.approx(float(right.double().mean()))
-    exported = [export(simulation, tmp_path, client).own_accuracy for client in range(5)]
+    exported = [export(simulation, tmp_path, client).own_score for client in range(5)]
     assert exported == pytest.approx(found)
 
 

@@ -6,7 +6,7 @@ and nodes also compare fingerprints of method and model before they work togethe
 """
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, TypeVar
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
@@ -51,6 +51,12 @@ def check_size(nbytes: int) -> None:
             f"the message has {nbytes:,} bytes, and Flower carries at most {LIMIT:,}: "
             "use a smaller model, or a codec that sends less"
         )
+
+
+def metric_words(metrics: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the named values of an evaluation: of a client's own test samples, and of all its test samples."""
+    first, *others = metrics
+    return ["own_loss", "own", *(f"own_{name}" for name in others)], ["loss", first, *others]
 
 
 def word(message: Message, name: str, kind: type[T]) -> T:

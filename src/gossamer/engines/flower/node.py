@@ -25,7 +25,7 @@ from gossamer.engines.client import Client, ClientResult, ClientTask, Failure, T
 from gossamer.engines.evaluate import Evaluator, evaluation_exchange
 from gossamer.engines.executors.base import threads
 from gossamer.engines.flower.journal import Journal, JournalEntry, OutOfStepError
-from gossamer.engines.flower.messages import content, data, fingerprint, word
+from gossamer.engines.flower.messages import content, data, fingerprint, metric_words, word
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import AnyTask, Task, task_at
 
@@ -149,9 +149,10 @@ class Member:
         tuned = self.client.tuned(self.bound.training.deploy(held, state, self.number), clock, key, samples)
         params = self.method.parametrization.deploy(tuned, self.client.built)
         evaluator = Evaluator(self.objective, self._labels if self.bound.training.labels else None)
-        found = dict(zip(("own_loss", "own"), evaluator.on_client(params, self.number), strict=True))
+        own, whole = metric_words(self.objective.metrics)
+        found = dict(zip(own, evaluator.on_client(params, self.number), strict=True))
         if word(message, "whole", bool):
-            found |= dict(zip(("loss", "accuracy"), evaluator.whole(params), strict=True))
+            found |= dict(zip(whole, evaluator.whole(params), strict=True))
         return found
 
     def _models(self, message: Message, clock: Clock, key: Key) -> tuple[Params, ...]:

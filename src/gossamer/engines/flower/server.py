@@ -9,7 +9,7 @@ import math
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
-from functools import cached_property
+from functools import cached_property, partial
 from logging import INFO, WARNING
 from pathlib import Path
 from typing import Any
@@ -31,10 +31,10 @@ from gossamer.core.types import Flops, State
 from gossamer.core.wire import Frame
 from gossamer.engines.client import Failure
 from gossamer.engines.control import Callback
-from gossamer.engines.evaluate import Evaluator, evaluation_exchange, personal_figures
+from gossamer.engines.evaluate import Evaluator, evaluation_exchange, figures
 from gossamer.engines.flower.fleet import NodePool, NodeReply
 from gossamer.engines.flower.journal import NEVER
-from gossamer.engines.flower.messages import content, data, fingerprint, word
+from gossamer.engines.flower.messages import content, data, fingerprint, metric_words, word
 from gossamer.engines.flower.node import OUT_OF_STEP
 from gossamer.engines.flower.settings import Settings
 from gossamer.engines.inbox import ClientReply, Inbox
@@ -43,6 +43,8 @@ from gossamer.engines.result import Result
 from gossamer.engines.run import PATIENCE, FederatedRun, Stage, Watch
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import Record, read_about
+from gossamer.runs.report.scores import Score, primary
+from gossamer.tasks.losses import loss_name
 from gossamer.tasks.task import AnyTask, Task, task_at
 
 FOLDED = "folded"
@@ -78,7 +80,7 @@ def serve(run: "FlowerRun", callbacks: Iterable[Callback] = ()) -> Result:
     for warning in folder.warnings:
         log(WARNING, warning)
     try:
-        return run.run(folder, _log_round, callbacks)
+        return run.run(folder, partial(_log_round, primary(run.about)), callbacks)
     finally:
         folder.close()
 
@@ -268,12 +270,13 @@ class FlowerRun(FederatedRun):
         models = self.method.global_models(self.server)
         here = self._evaluator if self.method.shared and len(models) == 1 and len(self.task.data.test) else None
         found = self._client_metrics(number, here is None and len(models) == 1, ledger)
-        figures = personal_figures([words["own"] for words in found if math.isfinite(words["own"])])
+        own, everything = metric_words(self.objective.metrics)
+        mine = [tuple(words[name] for name in own[1:]) for words in found]
         if len(models) > 1:
-            loss, accuracy = (_mean(found, name, "tested") for name in ("own_loss", "own"))
+            whole = [_mean(found, name, "tested") for name in own]
         else:
-            loss, accuracy = here.whole(self.deployed()) if here else (_mean(found, "loss"), _mean(found, "accuracy"))
-        return {"accuracy": accuracy, "loss": loss, **figures}
+            whole = list(here.whole(self.deployed())) if here else [_mean(found, name) for name in everything]
+        return figures(self.task.metrics, whole, mine)
 
     @cached_property
     def _evaluation(self) -> BoundExchange:
@@ -287,32 +290,39 @@ class FlowerRun(FederatedRun):
         """Return the evaluations of all connected clients with test samples."""
         down, up = self.fleet.bytes_down, self.fleet.bytes_up
         peers = [c for c, peer in sorted(self.fleet.peers.items()) if peer.tested or (everything and peer.test)]
-        found, failed, names = [], [], ("own", "own_loss", *(("loss", "accuracy") if everything else ()))
+        own, whole = metric_words(self.objective.metrics)
+        found, failed, names = [], [], [*own, *(whole if everything else ())]
         known = [client for client in peers if client not in self.anew]
         stage = Stage(self._evaluation, number, {client: self.method.home(client) for client in known})
         client_tasks = self.client_tasks(stage, known, None, whole=everything)
         for client, reply in self.fleet.ask(MessageType.EVALUATE, client_tasks, self.settings.deadline):
             try:
                 message = self.check_reply(number, reply)
-                figures = {name: _figure(word(message, name, float), name) for name in names}
-                found.append((client, {**figures, "tested": self.fleet.peers[client].tested}))
+                values = {name: self._checked(word(message, name, float), name) for name in names}
+                found.append((client, {**values, "tested": self.fleet.peers[client].tested}))
             except PayloadError as error:
                 failed.append({"client": client, "reason": str(error)})
         ledger.notes["evaluation_failures"] = failed
         ledger.notes["bytes_evaluation"] = {"down": self.fleet.bytes_down - down, "up": self.fleet.bytes_up - up}
         return [words for _, words in sorted(found, key=lambda item: item[0])]
 
+    def _checked(self, value: float, name: str) -> float:
+        """Check a value of a node's evaluation; a client without own test samples has NaN."""
+        known = dict(zip(("own", *self.objective.metrics), (self.task.metrics[0], *self.task.metrics), strict=True))
+        metric = known.get(name) or known.get(name.removeprefix("own_"))
+        if metric is None:
+            low, top = 0.0 if loss_name(self.task.loss) else -math.inf, math.inf
+        elif metric.format == "percent":
+            low, top = 0.0, 1.0
+        else:
+            return value  # it may be undefined or infinite: the client then counts in no mean
+        if not (low <= value <= top and abs(value) < math.inf) and not (name.startswith("own") and math.isnan(value)):
+            raise PayloadError(f"refused: {name} must be in [{low:g}, {top:g}], got {value}")
+        return value
+
 
 class VoidError(RunError):
     """A round that does not count, because too few clients replied or the result is not finite."""
-
-
-def _figure(value: float, name: str) -> float:
-    """Check a metric of a node; the personal metrics of a client without own test samples are NaN."""
-    top = math.inf if name in ("loss", "own_loss") else 1
-    if not (0 <= value <= top and value < math.inf) and not (name in ("own", "own_loss") and math.isnan(value)):
-        raise PayloadError(f"refused: {name} must be in [0, {top}], got {value}")
-    return value
 
 
 def _share(share: float, clients: int) -> int:
@@ -326,9 +336,9 @@ def _mean(found: Sequence[Mapping[str, float]], name: str, weight: str = "") -> 
     return sum(value * count for value, count in terms) / sum(count for _, count in terms) if terms else math.nan
 
 
-def _log_round(record: Record) -> None:
-    accuracy = record.get("accuracy")
-    shown = f", accuracy {100 * accuracy:.2f} %" if accuracy is not None else ""
+def _log_round(score: Score, record: Record) -> None:
+    value = record.get(score.name)
+    shown = f", {score.words} {score.write(value)}" if value is not None else ""
     log(INFO, "round %s: %s clients%s", record["round"], len(record["clients"]), shown)
     for failure in record["failures"]:
         log(WARNING, "round %s: client %s: %s", record["round"], failure["client"], failure["reason"])

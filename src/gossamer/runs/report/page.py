@@ -135,7 +135,7 @@ def _charts(metrics: Sequence[Record], scores: Sequence[Score]) -> list[str]:
 
 
 def _values(metrics: Sequence[Record], across: Sequence[float], score: Score) -> list[Series]:
-    names = (("test set", score.name), ("personal", score.personal), ("worst tenth", score.worst_tenth))
+    names = zip(("test set", "personal", "worst tenth"), score.entries, strict=True)
     return [_series(metrics, across, *each, score.scale) for each in names]
 
 

@@ -43,6 +43,11 @@ class Score(NamedTuple):
         return f"worst_tenth_{self.name}"
 
     @property
+    def entries(self) -> tuple[str, str, str]:
+        """The entries of a record: on the test set, the mean over clients, and the worst tenth of the clients."""
+        return self.name, self.personal, self.worst_tenth
+
+    @property
     def words(self) -> str:
         """The name as words: ``token accuracy``."""
         return self.name.replace("_", " ")
