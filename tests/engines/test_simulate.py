@@ -67,13 +67,13 @@ def gradient_descent(task: Task, lr: float, steps: int, seed: int = 0) -> nn.Mod
     return module
 
 
-@pytest.mark.parametrize(
-    "method", [fedavg(lr=0.3, steps=1, batch=None), fedsgd(lr=0.3), centralised(lr=0.3, steps=1, batch=None)]
-)
 def keep_in(seen: list[Any]) -> Callable[[dict[str, Any], Any], None]:
     return lambda record, run: seen.append(record)
 
 
+@pytest.mark.parametrize(
+    "method", [fedavg(lr=0.3, steps=1, batch=None), fedsgd(lr=0.3), centralised(lr=0.3, steps=1, batch=None)]
+)
 def test_one_full_batch_step_is_centralised_gradient_descent(method: Any) -> None:
     task = tiny_task(dtype=torch.float64)
     assert len(set(task.split.sizes())) > 1, "clients of unequal size, or the weights are not tested"
