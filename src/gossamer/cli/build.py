@@ -257,11 +257,11 @@ def make_task(request: Request, seed: int, split: Split | None, read: Callable[[
         split: the partition of the run that is resumed; by default a new one is drawn
         read: finds a task in a user file
     """
-    seed = seed if request.data_seed is None else request.data_seed
     if request.task:
         task = task_from_file(request, request.task, read or whole_task)
         return task.with_split(split) if split else task
     mistakes = Mistakes()
+    seed = mistakes.attempt(data_seed, request, seed) or 0
     clients = mistakes.attempt(make_clients, request)
     data = mistakes.attempt(make_data, request, clients or CLIENTS, seed)
     if data is not None:
@@ -297,6 +297,14 @@ def make_clients(request: Request) -> int:
     if clients < 1:
         raise ConfigError(f"--clients must be at least 1, got {clients}")
     return clients
+
+
+def data_seed(request: Request, seed: int) -> int:
+    """Return the seed of the data and the partition: by default that of the run."""
+    chosen: int = seed if request.data_seed is None else value("--data-seed", request.data_seed, int)
+    if chosen < 0:
+        raise ConfigError(f"--data-seed must not be negative, got {chosen}")
+    return chosen
 
 
 def task_from_file(request: Request, spec: str, read: Callable[[str], Task]) -> Task:
@@ -340,7 +348,7 @@ def recorded_data(about: dict[str, Any]) -> Data | None:
     request = Request.recorded(about)
     if request is None:
         return None
-    seed = about["options"]["seed"] if request.data_seed is None else request.data_seed
+    seed = data_seed(request, about["options"]["seed"])
     task = request.task
     data = whole_task(task).data if task else make_data(request, make_clients(request), seed)
     return data if data.digest() == about["task"]["data_digest"] else None

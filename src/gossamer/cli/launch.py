@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gossamer.cli import devices
+from gossamer.cli import config, devices
 from gossamer.cli.build import find_recipe
 from gossamer.cli.common import command, say, sentence
 from gossamer.cli.pages import try_to_write
@@ -52,6 +52,7 @@ def read(words: list[str], verb: Verb) -> Asked | None:
     if words[:1] in (["-h"], ["--help"]):
         print(verb_help(screen(), verb))
         return None
+    words = config.expanded(words)
     if not words or words[0].startswith("-"):
         raise ConfigError(f"name a method first: {verb.command} [flags]; gossamer methods lists them")
     name, *rest = words

@@ -16,7 +16,7 @@ ROUNDS = 30
 
 FLEET = "fleet"
 
-TASK = ("data", "data_dir", "model", "split", "statistics", "clients")
+TASK = ("data", "data_dir", "model", "split", "statistics", "clients", "data_seed")
 """The flags that ``--task`` replaces."""
 
 PARTS = ("codec", "down", "solver", "server", "sampler")
@@ -61,7 +61,7 @@ class Request:
     solver: str | None = None
     server: str | None = None
     sampler: str | None = None
-    data_seed: int | None = None
+    data_seed: str | None = None
 
     def plain(self) -> dict[str, Any]:
         """Return the request for ``run.json``: files have their full path and a digest."""
@@ -87,8 +87,9 @@ class Request:
         recipe, task = about.get("recipe"), about.get("task_call")
         if not recipe or recipe["name"] not in METHODS or not task:
             return None
-        named = {**task, "clients": str(task["clients"])}
-        return cls(recipe["name"], recipe["given"], data_seed=named.pop("seed"), **named)
+        named = {**task, "clients": str(task["clients"]), "data_seed": str(task["seed"])}
+        del named["seed"]
+        return cls(recipe["name"], recipe["given"], **named)
 
     def files(self) -> dict[str, str]:
         """Return the method, task and parts that are in user files."""
