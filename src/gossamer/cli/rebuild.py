@@ -42,10 +42,8 @@ def rebuild(
     method = method or _method(about)
     split = Split.from_tensors(read_split(path))
     task = task.with_split(split) if task else _task(about, split, read)
-    known = method is not None and (about["request"] or method.describe() == about["method"])
-    if method is None or task is None or not known:
-        lacking = [*([] if known else ["method"]), *([] if task else ["task"])]
-        raise ConfigError(_advice(path, lacking))
+    if method is None or task is None:
+        raise ConfigError(_advice(path, [name for name, part in (("method", method), ("task", task)) if part is None]))
     return method, task
 
 
@@ -69,7 +67,10 @@ def _method(about: dict[str, Any]) -> Method | None:
     if about["request"]:
         return make_method(Request.read(about["request"]))
     recipe = about.get("recipe")
-    return make_method(Request(recipe["name"], recipe["given"])) if recipe and recipe["name"] in METHODS else None
+    if not recipe or recipe["name"] not in METHODS:
+        return None
+    method = make_method(Request(recipe["name"], recipe["given"]))
+    return method if method.describe() == about["method"] else None  # parts were replaced after the recipe
 
 
 def _task(about: dict[str, Any], split: Split, read: Callable[[str], Task]) -> Task | None:
