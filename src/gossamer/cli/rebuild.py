@@ -85,5 +85,5 @@ def _advice(path: Path, lacking: list[str]) -> str:
     given = ", ".join(f"{name}={name}" for name in lacking)
     return (
         f"{path} was started from Python, and its {' and '.join(lacking)} cannot be built from the folder: "
-        f"add {flags}, or in Python {given}"
+        f"add {flags}, or in Python {given}, or run its script again with resume=True"
     )
