@@ -85,6 +85,7 @@ if TYPE_CHECKING:
     from gossamer.tasks.data.partition import Split as Split
     from gossamer.tasks.data.samples import Data as Data
     from gossamer.tasks.data.samples import Samples as Samples
+    from gossamer.tasks.metrics import Metric as Metric
     from gossamer.tasks.task import Task as Task
 
 if not TYPE_CHECKING:

@@ -538,9 +538,7 @@ def test_arrays_that_do_not_fit_are_refused() -> None:
     with pytest.raises(ConfigError) as refused:
         Task.of(Fragile, (x, y[:3]), (x * torch.nan, y), clients=2)
     assert len(refused.value.mistakes) == 2
-    with pytest.raises(
-        ConfigError, match=r"train: y holds numbers of type torch.float32, not classes: give loss='mse'"
-    ):
+    with pytest.raises(ConfigError, match=r"train: y holds numbers of type torch.float32, not classes"):
         Task.of(Fragile, (x, y.float()), (x, y), clients=2)
     for labels in (y - 1, y.view(4, 1)):
         with pytest.raises(ConfigError, match=r"train: y must hold one label per sample"):

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 
+from gossamer import Task, fedavg, simulate
 from gossamer.core import specs
 from gossamer.core.errors import ConfigError
 from gossamer.core.random import key
@@ -180,3 +181,37 @@ def test_balancing_removes_the_mean_of_the_direction_alone() -> None:
 def test_direction_is_drawn_around_a_tenth() -> None:
     means = [two_populations(1, key(seed), balanced=False, samples=1).direction.mean() for seed in range(300)]
     assert np.mean(means) == pytest.approx(0.1, abs=0.03)
+
+
+# Tables of scikit-learn.
+
+
+@pytest.mark.parametrize(
+    ("name", "train", "test", "targets", "outputs"),
+    [("diabetes", 354, 88, (), 1), ("breast-cancer", 455, 114, (), 1), ("linnerud", 16, 4, (3,), 3)],
+)
+def test_tables_are_standardised_and_have_a_model_and_a_split_that_fit(
+    name: str, train: int, test: int, targets: tuple[int, ...], outputs: int
+) -> None:
+    data = gd.load(name, key=key(1))
+    assert data.digest() == gd.load(name, key=key(2)).digest(), "the test set does not depend on the run's seed"
+    assert (len(data.train), len(data.test), data.train.y.shape[1:], data.outputs) == (train, test, targets, outputs)
+    columns = [data.train.x] if data.classes else [data.train.x, data.train.y]
+    for column in columns:
+        assert column.dtype == torch.float32
+        torch.testing.assert_close(column.mean(0), torch.zeros(column.shape[1:]), atol=1e-5, rtol=0)
+        torch.testing.assert_close(column.std(0, correction=0), torch.ones(column.shape[1:]))
+    split = gd.split(specs.parse(data.split, SPLITS, "split"), data, 6, key(2))
+    assert np.diff(split.test_start).min() > 0
+    for model in ("linear", "mlp"):
+        assert nets.build(model, data.shape, data.outputs)(data.train.x[:3]).shape == (3, outputs)
+
+
+def test_fedavg_learns_the_tables_and_beats_what_needs_no_features() -> None:
+    diabetes = Task.named("diabetes", clients=10)
+    learned = simulate(fedavg(), diabetes, rounds=5, executor="one-by-one")
+    mean = diabetes.data.test.y.square().mean().sqrt().item()  # the mean of the training targets is 0
+    assert learned.score < 0.85 * mean
+    tumours = simulate(fedavg(), Task.named("breast-cancer", clients=10), rounds=5, executor="one-by-one")
+    assert tumours.accuracy > 0.9
+    assert tumours.metric("auroc") > 0.95

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from gossamer.tasks.data import (
     Iid,
     Labels,
     Natural,
+    Quantile,
     Samples,
     Shards,
     Slices,
@@ -34,6 +36,7 @@ from gossamer.tasks.data.class_draws import draw_until_empty
 from gossamer.tasks.data.partition import NOBODY, Index, even, order_of, ranges
 from gossamer.tasks.data.partitioners import Rule
 from gossamer.tasks.data.splits import top_up
+from gossamer.tasks.data.strata import ranks, strata
 from helpers.narrow import present
 
 Case = tuple[Rule, Data, int, Key]
@@ -488,3 +491,97 @@ def test_the_keys_of_a_split_are_independent() -> None:
     longer = replace(data, test=balanced(10, 1, test_each=40).test)
     one, two = (gd.split(Dirichlet(0.3), d, 5, fold(key(0), "split")) for d in (data, longer))
     assert np.array_equal(one.train_index, two.train_index)
+
+
+# Numbers instead of classes.
+
+
+def numbers(values: npt.ArrayLike, test: npt.ArrayLike = ()) -> Data:
+    """A data set with these targets and inputs that do not matter."""
+    both = [torch.as_tensor(np.asarray(y, dtype=np.float64)) for y in (values, test)]
+    train, held = (Samples(torch.zeros(len(y), 1), y) for y in both)
+    return Data("numbers", train, held, 0, "iid", "linear", loss="mse")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.integers(-50, 50), min_size=1, max_size=80), st.integers(1, 6), st.integers(1, 4), st.integers(0, 9))
+def test_quantile_gives_every_client_k_runs_of_neighbouring_targets(
+    values: list[int], clients: int, k: int, seed: int
+) -> None:
+    clients = min(clients, len(values))
+    rule, data = Quantile(k), numbers(values, values)
+    owner = rule.deal(ranks(data, 0), 0, clients, key(seed), None)
+    sizes = np.bincount(owner, minlength=clients)
+    assert len(sizes) == clients
+    assert sizes.max() - sizes.min() <= k
+    # Sorted by target, with equal targets in the best order, owners change at most k N - 1 times.
+    by_value = [sorted(owner[np.array(values) == value].tolist()) for value in sorted(set(values))]
+    if max(map(len, by_value)) == 1:
+        order = [held for (held,) in by_value]
+        assert sum(a != b for a, b in pairwise(order)) <= k * clients - 1
+    split = gd.split(rule, data, clients, key(seed))
+    assert sorted(split.train_index) == list(range(len(values)))
+
+
+def test_quantile_1_cuts_the_targets_into_ranges_and_tests_come_from_the_same_range() -> None:
+    values = permutation_of(200)
+    split = gd.split(Quantile(1), numbers(values, values), 10, key(0))
+    trained = sorted((values[split.train(c)].min(), values[split.train(c)].max()) for c in range(10))
+    assert trained == [(20 * c, 20 * c + 19) for c in range(10)]
+    for client in range(10):
+        low, high = values[split.train(client)].min(), values[split.train(client)].max()
+        assert all(low - 1 <= value <= high + 1 for value in values[split.test(client)])
+        assert len(split.test(client)) == 20
+
+
+def test_larger_k_is_closer_to_iid() -> None:
+    values = permutation_of(400)
+
+    def spread(k: int) -> float:
+        split = gd.split(Quantile(k), numbers(values), 10, key(0))
+        return float(np.std([values[split.train(c)].mean() for c in range(10)]))
+
+    assert spread(1) > spread(4) > spread(40)
+
+
+def permutation_of(n: int) -> npt.NDArray[np.float64]:
+    return generator(key(3)).permutation(n).astype(np.float64)
+
+
+def test_quantile_orders_by_the_chosen_number_and_works_with_classes() -> None:
+    pairs = np.stack([np.zeros(40), np.arange(40)], 1)
+    split = gd.split(Quantile(1, column=1), numbers(pairs, pairs), 4, key(0))
+    assert sorted(split.train(c).tolist() for c in range(4)) == [list(range(10 * c, 10 * c + 10)) for c in range(4)]
+    with pytest.raises(ConfigError, match="column must be from 0 to 1, got 2"):
+        gd.split(Quantile(1, column=2), numbers(pairs, pairs), 4, key(0))
+    sorted_by_class = gd.split(Quantile(1), balanced(4, 10), 4, key(0))
+    assert sorted(np.unique(np.arange(40)[sorted_by_class.train(c)] % 4).tolist() for c in range(4)) == [
+        [0],
+        [1],
+        [2],
+        [3],
+    ]
+
+
+@pytest.mark.parametrize("name", [name for name, rule in SPLITS.items() if rule.reads == "classes"])
+def test_splits_that_need_classes_refuse_numbers_and_say_which_work(name: str) -> None:
+    rule = specs.parse(f"{name}:1", SPLITS, "split")
+    with pytest.raises(ConfigError, match=f"split {name} needs classes, .* numbers .* use iid, natural, quantile"):
+        gd.split(rule, numbers(range(20), range(20)), 4, key(0))
+
+
+def test_other_splits_serve_numbers_and_their_tests_follow_the_quantiles_of_the_target() -> None:
+    values = permutation_of(300)
+    data = numbers(values, values)
+    split = gd.split(Iid(), data, 3, key(0))
+    parts = strata(data)
+    assert np.bincount(parts.train).tolist() == [30] * 10
+    for client in range(3):
+        mine, tested = (np.bincount(parts.train[at], minlength=10) for at in (split.train(client), split.test(client)))
+        assert np.abs(mine - tested).max() <= 1
+    assert gd.table(split, data)["quantiles_per_client"] == 10
+
+
+def test_the_picture_of_numbers_is_drawn(tmp_path: Path) -> None:
+    data = numbers(range(40), range(40))
+    assert gd.draw(gd.split(Quantile(1), data, 4, key(0)), data, tmp_path / "split.png").stat().st_size > 0

@@ -265,7 +265,7 @@ def make_task(request: Request, seed: int, split: Split | None, read: Callable[[
     clients = mistakes.attempt(make_clients, request)
     data = mistakes.attempt(make_data, request, clients or CLIENTS, seed)
     if data is not None:
-        mistakes.attempt(build, request.model or data.model, data.shape, data.classes)
+        mistakes.attempt(build, request.model or data.model, data.shape, data.outputs)
     elif request.model and request.model not in NETS:
         mistakes.note(unknown("model", request.model, NETS))
     if data is not None and clients is not None:

@@ -150,8 +150,8 @@ def _is_same(given: Any, same: tuple[Any, ...]) -> bool:
         return True
     if type(given) is not module or any(buffer is not None for buffer in given._buffers.values()):
         return False
-    usual = module()
-    return all(getattr(given, name) == getattr(usual, name) for name in {*given.__constants__, "reduction"})
+    usual = vars(module())
+    return all(vars(given)[name] == value for name, value in usual.items() if name[0] != "_" and name != "training")
 
 
 def weight(function: LossFunction, target: Tensor) -> int:

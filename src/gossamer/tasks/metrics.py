@@ -39,7 +39,7 @@ TAKEN = {
     "airtime", "best", "by_client", "bytes_down", "bytes_up", "channel", "clients", "data", "delay",
     "delivery", "empty_rounds", "energy", "evaluated_round", "exchanges", "executor", "failures", "figures",
     "flops", "joules", "loss", "lost", "memory_bytes", "method", "metrics", "model", "parameters", "parts",
-    "per_round", "rates", "round", "rounds", "rounds_asked", "seconds", "seed", "split", "state",
+    "per_round", "rates", "round", "rounds", "rounds_asked", "seconds", "seed", "split", "state", "stopped",
     "train_loss", "useful_flops", "void",
 }  # fmt: skip
 """Names of other entries of records and summaries."""
@@ -104,7 +104,7 @@ class Metric:
 
     def of_all(self, outputs: Tensor, targets: Tensor) -> float:
         """Return a metric that is one number of all outputs and targets."""
-        value = torch.as_tensor(self.function(outputs, targets))
+        value = torch.as_tensor(self.function(outputs, targets), dtype=torch.float64)
         if value.numel() != 1:
             raise ValueError(f"metric {self.name} must return one number, got the shape {list(value.shape)}")
         return self.last(float(value)) if self.last else float(value)

@@ -11,6 +11,7 @@ leave them unchanged.
 
 import copy
 import math
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
@@ -338,8 +339,9 @@ class Objective:
             output = self._output(tensors, x)
         for metric in self.task.metrics:
             try:
-                rows = metric.rows(output, y)
-                metric.of_all(output, y) if rows is None else metric.mean(rows.cpu().numpy())
+                with warnings.catch_warnings(action="ignore"):  # of two samples: some metrics need more
+                    rows = metric.rows(output, y)
+                    metric.of_all(output, y) if rows is None else metric.mean(rows.cpu().numpy())
             except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
                 shapes = f"outputs of shape {list(output.shape)} and targets of shape {list(y.shape)}"
                 raise ConfigError(f"the metric {metric.name} fails on {shapes}: {error}") from error

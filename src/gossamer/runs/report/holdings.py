@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gossamer.runs.report import plots
+from gossamer.tasks.data.strata import strata
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -36,8 +37,9 @@ def holdings(split: "Split", data: "Data | None") -> str:
 def figure(split: "Split", data: "Data | None") -> "Figure":
     """Return the partition as a matplotlib figure: bars, and below them a heat map of classes."""
     counts = split.sizes()[:, None]
-    if data is not None and data.classes > 1:
-        counts = split.counts(data.train.labels, data.classes)
+    if data is not None and data.classes != 1:
+        groups = strata(data)
+        counts = split.counts(groups.train, groups.number)
     shown, each = _columns(counts.astype(np.float64))
     classes = shown.shape[1] if shown.shape[1] > 1 else 0
     rows = classes * float(np.clip(2.6 / max(classes, 1), 0.02, 0.24))

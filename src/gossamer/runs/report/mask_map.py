@@ -24,6 +24,7 @@ from gossamer.runs.report.order import chain
 from gossamer.runs.report.text import count, percent
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.data.samples import Data
+from gossamer.tasks.data.strata import strata
 
 Floats = npt.NDArray[np.float64]
 Stored = dict[int, tuple[Path, list[str]]]
@@ -106,9 +107,10 @@ def measured(path: Path, split: Split, data: Data | None, starts: Starts | None)
 
 def _shares(split: Split, data: Data | None, clients: list[int]) -> Floats | None:
     """Return the label distribution of each client, if it is known."""
-    if data is None or data.classes < 2 or not len(split.train_index):
+    if data is None or data.classes == 1 or not len(split.train_index):
         return None
-    counts = split.counts(data.train.labels, data.classes)[clients]
+    groups = strata(data)
+    counts = split.counts(groups.train, groups.number)[clients]
     shares: Floats = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
     return shares
 

@@ -73,7 +73,8 @@ def render(
     """
     summary = summarise(about, metrics)
     facts = dict(tables.facts(summary))
-    caption = "Samples by client" + (" and class; the bars are samples by client" if data else "")
+    group = "class" if data is None or data.classes else "quantile of the target"
+    caption = "Samples by client" + (f" and {group}; the bars are samples by client" if data else "")
     return html.render(
         "page.html",
         name=name,

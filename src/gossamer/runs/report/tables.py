@@ -181,6 +181,12 @@ def side_by_side(names: Sequence[str], summaries: Sequence[Summary]) -> str:
     head.append("operations")
     compared = [_compared(*each, bool(counted)) for each in zip(summaries, primary, written, strict=True)]
     rows = [[name, *cells] for name, cells in zip(names, compared, strict=True)]
+    if any(
+        summary["best"] and summary["best"]["value"] != value for summary, value in zip(summaries, values, strict=True)
+    ):
+        head.insert(4, "best")
+        best = [summary["best"] and summary["best"]["value"] for summary in summaries]
+        rows = [[*row[:4], cell, *row[4:]] for row, cell in zip(rows, column(primary, best)[1], strict=True)]
     for title, write in (("seconds", "{:.1f}".format), ("joules", number)):
         if any(summary[title] for summary in summaries):
             head.append(title)

@@ -16,7 +16,7 @@ from gossamer.core.errors import require
 from gossamer.core.extras import need
 from gossamer.core.random import Key, fold, permutation
 from gossamer.core.random import key as new_key
-from gossamer.tasks.data import image_sets, leaf, synthetic
+from gossamer.tasks.data import image_sets, leaf, synthetic, tabular
 from gossamer.tasks.data.partition import Index
 from gossamer.tasks.data.samples import Data, Samples
 
@@ -97,12 +97,15 @@ def _two_populations(clients: int, key: Key, balanced: bool) -> Data:
 
 
 DATASETS: dict[str, type[Source]] = {
+    "breast-cancer": tabular.BreastCancer,
     "cifar-10": image_sets.Cifar10,
     "cifar-100": image_sets.Cifar100,
+    "diabetes": tabular.Diabetes,
     "digits": Digits,
     "emnist-letters": image_sets.EmnistLetters,
     "fashion-mnist": image_sets.FashionMnist,
     "femnist": leaf.Femnist,
+    "linnerud": tabular.Linnerud,
     "mnist": image_sets.Mnist,
     "shakespeare": leaf.Shakespeare,
     "svhn": image_sets.Svhn,

@@ -6,7 +6,7 @@ here, because results on one do not carry over to another. Code loops over class
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import ClassVar, Literal, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -19,9 +19,18 @@ from gossamer.tasks.data.partition import NOBODY, Index, even, grouped, order_of
 REDRAWS = 20
 HOPELESS = 20
 
+Reads = Literal["classes", "targets", "nothing"]
+"""What a rule needs to know of the targets: their classes, their order, or nothing."""
+
 
 class Rule(Protocol):
-    """A partition rule."""
+    """A partition rule.
+
+    Args:
+        reads: what ``deal`` receives as labels: classes, ranks of the targets, or zeros
+    """
+
+    reads: ClassVar[Reads]
 
     @property
     def min_samples(self) -> int:
@@ -48,7 +57,7 @@ def _check_alpha(rule: "Dirichlet | DirichletClient") -> tuple[bool, str]:
     return rule.alpha > 0, f"{type(rule).__name__}.alpha must be > 0, got {rule.alpha:g}"
 
 
-def _check_k(rule: "Labels | Shards | Slices") -> tuple[bool, str]:
+def _check_k(rule: "Labels | Quantile | Shards | Slices") -> tuple[bool, str]:
     return rule.k >= 1, f"{type(rule).__name__}.k must be >= 1, got {rule.k}"
 
 
@@ -66,6 +75,7 @@ def _dirichlet(draw: np.random.Generator, alpha: float, size: int, rows: int) ->
 class Iid:
     """A random permutation of all samples, cut into equal pieces."""
 
+    reads: ClassVar[Reads] = "nothing"
     min_samples: int = 1
 
     def __post_init__(self) -> None:
@@ -91,6 +101,7 @@ class Dirichlet:
         min_samples: minimum number of samples per client
     """
 
+    reads: ClassVar[Reads] = "classes"
     alpha: float
     min_samples: int = 1
 
@@ -142,6 +153,7 @@ class DirichletClient:
         min_samples: minimum number of samples per client
     """
 
+    reads: ClassVar[Reads] = "classes"
     alpha: float
     min_samples: int = 1
 
@@ -172,6 +184,7 @@ class Labels:
         min_samples: minimum number of samples per client
     """
 
+    reads: ClassVar[Reads] = "classes"
     k: int
     min_samples: int = 1
 
@@ -203,6 +216,7 @@ class Shards:
         min_samples: minimum number of samples per client
     """
 
+    reads: ClassVar[Reads] = "classes"
     k: int
     min_samples: int = 1
 
@@ -236,6 +250,7 @@ class Slices:
         min_samples: minimum number of samples per client
     """
 
+    reads: ClassVar[Reads] = "classes"
     k: int
     min_samples: int = 1
 
@@ -250,6 +265,36 @@ class Slices:
 
 
 @dataclass(frozen=True)
+class Quantile:
+    """Samples sorted by a number are cut into ``k`` N equal pieces; every client gets ``k`` random pieces.
+
+    A piece holds neighbouring quantiles of the target, so that clients see different ranges of it: a split for
+    regression. With ``k=1`` a client has one range; larger ``k`` are closer to IID.
+
+    Args:
+        k: number of pieces per client
+        min_samples: minimum number of samples per client
+        column: which number of the target, if it has several
+    """
+
+    reads: ClassVar[Reads] = "targets"
+    k: int
+    min_samples: int = 1
+    column: int = 0
+
+    def __post_init__(self) -> None:
+        require(_check_k(self), _check_min_samples(self))
+
+    def deal(self, labels: Index, classes: int, clients: int, key: Key, groups: Index | None) -> Index:
+        """Assign all samples; sizes differ by at most ``k``. Equal targets are in random order."""
+        order = permutation(fold(key, "shuffle"), len(labels))
+        owner = np.empty(len(labels), dtype=np.int64)
+        holders = permutation(fold(key, "deal"), self.k * clients) % clients
+        _share(owner, order[order_of(labels[order])], holders)
+        return owner
+
+
+@dataclass(frozen=True)
 class Natural:
     """The natural owners of the data (writers, speakers, generated clients) are the clients.
 
@@ -260,6 +305,7 @@ class Natural:
         min_samples: minimum number of samples per client
     """
 
+    reads: ClassVar[Reads] = "nothing"
     min_samples: int = 1
 
     def __post_init__(self) -> None:
@@ -295,6 +341,7 @@ SPLITS: dict[str, type[Rule]] = {
     "iid": Iid,
     "labels": Labels,
     "natural": Natural,
+    "quantile": Quantile,
     "shards": Shards,
     "slices": Slices,
 }

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from gossamer.core.extras import need
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.data.samples import Data
+from gossamer.tasks.data.strata import Strata, strata
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,9 +28,13 @@ Floats = npt.NDArray[np.float64]
 
 
 def table(split: Split, data: Data) -> dict[str, float]:
-    """Return summary numbers of a split: clients, samples, sizes, labels per client, test samples per client."""
-    sizes, classes = split.sizes(), data.classes
-    cells = np.sort(split.owners() * classes + data.train.labels[split.train_index])
+    """Return summary numbers of a split: clients, samples, sizes, labels per client, test samples per client.
+
+    If targets are numbers, quantiles of the target take the place of labels.
+    """
+    sizes, groups = split.sizes(), strata(data)
+    cells = np.sort(split.owners() * groups.number + groups.train[split.train_index])
+    held = "labels_per_client" if data.classes else "quantiles_per_client"
     return {
         "clients": split.clients,
         "samples": len(split.train_index),
@@ -37,7 +42,7 @@ def table(split: Split, data: Data) -> dict[str, float]:
         "smallest": int(sizes.min()),
         "median": float(np.median(sizes)),
         "largest": int(sizes.max()),
-        "labels_per_client": int(np.count_nonzero(np.diff(cells, prepend=-1))) / split.clients,
+        held: int(np.count_nonzero(np.diff(cells, prepend=-1))) / split.clients,
         "tests_per_client": len(split.test_index) / split.clients,
     }
 
@@ -47,12 +52,13 @@ def draw(split: Split, data: Data, path: str | Path, *, spec: str = "") -> Path:
     need("matplotlib")
     from matplotlib.figure import Figure  # it has no global state, unlike pyplot
 
-    counts, sizes, each = _columns(split, data)
+    groups = strata(data)
+    counts, sizes, each = _columns(split, groups)
     width = float(np.clip(3.2 + 0.16 * len(counts), 6.4, 15.0))
-    figure = Figure(figsize=(width, float(np.clip(2.4 + 0.28 * data.classes, 3.6, 9.0))), layout="constrained")
+    figure = Figure(figsize=(width, float(np.clip(2.4 + 0.28 * groups.number, 3.6, 9.0))), layout="constrained")
     above, below = figure.subplots(2, 1, sharex=True, height_ratios=[1, 3.2])
     _draw_sizes(above, sizes)
-    _draw_cells(figure, below, counts)
+    _draw_cells(figure, below, counts, groups.name)
     below.set_xlabel("client" if each == 1 else f"client (each column is the mean of {each})")
     _label_clients(below, len(counts), each)
     names = [data.name, spec, f"{split.clients:,} client{'s' if split.clients > 1 else ''}"]
@@ -61,9 +67,9 @@ def draw(split: Split, data: Data, path: str | Path, *, spec: str = "") -> Path:
     return Path(path)
 
 
-def _columns(split: Split, data: Data) -> tuple[Floats, Floats, int]:
+def _columns(split: Split, groups: Strata) -> tuple[Floats, Floats, int]:
     """Return counts [columns, classes] and sizes as drawn, and the number of clients per column."""
-    counts = split.counts(data.train.labels, data.classes).astype(np.float64)
+    counts = split.counts(groups.train, groups.number).astype(np.float64)
     each = -(-split.clients // COLUMNS)
     first = np.arange(0, split.clients, each)
     members = np.diff(np.append(first, split.clients))
@@ -81,7 +87,7 @@ def _draw_sizes(axes: "Axes", sizes: Floats) -> None:
     axes.tick_params(bottom=False, labelbottom=False)
 
 
-def _draw_cells(figure: "Figure", axes: "Axes", counts: Floats) -> None:
+def _draw_cells(figure: "Figure", axes: "Axes", counts: Floats, name: str) -> None:
     from matplotlib.colors import LinearSegmentedColormap
     from matplotlib.ticker import MaxNLocator
 
@@ -90,9 +96,9 @@ def _draw_cells(figure: "Figure", axes: "Axes", counts: Floats) -> None:
     shown = np.ma.masked_less_equal(counts.T, 0)
     top = max(float(counts.max()), 1.0)
     image = axes.imshow(shown, origin="lower", aspect="auto", interpolation="nearest", cmap=colours, vmin=0, vmax=top)
-    bar = figure.colorbar(image, ax=axes, label="samples of a class", pad=0.015, fraction=0.05)
+    bar = figure.colorbar(image, ax=axes, label=f"samples of a {name}", pad=0.015, fraction=0.05)
     bar.outline.set_visible(False)
-    axes.set_ylabel("class")
+    axes.set_ylabel(name)
     axes.yaxis.set_major_locator(MaxNLocator(nbins=12, integer=True, steps=[1, 2, 5, 10]))
     axes.set_ylim(-0.5, counts.shape[1] - 0.5)
     axes.spines[:].set_visible(False)

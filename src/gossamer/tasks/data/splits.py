@@ -1,17 +1,19 @@
 """From a partition rule and a data set to a split: assign owners, fill up small clients, draw personal test sets.
 
 Every client gets at least ``rule.min_samples`` training samples: missing ones are moved from the largest clients. A
-client's test set is that of its natural owner, or a draw from the test set with the client's label distribution. The
-order of training samples is not part of a split.
+client's test set is that of its natural owner, or a draw from the test set with the client's label distribution. If
+targets are numbers, quantiles of the target take the place of labels. The order of training samples is not part of a
+split.
 """
 
 import numpy as np
 
-from gossamer.core.errors import require
+from gossamer.core.errors import ConfigError, require
 from gossamer.core.random import Key, fold, generator, permutation
 from gossamer.tasks.data.partition import NOBODY, Index, Split, grouped, offsets, order_of, ranges
-from gossamer.tasks.data.partitioners import Natural, Rule, shuffled_by_class
+from gossamer.tasks.data.partitioners import SPLITS, Natural, Quantile, Rule, shuffled_by_class
 from gossamer.tasks.data.samples import Data
+from gossamer.tasks.data.strata import Strata, ranks, strata
 
 SMALLEST_TEST = 10
 
@@ -27,12 +29,26 @@ def split(rule: Rule, data: Data, clients: int, key: Key) -> Split:
             f"{data.name} has {n}: lower clients or min_samples",
         ),
     )
-    owner = rule.deal(data.train.labels, data.classes, clients, fold(key, "deal"), data.train.group)
+    owner = rule.deal(_labels(rule, data), data.classes, clients, fold(key, "deal"), data.train.group)
     owner = top_up(owner, clients, rule.min_samples, fold(key, "top-up"))
     train = grouped(owner, clients)
     if isinstance(rule, Natural) and data.train.group is not None and data.test.group is not None:
         return Split(*train, *_own_tests(data.train.group[train[0][train[1][:-1]]], data.test.group))
-    return Split(*train, *_drawn_tests(*train, data, fold(key, "test")))
+    groups = strata(data, rule.column if isinstance(rule, Quantile) else 0)
+    return Split(*train, *_drawn_tests(*train, groups, fold(key, "test")))
+
+
+def _labels(rule: Rule, data: Data) -> Index:
+    """Return what a rule reads of the targets; refuse a rule that needs classes where there are none."""
+    if rule.reads == "targets":
+        return ranks(data, rule.column if isinstance(rule, Quantile) else 0)
+    if data.classes:
+        return data.train.labels
+    if rule.reads == "classes":
+        name = next((name for name, known in SPLITS.items() if type(rule) is known), type(rule).__name__)
+        others = ", ".join(name for name, known in SPLITS.items() if known.reads != "classes")
+        raise ConfigError(f"split {name} needs classes, but the targets of {data.name} are not classes: use {others}")
+    return np.zeros(len(data.train), dtype=np.int64)
 
 
 def top_up(owner: Index, clients: int, min_samples: int, key: Key) -> Index:
@@ -75,18 +91,18 @@ def _own_tests(names: Index, groups: Index) -> tuple[Index, Index]:
     return grouped(np.where(names[client] == groups, client, NOBODY), len(names))
 
 
-def _drawn_tests(train_index: Index, train_start: Index, data: Data, key: Key) -> tuple[Index, Index]:
+def _drawn_tests(train_index: Index, train_start: Index, groups: Strata, key: Key) -> tuple[Index, Index]:
     """Draw test samples with each client's label distribution, without repetition within a client."""
-    clients, total = len(train_start) - 1, len(data.test)
+    clients, trained, total = len(train_start) - 1, len(groups.train), len(groups.test)
     sizes = np.diff(train_start)
-    wanted = (2 * sizes * total + len(data.train)) // (2 * len(data.train))
+    wanted = (2 * sizes * total + trained) // (2 * trained)
     wanted = np.clip(wanted, min(SMALLEST_TEST, total), total)
-    cell = np.repeat(np.arange(clients), sizes) * data.classes + data.train.labels[train_index]
+    cell = np.repeat(np.arange(clients), sizes) * groups.number + groups.train[train_index]
     cell, count = np.unique(cell, return_counts=True)
-    client, label = np.divmod(cell, data.classes)
+    client, label = np.divmod(cell, groups.number)
     take = _largest_remainder(client, count, sizes, wanted)
     # A client takes a random run of a class's shuffled test samples, cyclically.
-    index, start = shuffled_by_class(data.test.labels, data.classes, key)
+    index, start = shuffled_by_class(groups.test, groups.number, key)
     supply = np.diff(start)[label]
     take = np.minimum(take, supply)
     first = generator(fold(key, "first")).integers(0, np.maximum(supply, 1))

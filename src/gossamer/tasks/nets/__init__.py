@@ -1,4 +1,6 @@
-"""Networks by name. To add one, write a function from (input shape, classes) to a module, and list it in ``NETS``.
+"""Networks by name. To add one, write a function from (input shape, outputs) to a module, and list it in ``NETS``.
+
+The outputs are the scores of the classes or, if targets are numbers, one number for each of them.
 
 Initial weights come from PyTorch's global generator. Seed it for reproducible weights.
 """
@@ -36,6 +38,7 @@ NETS: dict[str, Net] = {
     "cnn8": Net(cnn8, "eight 3 x 3 convolutions with batch norm (FedMRN)", min_side=16),
     "cnn-gn": Net(cnn_gn, "four 3 x 3 convolutions with group norm (benchmarks)", min_side=4),
     "lenet5": Net(lenet5, "two 5 x 5 convolutions and 500 hidden units (FedSpa)", min_side=16),
+    "linear": Net(logistic, "one linear layer with a bias: linear regression"),
     "logistic": Net(logistic, "logistic regression with a bias"),
     "lstm": Net(lstm, "next-character prediction with 256 LSTM units (FedMRN)", min_side=0),
     "mixer": Net(mixer, "four blocks of linear layers across patches and across channels (MLP-Mixer)", min_side=4),
