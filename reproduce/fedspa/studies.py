@@ -49,7 +49,7 @@ VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "sub-fedavg-0.2": ("sub-fedavg", pruning(0.2)),
     "sub-fedavg-0.8": ("sub-fedavg", pruning(0.8)),
     "sub-fedavg-hybrid": ("sub-fedavg", {"prune": "hybrid"}),
-    "dst-uniform": ("dst", {"init": "uniform"}),
+    "dst-uniform": ("dst", {"distribution": "uniform"}),
     "dst-own": ("dst", {"own_init": True}),
     "rsm-own": ("rsm", {"own_init": True}),
     "dst-random": ("dst", {"regrow": "random"}),

@@ -10,6 +10,8 @@ from gossamer.parts.samplers import SAMPLERS as SAMPLERS
 __version__ = "0.1.0"
 
 if TYPE_CHECKING:
+    from gossamer.cli.reopen import load_run as load_run
+    from gossamer.cli.reopen import resume as resume
     from gossamer.core.channel import AnyDevice as AnyDevice
     from gossamer.core.channel import Receipt as Receipt
     from gossamer.core.codec import Codec as Codec
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from gossamer.core.types import Payload as Payload
     from gossamer.core.types import State as State
     from gossamer.engines.options import Options as Options
-    from gossamer.engines.run import Result as Result
+    from gossamer.engines.result import Result as Result
     from gossamer.engines.simulate import simulate as simulate
     from gossamer.methods import *
     from gossamer.parts.channels.lossy import Lossy as Lossy

@@ -10,7 +10,7 @@ part that passes works with every other part, over every channel and in every en
 
 import contextlib
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,9 @@ from gossamer.core.solver import Solver
 from gossamer.core.types import Clock, Flops, Layout, Params, Part, Payload, State
 from gossamer.core.view import View, ViewMemory
 from gossamer.engines import simulate
+from gossamer.engines.control import Callback
 from gossamer.engines.metrics import Ledger
-from gossamer.engines.run import Result
+from gossamer.engines.result import Result
 from gossamer.methods.composition import compose
 from gossamer.parts.samplers.uniform import Uniform
 from gossamer.parts.solvers.sgd import SGD
@@ -634,7 +635,7 @@ def check_method(method: Method, folder: Path, task: Task | None = None, rounds:
     assert _final(whole) != _final(_run(method, task, rounds, 2)), f"{method!r} gives the same result with another seed"
     broken = folder / "broken"
     with contextlib.suppress(KeyboardInterrupt):
-        _run(method, task, rounds, 1, out=broken, watch=_stop_after(rounds - 1))
+        _run(method, task, rounds, 1, out=broken, callbacks=[_stop_after(rounds - 1)])
     resumed = _run(method, task, rounds, 1, out=broken, resume=True)
     assert _final(resumed) == _final(whole), f"{method!r} gives another result after an interruption"
     assert _newest(broken) == _newest(folder / "whole"), f"{method!r} writes another checkpoint after an interruption"
@@ -644,12 +645,12 @@ def _run(method: Method, task: Task, rounds: int, seed: int, **more: Any) -> Res
     return simulate(method, task, rounds=rounds, per_round=3, seed=seed, **more)
 
 
-def _stop_after(rounds: int) -> Callable[[dict[str, Any]], None]:
-    def watch(record: dict[str, Any]) -> None:
+def _stop_after(rounds: int) -> Callback:
+    def stop(record: dict[str, Any], run: Any) -> None:
         if record["round"] == rounds:
             raise KeyboardInterrupt
 
-    return watch
+    return stop
 
 
 def _final(result: Result) -> tuple[Any, ...]:

@@ -194,7 +194,10 @@ REFUSED = [
         "unknown flag --epochs: fedsgd has --lr, --weights; gossamer run fedsgd --help",
     ),
     ("run fedavg --epoch 3", "unknown flag --epoch: did you mean --epochs?"),
-    ("run fedavg --bogus 3", "unknown flag --bogus: fedavg has --lr, --epochs, --steps, --batch, --weights;"),
+    (
+        "run fedavg --bogus 3",
+        "unknown flag --bogus: fedavg has --lr, --epochs, --steps, --batch, --weights, --server-lr;",
+    ),
     ("run fedavg -x", "unknown flag -x: fedavg has"),
     ("run fedavg --epochs", "--epochs needs a value: --epochs N"),
     ("run fedavg --epochs --rounds=0", "--epochs needs a value"),
@@ -536,7 +539,8 @@ def test_resuming_a_finished_run_says_so(gossamer: Gossamer, finished: Path) -> 
     before = lasting(finished)
     said = gossamer(f"resume {finished}")
     assert said.status == 0
-    assert said.err == f"{finished}: finished already\n"
+    more = f"gossamer resume {finished} --rounds N gives it more rounds"
+    assert said.err == f"{finished}: finished already; {more}\n"
     assert "\naccuracy " in said.out
     assert lasting(finished) == before
 
@@ -580,7 +584,7 @@ def test_a_file_that_is_gone_is_missed_on_resume(gossamer: Gossamer, monkeypatch
     Path("mine.py").rename("moved.py")
     refused = gossamer("resume it")
     assert refused.status == 2
-    assert "there is no file" in refused.err
+    assert "mine.py, which is missing: restore it" in refused.err
 
 
 def test_a_busy_run_is_not_resumed_but_can_be_looked_at(gossamer: Gossamer, finished: Path) -> None:

@@ -107,12 +107,12 @@ def test_a_run_that_is_resumed_continues_counting(tmp_path: Path) -> None:
     whole = run("change")
     options: dict[str, Any] = {"per_round": 3, "channel": Lossy(0.5), "seed": 2}
 
-    def stop(record: dict[str, Any]) -> None:
+    def stop(record: dict[str, Any], run: Any) -> None:
         if record["round"] == 4:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        simulate(METHODS["change"][0], tiny_task(4), rounds=8, out=tmp_path / "run", watch=stop, **options)
+        simulate(METHODS["change"][0], tiny_task(4), rounds=8, out=tmp_path / "run", callbacks=[stop], **options)
     again = simulate(METHODS["change"][0], tiny_task(4), rounds=8, out=tmp_path / "run", resume=True, **options)
     assert again.summary()["delivery"] == whole.summary()["delivery"]
 

@@ -293,14 +293,14 @@ def test_orders_are_made_as_they_are_asked_for() -> None:
 def test_the_executor_is_kept_with_the_run_and_resumes(executor: str, tmp_path: Path) -> None:
     task, seen = tiny_task(), []
 
-    def stop(record: dict[str, Any]) -> None:
+    def stop(record: dict[str, Any], run: Any) -> None:
         seen.append(record)
         if len(seen) == 2:
             raise KeyboardInterrupt
 
     whole = simulate(local(), task, rounds=4, per_round=2, executor=executor, out=tmp_path / "whole")
     with pytest.raises(KeyboardInterrupt):
-        simulate(local(), task, rounds=4, per_round=2, executor=executor, out=tmp_path / "cut", watch=stop)
+        simulate(local(), task, rounds=4, per_round=2, executor=executor, out=tmp_path / "cut", callbacks=[stop])
     resumed = simulate(local(), task, rounds=4, per_round=2, executor=executor, out=tmp_path / "cut", resume=True)
     assert exact_figures(resumed) == exact_figures(whole)
     newest = [(tmp_path / run / "clients").iterdir() for run in ("whole", "cut")]
@@ -325,12 +325,12 @@ def test_auto_measures_chooses_and_stays_with_its_choice(tmp_path: Path) -> None
     task = tiny_task(clients=6)
     reference = simulate(fedavg(), task, rounds=3, per_round=4)
 
-    def stop(record: dict[str, Any]) -> None:
+    def stop(record: dict[str, Any], run: Any) -> None:
         if record["round"] == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        simulate(fedavg(), task, rounds=3, per_round=4, executor="auto", out=tmp_path / "run", watch=stop)
+        simulate(fedavg(), task, rounds=3, per_round=4, executor="auto", out=tmp_path / "run", callbacks=[stop])
     chosen = simulate(fedavg(), task, rounds=3, per_round=4, executor="auto", out=tmp_path / "run", resume=True)
     assert set(chosen.about["rates"]) == {"one-by-one", "side-by-side"}
     assert chosen.metrics[0]["seconds"]["prepare"] > 0

@@ -250,12 +250,12 @@ def test_without_personal_models_a_client_has_the_global_one(tmp_path: Path) -> 
 
 
 def test_an_interrupted_run_has_the_model_of_its_last_checkpoint(tmp_path: Path) -> None:
-    def stop(record: dict[str, Any]) -> None:
+    def stop(record: dict[str, Any], run: Any) -> None:
         if record["round"] == 2:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        simulate(fedavg(), tiny_task(), rounds=5, out=tmp_path / "run", watch=stop)
+        simulate(fedavg(), tiny_task(), rounds=5, out=tmp_path / "run", callbacks=[stop])
     exported = export(stand(tmp_path / "run", fedavg(), tiny_task()), tmp_path / "out")
     assert exported.round == 2
     kept = read_server(tmp_path / "run")["params"]
@@ -547,7 +547,7 @@ def test_a_run_that_goes_on_is_left_alone(own: Callable[[str], Said]) -> None:
 def test_a_run_without_a_finished_round_has_no_model(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: Callable[[str], Said]
 ) -> None:
-    def stop(self: Simulation, number: int, folder: RunFolder) -> None:
+    def stop(self: Simulation, number: int, folder: RunFolder, callbacks: Any) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Simulation, "round", stop)
@@ -577,7 +577,7 @@ def test_a_run_from_python_is_exported_from_python(tmp_path: Path) -> None:
     ran(fedavg(), tiny_task(), tmp_path / "run")
     status, _, err = gossamer(f"export {tmp_path}/run")
     assert status == 2
-    assert "was started from Python: use gossamer.engines.export there" in err
+    assert "its task cannot be built from the folder: add --task FILE.py:NAME, or in Python task=task" in err
     with pytest.raises(RunError, match="started with another method"):
         stand(tmp_path / "run", fedavg(lr=0.2), tiny_task())
 

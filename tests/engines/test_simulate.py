@@ -67,6 +67,10 @@ def gradient_descent(task: Task, lr: float, steps: int, seed: int = 0) -> nn.Mod
     return module
 
 
+def keep_in(seen: list[Any]) -> Callable[[dict[str, Any], Any], None]:
+    return lambda record, run: seen.append(record)
+
+
 @pytest.mark.parametrize(
     "method", [fedavg(lr=0.3, steps=1, batch=None), fedsgd(lr=0.3), centralised(lr=0.3, steps=1, batch=None)]
 )
@@ -304,7 +308,13 @@ def test_a_client_that_raises_is_named_with_its_reason() -> None:
 def test_a_round_in_which_everybody_fails_for_one_reason_ends_the_run_at_once(executor: str) -> None:
     seen: list[Any] = []
     with pytest.raises(RunError, match=r"^all 4 clients failed in round 1: ValueError: sensor broken$") as stopped:
-        simulate(fedavg(), fragile_task(slice(0, 4)), rounds=10, executor=executor, watch=seen.append)
+        simulate(
+            fedavg(),
+            fragile_task(slice(0, 4)),
+            rounds=10,
+            executor=executor,
+            callbacks=[keep_in(seen)],
+        )
     assert seen == [], "the round is not recorded"
     cause = stopped.value.__cause__
     assert isinstance(cause, ValueError)
@@ -390,7 +400,7 @@ def test_a_round_that_ended_a_run_is_tried_again(executor: str, cure: Callable[[
     options: dict[str, Any] = {"rounds": 4, "per_round": 3, "executor": executor}
     for resume in (False, True, True):
         with pytest.raises(RunError, match="all 3 clients failed in round 3: ValueError: fever"):
-            simulate(sick(2), task, out=out, resume=resume, watch=seen.append, **options)
+            simulate(sick(2), task, out=out, resume=resume, callbacks=[keep_in(seen)], **options)
         assert [record["round"] for record in read_metrics(out)] == [1, 2]
     assert [record["round"] for record in seen] == [1, 2]
     cure(True)
@@ -450,7 +460,13 @@ def test_what_was_staged_before_an_interruption_is_forgotten(monkeypatch: pytest
 def test_everybody_failing_for_various_reasons_stops_a_run_after_three_rounds_in_a_row(tmp_path: Path) -> None:
     seen: list[Any] = []
     with pytest.raises(RunError, match="every client failed in round 4: client 4: ValueError: fever of client 4"):
-        simulate(sick(1, alike=False), tiny_task(), rounds=10, out=tmp_path / "run", watch=seen.append)
+        simulate(
+            sick(1, alike=False),
+            tiny_task(),
+            rounds=10,
+            out=tmp_path / "run",
+            callbacks=[keep_in(seen)],
+        )
     assert [record["round"] for record in seen] == [1, 2, 3, 4]
     assert seen == read_metrics(tmp_path / "run")
     assert [f["client"] for f in seen[-1]["failures"]] == [0, 1, 2, 3, 4]
@@ -459,12 +475,12 @@ def test_everybody_failing_for_various_reasons_stops_a_run_after_three_rounds_in
 def test_a_run_that_recovered_from_such_a_round_completes_and_reports_it(cure: Callable[[bool], None]) -> None:
     seen: list[Any] = []
 
-    def watch(record: dict[str, Any]) -> None:
+    def watch(record: dict[str, Any], run: Any) -> None:
         seen.append(record)
         cure(record["round"] == 3)
 
     with pytest.raises(RunError, match="every client failed in round 3: client 4: ValueError: fever of client 4"):
-        simulate(sick(1, alike=False), tiny_task(), rounds=4, watch=watch)
+        simulate(sick(1, alike=False), tiny_task(), rounds=4, callbacks=[watch])
     assert [len(record["failures"]) for record in seen] == [0, 5, 5, 0]
 
 
@@ -481,7 +497,7 @@ def test_training_that_diverges_is_refused_not_averaged() -> None:
     task = tiny_task()
     seen: list[Any] = []
     with pytest.raises(RunError, match="not finite"):
-        simulate(fedavg(lr=1e30), task, rounds=5, watch=seen.append)
+        simulate(fedavg(lr=1e30), task, rounds=5, callbacks=[keep_in(seen)])
     assert seen[0]["accuracy"] is not None, "the model stays what it was"
 
 
@@ -489,7 +505,7 @@ def test_a_global_model_that_overflows_ends_the_run_with_a_reason(tmp_path: Path
     """Every change is finite, and their sum is not: the round does not count, and those before are kept."""
     task, seen, lr = tiny_task(), list[Any](), 3e38
     with pytest.raises(RunError, match=r"global model is not finite after round 1: .* smaller learning rate \(--lr"):
-        simulate(fedsgd(lr=lr), task, rounds=3, out=tmp_path / "run", watch=seen.append)
+        simulate(fedsgd(lr=lr), task, rounds=3, out=tmp_path / "run", callbacks=[keep_in(seen)])
     assert seen == []
     assert read_metrics(tmp_path / "run") == []
     with pytest.raises(RunError, match="not finite after round 1"):

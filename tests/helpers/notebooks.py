@@ -44,6 +44,8 @@ def main() -> None:
         notebook.metadata = before.metadata
         for cell in notebook.cells:
             cell.metadata = {}
+            if "outputs" in cell:  # without the progress of runs
+                cell.outputs = [output for output in cell.outputs if output.output_type == "stream"]
         nbformat.write(notebook, path)
         print(f"{path.name}: {len(notebook.cells)} cells")
 

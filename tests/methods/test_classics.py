@@ -326,12 +326,12 @@ def test_what_server_and_clients_remember_is_kept(name: str, tmp_path: Path) -> 
     method = METHODS[name](steps=2)
     whole = run(method, out=tmp_path / "whole")
 
-    def stop(record: dict[str, Any]) -> None:
+    def stop(record: dict[str, Any], run: Any) -> None:
         if record["round"] == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(method, out=tmp_path / "broken", watch=stop)
+        run(method, out=tmp_path / "broken", callbacks=[stop])
     run(method, out=tmp_path / "broken", resume=True)
     first, second = (
         (tmp_path / where / "checkpoints/5/server.safetensors").read_bytes() for where in ("whole", "broken")

@@ -204,12 +204,12 @@ def test_a_cell_that_was_cut_off_goes_on(small: Make, empty: Path, monkeypatch: 
     real = simulate
 
     def stops(*given: Any, **more: Any) -> Any:
-        def watch(record: Any) -> None:
+        def watch(record: Any, run: Any) -> None:
             seen.append(record["round"])
             if seen == [1]:
                 raise KeyboardInterrupt
 
-        return real(*given, **more, watch=watch)
+        return real(*given, **more, callbacks=[watch])
 
     monkeypatch.setattr(cells, "simulate", stops)
     with pytest.raises(KeyboardInterrupt):

@@ -42,8 +42,8 @@ def go(method: Method, out: Path | None, resume: bool = False, **more: Any) -> A
     return simulate(method, tiny_task(), out=out, resume=resume, rounds=ROUNDS, per_round=2, seed=5, **more)
 
 
-def stop_after(rounds: int) -> Callable[[dict[str, Any]], None]:
-    def watch(record: dict[str, Any]) -> None:
+def stop_after(rounds: int) -> Callable[[dict[str, Any], Any], None]:
+    def watch(record: dict[str, Any], run: Any) -> None:
         if record["round"] == rounds:
             raise KeyboardInterrupt
 
@@ -52,7 +52,7 @@ def stop_after(rounds: int) -> Callable[[dict[str, Any]], None]:
 
 def interrupted(method: Method, out: Path, rounds: int) -> None:
     with pytest.raises(KeyboardInterrupt):
-        go(method, out, watch=stop_after(rounds))
+        go(method, out, callbacks=[stop_after(rounds)])
 
 
 def contents(path: Path) -> dict[str, Any]:

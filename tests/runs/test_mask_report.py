@@ -198,13 +198,13 @@ def test_records_tell_what_the_states_of_clients_tell(name: str) -> None:
 
 
 def test_records_of_a_resumed_run_are_the_same(tmp_path: Path) -> None:
-    def stop(record: Record) -> None:
+    def stop(record: Record, run: Any) -> None:
         if record["round"] == 2:
             raise KeyboardInterrupt
 
     whole = simulate(METHODS["own starts"], tiny_task(), rounds=4, per_round=3)
     with pytest.raises(KeyboardInterrupt):
-        simulate(METHODS["own starts"], tiny_task(), rounds=4, per_round=3, out=tmp_path / "run", watch=stop)
+        simulate(METHODS["own starts"], tiny_task(), rounds=4, per_round=3, out=tmp_path / "run", callbacks=[stop])
     simulate(METHODS["own starts"], tiny_task(), rounds=4, per_round=3, out=tmp_path / "run", resume=True)
     assert [r["figures"]["masks"] for r in read_metrics(tmp_path / "run")] == [
         r["figures"]["masks"] for r in whole.metrics

@@ -84,7 +84,7 @@ def test_the_page_names_the_metric(runs: Path) -> None:
     text = re.sub(r"<style.*?</style>|<svg.*?</svg>", "", page, flags=re.S)
     assert "RMSE by upload" in text
     assert "personal rmse" in text
-    assert "and tenth of the target" in text
+    assert "and quantile of the target" in text
     assert "ccuracy" not in text
     assert not re.search(r"\d %|\(%\)", text)
 

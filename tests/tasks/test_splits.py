@@ -570,16 +570,16 @@ def test_splits_that_need_classes_refuse_numbers_and_say_which_work(name: str) -
         gd.split(rule, numbers(range(20), range(20)), 4, key(0))
 
 
-def test_other_splits_serve_numbers_and_their_tests_follow_the_tenths_of_the_target() -> None:
+def test_other_splits_serve_numbers_and_their_tests_follow_the_quantiles_of_the_target() -> None:
     values = permutation_of(300)
     data = numbers(values, values)
     split = gd.split(Iid(), data, 3, key(0))
-    tenths = strata(data)
-    assert np.bincount(tenths.train).tolist() == [30] * 10
+    parts = strata(data)
+    assert np.bincount(parts.train).tolist() == [30] * 10
     for client in range(3):
-        mine, tested = (np.bincount(tenths.train[at], minlength=10) for at in (split.train(client), split.test(client)))
+        mine, tested = (np.bincount(parts.train[at], minlength=10) for at in (split.train(client), split.test(client)))
         assert np.abs(mine - tested).max() <= 1
-    assert gd.table(split, data)["tenths_per_client"] == 10
+    assert gd.table(split, data)["quantiles_per_client"] == 10
 
 
 def test_the_picture_of_numbers_is_drawn(tmp_path: Path) -> None:

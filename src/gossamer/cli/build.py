@@ -23,6 +23,7 @@ from gossamer.core.solver import Solver
 from gossamer.core.specs import parse, unknown
 from gossamer.engines.options import AUTO, Options
 from gossamer.engines.simulate import Simulation
+from gossamer.engines.warm_start import Init
 from gossamer.methods import METHODS
 from gossamer.parts.codecs import CODECS
 from gossamer.parts.codecs.dense import Dense
@@ -49,9 +50,12 @@ KINDS: dict[str, tuple[type, Mapping[str, Any]]] = {
 """The interface of each part that a flag can replace, and the registry of those with a name."""
 
 
-def assemble(request: Request, options: dict[str, Any], split: Split | None = None) -> Simulation:
+def assemble(
+    request: Request, options: dict[str, Any], split: Split | None = None, init: str | None = None
+) -> Simulation:
     """Return a checked simulation; nothing is written before this returns."""
     mistakes = Mistakes()
+    start = mistakes.attempt(Init.of, init) if init else None
     method = mistakes.attempt(make_method, request)
     checked = mistakes.attempt(make_options, options)
     task = mistakes.attempt(make_task, request, checked.seed if checked else 0, split)
@@ -63,9 +67,9 @@ def assemble(request: Request, options: dict[str, Any], split: Split | None = No
     assert task is not None
     assert checked is not None
     if not request.files():
-        return Simulation(method, task, checked, request.plain())
+        return Simulation(method, task, checked, request.plain(), start)
     label = " with ".join(request.files().values())
-    return user_files.called(label, Simulation, method, task, checked, request.plain())
+    return user_files.called(label, Simulation, method, task, checked, request.plain(), start)
 
 
 def make_method(request: Request) -> Method:
@@ -203,6 +207,12 @@ def find_recipe(name: str) -> Recipe:
     return METHODS[name]
 
 
+def one_method(spec: str) -> Method:
+    """Return the method of ``file.py:name``: a Method, or a recipe that needs no arguments; also a method by name."""
+    found = user_files.load(spec, f"--method {spec}") if user_files.is_file(spec) else None
+    return found if isinstance(found, Method) else call(find_recipe(spec), spec, {})
+
+
 def make_options(given: dict[str, Any]) -> Options:
     """Return options from text or from a recorded run; mistakes name the flags."""
     hints, mistakes = typing.get_type_hints(Options), Mistakes()
@@ -251,6 +261,7 @@ def make_task(request: Request, seed: int, split: Split | None, read: Callable[[
         task = task_from_file(request, request.task, read or whole_task)
         return task.with_split(split) if split else task
     mistakes = Mistakes()
+    seed = mistakes.attempt(data_seed, request, seed) or 0
     clients = mistakes.attempt(make_clients, request)
     data = mistakes.attempt(make_data, request, clients or CLIENTS, seed)
     if data is not None:
@@ -286,6 +297,14 @@ def make_clients(request: Request) -> int:
     if clients < 1:
         raise ConfigError(f"--clients must be at least 1, got {clients}")
     return clients
+
+
+def data_seed(request: Request, seed: int) -> int:
+    """Return the seed of the data and the partition: by default that of the run."""
+    chosen: int = seed if request.data_seed is None else value("--data-seed", request.data_seed, int)
+    if chosen < 0:
+        raise ConfigError(f"--data-seed must not be negative, got {chosen}")
+    return chosen
 
 
 def task_from_file(request: Request, spec: str, read: Callable[[str], Task]) -> Task:
@@ -326,9 +345,10 @@ def _checked(found: object, label: str) -> Task:
 
 def recorded_data(about: dict[str, Any]) -> Data | None:
     """Return the data of a recorded run; ``None`` if it cannot be loaded or has changed."""
-    if not about["request"]:
+    request = Request.recorded(about)
+    if request is None:
         return None
-    request, seed = Request.read(about["request"]), about["options"]["seed"]
+    seed = data_seed(request, about["options"]["seed"])
     task = request.task
     data = whole_task(task).data if task else make_data(request, make_clients(request), seed)
     return data if data.digest() == about["task"]["data_digest"] else None

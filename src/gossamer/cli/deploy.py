@@ -46,7 +46,7 @@ NODES = 3
 POLL = 0.2
 """Seconds between two reads of the metrics of a running deployment."""
 
-SIMULATED = ("clients", "executor", "channel", "fleet", "plan", "failure_rate", "track")
+SIMULATED = ("clients", "executor", "channel", "fleet", "plan", "failure_rate", "init", "track")
 """Flags of ``run`` that apply to simulations alone."""
 
 TERMS = [
@@ -126,8 +126,10 @@ def _settings(options: Options, terms: dict[str, Any], name: str) -> "Settings":
 
     common = {f.name: getattr(options, f.name) for f in fields(Settings) if hasattr(options, f.name)}
     given = {word: float(term) for word, term in terms.items() if term is not None}
+    until = options.until.to_text() if options.until else ""
+    control = {"per_round": options.per_round or 0, "until": until, "patience": options.patience or 0}
     try:
-        return Settings(**{**common, "per_round": options.per_round or 0, **given, "name": name})
+        return Settings(**{**common, **control, **given, "name": name})
     except ConfigError as error:
         raise ConfigError(*map(as_typed, error.mistakes)) from None
 
@@ -225,8 +227,8 @@ def _free(asked: Asked) -> Iterator[Path]:
     return unused_paths(Request(asked.method, **given))
 
 
-def resume(path: Path, about: dict[str, Any]) -> int:
-    """Continue a deployed run."""
+def resume(path: Path, about: dict[str, Any], control: dict[str, Any]) -> int:
+    """Continue a deployed run; ``control`` are its new rounds, targets and patience."""
     if not (path / "deploy/app").is_dir():
         place = path.absolute()
         raise ConfigError(f"{path} was deployed: use flwr run APP CONNECTION -c 'resume=true out=\"{place}\"'")
@@ -235,10 +237,12 @@ def resume(path: Path, about: dict[str, Any]) -> int:
 
     request = Request.read(about["request"])
     user_files.check_unchanged(about["request"]["digests"])
-    settings = Settings(**about["deployment"])
+    options = {"until": "", "patience": 0, **about["options"]}  # newer than the settings if the run was extended
+    settings = Settings(**{**about["deployment"], **{name: options[name] for name in ("rounds", "until", "patience")}})
     task = make_task(request, settings.seed, None, server_task)
     run = FlowerRun(make_method(request), task, settings, None, about["request"])
     folder = run.restore(path)  # only a check: the server restores it again
+    run.extend(folder, **control)
     return _go(run, folder)
 
 
@@ -260,14 +264,18 @@ def _go(run: "FlowerRun", folder: RunFolder) -> int:
         return {**config, **({"data-dir": data_dir} if data_dir else {})}
 
     def work() -> None:
-        done = len(run.metrics)
-        if done < rounds:
+        done, options = len(run.metrics), run.options
+        # The options may be newer than those of the app.
+        until = options.until.to_text() if options.until else ""
+        config: dict[str, str | int | float | bool] = {"until": until, "patience": options.patience or 0}
+        config |= {"resume": True, "rounds": rounds}
+        if not run.finished:
             say(f"starting a SuperLink and {count(nodes, 'node')}, with TLS and node keys; their logs are in {home}")
             with (
                 LocalNetwork(home / "network", nodes, node_config) as network,
                 Progress(rounds, run.metrics, primary(run.about)) as progress,
             ):
-                _follow(network, path, network.run(home / "app", {"resume": True}), done, progress)
+                _follow(network, path, network.run(home / "app", config), done, progress)
 
     try:
         return carry_out(work, path, run)

@@ -3,21 +3,18 @@
 from pathlib import Path
 from typing import Any
 
-from gossamer.cli import user_files
-from gossamer.cli.build import make_method, make_task, server_task, whole_task
+from gossamer.cli.build import one_method, server_task, whole_task
 from gossamer.cli.common import open_run
 from gossamer.cli.flags import value
 from gossamer.cli.parser import Parser
-from gossamer.cli.request import Request
+from gossamer.cli.rebuild import rebuild
 from gossamer.core.errors import ConfigError, Mistakes
 from gossamer.engines.export import PROGRAM, SPARSE, TENSORS, Exported, stand
 from gossamer.engines.export import export as write
 from gossamer.engines.simulate import Simulation
-from gossamer.runs.folder import read_split
 from gossamer.runs.report import text
 from gossamer.runs.report.scores import primary
 from gossamer.runs.report.summary import summarise
-from gossamer.tasks.data.partition import Split
 
 MEANING = {
     TENSORS: "every tensor by name",
@@ -31,16 +28,21 @@ def export(words: list[str]) -> int:
     parser = Parser(prog="gossamer export", description="Export the model of a run as files that need no Gossamer.")
     parser.add_argument("run", metavar="RUN", help="folder of the run")
     parser.add_argument("--client", metavar="N", help="export the model of this client (default: the global model)")
+    parser.add_argument("--method", metavar="FILE.py:NAME", help="the method of a run from Python")
+    parser.add_argument("--task", metavar="FILE.py:NAME", help="the task of a run from Python")
     parser.add_argument("--out", metavar="DIR", help="folder to write to (default: export/ in the folder of the run)")
     arguments = parser.parse_args(words)
     path, mistakes = Path(arguments.run), Mistakes()
     about = mistakes.attempt(open_run, path)
     client = mistakes.attempt(value, "--client", arguments.client, int)
+    method = mistakes.attempt(one_method, arguments.method) if arguments.method else None
+    task = mistakes.attempt(whole_task, arguments.task) if arguments.task else None
     mistakes.settle()
     assert about is not None  # or there were mistakes
     if client is not None:
         _check_client(client, about)
-    run = _standing(path, about)
+    read = server_task if "deployment" in about else whole_task
+    run = stand(path, *rebuild(path, about, method, task, read))
     if client is not None and "deployment" in about and run.method.home(client).owner is None:
         raise ConfigError("--client: the run was deployed, and the models of its clients are on their machines")
     if client is None and not (run.method.shared or run.method.pooled):
@@ -54,21 +56,6 @@ def _check_client(client: int, about: dict[str, Any]) -> None:
     clients = about["task"]["clients"]
     if not 0 <= client < clients:
         raise ConfigError(f"--client {client}: the run has clients 0 to {clients - 1}")
-
-
-def _standing(path: Path, about: dict[str, Any]) -> Simulation:
-    """Return the run at its newest checkpoint, built from its request."""
-    if about["request"] is None:
-        raise ConfigError(f"{path} was started from Python: use gossamer.engines.export there")
-    for spec in about["request"]["digests"]:
-        file = spec.rpartition(":")[0]
-        if not Path(file).is_file():
-            raise ConfigError(f"{path} was started with {file}, which is missing: restore it")
-    user_files.check_unchanged(about["request"]["digests"])
-    request, split = Request.read(about["request"]), Split.from_tensors(read_split(path))
-    read = server_task if "deployment" in about else whole_task
-    task = make_task(request, about["options"]["seed"], split, read)
-    return stand(path, make_method(request), task)
 
 
 def _shown(path: Path, client: int | None, run: Simulation, exported: Exported) -> str:

@@ -49,9 +49,15 @@ def show(words: list[str]) -> int:
     how = parser.add_mutually_exclusive_group()
     how.add_argument("--json", action="store_true", help="print one JSON object")
     how.add_argument("--html", action="store_true", help="write report.html again")
+    how.add_argument("--config", action="store_true", help="print the file that repeats the run, for run --config")
     arguments = parser.parse_args(words)
     path = Path(arguments.run)
     about, metrics = open_run(path), read_metrics(path)
+    if arguments.config:
+        from gossamer.cli.config import written
+
+        print(written(path, about))
+        return 0
     _load_reports(about, metrics)
     if arguments.html:
         from gossamer.cli.pages import write_page
@@ -84,7 +90,8 @@ def state(path: Path, summary: dict[str, Any]) -> str:
     """Return the state of a run: running, finished or interrupted."""
     if is_busy(path):
         return "running"
-    return "finished" if summary["rounds"] == summary["rounds_asked"] else "interrupted"
+    whole = summary["rounds"] == summary["rounds_asked"] or summary["stopped"]
+    return "finished" if whole else "interrupted"
 
 
 def compare(words: list[str]) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gossamer.cli import devices
+from gossamer.cli import config, devices
 from gossamer.cli.build import find_recipe
 from gossamer.cli.common import command, say, sentence
 from gossamer.cli.pages import try_to_write
@@ -52,6 +52,7 @@ def read(words: list[str], verb: Verb) -> Asked | None:
     if words[:1] in (["-h"], ["--help"]):
         print(verb_help(screen(), verb))
         return None
+    words = config.expanded(words)
     if not words or words[0].startswith("-"):
         raise ConfigError(f"name a method first: {verb.command} [flags]; gossamer methods lists them")
     name, *rest = words
@@ -98,10 +99,12 @@ def unused_paths(request: Request) -> Iterator[Path]:
 
 def announce(folder: RunFolder, run: FederatedRun) -> None:
     """Print how many rounds remain, and the warnings of the folder."""
-    left = run.options.rounds - len(run.metrics)
+    left = count(run.options.rounds - len(run.metrics), "round")
     for warning in folder.warnings:
         say(f"gossamer: {warning}")
-    say(f"{folder.path}: " + (f"{count(left, 'round')} to go" if left else "finished already"))
+    reason = f" after round {len(run.metrics)}: {run.stopped}" if run.stopped else ""
+    more = f"; {command('resume', folder.path)} --rounds N gives it more rounds"
+    say(f"{folder.path}: " + (f"finished already{reason}{more}" if run.finished else f"{left} to go"))
 
 
 def carry_out(work: Callable[[], None], path: Path, run: FederatedRun) -> int:

@@ -47,11 +47,11 @@ def _folder(path: Path, about: dict[str, Any], data: Data | None) -> Folder:
 
 def _starts(path: Path, about: dict[str, Any], data: Data | None) -> Starts | None:
     """Return the initial states of the clients' views, or ``None`` if they cannot be made again."""
-    if data is None or not about["request"]:
+    request, seed = Request.recorded(about), about["options"]["seed"]
+    if data is None or request is None:
         return None
-    request, seed = Request.read(about["request"]), about["options"]["seed"]
     try:
-        user_files.check_unchanged(about["request"]["digests"])
+        user_files.check_unchanged((about["request"] or {}).get("digests", {}))
         method, split = make_method(request), Split.from_tensors(read_split(path))
         named = (data, request.model, request.split or data.split, split, request.statistics)
         objective = Objective(whole_task(request.task) if request.task else Task.of_data(*named), "cpu", key(seed))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.cli import user_files
+from gossamer.methods.registry import METHODS
 
 DATA = "digits"
 CLIENTS = 50
@@ -15,7 +16,7 @@ ROUNDS = 30
 
 FLEET = "fleet"
 
-TASK = ("data", "data_dir", "model", "split", "statistics", "clients")
+TASK = ("data", "data_dir", "model", "split", "statistics", "clients", "data_seed")
 """The flags that ``--task`` replaces."""
 
 PARTS = ("codec", "down", "solver", "server", "sampler")
@@ -42,6 +43,7 @@ class Request:
         solver: ``file.py:name`` of a solver
         server: ``file.py:name`` of a server
         sampler: the sampler
+        data_seed: the seed of the data and the partition; by default that of the run
     """
 
     method: str
@@ -59,6 +61,7 @@ class Request:
     solver: str | None = None
     server: str | None = None
     sampler: str | None = None
+    data_seed: str | None = None
 
     def plain(self) -> dict[str, Any]:
         """Return the request for ``run.json``: files have their full path and a digest."""
@@ -75,6 +78,18 @@ class Request:
         """Return the request that ``plain`` wrote."""
         asked = {name: value for name, value in plain.items() if name != "digests"}
         return cls(**{**asked, "sets": tuple(asked["sets"])})
+
+    @classmethod
+    def recorded(cls, about: dict[str, Any]) -> "Request | None":
+        """Return the request of a run: as typed, or by the recipe and the named task of Python; none for others."""
+        if about["request"]:
+            return cls.read(about["request"])
+        recipe, task = about.get("recipe"), about.get("task_call")
+        if not recipe or recipe["name"] not in METHODS or not task:
+            return None
+        named = {**task, "clients": str(task["clients"]), "data_seed": str(task["seed"])}
+        del named["seed"]
+        return cls(recipe["name"], recipe["given"], **named)
 
     def files(self) -> dict[str, str]:
         """Return the method, task and parts that are in user files."""

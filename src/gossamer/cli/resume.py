@@ -2,32 +2,53 @@
 
 from pathlib import Path
 
-from gossamer.cli import user_files
-from gossamer.cli.build import assemble
+from gossamer.cli.build import one_method, whole_task
 from gossamer.cli.common import open_run, warn
+from gossamer.cli.flags import value
 from gossamer.cli.parser import Parser
-from gossamer.cli.request import Request
+from gossamer.cli.rebuild import reopened
 from gossamer.cli.run import go
-from gossamer.core.errors import ConfigError
-from gossamer.runs.folder import read_split
+from gossamer.core.errors import Mistakes
+from gossamer.engines.control import Until
 from gossamer.runs.trackers.tracking import Tracking
-from gossamer.tasks.data.partition import Split
+
+CONTROL = {"rounds": int, "until": Until, "patience": int}
+"""The options that a run may change when it is continued, and their types."""
 
 
 def resume(words: list[str]) -> int:
-    """``gossamer resume RUN``."""
-    parser = Parser(prog="gossamer resume", description="Continue an interrupted run.")
-    parser.add_argument("run", metavar="RUN", help="folder of the run")
-    path = Path(parser.parse_args(words).run)
-    about = open_run(path)
+    """``gossamer resume RUN [flags]``."""
+    asked = _parser().parse_args(words)
+    path, mistakes = Path(asked.run), Mistakes()
+    about = mistakes.attempt(open_run, path)
+    given = {name: text for name in CONTROL if (text := getattr(asked, name)) is not None}
+    control = {name: mistakes.attempt(value, f"--{name}", text, CONTROL[name]) for name, text in given.items()}
+    method = mistakes.attempt(one_method, asked.method) if asked.method else None
+    task = mistakes.attempt(whole_task, asked.task) if asked.task else None
+    mistakes.settle()
+    assert about is not None  # or there were mistakes
     if "deployment" in about:
         from gossamer.cli import deploy  # Flower is an extra
 
-        return deploy.resume(path, about)
-    if about["request"] is None:
-        raise ConfigError(f"{path} was started from Python: run its script again with resume=True")
-    user_files.check_unchanged(about["request"]["digests"])
-    split = Split.from_tensors(read_split(path))
-    simulation = assemble(Request.read(about["request"]), about["options"], split)
+        return deploy.resume(path, about, control)
+    simulation = reopened(path, about, method, task)
     simulation.tracking = Tracking.resumed(path, warn)
-    return go(simulation, simulation.restore(path))
+    folder = simulation.restore(path)
+    try:
+        simulation.extend(folder, **control)
+    except BaseException:
+        folder.close()
+        raise
+    return go(simulation, folder)
+
+
+def _parser() -> Parser:
+    about = "Continue an interrupted run, or give a finished run more rounds."
+    parser = Parser(prog="gossamer resume", description=about)
+    parser.add_argument("run", metavar="RUN", help="folder of the run")
+    parser.add_argument("--rounds", metavar="R", help="new number of rounds; finished rounds stay as they are")
+    parser.add_argument("--until", metavar="METRIC=X", help="new target that ends the run")
+    parser.add_argument("--patience", metavar="N", help="new number of evaluations without improvement")
+    parser.add_argument("--method", metavar="FILE.py:NAME", help="the method of a run from Python")
+    parser.add_argument("--task", metavar="FILE.py:NAME", help="the task of a run from Python")
+    return parser

@@ -23,11 +23,11 @@ def run(words: list[str]) -> int:
 
 def _start(asked: Asked) -> int:
     """Check all arguments, then run."""
-    options, out = asked.take(OPTIONS), asked.given.pop("out", None)
+    options, out, init = asked.take(OPTIONS), asked.given.pop("out", None), asked.given.pop("init", None)
     tracking = asked.mistakes.attempt(Tracking.of, asked.given.pop("track", None), warn)
     request = asked.request()
     asked.mistakes.attempt(check_run_path, Path(out) if out is not None else next(unused_paths(request)))
-    simulation = asked.mistakes.attempt(assemble, request, options)
+    simulation = asked.mistakes.attempt(assemble, request, options, None, init)
     notes = asked.mistakes.attempt(asked.followed.check, simulation, asked.method) if simulation else None
     asked.mistakes.settle()
     assert simulation is not None  # or there were mistakes

@@ -11,6 +11,7 @@ from gossamer.cli.flags import Flag, Recipe, flags
 from gossamer.cli.request import CLIENTS, DATA, FLEET, ROUNDS
 from gossamer.core.errors import ConfigError
 from gossamer.core.specs import nearest
+from gossamer.engines.control import Until
 from gossamer.engines.options import AUTO
 from gossamer.runs.report.text import pairs
 
@@ -24,6 +25,7 @@ RUN = [
     Flag("split", str, SUITS, "partition of the samples, such as dirichlet:0.3", "SPEC"),
     Flag("statistics", str, "batch", "statistics of static batch norms in evaluation, such as train:10", "SPEC"),
     Flag("clients", int, CLIENTS, "number of clients", "N"),
+    Flag("data_seed", int, "that of the run", "seed of the data set and of the partition", "S"),
     Flag("task", str, "", "your own task, instead of data, model and split", "FILE.py:NAME"),
     Flag("codec", str, OWN, "codec of uploaded weights, such as eden:2", "SPEC|FILE.py:NAME"),
     Flag("down", str, "dense", "codec of downloaded weights, such as dense:float16", "SPEC|FILE.py:NAME"),
@@ -46,9 +48,13 @@ RUN = [
     Flag(PLAN, str, "", "file of gossamer plan: powers, pruning and measurements", "FILE"),
     Flag("failure_rate", float, 0, "fraction of clients that fail in a round, to test failures", "P"),
     Flag("eval_every", int, 1, "rounds between evaluations", "K"),
+    Flag("until", Until, "", "target that ends the run, such as accuracy=0.9 or loss<0.3", "METRIC=X"),
+    Flag("patience", int, "", "evaluations without improvement that end the run", "N"),
+    Flag("init", str, "", "initial weights: a state dict (.pt, .safetensors), or a run", "FILE|RUN"),
     Flag("track", str, "", "trackers, such as tensorboard or tensorboard,wandb", "tensorboard|mlflow|wandb"),
     Flag("out", str, "a new folder under runs/", "folder of the run", "DIR"),
 ]
+CONFIG = Flag("config", str, "", "TOML file of flags; typed flags win", "FILE")
 SET = Flag("set", str, "", "set a field of a part; may be repeated", "part.field=value")
 
 
@@ -90,7 +96,7 @@ class Typed(NamedTuple):
 def own_flags(recipe: Recipe, name: str, verb: Verb = RUN_VERB) -> list[Flag]:
     """Return the flags of a method; refuse names that are taken, except ``--fleet``, which is shared."""
     own = flags(recipe, name)
-    taken = {"--help", *(flag.word for flag in (*verb.flags, SET) if flag.name != FLEET)}
+    taken = {"--help", *(flag.word for flag in (*verb.flags, SET, CONFIG) if flag.name != FLEET)}
     for flag in own:
         if clash := taken & flag.words.keys():
             raise ConfigError(f"{name}: its parameter {flag.name!r} clashes with {clash.pop()}: rename it")
@@ -135,7 +141,7 @@ def _give(typed: Typed, flag: Flag, text: str) -> None:
 
 def unknown_flag(word: str, method: str, own: Sequence[Flag], verb: Verb = RUN_VERB) -> str:
     """Return the message on an unknown flag."""
-    near = nearest(word, [known for flag in (*verb.flags, SET, *own) for known in flag.words])
+    near = nearest(word, [known for flag in (*verb.flags, SET, CONFIG, *own) for known in flag.words])
     hint = f"did you mean {near}?" if near else f"{method} has {', '.join(flag.word for flag in own) or 'none'};"
     return f"unknown flag {word}: {hint} {verb.of(method)} --help lists all"
 
@@ -146,14 +152,14 @@ def verb_help(width: int, verb: Verb = RUN_VERB) -> str:
         f"usage: {verb.command} [flags]\n\n"
         "METHOD is a name of `gossamer methods`, or FILE.py:RECIPE.\n"
         f"`{verb.command} --help` also shows the flags of that method.\n\n"
-        f"flags of every method:\n{_listed([*verb.flags, SET], width)}"
+        f"flags of every method:\n{_listed([*verb.flags, SET, CONFIG], width)}"
     )
 
 
 def method_help(method: str, sentence: str, own: Sequence[Flag], width: int, verb: Verb = RUN_VERB) -> str:
     """Return the help of a command with a method."""
     head = f"usage: {verb.of(method)} [flags]\n\n{sentence}".rstrip()
-    common = _listed([*verb.flags, SET], width)
+    common = _listed([*verb.flags, SET, CONFIG], width)
     return f"{head}\n\nflags of {method}:\n{_listed(own, width)}\n\nflags of every method:\n{common}"
 
 

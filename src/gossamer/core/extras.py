@@ -18,6 +18,7 @@ EXTRAS = {
     "requests": "data",
     "matplotlib": "plot",
     "jinja2": "plot",
+    "pandas": "frame",
     "flwr": "flower",
     "cryptography": "flower",
     "httpx": "flower",

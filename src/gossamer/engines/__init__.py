@@ -2,7 +2,7 @@
 
 from gossamer.engines.executors import EXECUTORS
 from gossamer.engines.options import Options
-from gossamer.engines.run import Result
+from gossamer.engines.result import Result
 from gossamer.engines.simulate import simulate
 
 __all__ = ["EXECUTORS", "Options", "Result", "simulate"]

@@ -30,6 +30,7 @@ from gossamer.core.types import Params
 from gossamer.engines.options import Options
 from gossamer.engines.run import FederatedRun
 from gossamer.engines.simulate import Simulation
+from gossamer.engines.warm_start import Init
 from gossamer.runs.records import read_about
 from gossamer.runs.report.summary import method_name
 from gossamer.runs.report.tables import method as short_name
@@ -89,7 +90,7 @@ def stand(path: str | Path, method: Method, task: Task) -> Simulation:
     """
     about = read_about(Path(path))
     options = Options(rounds=about["options"]["rounds"], seed=about["options"]["seed"])
-    run = Simulation(method, task, options)
+    run = Simulation(method, task, options, init=Init.kept(Path(path)))
     run.about |= {name: about[name] for name in ("options", "request")}
     FederatedRun.restore(run, Path(path)).close()  # Simulation.restore would also create an executor
     if not run.metrics:

@@ -11,6 +11,7 @@ from gossamer.core.channel import Channel
 from gossamer.core.errors import ConfigError, Mistake, Setting, require, wrong_argument
 from gossamer.core.fields import check_fields
 from gossamer.core.specs import parse, spec, unknown
+from gossamer.engines.control import Until
 from gossamer.engines.executors import EXECUTORS
 from gossamer.parts.channels import CHANNELS
 from gossamer.parts.channels.perfect import Perfect
@@ -39,6 +40,8 @@ class Options:
         channel: model of the uplink
         failure_rate: probability of a simulated failure, per client and round
         eval_every: number of rounds between evaluations; the last round is always evaluated
+        until: targets such as accuracy=0.9 or loss<0.3; the first that is reached ends the run
+        patience: evaluations without improvement of the primary metric that end the run; none means no such limit
     """
 
     rounds: int = 30
@@ -49,6 +52,8 @@ class Options:
     channel: Channel = Perfect()
     failure_rate: float = 0.0
     eval_every: int = 1
+    until: Until | None = None
+    patience: int | None = None
 
     def __new__(cls, *args: Any, **options: Any) -> "Options":
         """Check the types of the options, then make the object."""
@@ -63,7 +68,13 @@ class Options:
         }
         for name, value in plain.items():
             object.__setattr__(self, name, value)
+        if self.until is not None:
+            object.__setattr__(self, "until", Until.of(self.until))
         require(
+            (
+                self.patience is None or self.patience >= 1,
+                wrong_argument("patience", self.patience, "must be at least 1"),
+            ),
             (self.rounds >= 1, wrong_argument("rounds", self.rounds, "must be at least 1")),
             (
                 self.per_round is None or self.per_round >= 1,
@@ -86,7 +97,10 @@ class Options:
 
     def describe(self) -> dict[str, Any]:
         """Return the options as JSON for the run folder; ``read`` is the inverse."""
-        return {**vars(self), "channel": spec(self.channel, CHANNELS)}
+        control = {"until": self.until.to_text() if self.until else None, "patience": self.patience}
+        plain = {name: value for name, value in vars(self).items() if name not in control}
+        given = {name: value for name, value in control.items() if value is not None}
+        return {**plain, "channel": spec(self.channel, CHANNELS), **given}
 
     @classmethod
     def of(cls, given: dict[str, Any], others: Iterable[str]) -> "Options":

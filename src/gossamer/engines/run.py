@@ -14,12 +14,10 @@ reason and the round continues without it. Engines implement the transport: ``go
 in this process, ``gossamer.engines.flower`` reaches them across a network.
 """
 
-import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,69 +35,24 @@ from gossamer.core.store import ClientStore
 from gossamer.core.types import Clock, Params, State
 from gossamer.engines.arguments import check_arguments
 from gossamer.engines.client import Failure
+from gossamer.engines.control import Callback, Until, ask, out_of_patience
 from gossamer.engines.inbox import ClientReply, Inbox
 from gossamer.engines.metrics import Ledger, machine
 from gossamer.engines.options import Options
+from gossamer.engines.result import Result as Result
+from gossamer.engines.warm_start import Init
 from gossamer.runs.folder import RunFolder
-from gossamer.runs.records import Record, read_about, read_metrics
-from gossamer.runs.report.scores import primary, scores_of
-from gossamer.runs.report.summary import summarise
+from gossamer.runs.records import EXTENDED, STOPPED, Record, read_about, read_metrics, stop_reason
+from gossamer.runs.report.scores import scores_of
 from gossamer.runs.trackers.tracking import Tracking
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task
 
 Watch = Callable[[Record], None]
+"""Called with the record of a round, once it is saved."""
 
 PATIENCE = 3
 """A run stops after this number of consecutive rounds in which every client failed."""
-
-
-@dataclass(frozen=True)
-class Result:
-    """A finished run: its metrics by round and its final model.
-
-    Args:
-        about: content of ``run.json``
-        metrics: one record per round
-        path: the run folder; none if the run was kept in memory
-        run: the run itself, with the states of server and clients
-    """
-
-    about: dict[str, Any]
-    metrics: list[Record]
-    path: Path | None
-    run: "FederatedRun" = field(repr=False)
-
-    @cached_property
-    def model(self) -> nn.Module:
-        """The trained global network, in evaluation mode."""
-        return self.run.module().eval()
-
-    def client_model(self, client: int) -> nn.Module:
-        """Return the network that a client deploys, in evaluation mode."""
-        return self.run.client_module(client).eval()
-
-    def summary(self) -> dict[str, Any]:
-        """Return the summary that ``gossamer show --json`` prints."""
-        return summarise(self.about, self.metrics)
-
-    @property
-    def score(self) -> float:
-        """The primary metric on the test set, after the last evaluated round; NaN if it is not finite."""
-        return self.metric(primary(self.about).name)
-
-    def metric(self, name: str) -> float:
-        """Return a metric after the last evaluated round, such as ``rmse`` or ``personal_rmse``; NaN if not finite."""
-        known = [entry for score in scores_of(self.about["task"]) for entry in score.entries]
-        if name not in ("loss", *known):
-            raise RunError(f"the run has no metric {name}: it has loss, {', '.join(known)}")
-        value = self.summary()[name]
-        return math.nan if value is None else float(value)
-
-    @property
-    def accuracy(self) -> float:
-        """Accuracy on the test set after the last evaluated round, if the task measures it."""
-        return self.metric("accuracy")
 
 
 @dataclass(frozen=True)
@@ -132,9 +85,17 @@ class Stage:
 class FederatedRun(ABC):
     """A run in progress: the method, the task, and the states of server and clients."""
 
-    def __init__(self, method: Method, task: Task, options: Options, request: dict[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        method: Method,
+        task: Task,
+        options: Options,
+        request: dict[str, Any] | None = None,
+        init: Init | None = None,
+    ) -> None:
         check_arguments(method, task)
-        self.task, self.options = task, options
+        self.init, self.options = init, options
+        self.task = task = init.applied(task) if init else task
         self.cohort_size = options.cohort(task.clients)
         self.key = make_key(options.seed)
         self.objective = Objective(task, options.device, self.key)
@@ -154,11 +115,15 @@ class FederatedRun(ABC):
             "method": method.describe(),
             "recipe": method.recipe._asdict() if method.recipe else None,
             "task": task.describe(),
+            "task_call": dict(task.call) if task.call else None,
             "parameters": self.objective.layout.size,
             "options": options.describe(),
             "request": request,
             "machine": machine(options.device),
+            **({"init": init.describe()} if init else {}),
         }
+        if options.until:
+            options.until.check(scores_of(self.about["task"]))
 
     # Implemented by engines.
 
@@ -186,7 +151,7 @@ class FederatedRun(ABC):
 
     def create(self, path: Path) -> RunFolder:
         """Create the run folder."""
-        return RunFolder.create(path, self.about, self.task.split.tensors())
+        return RunFolder.create(path, self.about, self.task.split.tensors(), self.init.data if self.init else None)
 
     def restore(self, path: Path) -> RunFolder:
         """Load the last checkpoint of a run folder; refuse a folder with another method, task or options."""
@@ -201,9 +166,50 @@ class FederatedRun(ABC):
             self.server = tree.move(found.server, self.options.device)
             folder.recall(self.clients, self.models)
         self.metrics = read_metrics(path)
+        self.about |= {name: found for name, found in read_about(path).items() if name == EXTENDED}
         return folder
 
+    def extend(
+        self, folder: RunFolder, rounds: int | None = None, until: Until | None = None, patience: int | None = None
+    ) -> None:
+        """Give a restored run another number of rounds, targets or patience. Finished rounds stay as they are.
+
+        Targets and patience that ended the run no longer hold; others hold unless they are given anew. Schedules
+        count the new number of rounds from the next round on.
+        """
+        if rounds is None and until is None and patience is None:
+            return
+        done, before, rounds = len(self.metrics), self.options, rounds or self.options.rounds
+        if rounds <= done:
+            raise ConfigError(f"rounds must be above {done}, the number of finished rounds, got {rounds}")
+        if until:
+            until.check(scores_of(self.about["task"]))
+        kept = Options() if self.stopped else before
+        self.options = replace(before, rounds=rounds, until=until or kept.until, patience=patience or kept.patience)
+        if self.options == before:
+            return
+        self.about[EXTENDED] = [*self.about.get(EXTENDED, ()), {"after": done, "options": before.describe()}]
+        self.about["options"] = self.options.describe()
+        folder.rewrite({name: self.about[name] for name in ("options", EXTENDED)})
+
+    def options_of(self, number: int) -> Options:
+        """Return the options that hold in a round: those of the run before it was extended, or the current ones."""
+        earlier = (each["options"] for each in self.about.get(EXTENDED, ()) if number < each["after"])
+        return next(map(Options.read, earlier), self.options)
+
+    @property
+    def stopped(self) -> str | None:
+        """The reason why the run ended before its last round; none if it did not, or was extended since."""
+        return stop_reason(self.about, self.metrics)
+
+    @property
+    def finished(self) -> bool:
+        """Whether no round remains."""
+        return len(self.metrics) >= self.options.rounds or self.stopped is not None
+
     def _check_same(self, recorded: dict[str, Any], path: Path) -> None:
+        if recorded.get("init", {}).get("digest") != self.about.get("init", {}).get("digest"):
+            raise RunError(f"{path} was started with other initial weights: resume it without init, which it keeps")
         for what in ("method", "task", "parameters", "options"):
             if recorded[what] != self.about[what]:
                 raise RunError(
@@ -213,20 +219,21 @@ class FederatedRun(ABC):
 
     # Rounds.
 
-    def run(self, folder: RunFolder | None, watch: Watch) -> Result:
+    def run(self, folder: RunFolder | None, watch: Watch, callbacks: Iterable[Callback] = ()) -> Result:
         """Run all remaining rounds."""
         try:
             with self.tracking.run(self.about, self.metrics, folder.path if folder else None):
-                self.rounds(folder, watch)
+                self.rounds(folder, watch, tuple(callbacks))
         finally:
             self.close()
-        return Result(self.about, self.metrics, folder.path if folder else None, self)
+        return Result.of(self, folder.path if folder else None)
 
-    def rounds(self, folder: RunFolder | None, watch: Watch) -> None:
-        """Run the remaining rounds; stop early if every client fails repeatedly."""
+    def rounds(self, folder: RunFolder | None, watch: Watch, callbacks: Sequence[Callback]) -> None:
+        """Run the remaining rounds; stop early if every client fails repeatedly, or if there is a reason to stop."""
         streak, problem = 0, ""
-        for number in range(len(self.metrics), self.options.rounds):
-            record = self.round(number, folder)
+        while not self.finished:
+            number = len(self.metrics)
+            record = self.round(number, folder, callbacks)
             self.tracking.log(record)
             watch(record)
             failed = _all_failed(self.outcomes, record["clients"])
@@ -238,24 +245,45 @@ class FederatedRun(ABC):
         if problem:
             raise RunError(problem)
 
-    def round(self, number: int, folder: RunFolder | None) -> Record:
+    def round(self, number: int, folder: RunFolder | None, callbacks: Sequence[Callback] = ()) -> Record:
         """Run one round, from the cohort to the checkpoint."""
         ledger = Ledger()
         cohort = self.train(number, ledger)
         with ledger.time("evaluate"):
-            due = (number + 1) % self.options.eval_every == 0 or number + 1 == self.options.rounds
+            options = self.options_of(number)
+            due = (number + 1) % options.eval_every == 0 or number + 1 == options.rounds
             evaluated = self.evaluate_round(number, ledger) if due else {}
         record = ledger.record(number + 1, cohort, evaluated)
-        if folder is not None:
-            # The record is written before the checkpoint, so it holds the time of the previous save.
-            record["seconds"]["save"] = self.save_seconds
-            begin = time.perf_counter()
-            folder.keep_choice(self.choice)
-            folder.append(record)
-            folder.save(number + 1, self.server, self.clients, self.models)
-            self.save_seconds = round(time.perf_counter() - begin, 6)
         self.metrics.append(record)
+        try:
+            self.decide(record, callbacks)
+        finally:  # the round counts, whatever a callback raises
+            if folder is not None:
+                self.save(record, folder)
         return record
+
+    def decide(self, record: Record, callbacks: Sequence[Callback]) -> None:
+        """Note in the record of a round whether the run ends with it, and why."""
+        options = self.options_of(record["round"] - 1)
+        begins = (each["after"] for each in self.about.get(EXTENDED, ()))
+        since = max((at for at in begins if at < record["round"]), default=0)
+        scores = scores_of(self.about["task"])
+        reason = options.until.reason(record, scores) if options.until else None
+        if reason is None and options.patience:
+            reason = out_of_patience(self.metrics[since:], options.patience, scores[0])
+        record |= {STOPPED: reason} if reason else {}
+        asked = ask(callbacks, record, self)
+        record |= {STOPPED: asked} if asked and not reason else {}
+
+    def save(self, record: Record, folder: RunFolder) -> None:
+        """Write the record of a round and its checkpoint."""
+        # The record is written before the checkpoint, so it holds the time of the previous save.
+        record["seconds"]["save"] = self.save_seconds
+        begin = time.perf_counter()
+        folder.keep_choice(self.choice)
+        folder.append(record)
+        folder.save(record["round"], self.server, self.clients, self.models)
+        self.save_seconds = round(time.perf_counter() - begin, 6)
 
     def train(self, number: int, ledger: Ledger) -> list[int]:
         """Run all exchanges of a round and return the cohort; client states are committed only if all succeed."""
@@ -371,7 +399,7 @@ class FederatedRun(ABC):
 
     def clock(self, number: int, client: int = -1) -> Clock:
         """Return the clock of a round, for a client or, by default, for the server."""
-        return Clock(number, self.options.rounds, client)
+        return Clock(number, self.options_of(number).rounds, client)
 
     # The global model.
 

@@ -1,7 +1,7 @@
 """The simulator: all clients train in this process, and every message is encoded to real bytes."""
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from gossamer.core.random import fold, uniform
 from gossamer.core.types import Params, State
 from gossamer.core.wire import Body
 from gossamer.engines.client import Client, ClientResult, ClientTask, Failure
+from gossamer.engines.control import Callback
 from gossamer.engines.evaluate import Evaluator
 from gossamer.engines.executors import EXECUTORS
 from gossamer.engines.executors.auto import choose
@@ -25,9 +26,13 @@ from gossamer.engines.executors.stacked import Stacked
 from gossamer.engines.inbox import ClientReply, Inbox
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.options import AUTO, Options
-from gossamer.engines.run import FederatedRun, Result, Stage, Watch
+from gossamer.engines.result import Result
+from gossamer.engines.run import FederatedRun, Stage
+from gossamer.engines.warm_start import Init, Source
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import read_about
+from gossamer.runs.report.progress import progress_of
+from gossamer.runs.report.scores import primary
 from gossamer.runs.trackers.tracking import Track, Tracking
 from gossamer.tasks.task import Task
 
@@ -48,7 +53,9 @@ def simulate(
     *,
     out: str | Path | None = None,
     resume: bool = False,
-    watch: Watch = lambda record: None,
+    init: Source | None = None,
+    callbacks: Iterable[Callback] = (),
+    progress: bool | None = None,
     track: Track = None,
     **options: Any,
 ) -> Result:
@@ -59,27 +66,49 @@ def simulate(
         task: data, partition and network
         out: run folder; without one the run is kept in memory
         resume: continue the run in ``out``; method, task and options must be the same
-        watch: called with the record of each round
+        init: initial weights instead of the network's own: a file of a state dict, a run folder, a module or tensors
+        callbacks: called after each round with its record and the run; a text that one returns ends the run
+        progress: show the progress; by default in a terminal and in a notebook alone
         track: trackers: a name such as ``"tensorboard"``, a ``Tracker``, or a list of these
         options: fields of ``Options``
     """
     tracking = Tracking.resumed(Path(out)) if resume and out and track is None else Tracking.of(track)
-    simulation = Simulation(method, task, Options.of(options, inspect.signature(simulate).parameters))
+    kept = Init.kept(Path(out)) if resume and out is not None and init is None else None
+    made = Options.of(options, inspect.signature(simulate).parameters)
+    simulation = Simulation(method, task, made, init=kept if init is None else Init.of(init))
     simulation.tracking = tracking
     if out is None:
-        return simulation.run(None, watch)
+        return carry_out(simulation, None, callbacks, progress)
     folder = simulation.restore(Path(out)) if resume else simulation.create(Path(out))
+    return carry_out(simulation, folder, callbacks, progress)
+
+
+def carry_out(
+    simulation: "Simulation", folder: RunFolder | None, callbacks: Iterable[Callback] = (), progress: bool | None = None
+) -> Result:
+    """Do the remaining rounds of a simulation, show the progress, and close its folder."""
     try:
-        return simulation.run(folder, watch)
+        rounds, score = simulation.options.rounds, primary(simulation.about)
+        with progress_of(rounds, simulation.metrics, score, progress) as watch:
+            return simulation.run(folder, watch, callbacks)
     finally:
-        folder.close()
+        if folder is not None:
+            folder.close()
 
 
 class Simulation(FederatedRun):
     """A simulated run: all clients train in this process, with the data on one device."""
 
-    def __init__(self, method: Method, task: Task, options: Options, request: dict[str, Any] | None = None) -> None:
-        super().__init__(method, task, options, request)
+    def __init__(
+        self,
+        method: Method,
+        task: Task,
+        options: Options,
+        request: dict[str, Any] | None = None,
+        init: Init | None = None,
+    ) -> None:
+        super().__init__(method, task, options, request, init)
+        task = self.task
         self.objective.check(self.like)
         self.split = task.split.pooled(len(task.data.test)) if method.pooled else task.split
         self.client = Client(self.method, self.objective)

@@ -18,13 +18,16 @@ __all__ = ["centralised", "ditto", "fedavg", "fedavg_tuned", "fedprox", "fedsgd"
 
 
 @recipe
-def fedavg(**fields: Unpack[Averaging]) -> Method:
+def fedavg(*, server_lr: float = 1.0, **fields: Unpack[Averaging]) -> Method:
     """Federated averaging: clients train, the server averages their updates.
 
     McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, AISTATS 2017,
     https://arxiv.org/abs/1602.05629
+
+    Args:
+        server_lr: server learning rate, the factor of the mean update
     """
-    return compose(Full(), SGD(**pick(Training, fields)), Dense(), Mean(fields["weights"]))
+    return compose(Full(), SGD(**pick(Training, fields)), Dense(), Mean(fields["weights"], server_lr=server_lr))
 
 
 @recipe
@@ -38,15 +41,17 @@ def fedsgd(lr: float = 0.3, weights: Weighting = "samples") -> Method:
 
 
 @recipe
-def fedprox(*, mu: float = 0.01, **fields: Unpack[Averaging]) -> Method:
+def fedprox(*, mu: float = 0.01, server_lr: float = 1.0, **fields: Unpack[Averaging]) -> Method:
     """FedAvg with a proximal term that pulls clients towards the global model.
 
     Li et al., Federated Optimization in Heterogeneous Networks, MLSys 2020, https://arxiv.org/abs/1812.06127
 
     Args:
         mu: strength of the proximal term; 0 is FedAvg
+        server_lr: server learning rate, the factor of the mean update
     """
-    return compose(Full(), SGD(**pick(Training, fields), proximal=mu), Dense(), Mean(fields["weights"]))
+    server = Mean(fields["weights"], server_lr=server_lr)
+    return compose(Full(), SGD(**pick(Training, fields), proximal=mu), Dense(), server)
 
 
 @recipe

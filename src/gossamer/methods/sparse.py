@@ -26,7 +26,7 @@ def fedspa(
     decay: float = 0.998,
     density: float = 0.5,
     mask: Literal["dst", "rsm"] = "dst",
-    init: Literal["erk", "uniform"] = "erk",
+    distribution: Literal["erk", "uniform"] = "erk",
     own_init: bool = False,
     regrow: Literal["gradient", "random"] = "gradient",
     rate: float = 0.5,
@@ -38,10 +38,11 @@ def fedspa(
     https://arxiv.org/abs/2201.11380
 
     Args:
+        distribution: density of each tensor: erk (small tensors are denser) or uniform
         mask: dst changes the masks after training (dynamic sparse training), rsm keeps the initial masks
         decay: factor of the learning rate per round
     """
-    view = PersonalMask(density, init, own_init, mask == "dst", regrow, rate)
+    view = PersonalMask(density, distribution, own_init, mask == "dst", regrow, rate)
     solver = SGD(**pick(Training, fields), weight_decay=weight_decay, clip=clip, schedule=Exponential(decay))
     return compose(view, solver, server=Mean(fields["weights"]))
 

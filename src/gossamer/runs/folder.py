@@ -2,6 +2,7 @@
 
     run.json               the request: method, task, seed, options, versions, machine
     split.safetensors      the partition: the samples of each client
+    init.safetensors       the initial weights, if they were given
     executor.json          the executor of the run, and the measurements if it was chosen automatically
     metrics.jsonl          one line per round, only appended to
     clients/N.safetensors  client states written in round N; some are of earlier rounds
@@ -40,6 +41,8 @@ KEEP = 2
 SLACK = 2
 """Files hold at most this multiple of the current states; beyond it, states are rewritten and old files deleted."""
 
+INIT = "init.safetensors"
+
 STORES = ("clients", "models")
 """Per-client stores: each is a folder, and a key of the manifest."""
 
@@ -70,7 +73,9 @@ class RunFolder:
         self._digests: dict[str, str] = {}
 
     @classmethod
-    def create(cls, path: Path, about: dict[str, Any], split: dict[str, Tensor]) -> "RunFolder":
+    def create(
+        cls, path: Path, about: dict[str, Any], split: dict[str, Tensor], init: bytes | None = None
+    ) -> "RunFolder":
         """Create a new run; the folder appears only once it is complete."""
         check_vacant(path)
         aside = path.with_name(f".{path.name}.{os.getpid()}")
@@ -81,6 +86,8 @@ class RunFolder:
                 files.write(aside / "run.json", files.to_json({"format": FORMAT, **about}))
                 files.write(aside / "split.safetensors", files.to_tensors(split))
                 files.write(aside / "metrics.jsonl", b"")
+                if init is not None:
+                    files.write(aside / INIT, init)
                 if path.is_dir():
                     path.rmdir()
                 files.rename(aside, path)
@@ -100,6 +107,12 @@ class RunFolder:
     def close(self) -> None:
         """Release the lock."""
         os.close(self._lock)
+
+    def rewrite(self, entries: dict[str, Any]) -> None:
+        """Change entries of ``run.json``."""
+        with files.on_failure(f"{self.path} is unchanged"):
+            about = files.from_json(self.path / "run.json")
+            files.write(self.path / "run.json", files.to_json(about | entries))
 
     def keep_choice(self, choice: dict[str, Any]) -> None:
         """Save the choice of executor, once; a resumed run keeps it."""

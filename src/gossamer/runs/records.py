@@ -6,6 +6,7 @@ layout of a run folder, writes it, and reads the files that hold tensors.
 
 import json
 import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,12 @@ FORMAT = 2
 """The format of run folders. Version 0.1 wrote format 1 and did not record it."""
 
 CHOICE = "executor.json"
+
+STOPPED = "stopped"
+"""The entry of the last record of a run that ended before its last round: the reason."""
+
+EXTENDED = "extended"
+"""The entry of ``run.json`` with the options of a run before it was given more rounds, and after which round."""
 
 Record = dict[str, Any]
 
@@ -56,6 +63,13 @@ def read_metrics(path: Path) -> list[Record]:
         return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
     except (OSError, ValueError) as error:
         raise RunError(f"{path}/metrics.jsonl cannot be used: {error}") from error
+
+
+def stop_reason(about: Mapping[str, Any], metrics: Sequence[Record]) -> str | None:
+    """Return why a run ended before its last round; none if it did not, or was given more rounds since."""
+    went_on = any(each["after"] == len(metrics) for each in about.get(EXTENDED, ()))
+    reason: str | None = metrics[-1].get(STOPPED) if metrics and not went_on else None
+    return reason
 
 
 def is_busy(path: Path) -> bool:

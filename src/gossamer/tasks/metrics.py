@@ -39,7 +39,7 @@ TAKEN = {
     "airtime", "best", "by_client", "bytes_down", "bytes_up", "channel", "clients", "data", "delay",
     "delivery", "empty_rounds", "energy", "evaluated_round", "exchanges", "executor", "failures", "figures",
     "flops", "joules", "loss", "lost", "memory_bytes", "method", "metrics", "model", "parameters", "parts",
-    "per_round", "rates", "round", "rounds", "rounds_asked", "seconds", "seed", "split", "state",
+    "per_round", "rates", "round", "rounds", "rounds_asked", "seconds", "seed", "split", "state", "stopped",
     "train_loss", "useful_flops", "void",
 }  # fmt: skip
 """Names of other entries of records and summaries."""

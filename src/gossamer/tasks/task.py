@@ -44,6 +44,7 @@ class Task:
         metrics: what is measured, the primary metric first; empty means what follows from loss and targets
         statistics: statistics of static batch norms in evaluation, and the evaluation batch size
         names: names of data, model and split for the run folder
+        call: arguments of ``Task.named``, if it made the task; a run folder rebuilds the task from them
         correct: removed; give ``metrics``
     """
 
@@ -54,6 +55,7 @@ class Task:
     metrics: tuple[Metric, ...] = ()
     statistics: Statistics = OfBatch()
     names: tuple[str, str, str] = ("custom", "custom", "custom")
+    call: Mapping[str, Any] | None = None
     correct: InitVar[None] = None
 
     def __post_init__(self, correct: object) -> None:
@@ -129,7 +131,16 @@ class Task:
         clients, seed = whole_number("clients", clients, 1), whole_number("seed", seed, 0)
         found = load(data, data_dir=Path(data_dir) if data_dir else None, clients=clients, key=make_key(seed))
         rule = split or found.split
-        return cls.of_data(found, model, rule, deal(found, rule, clients, seed), statistics)
+        call = {
+            "data": data,
+            "data_dir": str(Path(data_dir).resolve()) if data_dir else None,
+            "model": model,
+            "split": split,
+            "clients": clients,
+            "seed": seed,
+            "statistics": statistics,
+        }
+        return replace(cls.of_data(found, model, rule, deal(found, rule, clients, seed), statistics), call=call)
 
     @classmethod
     def of_data(cls, data: Data, model: str | None, rule: str, split: Split, statistics: str | None = None) -> "Task":

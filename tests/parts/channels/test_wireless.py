@@ -213,13 +213,13 @@ def test_every_method_runs_over_it(name: str) -> None:
 
 
 def test_a_resumed_run_is_the_same_run(tmp_path: Path) -> None:
-    def stop(record: dict[str, Any]) -> None:
+    def stop(record: dict[str, Any], run: Any) -> None:
         if record["round"] == 1:
             raise KeyboardInterrupt
 
     how: dict[str, Any] = {"rounds": 3, "channel": Wireless(CITY, seed=4)}
     with pytest.raises(KeyboardInterrupt):
-        simulate(fedavg(), tiny_task(), out=tmp_path / "run", watch=stop, **how)
+        simulate(fedavg(), tiny_task(), out=tmp_path / "run", callbacks=[stop], **how)
     resumed = simulate(fedavg(), tiny_task(), out=tmp_path / "run", resume=True, **how)
     whole = simulate(fedavg(), tiny_task(), **how)
     assert same(resumed, whole)

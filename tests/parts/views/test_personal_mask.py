@@ -143,7 +143,7 @@ def test_a_solver_that_takes_notes_keeps_the_contract_of_solvers() -> None:
 
 METHODS = {
     "fedspa": fedspa(epochs=1, batch=8, own_init=True),
-    "random": fedspa(epochs=1, batch=8, regrow="random", init="uniform"),
+    "random": fedspa(epochs=1, batch=8, regrow="random", distribution="uniform"),
     "rsm": fedspa(epochs=1, batch=8, mask="rsm"),
     "sub-fedavg": sub_fedavg(epochs=2, batch=8, share=0.2, accuracy=0.0),
 }

@@ -7,7 +7,7 @@ with the same random key. A reply that is late or invalid is left out, and the r
 
 import math
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property, partial
 from logging import INFO, WARNING
@@ -30,6 +30,7 @@ from gossamer.core.method import Method
 from gossamer.core.types import Flops, State
 from gossamer.core.wire import Frame
 from gossamer.engines.client import Failure
+from gossamer.engines.control import Callback
 from gossamer.engines.evaluate import Evaluator, evaluation_exchange, figures
 from gossamer.engines.flower.fleet import NodePool, NodeReply
 from gossamer.engines.flower.journal import NEVER
@@ -38,7 +39,8 @@ from gossamer.engines.flower.node import OUT_OF_STEP
 from gossamer.engines.flower.settings import Settings
 from gossamer.engines.inbox import ClientReply, Inbox
 from gossamer.engines.metrics import Ledger
-from gossamer.engines.run import PATIENCE, FederatedRun, Result, Stage, Watch
+from gossamer.engines.result import Result
+from gossamer.engines.run import PATIENCE, FederatedRun, Stage, Watch
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import Record, read_about
 from gossamer.runs.report.scores import Score, primary
@@ -52,8 +54,10 @@ ROOM = 16
 """Maximum bytes per parameter of a reply, for any codec; larger replies are refused unread."""
 
 
-def server_app(method: Method, task: AnyTask, rounds: int = 30, **settings: Any) -> ServerApp:
-    """Return the Flower app for the server; ``settings`` are the fields of ``Settings``.
+def server_app(
+    method: Method, task: AnyTask, rounds: int = 30, callbacks: Iterable[Callback] = (), **settings: Any
+) -> ServerApp:
+    """Return the Flower app for the server; ``callbacks`` as for ``simulate``, ``settings`` are fields of ``Settings``.
 
     ``task`` is a ``Task`` or a function that returns one. The function takes no argument, ``None`` (the server is not a
     client), or ``None`` and the run's configuration (a dictionary).
@@ -64,19 +68,19 @@ def server_app(method: Method, task: AnyTask, rounds: int = 30, **settings: Any)
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         chosen = defaults.given(context.run_config)
-        serve(FlowerRun(method, task_at(task, None, context.run_config), chosen, grid))
+        serve(FlowerRun(method, task_at(task, None, context.run_config), chosen, grid), callbacks)
 
     return app
 
 
-def serve(run: "FlowerRun") -> Result:
+def serve(run: "FlowerRun", callbacks: Iterable[Callback] = ()) -> Result:
     """Run all remaining rounds of a deployed run."""
     path = Path(run.settings.out).expanduser().absolute()
     folder = run.restore(path) if run.settings.resume else run.create(path)
     for warning in folder.warnings:
         log(WARNING, warning)
     try:
-        return run.run(folder, partial(_log_round, primary(run.about)))
+        return run.run(folder, partial(_log_round, primary(run.about)), callbacks)
     finally:
         folder.close()
 
@@ -110,11 +114,11 @@ class FlowerRun(FederatedRun):
 
     # The cohort.
 
-    def rounds(self, folder: RunFolder | None, watch: Watch) -> None:
+    def rounds(self, folder: RunFolder | None, watch: Watch, callbacks: Sequence[Callback]) -> None:
         """Wait for the nodes, then run the remaining rounds."""
-        if len(self.metrics) < self.options.rounds:
+        if not self.finished:
             self.fleet.wait_for_nodes(self.settings.nodes or self.cohort_size, self.settings.wait)
-        super().rounds(folder, watch)
+        super().rounds(folder, watch, callbacks)
 
     def available(self) -> Mapping[int, int]:
         """Wait until enough nodes are connected for a round, and return their clients with numbers of samples."""
@@ -129,12 +133,12 @@ class FlowerRun(FederatedRun):
 
     # A round.
 
-    def round(self, number: int, folder: RunFolder | None) -> Record:
+    def round(self, number: int, folder: RunFolder | None, callbacks: Sequence[Callback] = ()) -> Record:
         """Repeat a round until it counts, at most ``PATIENCE`` times."""
         self.void = []
         while len(self.void) < PATIENCE:
             try:
-                return super().round(number, folder)
+                return super().round(number, folder, callbacks)
             except VoidError as problem:
                 log(WARNING, "round %s does not count: %s", number + 1, problem)
         last = self.void[-1]["reason"]
@@ -207,7 +211,7 @@ class FlowerRun(FederatedRun):
         return {
             "run": self.about["id"],
             "round": number,
-            "rounds": self.options.rounds,
+            "rounds": self.options_of(number).rounds,
             "seed": str(self.options.seed),
             "known": known,
             "anew": anew,

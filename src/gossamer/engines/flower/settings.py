@@ -26,6 +26,8 @@ class Settings:
         wait: seconds to wait for them, and for enough clients in later rounds
         deadline: seconds within which the clients of a round must reply
         min_replies: fraction of a round's clients that must reply for the round to count
+        until: targets such as accuracy=0.9 or loss<0.3, of which the first that is reached ends the run; empty: none
+        patience: evaluations without improvement of the primary metric that end the run; 0: no such limit
     """
 
     name: str = "custom"
@@ -40,6 +42,8 @@ class Settings:
     wait: float = 600.0
     deadline: float = 600.0
     min_replies: float = 0.5
+    until: str = ""
+    patience: int = 0
 
     def __post_init__(self) -> None:
         mistakes = Mistakes()
@@ -60,7 +64,8 @@ class Settings:
     def options(self) -> Options:
         """Return the options that all engines share."""
         common = {field.name: getattr(self, field.name) for field in fields(Options) if hasattr(self, field.name)}
-        return Options(**{**common, "per_round": self.per_round if self.per_round > 0 else None})
+        optional = {"per_round": max(self.per_round, 0), "until": self.until, "patience": self.patience}
+        return Options(**common | {name: value or None for name, value in optional.items()})
 
     def given(self, config: Mapping[str, Any]) -> "Settings":
         """Return the settings, updated with a run's configuration; other entries of it are ignored."""

@@ -41,10 +41,10 @@ NAMED = 8
 """The number of clients listed with a reason for failures."""
 
 
-def write(folder: Folder) -> Path:
-    """Write the page of a run; if the data is known, the partition is shown by class."""
+def write(folder: Folder, file: Path | None = None) -> Path:
+    """Write the page of a run to a file, by default in its folder; if the data is known, the partition is by class."""
     about, metrics = read_about(folder.path), read_metrics(folder.path)
-    page = folder.path / "report.html"
+    page = file or folder.path / "report.html"
     drawn = {report.heading: report.picture(folder, metrics) for report in reports_of(metrics)}
     pictures = {title: picture for title, picture in drawn.items() if picture}
     with files.on_failure(f"{page} was not written"):
@@ -73,7 +73,7 @@ def render(
     """
     summary = summarise(about, metrics)
     facts = dict(tables.facts(summary))
-    group = "class" if data is None or data.classes else "tenth of the target"
+    group = "class" if data is None or data.classes else "quantile of the target"
     caption = "Samples by client" + (f" and {group}; the bars are samples by client" if data else "")
     return html.render(
         "page.html",

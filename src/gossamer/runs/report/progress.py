@@ -1,11 +1,14 @@
-"""Progress of a run: a live line in a terminal, one line per round elsewhere."""
+"""Progress of a run: a live line in a terminal and in a notebook, one line per round elsewhere."""
 
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from gossamer.runs.records import STOPPED
 from gossamer.runs.report.scores import ACCURACY, Score
 from gossamer.runs.report.text import BLANK, duration, number, size
 
@@ -17,6 +20,20 @@ FIGURES = 82
 
 LINES = 50
 """The approximate number of lines without a terminal, whatever the number of rounds."""
+
+
+def progress_of(
+    rounds: int, past: Sequence[dict[str, Any]], score: Score, shown: bool | None
+) -> AbstractContextManager[Callable[[dict[str, Any]], None]]:
+    """Return the progress of a run that Python starts; by default it is shown in a terminal and in a notebook alone."""
+    visible = sys.stderr.isatty() or notebook() is not None if shown is None else shown
+    return Progress(rounds, past, score) if visible else nullcontext(lambda record: None)
+
+
+def notebook() -> Any:
+    """Return the IPython shell of a notebook; none elsewhere."""
+    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    return shell if hasattr(shell, "kernel") else None
 
 
 class Progress:
@@ -36,6 +53,7 @@ class Progress:
         for record in past:
             self._note(record)
         self._live = _live() if sys.stderr.isatty() else None
+        self._cell = _Cell() if notebook() is not None else None
 
     def __enter__(self) -> "Progress":
         if self._live and self.first < self.rounds:
@@ -50,12 +68,16 @@ class Progress:
     def __call__(self, record: dict[str, Any]) -> None:
         """Show a finished round."""
         self._note(record)
-        done, status, left = record["round"], self.status(), self.left(record["round"] - self.first)
+        done, status, over = record["round"], self.status(), record["round"] == self.rounds or STOPPED in record
+        left = f"stopped: {record[STOPPED]}" if STOPPED in record else self.left(done - self.first)
         if self._live:
             self._live.update(self._live.task_ids[0], completed=done, status=status, left=left)
-        elif done % max(1, self.rounds // LINES) == 0 or done == self.rounds:
-            spent = duration(time.monotonic() - self.begin)
-            print(f"round {done}/{self.rounds}  {status}  {spent}  {left}", file=sys.stderr, flush=True)
+            return
+        line = f"round {done}/{self.rounds}  {status}  {duration(time.monotonic() - self.begin)}  {left}"
+        if self._cell:
+            self._cell.show(line, over)
+        elif done % max(1, self.rounds // LINES) == 0 or over:
+            print(line, file=sys.stderr, flush=True)
 
     def _note(self, record: dict[str, Any]) -> None:
         self.sent += sum(record["bytes_up"].values()) + sum(record["bytes_down"].values())
@@ -75,6 +97,23 @@ class Progress:
         """Return the estimated remaining time, by the ``done`` rounds of this process."""
         spent = time.monotonic() - self.begin
         return f"left {duration(spent / done * (self.rounds - self.first - done)) if done else BLANK}"
+
+
+class _Cell:
+    """A line of the output of a notebook cell, which is rewritten."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+        self._next = 0.0
+
+    def show(self, line: str, over: bool) -> None:
+        """Show a line in place of the last one, at most ten times per second, and the last line in any case."""
+        shown = {"text/plain": line}
+        if self._handle is None:
+            self._handle = import_module("IPython.display").display(shown, raw=True, display_id=True)
+        elif over or time.monotonic() >= self._next:
+            self._handle.update(shown, raw=True)
+            self._next = time.monotonic() + 0.1
 
 
 def _live() -> "Live | None":

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gossamer.core.delivery import OVERHEAD, Delivery
-from gossamer.runs.records import Record
+from gossamer.runs.records import Record, stop_reason
 from gossamer.runs.report.base import summaries_of
 from gossamer.runs.report.scores import Score, scores_of
 
@@ -83,6 +83,7 @@ def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any
         "parameters": about["parameters"],
         "rounds": len(metrics),
         "rounds_asked": options["rounds"],
+        "stopped": stop_reason(about, metrics),
         "seed": options["seed"],
         "channel": options.get("channel"),
         "executor": about.get("executor", options["executor"]),

@@ -40,6 +40,7 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
         ("task", f"{summary['data']}, {summary['model']} ({summary['parameters']:,} parameters), {summary['split']}"),
         ("clients", f"{summary['clients']:,}, {summary['per_round']:,} per round"),
         ("rounds", f"{summary['rounds']:,} of {summary['rounds_asked']:,}, seed {summary['seed']}"),
+        *([("stopped", summary["stopped"])] if summary["stopped"] else []),
         ("executor", executor(summary)),
         *measured(summary),
         *rows_of(summary["figures"]),
@@ -52,6 +53,15 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
         ("peak memory", size(summary["memory_bytes"])),
         ("failures", f"{summary['failures']:,}, messages lost {summary['lost']:,}"),
     ]
+
+
+def headline(summary: Summary) -> str:
+    """Return a run in one line: method, task, rounds, primary metric and bytes."""
+    sent = size(summary["bytes_up"] + summary["bytes_down"])
+    score = scores(summary)[0]
+    scored = f"{score.words} {score.write(summary[score.name])}"
+    done = f"{summary['rounds']} of {count(summary['rounds_asked'], 'round')}"
+    return f"{method(summary)} on {summary['data']}, {done}, {scored}, {sent} sent"
 
 
 def scores(summary: Summary) -> list[Score]:

@@ -30,11 +30,11 @@ Floats = npt.NDArray[np.float64]
 def table(split: Split, data: Data) -> dict[str, float]:
     """Return summary numbers of a split: clients, samples, sizes, labels per client, test samples per client.
 
-    If targets are numbers, tenths of the target take the place of labels.
+    If targets are numbers, quantiles of the target take the place of labels.
     """
     sizes, groups = split.sizes(), strata(data)
     cells = np.sort(split.owners() * groups.number + groups.train[split.train_index])
-    held = "labels_per_client" if data.classes else "tenths_per_client"
+    held = "labels_per_client" if data.classes else "quantiles_per_client"
     return {
         "clients": split.clients,
         "samples": len(split.train_index),

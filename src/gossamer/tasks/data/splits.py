@@ -1,8 +1,9 @@
 """From a partition rule and a data set to a split: assign owners, fill up small clients, draw personal test sets.
 
 Every client gets at least ``rule.min_samples`` training samples: missing ones are moved from the largest clients. A
-client's test set is that of its natural owner, or a draw from the test set with the client's label distribution. The
-order of training samples is not part of a split.
+client's test set is that of its natural owner, or a draw from the test set with the client's label distribution. If
+targets are numbers, quantiles of the target take the place of labels. The order of training samples is not part of a
+split.
 """
 
 import numpy as np

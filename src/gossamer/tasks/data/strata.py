@@ -1,4 +1,4 @@
-"""Strata: the groups of samples by which a split is drawn and shown: classes or, for numbers, tenths of the target."""
+"""Strata: the groups by which a split is drawn and shown: classes or, for numbers, quantiles of the target."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,11 @@ from gossamer.core.errors import require
 from gossamer.tasks.data.partition import Index
 from gossamer.tasks.data.samples import Data
 
-TENTHS = 10
+MOST = 10
+"""The largest number of quantiles."""
+
+LEAST = 10
+"""The number of test samples per quantile, at least."""
 
 
 class Strata(NamedTuple):
@@ -30,18 +34,17 @@ class Strata(NamedTuple):
 
 
 def strata(data: Data, column: int = 0) -> Strata:
-    """Return the classes of samples or, where targets are no classes, the tenths of one number of the target.
+    """Return the classes of samples or, where targets are no classes, the quantiles of one number of the target.
 
-    Tenths are those of the training samples: each holds a tenth of them if no two are equal.
+    Quantiles are those of the training samples: each holds an equal part of them if no two are equal.
     """
     if data.classes:
         return Strata(data.train.labels, data.test.labels, data.classes, "class")
     train, test = numbers(data.train.y, column), numbers(data.test.y, column)
-    if not len(train):
-        return Strata(data.train.labels, np.zeros(len(test), dtype=np.int64), TENTHS, "tenth of the target")
-    edges = np.quantile(train, np.arange(1, TENTHS) / TENTHS, method="inverted_cdf")
-    tenths = [np.searchsorted(edges, values).astype(np.int64) for values in (train, test)]
-    return Strata(tenths[0], tenths[1], TENTHS, "tenth of the target")
+    parts = max(1, min(MOST, len(test) // LEAST)) if len(test) else MOST
+    edges = np.quantile(train, np.arange(1, parts) / parts, method="inverted_cdf") if len(train) else np.empty(0)
+    found = [np.searchsorted(edges, values).astype(np.int64) for values in (train, test)]
+    return Strata(found[0], found[1], parts, "quantile of the target")
 
 
 def ranks(data: Data, column: int) -> Index:

@@ -1,0 +1,89 @@
+"""Build the method and the task of a recorded run again.
+
+A run of the command line is built from its request. A run from Python is built from the name of its recipe and the
+arguments of ``Task.named``. Objects of your own are not in the folder: they are given by the caller.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gossamer.cli import user_files
+from gossamer.cli.build import make_method, make_task, whole_task
+from gossamer.cli.request import Request
+from gossamer.core.errors import ConfigError
+from gossamer.core.method import Method
+from gossamer.engines.options import Options
+from gossamer.engines.simulate import Simulation
+from gossamer.engines.warm_start import Init
+from gossamer.methods.registry import METHODS
+from gossamer.runs.folder import read_split
+from gossamer.tasks.data.partition import Split
+from gossamer.tasks.task import Task
+
+
+def rebuild(
+    path: Path,
+    about: dict[str, Any],
+    method: Method | None = None,
+    task: Task | None = None,
+    read: Callable[[str], Task] = whole_task,
+) -> tuple[Method, Task]:
+    """Return the method and the task of a run.
+
+    Args:
+        path: the run folder
+        about: content of ``run.json``
+        method: the method, if the folder does not tell it
+        task: the task, if the folder does not tell it
+        read: finds a task in a user file
+    """
+    check_files(path, about)
+    method = method or _method(about)
+    split = Split.from_tensors(read_split(path))
+    task = task.with_split(split) if task else _task(about, split, read)
+    if method is None or task is None:
+        raise ConfigError(_advice(path, [name for name, part in (("method", method), ("task", task)) if part is None]))
+    return method, task
+
+
+def reopened(path: Path, about: dict[str, Any], method: Method | None = None, task: Task | None = None) -> Simulation:
+    """Return a recorded run as a simulation at its start; ``restore`` brings it to its last checkpoint."""
+    built = rebuild(path, about, method, task)
+    return Simulation(*built, Options.read(about["options"]), about["request"], Init.kept(path))
+
+
+def check_files(path: Path, about: dict[str, Any]) -> None:
+    """Refuse a run whose user files are missing or were changed."""
+    digests = (about["request"] or {}).get("digests", {})
+    for spec in digests:
+        file = spec.rpartition(":")[0]
+        if not Path(file).is_file():
+            raise ConfigError(f"{path} was started with {file}, which is missing: restore it")
+    user_files.check_unchanged(digests)
+
+
+def _method(about: dict[str, Any]) -> Method | None:
+    if about["request"]:
+        return make_method(Request.read(about["request"]))
+    recipe = about.get("recipe")
+    if not recipe or recipe["name"] not in METHODS:
+        return None
+    method = make_method(Request(recipe["name"], recipe["given"]))
+    return method if method.describe() == about["method"] else None  # parts were replaced after the recipe
+
+
+def _task(about: dict[str, Any], split: Split, read: Callable[[str], Task]) -> Task | None:
+    if about["request"]:
+        return make_task(Request.read(about["request"]), about["options"]["seed"], split, read)
+    call = about.get("task_call")
+    return Task.named(**call).with_split(split) if call else None
+
+
+def _advice(path: Path, lacking: list[str]) -> str:
+    flags = " ".join(f"--{name} FILE.py:NAME" for name in lacking)
+    given = ", ".join(f"{name}={name}" for name in lacking)
+    return (
+        f"{path} was started from Python, and its {' and '.join(lacking)} cannot be built from the folder: "
+        f"add {flags}, or in Python {given}, or run its script again with resume=True"
+    )

@@ -1,0 +1,65 @@
+"""Runs by their folder, in Python: look at one, or continue it."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from gossamer.cli.common import open_run
+from gossamer.cli.rebuild import rebuild, reopened
+from gossamer.core.errors import ConfigError
+from gossamer.core.method import Method
+from gossamer.engines.control import Callback, Until
+from gossamer.engines.export import stand
+from gossamer.engines.result import Result
+from gossamer.engines.simulate import carry_out
+from gossamer.runs.records import read_metrics
+from gossamer.tasks.task import Task
+
+
+def load_run(path: str | Path, *, method: Method | None = None, task: Task | None = None) -> Result:
+    """Return the result of a recorded run: metrics, plots and, once they are needed, its models.
+
+    Args:
+        path: the run folder
+        method: the method, if it is your own object and the folder cannot rebuild it; needed for models alone
+        task: likewise the task
+    """
+    path = Path(path)
+    about = open_run(path)
+    return Result(about, read_metrics(path), path, lambda: stand(path, *rebuild(path, about, method, task)))
+
+
+def resume(
+    path: str | Path,
+    *,
+    method: Method | None = None,
+    task: Task | None = None,
+    rounds: int | None = None,
+    until: str | Mapping[str, float] | None = None,
+    patience: int | None = None,
+    callbacks: Iterable[Callback] = (),
+    progress: bool | None = None,
+) -> Result:
+    """Continue a recorded simulation, and return its result.
+
+    Args:
+        path: the run folder
+        method: the method, if it is your own object and the folder cannot rebuild it
+        task: likewise the task
+        rounds: a new number of rounds, also for a finished run; finished rounds stay as they are
+        until: new targets
+        patience: a new patience
+        callbacks: as for ``simulate``
+        progress: as for ``simulate``
+    """
+    path = Path(path)
+    about = open_run(path)
+    if "deployment" in about:
+        raise ConfigError(f"{path} was deployed: continue it with gossamer resume {path}")
+    run = reopened(path, about, method, task)
+    folder = run.restore(path)
+    try:
+        run.extend(folder, rounds, Until.of(until) if until else None, patience)
+    except BaseException:
+        folder.close()
+        raise
+    return carry_out(run, folder, callbacks, progress)

@@ -1,0 +1,71 @@
+"""Numbers of a run by round, for plots and data frames."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any
+
+from gossamer.core.errors import ConfigError
+from gossamer.core.extras import need
+from gossamer.core.specs import unknown
+from gossamer.runs.records import Record
+from gossamer.runs.report.plots import Series, line_figure, saved
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+SUMS = ("bytes_up", "bytes_down", "seconds")
+"""Entries of a record by kind, of which the sum counts."""
+
+COUNTS = ("clients", "failures", "lost")
+"""Lists in a record, of which the length counts."""
+
+AXES = {"round": "round", "bytes": "sent by clients so far (MB)", "seconds": "seconds so far"}
+"""The labels of x axes."""
+
+
+def numbers(record: Record) -> dict[str, Any]:
+    """Return all numbers of a record by name; figures of parts by their path, such as ``figures.masks.density``.
+
+    >>> numbers({"round": 1, "bytes_up": {"codec.values": 3, "header": 1}, "lost": [2], "figures": {"a": {"b": 4}}})
+    {'round': 1, 'bytes_up': 4, 'lost': 1, 'figures.a.b': 4}
+    """
+    found: dict[str, Any] = {}
+    for name, value in record.items():
+        if name in SUMS:
+            found[name] = sum(value.values())
+        elif name in COUNTS:
+            found[name] = len(value)
+        elif isinstance(value, Mapping):
+            found |= {f"{name}.{inner}": number for inner, number in numbers(dict(value)).items()}
+        elif value is None or isinstance(value, int | float | str):
+            found[name] = value
+    return found
+
+
+def axis(metrics: Sequence[Record], by: str) -> list[float]:
+    """Return the position of each round on an x axis."""
+    if by not in AXES:
+        raise ConfigError(unknown("axis", by, AXES))
+    if by == "round":
+        return [record["round"] for record in metrics]
+    scale, name = (1e6, "bytes_up") if by == "bytes" else (1, "seconds")
+    return [total / scale for total in accumulate(sum(record[name].values()) for record in metrics)]
+
+
+def figure(metrics: Sequence[Record], names: Sequence[str], by: str) -> "Figure":
+    """Return a figure of metrics by rounds, bytes or seconds; rounds without a value are left out."""
+    need("matplotlib")
+    rows, across = [numbers(record) for record in metrics], axis(metrics, by)
+    known = dict.fromkeys(name for row in rows for name, value in row.items() if isinstance(value, int | float))
+    if strange := [name for name in names if name not in known]:
+        raise ConfigError(*(unknown("metric", name, known) for name in strange))
+    lines = [
+        Series(name, [(x, row[name]) for x, row in zip(across, rows, strict=True) if row.get(name) is not None])
+        for name in names
+    ]
+    drawn = line_figure(AXES[by], lines, legend=len(lines) > 1)
+    drawn.axes[0].set_ylabel(names[0] if len(names) == 1 else "")
+    # A notebook displays a figure by itself only if pyplot was imported.
+    drawn._repr_png_ = partial(saved, drawn, "png", dpi=120, bbox_inches="tight")  # type: ignore[attr-defined]
+    return drawn
