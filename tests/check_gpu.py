@@ -1,30 +1,34 @@
-"""Every method on a GPU, in every executor that it has there, against the CPU: ``make gpu-test``.
+"""Every method and every random layer on a GPU, in every executor there, against the CPU: ``make gpu-test``.
 
-    python tests/check_gpu.py [--quick]
+    python tests/check_gpu.py [--quick] [--only NAME ...]
 
 Models are of float64, so that only rounding differs. A method fails if a client fails, or if its model after two rounds
 is farther from the CPU's than its bound: 1e-9, or more where a codec rounds (a sign or a quantile that turns over moves
-entries by a whole step). Needs torch, NumPy and safetensors alone. Without ``--quick`` steps are compiled as well, and
-that takes minutes.
+entries by a whole step). Networks with random layers (``--only dropout``) must draw the numbers that they draw on the
+CPU. Needs torch, NumPy and safetensors alone. Without ``--quick`` steps are compiled as well, and that takes minutes.
 """
 
 import argparse
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch import nn
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
-from gossamer import Method, Options
+from gossamer import Method, Options, Task
 from gossamer.core import tree
 from gossamer.core.types import State
 from gossamer.engines.simulate import Simulation
 from gossamer.methods import METHODS
 from gossamer.parts.codecs import Feedback, OnWeights, TopK
 from gossamer.parts.samplers import PowerOfChoice
+from gossamer.tasks.nets import build
 from gossamer.testing import tiny_task
+from helpers.random_nets import RANDOM_NETS
 
 EXECUTORS = ("one-by-one", "stacked", "captured-plain")
 COMPILED = ("compiled", "captured")
@@ -48,10 +52,33 @@ VARIANTS: dict[str, Method] = {
 }
 
 
-def final(method: Method, device: str, executor: str) -> tuple[State, list[str]]:
+DROPOUT = "dropout "
+"""Start of the names of cases with random layers."""
+STEPS = METHODS["fedavg"](steps=5)
+
+
+def characters() -> Task:
+    """The recurrent network of FedMRN, with dropout."""
+    x, y = torch.arange(96).view(16, 6) % 20, torch.arange(16) % 20
+    return Task.of(lambda: build("lstm", torch.Size([6]), 20).double(), (x, y), (x, y), clients=5)
+
+
+def random_cases() -> dict[str, tuple[Method, Task]]:
+    """Networks with random layers, trained with FedAvg and SCAFFOLD."""
+    x, y = torch.sin(torch.arange(276.0, dtype=torch.float64)).view(46, 6), torch.arange(46) % 3
+
+    def task(make: Callable[[], nn.Module]) -> Task:
+        return Task.of(lambda: make().double(), (x, y), (x, y), clients=5)
+
+    found = {f"{DROPOUT}{name}": (STEPS, task(make)) for name, make in RANDOM_NETS.items()}
+    found[f"{DROPOUT}scaffold"] = METHODS["scaffold"](), task(RANDOM_NETS["dense"])
+    return found | {f"{DROPOUT}net lstm": (STEPS, characters())}
+
+
+def final(method: Method, task: Task, device: str, executor: str) -> tuple[State, list[str]]:
     """The server's state after two rounds, on the CPU, and why clients failed."""
     options = Options(rounds=2, per_round=3, device=device, executor=executor)
-    run = Simulation(method, tiny_task(5, torch.float64), options)
+    run = Simulation(method, task, options)
     result = run.run(None, lambda record: None)
     return tree.move(run.server, "cpu"), [f["reason"] for record in result.metrics for f in record["failures"]]
 
@@ -68,16 +95,17 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", nargs="*", default=None)
     asked = parser.parse_args()
-    cases = {**{name: recipe() for name, recipe in METHODS.items() if not recipe().pooled}, **VARIANTS}
+    methods = {**{name: recipe() for name, recipe in METHODS.items() if not recipe().pooled}, **VARIANTS}
+    cases = {name: (method, tiny_task(5, torch.float64)) for name, method in methods.items()} | random_cases()
     wrong = 0
-    for name, method in cases.items():
-        if asked.only and name not in asked.only:
+    for name, (method, task) in cases.items():
+        if asked.only and name not in asked.only and not (name.startswith(DROPOUT) and "dropout" in asked.only):
             continue
-        wanted, _ = final(method, "cpu", "one-by-one")
+        wanted, _ = final(method, task, "cpu", "one-by-one")
         for executor in (*EXECUTORS, *(() if asked.quick else COMPILED)):
             begin = time.perf_counter()
             try:
-                found, reasons = final(method, "cuda", executor)
+                found, reasons = final(method, task, "cuda", executor)
                 far = apart(found, wanted)
                 well = not reasons and (far < 1e-9 or (name in ROUGH and far < 1))
                 result = f"{far:.1e}" + (f" failures: {reasons[0]}" if reasons else "")

@@ -1,5 +1,6 @@
 """Every row of the table of docs/bring-your-own.md trains: two rounds, without a failure, to other weights."""
 
+import importlib
 import math
 import re
 from pathlib import Path
@@ -12,7 +13,9 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 from gossamer import Task, fedavg, simulate
+from gossamer.core.random import key
 from gossamer.tasks.data import Shards
+from gossamer.tasks.objective import Objective
 from helpers.paths import ROOT
 
 PAGE = (ROOT / "docs/bring-your-own.md").read_text()
@@ -77,17 +80,18 @@ def by_thirds(targets: np.ndarray, clients: int, rng: np.random.Generator) -> li
 
 
 def bert() -> nn.Module:
-    from transformers import BertConfig, BertForSequenceClassification
-
-    size = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
-    config = BertConfig(vocab_size=VOCABULARY, num_labels=CLASSES, max_position_embeddings=TIME, **size)
-    return BertForSequenceClassification(config)
+    transformers: Any = importlib.import_module("transformers")
+    config = transformers.BertConfig(
+        vocab_size=VOCABULARY, num_labels=CLASSES, max_position_embeddings=TIME, hidden_size=8, intermediate_size=8,
+        num_hidden_layers=1, num_attention_heads=2,
+    )  # fmt: skip
+    return transformers.BertForSequenceClassification(config)
 
 
 def gpt() -> nn.Module:
-    from transformers import GPT2Config, GPT2LMHeadModel
-
-    return GPT2LMHeadModel(GPT2Config(vocab_size=VOCABULARY, n_positions=TIME, n_embd=8, n_layer=1, n_head=2))
+    transformers: Any = importlib.import_module("transformers")
+    config = transformers.GPT2Config(vocab_size=VOCABULARY, n_positions=TIME, n_embd=8, n_layer=1, n_head=2)
+    return transformers.GPT2LMHeadModel(config)
 
 
 def halves(x: Tensor) -> dict[str, Tensor]:
@@ -136,5 +140,5 @@ def test_each_way_trains(way: str, names: dict[str, Any]) -> None:
     result = simulate(fedavg(lr=0.05, epochs=1), task, rounds=2)
     assert not any(record["failures"] for record in result.metrics)
     assert math.isfinite(result.score)
-    start = result.run.like
+    start = Objective(task, "cpu", key(0)).initial()
     assert any(not torch.equal(start[name], tensor) for name, tensor in result.model.named_parameters())

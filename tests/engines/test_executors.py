@@ -200,7 +200,8 @@ def test_a_run_with_random_layers_resumes_bit_for_bit(executor: str, tmp_path: P
         if record["round"] == 1:
             raise KeyboardInterrupt
 
-    task, options = random_task("transformer"), {"rounds": 3, "per_round": 2, "executor": executor}
+    task = random_task("transformer")
+    options: dict[str, Any] = {"rounds": 3, "per_round": 2, "executor": executor}
     whole = simulate(RAGGED, task, **options)
     with pytest.raises(KeyboardInterrupt):
         simulate(RAGGED, task, out=tmp_path / "cut", watch=stop, **options)
@@ -210,7 +211,7 @@ def test_a_run_with_random_layers_resumes_bit_for_bit(executor: str, tmp_path: P
 
 
 def test_masks_change_with_seed_client_and_round() -> None:
-    """With learning rate 0, all that a client's loss depends on are its samples, which are equal here, and its masks."""
+    """With a tiny learning rate, a loss depends on the samples, which are equal here, and on the masks."""
     x, y = torch.ones(8, 6), torch.zeros(8, dtype=torch.int64)
     task = Task.of(RANDOM_NETS["dense"], (x, y), (x, y), clients=2)
     method = fedavg().with_parts(solver=SGD(lr=1e-30, steps=1, batch=None))

@@ -65,4 +65,4 @@ def test_the_model_is_exported(tmp_path: Path) -> None:
     result = simulate(METHODS["fedavg"](steps=1), task(), rounds=1)
     made = export(result.run, tmp_path / "model")  # type: ignore[arg-type]
     assert made.problem is None
-    assert made.accuracy == pytest.approx(result.accuracy)
+    assert made.score == pytest.approx(result.accuracy)

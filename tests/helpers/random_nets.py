@@ -10,7 +10,7 @@ from torch import Tensor, nn
 class Recurrent(nn.Module):
     """Two recurrent layers with dropout between them, on three steps of two numbers."""
 
-    def __init__(self, kind: type[nn.RNNBase], both: bool = False) -> None:
+    def __init__(self, kind: type[nn.LSTM | nn.GRU], both: bool = False) -> None:
         super().__init__()
         self.layers = kind(2, 4, num_layers=2, dropout=0.5, batch_first=True, bidirectional=both)
         self.output = nn.Linear(8 if both else 4, 3)
@@ -30,6 +30,18 @@ class Transformer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         scores: Tensor = self.output(self.encoder(self.input(x.view(-1, 3, 2))).mean(1))
+        return scores
+
+
+class Conv(nn.Sequential):
+    """A convolution with dropped channels, on images of 2 by 3 pixels."""
+
+    def __init__(self) -> None:
+        first = (nn.Conv2d(1, 6, (2, 3), padding=1), nn.ReLU(), nn.Dropout2d(0.4))
+        super().__init__(*first, nn.Flatten(), nn.Linear(54, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = super().forward(x.view(-1, 1, 2, 3))  # type: ignore[no-untyped-call]
         return scores
 
 
@@ -58,12 +70,6 @@ def dense() -> nn.Module:
     return nn.Sequential(*first, nn.Linear(10, 10), nn.Dropout(0.3, inplace=True), nn.Linear(10, 3))
 
 
-def conv() -> nn.Module:
-    """Whole channels are dropped."""
-    first = (nn.Unflatten(1, (1, 2, 3)), nn.Conv2d(1, 6, (2, 3), padding=1), nn.ReLU())
-    return nn.Sequential(*first, nn.Dropout2d(0.4), nn.Flatten(), nn.Linear(54, 3))
-
-
 def alpha() -> nn.Module:
     """SELU with its dropout."""
     return nn.Sequential(nn.Linear(6, 10), nn.SELU(), nn.AlphaDropout(0.3), nn.Linear(10, 3))
@@ -71,7 +77,7 @@ def alpha() -> nn.Module:
 
 RANDOM_NETS: dict[str, Callable[[], nn.Module]] = {
     "dense": dense,
-    "conv": conv,
+    "conv": Conv,
     "alpha": alpha,
     "lstm": lambda: Recurrent(nn.LSTM),
     "gru": lambda: Recurrent(nn.GRU, both=True),

@@ -208,8 +208,14 @@ def test_attention_without_dropped_weights_is_torchs(mask: str) -> None:
     q, k, v = torch.randn(3, 2, 4, 5, 6, dtype=torch.float64)
     bars = torch.rand(5, 5) < 0.7
     bars[:, 0] = True
-    options = {"none": {}, "causal": {"is_causal": True}, "bool": {"attn_mask": bars},
-               "float": {"attn_mask": torch.randn(5, 5, dtype=torch.float64)}}[mask]  # fmt: skip
+    added = torch.randn(5, 5, dtype=torch.float64)
+    masks: dict[str, dict[str, Any]] = {
+        "none": {},
+        "causal": {"is_causal": True},
+        "bool": {"attn_mask": bars},
+        "float": {"attn_mask": added},
+    }
+    options = masks[mask]
     found = drawn(F.scaled_dot_product_attention, q, k, v, dropout_p=1e-9, **options)
     torch.testing.assert_close(found, F.scaled_dot_product_attention(q, k, v, **options))
 
@@ -296,14 +302,13 @@ def test_other_ways_to_draw_are_named_and_only_slow_executors_accept_them(name: 
     chosen = simulate(fedavg().with_parts(solver=SGD(steps=1)), task, rounds=1, executor="auto")
     assert set(chosen.about["left_out"]) == {"stacked", "compiled"}
     assert all(operation in reason for reason in chosen.about["left_out"].values())
-    assert f"without stacked, compiled: the network draws random numbers by {operation}" in executor_text(
-        chosen.summary()
-    )
+    said = executor_text(chosen.summary())
+    assert f"without stacked, compiled: the network draws random numbers by {operation}" in said
 
 
 def test_a_generator_of_the_networks_own_is_named() -> None:
-    def draw(module: nn.Module) -> Callable[[Tensor], Tensor]:
-        return lambda x: x * float(module.own.random())  # type: ignore[operator, union-attr]
+    def draw(module: Drawing) -> Callable[[Tensor], Tensor]:
+        return lambda x: x * float(module.own.random())
 
     module = Drawing(lambda x: x)
     module.draw = draw(module)
@@ -316,7 +321,7 @@ def test_a_checkpoint_with_dropout_trains_with_torchs_generator() -> None:
 
     class Twice(nn.Sequential):
         def forward(self, x: Tensor) -> Tensor:
-            scores: Tensor = checkpoint(super().forward, x, use_reentrant=False)  # type: ignore[assignment]
+            scores: Tensor = checkpoint(super().forward, x, use_reentrant=False)
             return scores
 
     objective = Objective(small(lambda: Twice(nn.Linear(6, 5), nn.Dropout(0.5), nn.Linear(5, 3))), "cpu", key(0))

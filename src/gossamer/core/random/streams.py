@@ -209,7 +209,8 @@ def draws(key: Tensor, step: Tensor, n: int, layer: int = 0, evaluation: int = 0
     """Return ``n`` uniform float32 values for one local step, in an operation that can be stacked and captured.
 
     ``key`` is from ``tensor``, ``step`` is an integer tensor with one element. The step is the second word of the
-    counter; layer and evaluation are the third and the fourth. With all three at 0, the values are those of ``uniform``.
+    counter, layer and evaluation are the third and the fourth. With all three at 0, the values are those of
+    ``uniform``.
     """
     plain = not torch.compiler.is_compiling() and not is_functorch_wrapped_tensor(key)
     return (_draws if plain else _draws_op)(key, step, n, layer, evaluation)

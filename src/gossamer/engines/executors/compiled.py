@@ -16,7 +16,7 @@ from gossamer.core.jobs import Job, Trained
 from gossamer.core.random import draws_ahead
 from gossamer.core.solver import Hyperparams
 from gossamer.core.types import Params, State
-from gossamer.engines.client import Client, ClientTask, Failure, TaskOutcome, mean, step
+from gossamer.engines.client import Client, ClientTask, Evaluate, Failure, TaskOutcome, mean, step
 from gossamer.engines.executors.program import Program, reset_compiler
 from gossamer.engines.executors.side_by_side import SideBySide
 from gossamer.engines.executors.stacked import CHUNK, Stacked, kind, refuse_random
@@ -69,7 +69,7 @@ class CompiledClient(Client):
         return self.finish(client_task, job, batches, carry, mean(losses))
 
     def _program_step(self, shapes: Any, nest: State) -> Tensor:
-        """Run the program. Numbers of random layers are drawn before: in the program it would take several times as long.
+        """Run the program. Numbers of random layers are drawn before, because that is faster than in the program.
 
         A step in eager mode finds how many numbers there are. Its loss must be that of the first compiled step.
         """
@@ -89,7 +89,7 @@ class CompiledClient(Client):
         numbers = Recorded(context["random"]["key"], carry["step_index"])
         (x, y), labels = self.objective.open(nest["feed"]), context.get("labels")
         with torch.enable_grad():
-            evaluate = drawing(lambda at: self.objective.gradient(at, x, y, labels), numbers)
+            evaluate: Evaluate = drawing(lambda at: self.objective.gradient(at, x, y, labels), numbers)
             _, loss = step(self, self.objective.trained, evaluate, nest["start"], carry, context, nest["hyperparams"])
         self.draws[shapes] = numbers.sizes
         return loss

@@ -10,7 +10,7 @@ The numbers are uniform float32 values in [0, 1) of 24 bits, from Philox4x64-10.
     value      the top 24 bits of half ``i % 8`` of the block's four words, low half first
 
 ``step`` is the local step in the round. ``evaluation`` counts the gradient evaluations within a step: a solver may take
-several, and each draws its own numbers. ``layer`` counts the draws within an evaluation, in the order of the calls. So a
+several, and each draws its own numbers. ``layer`` counts the draws within an evaluation, in the order of the calls. A
 layer that is called twice draws twice, and no draw depends on the sizes of others.
 """
 

@@ -135,13 +135,15 @@ def attention(
 def normal(mode: Source, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
     """Return standard normal numbers, by Box and Muller; their rounding differs between devices."""
     radius, angle = mode.uniform((2, *shape)).to(_wide(dtype))
-    return ((-2 * torch.log1p(-radius)).sqrt() * (2 * math.pi * angle).cos()).to(dtype)
+    found: Tensor = (-2 * torch.log1p(-radius)).sqrt() * (2 * math.pi * angle).cos()
+    return found.to(dtype)
 
 
 def fine(mode: Source, shape: Sequence[int]) -> Tensor:
     """Return uniform float64 numbers of 48 bits."""
     high, low = mode.uniform((2, *shape)).double()
-    return high + low / BITS
+    found: Tensor = high + low / BITS
+    return found
 
 
 def _wide(dtype: torch.dtype) -> torch.dtype:
@@ -262,11 +264,6 @@ def empty_like(mode: Source, func: Any, input: Tensor, *size: Any, dtype: Any = 
     return mode.numbers.root.new_empty(shape, dtype=dtype or input.dtype, device=device or input.device)
 
 
-def unflatten(mode: Source, func: Any, input: Tensor, dim: int, sizes: Any) -> Any:
-    """``Tensor.unflatten``: not random, but torch's compiler fails on this method in a mode."""
-    return torch.unflatten(input, dim, sizes)
-
-
 RULES: dict[Any, Rule] = {
     F.dropout: dropout(True),
     F.dropout1d: dropout(True, lead=lambda dims: 2 if dims == 3 else 1),
@@ -305,6 +302,5 @@ RULES: dict[Any, Rule] = {
     torch.empty: empty,
     torch.empty_like: empty_like,
     Tensor.new_empty: empty_like,
-    Tensor.unflatten: unflatten,
 }
 """Rules by operation. Operations that draw in other ways are found by ``trial``."""

@@ -1,7 +1,7 @@
 """Find out by a trial pass how a network draws random numbers.
 
-The pass runs with random layers in the run's hands. If a generator has moved afterwards, the network also draws in a way
-that has no rule: another operation of torch, a generator of its own, NumPy or Python. Such a network trains with torch's
+The pass runs in the mode ``Layers``. If a generator has moved afterwards, the network also draws in a way that has no
+rule: by another operation of torch, a generator of its own, NumPy or Python. Such a network trains with torch's
 generators, which are seeded per client and round. It is neither stacked, compiled nor captured.
 """
 
