@@ -110,7 +110,7 @@ def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any
     return {name: _finite(value) for name, value in summary.items()}
 
 
-def method_name(about: dict[str, Any]) -> str:
+def method_name(about: Mapping[str, Any]) -> str:
     """Return the name of a run's method: as typed, that of a deployment, or that of its recipe in Python."""
     request, recipe = about["request"] or {}, about.get("recipe") or {}
     names = (request.get("method"), about.get("name"), recipe.get("name"))
