@@ -115,7 +115,7 @@ TABLE: list[tuple[str, Callable[[], Any], str]] = [
         "fedavg(learning_rate=0.1)",
         lambda: fedavg(learning_rate=0.1),  # type: ignore[call-arg]
         "fedavg has no parameter 'learning_rate': it takes lr, epochs, steps, batch, weights",
-    ),  # type: ignore[call-arg]  # type: ignore[unused-ignore]
+    ),
     ('SGD(epochs="5")', lambda: SGD(epochs="5"), "SGD.epochs must be a whole number, got '5': write epochs=5"),  # type: ignore[arg-type]
     ("SGD(batch=16.0)", lambda: SGD(batch=16.0), "SGD.batch must be a whole number or none, got 16.0: write batch=16"),  # type: ignore[arg-type]
     ("SGD(momentun=0.9)", lambda: SGD(momentun=0.9), "SGD has no field 'momentun': did you mean momentum?"),  # type: ignore[call-arg]
@@ -123,7 +123,7 @@ TABLE: list[tuple[str, Callable[[], Any], str]] = [
         "SGD(schedule=Cosine)",
         lambda: SGD(schedule=Cosine),  # type: ignore[arg-type]
         "SGD.schedule must be a Schedule, got the class Cosine: write Cosine()",
-    ),  # type: ignore[arg-type]  # type: ignore[unused-ignore]
+    ),
     ('TopK("0.03")', lambda: TopK("0.03"), "TopK.share must be a number, got '0.03': write share=0.03"),  # type: ignore[arg-type]
     ("Feedback(TopK)", lambda: Feedback(TopK), "Feedback.codec must be a Codec, got the class TopK: write TopK()"),  # type: ignore[arg-type]
     ('Dirichlet("0.3")', lambda: Dirichlet("0.3"), "Dirichlet.alpha must be a number, got '0.3': write alpha=0.3"),  # type: ignore[arg-type]
@@ -141,7 +141,7 @@ TABLE: list[tuple[str, Callable[[], Any], str]] = [
         'Task.named(..., clients="5")',
         lambda: Task.named("digits", clients="5"),  # type: ignore[arg-type]
         "clients must be a whole number, got '5': write clients=5",
-    ),  # type: ignore[arg-type]  # type: ignore[unused-ignore]
+    ),
     ("Task.of(seed=0.5)", lambda: task(seed=0.5), "seed must be a whole number, got 0.5"),
     (
         "the split natural without owners",
