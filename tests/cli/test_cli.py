@@ -442,7 +442,7 @@ def test_a_run_needs_no_more_than_it_uses(gossamer: Gossamer, monkeypatch: pytes
     for name in [missing, *(name for name in sys.modules if name.startswith(f"{missing}."))]:
         monkeypatch.setitem(sys.modules, name, None)
     assert gossamer("run fedsgd --data two-populations --clients 4 --rounds 1 --out it").status == 0
-    shown, compared = gossamer("show it --html"), gossamer("compare it")
+    shown, compared = gossamer("show it --html"), gossamer("compare it --out it.png")
     assert shown.status == (missing == "matplotlib")
     assert "fedsgd" in compared.out
     if missing == "matplotlib":
@@ -677,8 +677,13 @@ def test_an_empty_folder_has_no_runs(gossamer: Gossamer) -> None:
 def test_runs_of_the_same_name_stay_apart_when_compared(gossamer: Gossamer) -> None:
     for path, seed in (("a/run", 1), ("b/run", 2)):
         gossamer(f"run fedsgd --task tasks.py:task --rounds 1 --seed {seed} --out {path}")
-    said = gossamer("compare a/run b/run a/run/")
+    before = sorted(Path().rglob("*"))
+    plain = gossamer("compare a/run b/run")
+    assert plain.status == gossamer("show a/run").status == 0
+    assert sorted(Path().rglob("*")) == before  # no file is written unless asked for
+    said = gossamer("compare a/run b/run a/run/ --out compare.png")
     assert said.status == 0
+    assert [line.split()[1:3] for line in said.out.splitlines()[2:4]] == [["fedsgd", "seed=1"], ["fedsgd", "seed=2"]]
     assert [line.split()[0] for line in said.out.splitlines()[2:4]] == ["a/run", "b/run"]
     assert "these runs also differ in: seed" in said.out
     assert said.out.endswith("curves in compare.png\n")

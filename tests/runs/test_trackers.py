@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import time
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -200,34 +201,33 @@ def test_mlflow_reads_what_was_logged(tmp_path: Path, monkeypatch: pytest.Monkey
 @needs("wandb")
 @pytest.mark.usefixtures("_quiet")
 def test_wandb_reads_what_was_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path / "a"), "WANDB_SILENT": "true"}.items():
+    for name, value in {"WANDB_MODE": "offline", "WANDB_DIR": str(tmp_path), "WANDB_SILENT": "true"}.items():
         monkeypatch.setenv(name, value)
-    for folder in ("a", "b"):  # W&B names a folder by the second in which it was made
-        (tmp_path / folder).mkdir()
     interrupted(tmp_path / "run", "wandb")
-    monkeypatch.setenv("WANDB_DIR", str(tmp_path / "b"))
     result = simulate(METHOD, TASK, rounds=3, out=tmp_path / "run", resume=True)
     id = read_kept(tmp_path / "run")["wandb"]["id"]
-    files = sorted(tmp_path.glob(f"?/wandb/offline-run-*/run-{id}.wandb"))
+    files = sorted(tmp_path.glob(f"wandb/offline-run-*/run-{id}.wandb"))
     assert len(files) == 2  # each process writes a file of its own; wandb sync joins them by the ID
     found = [row for file in files for row in logged(file)]
     assert [(row["_step"], row["accuracy"]) for row in found] == [(r["round"], r["accuracy"]) for r in result.metrics]
 
 
-def logged(file: Path) -> Iterator[dict[str, Any]]:
-    """Yield the history of an offline run."""
+def logged(file: Path) -> list[dict[str, Any]]:
+    """Return the history of an offline run."""
     from wandb.proto import wandb_internal_pb2
 
-    for data in pieces(file.read_bytes()):
-        record = wandb_internal_pb2.Record()  # type: ignore[attr-defined]
-        record.ParseFromString(data)
-        if record.WhichOneof("record_type") == "history":
-            yield {item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in record.history.item}
+    records: list[Any] = []
+    until = time.monotonic() + 30
+    while not records or records[-1].WhichOneof("record_type") != "exit":  # another process writes the file
+        assert time.monotonic() < until
+        time.sleep(0.05)
+        records = [wandb_internal_pb2.Record.FromString(data) for data in pieces(file.read_bytes())]  # type: ignore[attr-defined]
+    rows = [record.history.item for record in records if record.WhichOneof("record_type") == "history"]
+    return [{item.key or "/".join(item.nested_key): json.loads(item.value_json) for item in row} for row in rows]
 
 
 def pieces(data: bytes, block: int = 2**15, head: int = 7) -> Iterator[bytes]:
     """Yield the records of a LevelDB log, which W&B writes: blocks of pieces with checksum, length and type."""
-    assert data[:4] == b":W&B"
     at, record = head, b""
     while at + head <= len(data):
         if block - at % block < head:

@@ -14,6 +14,7 @@ from gossamer.core.errors import ConfigError, GossamerError, Mistakes, RunError
 from gossamer.runs.records import is_busy, read_about, read_metrics
 from gossamer.runs.report import REPORTS, Folder, curves, tables
 from gossamer.runs.report.base import reports_of
+from gossamer.runs.report.labels import labels
 from gossamer.runs.report.scores import common, scores_of
 from gossamer.runs.report.summary import summarise
 
@@ -96,34 +97,35 @@ def state(path: Path, summary: dict[str, Any]) -> str:
 
 def compare(words: list[str]) -> int:
     """``gossamer compare RUN...``."""
-    parser = Parser(prog="gossamer compare", description="Compare runs, as a table and as curves.")
+    parser = Parser(prog="gossamer compare", description="Compare runs, as a table and, with --out, as curves.")
     parser.add_argument("run", metavar="RUN", nargs="+", help="folders of runs")
-    parser.add_argument(
-        "--out", metavar="FILE", default="compare.png", help="file of the curves (default: compare.png)"
-    )
+    parser.add_argument("--out", metavar="FILE", help="draw the curves into a file: .png, .pdf or .svg")
     arguments = parser.parse_args(words)
     paths = list(dict.fromkeys(Path(run) for run in arguments.run))
-    mistakes, picture = Mistakes(), Path(arguments.out)
-    mistakes.attempt(check_picture, picture)
+    mistakes, picture = Mistakes(), Path(arguments.out) if arguments.out else None
+    if picture:
+        mistakes.attempt(check_picture, picture)
     abouts = [mistakes.attempt(open_run, path) for path in paths]
     mistakes.settle()
     metrics = [read_metrics(path) for path in paths]
     both = [(about, records) for about, records in zip(abouts, metrics, strict=True) if about]
     for about, records in both:
         _load_reports(about, records)
-    summaries = [summarise(about, records) for about, records in both]
+    summaries, found = [summarise(about, records) for about, records in both], [about for about, _ in both]
     names = distinct(paths)
-    print(tables.side_by_side(names, summaries))
+    labelled = [{**summary, "method": label} for summary, label in zip(summaries, labels(found), strict=True)]
+    print(tables.side_by_side(names, labelled))
     if tables.sends_views(summaries):
         print(f"\n{tables.VALUES}: {tables.COUNTED}")
     if differing := tables.differences(summaries, [about["method"] for about, _ in both]):
         print(f"\nthese runs also differ in: {', '.join(differing)}")
-    score = common(scores_of(about["task"])[0] for about, _ in both)
-    if score is None:
-        print("\nno curves: the runs have different metrics")
-        return 0
-    curves.draw(names, metrics, picture, score)
-    print(f"\ncurves in {picture}")
+    if picture:
+        score = common(scores_of(about["task"])[0] for about, _ in both)
+        if score is None:
+            print("\nno curves: the runs have different metrics")
+            return 0
+        curves.draw(names, metrics, picture, score)
+        print(f"\ncurves in {picture}")
     return 0
 
 

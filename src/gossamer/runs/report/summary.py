@@ -129,7 +129,7 @@ def _best(score: Score, metrics: Sequence[Record]) -> dict[str, Any] | None:
     return None if found is None else {"round": found["round"], "value": found[score.name]}
 
 
-def method_name(about: dict[str, Any]) -> str:
+def method_name(about: Mapping[str, Any]) -> str:
     """Return the name of a run's method: as typed, that of a deployment, or that of its recipe in Python."""
     request, recipe = about["request"] or {}, about.get("recipe") or {}
     names = (request.get("method"), about.get("name"), recipe.get("name"))

@@ -47,7 +47,7 @@ class Wandb(Tracker):
 
     def log(self, round: int, numbers: Mapping[str, float]) -> None:
         """Log all numbers at the step of this round; W&B ignores a step that it already has."""
-        self.run.log(dict(numbers), step=round)
+        self.run.log(dict(numbers), step=round, commit=True)  # else it is kept until the next round
 
     def finish(self, status: Status, summary: Mapping[str, Any]) -> None:
         """Set the summary as ``final/...``, and end the run."""

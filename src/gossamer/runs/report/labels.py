@@ -1,0 +1,125 @@
+"""Labels that tell runs apart: the method's name, and the settings in which the compared runs differ.
+
+The parts of a method are recorded as text. Runs of one method are compared field by field, so that a label holds
+``lr=0.05`` and not the whole solver. A setting with its default value is left out.
+"""
+
+import ast
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from gossamer.parts.channels import CHANNELS
+from gossamer.parts.codecs import CODECS
+from gossamer.parts.samplers import SAMPLERS
+from gossamer.runs.report.summary import method_name
+
+NAMES = {
+    attribute: name for registry in (CODECS, CHANNELS, SAMPLERS) for name, (_, attribute) in registry.where.items()
+}
+"""Names of parts on the command line, by their class."""
+
+TASK = ("data", "model", "split", "clients", "statistics")
+OPTIONS = ("per_round", "seed", "device", "executor", "channel", "failure_rate")
+"""Settings of the task and of the run that labels show."""
+
+DEFAULTS = {
+    "codec": "dense",
+    "down": "dense",
+    "sampler": "uniform",
+    "statistics": "batch",
+    "per_round": "None",
+    "seed": "0",
+    "device": "cpu",
+    "executor": "auto",
+    "channel": "perfect",
+    "failure_rate": "0.0",
+}
+"""Values that labels leave out."""
+
+PLAIN = "Dense(dtype='model')"
+WRAPPER = "OnWeights"
+"""The codec that applies another one to weights alone: the label shows the other one."""
+
+
+def labels(abouts: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return a label for each run, from the contents of their ``run.json``."""
+    names = [method_name(about).rpartition("/")[2] for about in abouts]
+    rows: list[dict[str, str]] = [{} for _ in abouts]
+    for name, texts in _outside(abouts):
+        _note(rows, name, texts, [True] * len(rows))
+    for method in dict.fromkeys(names):
+        alike = [number for number, name in enumerate(names) if name == method]
+        given = [set((abouts[number].get("recipe") or {}).get("given", ())) for number in alike]
+        for name, texts in _inside([abouts[number]["method"] for number in alike]):
+            own = [name.rpartition(".")[2] in asked for asked in given]
+            _note([rows[number] for number in alike], name, texts, own)
+    return [" ".join([name, *_written(row)]) for name, row in zip(names, rows, strict=True)]
+
+
+def _note(rows: Sequence[dict[str, str]], name: str, texts: Sequence[str], given: Sequence[bool]) -> None:
+    """Add a setting to the labels in which it is not the default: of the library, or of the method."""
+    if len(set(texts)) == 1:
+        return
+    own = {text for text, asked in zip(texts, given, strict=True) if not asked}
+    usual = own.pop() if len(own) == 1 else DEFAULTS.get(name)
+    for row, text in zip(rows, texts, strict=True):
+        if text not in (usual, DEFAULTS.get(name)):
+            row[name] = text
+
+
+def _written(row: Mapping[str, str]) -> list[str]:
+    """Return settings as text; a field is named without its part if no other field has the same name."""
+    tails = Counter(name.rpartition(".")[2] for name in row)
+    short = {name: tail if tails[tail := name.rpartition(".")[2]] == 1 else name for name in row}
+    return [f"{short[name]}={text.rpartition('/')[2]}" for name, text in row.items()]
+
+
+def _outside(abouts: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the settings that are not part of a method, with their values in all runs."""
+    for name in TASK:
+        yield name, [str(about["task"].get(name, "")) for about in abouts]
+    for name in OPTIONS:
+        yield name, [str(about["options"].get(name, DEFAULTS.get(name, ""))) for about in abouts]
+
+
+def _inside(methods: Sequence[Mapping[str, str]]) -> Iterator[tuple[str, list[str]]]:
+    """Yield the fields of parts that differ between runs of one method, with their values in all runs."""
+    for name in dict.fromkeys(name for parts in methods for name in parts):
+        yield from _differing(name, [_parsed(parts.get(name, "None")) for parts in methods])
+
+
+def _parsed(text: str) -> ast.expr:
+    try:
+        return ast.parse(text, mode="eval").body
+    except SyntaxError:  # a part of the user's may print anything
+        return ast.Constant(text)
+
+
+def _differing(path: str, nodes: Sequence[ast.expr]) -> Iterator[tuple[str, list[str]]]:
+    """Yield what differs: the fields of parts of one class, or else the parts."""
+    calls = [node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)]
+    if len(calls) == len(nodes) and len({(_name(call), *(k.arg for k in call.keywords)) for call in calls}) == 1:
+        for number, field in enumerate(calls[0].keywords):
+            yield from _differing(f"{path}.{field.arg}", [call.keywords[number].value for call in calls])
+    elif len({ast.dump(node) for node in nodes}) > 1:
+        texts = [_short(node) for node in nodes]
+        exact = len(set(texts)) == len({ast.dump(node) for node in nodes})
+        yield path, texts if exact else [ast.unparse(node) for node in nodes]
+
+
+def _short(node: ast.expr) -> str:
+    """Return a part as it is typed on the command line, or by the name of its class."""
+    if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
+        return ast.unparse(node).strip("'")
+    inner = next((field.value for field in node.keywords if field.arg == "codec"), None)
+    if node.func.id == WRAPPER and inner is not None:
+        return _short(inner)
+    if node.func.id not in NAMES or ast.unparse(node) == PLAIN:
+        return _name(node)
+    return ":".join([_name(node), *filter(None, [",".join(_short(field.value) for field in node.keywords)])])
+
+
+def _name(call: ast.Call) -> str:
+    name = ast.unparse(call.func)
+    return NAMES.get(name, name)

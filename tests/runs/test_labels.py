@@ -1,0 +1,70 @@
+"""Labels of compared runs: the shortest text that tells them apart."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gossamer import Method, compose, fedavg, fedprox
+from gossamer.parts.codecs import Dense, Eden, OnWeights, TopK
+from gossamer.parts.samplers import RoundRobin
+from gossamer.parts.solvers import SGD, Adam
+from gossamer.parts.views import Full
+from gossamer.runs.report.labels import labels
+
+
+def about(method: Method, **options: Any) -> dict[str, Any]:
+    task = {"data": "digits", "model": "mlp", "split": options.pop("split", "iid"), "clients": 5, "statistics": "batch"}
+    described = {"seed": 0, "executor": "auto", "channel": "perfect", "per_round": None, **options}
+    recipe = method.recipe._asdict() if method.recipe else None
+    return {"method": method.describe(), "recipe": recipe, "request": None, "task": task, "options": described}
+
+
+def test_runs_of_one_method_show_what_differs() -> None:
+    runs = [
+        fedavg(),
+        fedavg().with_parts(codec=OnWeights(Eden(1))),
+        fedavg().with_parts(codec=TopK(0.03)),
+        fedavg(lr=0.2),
+    ]
+    assert labels([*map(about, runs)]) == ["fedavg", "fedavg codec=eden:1", "fedavg codec=topk:0.03", "fedavg lr=0.2"]
+    eden = [fedavg().with_parts(codec=Eden(bits)) for bits in (1, 2)]
+    assert labels([*map(about, eden)]) == ["fedavg bits=1", "fedavg bits=2"]
+    solvers = [fedavg(), fedavg().with_parts(solver=Adam()), fedavg().with_parts(sampler=RoundRobin())]
+    assert labels([*map(about, solvers)]) == [
+        "fedavg solver=SGD",
+        "fedavg solver=Adam",
+        "fedavg solver=SGD sampler=round-robin",
+    ]
+
+
+def test_methods_of_other_names_show_no_parts() -> None:
+    assert labels([about(fedavg()), about(fedprox(lr=0.3))]) == ["fedavg", "fedprox"]
+    assert labels([about(fedavg()), about(fedavg())]) == ["fedavg", "fedavg"]
+    assert labels([about(compose(Full(), SGD())), about(compose(Full(), SGD(0.2)))]) == [
+        "custom lr=0.1",
+        "custom lr=0.2",
+    ]
+
+
+def test_settings_of_task_and_run_are_shown_unless_they_are_defaults() -> None:
+    runs = [about(fedavg()), about(fedprox(), seed=3), about(fedavg(), channel="lossy:rate=0.1", split="labels:k=2")]
+    assert labels(runs) == [
+        "fedavg split=iid",
+        "fedprox split=iid seed=3",
+        "fedavg split=labels:k=2 channel=lossy:rate=0.1",
+    ]
+
+
+METHODS = st.builds(
+    lambda lr, codec, down: (fedavg() if lr is None else fedavg(lr=lr)).with_parts(codec=codec, down=down),
+    st.sampled_from([None, 0.1, 0.2]),
+    st.sampled_from([Dense(), Eden(1), Eden(2), OnWeights(Eden(1)), OnWeights(TopK(0.1)), Dense("float16")]),
+    st.sampled_from([Dense(), Dense("bfloat16"), Eden(3)]),
+)
+
+
+@given(st.lists(st.builds(about, METHODS, seed=st.sampled_from([0, 1])), min_size=2, max_size=5))
+def test_runs_that_differ_have_different_labels(runs: list[dict[str, Any]]) -> None:
+    settings = {str((run["method"], run["task"], run["options"])) for run in runs}
+    assert len(set(labels(runs))) == len(settings)
