@@ -389,7 +389,7 @@ def test_data_show_draws_a_split(gossamer: Gossamer) -> None:
 def test_a_run_ends_with_a_table_its_place_and_a_page(gossamer: Gossamer) -> None:
     said = gossamer(f"run fedavg --rounds 2 {SMALL} --lr 0.2")
     assert said.status == 0
-    assert said.err.splitlines()[0] == "runs/fedavg-digits: 2 rounds to go"
+    assert said.err.splitlines()[0] == "runs/fedavg-digits: 2 rounds left"
     assert [line[:9] for line in said.err.splitlines()[1:]] == ["round 1/2", "round 2/2"]
     assert "\naccuracy " in said.out
     assert "run in runs/fedavg-digits: gossamer show runs/fedavg-digits\n" in said.out
@@ -506,7 +506,7 @@ def test_a_run_that_was_interrupted_ends_like_one_that_was_not(
     resumed = gossamer("resume ../parts")
     monkeypatch.chdir("..")
     assert resumed.status == 0
-    assert resumed.err.splitlines()[0] == "../parts: 2 rounds to go"
+    assert resumed.err.splitlines()[0] == "../parts: 2 rounds left"
     assert lasting(Path("parts")) == lasting(Path("whole"))
     assert gossamer("show parts").out.splitlines()[0].endswith("parts (finished)")
 
@@ -536,7 +536,7 @@ def test_resuming_a_finished_run_says_so(gossamer: Gossamer, finished: Path) -> 
     before = lasting(finished)
     said = gossamer(f"resume {finished}")
     assert said.status == 0
-    assert said.err == f"{finished}: finished already\n"
+    assert said.err == f"{finished}: already finished\n"
     assert "\naccuracy " in said.out
     assert lasting(finished) == before
 

@@ -33,7 +33,7 @@ from gossamer.tasks.task import Task
 
 __all__ = ["Growth", "Moment", "Stability", "Swap", "growth", "stability"]
 
-HEAD = ("distance", "loss difference", "at the newcomer", "loss gap", "accuracy gap", "test accuracy")
+HEAD = ("distance", "loss difference", "at the new sample", "loss gap", "accuracy gap", "test accuracy")
 
 REPEATS = 3
 

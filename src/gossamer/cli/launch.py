@@ -101,7 +101,7 @@ def announce(folder: RunFolder, run: FederatedRun) -> None:
     left = run.options.rounds - len(run.metrics)
     for warning in folder.warnings:
         say(f"gossamer: {warning}")
-    say(f"{folder.path}: " + (f"{count(left, 'round')} to go" if left else "finished already"))
+    say(f"{folder.path}: " + (f"{count(left, 'round')} left" if left else "already finished"))
 
 
 def carry_out(work: Callable[[], None], path: Path, run: FederatedRun) -> int:

@@ -129,7 +129,7 @@ class Task:
         classes = max((int(arrays[1].max()) + 1 for arrays in given.values()), default=0)
         data = Data("own", Samples(*train or none), Samples(*test or none), classes, split="own", model="custom")
         split = Split.alone(client, clients, len(data.train), len(data.test))
-        return cls(model, data, split, loss, correct, names=("own", "custom", "own"))
+        return cls(model, data, split, loss, correct, names=("custom", "custom", "by client"))
 
     def with_split(self, kept: Split) -> "Task":
         """Return the same task with another split, for example one read from a run folder."""

@@ -31,7 +31,7 @@ ACCURACIES = (("test set", "accuracy"), ("personal", "personal_accuracy"), ("wor
 LOSSES = (("test set", "loss"), ("in training", "train_loss"))
 SPENT = (
     ("Accuracy (%) by energy", "joules", "spent by clients so far (J)"),
-    ("Accuracy (%) by time", "delay", "on devices and on the air so far (s)"),
+    ("Accuracy (%) by time", "delay", "computing and sending so far (s)"),
 )
 """Charts over what the channel counts: title, field of a record, and label of the x axis."""
 
@@ -109,7 +109,7 @@ def _cards(summary: dict[str, Any]) -> list[tuple[str, str, str]]:
         used = computing if summary["energy"]["computing"] else "spent on sending"
         shown.append(("energy", f"{number(summary['joules'])} J", used))
     if summary["delay"]:
-        shown.append(("delay", duration(summary["delay"]), "on devices and on the air"))
+        shown.append(("delay", duration(summary["delay"]), "computing and sending"))
     return shown
 
 
@@ -120,9 +120,7 @@ def _charts(metrics: Sequence[Record]) -> list[str]:
     charts = [chart("Accuracy (%)", "round", _accuracies(metrics, by_round))]
     if sent and sent[-1]:
         uploaded = [total / scale for total in sent]
-        charts.append(
-            chart("Accuracy (%) by upload", f"sent by clients so far ({unit})", _accuracies(metrics, uploaded))
-        )
+        charts.append(chart("Accuracy (%) by upload", f"uploaded bytes ({unit})", _accuracies(metrics, uploaded)))
     for title, field, across in SPENT:
         spent = list(accumulate(record[field] for record in metrics))
         if spent and spent[-1]:

@@ -11,8 +11,8 @@ from gossamer.runs.report.text import BLANK, duration, number, percent, size
 if TYPE_CHECKING:
     from rich.progress import Progress as Live
 
-FIGURES = 82
-"""The width of everything but the bar in a terminal, in columns."""
+FIGURES = 94
+"""The width of everything but the bar in a terminal, in columns; a narrower terminal shows no elapsed time."""
 
 LINES = 50
 """The approximate number of lines without a terminal, whatever the number of rounds."""
@@ -28,7 +28,7 @@ class Progress:
 
     def __init__(self, rounds: int, past: Sequence[dict[str, Any]] = ()) -> None:
         self.rounds, self.first, self.begin = rounds, len(past), time.monotonic()
-        self.sent = self.failed = self.lost = 0
+        self.up = self.down = self.failed = self.lost = 0
         self.seen: dict[str, Any] = {}
         for record in past:
             self._note(record)
@@ -55,7 +55,8 @@ class Progress:
             print(f"round {done}/{self.rounds}  {status}  {spent}  {left}", file=sys.stderr, flush=True)
 
     def _note(self, record: dict[str, Any]) -> None:
-        self.sent += sum(record["bytes_up"].values()) + sum(record["bytes_down"].values())
+        self.up += sum(record["bytes_up"].values())
+        self.down += sum(record["bytes_down"].values())
         self.failed += len(record["failures"])
         self.lost += len(record["lost"])
         if "accuracy" in record:
@@ -66,7 +67,7 @@ class Progress:
         failed = f"  failed {self.failed:,}" if self.failed else ""
         lost = f"  lost {self.lost:,}" if self.lost else ""
         accuracy, loss = percent(self.seen.get("accuracy")), number(self.seen.get("loss"))
-        return f"accuracy {accuracy}  loss {loss}  sent {size(self.sent)}{failed}{lost}"
+        return f"accuracy {accuracy}  loss {loss}  up {size(self.up)}  down {size(self.down)}{failed}{lost}"
 
     def left(self, done: int) -> str:
         """Return the estimated remaining time, by the ``done`` rounds of this process."""
@@ -83,5 +84,6 @@ def _live() -> "Live | None":
     console = Console(stderr=True)
     bar = min(20, console.width - FIGURES)
     counted = [TextColumn("round"), MofNCompleteColumn(), *([BarColumn(bar)] if bar > 3 else [])]
+    elapsed = [TimeElapsedColumn()] if console.width >= FIGURES else []
     status, left = TextColumn("{task.fields[status]}"), TextColumn("{task.fields[left]}")
-    return Progress(*counted, status, TimeElapsedColumn(), left, console=console)
+    return Progress(*counted, status, *elapsed, left, console=console)
