@@ -20,6 +20,7 @@ from gossamer.cli import main
 from gossamer.cli.flags import flags
 from gossamer.cli.inspect import distinct
 from gossamer.core.errors import RunError
+from gossamer.engines.executors import EXECUTORS
 from gossamer.engines.simulate import Simulation
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import read_metrics
@@ -328,6 +329,10 @@ def test_help_at_every_level(gossamer: Gossamer, capsys: pytest.CaptureFixture[s
 def test_the_bare_command_and_run_help_themselves(gossamer: Gossamer) -> None:
     assert "COMMAND" in gossamer("").out
     assert "METHOD is a name of `gossamer methods`" in gossamer("run --help").out
+    shared = gossamer("run heterofl --help").out
+    assert shared.count("\n  --fleet ") == 1
+    assert "--capacities X|SIZE,... " in shared
+    assert all(name in shared for name in EXECUTORS)
     said = gossamer("run fedprox --rounds 0 --help")
     assert said.status == 0
     assert "--mu X " in said.out
