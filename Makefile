@@ -27,7 +27,7 @@ check: $(READY)
 test: check
 	@$(BIN)/pytest -n 2 --dist loadfile
 
-# Real Flower processes that are killed, come back and send garbage; some minutes
+# Real Flower processes that are killed, come back and send damaged messages; some minutes
 deploy-test: $(READY)
 	@$(BIN)/pytest -m network
 

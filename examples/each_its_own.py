@@ -2,9 +2,9 @@
 
     gossamer deploy try fedavg --task examples/each_its_own.py:task --rounds 3
 
-``task`` is called on every machine, with the number of the client that it is (``None``: the server) and with the
-machine's settings, which are what its SuperNode was started with. A real one would read files from a folder that the
-settings name, such as ``settings["data-dir"]``; this one makes its samples up, so that it can be tried anywhere.
+``task`` is called on every machine, with the number of its client (``None`` on the server) and the settings of the
+machine: the ``--node-config`` of its SuperNode. A real task reads files from a folder in these settings, such as
+``settings["data-dir"]``. This one draws random samples, so that it runs anywhere.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ CLIENTS = 3
 
 
 def readings(client: int, samples: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Two sensors and whether something is wrong; each machine sees the world a little shifted."""
+    """Readings of two sensors and a binary label; the distribution is shifted by client."""
     draw = torch.Generator().manual_seed(1000 * client + seed)
     x = torch.randn(samples, 2, generator=draw) + 0.3 * client
     return x, (x.sum(1) > 0).long()
@@ -32,3 +32,7 @@ def task(client: int | None, settings: dict[str, Any]) -> Task:
 
 def model() -> nn.Module:
     return nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 2))
+
+
+if __name__ == "__main__":
+    print("run it with: gossamer deploy try fedavg --task examples/each_its_own.py:task --rounds 3")

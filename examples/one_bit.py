@@ -1,4 +1,4 @@
-"""Accuracy against bytes: the same training with one codec after the other.
+"""Accuracy against bytes: the same training with different codecs.
 
 python examples/one_bit.py
 """
@@ -10,13 +10,13 @@ from gossamer.tasks.data import load
 from gossamer.tasks.task import deal
 
 CODECS: dict[str, Codec] = {
-    "every entry as a float": Dense(),
-    "half precision": Dense("float16"),
-    "3 % largest, the rest later": OnWeights(Feedback(TopK(0.03))),
-    "-1, 0 or 1": OnWeights(Ternary(), per_tensor=True),
-    "two bits, rotated": OnWeights(Eden(2)),
-    "one bit, rotated": OnWeights(Eden(1)),
-    "one bit, learned while training": OnWeights(MaskedNoise(alpha=0.02)),
+    "float32": Dense(),
+    "float16": Dense("float16"),
+    "top 3 %, error feedback": OnWeights(Feedback(TopK(0.03))),
+    "ternary": OnWeights(Ternary(), per_tensor=True),
+    "EDEN, 2 bits": OnWeights(Eden(2)),
+    "EDEN, 1 bit": OnWeights(Eden(1)),
+    "FedMRN, 1 bit": OnWeights(MaskedNoise(alpha=0.02)),
 }
 
 

@@ -19,3 +19,7 @@ def my_recipe(
     """
     solver = SGD(lr, epochs, batch=16, momentum=momentum, schedule=Exponential(decay))
     return compose(Full(), solver, Dense(), Mean("uniform" if equal else "samples"))
+
+
+if __name__ == "__main__":
+    print("run it with: gossamer run examples/own_recipe.py:my_recipe --momentum 0.5 --equal")

@@ -1,9 +1,9 @@
-"""A task of your own for the command line: the network, the arrays and who holds what.
+"""A task of your own for the command line: a network, arrays and a partition.
 
     gossamer run fedavg --task examples/own_task.py:task --rounds 10
 
-``task`` is a function that returns a Task; a Task itself would do as well. It must give the same data every time it is
-called, because a resumed run calls it again and compares.
+``task`` is a function that returns a Task, or a Task. It must return the same data in every call, because a resumed run
+calls it again and compares.
 """
 
 import torch
@@ -13,7 +13,7 @@ from gossamer import Task
 
 
 def spirals(samples: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Points on two spirals, and which of the two each is on."""
+    """Return points on two spirals, and the spiral of each point."""
     draw = torch.Generator().manual_seed(seed)
     y = torch.randint(2, (samples,), generator=draw)
     angle = 6 * torch.rand(samples, generator=draw)
@@ -28,3 +28,7 @@ def network() -> nn.Module:
 
 def task() -> Task:
     return Task.of(network, spirals(2000, seed=1), spirals(500, seed=2), clients=10, split="dirichlet:1")
+
+
+if __name__ == "__main__":
+    print("run it with: gossamer run fedavg --task examples/own_task.py:task --rounds 10")

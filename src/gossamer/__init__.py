@@ -7,7 +7,7 @@ from gossamer.parts.channels import CHANNELS as CHANNELS
 from gossamer.parts.codecs import CODECS as CODECS
 from gossamer.parts.samplers import SAMPLERS as SAMPLERS
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 if TYPE_CHECKING:
     from gossamer.cli.reopen import load_run as load_run

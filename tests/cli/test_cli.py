@@ -20,6 +20,7 @@ from gossamer.cli import main
 from gossamer.cli.flags import flags
 from gossamer.cli.inspect import distinct
 from gossamer.core.errors import RunError
+from gossamer.engines.executors import EXECUTORS
 from gossamer.engines.simulate import Simulation
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import read_metrics
@@ -331,6 +332,10 @@ def test_help_at_every_level(gossamer: Gossamer, capsys: pytest.CaptureFixture[s
 def test_the_bare_command_and_run_help_themselves(gossamer: Gossamer) -> None:
     assert "COMMAND" in gossamer("").out
     assert "METHOD is a name of `gossamer methods`" in gossamer("run --help").out
+    shared = gossamer("run heterofl --help").out
+    assert shared.count("\n  --fleet ") == 1
+    assert "--capacities X|SIZE,... " in shared
+    assert all(name in shared for name in EXECUTORS)
     said = gossamer("run fedprox --rounds 0 --help")
     assert said.status == 0
     assert "--mu X " in said.out
@@ -392,7 +397,7 @@ def test_data_show_draws_a_split(gossamer: Gossamer) -> None:
 def test_a_run_ends_with_a_table_its_place_and_a_page(gossamer: Gossamer) -> None:
     said = gossamer(f"run fedavg --rounds 2 {SMALL} --lr 0.2")
     assert said.status == 0
-    assert said.err.splitlines()[0] == "runs/fedavg-digits: 2 rounds to go"
+    assert said.err.splitlines()[0] == "runs/fedavg-digits: 2 rounds left"
     assert [line[:9] for line in said.err.splitlines()[1:]] == ["round 1/2", "round 2/2"]
     assert "\naccuracy " in said.out
     assert "run in runs/fedavg-digits: gossamer show runs/fedavg-digits\n" in said.out
@@ -509,7 +514,7 @@ def test_a_run_that_was_interrupted_ends_like_one_that_was_not(
     resumed = gossamer("resume ../parts")
     monkeypatch.chdir("..")
     assert resumed.status == 0
-    assert resumed.err.splitlines()[0] == "../parts: 2 rounds to go"
+    assert resumed.err.splitlines()[0] == "../parts: 2 rounds left"
     assert lasting(Path("parts")) == lasting(Path("whole"))
     assert gossamer("show parts").out.splitlines()[0].endswith("parts (finished)")
 
@@ -540,7 +545,7 @@ def test_resuming_a_finished_run_says_so(gossamer: Gossamer, finished: Path) -> 
     said = gossamer(f"resume {finished}")
     assert said.status == 0
     more = f"gossamer resume {finished} --rounds N gives it more rounds"
-    assert said.err == f"{finished}: finished already; {more}\n"
+    assert said.err == f"{finished}: already finished; {more}\n"
     assert "\naccuracy " in said.out
     assert lasting(finished) == before
 

@@ -154,6 +154,11 @@ def test_a_file_that_an_app_cannot_import_is_refused(own_files: Path, capsys: py
         assert not (own_files / "x").exists()
 
 
+def test_files_that_are_copied_into_an_app_are_named(own_files: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["deploy", "new", str(own_files / "x"), "fedavg", "--task", f"{own_files}/my_task.py:task"]) == 0
+    assert f"README.md to {own_files / 'x'}, and copied my_task.py there;" in capsys.readouterr().out
+
+
 def test_an_app_is_never_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = ["deploy", "new", str(tmp_path / "x"), "fedavg"]
     assert main(words) == 0
@@ -193,4 +198,4 @@ def test_a_real_network_computes_what_the_simulator_computes(
     assert main(["show", str(deployed), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["state"] == "finished"
     assert main(["resume", str(deployed)]) == 0
-    assert "finished already" in capsys.readouterr().err
+    assert "already finished" in capsys.readouterr().err

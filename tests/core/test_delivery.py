@@ -126,7 +126,7 @@ def test_tables_and_pages_show_delivery() -> None:
     compensated, dropped = (sum(counts) for counts in summary["delivery"].values())
     still = summary["lost"] - compensated - dropped
     text = f"{summary['lost']}: {compensated} compensated by a later one, {dropped} dropped"
-    text += f", {still} still open" if still else ""
+    text += f", {still} pending" if still else ""
     assert dict(tables.facts(summary))["lost messages"] == text
     assert f"Lost messages: {text}." in page.render("x", kept.about, kept.metrics, tiny_task(4).split, None)
     assert dict(tables.facts(none.summary()))["lost messages"] == f"{none.summary()['lost']}, none of them compensated"

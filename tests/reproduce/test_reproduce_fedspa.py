@@ -225,12 +225,12 @@ def test_a_cell_is_left_out_when_time_is_up_or_its_data_is_not_here(
     empty: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def absent(*given: Any, **more: Any) -> None:  # as if there were no files, and nowhere to download them from
-        raise ConfigError("emnist-letters: its files are not there: put one of these\n    a file")
+        raise ConfigError("emnist-letters: files not found: put one of these\n    a file")
 
     monkeypatch.setattr(cells, "load", absent)
     cell = studies.cell("emnist-letters", "b", "dst")
     assert cells.keep(cell, empty, 0.0, facts.facts) == f"{cell.name}: not started"
-    line = f"{cell.name}: skipped, emnist-letters: its files are not there: put one of these"
+    line = f"{cell.name}: skipped, emnist-letters: files not found: put one of these"
     assert cells.keep(cell, empty, float("inf"), facts.facts) == line
     assert not cell.stored
 

@@ -197,11 +197,11 @@ def test_a_cell_that_was_cut_off_goes_on(empty: Path, monkeypatch: pytest.Monkey
 
 def test_a_cell_is_left_out_when_its_data_is_not_here(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def absent(*given: Any, **more: Any) -> None:
-        raise ConfigError("femnist: its files are not there: put one of these\n    a file")
+        raise ConfigError("femnist: files not found: put one of these\n    a file")
 
     monkeypatch.setattr(cells, "load", absent)
     cell = studies.cell("femnist", "perm")
-    assert keep(cell, empty) == f"{cell.name}: skipped, femnist: its files are not there: put one of these"
+    assert keep(cell, empty) == f"{cell.name}: skipped, femnist: files not found: put one of these"
     assert not cell.stored
 
 

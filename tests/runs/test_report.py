@@ -167,9 +167,16 @@ def test_a_run_in_full_names_its_parts_its_bytes_and_why_clients_failed() -> Non
     assert "failed 1 time: sensor broken" in said
 
 
+def test_data_and_network_of_the_user_are_called_custom() -> None:
+    summary = {**summarise(ABOUT, RUN), "data": "custom", "model": "custom", "split": "by client", "parameters": 82}
+    assert tables.task(summary) == "custom data, custom network (82 parameters), by client"
+
+
 def test_runs_side_by_side_show_joules_where_there_are_any() -> None:
     plain, costly = summarise(ABOUT, RUN), summarise(ABOUT, [record(1, joules=2.5)])
     assert "joules" not in tables.side_by_side(["a"], [plain])
+    assert "joules" not in tables.closing(plain)
+    assert dict(tables.facts(costly))["joules"] == "2.5"
     assert "2.5" in tables.side_by_side(["a", "b"], [plain, costly])
     assert tables.differences([plain, costly]) == ["rounds"]
 
@@ -194,7 +201,7 @@ def test_a_run_that_sends_nothing_is_a_level() -> None:
     silent = [record(number, bytes_up={}) for number in range(1, 4)]
     right = curves.figure(["alone"], [silent]).axes[1]
     assert ydata(right).tolist() == pytest.approx([30, 30])
-    assert "nothing is sent" in right.get_xlabel()
+    assert "nothing is uploaded" in right.get_xlabel()
 
 
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
@@ -370,7 +377,8 @@ def test_elsewhere_than_in_a_terminal_progress_is_a_line_a_round(capsys: pytest.
     assert out == ""
     lines = err.splitlines()
     assert len(lines) == 5
-    assert re.fullmatch(r"round 1/5  accuracy 10.00 %  loss 1  sent 3.00 MB  [\d.]+ s  left [\d.]+ s", lines[0])
+    assert lines[0].startswith("round 1/5  accuracy 10.00 %  loss 1  up 1.00 MB  down 2.00 MB  ")
+    assert re.search(r"MB  [\d.]+ s  left [\d.]+ s$", lines[0])
     assert "failed 1" in lines[1]
 
 
@@ -396,21 +404,28 @@ def test_rounds_between_evaluations_show_what_was_seen_last(capsys: pytest.Captu
 def test_a_resumed_run_counts_what_was_sent_before(capsys: pytest.CaptureFixture[str]) -> None:
     with Progress(5, RUN[:4]) as progress:
         progress(RUN[4])
-    assert "sent 15.0 MB" in capsys.readouterr().err
+    assert "up 5.00 MB  down 10.0 MB" in capsys.readouterr().err
 
 
-def test_in_a_terminal_progress_is_one_live_line(monkeypatch: pytest.MonkeyPatch) -> None:
+STATUS = "accuracy 50.00 %  loss 0.2  up 5.00 MB  down 10.0 MB"
+
+
+@pytest.mark.parametrize(
+    ("columns", "line"),
+    [("120", rf"round 5/5 ━+ {STATUS} \d:\d\d:\d\d left 0.0 s"), ("80", rf"round 5/5 {STATUS} left 0.0 s")],
+)
+def test_in_a_terminal_progress_is_one_live_line(columns: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Screen()
     monkeypatch.setattr(sys, "stderr", screen)
     monkeypatch.setenv("TERM", "xterm")
-    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setenv("COLUMNS", columns)
     with Progress(5) as progress:
         for one in RUN:
             progress(one)
     plain = re.sub(r"\x1b\[[\d;?]*\w", "", screen.getvalue())
     last = plain.rstrip("\n").rpartition("\r")[2]
     assert plain.count("\n") == 1
-    assert re.fullmatch(r"round 5/5 ━+ accuracy 50.00 %  loss 0.2  sent 15.0 MB \d:\d\d:\d\d left 0.0 s", last)
+    assert re.fullmatch(line, last.rstrip())
 
 
 def test_without_rich_a_terminal_gets_plain_lines(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ def test_the_folder_is_the_one_given_else_the_variable_else_data(
     monkeypatch.chdir(tmp_path)
     assert locate.folder(None) == Path("data")
     with pytest.raises(
-        ConfigError, match=r"mnist: its files are not there: put one of these\n    mnist\.npz in data\n    train-"
+        ConfigError, match=r"mnist: files not found: put one of these\n    mnist\.npz in data\n    train-"
     ):
         gd.load("mnist", key=key(0))
     for folder in ("data", "named", "given"):

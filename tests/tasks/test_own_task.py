@@ -42,7 +42,7 @@ def test_a_client_has_only_its_samples(client: int) -> None:
     assert task.split.test(client).tolist() == [0, 1]
     assert np.count_nonzero(task.split.sizes()) == 1
     assert task.data.classes == 3
-    assert task.describe()["split"] == "own"
+    assert task.describe()["split"] == "by client"
 
 
 def test_a_client_may_do_without_test_samples() -> None:

@@ -175,7 +175,9 @@ def new(words: list[str]) -> int:
         asked.mistakes.note(f"{folder} is not empty: choose another folder for the app")
     planned = plan(asked, resume=False, out=None)
     write_app(folder, planned)
-    print(f"wrote app.py, pyproject.toml and README.md to {folder}; README.md describes the steps")
+    copied = ", ".join(sorted({file.name for piece in planned.pieces for file in piece.files}))
+    own = f", and copied {copied} there" if copied else ""
+    print(f"wrote app.py, pyproject.toml and README.md to {folder}{own}; README.md describes the steps")
     return 0
 
 
@@ -270,7 +272,8 @@ def _go(run: "FlowerRun", folder: RunFolder) -> int:
         config: dict[str, str | int | float | bool] = {"until": until, "patience": options.patience or 0}
         config |= {"resume": True, "rounds": rounds}
         if not run.finished:
-            say(f"starting a SuperLink and {count(nodes, 'node')}, with TLS and node keys; their logs are in {home}")
+            logs = home / "network/logs"
+            say(f"starting a SuperLink and {count(nodes, 'node')}, with TLS and node keys; their logs are in {logs}")
             with (
                 LocalNetwork(home / "network", nodes, node_config) as network,
                 Progress(rounds, run.metrics, primary(run.about)) as progress,

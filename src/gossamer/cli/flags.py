@@ -101,8 +101,8 @@ def _flag(parameter: inspect.Parameter, known: dict[str, str]) -> Flag:
 def takes(kind: Any) -> str:
     """Return the placeholder of a type in help texts.
 
-    >>> takes(float), takes(int | None), takes(Literal["a", "b"])
-    ('X', 'N|none', 'a|b')
+    >>> takes(float), takes(int | None), takes(Literal["a", "b"]), takes(tuple[int, ...])
+    ('X', 'N|none', 'a|b', 'N,...')
     """
     origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
@@ -110,7 +110,7 @@ def takes(kind: Any) -> str:
     if origin in (Union, types.UnionType):
         return "|".join(map(takes, args))
     if origin is tuple:
-        return f"{takes(args[0])}+{takes(args[0])}+..."
+        return f"{takes(args[0])},..."
     if kind in REGISTRIES:
         return "SPEC"
     if hasattr(kind, "of_text"):

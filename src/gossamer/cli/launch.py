@@ -104,7 +104,7 @@ def announce(folder: RunFolder, run: FederatedRun) -> None:
         say(f"gossamer: {warning}")
     reason = f" after round {len(run.metrics)}: {run.stopped}" if run.stopped else ""
     more = f"; {command('resume', folder.path)} --rounds N gives it more rounds"
-    say(f"{folder.path}: " + (f"finished already{reason}{more}" if run.finished else f"{left} to go"))
+    say(f"{folder.path}: " + (f"already finished{reason}{more}" if run.finished else f"{left} left"))
 
 
 def carry_out(work: Callable[[], None], path: Path, run: FederatedRun) -> int:

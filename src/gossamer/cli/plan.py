@@ -91,7 +91,7 @@ OTHERS = {
     "seed": Term(int, 0, "S", "seed of the run, which places the devices (default: 0)"),
     "channel_seed": Term(int, 0, "S", "seed of the channel, as in wireless:seed=S (default: 0)"),
     "fading": Term(Fading, "power", "NAME", "fading: power, amplitude or none (default: power)"),
-    "most_power": Term(Watts, None, "W", "largest power of devices that state none (default: their power is fixed)"),
+    "most_power": Term(Watts, None, "W", "largest power of devices without most_power (default: their power is fixed)"),
     "most_pruned": Term(float, 0.9, "X", "largest fraction of pruned weights (default: 0.9)"),
     "measurements": Term(
         tuple[int, ...],
@@ -116,7 +116,7 @@ BOUND = {
     "reconstruction": Term(float, 1.0, "X", "C of the bound (default: 1)"),
     "isometry": Term(float, 0.5, "X", "delta of the bound (default: 0.5)"),
     "coefficient": Term(float, 1.0, "X", "factor of retained gradients (default: 1)"),
-    "corrected": Term(tuple[str, ...], (), "NAME,...", "corrections of the bound (default: none, as printed)"),
+    "corrected": Term(tuple[str, ...], (), "NAME,...", "corrections of the bound (default: none, as in the paper)"),
 }
 """Constants of the convergence bound."""
 

@@ -12,11 +12,13 @@ from gossamer.cli.request import CLIENTS, DATA, FLEET, ROUNDS
 from gossamer.core.errors import ConfigError
 from gossamer.core.specs import nearest
 from gossamer.engines.control import Until
+from gossamer.engines.executors import EXECUTORS
 from gossamer.engines.options import AUTO
 from gossamer.runs.report.text import pairs
 
 SUITS = "that of the data set"
 OWN = "that of the method"
+EXECUTOR_NAMES = ", ".join((AUTO, *EXECUTORS))
 
 RUN = [
     Flag("data", str, DATA, "data set; gossamer data list shows all", "NAME"),
@@ -42,8 +44,8 @@ RUN = [
     Flag("rounds", int, ROUNDS, "number of rounds", "R"),
     Flag("seed", int, 0, "seed of all randomness", "S"),
     Flag("device", str, "cpu", "device of the computation", "cpu|cuda"),
-    Flag("executor", str, AUTO, "how the clients of a round are trained; auto measures and chooses", "NAME"),
-    Flag("channel", str, "perfect", "channel of the messages: perfect, lossy:0.1 or wireless", "SPEC"),
+    Flag("executor", str, AUTO, f"how clients are trained: {EXECUTOR_NAMES}; auto measures and chooses", "NAME"),
+    Flag("channel", str, "perfect", "channel of the messages: perfect, lossy:0.1, or wireless with --fleet", "SPEC"),
     Flag(FLEET, str, "", "file of the clients' devices, for --channel wireless", "FILE"),
     Flag(PLAN, str, "", "file of gossamer plan: powers, pruning and measurements", "FILE"),
     Flag("failure_rate", float, 0, "fraction of clients that fail in a round, to test failures", "P"),
@@ -157,9 +159,10 @@ def verb_help(width: int, verb: Verb = RUN_VERB) -> str:
 
 
 def method_help(method: str, sentence: str, own: Sequence[Flag], width: int, verb: Verb = RUN_VERB) -> str:
-    """Return the help of a command with a method."""
+    """Return the help of a command with a method; a flag that is shared is listed with those of the method."""
+    names = {flag.name for flag in own}
     head = f"usage: {verb.of(method)} [flags]\n\n{sentence}".rstrip()
-    common = _listed([*verb.flags, SET, CONFIG], width)
+    common = _listed([flag for flag in (*verb.flags, SET, CONFIG) if flag.name not in names], width)
     return f"{head}\n\nflags of {method}:\n{_listed(own, width)}\n\nflags of every method:\n{common}"
 
 

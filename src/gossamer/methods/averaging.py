@@ -62,7 +62,7 @@ def local(**fields: Unpack[Training]) -> Method:
 
 @recipe
 def centralised(**fields: Unpack[Training]) -> Method:
-    """Centralized training: all samples in one place, as the upper reference."""
+    """Centralized training: all samples in one place, as an upper bound for comparison."""
     return compose(Full(), SGD(**fields), send="nothing", pooled=True)
 
 

@@ -65,7 +65,7 @@ ENTRIES: dict[str, MethodEntry] = {
         "normalized_averaging", "Averaging", "updates normalized by the number of local steps", "2007.07481"
     ),
     "local": MethodEntry("averaging", "Baselines", "every client trains alone, without communication"),
-    "centralised": MethodEntry("averaging", "Baselines", "all samples in one place: the upper reference"),
+    "centralised": MethodEntry("averaging", "Baselines", "all samples in one place: an upper bound for comparison"),
     "fedavg-tuned": MethodEntry(
         "averaging", "Personalization", "FedAvg, then each client fine-tunes the global model", "2002.04758"
     ),

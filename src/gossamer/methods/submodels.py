@@ -67,7 +67,7 @@ def submodel_rolling(*, offsets: int = 64, **fields: Unpack[Narrowing]) -> Metho
 
     Args:
         by: channel trains narrower networks, coordinate masks single entries of tensors
-        offsets: number of window offsets, equal to the number of rounds per epoch
+        offsets: number of window offsets, which is the number of rounds until every offset was used once
     """
     return _narrowed(fields, partial(WidthSlice, order="shuffled", offsets=offsets), partial(Windows, offsets=offsets))
 

@@ -183,7 +183,7 @@ class Task:
         classes = count_classes(*(held.y for held in given.values()))
         data = Data("own", given.get("train", none), given.get("test", none), classes, split="own", model="custom")
         split = Split.alone(client, clients, len(data.train), len(data.test))
-        names = ("own", "custom", "own")
+        names = ("custom", "custom", "by client")
         return cls(factory(model), data, split, loss_function(loss), metrics_of(metrics), names=names, correct=correct)
 
     def with_split(self, kept: Split) -> "Task":

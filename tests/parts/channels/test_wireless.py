@@ -280,14 +280,14 @@ def test_curves_and_the_page_show_accuracy_by_energy_and_time(run: Result) -> No
     *_, energy, time = picture.axes
     assert [axes.get_xlabel().partition(";")[0] for axes in (energy, time)] == [
         "energy spent by clients so far (J)",
-        "time on devices and on the air so far (s)",
+        "time for computing and sending so far (s)",
     ]
     joules = [record["joules"] for record in run.metrics]
     assert xdata(energy).tolist() == pytest.approx([sum(joules[: n + 1]) for n in range(3)])
     assert xdata(time)[-1] == pytest.approx(run.summary()["delay"])
     assert len(curves.figure(["perfect"], [plain]).axes) == 2
     shown = page.render("x", run.about, run.metrics, tiny_task().split, None)
-    for title in ("Accuracy (%) by energy", "Accuracy (%) by time", "on devices and on the air"):
+    for title in ("Accuracy (%) by energy", "Accuracy (%) by time", "computing and sending"):
         assert title in shown
 
 

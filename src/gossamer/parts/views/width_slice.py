@@ -42,7 +42,7 @@ class WidthSlice(View):
         capacities: width (fraction of channels) or memory (8MB) per client; client c takes value c modulo n
         drawn: draw the capacity of each client at random in every round
         order: choice of the channels: static, rolling, shuffled or random
-        offsets: number of offsets of shuffled windows, equal to the number of rounds per epoch
+        offsets: number of offsets of shuffled windows, which is the number of rounds until every offset was used once
         seed: seed of the shuffled order, shared by all clients; none takes the run's seed
         streams: give layers joined by a residual connection the same channels; otherwise each layer draws its own
         ties: width rule given by hand (see gossamer widths --toml); none derives it from the network

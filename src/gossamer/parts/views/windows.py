@@ -28,7 +28,7 @@ class Windows(View):
     Args:
         capacities: fractions of the model that clients hold; client c takes value c modulo their number
         drawn: draw the capacity of each client at random in every round
-        offsets: number of window offsets, equal to the number of rounds per epoch
+        offsets: number of window offsets, which is the number of rounds until every offset was used once
         shuffled: visit the offsets in a new random order in every epoch, instead of in sequence
         seed: seed of the shuffled order, shared by all clients; none takes the run's seed
         min_dim: tensors with fewer dimensions are held whole; with 2, biases and norms

@@ -1,4 +1,4 @@
-"""Curves of several runs: a metric by rounds, by bytes sent, and by joules and seconds if a channel counts them."""
+"""Curves of several runs: a metric by rounds, by uploaded bytes, and by joules and seconds if a channel counts them."""
 
 from collections.abc import Callable, Sequence
 from itertools import accumulate
@@ -47,10 +47,10 @@ class Panel(NamedTuple):
         return sum(map(self.spent, metrics))
 
 
-SENT = Panel(lambda record: sum(record["bytes_up"].values()) / 1e6, "sent by clients so far (MB)", "nothing is sent")
+SENT = Panel(lambda record: sum(record["bytes_up"].values()) / 1e6, "uploaded bytes (MB)", "nothing is uploaded")
 COUNTED = (
     Panel(lambda record: record["joules"], "energy spent by clients so far (J)", "not counted"),
-    Panel(lambda record: record["delay"], "time on devices and on the air so far (s)", "not counted"),
+    Panel(lambda record: record["delay"], "time for computing and sending so far (s)", "not counted"),
 )
 """Costs that only some channels count."""
 

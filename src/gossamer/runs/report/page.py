@@ -31,7 +31,7 @@ NONE: Mapping[str, str] = MappingProxyType({})
 LOSSES = (("test set", "loss"), ("in training", "train_loss"))
 SPENT = (
     ("energy", "joules", "spent by clients so far (J)"),
-    ("time", "delay", "on devices and on the air so far (s)"),
+    ("time", "delay", "computing and sending so far (s)"),
 )
 """Charts over what the channel counts: its name, field of a record, and label of the x axis."""
 
@@ -112,7 +112,7 @@ def _cards(summary: dict[str, Any]) -> list[tuple[str, str, str]]:
         used = computing if summary["energy"]["computing"] else "spent on sending"
         shown.append(("energy", f"{number(summary['joules'])} J", used))
     if summary["delay"]:
-        shown.append(("delay", duration(summary["delay"]), "on devices and on the air"))
+        shown.append(("delay", duration(summary["delay"]), "computing and sending"))
     return shown
 
 
@@ -124,8 +124,8 @@ def _charts(metrics: Sequence[Record], scores: Sequence[Score]) -> list[str]:
     charts = [chart(score.title + score.unit, "round", _values(metrics, by_round, score))]
     if sent and sent[-1]:
         uploaded = [total / scale for total in sent]
-        title, across = f"{score.title}{score.unit} by upload", f"sent by clients so far ({unit})"
-        charts.append(chart(title, across, _values(metrics, uploaded, score)))
+        title = f"{score.title}{score.unit} by upload"
+        charts.append(chart(title, f"uploaded bytes ({unit})", _values(metrics, uploaded, score)))
     for cost, field, across in SPENT:
         spent = list(accumulate(record[field] for record in metrics))
         if spent and spent[-1]:

@@ -15,8 +15,8 @@ from gossamer.runs.report.text import BLANK, duration, number, size
 if TYPE_CHECKING:
     from rich.progress import Progress as Live
 
-FIGURES = 82
-"""The width of everything but the bar in a terminal, in columns."""
+FIGURES = 94
+"""The width of everything but the bar in a terminal, in columns; a narrower terminal shows no elapsed time."""
 
 LINES = 50
 """The approximate number of lines without a terminal, whatever the number of rounds."""
@@ -48,7 +48,7 @@ class Progress:
     def __init__(self, rounds: int, past: Sequence[dict[str, Any]] = (), score: Score = ACCURACY) -> None:
         self.score = score
         self.rounds, self.first, self.begin = rounds, len(past), time.monotonic()
-        self.sent = self.failed = self.lost = 0
+        self.up = self.down = self.failed = self.lost = 0
         self.seen: dict[str, Any] = {}
         for record in past:
             self._note(record)
@@ -80,7 +80,8 @@ class Progress:
             print(line, file=sys.stderr, flush=True)
 
     def _note(self, record: dict[str, Any]) -> None:
-        self.sent += sum(record["bytes_up"].values()) + sum(record["bytes_down"].values())
+        self.up += sum(record["bytes_up"].values())
+        self.down += sum(record["bytes_down"].values())
         self.failed += len(record["failures"])
         self.lost += len(record["lost"])
         if self.score.name in record:
@@ -91,7 +92,8 @@ class Progress:
         failed = f"  failed {self.failed:,}" if self.failed else ""
         lost = f"  lost {self.lost:,}" if self.lost else ""
         value, loss = self.score.write(self.seen.get(self.score.name)), number(self.seen.get("loss"))
-        return f"{self.score.words} {value}  loss {loss}  sent {size(self.sent)}{failed}{lost}"
+        costs = f"up {size(self.up)}  down {size(self.down)}{failed}{lost}"
+        return f"{self.score.words} {value}  loss {loss}  {costs}"
 
     def left(self, done: int) -> str:
         """Return the estimated remaining time, by the ``done`` rounds of this process."""
@@ -125,5 +127,6 @@ def _live() -> "Live | None":
     console = Console(stderr=True)
     bar = min(20, console.width - FIGURES)
     counted = [TextColumn("round"), MofNCompleteColumn(), *([BarColumn(bar)] if bar > 3 else [])]
+    elapsed = [TimeElapsedColumn()] if console.width >= FIGURES else []
     status, left = TextColumn("{task.fields[status]}"), TextColumn("{task.fields[left]}")
-    return Progress(*counted, status, TimeElapsedColumn(), left, console=console)
+    return Progress(*counted, status, *elapsed, left, console=console)

@@ -32,7 +32,7 @@ def lost(summary: Summary) -> str:
     compensated, dropped = sum(delivery["retained"]), sum(delivery["forgotten"])
     outcome = f"{compensated:,} compensated by a later one, {dropped:,} dropped"
     waiting = total - compensated - dropped
-    more = f", {waiting:,} still open" if waiting > 0 else ""
+    more = f", {waiting:,} pending" if waiting > 0 else ""
     return f"{total:,}: {outcome}{more}" if total else outcome
 
 
@@ -45,7 +45,7 @@ def _spent(summary: Summary) -> list[tuple[str, str]]:
     each = seconds(summary["delay"] / max(1, summary["rounds"]))
     costs = [
         ("energy", uses + wasted),
-        ("delay", f"{seconds(summary['delay'])} on devices and on the air, {each} per round"),
+        ("delay", f"{seconds(summary['delay'])} computing and sending, {each} per round"),
     ]
     return [*costs, *_outages(spent), ("joules per client", _range(spent["joules"], _active(spent), number))]
 

@@ -23,7 +23,7 @@ def energy(metrics: Sequence[Record]) -> dict[str, float]:
 
 
 def delay(metrics: Sequence[Record]) -> float:
-    """Return the seconds that all rounds took on devices and on the air."""
+    """Return the seconds that all rounds took for computing and sending."""
     return float(sum(record["delay"] for record in metrics))
 
 

@@ -37,7 +37,7 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
     """Return the main facts of a run, one pair per line."""
     return [
         ("method", method(summary)),
-        ("task", f"{summary['data']}, {summary['model']} ({summary['parameters']:,} parameters), {summary['split']}"),
+        ("task", task(summary)),
         ("clients", f"{summary['clients']:,}, {summary['per_round']:,} per round"),
         ("rounds", f"{summary['rounds']:,} of {summary['rounds_asked']:,}, seed {summary['seed']}"),
         *([("stopped", summary["stopped"])] if summary["stopped"] else []),
@@ -48,7 +48,7 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
         ("downloaded", size(summary["bytes_down"])),
         ("operations", operations(summary)),
         ("seconds", f"{summary['seconds']:.1f}"),
-        ("joules", number(summary["joules"])),
+        *([] if summary["joules"] == 0 else [("joules", number(summary["joules"]))]),
         *spending.rows(summary),
         ("peak memory", size(summary["memory_bytes"])),
         ("failures", f"{summary['failures']:,}, messages lost {summary['lost']:,}"),
@@ -84,6 +84,15 @@ def measured(summary: Summary) -> list[tuple[str, str]]:
 def method(summary: Summary) -> str:
     """Return the name of the method, without the folders of a user's file."""
     return str(summary["method"]).rpartition("/")[2]
+
+
+def task(summary: Summary) -> str:
+    """Return data, network and split; a user's own data and network are called custom."""
+    data, model = (
+        f"custom {kind}" if summary[name] == "custom" else summary[name]
+        for kind, name in (("data", "data"), ("network", "model"))
+    )
+    return f"{data}, {model} ({summary['parameters']:,} parameters), {summary['split']}"
 
 
 def executor(summary: Summary) -> str:

@@ -83,7 +83,7 @@ def _missing(root: Path, layouts: Sequence[FileLayout[T]]) -> str:
             if len(absent) < len(layout.files):
                 return f"{root / name} lacks {_all(absent)}: put it there"
     ways = [f"    {_all(layout.files)} in {_paths(root, layout.folders)}" for layout in layouts]
-    return "\n".join([f"its files are not there: put {'one of these' if len(ways) > 1 else 'these'}", *ways])
+    return "\n".join([f"files not found: put {'one of these' if len(ways) > 1 else 'these'}", *ways])
 
 
 def _all(files: Sequence[Sequence[str]]) -> str:
