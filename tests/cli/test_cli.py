@@ -176,7 +176,7 @@ REFUSED = [
     ("run fedavg --channel nope", "unknown channel 'nope': known: lossy, perfect, wireless"),
     ("run fedavg --channel lossy:2", "channel 'lossy:2': Lossy.loss must be in [0, 1], got 2.0"),
     ("run fdavg", "unknown method 'fdavg': did you mean fedavg? known: centralised"),
-    ("run fedavg --data nope", "unknown data set 'nope': known: cifar-10"),
+    ("run fedavg --data nope", "unknown data set 'nope': known: breast-cancer, cifar-10"),
     ("run fedavg --data-dir nope", "--data-dir: there is no folder nope"),
     ("run fedavg --split nope", "unknown split 'nope': known: dirichlet"),
     ("run fedavg --split dirichlet:-1", "split 'dirichlet:-1': Dirichlet.alpha must be > 0, got -1"),

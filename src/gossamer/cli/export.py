@@ -66,7 +66,7 @@ def _shown(path: Path, client: int | None, run: Simulation, exported: Exported) 
         (score.words, f"{score.write(exported.score)} on all test samples; {_recorded(summary, run)}"),
     ]
     if client is not None:
-        mean = f"the run recorded {score.write(summary[score.personal])} as the mean over clients"
+        mean = f"the run recorded {score.write(summary[score.over_clients])} as the mean over clients"
         own = f"{score.write(exported.own_score)} on the client's test samples"
         rows.append((f"own {score.words}", f"{own}; {mean}"))
     if exported.problem:

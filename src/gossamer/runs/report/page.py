@@ -98,7 +98,7 @@ def _cards(summary: dict[str, Any]) -> list[tuple[str, str, str]]:
     score, *others = tables.scores(summary)
     shown = [
         (score.words, score.write(summary[score.name]), at),
-        (f"personal {score.words}", score.write(summary[score.personal]), "mean over clients"),
+        (f"personal {score.words}", score.write(summary[score.over_clients]), "mean over clients"),
         ("worst tenth", score.write(summary[score.worst_tenth]), "of clients, personal"),
         ("loss", number(summary["loss"]), at),
         *((other.words, other.write(summary[other.name]), at) for other in others),

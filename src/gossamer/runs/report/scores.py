@@ -33,7 +33,7 @@ class Score(NamedTuple):
         return train - test if self.better == "higher" else test - train
 
     @property
-    def personal(self) -> str:
+    def over_clients(self) -> str:
         """The entry of the mean over clients."""
         return f"personal_{self.name}"
 
@@ -45,7 +45,7 @@ class Score(NamedTuple):
     @property
     def entries(self) -> tuple[str, str, str]:
         """The entries of a record: on the test set, the mean over clients, and the worst tenth of the clients."""
-        return self.name, self.personal, self.worst_tenth
+        return self.name, self.over_clients, self.worst_tenth
 
     @property
     def words(self) -> str:

@@ -120,7 +120,7 @@ def _evaluated(scores: Sequence[Score]) -> Iterator[str]:
         yield score.name
         if not number:
             yield "loss"
-        yield from (score.personal, score.worst_tenth)
+        yield from (score.over_clients, score.worst_tenth)
 
 
 def _best(score: Score, metrics: Sequence[Record]) -> dict[str, Any] | None:

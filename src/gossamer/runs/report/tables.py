@@ -76,7 +76,7 @@ def measured(summary: Summary) -> list[tuple[str, str]]:
         rows.append((score.words, score.write(summary[score.name])))
         rows += [("loss", number(summary["loss"]))] if len(rows) == 1 else []
         tenth = "worst tenth" if len(rows) == 2 else f"worst tenth, {score.words}"
-        rows.append((f"personal {score.words}", f"{score.write(summary[score.personal])} (mean over clients)"))
+        rows.append((f"personal {score.words}", f"{score.write(summary[score.over_clients])} (mean over clients)"))
         rows.append((tenth, f"{score.write(summary[score.worst_tenth])} (of clients)"))
     return rows
 
@@ -227,7 +227,7 @@ def _compared(summary: Summary, score: Score, written: str, counted: bool) -> tu
         method(summary),
         str(summary["rounds"]),
         written,
-        score.write(summary[score.personal]),
+        score.write(summary[score.over_clients]),
         score.write(summary[score.worst_tenth]),
         number(summary["loss"]),
         size(summary["bytes_up"]),
