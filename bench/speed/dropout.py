@@ -57,7 +57,7 @@ def plain(simulation: Simulation, work: Workload, device: str) -> Round:
 
     def train(client: int) -> dict[str, torch.Tensor]:
         mine, rows = copy.deepcopy(model), torch.from_numpy(simulation.split.train(client)).to(device)
-        x, y = simulation.objective.x[rows], simulation.objective.y[rows]
+        x, y = simulation.objective.samples.read(rows)
         optimiser = torch.optim.SGD(mine.parameters(), lr=work.lr)
         for _ in range(work.epochs):
             for batch in torch.split(torch.randperm(len(x), device=device), work.batch):

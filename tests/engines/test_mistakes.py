@@ -14,6 +14,7 @@ from gossamer import Task, compose, fedavg, ifca, simulate
 from gossamer.core.errors import ConfigError
 from gossamer.core.random import key
 from gossamer.engines.options import Options
+from gossamer.engines.run import FederatedRun
 from gossamer.parts.channels import Lossy
 from gossamer.parts.codecs import Eden, Feedback, TopK
 from gossamer.parts.solvers import SGD
@@ -208,6 +209,7 @@ def test_a_network_is_copied_and_every_run_starts_from_its_weights() -> None:
     assert all(torch.equal(module.state_dict()[name], tensor) for name, tensor in before.items())
     assert not module.training
     for result in results:
+        assert isinstance(result.run, FederatedRun)
         assert all(torch.equal(result.run.like[name], tensor) for name, tensor in before.items())
     with torch.no_grad():
         module.weight.add_(1)  # after the task was made: it keeps its own copy

@@ -91,7 +91,7 @@ class Moment:
     def head(self) -> tuple[str, ...]:
         """Return the titles of the cells."""
         name = self.metric.words
-        return ("distance", "loss difference", "at the newcomer", "loss gap", f"{name} gap", f"test {name}")
+        return ("distance", "loss difference", "at the new sample", "loss gap", f"{name} gap", f"test {name}")
 
     def cells(self) -> tuple[str, ...]:
         """Return the cells of a table row."""
