@@ -343,7 +343,7 @@ class BatchSchedule:
         if not isinstance(samples := self.objective.samples, LazySamples):
             return {"rows": torch.from_numpy(self.rows[number]).to(self.objective.device), **draws}
         self.announce([number])
-        x, y = samples.fetch(self.requests[number])
+        x, y = samples.fetch(self.requests.pop(number))
         return {"x": {path or "x": tensor for path, tensor in nests.leaves(x).items()}, "y": y, **draws}
 
     def __len__(self) -> int:

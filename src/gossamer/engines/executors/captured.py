@@ -141,6 +141,8 @@ class ClientSlot:
     def load(self, new: State) -> None:
         """Copy a client's tensors into the slot."""
         for name, value in new.items():
+            if name == "feeds":
+                continue  # filled step by step
             if name in PER_SAMPLE:
                 self.tensors[name][: len(value)] = value
             elif isinstance(value, Tensor):

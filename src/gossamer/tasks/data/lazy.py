@@ -10,7 +10,7 @@ so the same run reads the same inputs again.
 
 import os
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -151,6 +151,7 @@ class Reader:
         workers = max(1, min(workers, in_flight))
         self._waiting: deque[Request] = deque()
         self._read: dict[Request, deque[Nest]] = {}
+        self._pending: Counter[Request] = Counter()
         loader: DataLoader[Any] = DataLoader(
             _Batches(inputs),
             sampler=_requests(self._waiting),
@@ -166,9 +167,13 @@ class Reader:
     def announce(self, requests: Sequence[Request]) -> None:
         """Queue requests."""
         self._waiting.extend(requests)
+        self._pending.update(requests)
 
     def fetch(self, request: Request) -> Nest:
-        """Return a batch; batches that come before it in the queue are kept until they are fetched."""
+        """Return an announced batch; those that come before it in the queue are kept until they are fetched."""
+        if not self._pending[request]:
+            raise ValueError(f"the batch {request} was not announced")
+        self._pending[request] -= 1
         while not self._read.get(request):
             found = next(self._batches)
             if found is not None:
