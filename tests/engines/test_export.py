@@ -164,7 +164,7 @@ def test_the_tensors_are_the_networks_and_the_page_fills_in_the_zeros(model: str
     for name in (TENSORS, SPARSE):
         written = about(out / name)
         assert written.pop("gossamer")
-        facts = {"method": "custom", "task": task, "round": 1, "client": None, "shared": True}
+        facts = {"method": "fedsparsify", "task": task, "round": 1, "client": None, "shared": True}
         assert written == {**facts, "zeros": exported.zeros}
 
 

@@ -53,6 +53,7 @@ def test_a_run_is_resumed_exactly(name: str, given: dict[str, Any], tmp_path: Pa
         assert all(torch.equal(tensor, other[key]) for key, tensor in one.items())
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch's compiler uses what torch deprecates
 def test_the_compiled_executor_finds_the_tensors() -> None:
     method = METHODS["fedavg"](steps=3)

@@ -13,7 +13,7 @@ from gossamer.cli.flags import flags
 from gossamer.cli.request import Request
 from gossamer.core.errors import ConfigError
 from gossamer.methods import METHODS
-from gossamer.methods.recipes import Averaging, Training, pick, recipe
+from gossamer.methods.recipes import Averaging, Training, as_typed, pick, recipe
 from gossamer.parts.codecs import Eden
 from gossamer.parts.servers import Mean
 from gossamer.parts.solvers import SGD
@@ -60,6 +60,7 @@ def test_a_method_keeps_the_name_of_its_recipe_and_what_it_was_given() -> None:
     assert fedavg().recipe == ("fedavg", {})
     assert fedavg_tuned(lr=0.3, tune_epochs=2).recipe == ("fedavg-tuned", {"lr": 0.3, "tune_epochs": 2})
     assert fedsgd(0.2).with_parts(codec=Eden(2)).recipe == ("fedsgd", {"lr": 0.2})
+    assert as_typed(Eden(2)) == "eden:bits=2"
     assert fedavg(lr=0.1) == fedavg() != fedavg(lr=0.2)
     assert "recipe" not in fedavg().describe().keys() | {repr(fedavg())}
 

@@ -128,8 +128,8 @@ def _unknown(name: str, word: str, signature: inspect.Signature) -> str:
 def as_typed(value: Any) -> Any:
     """Return an argument as a value of JSON that ``gossamer run`` takes: a number, a text, or the spec of a part.
 
-    >>> as_typed(0.5), as_typed((1.0, 0.5)), as_typed(CODECS["eden"](2))
-    (0.5, '1.0+0.5', 'eden:bits=2')
+    >>> as_typed(0.5), as_typed((1.0, 0.5))
+    (0.5, '1.0+0.5')
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
