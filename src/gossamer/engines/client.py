@@ -33,7 +33,7 @@ from gossamer.tasks.data.lazy import LazySamples, Request
 from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.losses import weight
 from gossamer.tasks.objective import Objective
-from gossamer.tasks.random_layers import Ahead, Numbers, drawing
+from gossamer.tasks.random_layers import Ahead, Numbers
 
 Gradients = tuple[Params, Params]  # an alias, because torch.compile does not accept the annotation written out
 Evaluate = Callable[[Params], tuple[Tensor, Params, Params]]
@@ -224,7 +224,11 @@ class Client:
         """Run one local step in eager mode; return the next carry and the loss."""
         trained = self.objective.trained
         labels = context.get("labels")
-        evaluate = random_layers(lambda at: self.objective.gradient(at, x, y, labels), context, carry)
+        numbers = random_numbers(context, carry)
+
+        def evaluate(at: Params) -> tuple[Tensor, Params, Params]:
+            return self.objective.gradient(at, x, y, labels, numbers=numbers)
+
         return step(self, trained, evaluate, start, carry, context, hyperparams)
 
     def tuned(self, model: Params, clock: Clock, key: Key, samples: np.ndarray) -> Params:
@@ -297,13 +301,12 @@ def step(
     return new, losses[-1]
 
 
-def random_layers(evaluate: Evaluate, context: State, carry: State) -> Evaluate:
-    """Return an evaluation whose random layers draw the numbers of the current step."""
+def random_numbers(context: State, carry: State) -> Numbers | None:
+    """Return the numbers of random layers for the current step; none if there are no such layers."""
     if "random" not in context:
-        return evaluate
+        return None
     ahead = context["random"].get("ahead")
-    numbers = Numbers(context["random"]["key"], carry["step_index"]) if ahead is None else Ahead(ahead)
-    return drawing(evaluate, numbers)
+    return Numbers(context["random"]["key"], carry["step_index"]) if ahead is None else Ahead(ahead)
 
 
 def surrogate_params(

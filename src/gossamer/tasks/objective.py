@@ -35,7 +35,7 @@ from gossamer.tasks.factory import build
 from gossamer.tasks.losses import LOSSES, loss_name, weight
 from gossamer.tasks.memory import batch_size, client_memory, solver_copies
 from gossamer.tasks.metrics import Judgement, Rows
-from gossamer.tasks.random_layers import Randomness, trial
+from gossamer.tasks.random_layers import Numbers, Randomness, drawing, trial
 from gossamer.tasks.static_norms import OfTraining, static_norms, tracking
 from gossamer.tasks.task import Task
 from gossamer.tasks.widths import Widths, derive
@@ -214,11 +214,17 @@ class Objective:
                 registry[attribute] = tensor
 
     def gradient(
-        self, params: Params, x: Nest, y: Tensor, labels: Tensor | None = None, training: bool = True
+        self,
+        params: Params,
+        x: Nest,
+        y: Tensor,
+        labels: Tensor | None = None,
+        training: bool = True,
+        numbers: Numbers | None = None,
     ) -> tuple[Tensor, Params, Params]:
         """Return loss, gradients and changed buffers of one batch, in training or evaluation mode.
 
-        Scores of labels with a 0 in ``labels`` count as 0.
+        Scores of labels with a 0 in ``labels`` count as 0. Random layers draw from ``numbers``, if given.
         """
         leaves = {name: params[name].detach().requires_grad_() for name in self.trained}
         buffers = {name: params[name].clone() for name in (*self.averaged, *self.counters)}
@@ -226,20 +232,22 @@ class Objective:
             self.train_mode(alone=len(y) == 1)
         else:
             self._module.eval()
-        loss = self.task.loss(_only(self._output({**leaves, **buffers}, x), labels), y)
+        with drawing(numbers):
+            loss = self.task.loss(_only(self._output({**leaves, **buffers}, x), labels), y)
         grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
         filled = (torch.zeros_like(leaf) if g is None else g for g, leaf in zip(grads, leaves.values(), strict=True))
         return loss.detach(), dict(zip(leaves, filled, strict=True)), buffers
 
     def pure_gradient(
-        self, params: Params, x: Nest, y: Tensor, labels: Tensor | None = None
+        self, params: Params, x: Nest, y: Tensor, labels: Tensor | None = None, numbers: Numbers | None = None
     ) -> tuple[Tensor, Params, Params]:
         """Return the same as ``gradient``, for ``torch.vmap`` and ``torch.compile``; the caller sets the mode."""
 
         def loss(leaves: Params, others: Params) -> LossAndBuffers:
             changed = {name: tensor.clone() for name, tensor in others.items()}
-            output = functional_call(self._module, {**leaves, **changed}, *arguments(x))
-            return self.task.loss(_only(scores(output), labels), y), changed
+            with drawing(numbers):
+                output = functional_call(self._module, {**leaves, **changed}, *arguments(x))
+                return self.task.loss(_only(scores(output), labels), y), changed
 
         leaves = {name: params[name] for name in self.trained}
         others = {name: params[name] for name in (*self.averaged, *self.counters)}

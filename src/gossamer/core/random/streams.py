@@ -237,15 +237,24 @@ def draws_ahead(key: Tensor, step: Tensor, sizes: Sequence[tuple[int, int, int]]
 
     Each entry of ``sizes`` is the number of values, the layer and the evaluation.
     """
-    words, number = _read(key), int(step)
-    return _floats(np.concatenate([_halves_at(words, number, *size) for size in sizes]))
+    bits, number, found = _bits(_read(key)), int(step), []
+    state = bits.state  # to set the counter takes a fraction of the time of a new generator
+    for n, layer, evaluation in sizes:
+        state["state"]["counter"] = np.array([0, number, layer, evaluation], dtype=np.uint64)
+        bits.state = state
+        found.append(_halves(bits, n))
+    return _floats(np.concatenate(found))
 
 
 def _halves_at(key: Key, step: int, n: int, layer: int, evaluation: int) -> npt.NDArray[np.uint32]:
     """Return the first ``n`` 32-bit halves of the words whose counters have these upper words."""
     counter = step << 64 | layer << 128 | evaluation << 192  # the 256-bit counter as one integer
-    raw = np.asarray(_bits(key, counter).random_raw(max(1, -(-n // 2))))
-    return raw.astype("<u8", copy=False).view("<u4")[:n]
+    return _halves(_bits(key, counter), n)
+
+
+def _halves(bits: np.random.Philox, n: int) -> npt.NDArray[np.uint32]:
+    """Return the next ``n`` 32-bit halves, low half of a word first."""
+    return np.asarray(bits.random_raw(-(-n // 2))).astype("<u8", copy=False).view("<u4")[:n]
 
 
 def _floats(halves: npt.NDArray[np.uint32]) -> Tensor:

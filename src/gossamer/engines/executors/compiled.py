@@ -16,13 +16,13 @@ from gossamer.core.jobs import Job, Trained
 from gossamer.core.random import draws_ahead
 from gossamer.core.solver import Hyperparams
 from gossamer.core.types import Params, State
-from gossamer.engines.client import Client, ClientTask, Evaluate, Failure, TaskOutcome, mean, step
+from gossamer.engines.client import Client, ClientTask, Failure, TaskOutcome, mean, step
 from gossamer.engines.executors.program import Program, reset_compiler
 from gossamer.engines.executors.side_by_side import SideBySide
 from gossamer.engines.executors.stacked import CHUNK, Stacked, kind, refuse_random
 from gossamer.engines.executors.steps import in_place, pure_step, tensors
 from gossamer.tasks.data.nests import Nest
-from gossamer.tasks.random_layers import Recorded, Size, drawing
+from gossamer.tasks.random_layers import Recorded, Size
 
 
 def compiled(client: Client) -> "CompiledSideBySide | CompiledStacked":
@@ -88,8 +88,11 @@ class CompiledClient(Client):
         context, carry = nest["context"], nest["carry"]
         numbers = Recorded(context["random"]["key"], carry["step_index"])
         (x, y), labels = self.objective.open(nest["feed"]), context.get("labels")
+
+        def evaluate(at: Params) -> tuple[Tensor, Params, Params]:
+            return self.objective.gradient(at, x, y, labels, numbers=numbers)
+
         with torch.enable_grad():
-            evaluate: Evaluate = drawing(lambda at: self.objective.gradient(at, x, y, labels), numbers)
             _, loss = step(self, self.objective.trained, evaluate, nest["start"], carry, context, nest["hyperparams"])
         self.draws[shapes] = numbers.sizes
         return loss

@@ -8,11 +8,12 @@ from torch import Tensor
 from gossamer.core import tree
 from gossamer.core.solver import Hyperparams
 from gossamer.core.types import Params, State
-from gossamer.engines.client import Client, random_layers
+from gossamer.engines.client import Client, random_numbers
 from gossamer.engines.client import step as client_step
 from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.objective import Objective
 
+LossAndGradients = tuple[Tensor, Params, Params]  # an alias, because torch.compile fails on brackets in annotations
 Step = Callable[[Params, State, State, Nest, Tensor, dict[str, Tensor]], tuple[State, Tensor]]
 """Map start, carry, context, inputs, labels and hyperparameters to the next carry and the loss."""
 
@@ -25,7 +26,11 @@ def pure_step(client: Client) -> Step:
         start: Params, carry: State, context: State, x: Nest, y: Tensor, hyperparams: dict[str, Tensor]
     ) -> tuple[State, Tensor]:
         trained, labels = objective.trained, context.get("labels")
-        evaluate = random_layers(lambda at: objective.pure_gradient(at, x, y, labels), context, carry)
+        numbers = random_numbers(context, carry)
+
+        def evaluate(at: Params) -> LossAndGradients:
+            return objective.pure_gradient(at, x, y, labels, numbers)
+
         return client_step(client, trained, evaluate, start, carry, context, hyperparams)
 
     return step

@@ -15,8 +15,9 @@ layer that is called twice draws twice, and no draw depends on the sizes of othe
 """
 
 import math
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
@@ -24,8 +25,6 @@ from torch.overrides import TorchFunctionMode
 from gossamer.core.random import draws
 from gossamer.tasks.random_layers.rules import RULES, UNKNOWN
 
-In = TypeVar("In")
-Out = TypeVar("Out")
 Size = tuple[int, int, int]
 """Number of values of a draw, its layer and its evaluation."""
 
@@ -74,7 +73,7 @@ class Recorded(Numbers):
 
 
 class Layers(TorchFunctionMode):
-    """Random layers draw from ``numbers`` while the mode is active: one forward and backward pass."""
+    """Random layers draw from ``numbers`` while the mode is active, for one forward pass."""
 
     def __init__(self, numbers: Numbers) -> None:
         super().__init__()
@@ -96,11 +95,6 @@ class Layers(TorchFunctionMode):
         return rule(self, func, *args, **kwargs)
 
 
-def drawing(evaluate: Callable[[In], Out], numbers: Numbers) -> Callable[[In], Out]:
-    """Return a gradient evaluation whose random layers draw from ``numbers``; each call draws other ones."""
-
-    def evaluated(at: In) -> Out:
-        with Layers(numbers):
-            return evaluate(at)
-
-    return evaluated
+def drawing(numbers: Numbers | None) -> AbstractContextManager[object]:
+    """Return the mode for one forward pass, or a context without effect if there are no numbers."""
+    return nullcontext() if numbers is None else Layers(numbers)

@@ -46,7 +46,7 @@ def drop(mode: Source, x: Tensor, p: float, shape: Sequence[int], alpha: bool = 
         return x.mul_(0) if inplace else x * 0
     keep = kept(mode, shape, p).to(x.dtype)
     if not alpha:
-        keep = keep / (1 - p)
+        keep = keep * (1 / (1 - p))
         return x.mul_(keep) if inplace else x * keep
     a = 1 / math.sqrt((ALPHA**2 * p + 1) * (1 - p))
     offset = (keep - 1) * (ALPHA * a) + ALPHA * a * p
