@@ -38,12 +38,12 @@ def rounds(clients: int, keep: int, number: int) -> dict[str, Any]:
     method, task = METHODS["perm"](**GIVEN, warmup=1, keep=keep), Task.named("two-populations", clients=clients)
     ends = [time.process_time()]
 
-    def watch(record: dict[str, Any]) -> None:
+    def end(record: dict[str, Any], run: Any) -> None:
         ends.append(time.process_time())
 
     options: dict[str, Any] = {"rounds": number, "executor": "stacked", "eval_every": number}
     with threads(1), tempfile.TemporaryDirectory() as folder:
-        result = simulate(method, task, out=Path(folder) / "run", watch=watch, **options)
+        result = simulate(method, task, out=Path(folder) / "run", callbacks=[end], **options)
     assert not any(record["failures"] for record in result.metrics)
     return {
         "parameters": result.about["parameters"],

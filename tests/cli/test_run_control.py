@@ -79,7 +79,7 @@ def test_a_run_of_a_recipe_and_a_named_task_needs_no_script(capsys: pytest.Captu
     simulate(fedavg(lr=0.2, epochs=1), named_task(), rounds=2, seed=1, out="x", callbacks=[lambda record, run: "one"])
     assert main(["resume", "x"]) == 0
     assert (
-        "x: finished already after round 1: one; gossamer resume x --rounds N gives it more" in capsys.readouterr().err
+        "x: already finished after round 1: one; gossamer resume x --rounds N gives it more" in capsys.readouterr().err
     )
     assert main(["resume", "x", "--rounds", "3"]) == 0
     assert main(["export", "x", "--client", "1"]) == 0

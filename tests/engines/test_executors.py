@@ -196,7 +196,7 @@ def test_the_recurrent_network_of_fedmrn_trains_with_dropout_in_every_executor(e
 
 @pytest.mark.parametrize("executor", ["one-by-one", "stacked"])
 def test_a_run_with_random_layers_resumes_bit_for_bit(executor: str, tmp_path: Path) -> None:
-    def stop(record: dict[str, Any]) -> None:
+    def stop(record: dict[str, Any], run: Any) -> None:
         if record["round"] == 1:
             raise KeyboardInterrupt
 
@@ -204,7 +204,7 @@ def test_a_run_with_random_layers_resumes_bit_for_bit(executor: str, tmp_path: P
     options: dict[str, Any] = {"rounds": 3, "per_round": 2, "executor": executor}
     whole = simulate(RAGGED, task, **options)
     with pytest.raises(KeyboardInterrupt):
-        simulate(RAGGED, task, out=tmp_path / "cut", watch=stop, **options)
+        simulate(RAGGED, task, out=tmp_path / "cut", callbacks=[stop], **options)
     resumed = simulate(RAGGED, task, out=tmp_path / "cut", resume=True, **options)
     assert all(torch.equal(final(resumed)[name], tensor) for name, tensor in final(whole).items())
     assert [r["train_loss"] for r in resumed.metrics] == [r["train_loss"] for r in whole.metrics]

@@ -115,7 +115,7 @@ TABLE: list[tuple[str, Callable[[], Any], str]] = [
     (
         "fedavg(learning_rate=0.1)",
         lambda: fedavg(learning_rate=0.1),  # type: ignore[call-arg]
-        "fedavg has no parameter 'learning_rate': it takes lr, epochs, steps, batch, weights",
+        "fedavg has no parameter 'learning_rate': it takes lr, epochs, steps, batch, weights, server_lr",
     ),
     ('SGD(epochs="5")', lambda: SGD(epochs="5"), "SGD.epochs must be a whole number, got '5': write epochs=5"),  # type: ignore[arg-type]
     ("SGD(batch=16.0)", lambda: SGD(batch=16.0), "SGD.batch must be a whole number or none, got 16.0: write batch=16"),  # type: ignore[arg-type]

@@ -36,7 +36,7 @@ def task() -> Task:
     return Task.of(Slashed, (X, Y), (X[:12], Y[:12]), clients=3)
 
 
-def interrupt(record: dict[str, Any]) -> None:
+def interrupt(record: dict[str, Any], run: Any) -> None:
     if record["round"] == 1:
         raise KeyboardInterrupt
 
@@ -46,7 +46,7 @@ def test_a_run_is_resumed_exactly(name: str, given: dict[str, Any], tmp_path: Pa
     method = METHODS[name](**given)
     whole = simulate(method, task(), rounds=2)
     with pytest.raises(KeyboardInterrupt):
-        simulate(method, task(), rounds=2, out=tmp_path / "run", watch=interrupt)
+        simulate(method, task(), rounds=2, out=tmp_path / "run", callbacks=[interrupt])
     again = simulate(method, task(), rounds=2, out=tmp_path / "run", resume=True)
     for client in range(3):
         one, other = whole.client_model(client).state_dict(), again.client_model(client).state_dict()

@@ -26,10 +26,10 @@ def defaults(name: str) -> dict[str, object]:
 
 
 def test_shared_fields_come_first_in_every_signature() -> None:
-    assert defaults("fedavg") == SHARED
-    assert defaults("fedprox") == {**SHARED, "mu": 0.01}
+    assert defaults("fedavg") == {**SHARED, "server_lr": 1.0}
+    assert defaults("fedprox") == {**SHARED, "mu": 0.01, "server_lr": 1.0}
     assert [*defaults("scaffold")] == [*SHARED, "option", "server_lr"]
-    assert [flag.name for flag in flags(METHODS["fedprox"], "fedprox")] == [*SHARED, "mu"]
+    assert [flag.name for flag in flags(METHODS["fedprox"], "fedprox")] == [*SHARED, "mu", "server_lr"]
 
 
 def test_a_recipe_may_have_other_defaults() -> None:

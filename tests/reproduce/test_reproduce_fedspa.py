@@ -299,7 +299,7 @@ def test_variants_are_compared_with_the_method_that_they_vary(empty: Path) -> No
     put(studies.cell("cifar-100", "b", "dst-uniform"), [40.0])
     put(studies.cell("cifar-100", "b", "dst"), [50.0])
     (row,) = parsed(page.ablations())
-    assert (row["method"], row["with"], row["difference"]) == ("dst", "init=uniform", "dst-uniform - dst")
+    assert (row["method"], row["with"], row["difference"]) == ("dst", "distribution=uniform", "dst-uniform - dst")
     assert (row["paper"], row["here"]) == ("-10.6", "-10.00")
 
 

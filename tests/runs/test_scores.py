@@ -92,7 +92,7 @@ def test_the_page_names_the_metric(runs: Path) -> None:
 def test_progress_lines_and_export_name_the_metric(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     record = {"round": 1, "rmse": 1.2799, "loss": 1.0, "bytes_up": {}, "bytes_down": {}, "failures": [], "lost": []}
     Progress(2, [record], RMSE)(record)
-    assert "rmse 1.28  loss 1  sent" in capsys.readouterr().err
+    assert "rmse 1.28  loss 1  up" in capsys.readouterr().err
     assert main(["export", str(runs / "numbers")]) == 0
     assert re.search(
         r"^rmse +0\.\d+ on all test samples; the run recorded 0\.\d+ of the", capsys.readouterr().out, re.M

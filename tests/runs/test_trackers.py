@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gossamer import Task, fedavg, simulate
+from gossamer import Task, __version__, fedavg, simulate
 from gossamer.core.errors import ConfigError, RunError
 from gossamer.core.extras import MissingExtraError
 from gossamer.runs.trackers import TRACKERS, Tracker
@@ -44,16 +44,16 @@ class Noted(Tracker):
 
 
 def stop_at(last: int, how: type[BaseException] = KeyboardInterrupt) -> Any:
-    def watch(record: dict[str, Any]) -> None:
+    def stop(record: dict[str, Any], run: Any) -> None:
         if record["round"] == last:
             raise how
 
-    return watch
+    return stop
 
 
 def interrupted(out: Path, track: Any) -> None:
     with pytest.raises(KeyboardInterrupt):
-        simulate(METHOD, TASK, rounds=3, out=out, track=track, watch=stop_at(2))
+        simulate(METHOD, TASK, rounds=3, out=out, track=track, callbacks=[stop_at(2)])
 
 
 @pytest.fixture
@@ -81,7 +81,7 @@ def test_a_tracker_gets_every_round_once_and_the_status() -> None:
     assert found["clients"] == 4
     about = hyperparameters(result.about)
     assert (about["recipe/name"], about["recipe/given/steps"]) == ("fedavg", 1)
-    assert (about["task/data"], about["options/rounds"], about["machine/gossamer"]) == ("digits", 2, "0.1.0")
+    assert (about["task/data"], about["options/rounds"], about["machine/gossamer"]) == ("digits", 2, __version__)
     assert set(map(type, dict(flat(result.summary())).values())) <= {str, int, float, bool}
 
 
@@ -117,14 +117,14 @@ def test_a_tracker_that_fails_is_reported_once_and_the_run_goes_on(fails: str) -
 def test_a_run_that_fails_is_marked() -> None:
     seen = Noted()
     with pytest.raises(ZeroDivisionError):
-        simulate(METHOD, TASK, rounds=2, track=seen, watch=stop_at(1, ZeroDivisionError))
+        simulate(METHOD, TASK, rounds=2, track=seen, callbacks=[stop_at(1, ZeroDivisionError)])
     assert seen.calls[-1] == ("finish", "failed", 1)
 
 
 def test_a_tracker_that_cannot_start_ends_the_run_before_its_first_round() -> None:
     rounds: list[Any] = []
     with pytest.raises(RunError, match="tracker Noted cannot be started: OSError: no space left"):
-        simulate(METHOD, TASK, rounds=2, track=Noted("start"), watch=rounds.append)
+        simulate(METHOD, TASK, rounds=2, track=Noted("start"), callbacks=[lambda record, run: rounds.append(record)])
     assert rounds == []
 
 

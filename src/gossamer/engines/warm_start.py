@@ -39,11 +39,11 @@ class Init:
 
     Args:
         tensors: tensors by the names of the network's ``state_dict``
-        origin: where they come from
+        source: where they come from
     """
 
     tensors: Mapping[str, Tensor]
-    origin: str
+    source: str
 
     @classmethod
     def of(cls, source: Source) -> "Init":
@@ -81,12 +81,12 @@ class Init:
         return hashlib.sha256(self.data).hexdigest()
 
     def describe(self) -> dict[str, str]:
-        """Return origin and digest for the run folder."""
-        return {"from": self.origin, "digest": self.digest}
+        """Return source and digest for the run folder."""
+        return {"from": self.source, "digest": self.digest}
 
     def applied(self, task: Task) -> Task:
         """Return the task whose network starts with these weights; refuse a network that they do not fit."""
-        gather([f"init {self.origin}: {mistake}" for mistake in _mismatches(task.model(), self.tensors)])
+        gather([f"init {self.source}: {mistake}" for mistake in _mismatches(task.model(), self.tensors)])
 
         def model() -> nn.Module:
             module = copy.deepcopy(task.model())  # some tasks return the same module at every call

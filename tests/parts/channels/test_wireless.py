@@ -384,10 +384,10 @@ def test_a_run_is_resumed_from_anywhere_unless_its_fleet_was_changed(
 ) -> None:
     save = Simulation.round
 
-    def stopping(self: Simulation, number: int, folder: Any) -> Any:
+    def stopping(self: Simulation, number: int, folder: Any, callbacks: Any) -> Any:
         if number == 1:
             raise KeyboardInterrupt
-        return save(self, number, folder)
+        return save(self, number, folder, callbacks)
 
     with monkeypatch.context() as patched:
         patched.setattr(Simulation, "round", stopping)

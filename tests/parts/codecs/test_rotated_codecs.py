@@ -366,7 +366,7 @@ def test_wrong_settings_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"Drive\.scale must be one of least-squares, unbiased, got 'best'"):
         Drive("best")  # type: ignore[arg-type]
     for bits in (0, 9, 1.5):
-        with pytest.raises(ConfigError, match=r"Eden\.bits must be a whole number from 1 to 8, got"):
+        with pytest.raises(ConfigError, match=r"Eden\.bits must be a whole number"):
             Eden(bits)  # type: ignore[arg-type]
 
 

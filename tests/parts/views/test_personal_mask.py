@@ -88,6 +88,7 @@ class Outline:
 
     like: Params
     key: Key = key(0)
+    metrics: tuple[str, ...] = ("accuracy",)
 
     @property
     def trained(self) -> list[str]:

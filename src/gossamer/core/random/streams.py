@@ -212,7 +212,7 @@ def draws(key: Tensor, step: Tensor, n: int, layer: int = 0, evaluation: int = 0
     counter, layer and evaluation are the third and the fourth. With all three at 0, the values are those of
     ``uniform``.
     """
-    plain = not torch.compiler.is_compiling() and not is_functorch_wrapped_tensor(key)
+    plain = not torch.compiler.is_compiling() and not any(map(is_functorch_wrapped_tensor, (key, step)))
     return (_draws if plain else _draws_op)(key, step, n, layer, evaluation)
 
 
