@@ -89,9 +89,10 @@ def test_a_resumed_run_continues_and_logs_no_round_twice(tmp_path: Path) -> None
     first, again = Noted(), Noted()
     interrupted(tmp_path / "run", first)
     assert first.calls[-1] == ("finish", "interrupted", 2)
-    assert read_kept(tmp_path / "run") == {"Noted": {"id": "new", "round": 2}}
+    assert read_kept(tmp_path / "run") == {"Noted": {"id": "new", "round": 1}}  # round 2 is saved, but not logged
     simulate(METHOD, TASK, rounds=3, out=tmp_path / "run", resume=True, track=again)
-    assert again.calls == [("start", "new", 3), ("log", 3), ("finish", "finished", 3)]
+    assert again.calls == [("start", "new", 2), ("log", 2), ("log", 3), ("finish", "finished", 3)]
+    assert [call[1] for call in first.calls + again.calls if call[0] == "log"] == [1, 2, 3]
 
 
 def test_a_round_that_was_saved_and_not_logged_is_logged_on_resume(tmp_path: Path) -> None:
@@ -116,7 +117,7 @@ def test_a_tracker_that_fails_is_reported_once_and_the_run_goes_on(fails: str) -
 
 def test_a_run_that_fails_is_marked() -> None:
     seen = Noted()
-    with pytest.raises(ZeroDivisionError):
+    with pytest.raises(RunError, match="ZeroDivisionError"):
         simulate(METHOD, TASK, rounds=2, track=seen, callbacks=[stop_at(1, ZeroDivisionError)])
     assert seen.calls[-1] == ("finish", "failed", 1)
 
