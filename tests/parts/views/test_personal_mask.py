@@ -492,11 +492,11 @@ def test_one_mask_that_stays_is_federated_averaging_of_what_it_covers() -> None:
     other.server = other.method.training.server.init({name: t * mask[name] for name, t in other.like.items()})
     plain_step = other.client.objective.gradient
 
-    def covered(*args: Any) -> Any:
-        loss, grads, changed = plain_step(*args)
+    def covered(*args: Any, **named: Any) -> Any:
+        loss, grads, changed = plain_step(*args, **named)
         return loss, {name: g * mask[name] for name, g in grads.items()}, changed
 
-    other.client.objective.gradient = covered  # type: ignore[assignment, method-assign]
+    other.client.objective.gradient = covered  # type: ignore[method-assign]
     for number in range(3):
         run.round(number, None)
         other.round(number, None)
