@@ -320,6 +320,7 @@ def test_examples_in_the_module_hold() -> None:
 # A run.
 
 
+@pytest.mark.slow
 def test_measured_runs_stay_below_the_corrected_bound(empty: Path) -> None:
     for sent in ("dense", "signs"):
         rows = [script.measured(sent, outage, rounds=6, seeds=1) for outage in (0.0, 0.5)]

@@ -312,6 +312,7 @@ def narrow(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, Si
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", SHAPES)
 def test_the_program_of_a_narrower_client_computes_what_its_network_computes(
     model: str, narrow: dict[str, tuple[Path, Simulation, Exported]]
@@ -329,6 +330,7 @@ def test_the_program_of_a_narrower_client_computes_what_its_network_computes(
     assert sum(map(Tensor.numel, mine.values())) < 0.6 * run.objective.layout.size
 
 
+@pytest.mark.slow
 def test_a_narrower_network_is_one_that_was_built_narrower(
     narrow: dict[str, tuple[Path, Simulation, Exported]],
 ) -> None:

@@ -165,6 +165,7 @@ def test_errors_of_real_updates_are_stored_and_shown(
 # Times.
 
 
+@pytest.mark.slow
 def test_times_are_measured_in_turns_and_shown(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(times, "SAMPLES", {"cnn4": (4, (1, 16, 16))})
     monkeypatch.setattr(times, "COMMON", {"steps": 1})

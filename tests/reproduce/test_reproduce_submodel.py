@@ -247,6 +247,7 @@ def test_gaps_and_costs_are_next_to_the_published_ones(empty: Path) -> None:
     assert (full["paper, rate"], full["paper, per round"]) == ("", "")
 
 
+@pytest.mark.slow
 def test_times_are_measured_in_turns_and_shown(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(times, "SHARES", (1 / 16,))
     monkeypatch.setitem(times.PLANS, "cpu", {"samples": 2, "repeats": 1})

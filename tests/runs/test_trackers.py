@@ -199,6 +199,7 @@ def test_mlflow_reads_what_was_logged(tmp_path: Path, monkeypatch: pytest.Monkey
     assert len(client.search_runs([experiment.experiment_id])) == 1
 
 
+@pytest.mark.slow
 @needs("wandb")
 @pytest.mark.usefixtures("_quiet")
 def test_wandb_reads_what_was_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

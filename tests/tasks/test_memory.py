@@ -257,7 +257,11 @@ def peak(module: nn.Module, x: Tensor, y: Tensor, momentum: float) -> int:
     return counted.peak
 
 
-IMAGE_NETS = sorted(name for name, net in nets.NETS.items() if net.min_side)
+IMAGE_NETS = [
+    pytest.param(name, marks=pytest.mark.slow) if name in ("resnet18-gn", "vgg11") else name
+    for name, net in sorted(nets.NETS.items())
+    if net.min_side
+]
 
 
 def image_net(name: str) -> nn.Module:

@@ -244,6 +244,7 @@ def test_lstm_without_dropout_can_be_stacked() -> None:
             assert torch.allclose(grads[name][number], present(param.grad), atol=1e-7)
 
 
+@pytest.mark.slow
 def test_lstm_learns_a_rhyme() -> None:
     """The character that follows is the last of the text: a few hundred samples are enough to find out."""
     with torch.random.fork_rng():

@@ -147,7 +147,13 @@ def replayed(run: Simulation, mixed: Tensor, rounds: int) -> list[Params]:
 
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch's compiler uses what torch deprecates
 @pytest.mark.parametrize(
-    ("lam", "executor"), [(0.0, "one-by-one"), (1e12, "stacked"), (3.0, "one-by-one"), (3.0, "compiled")]
+    ("lam", "executor"),
+    [
+        (0.0, "one-by-one"),
+        (1e12, "stacked"),
+        (3.0, "one-by-one"),
+        pytest.param(3.0, "compiled", marks=pytest.mark.slow),
+    ],
 )
 def test_models_rotate_as_in_a_plain_loop(lam: float, executor: str) -> None:
     """Two epochs. With lambda 0 all weight is on oneself: a model trains, with N times the rate, when it is at home."""

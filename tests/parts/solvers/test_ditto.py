@@ -313,7 +313,7 @@ def test_its_fields_hold_for_the_global_model_as_in_sgd() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch's compiler uses what torch deprecates
-@pytest.mark.parametrize("executor", ["side-by-side", "stacked", "compiled"])
+@pytest.mark.parametrize("executor", ["side-by-side", "stacked", pytest.param("compiled", marks=pytest.mark.slow)])
 def test_executors_agree(executor: str) -> None:
     """On clients of unequal size, which are not all in the same phase, nor all for the first time."""
     task, solver = tiny_task(dtype=torch.float64), replace(SOLVERS["everything"], batch=4)

@@ -379,7 +379,7 @@ def test_a_tuned_model_is_exported(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch's compiler uses what torch deprecates
-@pytest.mark.parametrize("executor", ["side-by-side", "stacked", "compiled"])
+@pytest.mark.parametrize("executor", ["side-by-side", "stacked", pytest.param("compiled", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("solver", [replace(AHEAD["everything"], batch=4), replace(NEAR["everything"], batch=4)])
 def test_executors_agree(solver: SGD, executor: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """On clients of unequal size, which are not all in the same phase, nor all for the first time.

@@ -345,6 +345,7 @@ def test_it_prunes_as_by_hand(name: str, fields: dict[str, float]) -> None:
     ground.channels(opened(mine, like), like)
 
 
+@pytest.mark.slow
 def test_a_round_on_lenet5_follows_the_paper() -> None:
     """SGD on what is held, both prunings, then each entry's mean over its holders."""
     rounds, task, ground = 3, some_task("lenet5", torch.float64), GROUNDS["lenet5"]

@@ -712,6 +712,7 @@ def test_executors_agree_on_five_capacities_in_one_round(executor: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch's compiler uses what torch deprecates
+@pytest.mark.slow
 def test_compiled_it_is_the_same() -> None:
     """Two capacities, with a program for each, which take seconds to compile where none is stored."""
     made = method("rolling", (1.0, 1 / 4), "holders").with_parts(labels="own", solver=SGD(0.2, steps=2, batch=4))
