@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gossamer import Task, __version__, fedavg, simulate
+from gossamer import Task, __version__, fedavg, resume, simulate
 from gossamer.core.errors import ConfigError, RunError
 from gossamer.core.extras import MissingExtraError
 from gossamer.runs.trackers import TRACKERS, Tracker
@@ -93,6 +93,15 @@ def test_a_resumed_run_continues_and_logs_no_round_twice(tmp_path: Path) -> None
     simulate(METHOD, TASK, rounds=3, out=tmp_path / "run", resume=True, track=again)
     assert again.calls == [("start", "new", 2), ("log", 2), ("log", 3), ("finish", "finished", 3)]
     assert [call[1] for call in first.calls + again.calls if call[0] == "log"] == [1, 2, 3]
+
+
+@needs("tensorboard")
+@pytest.mark.usefixtures("_quiet")
+def test_a_run_that_is_resumed_by_its_folder_continues_its_trackers(tmp_path: Path) -> None:
+    interrupted(tmp_path / "run", "tensorboard")
+    before = read_kept(tmp_path / "run")["tensorboard"]
+    resume(tmp_path / "run")
+    assert read_kept(tmp_path / "run")["tensorboard"] == {"id": before["id"], "round": 3}
 
 
 def test_a_round_that_was_saved_and_not_logged_is_logged_on_resume(tmp_path: Path) -> None:

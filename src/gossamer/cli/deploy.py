@@ -243,9 +243,7 @@ def resume(path: Path, about: dict[str, Any], control: dict[str, Any]) -> int:
     settings = Settings(**{**about["deployment"], **{name: options[name] for name in ("rounds", "until", "patience")}})
     task = make_task(request, settings.seed, None, server_task)
     run = FlowerRun(make_method(request), task, settings, None, about["request"])
-    folder = run.restore(path)  # only a check: the server restores it again
-    run.extend(folder, **control)
-    return _go(run, folder)
+    return _go(run, run.reopen(path, **control))  # only a check: the server restores it again
 
 
 def _go(run: "FlowerRun", folder: RunFolder) -> int:

@@ -4,6 +4,7 @@ A run of the command line is built from its request. A run from Python is built 
 arguments of ``Task.named``. Objects of your own are not in the folder: they are given by the caller.
 """
 
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from gossamer.engines.simulate import Simulation
 from gossamer.engines.warm_start import Init
 from gossamer.methods.registry import METHODS
 from gossamer.runs.folder import read_split
+from gossamer.runs.trackers.tracking import Tracking
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.task import Task
 
@@ -47,10 +49,21 @@ def rebuild(
     return method, task
 
 
-def reopened(path: Path, about: dict[str, Any], method: Method | None = None, task: Task | None = None) -> Simulation:
-    """Return a recorded run as a simulation at its start; ``restore`` brings it to its last checkpoint."""
+def reopened(
+    path: Path,
+    about: dict[str, Any],
+    method: Method | None = None,
+    task: Task | None = None,
+    warn: Callable[[str], None] = warnings.warn,
+) -> Simulation:
+    """Return a recorded run as a simulation at its start, with its trackers; ``reopen`` restores its last checkpoint.
+
+    ``warn`` reports trackers that fail; the other arguments are those of ``rebuild``.
+    """
     built = rebuild(path, about, method, task)
-    return Simulation(*built, Options.read(about["options"]), about["request"], Init.kept(path))
+    simulation = Simulation(*built, Options.read(about["options"]), about["request"], Init.kept(path))
+    simulation.tracking = Tracking.resumed(path, warn)
+    return simulation
 
 
 def check_files(path: Path, about: dict[str, Any]) -> None:

@@ -56,10 +56,5 @@ def resume(
     if "deployment" in about:
         raise ConfigError(f"{path} was deployed: continue it with gossamer resume {path}")
     run = reopened(path, about, method, task)
-    folder = run.restore(path)
-    try:
-        run.extend(folder, rounds, Until.of(until) if until else None, patience)
-    except BaseException:
-        folder.close()
-        raise
+    folder = run.reopen(path, rounds=rounds, until=Until.of(until) if until else None, patience=patience)
     return carry_out(run, folder, callbacks, progress)

@@ -10,7 +10,6 @@ from gossamer.cli.rebuild import reopened
 from gossamer.cli.run import go
 from gossamer.core.errors import Mistakes
 from gossamer.engines.control import Until
-from gossamer.runs.trackers.tracking import Tracking
 
 CONTROL = {"rounds": int, "until": Until, "patience": int}
 """The options that a run may change when it is continued, and their types."""
@@ -31,15 +30,8 @@ def resume(words: list[str]) -> int:
         from gossamer.cli import deploy  # Flower is an extra
 
         return deploy.resume(path, about, control)
-    simulation = reopened(path, about, method, task)
-    simulation.tracking = Tracking.resumed(path, warn)
-    folder = simulation.restore(path)
-    try:
-        simulation.extend(folder, **control)
-    except BaseException:
-        folder.close()
-        raise
-    return go(simulation, folder)
+    simulation = reopened(path, about, method, task, warn)
+    return go(simulation, simulation.reopen(path, **control))
 
 
 def _parser() -> Parser:

@@ -169,6 +169,16 @@ class FederatedRun(ABC):
         self.about |= {name: found for name, found in read_about(path).items() if name == EXTENDED}
         return folder
 
+    def reopen(self, path: Path, **control: Any) -> RunFolder:
+        """Restore a run and ``extend`` it; the folder is closed if that fails."""
+        folder = self.restore(path)
+        try:
+            self.extend(folder, **control)
+        except BaseException:
+            folder.close()
+            raise
+        return folder
+
     def extend(
         self, folder: RunFolder, rounds: int | None = None, until: Until | None = None, patience: int | None = None
     ) -> None:

@@ -24,6 +24,12 @@ STOPPED = "stopped"
 EXTENDED = "extended"
 """The entry of ``run.json`` with the options of a run before it was given more rounds, and after which round."""
 
+SUMS = ("bytes_up", "bytes_down", "seconds")
+"""Entries of a record that hold one number per kind; reports use their sum."""
+
+COUNTS = ("clients", "failures", "lost")
+"""Entries of a record that are lists; reports use their length."""
+
 Record = dict[str, Any]
 
 

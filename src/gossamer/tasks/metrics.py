@@ -55,7 +55,7 @@ class Metric:
         better: whether higher or lower values are better
         format: how values are shown: as a number or in percent
         last: function of the mean, for example the square root
-        whole: whether ``function`` needs all outputs and targets at once; found out by itself if it returns one number
+        whole: whether ``function`` needs all outputs and targets at once; detected if it returns one number
     """
 
     name: str

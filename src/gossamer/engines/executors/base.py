@@ -50,16 +50,19 @@ class OneByOne(AlwaysReady):
 
     def run(self, client_tasks: Iterable[ClientTask]) -> Iterator[TaskOutcome]:
         """Run each task when it is taken; samples that are read when needed are read one task ahead."""
-        waiting = iter(client_tasks)
-        following = next(waiting, None)
-        while following is not None:
-            client_task = following
-            self.client.announce(client_task)
-            following = next(waiting, None) if self.client.objective.samples.lazy else None
-            if following is not None:
-                self.client.announce(following)
-            yield self.client.do(client_task)
-            following = following or next(waiting, None)
+        lazy = self.client.objective.samples.lazy
+        return map(self.client.do, self._announced(client_tasks) if lazy else client_tasks)
+
+    def _announced(self, client_tasks: Iterable[ClientTask]) -> Iterator[ClientTask]:
+        """Yield each task once the next one is announced."""
+        ready: ClientTask | None = None
+        for following in client_tasks:
+            self.client.announce(following)
+            if ready is not None:
+                yield ready
+            ready = following
+        if ready is not None:
+            yield ready
 
 
 @contextmanager

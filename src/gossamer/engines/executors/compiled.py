@@ -63,7 +63,8 @@ class CompiledClient(Client):
             for size, feed in zip(batches.sizes, batches, strict=True):
                 if size == self.size:
                     objective.train_mode(alone=size == 1)
-                    losses.append(self._program_step((shapes, tree.shape(feed)), {**nest, "feed": feed}))
+                    kinds = (shapes, tree.shape(feed)) if objective.samples.lazy else shapes  # else equal in size
+                    losses.append(self._program_step(kinds, {**nest, "feed": feed}))
                 else:
                     losses.append(self._odd_step(start, carry, context, *objective.open(feed), hyperparams))
         return self.finish(client_task, job, batches, carry, mean(losses))

@@ -26,7 +26,7 @@ class Settings:
         wait: seconds to wait for them, and for enough clients in later rounds
         deadline: seconds within which the clients of a round must reply
         min_replies: fraction of a round's clients that must reply for the round to count
-        until: targets such as accuracy=0.9 or loss<0.3, of which the first that is reached ends the run; empty: none
+        until: targets such as accuracy=0.9 or loss<0.3; the first that is reached ends the run; empty: none
         patience: evaluations without improvement of the primary metric that end the run; 0: no such limit
     """
 

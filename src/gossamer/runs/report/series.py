@@ -8,17 +8,11 @@ from typing import TYPE_CHECKING, Any
 from gossamer.core.errors import ConfigError
 from gossamer.core.extras import need
 from gossamer.core.specs import unknown
-from gossamer.runs.records import Record
+from gossamer.runs.records import COUNTS, SUMS, Record
 from gossamer.runs.report.plots import Series, line_figure, saved
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
-
-SUMS = ("bytes_up", "bytes_down", "seconds")
-"""Entries of a record by kind, of which the sum counts."""
-
-COUNTS = ("clients", "failures", "lost")
-"""Lists in a record, of which the length counts."""
 
 AXES = {"round": "round", "bytes": "sent by clients so far (MB)", "seconds": "seconds so far"}
 """The labels of x axes."""
@@ -66,6 +60,6 @@ def figure(metrics: Sequence[Record], names: Sequence[str], by: str) -> "Figure"
     ]
     drawn = line_figure(AXES[by], lines, legend=len(lines) > 1)
     drawn.axes[0].set_ylabel(names[0] if len(names) == 1 else "")
-    # A notebook displays a figure by itself only if pyplot was imported.
+    # Without this, a notebook displays a figure only if pyplot was imported.
     drawn._repr_png_ = partial(saved, drawn, "png", dpi=120, bbox_inches="tight")  # type: ignore[attr-defined]
     return drawn

@@ -17,17 +17,12 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from numbers import Real
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
-from gossamer.runs.records import Record
+from gossamer.core.extras import need
+from gossamer.runs.records import COUNTS, SUMS, Record
 
 Status = Literal["finished", "interrupted", "failed"]
-
-TOTALS = ("bytes_up", "bytes_down", "seconds")
-"""Numbers by kind of which trackers also get the sum."""
-
-COUNTED = ("clients", "failures", "lost")
-"""Lists of which trackers get the length."""
 
 HIDDEN = ("request", "format", "rates")
 """Entries of ``run.json`` that are no hyperparameters."""
@@ -70,6 +65,20 @@ class Tracker(ABC):
         """
 
 
+class PackageTracker(Tracker):
+    """Base of trackers that write with another package; its import name is also the tracker's name."""
+
+    package: ClassVar[str]
+
+    def __init__(self) -> None:
+        need(self.package)
+
+    @property
+    def name(self) -> str:
+        """The name of the package."""
+        return self.package
+
+
 def flat(nest: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Yield the values of a nest with their paths; lists and ``None`` are left out.
 
@@ -95,6 +104,6 @@ def numbers(record: Record) -> dict[str, float]:
     {'loss': 0.5, 'bytes_up/codec.values': 8.0, 'bytes_up/overhead': 2.0, 'bytes_up': 10.0, 'clients': 2.0}
     """
     found = {path: value for path, value in flat(record) if not isinstance(value, str) and path != "round"}
-    found |= {name: sum(record[name].values()) for name in TOTALS if name in record}
-    found |= {name: len(record[name]) for name in COUNTED if name in record}
+    found |= {name: sum(record[name].values()) for name in SUMS if name in record}
+    found |= {name: len(record[name]) for name in COUNTS if name in record}
     return {path: float(value) for path, value in found.items()}

@@ -5,12 +5,10 @@ import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from gossamer.core.extras import need
-from gossamer.runs.trackers.base import Status, Tracker
+from gossamer.runs.trackers.base import PackageTracker, Status
 
-NAME = "mlflow"
 EXPERIMENT = "gossamer"
 """The experiment if MLFLOW_EXPERIMENT_NAME is not set."""
 
@@ -20,20 +18,13 @@ LONGEST = 500
 """Characters of a parameter that every store of MLflow accepts."""
 
 
-class MLflow(Tracker):
+class MLflow(PackageTracker):
     """Logs with ``mlflow.MlflowClient``, so that it does not touch a run that the user has opened."""
 
+    package: ClassVar[str] = "mlflow"
     client: Any
     id: str
     last: int
-
-    def __init__(self) -> None:
-        need(NAME)
-
-    @property
-    def name(self) -> str:
-        """The name of the tracker."""
-        return NAME
 
     def start(self, about: Mapping[str, Any], id: str | None, folder: Path | None, first: int) -> str:
         """Create a run with the configuration as parameters, or continue one."""

@@ -4,37 +4,27 @@ import json
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
-from gossamer.core.extras import need
-from gossamer.runs.trackers.base import Status, Tracker
+from gossamer.runs.trackers.base import PackageTracker, Status
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard import SummaryWriter
 
-NAME = "tensorboard"
 
-
-class TensorBoard(Tracker):
+class TensorBoard(PackageTracker):
     """Writes event files with ``torch.utils.tensorboard``."""
 
+    package: ClassVar[str] = "tensorboard"
     writer: "SummaryWriter"
     about: Mapping[str, Any]
-
-    def __init__(self) -> None:
-        need(NAME)
-
-    @property
-    def name(self) -> str:
-        """The name of the tracker."""
-        return NAME
 
     def start(self, about: Mapping[str, Any], id: str | None, folder: Path | None, first: int) -> str:
         """Open an event file; earlier events of the rounds from ``first`` on are discarded when they are read."""
         from torch.utils.tensorboard import SummaryWriter
 
-        aside = Path("runs") / NAME / time.strftime("%Y%m%d-%H%M%S")
-        path = folder / NAME if folder else _unused(aside)
+        aside = Path("runs") / self.package / time.strftime("%Y%m%d-%H%M%S")
+        path = folder / self.package if folder else _unused(aside)
         self.about, self.writer = about, SummaryWriter(str(path), purge_step=first if id else None)
         self.writer.add_text("run", f"```json\n{json.dumps(dict(about), indent=1)}\n```", first - 1)
         return str(path)

@@ -3,12 +3,10 @@
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from gossamer.core.extras import need
-from gossamer.runs.trackers.base import Status, Tracker
+from gossamer.runs.trackers.base import PackageTracker, Status
 
-NAME = "wandb"
 PROJECT = "gossamer"
 """The project if WANDB_PROJECT is not set."""
 
@@ -16,18 +14,11 @@ EXITS = {"finished": 0, "interrupted": 255, "failed": 1}
 """Exit codes by which W&B shows a run as finished, killed or failed."""
 
 
-class Wandb(Tracker):
+class Wandb(PackageTracker):
     """Logs to a run of its own, so that it does not touch a run that the user has opened."""
 
+    package: ClassVar[str] = "wandb"
     run: Any
-
-    def __init__(self) -> None:
-        need(NAME)
-
-    @property
-    def name(self) -> str:
-        """The name of the tracker."""
-        return NAME
 
     def start(self, about: Mapping[str, Any], id: str | None, folder: Path | None, first: int) -> str:
         """Create a run with the configuration, or continue one."""

@@ -167,8 +167,7 @@ class _Pairs(Dataset[tuple[Nest, Tensor]]):
     def size(self) -> float:
         """Return the estimated size of all samples in bytes."""
         rows = np.linspace(0, len(self) - 1, min(PROBED, len(self))).astype(int).tolist()
-        probed = [sum(tensor.nbytes for tensor in nests.leaves(self[row]).values()) for row in rows]
-        return len(self) * sum(probed) / len(rows)
+        return len(self) * sum(nests.nbytes(self[row]) for row in rows) / len(rows)
 
     def held(self) -> Samples:
         """Read all samples into memory."""

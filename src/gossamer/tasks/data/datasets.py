@@ -20,8 +20,6 @@ from gossamer.tasks.data import image_sets, leaf, synthetic, tabular
 from gossamer.tasks.data.partition import Index
 from gossamer.tasks.data.samples import Data, Samples
 
-TEST_SHARE = 0.2
-
 
 class Source(Protocol):
     """A data set that can be loaded. The first line of its docstring describes it."""
@@ -65,7 +63,7 @@ class Digits:
         x = torch.from_numpy(images / 16).float().reshape(-1, 1, 8, 8)
         samples = Samples(x, torch.from_numpy(labels).long())
         # A constant key: the test set is part of the data set and does not depend on the run's seed.
-        train, test = hold_out(samples.labels, TEST_SHARE, fold(new_key(0), "digits", "test"))
+        train, test = hold_out(samples.labels, tabular.TEST_SHARE, fold(new_key(0), "digits", "test"))
         return Data("digits", samples.take(train), samples.take(test), 10, split="dirichlet:0.3", model="mlp")
 
 
@@ -91,7 +89,7 @@ def _two_populations(clients: int, key: Key, balanced: bool) -> Data:
     drawn = synthetic.two_populations(clients, fold(key, "two-populations"), balanced=balanced)
     samples = Samples(torch.from_numpy(drawn.x), torch.from_numpy(drawn.y), drawn.client)
     # A client's samples are independent draws, so the last fifth can be the test set.
-    test = np.arange(len(samples)) % synthetic.SAMPLES >= round((1 - TEST_SHARE) * synthetic.SAMPLES)
+    test = np.arange(len(samples)) % synthetic.SAMPLES >= round((1 - tabular.TEST_SHARE) * synthetic.SAMPLES)
     train, held = samples.take(np.flatnonzero(~test)), samples.take(np.flatnonzero(test))
     return Data("two-populations", train, held, 2, split="natural", model="logistic")
 

@@ -117,13 +117,18 @@ class LazySamples(Samples):
         return self.workers > 0 and not current_process().daemon
 
     @cached_property
+    def _sample_size(self) -> int:
+        """Size of one input in bytes; all inputs have the same shapes."""
+        return nests.nbytes(_batch(self.x, Request((0,), ANY)))
+
+    @property
     def fitting(self) -> int:
         """Number of samples per batch such that each worker can read one batch ahead."""
-        return max(1, self.budget // max(1, 2 * self.workers * _size(_batch(self.x, Request((0,), ANY)))))
+        return max(1, self.budget // max(1, 2 * self.workers * self._sample_size))
 
     def _in_flight(self, request: Request) -> int:
         """Return how many batches like this one fit the budget."""
-        size = _size(_batch(self.x, request))
+        size = len(request.rows) * self._sample_size
         if size > self.budget:
             raise ConfigError(
                 f"a batch of {len(request.rows)} samples has {size:,} bytes, above memory={self.budget:,}"
@@ -218,10 +223,6 @@ def all_seeded(key: Key) -> Iterator[None]:
         finally:
             random.setstate(own)
             np.random.set_state(legacy)
-
-
-def _size(x: Nest) -> int:
-    return sum(tensor.nbytes for tensor in nests.leaves(x).values())
 
 
 def _as_it_is(batch: Any) -> Any:

@@ -58,6 +58,11 @@ def count(nest: Nest) -> int:
     return len(next(iter(leaves(nest).values())))
 
 
+def nbytes(nest: Nest) -> int:
+    """Return the size of all tensors in bytes."""
+    return sum(tensor.nbytes for tensor in leaves(nest).values())
+
+
 def move(nest: Nest, device: torch.device | str) -> Nest:
     """Return the nest on a device."""
     return apply(lambda tensor: tensor.to(device), nest)

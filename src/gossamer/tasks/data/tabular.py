@@ -20,6 +20,7 @@ from gossamer.tasks.data.partition import Index
 from gossamer.tasks.data.samples import Data, Samples
 
 TEST_SHARE = 0.2
+"""Fraction of the samples that is the test set of a data set without one."""
 
 Table = npt.NDArray[np.float64]
 
