@@ -1,11 +1,11 @@
 """What every method sends and remembers, as digests: the record by which a redesign is judged.
 
-    ATEN_CPU_CAPABILITY=default python tests/helpers/recorder.py FILE
+    ATEN_CPU_CAPABILITY=default MKL_CBWR=COMPATIBLE python tests/helpers/recorder.py FILE
 
 writes it. For each case, round and client there is the SHA-256 (its first 16 hexadecimal digits) of every decoded array
 of every message, header excluded, and of every leaf of what server and clients remember after the round; the length of
-every message; and what the round is evaluated to. Clients train one by one, on one thread, in float32, on the CPU
-without its vector extensions.
+every message; and what the round is evaluated to. Clients train one by one, on one thread, in float32. Nothing that
+computes differently on another CPU is used: no vector extensions of torch, no MKL kernels of one vendor, no oneDNN.
 """
 
 import hashlib
@@ -221,5 +221,7 @@ def record(case: str) -> list[dict[str, Any]]:
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
+    torch.backends.mkldnn.set_flags(False)
+    torch.backends.nnpack.set_flags(False)
     kept = {case: record(case) for case in CASES}
     Path(sys.argv[1]).write_text(json.dumps(kept, indent=0, sort_keys=True).replace("\n", "") + "\n")
