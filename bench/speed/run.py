@@ -26,7 +26,7 @@ from race import Outcome, race
 
 from gossamer.engines import EXECUTORS
 
-FULL = {"w1": 10, "w2": 3, "w3-10": 10, "w3-100": 5, "w3-1000": 3}
+FULL = {"w1": 10, "w2": 3, "w3-10": 10, "w3-100": 5, "w3-1000": 3, "bert": 9, "files": 9, "held": 3}
 QUICK = {"w1": 3, "w2-2": 1, "w3-100": 2}
 SHORT, LONG = 20, 1000
 PEERS = ("flower", "pfl", "fedjax")

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import torch
-from workloads import CLASSES, Images, Workload
+from torch.utils.data import Subset
+from workloads import CLASSES, KINDS, SIDE, Images, Workload
 
 import gossamer
 from gossamer import Options, Task, fedavg
@@ -17,17 +18,28 @@ from gossamer.engines.simulate import Simulation
 from gossamer.tasks.data import Data, Samples, Split
 from gossamer.tasks.nets import build
 from systems.line import Line, Setting
+from systems.networks import bert, tensors
+
+MEMORY = "64MB"
+"""Bytes of images from files that are read ahead; images above it are not held."""
 
 
 def samples(images: Images) -> Samples:
-    return Samples(torch.from_numpy(images.x)[:, None], torch.from_numpy(images.y))
+    x, y = tensors(images)
+    return Samples(x if x.is_floating_point() else {"input_ids": x}, y)
 
 
 def task(setting: Setting) -> Task:
     work = setting.workload
-    train, test = setting.images()
-    data = Data("bench", samples(train), samples(test), CLASSES, split="iid", model=work.net)
-    return Task(lambda: build(work.net, data.shape, CLASSES), data, split(work))
+    if work.files:
+        from systems.pictures import TEST, Pictures
+
+        pictures, net = Pictures(work), lambda: build(work.net, torch.Size([1, SIDE, SIDE]), CLASSES)
+        return Task.of(net, pictures, Subset(pictures, range(TEST)), split=split(work), memory=MEMORY)
+    train, test = map(samples, setting.images())
+    data = Data("bench", train, test, KINDS if work.net == "bert" else CLASSES, split="iid", model=work.net)
+    net = bert if work.net == "bert" else lambda: build(work.net, data.shape, CLASSES)
+    return Task(net, data, split(work))
 
 
 def split(work: Workload) -> Split:
@@ -52,8 +64,7 @@ class Simulated:
         return record
 
     def accuracy(self) -> float:
-        test = self.simulation.task.data.test
-        return self.simulation.objective.evaluate(self.simulation.model(), test.x, test.y).values()[0]
+        return self.simulation.evaluate.whole(self.simulation.deployed())[1]
 
 
 def main() -> None:

@@ -35,8 +35,8 @@ class Setting(NamedTuple):
         return cls(WORKLOADS[given["workload"]], given["data"], given["rounds"], given["options"])
 
     def images(self) -> tuple[Images, Images]:
-        """Return training and test images."""
-        return load(self.data)
+        """Return training and test samples."""
+        return load(self.data, self.workload)
 
 
 class Line:

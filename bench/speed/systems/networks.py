@@ -1,14 +1,16 @@
 """Networks and evaluation for systems with torch but without Gossamer."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
-from workloads import Images
+from workloads import KINDS, TOKENS, VOCABULARY, Images
 
 
 def network(name: str) -> nn.Module:
     """Return a network with fixed initial weights."""
     torch.manual_seed(0)
-    return {"mlp": _mlp, "cnn-gn": _cnn_gn}[name]()
+    return {"mlp": _mlp, "cnn-gn": _cnn_gn, "bert": lambda: Scores(bert())}[name]()
 
 
 def _mlp() -> nn.Module:
@@ -25,9 +27,40 @@ def _cnn_gn() -> nn.Module:
     return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(64 * 7 * 7, 10))
 
 
+def bert() -> nn.Module:
+    """Return a BERT of four layers, 128 wide, with its usual dropout."""
+    import transformers
+
+    config = transformers.BertConfig(
+        vocab_size=VOCABULARY,
+        max_position_embeddings=TOKENS,
+        num_labels=KINDS,
+        hidden_size=128,
+        intermediate_size=512,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+    )
+    module: nn.Module = transformers.BertForSequenceClassification(config)
+    return module
+
+
+class Scores(nn.Module):
+    """A network of ``transformers`` that returns the scores alone."""
+
+    def __init__(self, network: nn.Module) -> None:
+        super().__init__()
+        self.network = network
+
+    def forward(self, x: Tensor) -> Tensor:
+        output: Any = self.network(input_ids=x)
+        scores: Tensor = output.logits
+        return scores
+
+
 def tensors(images: Images) -> tuple[Tensor, Tensor]:
-    """Return images with one channel, and labels."""
-    return torch.from_numpy(images.x)[:, None], torch.from_numpy(images.y)
+    """Return images with one channel, or texts, and labels."""
+    x = torch.from_numpy(images.x)
+    return x if x.dim() == 2 else x[:, None], torch.from_numpy(images.y)
 
 
 @torch.no_grad()

@@ -162,6 +162,12 @@ def _bits(key: Key, counter: int = 0) -> np.random.Philox:
     return np.random.Philox(key=np.array(key, dtype=np.uint64), counter=counter)
 
 
+@functools.lru_cache(maxsize=1)
+def _last_bits(key: Key) -> np.random.Philox:
+    """Return the generator of a key, at any position; the steps of a client use one key."""
+    return _bits(key)
+
+
 def _check(n: int, start: int = 0) -> None:
     require(
         (n >= 0, f"random: n must be at least 0, got {n}"),
@@ -237,7 +243,7 @@ def draws_ahead(key: Tensor, step: Tensor, sizes: Sequence[tuple[int, int, int]]
 
     Each entry of ``sizes`` is the number of values, the layer and the evaluation.
     """
-    bits, number, found = _bits(_read(key)), int(step), []
+    bits, number, found = _last_bits(_read(key)), int(step), []
     state = bits.state  # to set the counter takes a fraction of the time of a new generator
     for n, layer, evaluation in sizes:
         state["state"]["counter"] = np.array([0, number, layer, evaluation], dtype=np.uint64)

@@ -70,7 +70,6 @@ def choose(client: Client, client_task: ClientTask, client_tasks: int, rounds: i
             race.enter(*(("captured", Captured) if gpu else ("compiled", compiled)))
         if stackable and not gpu and race.leader != "compiled" and race.rates["one-by-one"] * SHORT_STEP > 1:
             race.enter("stacked", Stacked)
-    release()
     return race.won()
 
 
@@ -95,7 +94,9 @@ class Race:
     def enter(self, name: str, make: Callable[[Client], Executor], clearly: float = CLEARLY) -> None:
         """Measure one more executor; it wins if it is ``clearly`` times faster than the best so far."""
         if self.best is not None:
-            self.best[1].close()  # frees the memory of its workers, which are started again on demand
+            self.best[1].close()  # its workers are started again on demand
+            self.client.objective.samples.close()
+            release()  # what is not in use now would be copied to the workers of the next executor
         executor = make(self.client)
         try:
             with threads(executor.threads), warnings.catch_warnings():
@@ -104,11 +105,10 @@ class Race:
                 self.rates[name] = _rate(executor, self.client_task, self.client_tasks, self.steps)
         except (ConfigError, TrainedAloneWarning) as error:  # the network cannot be compiled or stacked
             self.rates[name], self.left_out[name] = 0.0, str(error).partition(". ")[0]
-        loser: Executor | None = executor
         if self.best is None or self.rates[name] > clearly * self.rates[self.best[0]]:
-            loser, self.best = self.best[1] if self.best else None, (name, executor)
-        if loser is not None:
-            loser.close()
+            self.best = name, executor
+        else:
+            executor.close()
 
     @property
     def leader(self) -> str:
@@ -123,6 +123,8 @@ class Race:
     def won(self) -> Choice:
         """Return the fastest executor."""
         assert self.best is not None
+        if self.leader != list(self.rates)[-1]:  # else its workers are running, and share the memory of this process
+            release()
         return Choice(*self.best, self.rates, self.left_out)
 
 

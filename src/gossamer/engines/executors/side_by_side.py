@@ -9,6 +9,7 @@ and another worker is started.
 """
 
 import ctypes
+import gc
 import importlib
 import io
 import mmap
@@ -96,6 +97,9 @@ class SideBySide(AlwaysReady):
     def _hire(self, room: int) -> Connection:
         """Start a worker, with ``room`` bytes of shared memory for its uploads."""
         importlib.import_module("torch._dynamo")  # slow; imported once here instead of in each worker
+        if not self._workers:
+            gc.collect()
+            gc.freeze()  # a collection here or in a worker would write to all objects, and so copy shared pages
         here, there = FORK.Pipe()
         LINES.add(here)
         between = mmap.mmap(-1, room + mmap.PAGESIZE)
@@ -120,6 +124,7 @@ class SideBySide(AlwaysReady):
                 process.join()
         self._workers.clear()
         self._known.clear()
+        gc.unfreeze()
 
 
 def _hang_up(worker: Connection) -> None:

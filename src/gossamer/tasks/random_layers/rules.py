@@ -44,10 +44,10 @@ def drop(mode: Source, x: Tensor, p: float, shape: Sequence[int], alpha: bool = 
     """Return ``x`` with entries dropped; ``shape`` is that of the mask. Formulas are torch's."""
     if p == 1:
         return x.mul_(0) if inplace else x * 0
-    keep = kept(mode, shape, p).to(x.dtype)
-    if not alpha:
-        keep = keep * (1 / (1 - p))
-        return x.mul_(keep) if inplace else x * keep
+    keep, factor = kept(mode, shape, p), 1 / (1 - p)
+    if not alpha:  # the backward pass needs the mask alone: one byte per entry
+        return x.mul_(factor).masked_fill_(~keep, 0) if inplace else torch.where(keep, x * factor, 0)
+    keep = keep.to(x.dtype)
     a = 1 / math.sqrt((ALPHA**2 * p + 1) * (1 - p))
     offset = (keep - 1) * (ALPHA * a) + ALPHA * a * p
     return x.mul_(keep * a).add_(offset) if inplace else x * (keep * a) + offset

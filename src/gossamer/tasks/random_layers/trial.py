@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.overrides import resolve_name
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import CheckpointError
 
 from gossamer.core.random import Key, tensor
 from gossamer.tasks.random_layers.mode import Layers, Recorded
@@ -41,8 +42,11 @@ def trial(module: nn.Module, device: torch.device, evaluate: Callable[[], T]) ->
     """Run one forward and backward pass of a module; return its result, and how the module draws."""
     found, numbers = generators(module), _numbers(device)
     before = {name: state() for name, state in found.items()}
-    with _Backward() as backward, Layers(numbers):
-        result = evaluate()
+    try:
+        with _Backward() as backward, Layers(numbers):
+            result = evaluate()
+    except CheckpointError:  # the repeated layers used torch's generator, and saved other tensors
+        return evaluate(), Randomness(other=TWICE)
     others = [name for name, state in found.items() if state() != before[name]]
     if TORCH in others:
         others = [*_named(found[TORCH], device, evaluate), *(name for name in others if name != TORCH)]
