@@ -116,7 +116,7 @@ def test_a_missing_package_of_a_tracker_is_reported_before_anything_starts(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(sys.modules, "wandb", None)
-    assert main("deploy try fedavg --track wandb".split()) == 1
+    assert main(["deploy", "try", "fedavg", "--track", "wandb"]) == 1
     assert "pip install 'gossamer[wandb]'" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 

@@ -609,9 +609,10 @@ def test_a_deployed_run_is_tracked_and_a_resumed_one_continues(tmp_path: Path, m
     monkeypatch.setattr(tracking, "TRACKERS", {"told": lambda: Told(told)})
     grid, app = LocalGrid(nodes(OWING, TASK, tmp_path)), server_app(OWING, TASK, rounds=2, wait=0)
     asked = {"out": str(tmp_path / "run")}
-    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+    with monkeypatch.context() as patch:
         patch.setattr(RunFolder, "keep_choice", interrupt)
-        start(app, grid, {**asked, "track": "told"})
+        with pytest.raises(KeyboardInterrupt):
+            start(app, grid, {**asked, "track": "told"})
     start(app, grid, {**asked, "resume": True})
     assert told == [
         ("start", None, 1),

@@ -65,7 +65,7 @@ def server_app(
 ) -> ServerApp:
     """Return the Flower app for the server.
 
-    ``callbacks`` and ``track`` are those of ``simulate``; ``settings`` are fields of ``Settings``. The setting ``track``
+    ``callbacks`` and ``track`` are those of ``simulate``; ``settings`` are fields of ``Settings``. The entry ``track``
     of a run's configuration replaces the argument.
 
     ``task`` is a ``Task`` or a function that returns one. The function takes no argument, ``None`` (the server is not a
