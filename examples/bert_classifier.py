@@ -48,7 +48,8 @@ def encode(found: list[list[str]]) -> dict[str, Tensor]:
 def bert() -> nn.Module:
     size = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
     vocabulary = {"vocab_size": FIRST + WORDS, "max_position_embeddings": LENGTH}
-    return BertForSequenceClassification(BertConfig(num_labels=len(CHAPTERS), **vocabulary, **size))
+    model: nn.Module = BertForSequenceClassification(BertConfig(num_labels=len(CHAPTERS), **vocabulary, **size))
+    return model
 
 
 def task() -> Task:

@@ -23,6 +23,7 @@ from gossamer.tasks.data.text import ALPHABET, encode, read_texts
 CHAPTERS = ("assignment", "comparisons", "debugger", "formatstrings", "string-methods", "types")
 LENGTH = 64
 
+
 def texts() -> dict[str, str]:
     """Return the longest roles, or the chapters, in the order of names."""
     roles = folder(None) / "tinyshakespeare_roles.json"
@@ -43,7 +44,8 @@ def samples(text: str) -> list[tuple[Tensor, Tensor]]:
 def gpt() -> nn.Module:
     size = {"n_positions": LENGTH, "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": len(ALPHABET)}
     no_dropout = dict.fromkeys(("attn_pdrop", "embd_pdrop", "resid_pdrop"), 0.0)  # a few rounds do not overfit
-    return GPT2LMHeadModel(GPT2Config(**size, **no_dropout, bos_token_id=None, eos_token_id=None))
+    model: nn.Module = GPT2LMHeadModel(GPT2Config(**size, **no_dropout, bos_token_id=None, eos_token_id=None))
+    return model
 
 
 def task() -> Task:
