@@ -104,11 +104,21 @@ def test_two_files_of_one_name_are_refused(own_files: Path) -> None:
 
 
 def test_an_apps_configuration_is_that_of_the_run(tmp_path: Path) -> None:
-    assert (
-        main(["deploy", "new", str(tmp_path / "x"), "fedavg", "--rounds", "7", "--deadline", "5", "--nodes", "4"]) == 0
-    )
+    words = "--rounds 7 --deadline 5 --nodes 4 --until accuracy=0.9,loss<0.3 --patience 2 --track mlflow,wandb"
+    assert main(["deploy", "new", str(tmp_path / "x"), "fedavg", *words.split()]) == 0
     config = tomllib.loads((tmp_path / "x/pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert (config["rounds"], config["deadline"], config["nodes"], config["resume"]) == (7, 5.0, 4, False)
+    assert (config["until"], config["patience"], config["track"]) == ("accuracy=0.9,loss<0.3", 2, "mlflow,wandb")
+
+
+def test_a_missing_package_of_a_tracker_is_reported_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(sys.modules, "wandb", None)
+    assert main(["deploy", "try", "fedavg", "--track", "wandb"]) == 1
+    assert "pip install 'gossamer[wandb]'" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
@@ -125,6 +135,8 @@ def test_an_apps_configuration_is_that_of_the_run(tmp_path: Path) -> None:
         ),
         (["try", "fedavg", "--clients", "3"], ["unknown flag --clients"]),
         (["try", "fedavg", "--per-round", "9"], ["--per-round is 9"]),
+        (["try", "fedavg", "--track", "tensorbord"], ["unknown tracker 'tensorbord': did you mean tensorboard?"]),
+        (["try", "fedavg", "--until", "acuracy=1"], ["unknown metric 'acuracy': did you mean accuracy?"]),
         (["new", "fedavg"], ["name a method first"]),
         (["nonsense"], ["unknown command"]),
         (["keys", "keys", "--host", "http://here"], ["a host must be"]),

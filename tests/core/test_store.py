@@ -11,7 +11,7 @@ from gossamer import Feedback, TopK, fedavg, fedspa, simulate
 from gossamer.core import files, tree
 from gossamer.core.store import LIMIT, ClientStore, size
 from gossamer.core.types import State
-from gossamer.engines import run as rounds
+from gossamer.engines import kept_run
 from gossamer.testing import tiny_task
 
 STEPS = st.lists(
@@ -222,7 +222,7 @@ def test_a_run_with_little_room_is_the_same_run(
     method: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     wanted = simulate(method, tiny_task(8), rounds=4, per_round=5, out=tmp_path / "roomy")  # type: ignore[arg-type]
-    monkeypatch.setattr(rounds, "ClientStore", lambda device: ClientStore(device, limit=100))
+    monkeypatch.setattr(kept_run, "ClientStore", lambda device: ClientStore(device, limit=100))
     small = tmp_path / "small"
     found = simulate(method, tiny_task(8), rounds=4, per_round=5, out=small)  # type: ignore[arg-type]
     for name, tensor in wanted.model.state_dict().items():

@@ -3,7 +3,7 @@
 import json
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,8 @@ from gossamer.engines.metrics import Ledger
 from gossamer.parts.codecs import Dense, Eden, Feedback, TopK
 from gossamer.runs.folder import RunFolder, read_server
 from gossamer.runs.records import read_metrics
+from gossamer.runs.trackers import Tracker, tracking
+from gossamer.runs.trackers.base import Status
 from gossamer.testing import tiny_task
 from helpers.flower_runs import (
     CLIENTS,
@@ -600,6 +602,65 @@ def test_the_app_reads_its_run_configuration_and_resumes(tmp_path: Path) -> None
 
 def interrupt(*args: Any) -> None:
     raise KeyboardInterrupt
+
+
+def test_a_deployed_run_is_tracked_and_a_resumed_one_continues(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(tracking, "TRACKERS", {"told": lambda: Told(told)})
+    grid, app = LocalGrid(nodes(OWING, TASK, tmp_path)), server_app(OWING, TASK, rounds=2, wait=0)
+    asked = {"out": str(tmp_path / "run")}
+    with monkeypatch.context() as patch:
+        patch.setattr(RunFolder, "keep_choice", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            start(app, grid, {**asked, "track": "told"})
+    start(app, grid, {**asked, "resume": True})
+    assert told == [
+        ("start", None, 1),
+        ("finish", "interrupted"),
+        ("start", "run", 1),
+        ("log", 1),
+        ("log", 2),
+        ("finish", "finished"),
+    ]
+
+
+class Told(Tracker):
+    """Keeps what it is told, in a list that outlives it."""
+
+    name = "told"
+
+    def __init__(self, calls: list[tuple[Any, ...]]) -> None:
+        self.calls = calls
+
+    def start(self, about: Mapping[str, Any], id: str | None, folder: Path | None, first: int) -> str:
+        self.calls.append(("start", id, first))
+        return "run"
+
+    def log(self, round: int, numbers: Mapping[str, float]) -> None:
+        self.calls.append(("log", round))
+
+    def finish(self, status: Status, summary: Mapping[str, Any]) -> None:
+        self.calls.append(("finish", status))
+
+
+def test_the_app_takes_a_tracker_of_your_own(tmp_path: Path) -> None:
+    told: list[tuple[Any, ...]] = []
+    app = server_app(OWING, TASK, rounds=1, wait=0, track=Told(told))
+    start(app, LocalGrid(nodes(OWING, TASK, tmp_path)), {"out": str(tmp_path / "run"), "track": ""})
+    assert told == [("start", None, 1), ("log", 1), ("finish", "finished")]
+
+
+@pytest.mark.parametrize(("rule", "stops"), [({"until": "accuracy>=0"}, 1), ({"patience": 1}, 2)])
+def test_a_deployed_run_ends_as_its_simulation_does(rule: dict[str, Any], stops: int, tmp_path: Path) -> None:
+    method = fedavg(lr=1e-9, steps=1)  # so small that no round is better than the first
+    app = server_app(method, TASK, rounds=5, wait=0)
+    start(app, LocalGrid(nodes(method, TASK, tmp_path)), {"out": str(tmp_path / "run"), **rule})
+    records, run = read_metrics(tmp_path / "run"), undisturbed(method, TASK, rounds=5, **rule)
+    assert len(records) == stops
+    assert records[-1]["stopped"] == run.stopped is not None
+    assert figures(records) == figures(run.metrics)
+    start(app, LocalGrid({}), {"out": str(tmp_path / "run"), **rule, "resume": True})
+    assert len(read_metrics(tmp_path / "run")) == stops, "a run that has ended needs no node"
 
 
 def test_a_deployed_run_is_looked_at_as_any_other(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

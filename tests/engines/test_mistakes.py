@@ -147,8 +147,8 @@ TABLE: list[tuple[str, Callable[[], Any], str]] = [
     (
         "the split natural without owners",
         lambda: task(split="natural"),
-        "split natural: this data has no natural owners: give Samples(x, y, group=owners), with one number per sample, "
-        "or use another split, such as dirichlet:0.3",
+        "split natural: this data has no natural owners: write Task.of(..., groups=owners), with one number or name "
+        "per sample, or give a list or mapping of one data set per client; or use another split, such as dirichlet:0.3",
     ),
     (
         'model="mlp"',

@@ -34,6 +34,7 @@ from gossamer.runs.records import read_metrics
 from gossamer.runs.report.progress import Progress
 from gossamer.runs.report.scores import primary
 from gossamer.runs.report.text import count
+from gossamer.runs.trackers.tracking import Tracking
 from gossamer.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ NODES = 3
 POLL = 0.2
 """Seconds between two reads of the metrics of a running deployment."""
 
-SIMULATED = ("clients", "executor", "channel", "fleet", "plan", "failure_rate", "init", "track")
+SIMULATED = ("clients", "executor", "channel", "fleet", "plan", "failure_rate", "init")
 """Flags of ``run`` that apply to simulations alone."""
 
 TERMS = [
@@ -95,7 +96,7 @@ class Deployment(NamedTuple):
 def plan(asked: Asked, resume: bool, out: str | None) -> Deployment:
     """Return the deployment of the arguments; every mistake is listed at once."""
     mistakes = asked.mistakes
-    asked_options = asked.take(OPTIONS)
+    asked_options, track = asked.take(OPTIONS), asked.given.pop("track", "")
     given = {flag.name: asked.given.pop(flag.name, flag.default) for flag in TERMS}
     terms = {flag.name: mistakes.attempt(value, flag.word, given[flag.name], flag.kind) for flag in TERMS}
     if terms["nodes"] is not None and terms["nodes"] < 1:
@@ -111,7 +112,8 @@ def plan(asked: Asked, resume: bool, out: str | None) -> Deployment:
         mistakes.note(f"--nodes is {nodes}, but the task has {task.clients} clients: each client is a node")
     if task and options:
         mistakes.attempt(check_cohort, asked_options, task.clients)
-    settings = mistakes.attempt(_settings, options, terms, request.method.rpartition(":")[2]) if options else None
+    named = {"name": request.method.rpartition(":")[2], "track": track}
+    settings = mistakes.attempt(_settings, options, terms, named) if options else None
     mistakes.settle()
     assert method is not None  # or there were mistakes
     assert task is not None
@@ -121,7 +123,7 @@ def plan(asked: Asked, resume: bool, out: str | None) -> Deployment:
     return Deployment(request, method, task, settings, _pieces(request, method, task.clients, settings.seed))
 
 
-def _settings(options: Options, terms: dict[str, Any], name: str) -> "Settings":
+def _settings(options: Options, terms: dict[str, Any], named: dict[str, str]) -> "Settings":
     from gossamer.engines.flower import Settings
 
     common = {f.name: getattr(options, f.name) for f in fields(Settings) if hasattr(options, f.name)}
@@ -129,7 +131,7 @@ def _settings(options: Options, terms: dict[str, Any], name: str) -> "Settings":
     until = options.until.to_text() if options.until else ""
     control = {"per_round": options.per_round or 0, "until": until, "patience": options.patience or 0}
     try:
-        return Settings(**{**common, **control, **given, "name": name})
+        return Settings(**{**common, **control, **given, **named})
     except ConfigError as error:
         raise ConfigError(*map(as_typed, error.mistakes)) from None
 
@@ -215,6 +217,7 @@ def attempt(words: list[str]) -> int:
     place = Path(out) if out is not None else next(_free(asked))
     asked.mistakes.attempt(check_run_path, place)
     planned = plan(asked, resume=True, out=str(place.absolute()))
+    Tracking.of(planned.settings.track)  # a missing package is reported before anything starts
     from gossamer.engines.flower.server import FlowerRun
 
     # The folder is created before anything starts; the server resumes it like an interrupted run.

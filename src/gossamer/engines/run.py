@@ -14,39 +14,27 @@ reason and the round continues without it. Engines implement the transport: ``go
 in this process, ``gossamer.engines.flower`` reaches them across a network.
 """
 
-import time
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
-
-from torch import nn
 
 from gossamer.core import tree
 from gossamer.core.bound import BoundExchange
-from gossamer.core.errors import ConfigError, RunError
+from gossamer.core.errors import RunError
 from gossamer.core.exchange import GLOBAL, Assignment, Outcome
-from gossamer.core.method import Method
 from gossamer.core.random import Key, fold
-from gossamer.core.random import key as make_key
 from gossamer.core.sampler import Pool
-from gossamer.core.store import ClientStore
-from gossamer.core.types import Clock, Params, State
-from gossamer.engines.arguments import check_arguments
+from gossamer.core.types import Clock, State
 from gossamer.engines.client import Failure
-from gossamer.engines.control import Callback, Until, ask, out_of_patience
+from gossamer.engines.control import Callback, ask, out_of_patience
 from gossamer.engines.inbox import ClientReply, Inbox
-from gossamer.engines.metrics import Ledger, machine
-from gossamer.engines.options import Options
+from gossamer.engines.kept_run import KeptRun
+from gossamer.engines.metrics import Ledger
 from gossamer.engines.result import Result as Result
-from gossamer.engines.warm_start import Init
 from gossamer.runs.folder import RunFolder
-from gossamer.runs.records import EXTENDED, STOPPED, Record, read_about, read_metrics, stop_reason
+from gossamer.runs.records import EXTENDED, STOPPED, Record
 from gossamer.runs.report.scores import scores_of
-from gossamer.runs.trackers.tracking import Tracking
-from gossamer.tasks.objective import Objective
-from gossamer.tasks.task import Task
 
 Watch = Callable[[Record], None]
 """Called with the record of a round, once it is saved."""
@@ -82,48 +70,8 @@ class Stage:
         return {outcome.client: outcome.reason for outcome in self.outcomes if outcome.reason}
 
 
-class FederatedRun(ABC):
-    """A run in progress: the method, the task, and the states of server and clients."""
-
-    def __init__(
-        self,
-        method: Method,
-        task: Task,
-        options: Options,
-        request: dict[str, Any] | None = None,
-        init: Init | None = None,
-    ) -> None:
-        check_arguments(method, task)
-        self.init, self.options = init, options
-        self.task = task = init.applied(task) if init else task
-        self.cohort_size = options.cohort(task.clients)
-        self.key = make_key(options.seed)
-        self.objective = Objective(task, options.device, self.key)
-        self.method = method.bind(self.objective)
-        self.like = self.objective.initial()
-        self.choice: dict[str, Any] = {"executor": options.executor}
-        self.server: State = self.method.init(self.like, self.key)
-        if self.method.probe is not None and len(self.method.global_models(self.server)) > 1:
-            raise ConfigError(f"{method.sampler} needs losses of the global model, but this method has several models")
-        self.clients, self.models = ClientStore(options.device), self.method.models
-        self.metrics: list[Record] = []
-        self.tracking = Tracking()
-        self.outcomes: list[Outcome] = []  # of the last round
-        self.save_seconds = 0.0
-        self._deployed: tuple[Params, Params] | None = None
-        self.about: dict[str, Any] = {
-            "method": method.describe(),
-            "recipe": method.recipe._asdict() if method.recipe else None,
-            "task": task.describe(),
-            "task_call": dict(task.call) if task.call else None,
-            "parameters": self.objective.layout.size,
-            "options": options.describe(),
-            "request": request,
-            "machine": machine(options.device),
-            **({"init": init.describe()} if init else {}),
-        }
-        if options.until:
-            options.until.check(scores_of(self.about["task"]))
+class FederatedRun(KeptRun):
+    """A run in progress: its rounds, on top of what is kept."""
 
     # Implemented by engines.
 
@@ -146,86 +94,6 @@ class FederatedRun(ABC):
     @abstractmethod
     def close(self) -> None:
         """Release processes and memory."""
-
-    # The run folder.
-
-    def create(self, path: Path) -> RunFolder:
-        """Create the run folder."""
-        return RunFolder.create(path, self.about, self.task.split.tensors(), self.init.data if self.init else None)
-
-    def restore(self, path: Path) -> RunFolder:
-        """Load the last checkpoint of a run folder; refuse a folder with another method, task or options."""
-        self._check_same(read_about(path), path)
-        folder = RunFolder.open(path)
-        try:
-            found = folder.restore()
-        except RunError:
-            folder.close()
-            raise
-        if found is not None:
-            self.server = tree.move(found.server, self.options.device)
-            folder.recall(self.clients, self.models)
-        self.metrics = read_metrics(path)
-        self.about |= {name: found for name, found in read_about(path).items() if name == EXTENDED}
-        return folder
-
-    def reopen(self, path: Path, **control: Any) -> RunFolder:
-        """Restore a run and ``extend`` it; the folder is closed if that fails."""
-        folder = self.restore(path)
-        try:
-            self.extend(folder, **control)
-        except BaseException:
-            folder.close()
-            raise
-        return folder
-
-    def extend(
-        self, folder: RunFolder, rounds: int | None = None, until: Until | None = None, patience: int | None = None
-    ) -> None:
-        """Give a restored run another number of rounds, targets or patience. Finished rounds stay as they are.
-
-        Targets and patience that ended the run no longer hold; others hold unless they are given anew. Schedules
-        count the new number of rounds from the next round on.
-        """
-        if rounds is None and until is None and patience is None:
-            return
-        done, before, rounds = len(self.metrics), self.options, rounds or self.options.rounds
-        if rounds <= done:
-            raise ConfigError(f"rounds must be above {done}, the number of finished rounds, got {rounds}")
-        if until:
-            until.check(scores_of(self.about["task"]))
-        kept = Options() if self.stopped else before
-        self.options = replace(before, rounds=rounds, until=until or kept.until, patience=patience or kept.patience)
-        if self.options == before:
-            return
-        self.about[EXTENDED] = [*self.about.get(EXTENDED, ()), {"after": done, "options": before.describe()}]
-        self.about["options"] = self.options.describe()
-        folder.rewrite({name: self.about[name] for name in ("options", EXTENDED)})
-
-    def options_of(self, number: int) -> Options:
-        """Return the options that hold in a round: those of the run before it was extended, or the current ones."""
-        earlier = (each["options"] for each in self.about.get(EXTENDED, ()) if number < each["after"])
-        return next(map(Options.read, earlier), self.options)
-
-    @property
-    def stopped(self) -> str | None:
-        """The reason why the run ended before its last round; none if it did not, or was extended since."""
-        return stop_reason(self.about, self.metrics)
-
-    @property
-    def finished(self) -> bool:
-        """Whether no round remains."""
-        return len(self.metrics) >= self.options.rounds or self.stopped is not None
-
-    def _check_same(self, recorded: dict[str, Any], path: Path) -> None:
-        if recorded.get("init", {}).get("digest") != self.about.get("init", {}).get("digest"):
-            raise RunError(f"{path} was started with other initial weights: resume it without init, which it keeps")
-        for what in ("method", "task", "parameters", "options"):
-            if recorded[what] != self.about[what]:
-                raise RunError(
-                    f"{path} was started with another {what}: {recorded[what]}, now {self.about[what]}; "
-                    "resume it as it was started, or start a new run"
-                )
 
     # Rounds.
 
@@ -284,16 +152,6 @@ class FederatedRun(ABC):
         record |= {STOPPED: reason} if reason else {}
         asked = ask(callbacks, record, self)
         record |= {STOPPED: asked} if asked and not reason else {}
-
-    def save(self, record: Record, folder: RunFolder) -> None:
-        """Write the record of a round and its checkpoint."""
-        # The record is written before the checkpoint, so it holds the time of the previous save.
-        record["seconds"]["save"] = self.save_seconds
-        begin = time.perf_counter()
-        folder.keep_choice(self.choice)
-        folder.append(record)
-        folder.save(record["round"], self.server, self.clients, self.models)
-        self.save_seconds = round(time.perf_counter() - begin, 6)
 
     def train(self, number: int, ledger: Ledger) -> list[int]:
         """Run all exchanges of a round and return the cohort; client states are committed only if all succeed."""
@@ -410,34 +268,6 @@ class FederatedRun(ABC):
     def clock(self, number: int, client: int = -1) -> Clock:
         """Return the clock of a round, for a client or, by default, for the server."""
         return Clock(number, self.options_of(number).rounds, client)
-
-    # The global model.
-
-    def model(self) -> Params:
-        """Return the server's model, as it is trained."""
-        first, *others = self.method.global_models(self.server)
-        if others:
-            raise RunError(
-                "there is no single global model: each client chooses one of several; use result.client_model(i)"
-            )
-        return first
-
-    def deployed(self) -> Params:
-        """Return the global model as tensors of the network."""
-        return self._deploy(self.model())
-
-    def module(self) -> nn.Module:
-        """Return the network with the global model."""
-        return self.objective.build(self.deployed())
-
-    @abstractmethod
-    def client_module(self, client: int) -> nn.Module:
-        """Return the network that a client deploys."""
-
-    def _deploy(self, held: Params) -> Params:
-        if self._deployed is None or self._deployed[0] is not held:
-            self._deployed = held, self.method.parametrization.deploy(held, self.like)
-        return self._deployed[1]
 
 
 def _all_failed(outcomes: Sequence[Outcome], cohort: Sequence[int]) -> Outcome | None:

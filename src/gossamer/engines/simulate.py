@@ -72,7 +72,7 @@ def simulate(
         track: trackers: a name such as ``"tensorboard"``, a ``Tracker``, or a list of these
         options: fields of ``Options``
     """
-    tracking = Tracking.resumed(Path(out)) if resume and out and track is None else Tracking.of(track)
+    tracking = Tracking.started(track, Path(out) if resume and out else None)
     kept = Init.kept(Path(out)) if resume and out is not None and init is None else None
     made = Options.of(options, inspect.signature(simulate).parameters)
     simulation = Simulation(method, task, made, init=kept if init is None else Init.of(init))

@@ -14,7 +14,7 @@ import math
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import cached_property, partial
 from typing import Any
 
@@ -43,6 +43,9 @@ from gossamer.tasks.widths.elastic import stretch
 from gossamer.tasks.widths.trace import watched
 
 LossAndBuffers = tuple[Tensor, Params]  # an alias, because torch.compile does not accept the annotation written out
+
+INVALID = (RuntimeError, ValueError, TypeError, IndexError, AssertionError)
+"""What an invalid network or metric raises."""
 
 TYPES = (torch.float32, torch.float64)
 """Data types that exchanged tensors may have."""
@@ -362,45 +365,45 @@ class Objective:
 
     def check(self, params: Params) -> None:
         """Try one forward and backward pass on two samples, to find an invalid model before training."""
-        x, y = self._here(self._some())
+        (x, y), output = self._here(self._some()), None
         with watched(self._module) as layers:
             try:
+                output = self._two_outputs(params, x)
                 loss = self._try(params)
-            except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
+            except INVALID as error:
                 where = f" at {layers[-1]}" if layers else ""
-                self._check_labels(params, x)  # the labels of two samples may be out of range
+                self._check_labels(output)  # the labels of two samples may be out of range
                 raise ConfigError(
                     f"the model fails on a batch of samples of shape {nests.shapes(x)}{where}: {error}"
                 ) from error
-        self._check_labels(params, x)
+        self._check_labels(output)
         if loss.dim() != 0 or not torch.isfinite(loss):
             raise ConfigError(f"the loss of a batch must be one finite number, got {loss}: check model, loss and data")
-        self._check_metrics({**params, **self.local()}, x, y)
+        self._check_metrics(output, y)
+
+    def _two_outputs(self, params: Params, x: Nest) -> Tensor:
+        """Return the outputs for two samples in evaluation mode."""
+        self._module.eval()
+        with torch.no_grad(), seeded(Key(0, 0)):
+            return self._output({**params, **self.local()}, x)
 
     @torch.no_grad()
-    def _check_metrics(self, tensors: Params, x: Nest, y: Tensor) -> None:
+    def _check_metrics(self, output: Tensor, y: Tensor) -> None:
         """Try each metric on the outputs for two samples."""
-        self._module.eval()
-        with seeded(Key(0, 0)):
-            output = self._output(tensors, x)
         for metric in self.task.metrics:
             try:
                 with warnings.catch_warnings(action="ignore"):  # of two samples: some metrics need more
                     rows = metric.rows(output, y)
                     metric.of_all(output, y) if rows is None else metric.mean(rows.cpu().numpy())
-            except (RuntimeError, ValueError, TypeError, IndexError, AssertionError) as error:
+            except INVALID as error:
                 shapes = f"outputs of shape {list(output.shape)} and targets of shape {list(y.shape)}"
                 raise ConfigError(f"the metric {metric.name} fails on {shapes}: {error}") from error
 
-    def _check_labels(self, params: Params, x: Nest) -> None:
-        """Refuse labels beyond the outputs of a classifier."""
-        if loss_name(self.task.loss) not in ("cross_entropy", "nll"):
+    def _check_labels(self, output: Tensor | None) -> None:
+        """Refuse labels beyond the outputs of a classifier; none if the network failed before its outputs."""
+        if output is None or output.dim() != 2 or loss_name(self.task.loss) not in ("cross_entropy", "nll"):
             return
-        self._module.eval()
-        outputs = 0
-        with torch.no_grad(), suppress(RuntimeError, ValueError, TypeError, IndexError, AssertionError):
-            output = self._output({**params, **self.local()}, x)
-            outputs = output.shape[1] if output.dim() == 2 else 0
+        outputs = output.shape[1]
         if 0 < outputs < (classes := self.task.data.classes):
             raise ConfigError(
                 f"the largest label is {classes - 1}, but the model has {outputs} outputs, for the labels 0 to "

@@ -44,6 +44,7 @@ from gossamer.engines.run import PATIENCE, FederatedRun, Stage, Watch
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import Record, read_about
 from gossamer.runs.report.scores import Score, primary
+from gossamer.runs.trackers.tracking import Track, Tracking
 from gossamer.tasks.losses import loss_name
 from gossamer.tasks.task import AnyTask, Task, task_at
 
@@ -55,9 +56,17 @@ ROOM = 16
 
 
 def server_app(
-    method: Method, task: AnyTask, rounds: int = 30, callbacks: Iterable[Callback] = (), **settings: Any
+    method: Method,
+    task: AnyTask,
+    rounds: int = 30,
+    callbacks: Iterable[Callback] = (),
+    track: Track = None,
+    **settings: Any,
 ) -> ServerApp:
-    """Return the Flower app for the server; ``callbacks`` as for ``simulate``, ``settings`` are fields of ``Settings``.
+    """Return the Flower app for the server.
+
+    ``callbacks`` and ``track`` are those of ``simulate``; ``settings`` are fields of ``Settings``. The entry ``track``
+    of a run's configuration replaces the argument.
 
     ``task`` is a ``Task`` or a function that returns one. The function takes no argument, ``None`` (the server is not a
     client), or ``None`` and the run's configuration (a dictionary).
@@ -68,14 +77,16 @@ def server_app(
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         chosen = defaults.given(context.run_config)
-        serve(FlowerRun(method, task_at(task, None, context.run_config), chosen, grid), callbacks)
+        run = FlowerRun(method, task_at(task, None, context.run_config), chosen, grid)
+        serve(run, callbacks, chosen.track or track)
 
     return app
 
 
-def serve(run: "FlowerRun", callbacks: Iterable[Callback] = ()) -> Result:
+def serve(run: "FlowerRun", callbacks: Iterable[Callback] = (), track: Track = None) -> Result:
     """Run all remaining rounds of a deployed run."""
     path = Path(run.settings.out).expanduser().absolute()
+    run.tracking = Tracking.started(track, path if run.settings.resume else None, partial(log, WARNING))
     folder = run.restore(path) if run.settings.resume else run.create(path)
     for warning in folder.warnings:
         log(WARNING, warning)

@@ -7,6 +7,7 @@ from typing import Any, get_type_hints
 
 from gossamer.core.errors import ConfigError, Mistakes, require, wrong_argument
 from gossamer.engines.options import Options
+from gossamer.runs.trackers.tracking import check_names
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class Settings:
         min_replies: fraction of a round's clients that must reply for the round to count
         until: targets such as accuracy=0.9 or loss<0.3; the first that is reached ends the run; empty: none
         patience: evaluations without improvement of the primary metric that end the run; 0: no such limit
+        track: trackers on the server's machine, such as tensorboard or tensorboard,wandb; empty: none
     """
 
     name: str = "custom"
@@ -44,10 +46,12 @@ class Settings:
     min_replies: float = 0.5
     until: str = ""
     patience: int = 0
+    track: str = ""
 
     def __post_init__(self) -> None:
         mistakes = Mistakes()
         mistakes.attempt(self.options)
+        mistakes.attempt(check_names, self.track)
         mistakes.attempt(
             require,
             (self.per_round >= 0, wrong_argument("per_round", self.per_round, "must not be negative")),

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.core import files
-from gossamer.core.errors import ConfigError, RunError
+from gossamer.core.errors import ConfigError, RunError, require
 from gossamer.core.specs import unknown
 from gossamer.runs.records import Record
 from gossamer.runs.report.summary import summarise
@@ -42,13 +42,18 @@ class Tracking:
     def of(cls, track: Track, warn: Callable[[str], None] = warnings.warn) -> "Tracking":
         """Return the tracking that ``track`` asks for; refuse unknown names and missing packages before any work."""
         asked = list(track) if isinstance(track, Iterable) and not isinstance(track, str) else [track] if track else []
-        names = [name for each in asked for name in (each.split(",") if isinstance(each, str) else [each])]
-        return cls([_made(name) for name in names if name != ""], warn)
+        names = [name for each in asked for name in (names_in(each) if isinstance(each, str) else [each])]
+        return cls([_made(name) for name in names], warn)
 
     @classmethod
     def resumed(cls, path: Path, warn: Callable[[str], None] = warnings.warn) -> "Tracking":
         """Return the tracking that a run was started with; trackers of the user's own are left out."""
         return cls.of([name for name in read_kept(path) if name in TRACKERS], warn)
+
+    @classmethod
+    def started(cls, track: Track, kept: Path | None, warn: Callable[[str], None] = warnings.warn) -> "Tracking":
+        """Return the tracking that ``track`` asks for; without it, that of the folder ``kept`` which is resumed."""
+        return cls.resumed(kept, warn) if kept is not None and track is None else cls.of(track, warn)
 
     @contextmanager
     def run(self, about: dict[str, Any], metrics: Sequence[Record], folder: Path | None) -> Iterator[None]:
@@ -109,6 +114,16 @@ class Tracking:
             self.warn(f"tracker {tracker.name} failed, the run goes on without it: {_reason(error)}")
 
 
+def names_in(text: str) -> list[str]:
+    """Return the names in a text such as ``tensorboard,wandb``."""
+    return [name for name in text.split(",") if name]
+
+
+def check_names(text: str) -> None:
+    """Refuse unknown names of trackers. Their packages need not be installed here."""
+    require(*((name in TRACKERS, unknown("tracker", name, TRACKERS)) for name in names_in(text)))
+
+
 def _made(name: object) -> Tracker:
     if isinstance(name, Tracker):
         return name
@@ -117,8 +132,7 @@ def _made(name: object) -> Tracker:
     if not isinstance(name, str):
         known = ", ".join(TRACKERS)
         raise ConfigError(f"track must be a Tracker or one of {known}, got a {type(name).__name__}")
-    if name not in TRACKERS:
-        raise ConfigError(unknown("tracker", name, TRACKERS))
+    check_names(name)
     return TRACKERS[name]()
 
 

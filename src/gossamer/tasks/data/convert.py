@@ -86,7 +86,7 @@ def _part(given: Any, name: str, reading: Reading) -> "Samples | _Pairs":
     if isinstance(given, Samples):
         return given
     if isinstance(given, tuple) and len(given) == 2:
-        return Samples(_arrays(given[0], name), _targets(given[1], name))
+        return Samples(_nest(given[0], f"{name}: x"), _targets(given[1], name))
     return _Pairs(_map_style(given, name), name, reading.target)
 
 
@@ -101,12 +101,14 @@ def owners(given: Any, name: str, count: int) -> Index:
 # Arrays.
 
 
-def _arrays(given: Any, name: str) -> Nest:
-    """Convert inputs: arrays, or a dict or tuple of arrays."""
+def _nest(given: Any, name: str) -> Nest:
+    """Convert inputs, of one sample or of all: an array, or a dict or tuple of these."""
     if isinstance(given, Mapping):
-        return {str(key): _arrays(inner, f"{name}: x[{key!r}]") for key, inner in given.items()}
+        return {str(key): _nest(inner, f"{name}[{key!r}]") for key, inner in given.items()}
     if isinstance(given, tuple):
-        return tuple(_arrays(inner, f"{name}: x[{number}]") for number, inner in enumerate(given))
+        return tuple(_nest(inner, f"{name}[{number}]") for number, inner in enumerate(given))
+    if hasattr(given, "getbands"):  # a PIL image
+        raise ConfigError(f"{name} is a PIL image: give the data set a transform to a tensor")
     return as_tensor(given, name)
 
 
@@ -152,7 +154,7 @@ class _Pairs(Dataset[tuple[Nest, Tensor]]):
 
     def __getitem__(self, row: int) -> tuple[Nest, Tensor]:
         x, y = self._parts(self.dataset[row])
-        return _sample(x, f"{self.name}: an input"), _targets(y, self.name)
+        return _nest(x, f"{self.name}: an input"), _targets(y, self.name)
 
     def _parts(self, sample: Any) -> tuple[Any, Any]:
         if isinstance(sample, Mapping):
@@ -217,17 +219,6 @@ class _Targets(_Inputs):
     def __getitem__(self, row: int) -> Tensor:
         assert isinstance(self.part, _Pairs)
         return self.part[row][1]
-
-
-def _sample(given: Any, name: str) -> Nest:
-    """Convert one input: a dict or tuple of arrays, or an array."""
-    if isinstance(given, Mapping):
-        return {str(key): _sample(inner, f"{name}[{key!r}]") for key, inner in given.items()}
-    if isinstance(given, tuple):
-        return tuple(_sample(inner, f"{name}[{number}]") for number, inner in enumerate(given))
-    if hasattr(given, "getbands"):  # a PIL image
-        raise ConfigError(f"{name} is a PIL image: give the data set a transform to a tensor")
-    return as_tensor(given, name)
 
 
 def target_column(columns: Sequence[str], name: str, target: str | None) -> str:

@@ -316,8 +316,9 @@ class Natural(CheckedFields):
         """Assign owners to clients, in the order of owners."""
         if groups is None:
             raise ConfigError(
-                "split natural: this data has no natural owners: give Samples(x, y, group=owners), with "
-                "one number per sample, or use another split, such as dirichlet:0.3"
+                "split natural: this data has no natural owners: write Task.of(..., groups=owners), with one number or "
+                "name per sample, or give a list or mapping of one data set per client; or use another split, such as "
+                "dirichlet:0.3"
             )
         names, group, sizes = np.unique(groups, return_inverse=True, return_counts=True)
         able = np.flatnonzero(sizes >= self.min_samples)

@@ -50,13 +50,17 @@ def windows(text: str, stride: int) -> tuple[Index, Index]:
     return sliding_window_view(codes, CONTEXT)[:-1:stride], codes[CONTEXT::stride]
 
 
-def read_roles(paths: Sequence[Path], stride: int) -> tuple[OwnedSamples, OwnedSamples]:
-    """Read training and test samples from ``{"roles": {name: [speech, ...]}}``; skip roles that are too short."""
-    (path,) = paths
+def read_texts(path: Path) -> dict[str, str]:
+    """Read the text of each role, in the order of names, from ``{"roles": {name: [speech, ...]}}``."""
     with reading(path, "file of roles"):
         roles = json.loads(path.read_bytes())["roles"]
-        texts = [_speech(roles[name]) for name in sorted(roles)]
-    samples = [windows(text, stride) for text in texts if len(text) > CONTEXT]
+        return {name: _speech(roles[name]) for name in sorted(roles)}
+
+
+def read_roles(paths: Sequence[Path], stride: int) -> tuple[OwnedSamples, OwnedSamples]:
+    """Read training and test samples from a file of roles; skip roles that are too short."""
+    (path,) = paths
+    samples = [windows(text, stride) for text in read_texts(path).values() if len(text) > CONTEXT]
     if not samples:
         raise ConfigError(f"{path} has no role with more than {CONTEXT} characters")
     cuts = [len(y) - len(y) // TEST_PART for _, y in samples]
