@@ -10,6 +10,7 @@ from reproduce.common.store import Facts
 from reproduce.fedspa import paper
 from reproduce.fedspa.studies import (
     ALONE_EVERY,
+    DENSITIES,
     EVERY,
     LONGER,
     LONGER_METHODS,
@@ -31,7 +32,7 @@ SETTING = (
     f"prunes a share that reaches its target in {PRUNINGS} prunings."
 )
 ROWS = {**METHODS, **VARIANTS}
-DRAWN = (*METHODS, "dst-0.2", "dst-0.8", "sub-fedavg-0.2", "sub-fedavg-0.8")
+DRAWN = (*METHODS, *DENSITIES, "sub-fedavg-0.2", "sub-fedavg-0.8")
 """Methods in the plots: the rows of Table 1, and other densities."""
 AXES = {"rounds": "round", "bytes": "GB sent and received"}
 
@@ -96,6 +97,7 @@ CLAIMS: list[tuple[str, tuple[str, ...], str, str]] = [
     ("moving masks beat FedAvg on non-IID data", ("a", "b"), "dst", "fedavg"),
     ("static masks match FedAvg on IID data", ("iid",), "rsm", "fedavg"),
     ("ERK beats uniform densities", SETTINGS, "dst", "dst-uniform"),
+    ("ERK beats uniform densities of weights", SETTINGS, "dst", "dst-uniform-weights"),
 ]
 
 

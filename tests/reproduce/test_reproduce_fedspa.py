@@ -57,6 +57,15 @@ def test_variants_differ_in_what_they_say() -> None:
         assert cells.method(one) != cells.method(other)
 
 
+def test_tables_3_and_4_are_studied_in_every_setting_of_cifar_100() -> None:
+    found = {(cell.split, studies.variant(cell)) for cell in studies.cifar_100()}
+    splits = [studies.split("cifar-100", setting) for setting in studies.SETTINGS]
+    for method in (*studies.DENSITIES, "dst", "dst-uniform"):
+        assert {split for split, name in found if name == method} == set(splits)
+        assert method in paper.ACCURACIES["cifar-100"]
+    assert {variant for _, variant in found} == set(NAMES)
+
+
 @pytest.mark.parametrize("target", [0.2, 0.5, 0.8])
 def test_sub_fedavg_reaches_its_target_with_the_last_of_its_prunings(target: float) -> None:
     share = studies.pruning(target)["share"]
@@ -252,7 +261,7 @@ def test_the_page_names_what_is_missing(empty: Path) -> None:
     assert parsed(page.page()) == []
     for cell in studies.densities():
         put(cell, [50.0])
-    assert "densities" not in page.page().splitlines()[1]
+    assert "`densities`" not in page.page().splitlines()[1]
 
 
 def test_claims_are_compared_seed_by_seed(empty: Path) -> None:

@@ -45,6 +45,7 @@ CLIENTS = 4
 VARIANTS = {
     "erk": PersonalMask(),
     "uniform": PersonalMask(init="uniform", density=0.6),
+    "uniform weights": PersonalMask(init="uniform-weights", density=0.6),
     "own": PersonalMask(own_init=True),
     "still": PersonalMask(moving=False),
     "random": PersonalMask(regrow="random", rate=1.0),
@@ -162,7 +163,7 @@ def test_methods_keep_the_contract_of_methods(name: str, tmp_path: Path) -> None
         (lambda: PersonalMask(density=1.1), "density must be in"),
         (lambda: PersonalMask(rate=-0.1), "rate must be in"),
         (lambda: PersonalMask(rate=1.1), "rate must be in"),
-        (lambda: PersonalMask(init="er"), "init must be one of erk, uniform"),  # type: ignore[arg-type]
+        (lambda: PersonalMask(init="er"), "init must be one of erk, uniform, uniform-weights"),  # type: ignore[arg-type]
         (lambda: PersonalMask(regrow="all"), "regrow must be gradient or random"),  # type: ignore[arg-type]
         (lambda: Pruned(target=0.0), "target must be in"),
         (lambda: Pruned(share=1.0), "share must be between"),
@@ -227,7 +228,7 @@ def courses(draw: st.DrawFn) -> tuple[BoundPersonalMask, Params, list[str]]:
     assume(density * sum(t.numel() for t in like.values()) >= sum(thin))
     view = PersonalMask(
         density,
-        draw(st.sampled_from(["erk", "uniform"])),
+        draw(st.sampled_from(["erk", "uniform-weights"])),
         draw(st.booleans()),
         True,
         draw(st.sampled_from(["gradient", "random"])),
@@ -286,7 +287,7 @@ def test_dense_tensors_have_no_mask(case: tuple[BoundPersonalMask, Params, list[
 
 def test_a_single_number_is_held() -> None:
     like = {"w": torch.ones(8, 8), "temperature": torch.ones(())}
-    for init in ("erk", "uniform"):
+    for init in ("erk", "uniform-weights"):
         assert set(fit(PersonalMask(init=init), like).first(0)["mask"]) == {"w"}
 
 

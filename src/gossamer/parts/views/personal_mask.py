@@ -25,7 +25,7 @@ from gossamer.core.types import Clock, Params, Part, Payload, State
 from gossamer.core.view import View
 from gossamer.parts.views import masks
 from gossamer.parts.views.masks import Bits, MaskMemory
-from gossamer.parts.views.sparsity import DENSITIES, kept
+from gossamer.parts.views.sparsity import DENSITIES, Distribution, kept
 
 Trained = tuple[tuple[str, torch.Size], ...]
 
@@ -38,8 +38,9 @@ class PersonalMask(View):
     """A personal sparse mask per client, of fixed density.
 
     Args:
-        density: fraction of the trained entries in a mask; biases and norms count, and are held whole
-        init: density of each tensor: erk (small tensors are denser) or uniform
+        density: fraction of the trained entries in a mask; biases and norms count
+        init: density of each tensor: erk (small tensors are denser), uniform (the same for all tensors, biases and
+            norms included) or uniform-weights (the same for all weights; biases and norms are held whole)
         own_init: start each client with its own random mask, instead of one mask for all clients
         moving: change the masks after training (dynamic sparse training), instead of keeping them fixed
         regrow: entries that replace the dropped ones: gradient (of largest gradient) or random
@@ -49,7 +50,7 @@ class PersonalMask(View):
     """
 
     density: float = 0.5
-    init: Literal["erk", "uniform"] = "erk"
+    init: Distribution = "erk"
     own_init: bool = False
     moving: bool = True
     regrow: Literal["gradient", "random"] = "gradient"
