@@ -15,17 +15,18 @@ names studies; without a name it only renders the page:
     seeds              more seeds of ``claims``; takes twice as long
     fashion            Fashion-MNIST with LeNet5: the claims, one hour on a CPU
     fashion-seeds      more seeds of ``fashion``
+    drift              a convex problem: the drift of masks and the bound of Theorem 1, two minutes on a CPU
     fashion-densities  Fashion-MNIST: densities 0.2 to 0.8 of FedSpa
     emnist-letters     EMNIST-Letters with LeNet5: all methods in all settings
     cifar-100          CIFAR-100 with ResNet18-GN: the same, and all variants, in all settings
 
-Without ``--only`` the first five run in this order, the most important first. Cells without their data set in DIR are
+Without ``--only`` the first five and ``drift`` run, the most important first. Cells without their data set in DIR are
 skipped.
 """
 
 from reproduce.common.cells import Cell
 from reproduce.common.cli import Reproduction
-from reproduce.fedspa import page
+from reproduce.fedspa import drift, page
 from reproduce.fedspa.facts import facts
 from reproduce.fedspa.studies import DEFAULT, STUDIES, cost, variant
 
@@ -41,11 +42,12 @@ REPRODUCTION = Reproduction(
     studies=STUDIES,
     page=page.page,
     draw=page.draw,
-    default=DEFAULT,
+    default=(*DEFAULT, "drift"),
     methods="dst, rsm, fedavg, ditto, dst-0.2, ...",
     labels=labels,
     cost=cost,
     more=facts,
+    measurements={"drift": drift.keep},
 )
 main = REPRODUCTION.main
 

@@ -7,7 +7,7 @@ from reproduce.common import cells, plots, seeds, tables
 from reproduce.common.plots import Curve
 from reproduce.common.seeds import spread
 from reproduce.common.store import Facts
-from reproduce.fedspa import paper
+from reproduce.fedspa import drift, paper
 from reproduce.fedspa.studies import (
     ALONE_EVERY,
     DENSITIES,
@@ -39,9 +39,9 @@ AXES = {"rounds": "round", "bytes": "GB sent and received"}
 
 def page() -> str:
     """Return the generated part of the page."""
-    parts = [tables.missing(STUDIES), SETTING, claims(), longer()]
+    parts = [tables.missing(STUDIES, *([] if drift.stored() else ["drift"])), SETTING, claims(), longer()]
     parts += [accuracies(data, setting) for data in SETS for setting in SETTINGS]
-    parts += [speeds(data) for data in SETS] + [ablations(), global_models(), exchanged(), costs()]
+    parts += [speeds(data) for data in SETS] + [ablations(), global_models(), exchanged(), costs(), drift.table()]
     return tables.joined(parts)
 
 
@@ -243,7 +243,8 @@ def costs() -> str:
 
 
 def draw() -> None:
-    """Draw two plots per setting."""
+    """Draw two plots per setting, and the drift of masks."""
+    drift.draw()
     for data, setting, axis, rounds in product(SETS, SETTINGS, AXES, (ROUNDS, LONGER)):
         lines = curves(data, setting, axis, rounds)
         if lines:
