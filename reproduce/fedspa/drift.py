@@ -39,7 +39,16 @@ ROUNDS, SEEDS = (64, 256), (0, 1, 2)
 NOISE = 0.1
 TRIES = 8
 """Runs until the rate is one that the measured drift allows."""
-HEADS = ("masks", "rounds", "median p_t", "largest p_t", "entries of m* held", "squared gradient of f", "bound", "seeds")
+HEADS = (
+    "masks",
+    "rounds",
+    "median p_t",
+    "largest p_t",
+    "entries of m* held",
+    "squared gradient of f",
+    "bound",
+    "seeds",
+)
 
 
 class Linear(nn.Module):

@@ -1,6 +1,7 @@
 """reproduce/fedspa: its cells run, its counts are correct, and its tables have the right values."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -343,7 +344,7 @@ def test_plots_have_a_curve_per_method_and_none_by_bytes_without_communication(e
 def test_the_local_steps_are_repeated_exactly(name: str) -> None:
     problem, rate = drift.Problem(1), 0.02
     found = drift.states(problem, drift.METHODS[name](problem, rate), 3)
-    for before, after in zip(found, found[1:], strict=False):
+    for before, after in pairwise(found):
         first, *_, last = (models for models, _ in drift.local_steps(problem, before, rate))
         assert torch.allclose(before.w - (first - last).mean(0), after.w, rtol=0, atol=1e-12)
 
@@ -351,7 +352,8 @@ def test_the_local_steps_are_repeated_exactly(name: str) -> None:
 def test_planted_masks_have_a_drift_of_at_most_1_and_others_obey_the_rate_of_the_theorem() -> None:
     ideal, random = (drift.course(name, 6, 0) for name in ("planted", "rsm"))
     assert max(ideal["drifts"]) <= 1 < min(random["drifts"])
-    assert ideal["allowed"] and random["allowed"]
+    assert ideal["allowed"]
+    assert random["allowed"]
     assert (ideal["held"], ideal["rate"] > random["rate"]) == (1, True)
 
 

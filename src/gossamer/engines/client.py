@@ -231,6 +231,20 @@ class Client:
 
         return step(self, trained, evaluate, start, carry, context, hyperparams)
 
+    def screen_feed(self, job: Job) -> State:
+        """Return the batch of the gradient after training: the first of a new permutation, with its draws."""
+        assert job.samples is not None
+        objective = self.objective
+        plan = self.exchange.solver.plan(len(job.samples), fold(job.key, "screen"))
+        rows = torch.from_numpy(job.samples[plan[0]]).to(objective.device)
+        draws = objective.draws(fold(job.key, "screen", "augment"), len(rows))
+        return {"rows": rows} | ({} if draws is None else {"draws": draws})
+
+    def screen(self, weights: Params, feed: State, labels: Tensor | None) -> Params:
+        """Return the gradient of one batch for all entries, held or not, in evaluation mode."""
+        held, objective = {**weights, **self.objective.local()}, self.objective
+        return objective.gradient(held, *objective.open(feed), labels, training=False)[1]
+
     def tuned(self, model: Params, clock: Clock, key: Key, samples: np.ndarray) -> Params:
         """Fine-tune a model on the client's samples, if the method does that; ``key`` is the key of the round.
 
@@ -380,6 +394,7 @@ class TrainingInfo:
     def __init__(self, client: Client, job: Job, trained: Trained) -> None:
         self.client, self.job, self.change = client, job, trained.change
         self.start, self.carry, self.flops = job.start, trained.carry, 0
+        self._gradient = trained.gradient
 
     @cached_property
     def weights(self) -> Params:
@@ -407,14 +422,9 @@ class TrainingInfo:
 
     def gradient(self) -> Params:
         """Return the gradient after training, in evaluation mode, on the first batch of a new permutation."""
-        assert self.job.samples is not None
-        objective = self.client.objective
-        plan = self.client.exchange.solver.plan(len(self.job.samples), fold(self.job.key, "screen"))
-        rows = torch.from_numpy(self.job.samples[plan[0]])
-        draws = objective.draws(fold(self.job.key, "screen", "augment"), len(rows))
-        x, y = objective.batch(rows.to(objective.device), draws)
-        self.flops += objective.flops(self.weights, rows).done
-        return objective.gradient({**self.weights, **objective.local()}, x, y, self.job.labels, training=False)[1]
+        feed = self.client.screen_feed(self.job)
+        self.flops += self.client.objective.flops(self.weights, feed["rows"].cpu()).done
+        return self._gradient or self.client.screen(self.weights, feed, self.job.labels)
 
     def start_gradient(self) -> Params:
         """Return the gradient at the received model, in evaluation mode, of the mean loss of all samples."""

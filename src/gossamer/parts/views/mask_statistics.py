@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
+import torch
 from torch import Tensor
 
 from gossamer.core.types import Params, State
@@ -24,9 +25,8 @@ Floats = npt.NDArray[np.float64]
 
 def row(masks: Mapping[str, Tensor]) -> Row:
     """Return the masks of one client as one vector of 64-bit words, tensors in name order, padded with zeros."""
-    packed = [masks[name].cpu().numpy() for name in sorted(masks)]
-    padding = np.zeros(-sum(map(len, packed)) % 8, dtype=np.uint8)
-    return np.concatenate([*packed, padding]).view(np.uint64)
+    packed = torch.cat([masks[name] for name in sorted(masks)]).cpu().numpy()
+    return np.concatenate([packed, np.zeros(-len(packed) % 8, dtype=np.uint8)]).view(np.uint64)
 
 
 def held(mask: Row) -> int:
