@@ -36,6 +36,7 @@ from gossamer.core.types import Clock, Params, State
 from gossamer.engines.arguments import check_arguments
 from gossamer.engines.client import Failure
 from gossamer.engines.control import Callback, Until, ask, out_of_patience
+from gossamer.engines.evaluate import Evaluated
 from gossamer.engines.inbox import ClientReply, Inbox
 from gossamer.engines.metrics import Ledger, machine
 from gossamer.engines.options import Options
@@ -136,7 +137,7 @@ class FederatedRun(ABC):
         """Return the connected clients, with their numbers of training samples."""
 
     @abstractmethod
-    def evaluate_round(self, number: int, ledger: Ledger) -> dict[str, float]:
+    def evaluate_round(self, number: int, ledger: Ledger) -> Evaluated:
         """Evaluate the models after a round."""
 
     @abstractmethod
