@@ -89,13 +89,11 @@ def test_figures_are_those_of_unpacked_masks(drawn: tuple[list[Flags], list[Flag
     pairs = [overlap_of(new[i], new[j]) for i in range(len(new)) for j in range(i)]
     assert found["overlap"] == (pytest.approx(mean(pairs)) if pairs else None)
     assert found["tensors"] == sorted(like)
-    for number, name in enumerate(found["tensors"]):
-        both = [(a[name], b[name]) for a, b in zip(*drawn, strict=True)]
-        density, distance = (
-            mean([float(t.double().mean()) for t in each]) for each in zip(*((b, a ^ b) for a, b in both))
-        )
-        assert found["tensor_density"][number] == pytest.approx(density, rel=1e-3)
-        assert found["tensor_distance"][number] == pytest.approx(distance, rel=1e-3)
+    for at, name in enumerate(found["tensors"]):
+        turned = [float((one[name] ^ other[name]).double().mean()) for one, other in zip(*drawn, strict=True)]
+        density = mean([float(flags[name].double().mean()) for flags in drawn[1]])
+        assert found["tensor_density"][at] == pytest.approx(density, rel=1e-3)
+        assert found["tensor_distance"][at] == pytest.approx(mean(turned), rel=1e-3)
 
 
 @given(clients())
