@@ -231,14 +231,17 @@ class Client:
 
         return step(self, trained, evaluate, start, carry, context, hyperparams)
 
-    def screen_feed(self, job: Job) -> State:
-        """Return the batch of the gradient after training: the first of a new permutation, with its draws."""
+    def screen_rows(self, job: Job) -> Tensor:
+        """Return the samples of the gradient after training: the first batch of a new permutation."""
         assert job.samples is not None
-        objective = self.objective
         plan = self.exchange.solver.plan(len(job.samples), fold(job.key, "screen"))
-        rows = torch.from_numpy(job.samples[plan[0]]).to(objective.device)
+        return torch.from_numpy(job.samples[plan[0]])
+
+    def screen_feed(self, job: Job) -> State:
+        """Return the same batch on the device, with its draws for the augmentation."""
+        rows, objective = self.screen_rows(job), self.objective
         draws = objective.draws(fold(job.key, "screen", "augment"), len(rows))
-        return {"rows": rows} | ({} if draws is None else {"draws": draws})
+        return {"rows": rows.to(objective.device)} | ({} if draws is None else {"draws": draws})
 
     def screen(self, weights: Params, feed: State, labels: Tensor | None) -> Params:
         """Return the gradient of one batch for all entries, held or not, in evaluation mode."""
@@ -422,9 +425,9 @@ class TrainingInfo:
 
     def gradient(self) -> Params:
         """Return the gradient after training, in evaluation mode, on the first batch of a new permutation."""
-        feed = self.client.screen_feed(self.job)
-        self.flops += self.client.objective.flops(self.weights, feed["rows"].cpu()).done
-        return self._gradient or self.client.screen(self.weights, feed, self.job.labels)
+        client, job = self.client, self.job
+        self.flops += client.objective.flops(self.weights, client.screen_rows(job)).done
+        return self._gradient or client.screen(self.weights, client.screen_feed(job), job.labels)
 
     def start_gradient(self) -> Params:
         """Return the gradient at the received model, in evaluation mode, of the mean loss of all samples."""
