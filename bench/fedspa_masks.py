@@ -1,11 +1,14 @@
 """Measure personal masks: the search for a client's next mask relative to its training, and aggregation on the server.
 
-    python bench/fedspa_masks.py [--models lenet5 vgg11 resnet18-gn] [--device cuda] [--executor captured] [--repeats 5]
+    python bench/fedspa_masks.py [--models lenet5 vgg11 resnet18-gn] [--device cuda] [--executor captured] [--clients 9]
 
 A client has the size of one in FedSpa's paper (https://arxiv.org/abs/2201.11380), with random images: 5 epochs in
 batches of 128, density 0.5, in the first round, whose search moves half of the mask. The search is the whole of
 ``BoundPersonalMask.revise``: a dense gradient on one batch, removal and regrowth of entries, and encoding of the
-change. It should take at most a tenth of the training time.
+change. It should take at most a tenth of the training time. A captured executor computes the gradient right after the
+steps. There the search is the difference to training with masks that do not move, plus ``revise``. On a GPU the masks
+are compared with those that the CPU finds for the same weights and gradients, and the captured gradient with that of
+one client alone. ``--clients`` trains several clients at once; times are then those of all of them.
 
 On a CPU there is one thread, and its processor time counts, so that other load matters little. Training is timed on a
 few steps and extrapolated, since all steps are equal; the table has their number. Training and search take turns. Times
@@ -26,7 +29,7 @@ import torch
 from held import peak
 
 from gossamer import METHODS, Task
-from gossamer.core.exchange import GLOBAL
+from gossamer.core.exchange import GLOBAL, LocalTrainingInfo
 from gossamer.core.jobs import Job, Trained
 from gossamer.core.random import fold, key
 from gossamer.core.types import Clock, Flops, Params, State
@@ -83,51 +86,88 @@ def clock_of(device: str) -> Callable[[Callable[[], object]], float]:
 
 
 class Entrant(NamedTuple):
-    """A client ready for its first round, and the share of a round's steps that it takes."""
+    """Clients ready for their first round, with an executor for moving masks and one for masks that do not move.
+
+    Args:
+        client: the client
+        moving: the executor of a client with moving masks
+        still: the same with static masks, whose training includes no search
+        client_tasks: the task of each client
+        share: the share of a round's steps that a task takes
+    """
 
     client: Client
-    executor: Executor
-    client_task: ClientTask
+    moving: Executor
+    still: Executor
+    client_tasks: list[ClientTask]
     share: float
 
     @classmethod
-    def of(cls, model: str, device: str, executor: str) -> "Entrant":
+    def of(cls, model: str, device: str, executor: str, clients: int) -> "Entrant":
         setting = SETTINGS[model]
-        objective = Objective(images(model, setting.samples), device, KEY)
-        client, clock = Client(METHODS["fedspa"]().bind(objective), objective), Clock(0, ROUNDS, 0)
+        objective = Objective(images(model, setting.samples * clients, clients), device, KEY)
+        client, still = (Client(METHODS["fedspa"](mask=mask).bind(objective), objective) for mask in ("dst", "rsm"))
         server = client.method.init(objective.initial(), KEY)
-        data = client.exchange.make_download(server, clock, KEY, GLOBAL, None, None).data
-        client_task = ClientTask(clock, KEY, data, {}, objective.task.split.train(0))
         whole = len(client.exchange.solver.plan(setting.samples, KEY))
         few = setting.steps if device == "cpu" else whole
-        runs = EXECUTORS[executor](client)
-        runs.prepare(client_task, 1)
-        return cls(client, runs, client_task._replace(limit=few), few / whole)
+        tasks = [_task(client, server, objective, number)._replace(limit=few) for number in range(clients)]
+        executors = [EXECUTORS[executor](each) for each in (client, still)]
+        for each in executors:
+            each.prepare(tasks[0]._replace(limit=None), clients)
+        return cls(client, executors[0], executors[1], tasks, few / whole)
 
-    def train(self, job: Job) -> Trained:
-        if isinstance(self.executor, InChunks):
+    def train(self, executor: Executor, jobs: list[Job]) -> list[Trained]:
+        if isinstance(executor, InChunks):
             with torch.no_grad():
-                return self.executor.group([(self.client_task, job)]).train()[0]
-        return self.client.train(self.client_task, job)
+                return executor.group(list(zip(self.client_tasks, jobs, strict=True))).train()
+        return [self.client.train(*each) for each in zip(self.client_tasks, jobs, strict=True)]
 
     def measure(self, clock: Callable[[Callable[[], object]], float]) -> dict[str, float]:
         """Return the milliseconds of a whole round's training, and of the search after it."""
-        view, found = self.client.exchange.view_memory, list[Trained]()
-        assert view is not None
-        job = self.client.read_download(self.client_task)
-        training = clock(lambda: found.append(self.train(job))) / self.share
-        info, hyperparams = TrainingInfo(self.client, job, found[0]), view.first(0)
-        gradient = clock(lambda: TrainingInfo(self.client, job, found[0]).gradient())
-        search = clock(lambda: view.revise(hyperparams, info, job.clock, fold(job.key, "view")))
+        found, jobs = list[Trained](), [self.client.read_download(task) for task in self.client_tasks]
+        training, more = clock(lambda: self.train(self.still, jobs)) / self.share, 0.0
+        whole = clock(lambda: found.extend(self.train(self.moving, jobs))) / self.share
+        if found[0].gradient is not None:  # computed with the steps
+            more = gradient = whole - training
+        else:
+            gradient = clock(lambda: [info.gradient() for info in self.infos(jobs, found)])
+        infos = self.infos(jobs, found)
+        search = more + clock(lambda: [self.revise(job, info) for job, info in zip(jobs, infos, strict=True)])
         return {"train": training, "gradient": gradient, "search": search}
 
+    def infos(self, jobs: list[Job], found: list[Trained]) -> list[TrainingInfo]:
+        return [TrainingInfo(self.client, job, trained) for job, trained in zip(jobs, found, strict=True)]
 
-def searches(models: list[str], device: str, executor: str, repeats: int) -> None:
-    clock = clock_of(device)
+    def revise(self, job: Job, info: LocalTrainingInfo) -> State:
+        view = self.client.exchange.view_memory
+        assert view is not None
+        return view.revise(view.first(job.clock.client), info, job.clock, fold(job.key, "view"))[0]
+
+    def check(self) -> str:
+        """Compare masks with those that the CPU finds, and gradients with those of one client alone."""
+        jobs = [self.client.read_download(task) for task in self.client_tasks]
+        found, same, far = self.train(self.moving, jobs), True, 0.0
+        for job, info, trained in zip(jobs, self.infos(jobs, found), found, strict=True):
+            alone = TrainingInfo(self.client, job, trained._replace(gradient=None)).gradient()
+            used = trained.gradient or alone
+            far = max(far, *(float((used[n] - t).norm() / t.norm().clamp(min=1e-30)) for n, t in alone.items()))
+            here, there = self.revise(job, info), self.revise(job, Made.of(info, used))
+            same &= all(torch.equal(here["mask"][n].cpu(), there["mask"][n]) for n in there["mask"])
+        return f"masks as on the CPU: {'SAME' if same else 'DIFFERENT'}; gradients differ by at most {far:.1e}"
+
+
+def _task(client: Client, server: State, objective: Objective, number: int) -> ClientTask:
+    clock = Clock(0, ROUNDS, number)
+    data = client.exchange.make_download(server, clock, KEY, GLOBAL, None, None).data
+    return ClientTask(clock, KEY, data, {}, objective.task.split.train(number))
+
+
+def searches(models: list[str], device: str, executor: str, repeats: int, clients: int) -> None:
+    clock, checks = clock_of(device), list[str]()
     print("| network | samples | timed steps | training | search | gradient of the search | search / training |")
     print("|" + " --- |" + " ---: |" * 6)
     for model in models:
-        racer = Entrant.of(model, device, executor)
+        racer = Entrant.of(model, device, executor, clients)
         turns = [racer.measure(clock) for _ in range(WARM_UP[device] + repeats)][WARM_UP[device] :]
         times = {part: statistics.median(stage[part] for stage in turns) for part in turns[0]}
         ratios = sorted(stage["search"] / stage["train"] for stage in turns)
@@ -136,19 +176,27 @@ def searches(models: list[str], device: str, executor: str, repeats: int) -> Non
         spread = f"{100 * ratio:.1f} % ({100 * ratios[0]:.1f} to {100 * ratios[-1]:.1f})"
         verdict = "" if ratio <= MOST else ", target MISSED"
         print(
-            f"| `{model}` | {SETTINGS[model].samples} | {racer.client_task.limit} | {parts} | {spread}{verdict} |",
+            f"| `{model}` | {SETTINGS[model].samples} | {racer.client_tasks[0].limit} | {parts} | {spread}{verdict} |",
             flush=True,
         )
+        checks += [f"{model}: {racer.check()}"] if device == "cuda" else []
+    print("\n".join(["", *checks]))
 
 
 # Folding.
 
 
 class Made:
-    """Training information of a client without training: random weights and gradients."""
+    """Training information of a client without training: given weights, and given or random gradients."""
 
-    def __init__(self, weights: Params, draw: torch.Generator) -> None:
-        self.start, self.weights, self.carry, self.draw = weights, weights, State(), draw
+    def __init__(self, weights: Params, draw: torch.Generator, slopes: Params | None = None) -> None:
+        self.start, self.weights, self.carry, self.draw, self.slopes = weights, weights, State(), draw, slopes
+
+    @classmethod
+    def of(cls, info: TrainingInfo, gradient: Params) -> "Made":
+        """Copy weights and gradients to the CPU."""
+        weights, slopes = ({name: t.cpu() for name, t in each.items()} for each in (info.weights, gradient))
+        return cls(weights, torch.Generator(), slopes)
 
     def loss(self) -> float:
         return 1.0
@@ -157,7 +205,8 @@ class Made:
         return 1.0
 
     def gradient(self) -> Params:
-        return {name: torch.randn(t.shape, generator=self.draw).to(t) for name, t in self.weights.items()}
+        drawn = ((name, torch.randn(t.shape, generator=self.draw).to(t)) for name, t in self.weights.items())
+        return self.slopes or dict(drawn)
 
     def start_gradient(self) -> Params:
         return self.gradient()
@@ -213,10 +262,11 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--executor", choices=("one-by-one", "captured", "captured-plain"), default="one-by-one")
     parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--clients", type=int, default=1, help="clients that train at once (1)")
     parser.add_argument("--no-folding", action="store_true", help="skip the aggregation")
     given: Any = parser.parse_args()
     with threads(1):
-        searches(given.models, given.device, given.executor, given.repeats)
+        searches(given.models, given.device, given.executor, given.repeats, given.clients)
         if not given.no_folding:
             folding(given.device, given.repeats)
 

@@ -2,16 +2,13 @@
 
 from typing import Any
 
-from gossamer import Pruned, Task
-from gossamer.analysis.theory.costs import paper_forward_flops, paper_round_flops
+from gossamer import Task
+from gossamer.analysis.theory.paper_costs import fedspa_flops
 from gossamer.core.random import key
 from gossamer.engines.run import Result
-from gossamer.parts.views import masks
-from gossamer.parts.views.personal_mask import BoundPersonalMask
 from gossamer.tasks.objective import Objective
 from reproduce.common import cells
 from reproduce.common.cells import Cell
-from reproduce.fedspa.studies import EPOCHS
 
 Record = dict[str, Any]
 WAYS = ("bytes_down", "bytes_up")
@@ -42,23 +39,5 @@ def _running(each: list[int], evaluated: list[Record]) -> list[int]:
 
 
 def paper_flops(cell: Cell, task: Task, metrics: list[Record]) -> int | None:
-    """Return the operations as the paper counts them; None where the size of a mask changes between rounds.
-
-    The batch of the mask search counts for every run with masks, moving or static.
-    """
-    view = cells.method(cell).bind(Objective(task, "cpu", key(cell.seed))).training.view
-    if isinstance(view, Pruned):
-        return None
-    module, sample = task.model(), task.data.train.x[0]
-    dense = forward = paper_forward_flops(module, sample)
-    screened = 0
-    if isinstance(view, BoundPersonalMask):
-        held = view.first(0)["mask"]
-        forward = paper_forward_flops(module, sample, {name: masks.count(packed) for name, packed in held.items()})
-        screened = cell.given["batch"]
-    sizes = task.split.sizes()
-    return sum(
-        paper_round_flops(forward, int(sizes[client]), EPOCHS, screened, dense)
-        for record in metrics
-        for client in record["clients"]
-    )
+    """Return the operations as the paper counts them; None where the size of a mask changes between rounds."""
+    return fedspa_flops(cells.method(cell).bind(Objective(task, "cpu", key(cell.seed))), task, metrics)

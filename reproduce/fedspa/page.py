@@ -7,9 +7,10 @@ from reproduce.common import cells, plots, seeds, tables
 from reproduce.common.plots import Curve
 from reproduce.common.seeds import spread
 from reproduce.common.store import Facts
-from reproduce.fedspa import paper
+from reproduce.fedspa import drift, paper
 from reproduce.fedspa.studies import (
     ALONE_EVERY,
+    DENSITIES,
     EVERY,
     LONGER,
     LONGER_METHODS,
@@ -31,16 +32,16 @@ SETTING = (
     f"prunes a share that reaches its target in {PRUNINGS} prunings."
 )
 ROWS = {**METHODS, **VARIANTS}
-DRAWN = (*METHODS, "dst-0.2", "dst-0.8", "sub-fedavg-0.2", "sub-fedavg-0.8")
+DRAWN = (*METHODS, *DENSITIES, "sub-fedavg-0.2", "sub-fedavg-0.8")
 """Methods in the plots: the rows of Table 1, and other densities."""
 AXES = {"rounds": "round", "bytes": "GB sent and received"}
 
 
 def page() -> str:
     """Return the generated part of the page."""
-    parts = [tables.missing(STUDIES), SETTING, claims(), longer()]
+    parts = [tables.missing(STUDIES, *([] if drift.stored() else ["drift"])), SETTING, claims(), longer()]
     parts += [accuracies(data, setting) for data in SETS for setting in SETTINGS]
-    parts += [speeds(data) for data in SETS] + [ablations(), global_models(), exchanged(), costs()]
+    parts += [speeds(data) for data in SETS] + [ablations(), global_models(), exchanged(), costs(), drift.table()]
     return tables.joined(parts)
 
 
@@ -96,6 +97,7 @@ CLAIMS: list[tuple[str, tuple[str, ...], str, str]] = [
     ("moving masks beat FedAvg on non-IID data", ("a", "b"), "dst", "fedavg"),
     ("static masks match FedAvg on IID data", ("iid",), "rsm", "fedavg"),
     ("ERK beats uniform densities", SETTINGS, "dst", "dst-uniform"),
+    ("ERK beats uniform densities of weights", SETTINGS, "dst", "dst-uniform-weights"),
 ]
 
 
@@ -241,7 +243,8 @@ def costs() -> str:
 
 
 def draw() -> None:
-    """Draw two plots per setting."""
+    """Draw two plots per setting, and the drift of masks."""
+    drift.draw()
     for data, setting, axis, rounds in product(SETS, SETTINGS, AXES, (ROUNDS, LONGER)):
         lines = curves(data, setting, axis, rounds)
         if lines:

@@ -45,11 +45,14 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
 
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {
     "dst-0.2": ("dst", {"density": 0.2}),
+    "dst-0.4": ("dst", {"density": 0.4}),
+    "dst-0.6": ("dst", {"density": 0.6}),
     "dst-0.8": ("dst", {"density": 0.8}),
     "sub-fedavg-0.2": ("sub-fedavg", pruning(0.2)),
     "sub-fedavg-0.8": ("sub-fedavg", pruning(0.8)),
     "sub-fedavg-hybrid": ("sub-fedavg", {"prune": "hybrid"}),
     "dst-uniform": ("dst", {"distribution": "uniform"}),
+    "dst-uniform-weights": ("dst", {"distribution": "uniform-weights"}),
     "dst-own": ("dst", {"own_init": True}),
     "rsm-own": ("rsm", {"own_init": True}),
     "dst-random": ("dst", {"regrow": "random"}),
@@ -132,6 +135,8 @@ def grid(data: str, setting: str, methods: Iterable[str], seed: int = 0) -> Iter
     return (cell(data, setting, method, seed) for method in methods)
 
 
+DENSITIES = ("dst-0.2", "dst-0.4", "dst-0.6", "dst-0.8")
+"""The sparsities 0.8, 0.6, 0.4 and 0.2 of Table 3. The fifth, 0.5, is the row ``dst``."""
 BASELINES = ("ditto", "sub-fedavg", "subsampling", "local")
 
 
@@ -149,14 +154,14 @@ def baselines() -> Iterator[Cell]:
 
 
 def densities() -> Iterator[Cell]:
-    """Figures 1 and 4: densities 0.2 and 0.8, in addition to 0.5."""
-    yield from grid("cifar-10", "b", ("dst-0.2", "dst-0.8", "sub-fedavg-0.2", "sub-fedavg-0.8"))
+    """Figures 1 and 4 and Table 3: densities in addition to 0.5."""
+    yield from grid("cifar-10", "b", (*DENSITIES, "sub-fedavg-0.2", "sub-fedavg-0.8"))
 
 
 def ablations() -> Iterator[Cell]:
     """Figures 6 and 7, and Figure 5 on IID data."""
-    yield from grid("cifar-10", "b", ("dst-random", "dst-own", "rsm-own"))
-    yield from grid("cifar-10", "iid", ("rsm-own", "dst-own", "dst-uniform", "dst-random"))
+    yield from grid("cifar-10", "b", ("dst-random", "dst-own", "rsm-own", "dst-uniform-weights"))
+    yield from grid("cifar-10", "iid", ("rsm-own", "dst-own", "dst-uniform", "dst-random", "dst-uniform-weights"))
 
 
 def hybrid() -> Iterator[Cell]:
@@ -165,7 +170,7 @@ def hybrid() -> Iterator[Cell]:
         yield from grid("cifar-10", setting, ("sub-fedavg-hybrid",))
 
 
-LONGER_METHODS = ("dst", "fedavg", "rsm", "dst-uniform")
+LONGER_METHODS = ("dst", "fedavg", "rsm", "dst-uniform", "dst-uniform-weights")
 
 
 def longer() -> Iterator[Cell]:
@@ -191,6 +196,12 @@ def fashion_seeds() -> Iterator[Cell]:
         yield from fashion(seed)
 
 
+def fashion_densities() -> Iterator[Cell]:
+    """Table 3 on a data set that is small enough for a CPU."""
+    for setting in ("b", "iid"):
+        yield from grid("fashion-mnist", setting, DENSITIES)
+
+
 def emnist_letters() -> Iterator[Cell]:
     """EMNIST-Letters with LeNet5."""
     for setting in ("b", "iid", "a"):
@@ -198,10 +209,11 @@ def emnist_letters() -> Iterator[Cell]:
 
 
 def cifar_100() -> Iterator[Cell]:
-    """CIFAR-100 with ResNet18-GN, the data set of the paper's ablations."""
+    """CIFAR-100 with ResNet18-GN, the data set of the paper's ablations: Tables 1, 3 and 4, and Figures 4 to 7."""
     for setting in ("b", "iid", "a"):
         yield from grid("cifar-100", setting, METHODS)
-    yield from grid("cifar-100", "b", VARIANTS)
+    for setting in ("b", "iid", "a"):
+        yield from grid("cifar-100", setting, VARIANTS)
 
 
 STUDIES: Studies = {
@@ -214,6 +226,7 @@ STUDIES: Studies = {
     "seeds": seeds,
     "fashion": fashion,
     "fashion-seeds": fashion_seeds,
+    "fashion-densities": fashion_densities,
     "emnist-letters": emnist_letters,
     "cifar-100": cifar_100,
 }

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gossamer.analysis.theory.costs import paper_bytes, paper_forward_flops, paper_round_flops
 from gossamer.core.errors import ConfigError
-from gossamer.parts.views.sparsity import erk, kept
+from gossamer.parts.views.sparsity import erk, kept, uniform
 from gossamer.tasks.nets import build
 
 DENSITY, COHORT, EPOCHS, BATCH = 0.5, 10, 5, 128
@@ -86,6 +86,16 @@ def test_the_operations_of_the_papers_table(setting: Setting, fedavg: float, fed
         (paper_round_flops(sparse, setting.samples, EPOCHS, BATCH, dense), fedspa),
     ):
         assert round(operations * COHORT * setting.rounds / 1e14, 1) == found
+
+
+def test_the_operations_of_uniform_densities_in_table_4() -> None:
+    """4.6 x 10^16 in the paper, which counts a batch of dense gradients for every client of a round."""
+    shapes = {name: parameter.shape for name, parameter in network(RESNET).named_parameters()}
+    half, dense = kept(shapes, uniform(shapes, DENSITY)), forward(RESNET)[0]
+    sparse = paper_forward_flops(network(RESNET), torch.zeros(RESNET.shape), half)
+    operations = paper_round_flops(sparse, RESNET.samples, EPOCHS, BATCH, dense) * COHORT * RESNET.rounds
+    assert round(operations / 1e14, 1) == 459.3
+    assert round(paper_bytes(*[sum(half.values())] * 2, COHORT, RESNET.rounds) / 1e9, 1) == 448.8
 
 
 # The rules.

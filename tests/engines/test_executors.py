@@ -2,6 +2,8 @@
 
 import os
 import signal
+from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,13 +24,16 @@ from gossamer import (
     fedavg,
     fedmrn,
     fedprox,
+    fedspa,
     local,
     simulate,
 )
+from gossamer.core import tree
 from gossamer.core.exchange import GLOBAL
 from gossamer.engines.client import Client, ClientResult, ClientTask, Failure
-from gossamer.engines.executors import SideBySide, Stacked
-from gossamer.engines.executors.stacked import schedule
+from gossamer.engines.executors import CapturedPlain, SideBySide, Stacked
+from gossamer.engines.executors.captured import ClientSlot, stepping
+from gossamer.engines.executors.stacked import InChunks, schedule
 from gossamer.engines.run import Stage
 from gossamer.engines.simulate import Simulation
 from gossamer.runs.records import read_about
@@ -344,6 +349,73 @@ def test_auto_measures_chooses_and_stays_with_its_choice(tmp_path: Path) -> None
 def test_captured_needs_a_gpu(executor: str) -> None:
     with pytest.raises(ConfigError, match="captured needs a GPU"):
         simulate(fedavg(), tiny_task(), rounds=1, executor=executor)
+
+
+class Replayed:
+    """A graph without a GPU: a replay repeats the work, and fills the memory of its first result."""
+
+    def __init__(self, work: Callable[[], Any], made: Any) -> None:
+        self.work, self.made, self.times = work, made, 0
+
+    def replay(self) -> None:
+        self.times += 1
+        made = self.work()
+        if self.made is not None:
+            tree.put(self.made, ..., made)
+
+
+@pytest.fixture
+def without_gpu(monkeypatch: pytest.MonkeyPatch) -> list[Replayed]:
+    """Let ``captured-plain`` run on a CPU, with ``Replayed`` for graphs; return the graphs."""
+    graphs: list[Replayed] = []
+
+    def captured(slot: Any, work: Callable[[], Any], benchmark: bool) -> tuple[Replayed, Any]:
+        before = tree.clone(slot.tensors)
+        made = work()
+        tree.put(slot.tensors, ..., before)  # a capture runs nothing
+        graphs.append(Replayed(work, made))
+        return graphs[-1], made
+
+    class Idle:
+        def wait_stream(self, other: Any) -> None:
+            """All work is done at once."""
+
+    def init(self: Any, client: Client) -> None:
+        InChunks.__init__(self, client, 16)
+        self.plain = self.compiled = stepping(client, torch.enable_grad()(client.step))
+        self.full, self.room, self.slots = None, 0, {}
+
+    for name, fake in {"Stream": Idle, "current_stream": Idle, "graph_pool_handle": Idle}.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (10**9, 10**9))
+    monkeypatch.setattr(CapturedPlain, "__init__", init)
+    monkeypatch.setattr(ClientSlot, "_captured", captured)
+    return graphs
+
+
+@pytest.mark.parametrize("given", [{}, {"distribution": "uniform"}, {"regrow": "random"}, {"mask": "rsm"}], ids=str)
+def test_the_gradient_of_moving_masks_is_captured_with_the_steps(
+    given: dict[str, Any], without_gpu: list[Replayed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a CPU, a captured run without rounding differences is the reference bit for bit."""
+    task, method = tiny_task(6, torch.float64), fedspa(epochs=4, batch=4, density=0.6, **given)
+    asked: list[int] = []
+    real = Client.screen
+
+    def screen(self: Client, *of: Any) -> Any:
+        asked.append(1)
+        return real(self, *of)
+
+    options: dict[str, Any] = {"rounds": 3, "per_round": 4}
+    reference = simulate(method, task, executor="one-by-one", **options)
+    monkeypatch.setattr(Client, "screen", screen)
+    other = simulate(method, task, executor="captured-plain", **options)
+    assert exact_figures(other) == exact_figures(reference)
+    assert all(torch.equal(final(other)[name], tensor) for name, tensor in final(reference).items())
+    screening = [graph for graph in without_gpu if graph.made is not None]
+    assert sum(graph.times for graph in screening) >= (12 if not given or "distribution" in given else 0)
+    assert bool(asked) == bool(screening) == (given.get("regrow") != "random" and given.get("mask") != "rsm")
 
 
 def test_a_schedule_takes_everybody_through_all_steps_in_order() -> None:

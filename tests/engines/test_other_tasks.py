@@ -15,8 +15,10 @@ from gossamer import RunError, Task, fedavg, heterofl, ifca, local, simulate, su
 from gossamer.analysis.stability import stability
 from gossamer.core.errors import ConfigError
 from gossamer.core.random import fold, key, uniform
+from gossamer.engines import evaluate
 from gossamer.engines.evaluate import figures, personal_figures, worst_tenth
 from gossamer.engines.export import export, stand
+from gossamer.engines.metrics import Ledger
 from gossamer.runs.records import read_about
 from gossamer.tasks.metrics import METRICS, Metric
 
@@ -103,9 +105,30 @@ def test_the_worst_tenth_follows_the_direction() -> None:
         "personal_auroc": pytest.approx(0.6),
         "worst_tenth_auroc": 0.5,
     }
-    assert list(figures([METRICS["rmse"]], [1.0, 2.0], [(3.0,)])) == [
-        "rmse", "loss", "personal_rmse", "worst_tenth_rmse",
+    assert list(figures([METRICS["rmse"]], [1.0, 2.0], {0: (3.0,)}, 1)) == [
+        "rmse", "loss", "personal_rmse", "worst_tenth_rmse", "personal",
     ]  # fmt: skip
+
+
+def test_a_record_has_the_value_of_every_client() -> None:
+    made = task("regression", clients=11)
+    result = simulate(fedavg(lr=0.1), made, rounds=2, eval_every=2)
+    errors = (result.model(made.data.test.x)[:, 0] - made.data.test.y).double().square().detach()
+    each = [math.sqrt(errors[torch.from_numpy(made.split.test(c))].mean().item()) for c in range(11)]
+    assert result.metrics[-1]["personal"] == {"rmse": pytest.approx(each, rel=1e-3)}
+    assert "personal" not in result.metrics[0]
+    assert not [column for column in result.frame() if column.startswith("personal.")]
+
+
+def test_a_client_without_a_value_has_null_and_many_clients_have_deciles(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = figures([METRICS["rmse"]], [1.0, 2.0], {0: (3.0,), 2: (math.nan,)}, 4)["personal"]["rmse"]
+    assert found[0] == 3.0
+    assert all(math.isnan(value) for value in found[1:])
+    assert Ledger().record(1, [], {"personal": {"rmse": found}})["personal"] == {"rmse": [3.0, None, None, None]}
+    monkeypatch.setattr(evaluate, "LISTED", 10)
+    many = figures([METRICS["rmse"]], [1.0, 2.0], {c: (c / 20,) for c in range(21)}, 21)
+    assert "personal" not in many
+    assert many["personal_deciles"] == {"rmse": pytest.approx([n / 10 for n in range(11)])}
 
 
 def test_classification_records_what_it_always_did(tmp_path: Path) -> None:

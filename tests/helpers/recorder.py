@@ -129,7 +129,7 @@ CASES: dict[str, Case] = {
     ),
     "retention, accumulated": (lambda: methods.onebit_cs(lr=0.5, retain="change", accumulate=True), LOSSY),
     "personal masks of one's own, lossy": (
-        lambda: methods.fedspa(**SGD, density=0.3, own_init=True, regrow="random", distribution="uniform"),
+        lambda: methods.fedspa(**SGD, density=0.3, own_init=True, regrow="random", distribution="uniform-weights"),
         LOSSY,
     ),
     "masks with error feedback": (

@@ -1,6 +1,7 @@
 """reproduce/fedspa: its cells run, its counts are correct, and its tables have the right values."""
 
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from helpers.markdown import only, parsed
 from reproduce.common import cells
 from reproduce.common.cells import Cell
 from reproduce.fedspa import __main__ as script
-from reproduce.fedspa import facts, page, paper, studies
+from reproduce.fedspa import drift, facts, page, paper, studies
 
 EVERY = [cell for study in studies.STUDIES.values() for cell in study()]
 NAMES = [*studies.METHODS, *studies.VARIANTS]
@@ -55,6 +56,15 @@ def test_variants_differ_in_what_they_say() -> None:
         one, other = (studies.cell("cifar-10", "b", each) for each in (name, base))
         assert {key: value for key, value in one.given.items() if other.given.get(key) != value} == more
         assert cells.method(one) != cells.method(other)
+
+
+def test_tables_3_and_4_are_studied_in_every_setting_of_cifar_100() -> None:
+    found = {(cell.split, studies.variant(cell)) for cell in studies.cifar_100()}
+    splits = [studies.split("cifar-100", setting) for setting in studies.SETTINGS]
+    for method in (*studies.DENSITIES, "dst", "dst-uniform"):
+        assert {split for split, name in found if name == method} == set(splits)
+        assert method in paper.ACCURACIES["cifar-100"]
+    assert {variant for _, variant in found} == set(NAMES)
 
 
 @pytest.mark.parametrize("target", [0.2, 0.5, 0.8])
@@ -252,7 +262,7 @@ def test_the_page_names_what_is_missing(empty: Path) -> None:
     assert parsed(page.page()) == []
     for cell in studies.densities():
         put(cell, [50.0])
-    assert "densities" not in page.page().splitlines()[1]
+    assert "`densities`" not in page.page().splitlines()[1]
 
 
 def test_claims_are_compared_seed_by_seed(empty: Path) -> None:
@@ -325,3 +335,45 @@ def test_plots_have_a_curve_per_method_and_none_by_bytes_without_communication(e
     by_round, by_bytes = ((empty / page.file("cifar-10", "iid", axis)).read_text() for axis in ("rounds", "bytes"))
     assert ("local" in by_round, "local" in by_bytes) == (True, False)
     assert ("GB sent and received" in by_round, "GB sent and received" in by_bytes) == (False, True)
+
+
+# The drift of masks.
+
+
+@pytest.mark.parametrize("name", drift.METHODS)
+def test_the_local_steps_are_repeated_exactly(name: str) -> None:
+    problem, rate = drift.Problem(1), 0.02
+    found = drift.states(problem, drift.METHODS[name](problem, rate), 3)
+    for before, after in pairwise(found):
+        first, *_, last = (models for models, _ in drift.local_steps(problem, before, rate))
+        assert torch.allclose(before.w - (first - last).mean(0), after.w, rtol=0, atol=1e-12)
+
+
+def test_planted_masks_have_a_drift_of_at_most_1_and_others_obey_the_rate_of_the_theorem() -> None:
+    ideal, random = (drift.course(name, 6, 0) for name in ("planted", "rsm"))
+    assert max(ideal["drifts"]) <= 1 < min(random["drifts"])
+    assert ideal["allowed"]
+    assert random["allowed"]
+    assert (ideal["held"], ideal["rate"] > random["rate"]) == (1, True)
+
+
+def test_the_gradients_of_the_convex_problem_are_those_of_its_loss() -> None:
+    problem = drift.Problem(2)
+    w = torch.ones(drift.ENTRIES, dtype=torch.float64, requires_grad=True)
+    whole = ((problem.x @ w - problem.y).square().mean(1) / 2).sum()
+    (slope,) = torch.autograd.grad(whole, w)
+    assert torch.allclose(problem.gradients(w.detach().expand(drift.CLIENTS, -1)).sum(0), slope)
+    assert problem.least < problem.value(w.detach())
+
+
+def test_the_page_has_the_drift_of_each_kind_of_mask(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert "`drift`" in page.page().splitlines()[1]
+    monkeypatch.setattr(drift, "ROUNDS", (2,))
+    monkeypatch.setattr(drift, "SEEDS", (0, 1))
+    drift.keep(empty)
+    rows = parsed(drift.table())
+    assert [row["masks"] for row in rows] == list(drift.METHODS)
+    assert {row["seeds"] for row in rows} == {"2"}
+    drift.draw()
+    assert "dst-own" in (empty / "fedspa-drift.svg").read_text()
+    assert "`drift`" not in page.page().splitlines()[1]

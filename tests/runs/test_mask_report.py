@@ -14,17 +14,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gossamer import Lossy, Options, fedavg, fedspa, simulate, sub_fedavg
+from gossamer import Lossy, Options, fedavg, fedprox, fedspa, simulate, sub_fedavg
+from gossamer.analysis.theory.paper_costs import paper_costs
 from gossamer.cli import main
+from gossamer.cli.rebuild import rebuild
 from gossamer.core.bits import bits, unbits
 from gossamer.core.method import Method
 from gossamer.core.types import State
 from gossamer.engines.simulate import Simulation
 from gossamer.parts.views.mask_statistics import PAIRED, between, evenly, figures, held, moved, overlaps, row
 from gossamer.runs.records import read_about, read_metrics
-from gossamer.runs.report import REPORTS, Folder, heat, mask_map, page, tables
+from gossamer.runs.report import REPORTS, Folder, heat, mask_layers, mask_map, page, tables
 from gossamer.runs.report.order import chain
 from gossamer.runs.report.summary import summarise
+from gossamer.runs.report.text import number, size
 from gossamer.testing import tiny_task
 from helpers.paths import ROOT
 
@@ -32,6 +35,7 @@ Record = dict[str, Any]
 Flags = dict[str, Tensor]
 
 FIGURES = ("moved", "density", "overlap")
+BY_TENSOR = ("tensors", "tensor_density", "tensor_distance")
 
 
 def packed(flags: Flags) -> State:
@@ -84,6 +88,12 @@ def test_figures_are_those_of_unpacked_masks(drawn: tuple[list[Flags], list[Flag
     assert found["density"] == pytest.approx(mean([float(mask.double().mean()) for mask in new]))
     pairs = [overlap_of(new[i], new[j]) for i in range(len(new)) for j in range(i)]
     assert found["overlap"] == (pytest.approx(mean(pairs)) if pairs else None)
+    assert found["tensors"] == sorted(like)
+    for at, name in enumerate(found["tensors"]):
+        turned = [float((one[name] ^ other[name]).double().mean()) for one, other in zip(*drawn, strict=True)]
+        density = mean([float(flags[name].double().mean()) for flags in drawn[1]])
+        assert found["tensor_density"][at] == pytest.approx(density, rel=1e-3)
+        assert found["tensor_distance"][at] == pytest.approx(mean(turned), rel=1e-3)
 
 
 @given(clients())
@@ -115,7 +125,9 @@ def test_of_a_large_round_clients_that_are_spread_evenly_are_compared() -> None:
     after = {client: packed({"w": one if client < PAIRED else ~one}) for client in range(2 * PAIRED)}
     found = figures(after, after, {"w": torch.empty(64)})
     half = PAIRED // 2
-    assert found == {"moved": 0.0, "density": 0.5, "overlap": 2 * half * (half - 1) / (PAIRED * (PAIRED - 1))}
+    apart = 2 * half * (half - 1) / (PAIRED * (PAIRED - 1))
+    by_tensor = {"tensors": ["w"], "tensor_density": [0.5], "tensor_distance": [0.0]}
+    assert found == {"moved": 0.0, "density": 0.5, "overlap": apart, **by_tensor}
 
 
 @given(st.integers(1, 500), st.integers(1, 50))
@@ -336,7 +348,48 @@ def test_show_writes_the_same_page_and_tells_the_figures(kept: Path, capsys: pyt
     last = read_metrics(kept)[-1]["figures"]["masks"]
     assert f"mask overlap       {100 * last['overlap']:.2f} %" in capsys.readouterr().out
     assert main(["show", str(kept), "--json"]) == 0
-    assert json.loads(capsys.readouterr().out)["figures"]["masks"].keys() == {*FIGURES, "moved_in_all"}
+    assert json.loads(capsys.readouterr().out)["figures"]["masks"].keys() == {*FIGURES, *BY_TENSOR, "moved_in_all"}
+
+
+def test_the_page_has_a_cell_for_each_tensor_and_round(kept: Path) -> None:
+    said = (kept / "report.html").read_text()
+    for record in read_metrics(kept):
+        found = record["figures"]["masks"]
+        for entry in BY_TENSOR[1:]:
+            for name, value in zip(found["tensors"], found[entry], strict=True):
+                assert f"{name}, round {record['round']}: {100 * value:.2f} %" in said
+    assert "Density of the masks by tensor and round" in said
+
+
+def test_runs_without_figures_by_tensor_have_no_maps_of_them() -> None:
+    assert mask_layers.figure([(1, dict.fromkeys(FIGURES, 0.5))]) == ""
+
+
+def test_a_long_run_shows_evenly_spaced_rounds() -> None:
+    figures = {"tensors": ["w"], "tensor_density": [0.5], "tensor_distance": [0.25]}
+    said = mask_layers.figure([(at, figures) for at in range(1, 1001)])
+    assert f"{said.count('w, round ') // 2}" == f"{mask_layers.SHOWN}"
+
+
+def test_show_compares_costs_with_the_papers_count(kept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["show", str(kept), "--paper-costs"]) == 0
+    said, metrics = capsys.readouterr().out, read_metrics(kept)
+    both = [record[way] for record in metrics for way in ("bytes_up", "bytes_down")]
+    values = sum(n for kinds in both for kind, n in kinds.items() if kind.endswith("values"))
+    assert values < sum(n for kinds in both for n in kinds.values())
+    assert size(values) in said
+    assert "arxiv.org/abs/2201.11380" in said
+    method, task = rebuild(kept, read_about(kept))
+    found = paper_costs("fedspa", method, task, metrics)
+    assert found.bytes == values
+    assert found.flops is not None
+    assert number(found.flops) in said
+
+
+def test_a_method_without_a_papers_count_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    simulate(fedprox(), tiny_task(), rounds=1, out=tmp_path / "run")
+    assert main(["show", str(tmp_path / "run"), "--paper-costs"]) == 2
+    assert "fedprox: no paper's count of costs is known for this method: known for fedspa" in capsys.readouterr().err
 
 
 def test_compare_says_what_is_counted(

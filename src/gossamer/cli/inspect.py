@@ -51,6 +51,9 @@ def show(words: list[str]) -> int:
     how.add_argument("--json", action="store_true", help="print one JSON object")
     how.add_argument("--html", action="store_true", help="write report.html again")
     how.add_argument("--config", action="store_true", help="print the file that repeats the run, for run --config")
+    how.add_argument(
+        "--paper-costs", action="store_true", help="compare its costs with the count of the method's paper"
+    )
     arguments = parser.parse_args(words)
     path = Path(arguments.run)
     about, metrics = open_run(path), read_metrics(path)
@@ -58,6 +61,11 @@ def show(words: list[str]) -> int:
         from gossamer.cli.config import written
 
         print(written(path, about))
+        return 0
+    if arguments.paper_costs:
+        from gossamer.cli.paper_costs import counted
+
+        print(counted(path, about, metrics))
         return 0
     _load_reports(about, metrics)
     if arguments.html:

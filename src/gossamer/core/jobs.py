@@ -105,6 +105,7 @@ class Trained(NamedTuple):
         loss: the mean training loss
         flops: the FLOPs
         samples: the number of training samples
+        gradient: the gradient after training, if the executor has computed it; see ``ViewMemory.screens``
     """
 
     change: Params
@@ -112,6 +113,7 @@ class Trained(NamedTuple):
     loss: float
     flops: Flops
     samples: int
+    gradient: Params | None = None
 
 
 def each(

@@ -97,6 +97,11 @@ class ViewMemory(BoundView):
     section: ClassVar[str] = "part"
     """The name of the section that carries the payload from ``revise``."""
 
+    @property
+    def screens(self) -> bool:
+        """Whether ``revise`` asks for the gradient after training. If so, an executor may compute it with the steps."""
+        return False
+
     @abstractmethod
     def first(self, client: int) -> State:
         """Return the state of a client before its first round."""

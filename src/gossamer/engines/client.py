@@ -231,6 +231,23 @@ class Client:
 
         return step(self, trained, evaluate, start, carry, context, hyperparams)
 
+    def screen_rows(self, job: Job) -> Tensor:
+        """Return the samples of the gradient after training: the first batch of a new permutation."""
+        assert job.samples is not None
+        plan = self.exchange.solver.plan(len(job.samples), fold(job.key, "screen"))
+        return torch.from_numpy(job.samples[plan[0]])
+
+    def screen_feed(self, job: Job) -> State:
+        """Return the same batch on the device, with its draws for the augmentation."""
+        rows, objective = self.screen_rows(job), self.objective
+        draws = objective.draws(fold(job.key, "screen", "augment"), len(rows))
+        return {"rows": rows.to(objective.device)} | ({} if draws is None else {"draws": draws})
+
+    def screen(self, weights: Params, feed: State, labels: Tensor | None) -> Params:
+        """Return the gradient of one batch for all entries, held or not, in evaluation mode."""
+        held, objective = {**weights, **self.objective.local()}, self.objective
+        return objective.gradient(held, *objective.open(feed), labels, training=False)[1]
+
     def tuned(self, model: Params, clock: Clock, key: Key, samples: np.ndarray) -> Params:
         """Fine-tune a model on the client's samples, if the method does that; ``key`` is the key of the round.
 
@@ -380,6 +397,7 @@ class TrainingInfo:
     def __init__(self, client: Client, job: Job, trained: Trained) -> None:
         self.client, self.job, self.change = client, job, trained.change
         self.start, self.carry, self.flops = job.start, trained.carry, 0
+        self._gradient = trained.gradient
 
     @cached_property
     def weights(self) -> Params:
@@ -407,14 +425,9 @@ class TrainingInfo:
 
     def gradient(self) -> Params:
         """Return the gradient after training, in evaluation mode, on the first batch of a new permutation."""
-        assert self.job.samples is not None
-        objective = self.client.objective
-        plan = self.client.exchange.solver.plan(len(self.job.samples), fold(self.job.key, "screen"))
-        rows = torch.from_numpy(self.job.samples[plan[0]])
-        draws = objective.draws(fold(self.job.key, "screen", "augment"), len(rows))
-        x, y = objective.batch(rows.to(objective.device), draws)
-        self.flops += objective.flops(self.weights, rows).done
-        return objective.gradient({**self.weights, **objective.local()}, x, y, self.job.labels, training=False)[1]
+        client, job = self.client, self.job
+        self.flops += client.objective.flops(self.weights, client.screen_rows(job)).done
+        return self._gradient or client.screen(self.weights, client.screen_feed(job), job.labels)
 
     def start_gradient(self) -> Params:
         """Return the gradient at the received model, in evaluation mode, of the mean loss of all samples."""

@@ -4,7 +4,8 @@ A metric may be undefined for a client: AUROC needs two classes. The client then
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -28,6 +29,12 @@ from gossamer.tasks.static_norms import OfOwnBatch, OfTraining
 
 Values = tuple[float, ...]
 """One number per metric; the loss comes first where it is included."""
+
+Evaluated = dict[str, Any]
+"""Entries of a record: numbers by name, and the values of clients by metric."""
+
+LISTED = 2000
+"""Up to this many clients, a record has the value of every client; beyond it, the deciles over the clients."""
 
 Labels = Callable[[int], Tensor | None]
 """Map a client to a vector with 1 for each label whose score counts; none means all labels."""
@@ -56,7 +63,7 @@ class Evaluator:
         """The task's metrics."""
         return self.objective.task.metrics
 
-    def __call__(self, model: Params, shared: bool, personal: Callable[[int], Params]) -> dict[str, float]:
+    def __call__(self, model: Params, shared: bool, personal: Callable[[int], Params]) -> Evaluated:
         """Return loss and metrics on the whole test set, and the mean and worst-tenth personal metrics.
 
         Without a global model (not ``shared``), loss and metrics are means over the clients' deployed models. A client
@@ -64,28 +71,29 @@ class Evaluator:
         """
         last, outcome = model, self._outcome(model)
         whole = [_scores(outcome)] if shared else []
-        own: list[Values] = []
+        own: dict[int, Values] = {}
         for client in range(self.split.clients):
             params, tested = personal(client), self.split.test(client)
             if params is not last and not shared:
                 last, outcome = params, self._outcome(params)
             if len(tested):
                 seen = params is last and not self.alone
-                own.append(self._of(outcome, client) if seen else self.on_client(params, client)[1:])
+                own[client] = self._of(outcome, client) if seen else self.on_client(params, client)[1:]
             whole += [] if shared else [_scores(outcome)]
-        return figures(self.metrics, np.mean(whole, axis=0).tolist(), own)
+        return figures(self.metrics, np.mean(whole, axis=0).tolist(), own, self.split.clients)
 
-    def by_client(self, personal: Callable[[int], Params]) -> dict[str, float]:
+    def by_client(self, personal: Callable[[int], Params]) -> Evaluated:
         """Return the same without a global model: loss and metrics are means weighted by test samples."""
         tested = [client for client in range(self.split.clients) if len(self.split.test(client))]
         found = [self.on_client(personal(client), client) for client in tested]
         if not found:
-            return figures(self.metrics, [math.nan] * (1 + len(self.metrics)), [])
+            return figures(self.metrics, [math.nan] * (1 + len(self.metrics)), {}, self.split.clients)
         sizes = np.array([[len(self.split.test(client))] for client in tested])
         defined = np.isfinite(found)
         with np.errstate(invalid="ignore"):
             total = (np.where(defined, found, 0.0) * sizes).sum(axis=0) / (defined * sizes).sum(axis=0)
-        return figures(self.metrics, total.tolist(), [each[1:] for each in found])
+        own = {client: each[1:] for client, each in zip(tested, found, strict=True)}
+        return figures(self.metrics, total.tolist(), own, self.split.clients)
 
     def whole(self, params: Params) -> Values:
         """Return loss and metrics on the whole test set."""
@@ -119,21 +127,45 @@ def _scores(outcome: Judgement) -> Values:
     return (outcome.loss, *outcome.values())
 
 
-def figures(metrics: Sequence[Metric], whole: Sequence[float], own: Sequence[Values]) -> dict[str, float]:
+def figures(metrics: Sequence[Metric], whole: Sequence[float], own: Mapping[int, Values], clients: int) -> Evaluated:
     """Return the entries of a record.
 
     Args:
         metrics: the metrics
         whole: loss and metrics on the whole test set
-        own: the metrics of each client on its personal test set
+        own: the metrics of clients on their personal test sets, by client
+        clients: the number of all clients
     """
     loss, *values = whole
-    found: dict[str, float] = {}
+    found: Evaluated = {}
     for number, (metric, value) in enumerate(zip(metrics, values, strict=True)):
         found[metric.name] = value
         found.setdefault("loss", loss)
-        found |= personal_figures(metric, [each[number] for each in own])
-    return found
+        found |= personal_figures(metric, [each[number] for each in own.values()])
+    by_metric = {metric.name: {c: each[n] for c, each in own.items()} for n, metric in enumerate(metrics)}
+    if clients <= LISTED:
+        return found | {"personal": {name: listed(mine, clients) for name, mine in by_metric.items()}}
+    return found | {"personal_deciles": {name: deciles(list(mine.values())) for name, mine in by_metric.items()}}
+
+
+def listed(own: Mapping[int, float], clients: int) -> list[float]:
+    """Return the value of each client, to four digits; NaN for clients without one.
+
+    >>> listed({0: 0.123456, 2: 1.0}, 3)
+    [0.1235, nan, 1.0]
+    """
+    return [float(f"{own.get(client, math.nan):.4g}") for client in range(clients)]
+
+
+def deciles(own: Sequence[float]) -> list[float]:
+    """Return the smallest value, the deciles and the largest value, to four digits; NaN if there are none.
+
+    >>> deciles([0.0, 0.5, 1.0])
+    [0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0]
+    """
+    known = [value for value in own if not math.isnan(value)]
+    found = np.quantile(known, np.linspace(0, 1, 11)).tolist() if known else [math.nan] * 11
+    return [float(f"{value:.4g}") for value in found]
 
 
 def personal_figures(metric: Metric, own: Sequence[float]) -> dict[str, float]:

@@ -137,13 +137,13 @@ class Ledger:
         """Record a failure."""
         self.failures.append({"client": client, "reason": reason})
 
-    def record(self, round_: int, cohort: list[int], evaluated: dict[str, float]) -> dict[str, Any]:
+    def record(self, round_: int, cohort: list[int], evaluated: dict[str, Any]) -> dict[str, Any]:
         """Return the round's record; values that are not finite become null."""
         self._turn("other")
         losses = [loss for loss in self.losses if math.isfinite(loss)]
         return {
             "round": round_,
-            **{name: value if math.isfinite(value) else None for name, value in evaluated.items()},
+            **{name: _plain(value, name) for name, value in evaluated.items()},
             "train_loss": sum(losses) / len(losses) if losses else None,
             "bytes_up": dict(self.up),
             "bytes_down": dict(self.down),

@@ -28,6 +28,7 @@ from gossamer.core.sampler import Pool
 from gossamer.core.types import Clock, State
 from gossamer.engines.client import Failure
 from gossamer.engines.control import Callback, ask, out_of_patience
+from gossamer.engines.evaluate import Evaluated
 from gossamer.engines.inbox import ClientReply, Inbox
 from gossamer.engines.kept_run import KeptRun
 from gossamer.engines.metrics import Ledger
@@ -84,7 +85,7 @@ class FederatedRun(KeptRun):
         """Return the connected clients, with their numbers of training samples."""
 
     @abstractmethod
-    def evaluate_round(self, number: int, ledger: Ledger) -> dict[str, float]:
+    def evaluate_round(self, number: int, ledger: Ledger) -> Evaluated:
         """Evaluate the models after a round."""
 
     @abstractmethod

@@ -17,7 +17,7 @@ from gossamer.core.types import Params, State
 from gossamer.core.wire import Body
 from gossamer.engines.client import Client, ClientResult, ClientTask, Failure
 from gossamer.engines.control import Callback
-from gossamer.engines.evaluate import Evaluator
+from gossamer.engines.evaluate import Evaluated, Evaluator
 from gossamer.engines.executors import EXECUTORS
 from gossamer.engines.executors.auto import choose
 from gossamer.engines.executors.base import Executor, OneByOne, threads
@@ -233,7 +233,7 @@ class Simulation(FederatedRun):
         if reply.state is not None:
             self.clients.stage(client, stage.exchange.settle(reply.state, arrived))
 
-    def evaluate_round(self, number: int, ledger: Ledger) -> dict[str, float]:
+    def evaluate_round(self, number: int, ledger: Ledger) -> Evaluated:
         """Evaluate the global model and each client's deployed model on the test set."""
         first, *others = self.method.global_models(self.server)
         if others:

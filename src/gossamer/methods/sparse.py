@@ -13,6 +13,7 @@ from gossamer.parts.solvers.snapshot import SnapshotSGD
 from gossamer.parts.views.personal_mask import PersonalMask
 from gossamer.parts.views.pruned import Pruned
 from gossamer.parts.views.pruned_channels import PrunedChannels
+from gossamer.parts.views.sparsity import Distribution
 from gossamer.tasks.widths import Ties
 
 __all__ = ["fedspa", "sub_fedavg"]
@@ -26,7 +27,7 @@ def fedspa(
     decay: float = 0.998,
     density: float = 0.5,
     mask: Literal["dst", "rsm"] = "dst",
-    distribution: Literal["erk", "uniform"] = "erk",
+    distribution: Distribution = "erk",
     own_init: bool = False,
     regrow: Literal["gradient", "random"] = "gradient",
     rate: float = 0.5,
@@ -38,7 +39,8 @@ def fedspa(
     https://arxiv.org/abs/2201.11380
 
     Args:
-        distribution: density of each tensor: erk (small tensors are denser) or uniform
+        distribution: density of each tensor: erk (small tensors are denser), uniform (the same for all tensors) or
+            uniform-weights (the same for all weights; biases and norms are held whole)
         mask: dst changes the masks after training (dynamic sparse training), rsm keeps the initial masks
         decay: factor of the learning rate per round
     """

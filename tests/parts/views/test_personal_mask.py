@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -45,6 +46,7 @@ CLIENTS = 4
 VARIANTS = {
     "erk": PersonalMask(),
     "uniform": PersonalMask(init="uniform", density=0.6),
+    "uniform weights": PersonalMask(init="uniform-weights", density=0.6),
     "own": PersonalMask(own_init=True),
     "still": PersonalMask(moving=False),
     "random": PersonalMask(regrow="random", rate=1.0),
@@ -162,7 +164,7 @@ def test_methods_keep_the_contract_of_methods(name: str, tmp_path: Path) -> None
         (lambda: PersonalMask(density=1.1), "density must be in"),
         (lambda: PersonalMask(rate=-0.1), "rate must be in"),
         (lambda: PersonalMask(rate=1.1), "rate must be in"),
-        (lambda: PersonalMask(init="er"), "init must be one of erk, uniform"),  # type: ignore[arg-type]
+        (lambda: PersonalMask(init="er"), "init must be one of erk, uniform, uniform-weights"),  # type: ignore[arg-type]
         (lambda: PersonalMask(regrow="all"), "regrow must be gradient or random"),  # type: ignore[arg-type]
         (lambda: Pruned(target=0.0), "target must be in"),
         (lambda: Pruned(share=1.0), "share must be between"),
@@ -182,8 +184,12 @@ def test_what_cannot_be_is_refused(make: Callable[[], Any], reason: str) -> None
 AWKWARD = st.sampled_from([0.0, 1e-45, 1e-38, 0.5, 0.5, 1.0, 2.0, 3e38])
 
 
+Move = tuple[list[bool], list[float], list[float], float]
+"""A mask, weights, gradients, and the share to move."""
+
+
 @st.composite
-def moves(draw: st.DrawFn) -> tuple[list[bool], list[float], list[float], float]:
+def moves(draw: st.DrawFn) -> Move:
     size = draw(st.integers(1, 30))
     held = draw(st.lists(st.booleans(), min_size=size, max_size=size))
     weight, wanted = (draw(st.lists(AWKWARD, min_size=size, max_size=size)) for _ in range(2))
@@ -203,17 +209,56 @@ def slowly_moved(held: Sequence[bool], weight: Sequence[float], wanted: Sequence
 
 @given(moves())
 @settings(max_examples=120)
-def test_a_mask_moves_as_sorting_by_hand_does_it(case: tuple[list[bool], list[float], list[float], float]) -> None:
+def test_a_mask_moves_as_sorting_by_hand_does_it(case: Move) -> None:
     held, weight, wanted, share = case
     size = [float(value) for value in torch.tensor(weight)]  # as float32 has them
-    found = moved(torch.tensor(held), torch.tensor(weight), torch.tensor(wanted), share)
+    count = math.ceil(share * sum(held) - 1e-9)
+    found = moved(torch.tensor(held), torch.tensor(weight), torch.tensor(wanted), [len(held)], [count])
     assert found.tolist() == slowly_moved(held, size, [float(v) for v in torch.tensor(wanted)], share)
 
 
 def test_what_was_just_dropped_may_be_taken_up_again() -> None:
     held, weight = torch.tensor([True, True, False, False]), torch.tensor([0.1, 5.0, 0.0, 0.0])
-    assert moved(held, weight, torch.tensor([9.0, 0.0, 1.0, 2.0]), 0.5).tolist() == [True, True, False, False]
-    assert moved(held, weight, torch.tensor([1.5, 0.0, 1.0, 2.0]), 0.5).tolist() == [False, True, False, True]
+    for wanted, found in (
+        ([9.0, 0.0, 1.0, 2.0], [True, True, False, False]),
+        ([1.5, 0, 1, 2], [False, True, False, True]),
+    ):
+        assert moved(held, weight, torch.tensor(wanted), [4], [1]).tolist() == found
+
+
+@given(st.lists(moves(), min_size=1, max_size=5))
+@settings(max_examples=60)
+def test_tensors_move_together_as_they_do_alone(
+    cases: list[tuple[list[bool], list[float], list[float], float]],
+) -> None:
+    columns = [torch.cat([torch.tensor(case[which]) for case in cases]) for which in range(3)]
+    sizes, counts = [len(held) for held, *_ in cases], [math.ceil(share * sum(held)) for held, *_, share in cases]
+    together = moved(*columns, sizes, counts)
+    pieces = zip(*(column.split(sizes) for column in columns), sizes, counts, strict=True)
+    alone = [moved(held, weight, wanted, [size], [count]) for held, weight, wanted, size, count in pieces]
+    assert torch.equal(together, torch.cat(alone))
+
+
+VALUES = st.sampled_from([0.0, 1.0, 2.0, -1.0, math.inf, -math.inf, 0.5])
+PIECES = st.lists(st.lists(VALUES, min_size=1, max_size=12), min_size=1, max_size=6)
+
+
+@given(PIECES, st.randoms(use_true_random=False))
+@settings(max_examples=80)
+def test_sorting_chooses_what_selecting_chooses(pieces: list[list[float]], draw: Random) -> None:
+    """As a GPU does it, here on the CPU: the smallest values of each piece, the first among equals."""
+    sizes, values = list(map(len, pieces)), torch.tensor([value for piece in pieces for value in piece])
+    counts = [draw.randint(0, size) for size in sizes]
+    found = masks.by_sorting(values, sizes, counts)
+    assert torch.equal(found, masks.smallest_of_each(values, sizes, counts))
+    slowly = [sorted(range(len(p)), key=lambda i, p=p: (p[i], i))[:k] for p, k in zip(pieces, counts, strict=True)]  # type: ignore[misc]
+    assert [part.nonzero().view(-1).tolist() for part in found.split(sizes)] == [sorted(each) for each in slowly]
+
+
+def test_sorting_takes_many_pieces() -> None:
+    values = torch.arange(300.0).flip(0).repeat_interleave(2)
+    found = masks.by_sorting(values, [2] * 300, [number % 3 for number in range(300)])
+    assert [part.tolist() for part in found.split(2)] == [[True] * (n % 3) + [False] * (2 - n % 3) for n in range(300)]
 
 
 @st.composite
@@ -227,7 +272,7 @@ def courses(draw: st.DrawFn) -> tuple[BoundPersonalMask, Params, list[str]]:
     assume(density * sum(t.numel() for t in like.values()) >= sum(thin))
     view = PersonalMask(
         density,
-        draw(st.sampled_from(["erk", "uniform"])),
+        draw(st.sampled_from(["erk", "uniform-weights"])),
         draw(st.booleans()),
         True,
         draw(st.sampled_from(["gradient", "random"])),
@@ -286,7 +331,7 @@ def test_dense_tensors_have_no_mask(case: tuple[BoundPersonalMask, Params, list[
 
 def test_a_single_number_is_held() -> None:
     like = {"w": torch.ones(8, 8), "temperature": torch.ones(())}
-    for init in ("erk", "uniform"):
+    for init in ("erk", "uniform-weights"):
         assert set(fit(PersonalMask(init=init), like).first(0)["mask"]) == {"w"}
 
 

@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from torch import Size
 
 from gossamer.core.errors import ConfigError
-from gossamer.parts.views.sparsity import DENSITIES, Densities, Shapes, erk, kept, uniform
+from gossamer.parts.views.sparsity import DENSITIES, Densities, Shapes, erk, kept, uniform, uniform_weights
 from gossamer.tasks.nets import build
 
 RULES = pytest.mark.parametrize("rule", DENSITIES.values(), ids=DENSITIES)
+WHOLE = pytest.mark.parametrize("rule", [erk, uniform_weights])
+"""The rules that keep biases and norms whole."""
 Rule = Callable[[Shapes, float], Densities]
 
 
@@ -57,7 +59,7 @@ def test_resnet18_at_one_half() -> None:
     assert counts == [3, 1, 3]
 
 
-# What both rules promise.
+# What the rules promise.
 
 
 @NETWORKS
@@ -69,7 +71,7 @@ def test_the_budget_is_kept_to_one_entry_a_tensor(rule: Rule, shapes: Shapes, de
 
 
 @NETWORKS
-@RULES
+@WHOLE
 def test_biases_and_norms_are_whole(rule: Rule, shapes: Shapes) -> None:
     found = kept(shapes, rule(shapes, 0.5))
     small = {name: shape.numel() for name, shape in shapes.items() if len(shape) < 2}
@@ -77,9 +79,22 @@ def test_biases_and_norms_are_whole(rule: Rule, shapes: Shapes) -> None:
     assert {name: found[name] for name in small} == small
 
 
+@NETWORKS
 @pytest.mark.parametrize("density", [0.2, 0.7])
-def test_uniform_is_uniform_in_what_is_not_whole(density: float) -> None:
-    shares = {uniform(VGG, density)[name] for name in matrices(VGG)}
+def test_uniform_thins_every_tensor_alike(shapes: Shapes, density: float) -> None:
+    assert set(uniform(shapes, density).values()) == {density}
+    counts = kept(shapes, uniform(shapes, density))
+    assert all(counts[name] == int(density * shape.numel() + 1e-6) for name, shape in shapes.items())
+
+
+def test_a_tensor_too_small_for_a_uniform_density_keeps_one_entry() -> None:
+    shapes = {"w": Size([8, 8]), "bias": Size([3]), "temperature": Size([])}
+    assert kept(shapes, uniform(shapes, 0.25)) == {"w": 16, "bias": 1, "temperature": 1}
+
+
+@pytest.mark.parametrize("density", [0.2, 0.7])
+def test_uniform_weights_are_uniform_in_what_is_not_whole(density: float) -> None:
+    shares = {uniform_weights(VGG, density)[name] for name in matrices(VGG)}
     (share,) = shares
     small = size(VGG) - sum(VGG[name].numel() for name in matrices(VGG))
     assert share == pytest.approx((density * size(VGG) - small) / (size(VGG) - small))
@@ -114,7 +129,7 @@ def room(shapes: Shapes, density: float) -> bool:
     return density * size(shapes) >= small + (size(shapes) > small)
 
 
-@RULES
+@WHOLE
 @settings(max_examples=50)
 @given(shapes=NETS, density=SHARES)
 def test_densities_are_above_0_and_up_to_1_and_sum_to_the_budget(rule: Rule, shapes: Shapes, density: float) -> None:
@@ -148,7 +163,7 @@ def test_the_order_of_tensors_does_not_matter(rule: Rule, shapes: Shapes, densit
     assert rule({name: shapes[name] for name in names}, density) == pytest.approx(rule(shapes, density))
 
 
-@pytest.mark.parametrize("rule", [erk, uniform])
+@WHOLE
 @settings(max_examples=50)
 @given(shapes=NETS, density=SHARES)
 def test_biases_and_norms_are_whole_in_any_network(rule: Rule, shapes: Shapes, density: float) -> None:
@@ -167,7 +182,7 @@ def test_a_density_that_is_no_share_is_refused(rule: Rule, density: float) -> No
         rule(VGG, density)
 
 
-@RULES
+@WHOLE
 def test_no_room_for_biases_and_norms_is_refused_with_their_number(rule: Rule) -> None:
     shapes = {"w": Size([10, 10]), "b": Size([50])}
     with pytest.raises(ConfigError, match=r"density 0\.3 of 150 entries is too small: the 50 entries of biases"):

@@ -1,8 +1,8 @@
 """The papers' results as functions.
 
 FedMRN (``masking``), sub-model training (``submodels``, ``submodel_masks``, ``submodel_bounds``,
-``submodel_stability``), PERM (``mixtures``), FedSpa's costs (``costs``), and training over lossy links (``wireless``,
-``participation``).
+``submodel_stability``), PERM (``mixtures``), FedSpa (``personal_masks``, ``costs``), and training over lossy links
+(``wireless``, ``participation``).
 """
 
 from gossamer.analysis.theory.masking import (
@@ -19,6 +19,7 @@ from gossamer.analysis.theory.masking import (
 )
 from gossamer.analysis.theory.mixtures import Mixture, step_size
 from gossamer.analysis.theory.participation import absence, participation, participation_printed, received_mean
+from gossamer.analysis.theory.personal_masks import PersonalSetting, mask_drift, personal_bound, personal_rate
 from gossamer.analysis.theory.smooth import project
 from gossamer.analysis.theory.submodel_bounds import (
     SubmodelSetting,
@@ -47,12 +48,14 @@ __all__ = [
     "Masked",
     "Masks",
     "Mixture",
+    "PersonalSetting",
     "SubmodelSetting",
     "Terms",
     "WirelessSetting",
     "absence",
     "excess_risk",
     "gradient_bound",
+    "mask_drift",
     "masking_error",
     "measured_error",
     "noise_magnitude",
@@ -60,6 +63,8 @@ __all__ = [
     "nonconvex_rate",
     "participation",
     "participation_printed",
+    "personal_bound",
+    "personal_rate",
     "progressive_factor",
     "progressive_factor_by_entry",
     "project",

@@ -3,12 +3,14 @@
 On a GPU small operations cost more to launch than to run. A CUDA graph launches a whole step at once: gathering the
 batch, forward, backward and update. The graphs of several clients run concurrently. A graph has fixed shapes and
 addresses, so each client's tensors and sample indices are copied to a slot for the round. Clients need not be in step:
-each follows its own batch schedule.
+each follows its own batch schedule. If the view asks for the gradient after training (``ViewMemory.screens``), a graph
+of its own computes it right after the last step of each client.
 """
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -16,12 +18,14 @@ from torch import Tensor
 from gossamer.core import tree
 from gossamer.core.errors import ConfigError
 from gossamer.core.jobs import Job, Trained
-from gossamer.core.types import State
+from gossamer.core.types import Params, State
 from gossamer.engines.client import BatchSchedule, Client, ClientTask
 from gossamer.engines.executors.compiled import check
 from gossamer.engines.executors.program import reset_compiler
 from gossamer.engines.executors.stacked import ClientGroup, InChunks, Pair, announce, kind
 from gossamer.engines.executors.steps import Step, in_place, pure_step, tensors
+
+T = TypeVar("T")
 
 CHUNK = 16
 """Maximum number of concurrent clients; more are not faster."""
@@ -75,11 +79,20 @@ class Captured(InChunks):
             Counter[Any](),
             [],
         )
-        for pair, batches in zip(bucket, batches_per_client, strict=True):
+        feeds = [self.client.screen_feed(job) for _, job in bucket] if self._screens else []
+        for number, (pair, batches) in enumerate(zip(bucket, batches_per_client, strict=True)):
             shapes = kind(pair[1])
             slots.append(self._slot(self.slots.setdefault(shapes, []), taken[shapes], pair, batches))
+            if feeds:
+                slots[-1].capture_screen(feeds[number], self.full)
             taken[shapes] += 1
-        return CapturedGroup(self.client, bucket, batches_per_client, slots, self.plain)
+        return CapturedGroup(self.client, bucket, batches_per_client, slots, self.plain, feeds)
+
+    @property
+    def _screens(self) -> bool:
+        """Whether gradients are computed with the steps; samples that are read when needed are left to the client."""
+        view = self.client.exchange.view_memory
+        return view is not None and view.screens and not self.client.objective.samples.lazy
 
     def _slot(self, alike: "list[ClientSlot]", number: int, pair: Pair, batches: BatchSchedule) -> "ClientSlot":
         """Return a slot of the given shapes, with graphs for the batch schedule; create it if necessary."""
@@ -120,6 +133,14 @@ def _next_feed(slot: State, size: int) -> State:
     return {"rows": slot["samples"][rows], **draws}
 
 
+class Screen(NamedTuple):
+    """The captured gradient after training: the memory of its batch, its graph, and the memory of the gradient."""
+
+    feed: State
+    graph: "torch.cuda.CUDAGraph"
+    gradient: Params
+
+
 class ClientSlot:
     """Fixed memory for one client's tensors, with a stream and the graphs of its steps."""
 
@@ -132,7 +153,9 @@ class ClientSlot:
         self.stream = torch.cuda.Stream()
         self.pool = torch.cuda.graph_pool_handle()
         self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self.screens: dict[int, Screen] = {}
         self.seen: Counter[int] = Counter()
+        self.screened: Counter[int] = Counter()
 
     def holds(self, batches: BatchSchedule) -> bool:
         """Return whether the sample indices of a schedule fit; batches that are read have no indices here."""
@@ -158,8 +181,37 @@ class ClientSlot:
         for size, steps in Counter(batches.sizes).items():
             if size not in self.graphs and steps >= WORTH_CAPTURING and (size == full or self.seen[size]):
                 self.place(batches, batches.sizes.index(size))
-                self.graphs[size] = self._captured(size, compiled if size == full else plain, benchmark=size == full)
+                step = compiled if size == full else plain
+                self.client.objective.train_mode(alone=size == 1)
+                self.graphs[size], _ = self._captured(partial(step, self.tensors, size), benchmark=size == full)
             self.seen[size] += 1
+
+    def capture_screen(self, feed: State, full: int | None) -> None:
+        """Capture the gradient after training for the size of a batch, under the same conditions as a step."""
+        size = len(feed["rows"])
+        if size not in self.screens and (size == full or self.screened[size]):
+            fixed = tree.clone(feed)
+            graph, gradient = self._captured(partial(self._gradient, fixed), benchmark=size == full)
+            self.screens[size] = Screen(fixed, graph, gradient)
+        self.screened[size] += 1
+
+    def _gradient(self, feed: State) -> Params:
+        """Return the gradient at the slot's trained tensors."""
+        start, params = self.tensors["start"], self.tensors["carry"]["params"]
+        names = self.client.objective.outline()
+        weights = {name: start[name] + (params[name] - start[name]) for name in names}  # rounded as sent
+        with torch.enable_grad():
+            return self.client.screen(weights, feed, self.tensors["context"].get("labels"))
+
+    def screen(self, feed: State) -> Params:
+        """Compute the gradient after training, on the slot's stream; the result is valid until the next step."""
+        known = self.screens.get(len(feed["rows"]))
+        with torch.cuda.stream(self.stream):
+            if known is None:
+                return self._gradient(feed)
+            tree.put(known.feed, ..., feed)
+            known.graph.replay()
+            return known.gradient
 
     def place(self, batches: BatchSchedule, number: int) -> None:
         """Copy a batch that was read into the memory for its size; a new size gets memory of its own."""
@@ -171,21 +223,23 @@ class ClientSlot:
         else:
             self.tensors["feeds"][size] = tree.clone(feed)
 
-    def _captured(self, size: int, step: Stepping, benchmark: bool) -> torch.cuda.CUDAGraph:
-        """Capture a step; two warm-up steps compile programs and choose algorithms before a client is loaded."""
+    def _captured(self, work: Callable[[], T], benchmark: bool) -> "tuple[torch.cuda.CUDAGraph, T]":
+        """Capture some work, and return its graph and result, whose memory each replay fills.
+
+        Two warm-up runs compile programs and choose algorithms before a client is loaded.
+        """
         graph, tf32 = torch.cuda.CUDAGraph(), torch.backends.cudnn.allow_tf32
-        self.client.objective.train_mode(alone=size == 1)
         self.stream.wait_stream(torch.cuda.current_stream())
         with torch.backends.cudnn.flags(enabled=True, benchmark=benchmark, allow_tf32=tf32):
             with torch.cuda.stream(self.stream):
                 for _ in range(2):
                     self.tensors["at"].zero_()
-                    step(self.tensors, size)
+                    work()
                 self.tensors["at"].zero_()
             with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-                step(self.tensors, size)
+                made = work()
         torch.cuda.current_stream().wait_stream(self.stream)
-        return graph
+        return graph, made
 
     def step(self, batches: BatchSchedule, number: int, plain: Stepping) -> None:
         """Run one step on a batch, the next of its client."""
@@ -237,6 +291,7 @@ class CapturedGroup:
         batches_per_client: Sequence[BatchSchedule],
         slots: Sequence[ClientSlot],
         plain: Stepping,
+        feeds: Sequence[State],
     ) -> None:
         self.client, self.bucket, self.batches_per_client, self.slots, self.plain = (
             client,
@@ -245,6 +300,8 @@ class CapturedGroup:
             slots,
             plain,
         )
+        self.feeds = feeds
+        self.gradients: list[Params] = []
 
     def train(self) -> list[Trained]:
         """Run all steps, one of each client in turn, so that all streams are busy."""
@@ -257,6 +314,7 @@ class CapturedGroup:
         announce(self.batches_per_client, [index for index, _ in order])
         for index, number in order:
             self.slots[index].step(self.batches_per_client[index], number, self.plain)
+        self.gradients = [slot.screen(feed) for slot, feed in zip(self.slots, self.feeds, strict=False)]
         for slot in self.slots:
             main.wait_stream(slot.stream)
         return self.results()
@@ -268,4 +326,5 @@ class CapturedGroup:
 
     def _result(self, number: int, loss: float) -> Trained:
         batches, carry = self.batches_per_client[number], self.slots[number].tensors["carry"]
-        return self.client.finish(*self.bucket[number], batches, tree.clone(carry), loss / len(batches))
+        trained = self.client.finish(*self.bucket[number], batches, tree.clone(carry), loss / len(batches))
+        return trained._replace(gradient=tree.clone(self.gradients[number])) if self.gradients else trained

@@ -31,7 +31,7 @@ from gossamer.core.types import Flops, State
 from gossamer.core.wire import Frame
 from gossamer.engines.client import Failure
 from gossamer.engines.control import Callback
-from gossamer.engines.evaluate import Evaluator, evaluation_exchange, figures
+from gossamer.engines.evaluate import Evaluated, Evaluator, evaluation_exchange, figures
 from gossamer.engines.flower.fleet import NodePool, NodeReply
 from gossamer.engines.flower.journal import NEVER
 from gossamer.engines.flower.messages import content, data, fingerprint, metric_words, word
@@ -276,18 +276,18 @@ class FlowerRun(FederatedRun):
 
     # Evaluation.
 
-    def evaluate_round(self, number: int, ledger: Ledger) -> dict[str, float]:
+    def evaluate_round(self, number: int, ledger: Ledger) -> Evaluated:
         """Evaluate the global model on the server's test samples, if any, and let clients evaluate their models."""
         models = self.method.global_models(self.server)
         here = self._evaluator if self.method.shared and len(models) == 1 and len(self.task.data.test) else None
         found = self._client_metrics(number, here is None and len(models) == 1, ledger)
         own, everything = metric_words(self.objective.metrics)
-        mine = [tuple(words[name] for name in own[1:]) for words in found]
+        mine = {client: tuple(words[name] for name in own[1:]) for client, words in found.items()}
         if len(models) > 1:
-            whole = [_mean(found, name, "tested") for name in own]
+            whole = [_mean(found.values(), name, "tested") for name in own]
         else:
-            whole = list(here.whole(self.deployed())) if here else [_mean(found, name) for name in everything]
-        return figures(self.task.metrics, whole, mine)
+            whole = list(here.whole(self.deployed())) if here else [_mean(found.values(), name) for name in everything]
+        return figures(self.task.metrics, whole, mine, self.task.clients)
 
     @cached_property
     def _evaluation(self) -> BoundExchange:
@@ -297,12 +297,12 @@ class FlowerRun(FederatedRun):
     def _evaluator(self) -> Evaluator:
         return Evaluator(self.objective)
 
-    def _client_metrics(self, number: int, everything: bool, ledger: Ledger) -> list[dict[str, float]]:
-        """Return the evaluations of all connected clients with test samples."""
+    def _client_metrics(self, number: int, everything: bool, ledger: Ledger) -> dict[int, dict[str, float]]:
+        """Return the evaluations of all connected clients with test samples, in client order."""
         down, up = self.fleet.bytes_down, self.fleet.bytes_up
         peers = [c for c, peer in sorted(self.fleet.peers.items()) if peer.tested or (everything and peer.test)]
         own, whole = metric_words(self.objective.metrics)
-        found, failed, names = [], [], [*own, *(whole if everything else ())]
+        found, failed, names = dict[int, dict[str, float]](), [], [*own, *(whole if everything else ())]
         known = [client for client in peers if client not in self.anew]
         stage = Stage(self._evaluation, number, {client: self.method.home(client) for client in known})
         client_tasks = self.client_tasks(stage, known, None, whole=everything)
@@ -310,12 +310,12 @@ class FlowerRun(FederatedRun):
             try:
                 message = self.check_reply(number, reply)
                 values = {name: self._checked(word(message, name, float), name) for name in names}
-                found.append((client, {**values, "tested": self.fleet.peers[client].tested}))
+                found[client] = {**values, "tested": self.fleet.peers[client].tested}
             except PayloadError as error:
                 failed.append({"client": client, "reason": str(error)})
         ledger.notes["evaluation_failures"] = failed
         ledger.notes["bytes_evaluation"] = {"down": self.fleet.bytes_down - down, "up": self.fleet.bytes_up - up}
-        return [words for _, words in sorted(found, key=lambda item: item[0])]
+        return dict(sorted(found.items()))
 
     def _checked(self, value: float, name: str) -> float:
         """Check a value of a node's evaluation; a client without own test samples has NaN."""
@@ -341,7 +341,7 @@ def _share(share: float, clients: int) -> int:
     return math.ceil(round(share * clients, 9))
 
 
-def _mean(found: Sequence[Mapping[str, float]], name: str, weight: str = "") -> float:
+def _mean(found: Iterable[Mapping[str, float]], name: str, weight: str = "") -> float:
     """Return the mean of a metric over clients, weighted equally or by another metric."""
     terms = [(words[name], words[weight] if weight else 1.0) for words in found if math.isfinite(words[name])]
     return sum(value * count for value, count in terms) / sum(count for _, count in terms) if terms else math.nan

@@ -1,6 +1,6 @@
 """Masks as packed bits, and the encoding of a mask update: the indices of the changed bits."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -37,12 +37,34 @@ def _unpacked(packed: Tensor, like: Tensor) -> Tensor:
     return numbers(unbits(packed.to(like.device), like.numel()), like.dtype).view(like.shape)
 
 
+def joined(masks: Bits, device: torch.device) -> Tensor:
+    """Return all masks as one vector of bytes on a device, tensors in name order."""
+    return torch.cat([masks[name] for name in sorted(masks)]).to(device)
+
+
+def cut(packed: Tensor, like: Bits) -> Bits:
+    """Return the masks in a vector of ``joined``, given masks of the same sizes."""
+    pieces = packed.split([len(like[name]) for name in sorted(like)])
+    found = dict(zip(sorted(like), pieces, strict=True))
+    return {name: found[name].clone() for name in like}  # each with its own memory, because masks are stored
+
+
+def padded(tensors: Params, like: Bits, fill: float = 0.0) -> Tensor:
+    """Return tensors as one vector in the order of ``joined``, each filled up to whole bytes of its mask."""
+    pieces = []
+    for name in sorted(like):
+        flat = tensors[name].reshape(-1)
+        pieces += [flat, flat.new_full((8 * len(like[name]) - len(flat),), fill)]
+    return torch.cat(pieces)
+
+
 def difference(old: Bits, new: Bits) -> Payload:
     """Encode the bits that differ between old and new masks, on the device of the new masks.
 
     Tensors are in name order, the order in which stored masks are read back.
     """
-    changed = torch.cat([old[name].to(new[name].device) ^ new[name] for name in sorted(old)])
+    device = next(iter(new.values())).device
+    changed = joined(old, device) ^ joined(new, device)
     return indices.pack(unbits(changed, 8 * len(changed)))
 
 
@@ -61,17 +83,42 @@ def turned(old: Bits, payload: Payload, like: Params) -> Bits:
 
 def smallest(values: Tensor, count: int) -> Tensor:
     """Return a boolean mask of the ``count`` smallest values of a vector. Among equal values, the first are chosen."""
+    if values.is_cuda:
+        return by_sorting(values, [len(values)], [count])
     if count == 0:
         return torch.zeros_like(values, dtype=torch.bool)
-    if values.is_cuda:  # On a GPU sorting is faster, and reading a number on the host would synchronize.
-        least = values.sort().values[count - 1]
-        chosen, equal = values < least, values == least
-        return chosen | (equal & (equal.cumsum(0) <= count - chosen.sum()))
     least = values.kthvalue(count).values
     chosen = values < least
     equal = true_at(values == least)
     chosen[equal[: count - int(chosen.sum())]] = True
     return chosen
+
+
+def smallest_of_each(values: Tensor, sizes: Sequence[int], counts: Sequence[int]) -> Tensor:
+    """Return the same for consecutive pieces of a vector, each with its own count."""
+    if values.is_cuda:
+        return by_sorting(values, sizes, counts)
+    return torch.cat([smallest(*each) for each in zip(values.split(list(sizes)), counts, strict=True)])
+
+
+def by_sorting(values: Tensor, sizes: Sequence[int], counts: Sequence[int]) -> Tensor:
+    """Return the same by two stable sorts of the whole vector: by value, then by piece.
+
+    On a GPU this is faster than a selection per piece. The host waits for nothing, because no size depends on a value.
+    """
+    table = torch.tensor([sizes, counts]).to(values.device, non_blocking=True)
+    piece = torch.arange(len(sizes), device=values.device, dtype=_small(len(sizes)))
+    piece = piece.repeat_interleave(table[0], output_size=len(values))
+    order = values.argsort(stable=True)
+    order = order[piece[order].argsort(stable=True)]
+    # Position p of the sorted vector belongs to piece[p], because pieces keep their places.
+    rank = torch.arange(len(values), device=values.device) - (table[0].cumsum(0) - table[0])[piece.long()]
+    return torch.empty_like(values, dtype=torch.bool).scatter_(0, order, rank < table[1][piece.long()])
+
+
+def _small(pieces: int) -> torch.dtype:
+    """Return the type of piece numbers; sorting takes one pass per byte."""
+    return torch.uint8 if pieces <= 256 else torch.int32
 
 
 def count(packed: Tensor) -> int:

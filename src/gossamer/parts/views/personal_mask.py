@@ -10,6 +10,7 @@ next round, if the upload arrived. Otherwise client and server both keep the old
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Literal
@@ -25,7 +26,7 @@ from gossamer.core.types import Clock, Params, Part, Payload, State
 from gossamer.core.view import View
 from gossamer.parts.views import masks
 from gossamer.parts.views.masks import Bits, MaskMemory
-from gossamer.parts.views.sparsity import DENSITIES, kept
+from gossamer.parts.views.sparsity import DENSITIES, Distribution, kept
 
 Trained = tuple[tuple[str, torch.Size], ...]
 
@@ -38,8 +39,9 @@ class PersonalMask(View):
     """A personal sparse mask per client, of fixed density.
 
     Args:
-        density: fraction of the trained entries in a mask; biases and norms count, and are held whole
-        init: density of each tensor: erk (small tensors are denser) or uniform
+        density: fraction of the trained entries in a mask; biases and norms count
+        init: density of each tensor: erk (small tensors are denser), uniform (the same for all tensors, biases and
+            norms included) or uniform-weights (the same for all weights; biases and norms are held whole)
         own_init: start each client with its own random mask, instead of one mask for all clients
         moving: change the masks after training (dynamic sparse training), instead of keeping them fixed
         regrow: entries that replace the dropped ones: gradient (of largest gradient) or random
@@ -49,7 +51,7 @@ class PersonalMask(View):
     """
 
     density: float = 0.5
-    init: Literal["erk", "uniform"] = "erk"
+    init: Distribution = "erk"
     own_init: bool = False
     moving: bool = True
     regrow: Literal["gradient", "random"] = "gradient"
@@ -94,19 +96,23 @@ class BoundPersonalMask(MaskMemory, PersonalMask):
         span = clock.rounds - 1 if self.last else clock.rounds
         return self.rate / 2 * (1 + math.cos(math.pi * clock.round / max(1, span)))
 
+    @property
+    def screens(self) -> bool:
+        """Whether entries are added by their gradient."""
+        return self.moving and self.regrow == "gradient" and bool(_counts(self))
+
     def revise(self, memory: State, info: LocalTrainingInfo, clock: Clock, key: Key) -> tuple[State, Payload]:
         """Drop the entries of smallest magnitude, and add the same number of other entries."""
-        if not self.moving or not memory["mask"]:
+        old: Bits = memory["mask"]
+        if not self.moving or not old:
             return memory, {}
-        share, gradient = self.rate_at(clock), info.gradient() if self.regrow == "gradient" else {}
-        new: Bits = {}
-        for name, packed in memory["mask"].items():
-            weight = info.weights[name].reshape(-1)
-            held = unbits(packed.to(weight.device), weight.numel())
-            wanted = gradient[name].reshape(-1).abs() if gradient else _drawn(fold(key, "regrow", name), weight)
-            new[name] = bits(moved(held, weight.abs(), wanted, share))
-        payload = masks.difference(memory["mask"], new)
-        return {"mask": {name: packed.cpu() for name, packed in new.items()}}, payload
+        wanted = info.gradient() if self.regrow == "gradient" else _drawn(fold(key, "regrow"), info.weights, old)
+        weight, score = masks.padded(info.weights, old), masks.padded(wanted, old, torch.nan)
+        held = unbits(masks.joined(old, weight.device), len(weight))
+        sizes, share, counts = [8 * len(old[name]) for name in sorted(old)], self.rate_at(clock), _counts(self)
+        moves = [math.ceil(share * counts[name] - 1e-9) for name in sorted(old)]
+        new = masks.cut(bits(moved(held, weight.abs(), score.abs(), sizes, moves)), old)
+        return {"mask": new}, masks.difference(old, new)
 
     def follow(self, memory: State, payload: Payload, like: Params) -> State:
         """Apply the changed bits. Refuse a payload that changes the number of entries in a tensor."""
@@ -120,17 +126,17 @@ class BoundPersonalMask(MaskMemory, PersonalMask):
         return {"mask": new}
 
 
-def moved(held: Tensor, weight: Tensor, wanted: Tensor, share: float) -> Tensor:
-    """Return a mask that drops a fraction of its entries by ``weight`` and adds the same number by ``wanted``.
+def moved(held: Tensor, weight: Tensor, wanted: Tensor, sizes: Sequence[int], counts: Sequence[int]) -> Tensor:
+    """Return masks that drop entries by ``weight`` and add the same number by ``wanted``.
 
-    The smallest weights are dropped, and the largest values of ``wanted`` are added. A dropped entry may be added again
-    at once. Among equal values, the first are chosen.
+    All are vectors of consecutive tensors with these sizes. Of each tensor, the ``counts`` smallest weights are dropped
+    and the largest values of ``wanted`` are added. An entry with NaN in ``wanted`` is not added. A dropped entry may be
+    added again at once. Among equal values, the first are chosen.
     """
-    count = math.ceil(share * int(held.sum()) - 1e-9)
-    if count == 0:
+    if not any(counts):
         return held
-    left = held & ~masks.smallest(torch.where(held, weight, torch.inf), count)
-    return left | masks.smallest(torch.where(left, torch.inf, -wanted), count)
+    left = held & ~masks.smallest_of_each(torch.where(held, weight, torch.inf), sizes, counts)
+    return left | masks.smallest_of_each(torch.where(left, torch.nan, -wanted), sizes, counts)
 
 
 @lru_cache(maxsize=64)
@@ -151,6 +157,7 @@ def _first(view: BoundPersonalMask, client: int | None) -> Bits:
     return found
 
 
-def _drawn(key: Key, like: Tensor) -> Tensor:
-    """Return random scores, by which entries are added at random."""
-    return uniform(key, like.numel(), dtype=torch.float64, device=like.device)
+def _drawn(key: Key, weights: Params, masked: Bits) -> Params:
+    """Return random scores of the masked tensors, by which entries are added at random."""
+    sizes = {name: (weights[name].numel(), weights[name].device) for name in masked}
+    return {name: uniform(fold(key, name), n, dtype=torch.float64, device=at) for name, (n, at) in sizes.items()}

@@ -43,12 +43,14 @@ class MaskReport(Report):
         return []
 
     def picture(self, folder: Folder, records: Sequence[Record]) -> str:
-        """Return a heat map of the overlap of every two masks."""
-        if all(figures["density"] is None for _, figures in self.found(records)):
+        """Return heat maps: the overlap of every two masks, and density and distance by tensor and round."""
+        found = self.found(records)
+        if all(figures["density"] is None for _, figures in found):
             return ""
-        from gossamer.runs.report import mask_map
+        from gossamer.runs.report import mask_layers, mask_map
 
-        return mask_map.figure(folder.path, folder.split, folder.data, folder.rebuild())
+        overlaps = mask_map.figure(folder.path, folder.split, folder.data, folder.rebuild())
+        return overlaps + mask_layers.figure([(record["round"], figures) for record, figures in found])
 
 
 def _folded(record: Record) -> int:

@@ -1,0 +1,27 @@
+"""``gossamer show RUN --paper-costs``: the costs of a run next to those that the paper of its method counts."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from gossamer.analysis.theory.paper_costs import COUNTS, paper_costs
+from gossamer.cli.rebuild import rebuild
+from gossamer.core.errors import ConfigError
+from gossamer.runs.report.summary import summarise
+from gossamer.runs.report.text import BLANK, number, size, table
+
+
+def counted(path: Path, about: dict[str, Any], metrics: Sequence[dict[str, Any]]) -> str:
+    """Return a table of bytes and operations, and the paper's rules."""
+    summary = summarise(about, metrics)
+    name = summary["method"]
+    if name not in COUNTS:  # before the data is loaded
+        raise ConfigError(f"{name}: no paper's count of costs is known for this method: known for {', '.join(COUNTS)}")
+    found = paper_costs(name, *rebuild(path, about), metrics, about["options"]["seed"])
+    sent = summary["bytes_up"] + summary["bytes_down"]
+    rows = [
+        ["bytes, both directions", size(sent), BLANK if found.bytes is None else size(found.bytes)],
+        ["operations", number(summary["flops"]), BLANK if found.flops is None else number(found.flops)],
+    ]
+    held = f"operations with held weights: {number(summary['useful_flops'])}"
+    return "\n\n".join((table(["costs", "this run", "paper"], rows), held, f"{found.paper}: {found.rules}"))
