@@ -356,7 +356,14 @@ def test_help_names_the_flags_of_the_command(capsys: pytest.CaptureFixture[str])
     printed = capsys.readouterr().out
     assert all(
         word in printed
-        for word in ("--repeats N", "--replaced CLIENT[:SAMPLE:TEST]+...", "--newcomer own|any", "--each", "--json", "--rounds")
+        for word in (
+            "--repeats N",
+            "--replaced CLIENT[:SAMPLE:TEST]+...",
+            "--newcomer own|any",
+            "--each",
+            "--json",
+            "--rounds",
+        )
     )
     assert "--out" not in printed
     assert ask("fedavg", "--help") == 0
