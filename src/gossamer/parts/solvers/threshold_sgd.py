@@ -48,7 +48,7 @@ class ThresholdSGD(SGD):
         smallest = {name: _smallest(tensor) for name, tensor in start.items() if _is_weight(tensor)}
         if self.by == "model" and smallest:
             smallest = dict.fromkeys(smallest, torch.stack(list(smallest.values())).min())
-        thresholds = {name: t.clone() for name, t in smallest.items()}
+        thresholds = {name: torch.where(t < torch.inf, t, 0) for name, t in smallest.items()}
         return {**super().begin(start, sections, memory, steps), "threshold": thresholds}
 
     def step(self, gradient: Gradient, start: Params, carry: State, hyperparams: Hyperparams) -> State:
@@ -56,10 +56,11 @@ class ThresholdSGD(SGD):
         thresholds: Params = carry["threshold"]
 
         def thresholded(params: Params) -> tuple[Params, Params]:
-            masks = {name: (params[name].abs() >= t) | (start[name] == 0) for name, t in thresholds.items()}
-            grads, forward = gradient({**params, **{name: params[name] * masks[name] for name in masks}})
-            factors = {n: masks[n] * (1 + _bias(params[n].abs(), thresholds[n])) for n in masks if n in grads}
-            return {**grads, **{name: grads[name] * factor for name, factor in factors.items()}}, forward
+            free = {name: start[name] == 0 for name in thresholds}
+            masks = {name: (params[name].abs() >= t) | free[name] for name, t in thresholds.items()}
+            grads, forward = gradient({**params, **{name: params[name] * mask for name, mask in masks.items()}})
+            biased = {n: masks[n] * (1 + ~free[n] * _bias(params[n].abs(), thresholds[n])) for n in masks if n in grads}
+            return {**grads, **{name: grads[name] * factor for name, factor in biased.items()}}, forward
 
         return {**super().step(thresholded, start, carry, hyperparams), "threshold": thresholds}
 
@@ -69,12 +70,12 @@ def _is_weight(tensor: Tensor) -> bool:
 
 
 def _smallest(tensor: Tensor) -> Tensor:
-    """Return the smallest nonzero magnitude; infinity for a tensor of zeros, which no threshold applies to."""
+    """Return the smallest nonzero magnitude; infinity for a tensor of zeros."""
     sizes = tensor.abs()
     return torch.where(sizes > 0, sizes, torch.inf).min()
 
 
 def _bias(sizes: Tensor, threshold: Tensor) -> Tensor:
     """Return 2 |w| t / (|w| + t)^2: the derivative of the mask with respect to the weight, times the weight."""
-    ratio = threshold / (sizes + threshold)
-    return 2 * (1 - ratio) * ratio.nan_to_num()
+    ratio = (threshold / (sizes + threshold)).nan_to_num()
+    return 2 * (1 - ratio) * ratio
