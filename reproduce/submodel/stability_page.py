@@ -55,7 +55,9 @@ def slope_table(found: Found) -> str:
         for kind, low, high in (("up to 1/2", 0.0, 0.5), ("from 1/2", 0.5, 1.0)):
             mine = [row for row in found["shares"] if row["masks"] == masks and low <= row["share"] <= high]
             body.append([NAMES[masks], f"held share, {kind}", RATES[False], *_slopes(mine, "share"), ""])
-    return tables.markdown(["masks", "against", "rate", "measured slope", "of the leading terms", "of a bound's weight"], body)
+    return tables.markdown(
+        ["masks", "against", "rate", "measured slope", "of the leading terms", "of a bound's weight"], body
+    )
 
 
 def _points(pair: tuple[int, int]) -> tuple[int, int]:

@@ -566,7 +566,11 @@ def test_a_run_obeys() -> None:
 
 def test_a_run_that_is_kept_can_be_done_again() -> None:
     wanted = {"masks": "rolling", "noisy": False, "rounds": 64, "seed": 1}
-    (found,) = (row for row in store.read(script.STUDY)[f"{script.STUDY}-distances"] if all(row[name] == value for name, value in wanted.items()))
+    (found,) = (
+        row
+        for row in store.read(script.STUDY)[f"{script.STUDY}-distances"]
+        if all(row[name] == value for name, value in wanted.items())
+    )
     stored, again = dict(found), script.course(posed(found["share"], True), 64, 1)
     assert again.pop("masks") == stored.pop("masks")
     assert again == pytest.approx(stored, rel=1e-6)

@@ -49,7 +49,7 @@ Newcomer = Literal["own", "any"]
 
 
 class Swap(NamedTuple):
-    """A replacement: training sample number ``sample`` of client ``client`` by test sample number ``by`` of the task."""
+    """A replacement: training sample number ``sample`` of client ``client`` by test sample ``by`` of the task."""
 
     client: int
     sample: int

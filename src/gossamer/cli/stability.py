@@ -27,7 +27,13 @@ OWN = [
         "clients, or samples and the test samples that replace them",
         "CLIENT[:SAMPLE:TEST]+...",
     ),
-    Flag("newcomer", Newcomer, "own", "where new samples are drawn: the client's own test samples, or all", takes(Newcomer)),
+    Flag(
+        "newcomer",
+        Newcomer,
+        "own",
+        "where new samples are drawn: the client's own test samples, or all",
+        takes(Newcomer),
+    ),
     Flag("each", bool, False, "measure with each of --capacities alone, and the growth with capacity", ""),
     Flag("json", bool, False, "print one JSON object", ""),
 ]

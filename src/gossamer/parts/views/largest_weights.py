@@ -26,7 +26,6 @@ from gossamer.fleet.capacity import Capacities, capacity, check_shares
 from gossamer.parts.views.magnitude_pruned import largest
 
 
-
 @dataclass(frozen=True)
 class LargestWeights(View):
     """The weights of largest magnitude, as many as the client's capacity allows.
