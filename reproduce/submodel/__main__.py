@@ -9,7 +9,7 @@ names studies; without a name it only renders the page:
     high        CIFAR-10, 2 labels per client: capacities drawn, all 1, all 1/16
     narrow      CIFAR-10, 2 labels per client: capacities all 1/4, all 1/8
     low         CIFAR-10, 5 labels per client: capacities drawn, all 1/16, all 1
-    seeds       more seeds of the main comparison; takes almost as long as the three above
+    seeds       more seeds of the published draw and of capacity 1, which take long
     epochs      CIFAR-10, 2 labels per client, capacities drawn, 3 seeds: Algorithm 2 with 8 offsets, FIARSE, and the
                 paper's own aggregation beside that of FedRolex
     table-4     CIFAR-10, 2 labels per client, capacities 1/4 or 1/8, 3 seeds
