@@ -10,6 +10,7 @@ STUDIES = {
     "perm": ("reproduce.perm.__main__", "PERM: personalized mixtures of client losses"),
     "submodel": ("reproduce.submodel.__main__", "sub-model training: random, rolling and static channels"),
     "submodel-theory": ("reproduce.submodel.theory", "sub-model training on a convex problem, next to its theorems"),
+    "submodel-stability": ("reproduce.submodel.stability", "the stability of sub-model training, next to its theorems"),
     "wireless": ("reproduce.wireless.__main__", "training over radio links that lose messages"),
     "wireless-bound": ("reproduce.wireless.bound", "the convergence bound over lossy links, next to measured runs"),
     "sensing-quality": ("reproduce.wireless.sensing_quality", "decoders of one-bit measurements"),

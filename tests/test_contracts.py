@@ -68,11 +68,13 @@ from gossamer.parts.solvers import (
     PruningSGD,
     SnapshotSGD,
     Solver,
+    ThresholdSGD,
 )
 from gossamer.parts.solvers.loss_probe import LossProbe
 from gossamer.parts.views import (
     Bernoulli,
     Full,
+    LargestWeights,
     MagnitudePruned,
     PersonalMask,
     Pruned,
@@ -116,6 +118,8 @@ VIEWS: list[View] = [
     WidthSlice((1.0, 0.3), drawn=True, order="random", streams=False),
     WidthSlice((Room(20_000),), order="static"),
     WidthSlice(order="shuffled", offsets=4, seed=3),
+    LargestWeights(),
+    LargestWeights((0.2, 1.0), drawn=True, by="tensor"),
     MagnitudePruned(),
     MagnitudePruned((0.2, 0.8), by="tensor", rise=3),
     PersonalMask(),
@@ -130,6 +134,8 @@ SOLVERS: list[tuple[Solver, Server]] = [
     (Adam(), Mean()),
     (SnapshotSGD(), Mean()),
     (PruningSGD(), Mean()),
+    (ThresholdSGD(), Mean()),
+    (ThresholdSGD(by="tensor", momentum=0.9), Mean()),
     (Ditto(), Mean()),
     (PerFedAvg(), Mean()),
     (PFedMe(), Mean()),

@@ -7,6 +7,7 @@ processes may write, and a killed process leaves the last complete file.
 import functools
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,14 @@ def write(study: str, name: str, value: Any) -> None:
         _parse.cache_clear()
     finally:
         os.close(lock)
+
+
+def kept(study: str, name: str, measure: Callable[[], list[Facts]]) -> list[Facts]:
+    """Return a stored list of measurements; measure and store it if there is none."""
+    if name not in read(study):
+        write(study, name, measure())
+    rows: list[Facts] = read(study)[name]
+    return rows
 
 
 def _text(entries: dict[str, Any]) -> str:

@@ -5,7 +5,7 @@ import statistics
 import numpy as np
 import torch
 
-from gossamer import Task, WidthSlice
+from gossamer import LargestWeights, Task, WidthSlice
 from gossamer.core.jobs import own_key
 from gossamer.core.random import fold, key
 from gossamer.core.types import Clock
@@ -32,9 +32,9 @@ def facts(cell: Cell, task: Task, result: Result) -> Facts:
 
 
 def widths(cell: Cell, metrics: list[Facts]) -> list[float]:
-    """Return the widths of all clients of all rounds."""
+    """Return the capacities of all clients of all rounds: widths, or FIARSE's shares of the weights."""
     view, found = cells.method(cell).view, []
-    assert isinstance(view, WidthSlice)
+    assert isinstance(view, WidthSlice | LargestWeights)
     for record in metrics:
         for client in record["clients"]:
             clock = Clock(record["round"] - 1, cell.rounds, client)

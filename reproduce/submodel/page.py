@@ -6,7 +6,7 @@ from itertools import product
 from reproduce.common import cells, seeds, tables
 from reproduce.common.seeds import spread
 from reproduce.common.store import Facts
-from reproduce.submodel import times
+from reproduce.submodel import curves, times
 from reproduce.submodel.studies import (
     CAPACITIES,
     EVERY,
@@ -37,7 +37,7 @@ Setting = tuple[str, str, str]
 def page() -> str:
     """Return the generated part of the page."""
     parts = [missing(), SETTING, *(accuracies(data, labels) for data, levels in SETS.items() for labels in levels)]
-    parts += [differences(), gaps(), static(), costs(), times.section(), searched()]
+    parts += [curves.section(), differences(), gaps(), static(), costs(), times.section(), searched()]
     return tables.joined(parts)
 
 
@@ -146,15 +146,16 @@ def _minus(one: Sequence[float], other: Sequence[float], digits: int) -> str:
 
 
 def static() -> str:
-    """Return CIFAR-100 with 1/4 and 1/8, rolling and HeteroFL."""
+    """Return the runs with 1/4 and 1/8, rolling and HeteroFL; the paper has CIFAR-100."""
     rows = []
-    for method, (accuracy, loss) in PAPER_STATIC.items():
-        found = stored("cifar-100", "high", "1-4+1-8", method).values()
+    for data, (method, paper) in product(("cifar-100", "cifar-10"), PAPER_STATIC.items()):
+        found = stored(data, "high", "1-4+1-8", method).values()
         if found:
             here = [spread([each["last"] for each in found]), spread([each["loss"][-1] for each in found], 4)]
-            rows.append([f"`{method}`", f"{accuracy}", f"{loss}", *here])
-    heads = ["channels", "paper, %", "paper, loss", "last %", "last loss"]
-    return tables.section("Table 4: CIFAR-100, 20 labels per client, capacities 1/4 or 1/8", heads, rows)
+            published = [f"{value}" if data == "cifar-100" else "" for value in paper]
+            rows.append([data.upper(), f"`{method}`", *published, *here, f"{len(found)}"])
+    heads = ["data", "channels", "paper, %", "paper, loss", "last %", "last loss", "seeds"]
+    return tables.section("Table 4: high heterogeneity, capacities 1/4 or 1/8, drawn", heads, rows)
 
 
 # Tables 5 to 8.

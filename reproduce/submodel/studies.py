@@ -6,7 +6,7 @@ whole model 15 times adds 0.2. ``python -m reproduce submodel --list`` adds up t
 """
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import gossamer
 from gossamer import Method
@@ -45,8 +45,14 @@ METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "random": ("submodel-random", {}),
     "published": ("submodel-random", {"streams": False}),
     "static": ("heterofl", {}),
+    "shuffled-8": ("submodel-rolling", {"offsets": 8}),
+    "fiarse": ("fiarse", {}),
+    "rolling-cohort": ("fedrolex", {"over": "cohort"}),
+    "shuffled-8-cohort": ("submodel-rolling", {"offsets": 8, "over": "cohort"}),
+    "random-cohort": ("submodel-random", {"over": "cohort"}),
 }
-"""FedRolex; Algorithm 2; random channels, the same in a whole residual stream; random as published; HeteroFL."""
+"""FedRolex; Algorithm 2; random channels, the same in a whole residual stream; random as published; HeteroFL;
+Algorithm 2 with 8 offsets, so that a run has several epochs; FIARSE; and the paper's own aggregation."""
 
 CAPACITIES: dict[str, dict[str, Any]] = {
     "mixed": {"capacities": SHARES, "drawn": True},
@@ -57,8 +63,29 @@ CAPACITIES: dict[str, dict[str, Any]] = {
     "1-4+1-8": {"capacities": (1 / 4, 1 / 8), "drawn": True},
 }
 
-SETS = {"cifar-10": {"high": 2, "low": 5}, "cifar-100": {"high": 20, "low": 50}}
+SETS = {"cifar-10": {"high": 2, "low": 5}, "cifar-100": {"high": 20, "low": 50}, "fashion": {"high": 2}}
 """Labels per client, by data set and heterogeneity."""
+
+
+class Problem(NamedTuple):
+    """A data set as it is loaded, its network, and the training samples per client; 0 partitions all samples."""
+
+    data: str
+    model: str
+    samples: int = 0
+
+
+PROBLEMS = {
+    "cifar-10": Problem("cifar-10:norm=fedrolex", "resnet18"),
+    "cifar-100": Problem("cifar-100:norm=fedrolex", "resnet18"),
+    "fashion": Problem("fashion-mnist", "mlp", 100),
+}
+
+WEIGHTS = {
+    "resnet18": {1.0: 1.0, 1 / 2: 1 / 4, 1 / 4: 1 / 16, 1 / 8: 1 / 64, 1 / 16: 1 / 256},
+    "mlp": {1.0: 1.0, 1 / 2: 0.4498, 1 / 4: 0.2124, 1 / 8: 0.1031, 1 / 16: 0.0528},
+}
+"""Share of the weights in a network of each width: FIARSE's capacities, so that all methods send as many values."""
 
 FULL = "full"
 PAPER_GAPS: dict[tuple[str, str], tuple[float, float, float, float]] = {
@@ -94,20 +121,30 @@ def recipe(method: str, **given: Any) -> Method:
 def cell(data: str, labels: str, capacity: str, method: str, seed: int = 0) -> Cell:
     """Return a cell of the tables."""
     name, own = METHODS[method]
+    problem, widths = PROBLEMS[data], CAPACITIES[capacity]
+    if name == "fiarse":
+        own = {**own, "capacities": tuple(WEIGHTS[problem.model][width] for width in widths["capacities"])}
     return Cell(
         name=f"submodel-{data}-{labels}-{capacity}-{method}-{seed}",
         method=name,
-        given=GIVEN | CAPACITIES[capacity] | own,
-        data=f"{data}:norm=fedrolex",
-        model="resnet18",
+        given=GIVEN | widths | own,
+        data=problem.data,
+        model=problem.model,
         split=f"shards:{SETS[data][labels]}",
         seed=seed,
         rounds=ROUNDS,
         statistics=STATISTICS,
         schedule=SCHEDULE,
         eval_every=EVERY,
-        executor=COMPILED if capacity == "1" else AS_IT_IS,
+        executor=_executor(problem.model, name, capacity),
+        samples=problem.samples,
     )
+
+
+def _executor(model: str, recipe: str, capacity: str) -> str:
+    if model != "resnet18":
+        return "one-by-one"
+    return COMPILED if capacity == "1" or recipe == "fiarse" else AS_IT_IS
 
 
 def grid(data: str, labels: str, capacity: str, methods: Iterable[str], seed: int = 0) -> Iterator[Cell]:
@@ -141,10 +178,34 @@ def low() -> Iterator[Cell]:
 
 
 def seeds() -> Iterator[Cell]:
-    """The main comparison with more seeds."""
+    """More seeds of the published draw, and of whole models."""
     for seed in SEEDS[1:]:
-        yield from grid("cifar-10", "high", "mixed", ("rolling", "random", "published"), seed)
+        yield from grid("cifar-10", "high", "mixed", ("published",), seed)
         yield from grid("cifar-10", "high", "1", WHOLE, seed)
+
+
+def epochs() -> Iterator[Cell]:
+    """Drawn capacities with three seeds: Algorithm 2 with several epochs, FIARSE, and both kinds of aggregation."""
+    for seed in SEEDS:
+        yield from grid("cifar-10", "high", "mixed", ("fiarse",), seed)
+    for seed in SEEDS:
+        yield from grid("cifar-10", "high", "mixed", ("shuffled-8", "shuffled-8-cohort", "random-cohort"), seed)
+    for seed in SEEDS:
+        yield from grid("cifar-10", "high", "mixed", ("rolling-cohort",), seed)
+        yield from grid("cifar-10", "high", "mixed", ("rolling", "random", "static") if seed else (), seed)
+
+
+def table_4() -> Iterator[Cell]:
+    """Table 4's capacities on CIFAR-10, three seeds."""
+    for seed in SEEDS:
+        yield from grid("cifar-10", "high", "1-4+1-8", ("rolling", "static"), seed)
+
+
+def fashion() -> Iterator[Cell]:
+    """The choices of sub-models on Fashion-MNIST with a small network, for a CPU."""
+    for seed in SEEDS:
+        yield from grid("fashion", "high", "mixed", ("rolling", "shuffled-8", "random", "static", "fiarse"), seed)
+        yield from grid("fashion", "high", "1-16", ("rolling", "static", "fiarse"), seed)
 
 
 def search() -> Iterator[Cell]:
@@ -168,6 +229,9 @@ STUDIES: Studies = {
     "narrow": narrow,
     "low": low,
     "seeds": seeds,
+    "epochs": epochs,
+    "table-4": table_4,
+    "fashion": fashion,
     "search": search,
     "cifar-100": cifar_100,
 }
@@ -176,7 +240,9 @@ DEFAULT = ("high", "narrow", "low")
 
 
 def cost(cell: Cell) -> float:
-    """Return the rough cost of a run in units of 10^15 operations, quadratic in the width."""
-    widths: tuple[float, ...] = cell.given["capacities"]
+    """Return the rough cost of a run in units of 10^15 operations, quadratic in the width; FIARSE computes densely."""
+    widths: tuple[float, ...] = (1.0,) if cell.method == "fiarse" else cell.given["capacities"]
+    if cell.model != "resnet18":
+        return 0.0
     image = 3 * 1.1e9 * sum(width**2 for width in widths) / len(widths)
     return (cell.rounds * cell.per_round * 500 * image + cell.rounds // cell.eval_every * 1e4 * 1.1e9) / 1e15

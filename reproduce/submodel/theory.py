@@ -104,20 +104,11 @@ STUDIES: dict[str, Callable[[], list[Facts]]] = {
 }
 
 
-def kept(name: str) -> list[Facts]:
-    """Return the stored runs of a study; run and store them if there are none."""
-    entry = f"{STUDY}-{name}"
-    if entry not in store.read(STUDY):
-        store.write(STUDY, entry, STUDIES[name]())
-    rows: list[Facts] = store.read(STUDY)[entry]
-    return rows
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Run the missing studies, then render plots and page."""
     argparse.ArgumentParser(description="Run sub-model training on a convex problem.").parse_args(argv)
     torch.set_num_threads(1)
-    found = {name: kept(name) for name in STUDIES}
+    found = {name: store.kept(STUDY, f"{STUDY}-{name}", study) for name, study in STUDIES.items()}
     theory_page.draw(found)
     tables.write(STUDY, theory_page.page(found))
 

@@ -64,11 +64,11 @@ def slope(points: dict[float, float]) -> float:
     return statistics.linear_regression(xs, ys).slope
 
 
-def slopes(rows: list[Facts], figure: str, **wanted: Any) -> Mean:
-    """Return the mean slope of a figure by rounds over seeds."""
+def slopes(rows: list[Facts], figure: str, across: str = "rounds", **wanted: Any) -> Mean:
+    """Return the mean slope of a figure over seeds, by rounds or by another field."""
     mine = [row for row in rows if all(row[name] == value for name, value in wanted.items())]
     seeds = dict.fromkeys(row["seed"] for row in mine)
-    return Mean.of([slope({row["rounds"]: row[figure] for row in mine if row["seed"] == seed}) for seed in seeds])
+    return Mean.of([slope({row[across]: row[figure] for row in mine if row["seed"] == seed}) for seed in seeds])
 
 
 # Predictions.
@@ -238,7 +238,7 @@ def _distance(axes: "Axes", rows: list[Facts]) -> None:
     kinds = [(masks, noisy) for noisy in (False, True) for masks in BOTH]
     for (masks, noisy), colour in zip(kinds, plots.COLOURS, strict=False):
         found = by(rows, "rounds", "late", masks=masks, noisy=noisy)
-        _means(axes, found, colour, f"{NAMES[masks]}, {_gradients(noisy)} gradients")
+        errors(axes, found, colour, f"{NAMES[masks]}, {_gradients(noisy)} gradients")
         if not noisy:
             at = posed(0.5, masks == "rolling")
             for line, name in (("--", "masks" if masks == "random" else "order"), (":", "drift")):
@@ -251,7 +251,7 @@ def _distance(axes: "Axes", rows: list[Facts]) -> None:
 def _residual(axes: "Axes", rows: list[Facts]) -> None:
     for masks, colour in zip(BOTH, plots.COLOURS, strict=False):
         found = {1 - s: mean for s, mean in by(rows, "share", "output", masks=masks).items() if s < 1}
-        _means(axes, found, colour, f"{NAMES[masks]}: excess risk")
+        errors(axes, found, colour, f"{NAMES[masks]}: excess risk")
         problems = [posed(1 - missing, masks == "rolling") for missing in found]
         exact = [at.excess(at.optimum) for at in problems]
         axes.plot(list(found), exact, ":", color=colour, linewidth=1.2, label="at the masked optimum")
@@ -263,13 +263,14 @@ def _residual(axes: "Axes", rows: list[Facts]) -> None:
 def _gradient(axes: "Axes", rows: list[Facts]) -> None:
     for masks, colour in zip(BOTH, plots.COLOURS, strict=False):
         found = by(rows, "rounds", "gradient", masks=masks)
-        _means(axes, found, colour, NAMES[masks])
+        errors(axes, found, colour, NAMES[masks])
         sums = [sum(stationarity(posed(0.5, masks == "rolling"), int(r)).values()) for r in found]
         axes.plot(list(found), sums, "--", color=colour, linewidth=1, label=f"Theorem {4 if masks == 'rolling' else 2}")
     axes.set(xlabel="rounds", ylabel="mean squared gradient of the masked objective")
 
 
-def _means(axes: "Axes", found: dict[float, Mean], colour: str, label: str) -> None:
+def errors(axes: "Axes", found: dict[float, Mean], colour: str, label: str) -> None:
+    """Plot means with their intervals."""
     # A logarithmic scale cannot show an interval that reaches below zero.
     low = [min(mean.half, 0.9 * mean.value) for mean in found.values()]
     bars = [low, [mean.half for mean in found.values()]]

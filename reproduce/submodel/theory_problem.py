@@ -41,16 +41,16 @@ def correct(output: Tensor, y: Tensor) -> Tensor:
     return (output > 0).long() == y
 
 
-def samples(at: Key) -> tuple[Tensor, Tensor]:
-    """Return samples of norm 1 with correlated entries; each client labels by its own line, with noise."""
+def samples(at: Key, clients: int = CLIENTS, count: int = SAMPLES) -> tuple[Tensor, Tensor]:
+    """Return ``count`` samples per client, of norm 1 with correlated entries; each client labels by its own line."""
 
     def centred(label: str, *shape: int) -> Tensor:
         return 2 * uniform(fold(at, label), math.prod(shape), dtype=torch.float64).view(shape) - 1
 
-    x = centred("x", CLIENTS, SAMPLES, ENTRIES) + 1.2 * centred("common", CLIENTS, SAMPLES, 1)
+    x = centred("x", clients, count, ENTRIES) + 1.2 * centred("common", clients, count, 1)
     x = x / x.norm(dim=-1, keepdim=True)
-    line = 1 + 3 * centred("line", CLIENTS, ENTRIES, 1)
-    y = (x @ line + centred("noise", CLIENTS, SAMPLES, 1) > 0).long()
+    line = 1 + 3 * centred("line", clients, ENTRIES, 1)
+    y = (x @ line + centred("noise", clients, count, 1) > 0).long()
     return x.view(-1, ENTRIES), y.view(-1)
 
 

@@ -74,8 +74,10 @@ if TYPE_CHECKING:
     from gossamer.parts.solvers.schedules import Steps as Steps
     from gossamer.parts.solvers.sgd import SGD as SGD
     from gossamer.parts.solvers.snapshot import SnapshotSGD as SnapshotSGD
+    from gossamer.parts.solvers.threshold_sgd import ThresholdSGD as ThresholdSGD
     from gossamer.parts.views.bernoulli import Bernoulli as Bernoulli
     from gossamer.parts.views.full import Full as Full
+    from gossamer.parts.views.largest_weights import LargestWeights as LargestWeights
     from gossamer.parts.views.magnitude_pruned import MagnitudePruned as MagnitudePruned
     from gossamer.parts.views.personal_mask import PersonalMask as PersonalMask
     from gossamer.parts.views.pruned import Pruned as Pruned

@@ -29,7 +29,7 @@ from gossamer.core.sampler import Pool, Sampler
 from gossamer.core.server import Server
 from gossamer.core.solver import Solver
 from gossamer.core.types import Clock, Flops, Layout, Params, Part, Payload, State
-from gossamer.core.view import View, ViewMemory
+from gossamer.core.view import DescribedView, View, ViewMemory
 from gossamer.engines import simulate
 from gossamer.engines.control import Callback
 from gossamer.engines.metrics import Ledger
@@ -343,8 +343,23 @@ def check_view(view: View, task: Task | None = None) -> None:
         other = view.sent(like, CLOCK._replace(client=CLOCK.client + 1), fold(KEY, "other"))
     assert sent.whole or _same_part(sent, part, like), f"{view!r}.sent must return the whole model or the client's part"
     assert not view.common or _same_part(sent, other, like), f"{view!r} is not common: clients receive different parts"
+    if isinstance(view, DescribedView) and not part.whole:
+        _check_described_view(view, part, like)
     if isinstance(view, ViewMemory):
         _check_view_memory(view, like)
+
+
+def _check_described_view(view: DescribedView, part: Part, like: Params) -> None:
+    """Check that ``restore`` on the client gives the part that the server described, and survives altered arrays."""
+    outline = {name: torch.zeros_like(tensor) for name, tensor in like.items()}
+    with _named(view, "describe"):
+        payload = view.describe(part, like)
+    with _named(view, "restore"):
+        restored = view.restore(_over_the_wire(payload), outline)
+    assert _same_part(restored, part, like), f"{view!r}.restore returns another part than was described"
+    for altered in _altered(payload):
+        with contextlib.suppress(PayloadError), _named(view, "restore"):
+            view.restore(_over_the_wire(altered), outline).layout(like)
 
 
 def _check_view_memory(view: ViewMemory, like: Params) -> None:

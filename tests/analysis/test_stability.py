@@ -16,7 +16,7 @@ from gossamer import Bernoulli, Mean, Method, Task, Windows, centralised, fedavg
 from gossamer.analysis.stability import Stability, Swap, choose_swaps, growth, stability, swapped
 from gossamer.cli import main
 from gossamer.core.errors import ConfigError
-from gossamer.core.random import key
+from gossamer.core.random import fold, key
 from gossamer.engines import Options
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.simulate import Simulation
@@ -74,7 +74,50 @@ def test_swaps_are_drawn_from_the_seed_for_the_clients_that_are_asked_for() -> N
     assert len(choose_swaps(TASK, (4,), None, key(0))) == 1
 
 
+def labelled() -> Task:
+    """A task in which a client has two of four labels, in its training samples as in its test samples."""
+    return Task.named("digits", model="logistic", clients=4, split="labels:2")
+
+
+def test_a_new_sample_comes_from_the_clients_own_test_samples() -> None:
+    task = labelled()
+    drawn = choose_swaps(task, (), 60, key(0))
+    assert all(swap.by in task.split.test(swap.client) for swap in drawn)
+    labels = {client: set(task.data.train.y[task.split.train(client)].tolist()) for client in range(4)}
+    assert all(int(task.data.test.y[swap.by]) in labels[swap.client] for swap in drawn)
+    anyone = choose_swaps(task, (), 60, key(0), "any")
+    assert [swap[:2] for swap in anyone] == [swap[:2] for swap in drawn]
+    strange = [swap for swap in anyone if int(task.data.test.y[swap.by]) not in labels[swap.client]]
+    assert len(strange) > len(anyone) / 2  # four fifths of all samples have another label
+
+
+def without_tests(*clients: int) -> Task:
+    """The task in which some clients have no test samples."""
+    split = TASK.split
+    own = [split.test(client) if client not in clients else split.test(client)[:0] for client in range(5)]
+    start = np.cumsum([0, *map(len, own)])
+    return replace(TASK, split=replace(split, test_index=np.concatenate(own), test_start=start))
+
+
+def test_clients_without_test_samples_are_not_drawn_and_refused_if_named() -> None:
+    task = without_tests(1, 3)
+    assert {swap.client for swap in choose_swaps(task, (), 40, key(0))} == {0, 2, 4}
+    assert {swap.client for swap in choose_swaps(task, (), 40, key(0), "any")} == set(range(5))
+    with pytest.raises(ConfigError, match="client 3 has no test samples: name one, or use newcomer=any"):
+        choose_swaps(task, (3,), None, key(0))
+    assert choose_swaps(task, (Swap(3, 0, 8),), None, key(0)) == (Swap(3, 0, 8),)
+    with pytest.raises(ConfigError, match="no client has both training and test samples"):
+        choose_swaps(without_tests(*range(5)), (), None, key(0))
+
+
 # What is measured.
+
+
+def test_a_method_that_ignores_its_samples_is_stable_and_still_has_a_gap() -> None:
+    """So Lemma 1 cannot bound the expected magnitude of the gap, as printed, but only its expectation."""
+    found = stability(fedavg(lr=1e-30, epochs=1), TASK, rounds=1, repeats=3)
+    assert is_zero(found)
+    assert abs(found.last.loss_gap) > 1e-3
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
@@ -182,6 +225,7 @@ def test_it_prints_as_a_table_and_goes_into_json() -> None:
         ({"replaced": [5]}, "client must be from 0 to 4, got 5"),
         ({"replaced": [Swap(0, 999, 0)]}, "client 0 has the samples 0 to .*, got 999"),
         ({"replaced": [Swap(0, 0, 60)]}, "test sample must be from 0 to 59, got 60"),
+        ({"newcomer": "other"}, "newcomer must be own or any, got 'other'"),
         ({"rounds": 0}, "rounds must be at least 1, got 0"),
     ],
 )
@@ -231,6 +275,17 @@ def test_the_command_gives_what_python_gives(capsys: pytest.CaptureFixture[str])
     assert found == json.loads(json.dumps(stability(fedavg(epochs=1), task, rounds=2, repeats=2, seed=3).plain()))
 
 
+def test_the_command_draws_new_samples_from_all_clients_if_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["fedavg", *FLAGS, "--split", "labels:2", "--epochs", "1", "--rounds", "1", "--json"]
+    found = {}
+    for newcomer in ("own", "any"):
+        assert ask(*words, "--newcomer", newcomer) == 0
+        found[newcomer] = json.loads(capsys.readouterr().out)["swaps"]
+    assert found["own"] != found["any"]
+    drawn = choose_swaps(labelled(), (), None, fold(key(0), "stability"), "any")
+    assert found["any"] == [swap._asdict() for swap in drawn]
+
+
 def test_each_capacity_alone_shows_how_it_grows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "mine.py").write_text(
         "from gossamer import Bernoulli, fedavg\n"
@@ -273,6 +328,7 @@ def test_a_capacity_is_printed_as_it_was_typed(capsys: pytest.CaptureFixture[str
         ),
         (["fedavg", "--replaced", "1+2", "--repeats", "1"], "--repeats is 1, but --replaced names 2"),
         (["fedavg", *FLAGS, "--replaced", "9"], "replaced: client must be from 0 to 3, got 9"),
+        (["fedavg", "--newcomer", "all"], "--newcomer must be one of any, own, got 'all'"),
         (["fedavg", "--each"], "--each: fedavg has no flag --capacities"),
         (
             ["heterofl", "--each", "--fleet", "f.toml"],
@@ -300,7 +356,14 @@ def test_help_names_the_flags_of_the_command(capsys: pytest.CaptureFixture[str])
     printed = capsys.readouterr().out
     assert all(
         word in printed
-        for word in ("--repeats N", "--replaced CLIENT[:SAMPLE:TEST]+...", "--each", "--json", "--rounds")
+        for word in (
+            "--repeats N",
+            "--replaced CLIENT[:SAMPLE:TEST]+...",
+            "--newcomer own|any",
+            "--each",
+            "--json",
+            "--rounds",
+        )
     )
     assert "--out" not in printed
     assert ask("fedavg", "--help") == 0

@@ -25,11 +25,15 @@ from gossamer.analysis.theory import (
     random_distance_printed,
     random_divergence,
     random_rate,
+    random_stability,
+    random_stability_printed,
     random_stationarity,
     residual,
     rolling_distance,
     rolling_divergence,
     rolling_rate,
+    rolling_stability,
+    rolling_stability_printed,
     rolling_stationarity,
     shift,
     task_losses,
@@ -40,6 +44,7 @@ from gossamer.engines import Options
 from gossamer.engines.simulate import Simulation
 from gossamer.tasks.data import Data, Samples, Split
 from gossamer.tasks.metrics import metrics_of
+from reproduce.common import store
 from reproduce.submodel import theory as script
 from reproduce.submodel.theory_problem import posed
 
@@ -339,6 +344,81 @@ def test_divergences_as_worked_out_by_hand() -> None:
     assert rolling_divergence(masks.largest, masks.farthest, 2.0, data) == pytest.approx(2 * 2 * 1.0 + 4 * 4 * 13)
 
 
+def test_measured_divergences_are_below_lemmas_12_and_13() -> None:
+    """Quadratic losses |w - c_i|^2 / 2 have entries of gradients that are 1-Lipschitz in the sample c_i."""
+    centres = torch.tensor([[1.0, -0.5, 0.25, 2.0], [-0.5, 0.5, 1.0, 0.0], [0.0, 1.0, -1.0, 0.5]], dtype=torch.float64)
+    losses = [lambda w, c=c: (w - c).square().sum() / 2 for c in centres]
+    w = torch.tensor([0.3, -0.7, 0.1, 0.9], dtype=torch.float64)
+    apart = max(float((a - b).norm()) for a in centres for b in centres)
+    data = DataSpread(apart, 1.0, float((w.abs() + centres.abs()).max()), float(w.abs().max()))
+    for shares in ((0.5, 0.5, 0.5), (1.0, 0.25, 0.5), (1.0, 1.0, 1.0)):
+        masked = Masked(losses, Masks.bernoulli(shares, 4))
+        assert 0 < masked.divergence(w) <= random_divergence(shares, 4, 1.0, data)
+    windows = Masked(losses, Masks.windows([2, 2, 1], 4, 4))
+    largest = windows.largest_divergence(w)
+    assert windows.divergence(w) <= largest
+    assert largest <= rolling_divergence(windows.masks.largest, windows.masks.farthest, 1.0, data)
+
+
+def test_the_divergence_is_that_of_all_pairs_of_masks_one_by_one() -> None:
+    losses = [lambda w: w.square().sum() / 2, lambda w: (w - 1).square().sum()]
+    w = torch.tensor([0.5, -1.0, 2.0], dtype=torch.float64)
+    masked = Masked(losses, Masks.bernoulli([0.5, 0.75], 3))
+    each, chances = masked.gradients(w), masked.masks.chances
+    pairs = [(i, j, a, b) for i in range(2) for j in range(2) for a in range(8) for b in range(8)]
+    squares = {pair: float((each[pair[0], pair[2]] - each[pair[1], pair[3]]).square().sum()) for pair in pairs}
+    means = [
+        sum(chances[i, a] * chances[j, b] * s for (p, q, a, b), s in squares.items() if (p, q) == (i, j))
+        for i in range(2)
+        for j in range(2)
+    ]
+    assert masked.divergence(w) == pytest.approx(float(max(means)))
+    assert masked.largest_divergence(w) == pytest.approx(max(squares.values()))
+
+
+def test_theorem_5_as_worked_out_by_hand() -> None:
+    """N = 2, K = 4, R = 50, n = 8: sqrt(N n) = 4, so the rate is 0.02, and every weight is 1 / 4."""
+    terms = random_stability(SETTING, 50, 8, divergence=2.25, start=1.5)
+    assert terms["divergence"] == pytest.approx(2 * 1.5 / 4)
+    assert terms["noise"] == pytest.approx(2 * 0.4 / 4)
+    slope = 16 * 3 * 1.5 / 4 + 32 * 3 * 0.02 * 0.16 / 2 + 160 * 9 * 0.0064 * (4 * 0.7 + 0.16) + 96 * 3 * 0.08 * 0.2
+    assert terms["gradient"] == pytest.approx(2 * math.sqrt(slope) / 4)
+    assert terms["drift"] == pytest.approx(2 * 3 * math.sqrt(5 * 0.0064 * (4 * slope + 9 + 0.16)) / 4)
+    more = random_stability(SETTING, 50, 32, divergence=2.25, start=1.5)
+    assert more["divergence"] == pytest.approx(terms["divergence"] / 2)  # 1 / sqrt(N n) at the theorem's rate
+    rate = random_stability(SETTING, 50, 32, divergence=2.25, start=1.5, rate=0.02)
+    assert rate["divergence"] == pytest.approx(terms["divergence"] / 4)  # 1 / (N n) at a fixed rate
+    assert random_stability(replace(SETTING, steps=1), 50, 8, 2.25, 1.5)["drift"] == 0
+
+
+def test_theorem_6_as_worked_out_by_hand() -> None:
+    """R = 3, K = 4, T = 10, n = 8: the rate is 4 / 120, and every weight is 1 / 4."""
+    terms, move = rolling_stability(SETTING, 10, 8, divergence=2.25, start=1.5), 4 / 120 * 3 * 4
+    assert terms["divergence"] == pytest.approx(1.5 / 4)
+    assert terms["noise"] == pytest.approx(0.4 / 4 * (1 + 3 * move / math.sqrt(2)))
+    slope = sum(rolling_stationarity(SETTING, 10, 1.5, 4 / 120).values())
+    assert terms["gradient"] == pytest.approx(math.sqrt(slope) / 4)
+    log = math.log(2 * 3 * 4 / 0.05)
+    assert terms["order"] == pytest.approx(math.sqrt(3 * move**2 * (1 + 9 * move**2) * 4 * log) / 4)
+    drift = math.sqrt(3 * 4 * move**2 * (0.9 + 0.16))
+    assert terms["drift"] == pytest.approx((1 + move * math.sqrt(3 / 4)) * drift / 4)
+
+
+def test_theorems_5_and_6_as_printed() -> None:
+    data = DataSpread(distance=0.5, lipschitz=2.0, gradient=3.0, weight=1.0)
+    printed = random_stability_printed(SETTING, 8, data)  # the pair of shares 1 and 1 is the largest
+    assert printed == pytest.approx({"masks": 6 * (1 + 18) / 4, "rest": math.sqrt(0.7 + 0.16) / 4})
+    rolling = rolling_stability_printed(SETTING, 8, 2, 4, data)
+    assert rolling == pytest.approx({"masks": (2 * 1 + 2 * 6) / 4, "rest": math.sqrt(0.7 + 0.16) / 4})
+
+
+def test_half_masks_have_a_larger_bound_than_full_ones() -> None:
+    """So Theorem 5 does not say that every smaller share is more stable: its term p (1 - p) is largest at 1/2."""
+    data = DataSpread(distance=0.5, lipschitz=2.0, gradient=3.0, weight=1.0)
+    found = {p: random_divergence((p, p), 10, 2.0, data) for p in (1 / 8, 1 / 4, 1 / 2, 1.0)}
+    assert found[1.0] < found[1 / 8] < found[1 / 4] < found[1 / 2]
+
+
 @pytest.mark.parametrize(
     ("call", "reason"),
     [
@@ -365,6 +445,11 @@ def test_divergences_as_worked_out_by_hand() -> None:
         (lambda: rolling_distance(SETTING, 0, 1.0), "epochs must be at least 1, got 0"),
         (lambda: rolling_stationarity(SETTING, 1, -1.0), "start must not be negative, got -1.0"),
         (lambda: excess_risk(SETTING, -1.0), "distance must not be negative"),
+        (
+            lambda: random_stability(SETTING, 0, 0, -1.0, 0.0),
+            "at least 1, got 0\nsamples must be at least 1, got 0\ndiv",
+        ),
+        (lambda: rolling_stability(SETTING, 1, 1, 1.0, -1.0), "start must not be negative, got -1.0"),
         (lambda: DataSpread(1.0, -2.0, 1.0, 1.0), "lipschitz must not be negative, got -2.0"),
     ],
 )
@@ -481,7 +566,11 @@ def test_a_run_obeys() -> None:
 
 def test_a_run_that_is_kept_can_be_done_again() -> None:
     wanted = {"masks": "rolling", "noisy": False, "rounds": 64, "seed": 1}
-    (found,) = (row for row in script.kept("distances") if all(row[name] == value for name, value in wanted.items()))
+    (found,) = (
+        row
+        for row in store.read(script.STUDY)[f"{script.STUDY}-distances"]
+        if all(row[name] == value for name, value in wanted.items())
+    )
     stored, again = dict(found), script.course(posed(found["share"], True), 64, 1)
     assert again.pop("masks") == stored.pop("masks")
     assert again == pytest.approx(stored, rel=1e-6)

@@ -25,7 +25,7 @@ from helpers.narrow import present
 from reproduce.common import cells, store
 from reproduce.common.cells import Cell
 from reproduce.submodel import __main__ as script
-from reproduce.submodel import facts, page, studies, times
+from reproduce.submodel import curves, facts, page, studies, times
 
 EVERY = [cell for study in studies.STUDIES.values() for cell in study()]
 SHAPE = torch.Size([3, 8, 8])
@@ -54,7 +54,8 @@ def test_a_name_stands_for_one_cell_alone() -> None:
 def test_every_recipe_takes_its_parameters(cell: Cell) -> None:
     made: Any = cells.method(cell)
     assert (made.solver.lr, made.solver.momentum, made.solver.clip) == (cell.given["lr"], 0.9, 1.0)
-    assert (made.server.over, made.server.weights, made.training.labels) == ("holders", "uniform", "own")
+    over = "cohort" if "cohort" in cell.name else "holders"
+    assert (made.server.over, made.server.weights, made.training.labels) == (over, "uniform", "own")
     assert made.view.capacities == cell.given["capacities"]
     if cell.schedule != "constant":
         assert made.solver.schedule == Steps((cell.rounds // 2, 3 * cell.rounds // 4), 0.25)
@@ -77,6 +78,21 @@ def test_costs_go_with_the_square_of_the_width() -> None:
     assert studies.cost(whole._replace(rounds=1)) == pytest.approx(10 * 500 * 3.3e9 / 1e15)
 
 
+@pytest.mark.parametrize("data", ["cifar-10", "fashion"])
+def test_fiarse_sends_as_many_weights_as_a_network_of_the_width(data: str) -> None:
+    model = studies.PROBLEMS[data].model
+    shape = torch.Size([3, 32, 32] if data == "cifar-10" else [1, 28, 28])
+    x, y = torch.randn(4, *shape), torch.arange(4) % 2
+    objective = Objective(Task.of(partial(build, model, shape, 10), (x, y), (x, y), clients=1), "cpu", key(0))
+    rule, like = objective.widths(), objective.initial()
+
+    def weights(share: float) -> int:
+        return sum(tensor.numel() for tensor in narrowed(rule, like, share).values() if tensor.dim() >= 2)
+
+    for width, share in studies.WEIGHTS[model].items():
+        assert share == pytest.approx(weights(width) / weights(1.0), rel=0.03)
+
+
 # The published draw.
 
 
@@ -87,10 +103,10 @@ def trained(method: str, **given: Any) -> dict[str, Tensor]:
 
 
 def test_at_capacity_one_all_methods_are_one_but_for_the_published_draw() -> None:
-    models = {method: trained(method, capacities=(1.0,)) for method in studies.METHODS}
+    models = {method: trained(method, capacities=(1.0,)) for method in studies.METHODS if method != "fiarse"}
     rolling = models.pop("rolling")
     same = {method: all(torch.equal(rolling[n], model[n]) for n in rolling) for method, model in models.items()}
-    assert same == {"shuffled": True, "random": True, "static": True, "published": False}
+    assert same == {method: method != "published" for method in models}
 
 
 @pytest.mark.parametrize(("model", "differs"), [("resnet18", True), ("mlp", False)])
@@ -202,7 +218,7 @@ def put(
 ) -> None:
     """Store a cell with made-up values."""
     found: dict[str, Any] = {"best": best, "last": last, "loss": [2.0, 1.1], "rate": rate, "round_seconds": 1.5}
-    found |= {"gap": dict(zip(page.FIGURES, gap, strict=True))}
+    found |= {"accuracy": [best, last], "gap": dict(zip(page.FIGURES, gap, strict=True))}
     found |= {"bytes_a_client": {"bytes_down": 12_000_000, "bytes_up": 11_900_000}}
     cells.save(cell, {**cell._asdict(), **found})
 
@@ -245,6 +261,26 @@ def test_gaps_and_costs_are_next_to_the_published_ones(empty: Path) -> None:
     assert (random["download per client"], random["upload per client"]) == ("12.00 MB", "11.90 MB")
     assert (random["per round"], random["paper, per round"]) == ("1.50 s", "9.70 s")
     assert (full["paper, rate"], full["paper, per round"]) == ("", "")
+
+
+def test_curves_are_means_over_seeds_and_shown_where_drawn(empty: Path) -> None:
+    assert curves.section() == ""
+    for seed in (0, 1):
+        put(studies.cell("cifar-10", "high", "mixed", "rolling", seed)._replace(rounds=20), 50.0, 40.0)
+    ((file, title, found),) = curves.pictures()
+    assert (file, list(found)) == ("submodel-cifar-10-high-mixed.svg", ["rolling"])
+    assert curves.rounds(found["rolling"][0]) == [10, 20]
+    assert curves.rounds({"rounds": 25, "eval_every": 10}) == [10, 20, 25]
+    curves.draw()
+    assert "rolling" in (store.PAGES / file).read_text()
+    assert f"![{title}]({file})" in curves.section()
+
+
+def test_table_4_has_the_papers_values_for_its_own_data_only(empty: Path) -> None:
+    put(studies.cell("cifar-10", "high", "1-4+1-8", "rolling"), 50.0, 49.0)
+    put(studies.cell("cifar-100", "high", "1-4+1-8", "static"), 30.0, 29.0)
+    assert [only(page.static(), channels="rolling")[head] for head in ("paper, %", "last %")] == ["", "49.00"]
+    assert [only(page.static(), channels="static")[head] for head in ("paper, %", "last %")] == ["34.37", "29.00"]
 
 
 @pytest.mark.slow

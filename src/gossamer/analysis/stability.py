@@ -2,8 +2,9 @@
 
 An algorithm whose model hardly changes is stable, and a stable algorithm generalizes: Deng, Qiao and Mahdavi, "On the
 convergence and stability of distributed sub-model training", https://arxiv.org/abs/2511.06132, Definition 4 and Lemma
-1. A test sample replaces the training sample. All other samples, cohorts, batches, masks and codec noise stay the same.
-Models and their losses on every test sample are compared after each evaluated round.
+1. A test sample of the same client replaces the training sample, since Definition 4 draws it from the client's own
+distribution. All other samples, cohorts, batches, masks and codec noise stay the same. Models and their losses on every
+test sample are compared after each evaluated round.
 
 >>> from gossamer import fedavg
 >>> from gossamer.testing import tiny_task
@@ -15,8 +16,9 @@ Models and their losses on every test sample are compared after each evaluated r
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -30,20 +32,24 @@ from gossamer.engines.options import Options
 from gossamer.engines.simulate import Simulation
 from gossamer.runs.report.scores import ACCURACY, Score
 from gossamer.runs.report.text import number, table
+from gossamer.tasks.data.partition import Index
 from gossamer.tasks.losses import cross_entropy
 from gossamer.tasks.metrics import Metric
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task
 
-__all__ = ["Growth", "Moment", "Stability", "Swap", "growth", "stability"]
+__all__ = ["Growth", "Moment", "Newcomer", "Stability", "Swap", "growth", "stability"]
 
 REPEATS = 3
 
 Say = Callable[[str], None]
 
+Newcomer = Literal["own", "any"]
+"""Where the new sample is drawn: from the test samples of the client itself, or from all test samples."""
+
 
 class Swap(NamedTuple):
-    """A replacement: training sample number ``sample`` of client ``client`` by test sample number ``by``."""
+    """A replacement: training sample number ``sample`` of client ``client`` by test sample ``by`` of the task."""
 
     client: int
     sample: int
@@ -212,6 +218,7 @@ def stability(
     *,
     replaced: Sequence[int | Swap] = (),
     repeats: int | None = None,
+    newcomer: Newcomer = "own",
     say: Say = lambda line: None,
     **options: Any,
 ) -> Stability:
@@ -222,12 +229,13 @@ def stability(
         task: the task
         replaced: what to replace, in turn: a ``Swap``, or a client with a random sample; empty draws clients too
         repeats: number of replacements
+        newcomer: where new samples are drawn: own (the client's test samples, as in Definition 4) or any (all of them)
         say: called with one line of text before each run
         options: fields of ``Options``; ``eval_every`` selects the rounds
     """
     settings = Options(**options)
     _check_method(method)
-    swaps = choose_swaps(task, replaced, repeats, fold(key(settings.seed), "stability"))
+    swaps = choose_swaps(task, replaced, repeats, fold(key(settings.seed), "stability"), newcomer)
     say(f"run 1 of {len(swaps) + 1}: all original samples")
     plain = TrackedRun.of(method, task, settings)
     settings = replace(settings, executor=plain.executor)  # another executor may round differently
@@ -245,33 +253,58 @@ def growth(make: Callable[[Any], Method], capacities: Iterable[Any], task: Task,
     return Growth(tuple((capacity, stability(make(capacity), task, **options)) for capacity in capacities))
 
 
-def choose_swaps(task: Task, replaced: Sequence[int | Swap], repeats: int | None, at: Key) -> tuple[Swap, ...]:
+def choose_swaps(
+    task: Task, replaced: Sequence[int | Swap], repeats: int | None, at: Key, newcomer: Newcomer = "own"
+) -> tuple[Swap, ...]:
     """Return the replacements, drawn where they are not given."""
     count = repeats if repeats is not None else len(replaced) or REPEATS
     require(
         (count >= 1, f"repeats must be at least 1, got {count}"),
         (count >= len(replaced), f"repeats is {count}, but {len(replaced)} samples or clients are to be replaced"),
         (len(task.data.test) > 0, "stability needs test samples: one of them replaces a training sample"),
+        (newcomer in get_args(Newcomer), f"newcomer must be own or any, got {newcomer!r}"),
     )
     given = [replaced[turn % len(replaced)] if replaced else None for turn in range(count)]
-    swaps = [_filled(task, wanted, fold(at, turn)) for turn, wanted in enumerate(given)]
+    swaps = [_filled(task, wanted, fold(at, turn), newcomer) for turn, wanted in enumerate(given)]
     for swap in swaps:
         _check_swap(task, swap)
     return tuple(swaps)
 
 
-def _filled(task: Task, wanted: int | Swap | None, at: Key) -> Swap:
+def _filled(task: Task, wanted: int | Swap | None, at: Key, newcomer: Newcomer) -> Swap:
     if isinstance(wanted, Swap):
         return wanted
     draws = uniform(at, 3, dtype=torch.float64).tolist()
-    client = int(draws[0] * task.clients) if wanted is None else wanted
-    held = len(task.split.train(client)) if 0 <= client < task.clients else 0
-    return Swap(client, int(draws[1] * held), int(draws[2] * len(task.data.test)))
+    client = _drawn_client(task, draws[0], newcomer) if wanted is None else wanted
+    _check_client(task, client)
+    fresh = _fresh(task, client, newcomer)
+    require((len(fresh) > 0, f"replaced: client {client} has no test samples: name one, or use newcomer=any"))
+    held = len(task.split.train(client))
+    return Swap(client, int(draws[1] * held), int(fresh[int(draws[2] * len(fresh))]))
+
+
+def _fresh(task: Task, client: int, newcomer: Newcomer) -> Index:
+    """Return the test samples of which one may replace a training sample of a client."""
+    return task.split.test(client) if newcomer == "own" else np.arange(len(task.data.test))
+
+
+def _drawn_client(task: Task, draw: float, newcomer: Newcomer) -> int:
+    """Draw one of the clients that have a training sample and a possible replacement."""
+    split = task.split
+    replaceable = (split.sizes() > 0) & ((np.diff(split.test_start) > 0) | (newcomer == "any"))
+    able = np.flatnonzero(replaceable)
+    require((len(able) > 0, "no client has both training and test samples of its own: use newcomer=any"))
+    return int(able[int(draw * len(able))])
+
+
+def _check_client(task: Task, client: int) -> None:
+    last = task.clients - 1
+    require((0 <= client <= last, f"replaced: client must be from 0 to {last}, got {client}"))
 
 
 def _check_swap(task: Task, swap: Swap) -> None:
-    clients, tests = task.clients, len(task.data.test)
-    require((0 <= swap.client < clients, f"replaced: client must be from 0 to {clients - 1}, got {swap.client}"))
+    _check_client(task, swap.client)
+    tests = len(task.data.test)
     held = len(task.split.train(swap.client))
     require(
         (

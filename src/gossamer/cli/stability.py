@@ -4,11 +4,11 @@ import json
 from functools import partial
 from typing import Any, NamedTuple
 
-from gossamer.analysis.stability import REPEATS, Growth, Stability, Swap, growth, stability
+from gossamer.analysis.stability import REPEATS, Growth, Newcomer, Stability, Swap, growth, stability
 from gossamer.cli.build import OPTIONS, assemble, find_recipe, make_method
 from gossamer.cli.common import say
 from gossamer.cli.devices import CAPACITIES, heeded
-from gossamer.cli.flags import Flag, flags, value
+from gossamer.cli.flags import Flag, flags, takes, value
 from gossamer.cli.launch import Asked, read
 from gossamer.cli.request import Request
 from gossamer.cli.run_args import RUN, Verb
@@ -27,6 +27,13 @@ OWN = [
         "clients, or samples and the test samples that replace them",
         "CLIENT[:SAMPLE:TEST]+...",
     ),
+    Flag(
+        "newcomer",
+        Newcomer,
+        "own",
+        "where new samples are drawn: the client's own test samples, or all",
+        takes(Newcomer),
+    ),
     Flag("each", bool, False, "measure with each of --capacities alone, and the growth with capacity", ""),
     Flag("json", bool, False, "print one JSON object", ""),
 ]
@@ -38,6 +45,7 @@ class Terms(NamedTuple):
 
     replaced: tuple[int | Swap, ...]
     repeats: int | None
+    newcomer: Newcomer
     each: bool
     json: bool
 
@@ -58,7 +66,8 @@ def _start(asked: Asked) -> int:
     mistakes.settle()
     assert simulation is not None  # or there were mistakes
     assert terms is not None
-    how = {"replaced": terms.replaced, "repeats": terms.repeats, "say": say, **vars(simulation.options)}
+    how = {"replaced": terms.replaced, "repeats": terms.repeats, "newcomer": terms.newcomer, "say": say}
+    how |= vars(simulation.options)
     found: Growth | Stability
     if capacities is not None:
         found = growth(partial(_with_capacity, request), capacities, simulation.task, **how)
@@ -77,8 +86,10 @@ def _terms(given: dict[str, Any]) -> Terms:
     replaced = tuple(wanted for piece in pieces if (wanted := mistakes.attempt(_wanted, piece)) is not None)
     if repeats is not None and 1 <= repeats < len(pieces):
         mistakes.note(f"--repeats is {repeats}, but --replaced names {len(pieces)}")
+    newcomer = mistakes.attempt(value, "--newcomer", given.get("newcomer", "own"), Newcomer)
     mistakes.settle()
-    return Terms(replaced, repeats, given.get("each", False), given.get("json", False))
+    assert newcomer is not None  # or there were mistakes
+    return Terms(replaced, repeats, newcomer, given.get("each", False), given.get("json", False))
 
 
 def _wanted(piece: str) -> int | Swap:

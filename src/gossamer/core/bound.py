@@ -30,7 +30,7 @@ from gossamer.core.sections import OwnLabels, SectionArrays, index, read_index
 from gossamer.core.server import MeasuredServer, ModelPerClient
 from gossamer.core.solver import memory_of as solver_memory_of
 from gossamer.core.types import Clock, Layout, Params, Part, Payload, State
-from gossamer.core.view import ViewMemory
+from gossamer.core.view import DescribedView, ViewMemory
 from gossamer.core.wire import NOTHING, Body, Frame
 
 
@@ -54,12 +54,14 @@ class BoundExchange:
         self.outline = context.network.outline()
         self.labels = OwnLabels.of(getattr(self.view, "widths", None), context) if exchange.labels == "own" else None
         self.view_memory = self.view if isinstance(self.view, ViewMemory) else None
+        self.described = self.view if isinstance(self.view, DescribedView) else None
         self.per_client = self.server if isinstance(self.server, ModelPerClient) else None
         self.measured = self.server if isinstance(self.server, MeasuredServer) else None
         self.codec_memory, self.solver_memory = memory_of(self.codec), solver_memory_of(self.solver)
         self.surrogate, self.sums = surrogate_of(self.codec), sums_of(self.codec)
         self.broadcasts = self.shared and self.view.common and self.per_client is None
-        of_view = (Section(self.view_memory.section),) if self.view_memory else ()
+        telling = self.view_memory or self.described
+        of_view = (Section(telling.section),) if telling else ()
         parts = {"solver": self.solver.sections, "server": self.server.sections, "view": of_view}
         self.envelope = Envelope.of(number, self.codec, self.down, parts)
         self.first = tree.move(self.codec_memory.init(Layout.of(self.outline)), context.network.device)
@@ -139,6 +141,8 @@ class BoundExchange:
         sent = self._part(self.view.sent, found.models[0], clock, mine, memory, to.owner)
         layout = sent.layout(found.models[0])
         packed = sections.pack(written, found.sections, layout, down, self.server, sent.take)
+        if self.described and not sent.whole:
+            packed[self.described.section] = self.described.describe(sent, found.models[0])
         if to.owner is not None and not self.view.common:
             packed["owner"] = index(to.owner)
         keys = model_keys(down, len(found.models) if models else 0)
@@ -167,7 +171,8 @@ class BoundExchange:
         payload, unread = sections.split(moved(message.arrays, tree.device(models[0])))
         choice = read_index(unread, "choice", len(models)) if len(models) > 1 else 0
         model = models[choice]
-        part = self._part(self.view.part, model, clock, mine, memory, to.owner)
+        # A described part belongs to the first of several models: the client has no other.
+        part = self._part(self.view.part, models[0] if self.described else model, clock, mine, memory, to.owner)
         layout = part.layout(model)
         after = self._followed(unread, clock.client, memory, model)
         if self.labels is not None:
@@ -220,7 +225,7 @@ class BoundExchange:
         device = tree.device(self.outline)
         own, unread = sections.split(moved(wire.read_piece(frame.single, counts.single), device))
         owner = read_index(unread, "owner", self.context.clients) if self.per_client and not self.view.common else None
-        sent = self._part(self.view.sent, self.outline, clock, mine, state.get("view"), owner)
+        sent = self._received_part(unread, clock, mine, state.get("view"), owner)
         layout = sent.layout(self.outline)
         if self.broadcasts:
             before = before or self._broadcast(frame, counts.common, key, layout, down)
@@ -232,6 +237,15 @@ class BoundExchange:
         sections.check_read(unread)
         job = Job(clock, mine, up, state, models, sent, values, owner, head.weight or None, head.version, before)
         return self.choose(job, 0) if len(models) == 1 else job
+
+    def _received_part(
+        self, unread: SectionArrays, clock: Clock, mine: Key, memory: State | None, owner: int | None
+    ) -> Part:
+        """Return the part of the model in a download: as the view computes it, or as the message describes it."""
+        if self.described is None:
+            return self._part(self.view.sent, self.outline, clock, mine, memory, owner)
+        described = unread.pop(self.described.section, None)
+        return Part() if described is None else self.described.restore(described, self.outline)
 
     def _broadcast(self, frame: Frame, arrays: int, key: Key, layout: Layout, down: Key) -> Broadcast:
         """Decode the common piece of a message."""

@@ -7,6 +7,7 @@ Choose the base class by what the view needs:
 
     BoundView     only names and shapes of the tensors: the view is its own bound form
     View          the network's width rule or the clients' capacities: ``bind`` returns another object
+    DescribedView the values of the model: the server sends the part together with the model
     ViewMemory    a part per client that changes during training: a personal mask
 
 A complete view with a random half of all entries, drawn anew for each client and round:
@@ -85,6 +86,29 @@ class NestedView(BoundView):
     @abstractmethod
     def nested(self) -> bool:
         """Whether parts are constant over rounds, and the smaller of any two parts is contained in the larger."""
+
+
+class DescribedView(BoundView):
+    """A view whose part depends on the model's values, which the client does not have before the download.
+
+    The server calls ``part`` with the global model, and sends the part in a section next to the part's values. A part
+    that is the whole model is not described.
+    """
+
+    section: ClassVar[str] = "part"
+    """The name of the section that carries the part."""
+
+    @abstractmethod
+    def describe(self, part: Part, like: Params) -> Payload:
+        """Return the arrays from which ``restore`` returns the part. Called by the server."""
+
+    @abstractmethod
+    def restore(self, payload: Payload, like: Params) -> Part:
+        """Return the part behind the arrays of ``describe``. Called by the client.
+
+        ``like`` has the names and shapes of the whole model. The payload is untrusted. Raises ``PayloadError`` for a
+        payload that ``describe`` cannot have produced.
+        """
 
 
 class ViewMemory(BoundView):

@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from gossamer.methods.sparse import fedspa as fedspa
     from gossamer.methods.sparse import sub_fedavg as sub_fedavg
     from gossamer.methods.submodels import fedrolex as fedrolex
+    from gossamer.methods.submodels import fiarse as fiarse
     from gossamer.methods.submodels import heterofl as heterofl
     from gossamer.methods.submodels import submodel_random as submodel_random
     from gossamer.methods.submodels import submodel_rolling as submodel_rolling

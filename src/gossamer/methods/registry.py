@@ -117,6 +117,9 @@ ENTRIES: dict[str, MethodEntry] = {
     "fedrolex": MethodEntry(
         "submodels", "Sub-models", "every client trains a rolling window of channels", "2212.01548"
     ),
+    "fiarse": MethodEntry(
+        "submodels", "Sub-models", "every client trains the largest weights of the model", "2407.19389"
+    ),
     "fedmrn": MethodEntry(
         "compressed", "Compression", "learned masks over shared random noise: one bit per parameter", "2408.03220"
     ),

@@ -1,4 +1,4 @@
-"""Sub-models: clients hold and train some channels of every layer, or some entries of every tensor."""
+"""Sub-models: clients hold and train some channels of every layer, some entries, or the largest weights."""
 
 from collections.abc import Callable
 from functools import partial
@@ -13,14 +13,17 @@ from gossamer.methods.composition import compose
 from gossamer.methods.recipes import Averaging, Default, Training, pick, recipe
 from gossamer.parts.servers.mean import Mean
 from gossamer.parts.solvers.sgd import SGD
+from gossamer.parts.solvers.threshold_sgd import ThresholdSGD
 from gossamer.parts.views.bernoulli import Bernoulli
+from gossamer.parts.views.largest_weights import LargestWeights
 from gossamer.parts.views.width_slice import WidthSlice
 from gossamer.parts.views.windows import Windows
 from gossamer.tasks.widths import Ties
 
-__all__ = ["fedrolex", "heterofl", "submodel_random", "submodel_rolling"]
+__all__ = ["fedrolex", "fiarse", "heterofl", "submodel_random", "submodel_rolling"]
 
 By = Literal["channel", "coordinate"]
+Ranking = Literal["model", "tensor"]
 Over = Literal["cohort", "holders"]
 Labels = Literal["all", "own"]
 
@@ -33,16 +36,21 @@ class Damping(TypedDict, total=False):
     clip: Annotated[float | None, Default(None)]
 
 
-class Narrowing(Averaging, Damping, total=False):
+class Sharing(Averaging, Damping, total=False):
+    """Local training, aggregation, and the size of the part that each client holds."""
+
+    capacities: Annotated[Capacities, Default(SHARES)]
+    drawn: Annotated[bool, Default(False)]
+    over: Annotated[Over, Default("cohort")]
+    labels: Annotated[Labels, Default("all")]
+
+
+class Narrowing(Sharing, total=False):
     """Local training, aggregation, and the part of the model that each client holds."""
 
     by: Annotated[By, Default("channel")]
-    capacities: Annotated[Capacities, Default(SHARES)]
-    drawn: Annotated[bool, Default(False)]
     fleet: Annotated[Fleet | None, Default(None)]
     ties: Annotated[Ties | None, Default(None)]
-    over: Annotated[Over, Default("cohort")]
-    labels: Annotated[Labels, Default("all")]
 
 
 @recipe(lr=0.3, weights="uniform")
@@ -97,6 +105,21 @@ def fedrolex(*, offsets: int = 64, **fields: Unpack[Narrowing]) -> Method:
         offsets: with by=coordinate, number of window offsets
     """
     return _narrowed(fields, partial(WidthSlice, order="rolling"), partial(Windows, offsets=offsets, shuffled=False))
+
+
+@recipe(weights="uniform", over="holders")
+def fiarse(*, by: Ranking = "model", **fields: Unpack[Sharing]) -> Method:
+    """Every client trains the largest weights of the model, chosen anew in each round.
+
+    Wu et al., FIARSE: Model-Heterogeneous Federated Learning via Importance-Aware Submodel Extraction, NeurIPS 2024,
+    https://arxiv.org/abs/2407.19389
+
+    Args:
+        by: rank the weights over the whole model, or within each tensor (model, tensor)
+    """
+    view = LargestWeights(fields["capacities"], fields["drawn"], by)
+    solver = ThresholdSGD(**pick(Training, fields), **pick(Damping, fields), by=by)
+    return compose(view, solver, server=Mean(fields["weights"], fields["over"]), labels=fields["labels"])
 
 
 def _narrowed(fields: Narrowing, channels: Callable[..., WidthSlice], entries: Callable[..., View]) -> Method:

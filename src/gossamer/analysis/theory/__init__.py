@@ -36,7 +36,15 @@ from gossamer.analysis.theory.submodel_bounds import (
     shift,
 )
 from gossamer.analysis.theory.submodel_masks import Masks
-from gossamer.analysis.theory.submodel_stability import DataSpread, random_divergence, rolling_divergence
+from gossamer.analysis.theory.submodel_stability import (
+    DataSpread,
+    random_divergence,
+    random_stability,
+    random_stability_printed,
+    rolling_divergence,
+    rolling_stability,
+    rolling_stability_printed,
+)
 from gossamer.analysis.theory.submodels import Loss, Masked, task_losses
 from gossamer.analysis.theory.wireless import CORRECTIONS, WirelessSetting, gradient_bound, reconstruction_error
 
@@ -72,6 +80,8 @@ __all__ = [
     "random_distance_printed",
     "random_divergence",
     "random_rate",
+    "random_stability",
+    "random_stability_printed",
     "random_stationarity",
     "received_mean",
     "reconstruction_error",
@@ -79,6 +89,8 @@ __all__ = [
     "rolling_distance",
     "rolling_divergence",
     "rolling_rate",
+    "rolling_stability",
+    "rolling_stability_printed",
     "rolling_stationarity",
     "shift",
     "step_size",

@@ -218,7 +218,7 @@ def rolling_distance(setting: SubmodelSetting, epochs: int, start: float, rate: 
     move, condition = eta * setting.steps, setting.masked_condition
     return {
         "start": max(0.0, 1 - mu * move * setting.windows / 4) ** epochs * start,
-        "order": 64 * condition**2 * setting.windows * move**2 * setting.gradient**2 * _unlikely(setting),
+        "order": 64 * condition**2 * setting.windows * move**2 * setting.gradient**2 * unlikely(setting),
         "noise": 108 * move * setting.windows * noise / (mu * setting.clients) + 1152 * condition * move**2 * noise,
         "drift": 4 * 48**2 * condition * move**2 * setting.dissimilarity,
     }
@@ -236,7 +236,7 @@ def rolling_stationarity(setting: SubmodelSetting, epochs: int, start: float, ra
     move = (eta * setting.smoothness * setting.steps) ** 2 * setting.windows
     return {
         "start": start / (eta * total),
-        "order": move * setting.gradient**2 * _unlikely(setting),
+        "order": move * setting.gradient**2 * unlikely(setting),
         "noise": eta * setting.smoothness * setting.deviation**2 / setting.clients,
         "drift": move * setting.steps * setting.dissimilarity,
     }
@@ -247,7 +247,8 @@ def _logarithm(count: int) -> float:
     return 2 * math.log(max(count, 2))
 
 
-def _unlikely(setting: SubmodelSetting) -> float:
+def unlikely(setting: SubmodelSetting) -> float:
+    """Return log(2 R K / nu), the factor of bounds that fail with probability nu."""
     return math.log(2 * setting.windows * setting.steps / setting.chance)
 
 

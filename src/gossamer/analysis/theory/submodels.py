@@ -86,6 +86,17 @@ class Masked(Smooth):
         variance = self._mean((each - own[:, None]).square().sum(-1, keepdim=True)).sum()
         return float(variance) / len(self.losses) ** 2
 
+    def divergence(self, w: Tensor) -> float:
+        """Maximum over pairs of clients of the expected squared difference of masked gradients (Lemma 12, at ``w``)."""
+        each = self.gradients(w)
+        own, sizes = self._mean(each), self._mean(each.square().sum(-1, keepdim=True))
+        return float((sizes + sizes.T - 2 * own @ own.T).max())
+
+    def largest_divergence(self, w: Tensor) -> float:
+        """Maximum over clients and masks of the squared difference of masked gradients (Lemma 13, at ``w``)."""
+        each = self.gradients(w)[self.masks.chances > 0]
+        return float(torch.cdist(each, each).max()) ** 2
+
     def _each(self, w: Tensor, apply: Callable[[Loss, Tensor], Tensor]) -> Tensor:
         both = zip(self.losses, self.masks.held.to(w), strict=True)
         return torch.stack([torch.vmap(partial(apply, loss))(held) for loss, held in both])

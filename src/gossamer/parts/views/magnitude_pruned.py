@@ -70,14 +70,15 @@ class BoundMagnitudePruned(BoundView, MagnitudePruned):
         share, groups = self.ratio_of(clock), [self.names] if self.by == "model" else [(name,) for name in self.names]
         keep: Params = {}
         for group in groups if share else ():
-            keep |= _kept({name: like[name] for name in group}, share)
+            weights = {name: like[name] for name in group}
+            keep |= largest(weights, int(share * sum(tensor.numel() for tensor in weights.values())))
         return Part(keep=keep)
 
 
-def _kept(weights: Params, share: float) -> Params:
-    """Return 0/1 masks: 0 for the given fraction of smallest weights. Among equal weights, the first are pruned."""
+def largest(weights: Params, pruned: int) -> Params:
+    """Return 0/1 masks: 0 for the ``pruned`` smallest weights. Among equal weights, the first are pruned."""
     sizes: Tensor = torch.cat([tensor.reshape(-1).abs() for tensor in weights.values()])
-    kept = ~masks.smallest(sizes, int(share * len(sizes)))
+    kept = ~masks.smallest(sizes, pruned)
     pieces = torch.split(kept, [tensor.numel() for tensor in weights.values()])
     return {
         name: piece.view(like.shape).to(like.dtype) for (name, like), piece in zip(weights.items(), pieces, strict=True)
