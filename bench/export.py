@@ -2,9 +2,9 @@
 
     python bench/export.py [--networks vgg11 lenet5] [--densities 1.0 0.6 0.5 0.2 0.1] [--repeats 20]
 
-Random weights of images of CIFAR-10's shape; in each weight matrix or kernel a random fraction is kept, biases and norms
-are dense. Calls have one sample and one thread, and take turns; times are medians. A file that would not be smaller in
-sparse form is not written: the table has a dash.
+Random weights, for images of CIFAR-10's shape. A random fraction of each weight matrix or kernel is kept; biases and
+norms are dense. Calls have one sample and one thread, and take turns; times are medians. A dash stands for a file that
+would not be smaller in sparse form.
 """
 
 import argparse
