@@ -9,18 +9,27 @@ from gossamer.cli.flags import value
 from gossamer.cli.parser import Parser
 from gossamer.cli.rebuild import rebuild
 from gossamer.core.errors import ConfigError, Mistakes
-from gossamer.engines.export import PROGRAM, SPARSE, TENSORS, Exported, stand
+from gossamer.engines.export import DEFAULT, FILES, FORMATS, Exported, Format, stand
 from gossamer.engines.export import export as write
 from gossamer.engines.simulate import Simulation
 from gossamer.runs.report import text
 from gossamer.runs.report.scores import primary
 from gossamer.runs.report.summary import summarise
 
-MEANING = {
-    TENSORS: "every tensor by name",
-    PROGRAM: "the network as a torch.export program; batch size: {batch}",
-    SPARSE: "the same tensors in sparse form",
-}
+MEANING = dict(
+    zip(
+        FILES,
+        (
+            "every tensor by name",
+            "the same tensors in sparse form",
+            "the network as a torch.export program; batch size: {batch}",
+            "the same program with tensors in sparse form",
+            "the network as an ONNX model; batch size: {batch}",
+            "the same model with tensors in sparse form",
+        ),
+        strict=True,
+    )
+)
 
 
 def export(words: list[str]) -> int:
@@ -28,6 +37,12 @@ def export(words: list[str]) -> int:
     parser = Parser(prog="gossamer export", description="Export the model of a run as files that need no Gossamer.")
     parser.add_argument("run", metavar="RUN", help="folder of the run")
     parser.add_argument("--client", metavar="N", help="export the model of this client (default: the global model)")
+    parser.add_argument(
+        "--format",
+        metavar="LIST",
+        default=",".join(DEFAULT),
+        help=f"formats, separated by commas: {', '.join(FORMATS)} (default: {','.join(DEFAULT)})",
+    )
     parser.add_argument("--method", metavar="FILE.py:NAME", help="the method of a run from Python")
     parser.add_argument("--task", metavar="FILE.py:NAME", help="the task of a run from Python")
     parser.add_argument("--out", metavar="DIR", help="folder to write to (default: export/ in the folder of the run)")
@@ -35,10 +50,12 @@ def export(words: list[str]) -> int:
     path, mistakes = Path(arguments.run), Mistakes()
     about = mistakes.attempt(open_run, path)
     client = mistakes.attempt(value, "--client", arguments.client, int)
+    formats = mistakes.attempt(value, "--format", arguments.format, tuple[Format, ...])
     method = mistakes.attempt(one_method, arguments.method) if arguments.method else None
     task = mistakes.attempt(whole_task, arguments.task) if arguments.task else None
     mistakes.settle()
     assert about is not None  # or there were mistakes
+    assert formats is not None
     if client is not None:
         _check_client(client, about)
     read = server_task if "deployment" in about else whole_task
@@ -48,7 +65,7 @@ def export(words: list[str]) -> int:
     if client is None and not (run.method.shared or run.method.pooled):
         raise ConfigError(f"{path} has no global model: choose a client with --client N")
     out = Path(arguments.out) if arguments.out else path / ("export" if client is None else f"export/client-{client}")
-    print(_shown(path, client, run, write(run, out, client)))
+    print(_shown(path, client, run, write(run, out, client, formats)))
     return 0
 
 
@@ -69,6 +86,8 @@ def _shown(path: Path, client: int | None, run: Simulation, exported: Exported) 
         mean = f"the run recorded {score.write(summary[score.over_clients])} as the mean over clients"
         own = f"{score.write(exported.own_score)} on the client's test samples"
         rows.append((f"own {score.words}", f"{own}; {mean}"))
+    if exported.difference is not None:
+        rows.append(("difference", f"{exported.difference:.1e} at most between scores of programs and network"))
     if exported.problem:
         rows.append(("no program", f"torch cannot export this network: {exported.problem}"))
     files = [

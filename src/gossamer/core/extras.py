@@ -27,6 +27,9 @@ EXTRAS = {
     "sqlalchemy": "mlflow",
     "alembic": "mlflow",
     "wandb": "wandb",
+    "onnx": "onnx",
+    "onnxscript": "onnx",
+    "onnxruntime": "onnx",
 }
 """The extra that installs each optional package, by the package's import name."""
 

@@ -18,7 +18,7 @@ from typing import Any, Union
 import torch
 from torch import Tensor, nn
 
-from gossamer.core import files
+from gossamer.core import files, sparse
 from gossamer.core.errors import ConfigError, RunError, gather
 from gossamer.runs.folder import INIT, read_server
 from gossamer.runs.records import read_about
@@ -131,7 +131,7 @@ def _read(path: Path) -> Mapping[str, Tensor]:
         raise ConfigError(f"init: there is no file or run {path}")
     try:
         safe = path.suffix == ".safetensors"
-        found = files.from_tensors(path) if safe else torch.load(path, map_location="cpu", weights_only=True)
+        found = sparse.read(path) if safe else torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file raises errors of many types
         raise ConfigError(f"init {path}: it holds no tensors that can be read: {_short(error)}") from error
     return _checked(found, f"init {path}")

@@ -1,32 +1,35 @@
-"""Export the model of a run to files that do not need Gossamer.
+"""Export the model of a run to files that do not need Gossamer, in one or more formats.
 
-    model.safetensors          all tensors of the network by name; the metadata describe the run
-    model.pt2                  the network as a program: ``torch.export.load("model.pt2").module()`` loads it
-    model.sparse.safetensors   for tensors with more than 50 % zeros: the nonzero values and a bitmap
+    safetensors     model.safetensors, model.sparse.safetensors    all tensors of the network by name
+    torch-export    model.pt2, model.sparse.pt2                    the network as a program, for torch
+    onnx            model.onnx, model.sparse.onnx                  the network as a program, for ONNX Runtime
 
-The program uses ``torch.export``, because TorchScript is deprecated. It accepts any batch size if the network does. It
-is traced with zeros on the CPU, so it contains no training sample. With batch statistics, the output of a static batch
+The metadata of the tensors and of ONNX models describe the run. The sparse file of a format stores a bitmap and the
+nonzero values of each tensor for which this is smaller (``gossamer.core.sparse``); it is written if there is such a
+tensor. A sparse program computes the same function: it fills in the zeros with operators of the graph.
+
+Programs use ``torch.export``, because TorchScript is deprecated. With batch statistics, the output of a static batch
 norm depends on the other samples of the batch, also in the program. With ``statistics=train``, the mean statistics of
-the training samples are part of the exported model.
+the training samples are part of the exported model. Every program is read back and compared with the network.
 """
 
-import io
 import json
-import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from gossamer import __version__
-from gossamer.core import files
-from gossamer.core.bits import bits
+from gossamer.core import files, specs
 from gossamer.core.errors import RunError, require
 from gossamer.core.method import Method
+from gossamer.core.sparse import compact
 from gossamer.core.types import Params
+from gossamer.engines.export import onnx_model
+from gossamer.engines.export.program import ABOUT, ONE, Traced, load, save, thinned, trace
 from gossamer.engines.options import Options
 from gossamer.engines.run import FederatedRun
 from gossamer.engines.simulate import Simulation
@@ -40,13 +43,19 @@ from gossamer.tasks.data.samples import Samples
 from gossamer.tasks.static_norms import OfTraining
 from gossamer.tasks.task import Task
 
-TENSORS, PROGRAM, SPARSE = "model.safetensors", "model.pt2", "model.sparse.safetensors"
-ABOUT = "gossamer"
-"""Metadata entry with the origin of a model, as JSON."""
+TENSORS, SPARSE_TENSORS = "model.safetensors", "model.sparse.safetensors"
+PROGRAM, SPARSE_PROGRAM = "model.pt2", "model.sparse.pt2"
+ONNX, SPARSE_ONNX = "model.onnx", "model.sparse.onnx"
+FILES = (TENSORS, SPARSE_TENSORS, PROGRAM, SPARSE_PROGRAM, ONNX, SPARSE_ONNX)
 
-ONE = "1 only"
+Format = Literal["safetensors", "torch-export", "onnx"]
+FORMATS: tuple[Format, ...] = get_args(Format)
+DEFAULT: tuple[Format, ...] = ("safetensors", "torch-export")
 
-Network = Callable[[Tensor], Tensor]
+COMPARED, TOLERANCE = 8, 1e-3
+"""Number of samples on which programs and network are compared, and the allowed difference of their scores."""
+
+Network = Callable[..., Any]
 
 
 @dataclass(frozen=True)
@@ -59,8 +68,10 @@ class Exported:
         shared: whether it is the global model, not a client's personalized model
         zeros: fraction of zero entries
         batch: the batch sizes that the program accepts, as text
-        problem: why there is no program; none if there is one
-        score: score of the program on the whole test set, after reading it back; none without test samples
+        problem: why there is no program of torch; none if there is one, or none was asked for
+        difference: the largest difference between a score of a program and the network's; none without programs
+        score: score of the first program on the whole test set, after reading it back, or of the network if there is
+            no program; none without test samples
         own_score: score on the client's test samples, as the run measures it; with labels="own" outputs of
             labels that the client lacks count as 0; none without a client or without test samples
     """
@@ -71,16 +82,9 @@ class Exported:
     zeros: float
     batch: str
     problem: str | None
+    difference: float | None
     score: float | None
     own_score: float | None
-
-
-class ExportedProgram(NamedTuple):
-    """A serialized program, the batch sizes it accepts, and the problem if there is no program."""
-
-    data: bytes
-    batch: str
-    problem: str | None = None
 
 
 def stand(path: str | Path, method: Method, task: Task) -> Simulation:
@@ -98,26 +102,32 @@ def stand(path: str | Path, method: Method, task: Task) -> Simulation:
     return run
 
 
-def export(run: Simulation, out: str | Path, client: int | None = None) -> Exported:
+def export(
+    run: Simulation, out: str | Path, client: int | None = None, formats: Sequence[Format] = DEFAULT
+) -> Exported:
     """Write the global model of a run, or one client's deployed model, into the folder ``out``."""
-    _check(run, Path(out), client)
+    _check(run, Path(out), client, formats)
     params = _deployed(run, client)
     shared = run.method.pooled or (run.method.shared and params is run.deployed())
     module = _network(run, params)
     state = {name: tensor.detach().clone() for name, tensor in module.state_dict().items()}
-    program, share = made(module, _zeros(run.task)), zeros(state)
-    about = _about(run, client, shared, share)
-    data = {TENSORS: _saved(state, about), PROGRAM: program.data}
-    data[SPARSE] = _saved(compact(state), about) if any(map(_mostly_zero, state.values())) else b""
+    share = zeros(state)
+    about = json.dumps(_about(run, client, shared, share))
+    traced = trace(module, _zeros(run.task)) if {"torch-export", "onnx"} & set(formats) else Traced(None, (), "any")
+    data = _made(traced, state, formats, about)
+    programs = {name: _load(name, content) for name, content in data.items() if name in FILES[2:] and content}
+    difference = _difference(run.task, module, programs, traced.batch)
     sizes = _write(Path(out), data)
-    network = _read(program.data) if program.data else module
-    scores = _scores(run, network, client, 1 if program.batch == ONE else run.task.statistics.size)
-    return Exported(sizes, len(run.metrics), shared, share, program.batch, program.problem, *scores)
+    network = next(iter(programs.values()), module)
+    scores = _scores(run, network, client, 1 if traced.batch == ONE else run.task.statistics.size)
+    return Exported(sizes, len(run.metrics), shared, share, traced.batch, traced.problem, difference, *scores)
 
 
-def _check(run: Simulation, out: Path, client: int | None) -> None:
+def _check(run: Simulation, out: Path, client: int | None, formats: Sequence[str]) -> None:
     clients = run.task.clients
     require(
+        *((name in FORMATS, specs.unknown("format", name, FORMATS)) for name in formats),
+        (bool(formats), "formats must name at least one format"),
         (
             client is None or 0 <= client < clients,
             f"there is no client {client}: clients are numbered 0 to {clients - 1}",
@@ -128,6 +138,8 @@ def _check(run: Simulation, out: Path, client: int | None) -> None:
             "this run has no global model, only one model per client: name a client",
         ),
     )
+    if "onnx" in formats:
+        onnx_model.check_extra()
 
 
 def _deployed(run: Simulation, client: int | None) -> Params:
@@ -146,54 +158,54 @@ def _network(run: Simulation, params: Params) -> nn.Module:
 
 def _zeros(task: Task) -> Nest:
     """Return two all-zero samples; with a batch of one, torch.export would fix the batch size."""
-    some, _ = (task.data.test if len(task.data.test) else task.data.train).example(1)
+    some, _ = _samples(task).example(1)
     return nests.apply(lambda tensor: tensor.new_zeros(2, *tensor.shape[1:]), some)
 
 
-def made(module: nn.Module, x: Nest) -> ExportedProgram:
-    """Export a network for any batch size, or else for batches of one; if both fail, return the reason."""
-    problem = ""
-    for example, batch in ((x, _sizes(module, x)), (nests.take(x, slice(1)), ONE)):
-        args, kwargs = nests.arguments(example)
-        try:
-            program = torch.export.export(module, args, kwargs, dynamic_shapes=_dynamic(example, batch), strict=False)
-        except Exception as error:  # torch.export raises many types of errors
-            problem = f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
-            continue
-        data = io.BytesIO()
-        torch.export.save(program, data)
-        return ExportedProgram(data.getvalue(), batch)
-    return ExportedProgram(b"", "any", problem)
+def _samples(task: Task) -> Samples:
+    return task.data.test if len(task.data.test) else task.data.train
 
 
-def _read(data: bytes) -> Network:
-    """Load the network of a program, without a warning of torch 2.11 about its own buffer."""
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "The given buffer is not writable")
-        return torch.export.load(io.BytesIO(data)).module()
+def _made(traced: Traced, state: Params, formats: Sequence[str], about: str) -> dict[str, bytes]:
+    """Return the content of every file by name; empty if there is no such file."""
+    data = dict.fromkeys(FILES, b"")
+    if "safetensors" in formats:
+        small = compact(state)
+        data[TENSORS] = _saved(state, about)
+        data[SPARSE_TENSORS] = _saved(small, about) if small.keys() != state.keys() else b""
+    if "torch-export" in formats and traced.program:
+        data[PROGRAM] = save(traced.program)
+        sparse = thinned(traced)
+        data[SPARSE_PROGRAM] = _smaller(save(sparse), data[PROGRAM]) if sparse else b""
+    if "onnx" in formats:
+        model = onnx_model.convert(traced, about)
+        data[ONNX] = model.SerializeToString()
+        data[SPARSE_ONNX] = _smaller(model.SerializeToString(), data[ONNX]) if onnx_model.thin(model) else b""
+    return data
 
 
-def _dynamic(example: Nest, batch: str) -> Any:
-    """Return which dimensions of the inputs may vary: the first of each tensor, unless the batch size is fixed."""
-    dims = {} if batch == ONE else {0: torch.export.Dim("batch")}
-
-    def each(nest: Nest) -> Any:
-        if isinstance(nest, Tensor):
-            return dims
-        if isinstance(nest, tuple):
-            return tuple(map(each, nest))
-        return {name: each(inner) for name, inner in nest.items()}
-
-    return (dims,) if isinstance(example, Tensor) else each(example)
+def _smaller(sparse: bytes, dense: bytes) -> bytes:
+    """Return the sparse file if it is smaller: how much the operators of a tensor take is an estimate."""
+    return sparse if len(sparse) < len(dense) else b""
 
 
-def _sizes(module: nn.Module, x: Nest) -> str:
-    """Return the accepted batch sizes: norms with batch statistics may refuse a batch of one."""
-    try:
-        nests.forward(module, nests.take(x, slice(1)))
-    except ValueError:
-        return "2 or more"
-    return "any"
+def _load(name: str, data: bytes) -> Network:
+    return onnx_model.load(data) if name.endswith(".onnx") else load(data)
+
+
+@torch.no_grad()
+def _difference(task: Task, module: nn.Module, programs: Mapping[str, Network], batch: str) -> float | None:
+    """Return the largest difference between the scores of programs and network; refuse a program that is wrong."""
+    x, _ = _samples(task).example(1 if batch == ONE else COMPARED)
+    wanted, worst = nests.forward(module, x), 0.0
+    for name, program in programs.items():
+        found = nests.forward(program, x)
+        same = (found == wanted) | (found.isnan() & wanted.isnan())
+        difference = float((found - wanted).abs().masked_fill(same, 0.0).max())
+        if not difference <= TOLERANCE * max(1.0, float(wanted.nan_to_num().abs().max())):
+            raise RunError(f"{name} computes other scores than the network: they differ by up to {difference:.2g}")
+        worst = max(worst, difference)
+    return worst if programs else None
 
 
 def _about(run: Simulation, client: int | None, shared: bool, share: float) -> dict[str, Any]:
@@ -216,30 +228,9 @@ def zeros(state: Mapping[str, Tensor]) -> float:
     return sum(int((tensor == 0).sum()) for tensor in floats) / sum(tensor.numel() for tensor in floats)
 
 
-def compact(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Replace tensors that are mostly zero by ``.values``, ``.bitmap`` (low bits first) and ``.shape``.
-
-    >>> {name: tensor.tolist() for name, tensor in compact({"w": torch.tensor([[0.0, 3.0, 0.0]])}).items()}
-    {'w.values': [3.0], 'w.bitmap': [2], 'w.shape': [1, 3]}
-    """
-    found: dict[str, Tensor] = {}
-    for name, tensor in state.items():
-        if not _mostly_zero(tensor):
-            found[name] = tensor
-            continue
-        flat = tensor.reshape(-1)
-        shape = torch.tensor(tensor.shape, dtype=torch.int64)
-        found |= {f"{name}.values": flat[flat != 0], f"{name}.bitmap": bits(flat != 0), f"{name}.shape": shape}
-    return found
-
-
-def _mostly_zero(tensor: Tensor) -> bool:
-    return tensor.is_floating_point() and 2 * int((tensor == 0).sum()) > tensor.numel()
-
-
-def _saved(tensors: Mapping[str, Tensor], about: dict[str, Any]) -> bytes:
+def _saved(tensors: Mapping[str, Tensor], about: str) -> bytes:
     """Serialize tensors to safetensors, with a single metadata entry: the order of several is not deterministic."""
-    return files.to_tensors(tensors, {ABOUT: json.dumps(about)})
+    return files.to_tensors(tensors, {ABOUT: about})
 
 
 def _write(out: Path, data: Mapping[str, bytes]) -> dict[Path, int]:
