@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -131,9 +131,9 @@ class Problem:
         return float(torch.linalg.eigvalsh(self.x.mT @ self.x / SAMPLES).max())
 
 
-def masked(**given: object) -> Callable[[Problem, float], Method]:
+def masked(**given: Any) -> Callable[[Problem, float], Method]:
     """Return FedSpa with full gradients and a constant rate."""
-    plain = {"steps": STEPS, "batch": None, "weight_decay": 0.0, "clip": None, "decay": 1.0}
+    plain: dict[str, Any] = {"steps": STEPS, "batch": None, "weight_decay": 0.0, "clip": None, "decay": 1.0}
     return lambda problem, lr: fedspa(lr=lr, **plain, density=DENSITY, distribution="uniform", **given)
 
 

@@ -95,7 +95,8 @@ def test_the_operations_of_uniform_densities_in_table_4() -> None:
     sparse = paper_forward_flops(network(RESNET), torch.zeros(RESNET.shape), half)
     operations = paper_round_flops(sparse, RESNET.samples, EPOCHS, BATCH, dense) * COHORT * RESNET.rounds
     assert round(operations / 1e14, 1) == 459.3
-    assert round(paper_bytes(*[sum(half.values())] * 2, COHORT, RESNET.rounds) / 1e9, 1) == 448.8
+    some = sum(half.values())
+    assert round(paper_bytes(some, some, COHORT, RESNET.rounds) / 1e9, 1) == 448.8
 
 
 # The rules.

@@ -115,7 +115,8 @@ def test_a_record_has_the_value_of_every_client() -> None:
     result = simulate(fedavg(lr=0.1), made, rounds=2, eval_every=2)
     errors = (result.model(made.data.test.x)[:, 0] - made.data.test.y).double().square().detach()
     each = [math.sqrt(errors[torch.from_numpy(made.split.test(c))].mean().item()) for c in range(11)]
-    assert result.metrics[-1]["personal"] == {"rmse": pytest.approx(each, rel=1e-3)}
+    assert result.metrics[-1]["personal"]["rmse"] == pytest.approx(each, rel=1e-3)
+    assert result.metrics[-1]["personal"].keys() == {metric.name for metric in made.metrics}
     assert "personal" not in result.metrics[0]
     assert not [column for column in result.frame() if column.startswith("personal.")]
 

@@ -233,7 +233,7 @@ def test_tensors_move_together_as_they_do_alone(
 ) -> None:
     columns = [torch.cat([torch.tensor(case[which]) for case in cases]) for which in range(3)]
     sizes, counts = [len(held) for held, *_ in cases], [math.ceil(share * sum(held)) for held, *_, share in cases]
-    together = moved(*columns, sizes, counts)
+    together = moved(columns[0], columns[1], columns[2], sizes, counts)
     pieces = zip(*(column.split(sizes) for column in columns), sizes, counts, strict=True)
     alone = [moved(held, weight, wanted, [size], [count]) for held, weight, wanted, size, count in pieces]
     assert torch.equal(together, torch.cat(alone))
