@@ -56,8 +56,13 @@ def written(module: nn.Module, side: int) -> dict[str, bytes]:
 
 def calls(module: nn.Module, files: dict[str, bytes]) -> dict[str, Callable[[Tensor], Tensor]]:
     """Return the network and every program that was written."""
-    load = {"pt2": program.load, "sparse pt2": program.load, "onnx": onnx_model.load, "sparse onnx": onnx_model.load}
-    return {"network": module} | {name: read(files[name]) for name, read in load.items() if files[name]}
+    load: dict[str, Callable[[bytes], Callable[[Tensor], Tensor]]] = {
+        "pt2": program.load,
+        "sparse pt2": program.load,
+        "onnx": onnx_model.load,
+        "sparse onnx": onnx_model.load,
+    }
+    return {"network": module, **{name: read(files[name]) for name, read in load.items() if files[name]}}
 
 
 @torch.no_grad()

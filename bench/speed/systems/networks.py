@@ -1,5 +1,6 @@
 """Networks and evaluation for systems with torch but without Gossamer."""
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -10,7 +11,8 @@ from workloads import KINDS, TOKENS, VOCABULARY, Images
 def network(name: str) -> nn.Module:
     """Return a network with fixed initial weights."""
     torch.manual_seed(0)
-    return {"mlp": _mlp, "cnn-gn": _cnn_gn, "bert": lambda: Scores(bert())}[name]()
+    nets: dict[str, Callable[[], nn.Module]] = {"mlp": _mlp, "cnn-gn": _cnn_gn, "bert": _bert}
+    return nets[name]()
 
 
 def _mlp() -> nn.Module:
@@ -25,6 +27,10 @@ def _cnn_gn() -> nn.Module:
     first = [*block(1, 32), *block(32, 32), nn.MaxPool2d(2)]
     second = [*block(32, 64), *block(64, 64), nn.MaxPool2d(2)]
     return nn.Sequential(*first, *second, nn.Flatten(), nn.Linear(64 * 7 * 7, 10))
+
+
+def _bert() -> nn.Module:
+    return Scores(bert())
 
 
 def bert() -> nn.Module:

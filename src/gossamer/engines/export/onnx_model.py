@@ -17,6 +17,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -62,10 +63,11 @@ def convert(traced: Traced, about: str) -> Model:
     size = sum(tensor.nbytes for tensor in traced.program.state_dict.values())
     if size >= LIMIT:
         raise RunError(f"an ONNX file has at most 2 GiB, and the tensors of this network have {size / 2**30:.1f} GiB")
-    names = {"input_names": list(_inputs(traced.x)), "output_names": _outputs(traced.program.module(), traced.x)}
+    inputs, outputs = list(_inputs(traced.x)), _outputs(traced.program.module(), traced.x)
+    export = partial(torch.onnx.export, dynamo=True, verbose=False, opset_version=OPSET)
     with _quiet():
         try:
-            made = torch.onnx.export(traced.program, dynamo=True, verbose=False, opset_version=OPSET, **names)
+            made = export(traced.program, input_names=inputs, output_names=outputs)
         except torch.onnx.OnnxExporterError as error:
             raise RunError(f"there is no ONNX model: {_reason(error)}") from error
     assert made is not None
