@@ -13,8 +13,8 @@ from reproduce.submodel.studies import METHODS, SEEDS, SETS, cell
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PANELS = {"mixed": "Figures 1 and 2", "1": "Figures 3 and 4, largest", "1-16": "Figures 3 and 4, smallest"}
-"""Capacities of the paper's curves."""
+PANELS = {"mixed": {"high": 1, "low": 2}, "1": {"high": 3, "low": 4}, "1-16": {"high": 3, "low": 4}}
+"""The paper's figures, by capacities and heterogeneity."""
 AXES = {"loss": "test loss", "accuracy": "test accuracy, %"}
 
 Curves = dict[str, list[Facts]]
@@ -27,7 +27,8 @@ def pictures() -> Iterator[tuple[str, str, Curves]]:
         for labels, count in levels.items():
             found = {method: _stored(data, labels, capacity, method) for method in METHODS}
             held = "drawn" if capacity == "mixed" else f"all {capacity.replace('-', '/')}"
-            title = f"{data.upper()}, {count} labels per client, capacities {held} ({PANELS[capacity]})"
+            figure = f" (Figure {PANELS[capacity][labels]})" if data != "fashion" else ""
+            title = f"{data.upper()}, {count} labels per client, capacities {held}{figure}"
             if any(found.values()):
                 name = f"submodel-{data}-{labels}-{capacity}.svg"
                 yield name, title, {method: facts for method, facts in found.items() if facts}

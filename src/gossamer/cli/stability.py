@@ -66,7 +66,7 @@ def _start(asked: Asked) -> int:
     mistakes.settle()
     assert simulation is not None  # or there were mistakes
     assert terms is not None
-    how = {"replaced": terms.replaced, "repeats": terms.repeats, "newcomer": terms.newcomer, "say": say}
+    how: dict[str, Any] = {"replaced": terms.replaced, "repeats": terms.repeats, "newcomer": terms.newcomer, "say": say}
     how |= vars(simulation.options)
     found: Growth | Stability
     if capacities is not None:

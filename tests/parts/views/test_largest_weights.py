@@ -14,6 +14,7 @@ from gossamer.parts.codecs import Dense, TopK
 from gossamer.testing import check_method, tiny_task
 
 WEIGHTS = ("0.weight", "2.weight")
+LAYER: Any = "layer"
 
 
 def task() -> Task:
@@ -174,8 +175,8 @@ def test_it_keeps_the_contract_by_tensor_and_with_own_labels(tmp_path: Any) -> N
     ("call", "reason"),
     [
         (lambda: fiarse(capacities=(0.0,)), r"LargestWeights.capacities must be in \(0, 1\], got 0.0"),
-        (lambda: fiarse(by="layer"), "LargestWeights.by must be model or tensor, got 'layer'"),
-        (lambda: ThresholdSGD(by="layer"), "ThresholdSGD.by must be model or tensor, got 'layer'"),
+        (lambda: fiarse(by=LAYER), "LargestWeights.by must be model or tensor, got 'layer'"),
+        (lambda: ThresholdSGD(by=LAYER), "ThresholdSGD.by must be model or tensor, got 'layer'"),
     ],
 )
 def test_wrong_values_are_refused(call: Any, reason: str) -> None:
