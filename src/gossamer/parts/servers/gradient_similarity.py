@@ -185,7 +185,7 @@ class BoundGradientSimilarity(MeasuredServer, GradientSimilarity):
         rates = {name: self.lr if name in self.trained else float(self.lr > 0) for name in params}
         moved = {name: params[name] + rates[name] * mean for name, mean in acc.total.mean().items()}
         new = {**state, "params": self._mean.projected(moved)}
-        if self.every == "round" or not bool(state.get("met", torch.zeros(1)).any()):
+        if self.every == "round" or "rotation" not in state:
             acc.weights = True
             new |= self._learned(state, acc)
         return new

@@ -29,12 +29,15 @@ equal weights:
 import math
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from gossamer.core.errors import require
 from gossamer.core.types import State
 from gossamer.parts.servers.mixing import distances
+from gossamer.parts.servers.mixing.schedule import Flags, Pairs
 
 
 def waterfill(z: Tensor, samples: Tensor, lam: float) -> Tensor:
@@ -249,6 +252,23 @@ def looked_up(kept: State, models: Sequence[int], hosts: Sequence[int], clients:
         weights: Tensor = kept["weights"].cpu()[rows, columns]
         return weights
     return torch.full((len(rows),), 1 / clients, dtype=torch.float64)
+
+
+def support(kept: State, known: Flags) -> tuple[Pairs, npt.NDArray[np.float64]]:
+    """Return the pairs of known clients with a positive weight, ordered by model and host, and their weights.
+
+    >>> support({"weights": torch.tensor([[0.5, 0.5], [0.0, 1.0]])}, np.array([True, True]))[0].hosts.tolist()
+    [0, 1, 1]
+    """
+    if "who" in kept:
+        who, much = kept["who"].cpu(), kept["much"].cpu()
+        order = who.argsort(1)
+        who, values = who.gather(1, order).numpy(), much.gather(1, order).numpy()
+        models, slots = np.nonzero((values > 0) & known[:, None] & known[who])
+        return Pairs(models, who[models, slots]), values[models, slots]
+    values = square(kept, len(known)).cpu().numpy()
+    pairs = Pairs(*np.nonzero((values > 0) & known[:, None] & known))
+    return pairs, values[pairs]
 
 
 def summary(kept: State) -> tuple[float, float]:
