@@ -310,7 +310,7 @@ def test_a_folder_of_version_0_1_is_refused_by_its_format(tmp_path: Path) -> Non
     about = {name: said for name, said in files.from_json(tmp_path / "run/run.json").items() if name != "format"}
     files.write(tmp_path / "run/run.json", files.to_json(about))
     for look in (read_about, RunFolder.open):
-        with pytest.raises(RunError, match=r"has format 1, and this release reads format 2: .* \(0\.1\)"):
+        with pytest.raises(RunError, match=r"has format 1, and this release reads format 3: .* \(0\.1\)"):
             look(tmp_path / "run")
 
 

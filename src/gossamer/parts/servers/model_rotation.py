@@ -11,8 +11,8 @@ the paper has N rounds per epoch and the factor N: the same progress per round.
 
 A factor above ``largest`` is divided among several visits of the pair in the same epoch, so that weights are honoured.
 Weights may change within an epoch. A visit uses the current weight. A visit whose weight became 0 is skipped, and
-nothing is sent. A factor that grew beyond ``largest`` since the schedule was drawn is capped. A pair whose weight became
-positive waits for the next epoch.
+nothing is sent. A factor that grew beyond ``largest`` since the schedule was drawn is capped. A pair that gained
+a weight waits for the next epoch.
 
 A visit that fails, because the host is absent or its upload is lost, is repeated in a later round. The epoch ends when
 all visits are done. If clients stay away, it ends at the latest when a client was called, on average, ``PATIENCE``
