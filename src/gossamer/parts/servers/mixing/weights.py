@@ -144,6 +144,25 @@ def complexity(parameters: Tensor, samples: Tensor) -> Tensor:
     return ratio.sqrt()
 
 
+def penalty(apart: Tensor, parameters: Tensor, samples: Tensor) -> Tensor:
+    """Return the complexity term of each client relative to its mean, times a typical distance.
+
+    The paper adds sqrt(VC_j / n_j) itself, from a bound without constants. With many parameters per sample it exceeds
+    all distances, and weights go to the narrowest models only. Here the unit is the distance of a client to its nearest
+    other client, the median over clients: about the distance that noise alone causes. A client remains its own nearest
+    source unless its term exceeds that of another client by more than the mean term. Equal terms change no weights.
+
+    >>> penalty(torch.tensor([[0.0, 2.0], [2.0, 0.0]]), torch.tensor([900, 100]), torch.tensor([100, 100]))
+    tensor([3., 1.], dtype=torch.float64)
+    """
+    seen = samples > 0
+    term = complexity(parameters, samples)
+    closest = apart[seen][:, seen].clone().fill_diagonal_(math.inf).amin(1)
+    finite = closest[closest.isfinite()]
+    unit = finite.median() if len(finite) else torch.zeros((), dtype=apart.dtype)
+    return torch.where(seen, term / term[seen].mean() * unit, 0.0)
+
+
 def usual_lambda(noise: Tensor, samples: Tensor) -> float:
     """Return the lambda with which gradient noise alone separates no two clients.
 
