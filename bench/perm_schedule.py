@@ -2,10 +2,10 @@
 
     python bench/perm_schedule.py [--calls 20]
 
-A model visits the clients for which its owner has a positive weight. ``random`` draws the hosts of each model uniformly,
-``groups`` are clients that learn from each other in groups. The Latin square of the paper has N rounds per epoch. The
-edge colouring has as many as the largest number of visits of a model or to a host. The last columns have 1 % of the
-clients per round: the share that trains, over the whole epoch, and the rounds of the epoch relative to N/100 per colour.
+A model visits the clients for which its owner has a positive weight. ``random`` draws the hosts of each model at
+random. In ``groups`` clients learn from each other in groups. The Latin square of the paper has N rounds per epoch. The
+edge colouring has as many as the largest number of visits of a model or to a host. ``train`` is the share of the
+clients of a round that train: with all clients in every round, and with 1 % of them in the first rounds of an epoch.
 """
 
 import argparse
@@ -50,9 +50,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the schedule of PERM.")
     parser.add_argument("--calls", type=int, default=20, help="rounds with 1 %% of the clients to simulate")
     given = parser.parse_args()
-    print(
-        "| clients | weights | pairs | rounds, Latin square | train | rounds, colouring | train | seconds | train, 1 % |"
-    )
+    heads = ("clients", "weights", "pairs", "Latin square: rounds", "train")
+    heads += ("colouring: rounds", "train", "seconds", "1 % train")
+    print(f"| {' | '.join(heads)} |")
     print("|" + " ---: |" * 9)
     for clients, keep in SIZES:
         for make in (random, groups):
