@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -508,10 +509,28 @@ def test_larger_models_are_farther_away() -> None:
     compared = run.server["compared"]
     assert compared["size"].tolist() == [83, 43, 83, 43, 83]
     term = (compared["size"] / compared["samples"]).sqrt()
-    z = compared["apart"] + term
+    closest = compared["apart"].clone().fill_diagonal_(torch.inf).amin(1).median()
+    z = compared["apart"] + term / term.mean() * closest
     cost = (weights(run) * z).sum(1) + 2.0 * (weights(run) ** 2 / compared["samples"]).sum(1)
     for other in (torch.eye(N).double(), even(N)):
         assert (cost <= (other * z).sum(1) + 2.0 * (other**2 / compared["samples"]).sum(1) + 1e-12).all()
+
+
+@pytest.mark.parametrize("lam", [0.01, 0.1])
+def test_wide_clients_keep_a_weight_for_themselves(lam: float) -> None:
+    """With little regularization each client learns from its nearest source, and that is itself."""
+    run = ran(perm(lambda_=lam, capacities=WIDE, warmup=9), replace(task(), model=network), 1)
+    assert weights(run).argmax(1).tolist() == list(range(N))
+
+
+@pytest.mark.parametrize(("clients", "kept"), [(2000, None), (2001, 50)])
+def test_thousands_of_clients_have_few_weights_each(clients: int, kept: int | None) -> None:
+    server, view = GradientSimilarity(), Full()
+    on = SimpleNamespace(clients=clients, exchange=SimpleNamespace(view=view), trained=("w",))
+    bound = server.bind(on)  # type: ignore[arg-type]
+    assert bound.keep == kept
+    assert replace(server, keep=7).bind(on).keep == 7  # type: ignore[arg-type]
+    assert replace(server, solve=3, lam=1.0).bind(on).keep is None  # type: ignore[arg-type]
 
 
 # Everywhere the same.
