@@ -50,8 +50,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Measure the schedule of PERM.")
     parser.add_argument("--calls", type=int, default=20, help="rounds with 1 %% of the clients to simulate")
     given = parser.parse_args()
-    heads = ("clients", "weights", "pairs", "Latin square: rounds", "train")
-    heads += ("colouring: rounds", "train", "seconds", "1 % train")
+    heads = ["clients", "weights", "pairs", "Latin square: rounds", "train"]
+    heads += ["colouring: rounds", "train", "seconds", "1 % train"]
     print(f"| {' | '.join(heads)} |")
     print("|" + " ---: |" * 9)
     for clients, keep in SIZES:

@@ -332,7 +332,10 @@ def test_every_flag_has_a_meaning(name: str) -> None:
 
 def test_a_recipe_means_by_a_flag_what_the_part_of_a_stage_says() -> None:
     told = {flag.word: flag.meaning for flag in flags.flags(perm, "perm")}
-    assert told["--keep"] == "maximum number of mixing weights per client; none keeps all"
+    assert (
+        told["--keep"]
+        == "maximum number of mixing weights per client; none keeps all, or 50 if there are more than 2,000 clients"
+    )
     assert told["--warmup"].startswith("rounds before the rotation starts"), "of the last exchange, where both have one"
 
 

@@ -77,7 +77,7 @@ class GradientSimilarity(Server):
         every: recompute mixing weights in every round, or in the first round of each epoch
         once: compare each client once, starting at this round; none compares the cohort in every round
         sketch: size of the sketched gradients that are compared; none compares full gradients
-        keep: maximum number of mixing weights per client; none keeps all, and 50 with more than 2,000 clients
+        keep: maximum number of mixing weights per client; none keeps all, or 50 if there are more than 2,000 clients
         complexity: penalty of larger models, in units of a typical distance; see ``mixing.penalty``
     """
 
@@ -130,8 +130,8 @@ class GradientSimilarity(Server):
 
     def _kept(self, context: Context) -> int | None:
         """Return the number of weights to keep where the state of all pairs would be large, if that is possible."""
-        whole = context.exchange.view.common and self.solve == "exact"
-        return KEPT if context.clients > PAIRS and whole else None
+        possible = self.solve == "exact" and not self.complexity
+        return KEPT if context.clients > PAIRS and possible else None
 
 
 @dataclass(frozen=True)
