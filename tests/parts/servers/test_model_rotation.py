@@ -525,12 +525,12 @@ def test_wide_clients_keep_a_weight_for_themselves(lam: float) -> None:
 
 @pytest.mark.parametrize(("clients", "kept"), [(2000, None), (2001, 50)])
 def test_thousands_of_clients_have_few_weights_each(clients: int, kept: int | None) -> None:
-    server, on = GradientSimilarity(), SimpleNamespace(clients=clients, trained=("w",))
+    server = GradientSimilarity()
+    on = SimpleNamespace(clients=clients, exchange=SimpleNamespace(view=Full()), trained=("w",))
     bound = server.bind(on)  # type: ignore[arg-type]
     assert bound.keep == kept
     assert replace(server, keep=7).bind(on).keep == 7  # type: ignore[arg-type]
     assert replace(server, solve=3, lam=1.0).bind(on).keep is None  # type: ignore[arg-type]
-    assert replace(server, complexity=1.0).bind(on).keep is None  # type: ignore[arg-type]
 
 
 # Everywhere the same.

@@ -39,6 +39,7 @@ from gossamer.core.random import Key
 from gossamer.core.random import key as make_key
 from gossamer.core.server import MeasuredServer, Server
 from gossamer.core.types import Clock, Layout, Params, State
+from gossamer.core.view import BoundView
 from gossamer.parts.servers import mixing
 from gossamer.parts.servers.mean import Mean, Sum
 
@@ -130,7 +131,8 @@ class GradientSimilarity(Server):
 
     def _kept(self, context: Context) -> int | None:
         """Return the number of weights to keep where the state of all pairs would be large, if that is possible."""
-        possible = self.solve == "exact" and not self.complexity
+        view = context.exchange.view
+        possible = self.solve == "exact" and isinstance(view, BoundView) and view.common
         return KEPT if context.clients > PAIRS and possible else None
 
 
