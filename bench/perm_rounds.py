@@ -7,9 +7,9 @@ has 5 clients on a CPU. A step of Per-FedAvg has two gradients, one of pFedMe fi
 round: clients download the global model and upload a gradient of it, on one batch (``--probe 20``) or on all samples.
 
 Lambda is given, so that the noise of gradients is not measured. It is so large that all mixing weights are equal. This
-is the most expensive case, since no visit is skipped. PERM with a gradient on one batch should take at most 1.4 times
+is the most expensive case, since no client is idle. PERM with a gradient on one batch should take at most 1.4 times
 as long as FedAvg. The two populations also run with their suitable setting: gradients on all samples, and a lambda that
-puts all weight in a client's own half, so that the other visits are skipped.
+puts all weight in a client's own half, so that an epoch has half as many rounds.
 
 A round is timed from the first message to the new models, without evaluation. Methods take turns. Times are medians,
 and ratios are those of medians. On a CPU there is one thread, and its processor time counts, so that other load matters

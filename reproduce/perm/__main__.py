@@ -8,14 +8,15 @@ names studies; without a name it only renders the page:
 
     search          step sizes of all methods on the synthetic data, on a separate seed
     synthetic       Figure 1: 50 clients of two populations, with balanced labels and with the paper's generator
+    weights         Theorem 1: the error of the mixing weights after some rounds of FedAvg
     maps            Figure 6: MNIST, mixing weights for IID clients and for clients with one class each
     cifar-search    step sizes on CIFAR-10, on a separate seed
     cifar           Figure 2: CIFAR-10, two classes per client, two convolutions
-    cifar-longer    the same with five rotations of PERM's models, which is as much work as the other methods have
+    cifar-longer    the same with 260 rounds of `perm-two-stage`
     femnist         Figures 4 and 5: FEMNIST by writer
 
 Studies run one after the other in the given order: the result of a search applies to the studies after it. Without
-``--only`` the first three run. Cells without their data set in DIR are skipped.
+``--only`` the first four run. Cells without their data set in DIR are skipped.
 """
 
 from reproduce.common.cli import Reproduction

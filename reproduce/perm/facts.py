@@ -20,6 +20,8 @@ from reproduce.common import cells
 from reproduce.common.cells import Cell
 from reproduce.common.store import Facts as Record
 
+KINDS = ("trained", "skipped", "capped", "idle")
+
 RARE = 0.05
 """Labels with a smaller share of a client's samples are ignored when clients are grouped."""
 
@@ -60,6 +62,7 @@ def facts(cell: Cell, task: Task, result: Result) -> Record:
         "bytes_a_round": {way: _mean_bytes(result.metrics, way) for way in ("bytes_down", "bytes_up")},
         "visits": _visits(result.metrics),
         "mixing": mixed(cell, task, result) if cell.method.startswith("perm") else None,
+        **({"weights_error": weights_error(cell, task, result)} if cell.name.startswith("perm-weights-") else {}),
     }
 
 
@@ -71,7 +74,7 @@ def _mean_bytes(metrics: list[Record], way: str) -> int:
 def _visits(metrics: list[Record]) -> dict[str, int] | None:
     """Return the number of visits of each kind; None for methods without model rotation."""
     every = [figures["visits"] for record in metrics if "visits" in (figures := record.get("figures", {}))]
-    return {kind: sum(visit[kind] for visit in every) for kind in ("trained", "skipped", "capped")} if every else None
+    return {kind: sum(visit.get(kind, 0) for visit in every) for kind in KINDS} if every else None
 
 
 def constant(task: Task) -> float:
@@ -100,6 +103,34 @@ def mixed(cell: Cell, task: Task, result: Result) -> Record:
         "groups": alike,
         "weights": [[round(value, 4) for value in row] for row in weights.tolist()] if cell.seed == 0 else None,
     }
+
+
+def weights_error(cell: Cell, task: Task, result: Result) -> float:
+    """Return the squared error of the mixing weights against those at the global optimum, the mean over clients."""
+    assert result.path is not None
+    found = mixing.square(read_server(result.path)["mixing"], task.clients).cpu()
+    return float((found - optimal_weights(task, cell.given["lambda_"])).square().sum(1).mean())
+
+
+def optimal_weights(task: Task, lam: float) -> Tensor:
+    """Return the mixing weights at the optimum of the mean loss: logistic regression, by Newton's method.
+
+    The network has two outputs. Its gradient has the entries of that of one output, twice.
+    """
+    x, y = torch.as_tensor(task.data.train.x).double(), torch.as_tensor(task.data.train.y).double()
+    x = torch.cat((x.flatten(1), torch.ones(len(x), 1, dtype=torch.float64)), 1)
+    mine = [torch.from_numpy(task.split.train(client)) for client in range(task.clients)]
+
+    def gradients(v: Tensor) -> Tensor:
+        return torch.stack([x[at].T @ (torch.sigmoid(x[at] @ v) - y[at]) / len(at) for at in mine])
+
+    v = torch.zeros(x.shape[1], dtype=torch.float64)
+    for _ in range(30):
+        share = torch.sigmoid(x @ v)
+        curves = [x[at].T @ (x[at] * (share[at] * (1 - share[at]))[:, None]) / len(at) for at in mine]
+        v = v - torch.linalg.solve(torch.stack(curves).mean(0), gradients(v).mean(0))
+    apart = 2 * (gradients(v)[:, None] - gradients(v)).square().sum(-1)
+    return mixing.waterfill(apart, torch.tensor([len(at) for at in mine]), lam)
 
 
 def groups(cell: Cell, task: Task) -> list[str] | None:

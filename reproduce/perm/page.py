@@ -1,5 +1,6 @@
 """PERM's tables and plots, from the stored cells."""
 
+import math
 import statistics
 from collections.abc import Iterator, Sequence
 
@@ -19,6 +20,7 @@ from reproduce.perm.studies import (
     STUDIES,
     TRIED,
     TWINS,
+    WEIGHTED,
     cell,
     choices,
     chosen,
@@ -28,7 +30,7 @@ TITLES = {
     "synthetic": "Figure 1: two populations, balanced labels",
     "literal": "Figure 1: two populations, the paper's generator",
     "cifar": "Figure 2: CIFAR-10, two classes per client, `cnn2`",
-    "cifar-longer": "Figure 2 with five rotations of the models",
+    "cifar-longer": "Figure 2 with 260 rounds",
     "femnist": "Figure 4: FEMNIST by writer, `mlp`",
 }
 MAPS = {
@@ -47,13 +49,21 @@ MAPPED = {
     "cifar": "perm",
 }
 """Settings whose mixing weights are drawn, and the method."""
+ERROR_PLOT = "perm-weights-error.svg"
 CEILING = 1.5
 """Larger losses are drawn here, so that a method that diverges does not compress the other curves."""
 
 
 def page() -> str:
     """Return the generated part of the page."""
-    parts = [tables.missing(STUDIES), *(accuracies(setting) for setting in TITLES), differences(), worked(), mixed()]
+    parts = [
+        tables.missing(STUDIES),
+        *(accuracies(setting) for setting in TITLES),
+        differences(),
+        worked(),
+        converged(),
+        mixed(),
+    ]
     parts += [pictured(setting) for setting in MAPS] + [costs(), *(searched(setting) for setting in TRIED)]
     return tables.joined(parts)
 
@@ -65,7 +75,7 @@ def stored(setting: str, method: str) -> dict[int, Facts]:
 
 def every() -> Iterator[tuple[str, str, dict[int, Facts]]]:
     """Return all settings and methods with a stored cell."""
-    for setting in SETTINGS:
+    for setting in (each for each in SETTINGS if not each.startswith("weights-")):
         for method in METHODS:
             found = stored(setting, method)
             if found:
@@ -133,7 +143,7 @@ def _above(setting: str, method: str, mine: dict[int, Facts], other: str) -> lis
 
 
 def worked() -> str:
-    """Return the methods of Figure 2 by their work: a skipped visit costs nothing."""
+    """Return the methods of Figure 2 by their work: an idle client costs nothing."""
     rows = []
     for _, method, found in (each for each in every() if each[0].startswith("cifar")):
         runs = list(found.values())
@@ -143,6 +153,26 @@ def worked() -> str:
         rows.append([f"`{method}`", f"{runs[0]['rounds']}", done, sent, last, f"{len(runs)}"])
     heads = ["method", "rounds", "operations", "bytes per client, both directions", "last", "seeds"]
     return tables.section("Figure 2 by work", heads, rows)
+
+
+# Theorem 1.
+
+
+def errors() -> dict[int, list[float]]:
+    """Return the stored errors of mixing weights by rounds of FedAvg, one per seed."""
+    found = {rounds: stored(f"weights-{rounds}", "perm-two-stage") for rounds in WEIGHTED}
+    return {rounds: [run["weights_error"] for run in runs.values()] for rounds, runs in found.items() if runs}
+
+
+def converged() -> str:
+    """Return the error of mixing weights by rounds of FedAvg before the comparison."""
+    rows = [[f"{rounds}", f"{statistics.mean(each):.2e}", f"{len(each)}"] for rounds, each in errors().items()]
+    note = (
+        "The squared error of a client's mixing weights against those at the optimum of the mean loss, the mean over "
+        "clients and seeds. Theorem 1 bounds it by a multiple of 1 / R. Synthetic data, lambda 160, 8 local steps."
+    )
+    made = tables.section("Theorem 1: the error of mixing weights", ["rounds R", "squared error", "seeds"], rows, note)
+    return "\n\n".join([made, tables.picture("error of mixing weights", ERROR_PLOT)]) if made else ""
 
 
 # Figures 5 and 6: mixing weights.
@@ -158,23 +188,25 @@ def mixed() -> str:
         known = mixing[0]["group"] is not None
         group = spread([100 * one["group"] for one in mixing]) if known else ""
         members = f"{mixing[0]['group_peers']:g}" if known else ""
-        visits = [_share(runs, kind) for kind in ("trained", "capped")]
+        visits = [_share(runs, kind) for kind in ("trained", "idle", "capped")]
         lam = spread([one["lam"] for one in mixing], 1)
         rows.append([setting, f"`{method}`", own, peers, group, members, lam, *visits])
     heads = ["setting", "method", "own weight, %", "effective clients", "weight in own group, %", "group size"]
     note = (
         "Mixing weights after the last round, means over clients. The number of effective clients is 1 / sum a^2 for "
-        "the weights a. A group is the clients of one population or with the same labels, including the client. A "
-        "visit without weight is skipped. A visit whose step would be too long is capped."
+        "the weights a. A group is the clients of one population or with the same labels, including the client. "
+        "Trained and idle clients are shares of all clients in the rounds after the warm-up. A visit is capped if its "
+        "weight grew within an epoch so that its step would be too long."
     )
-    heads += ["lambda", "visits trained, %", "visits capped, %"]
+    heads += ["lambda", "trained, %", "idle, %", "capped, %"]
     return tables.section("Mixing weights", heads, rows, note)
 
 
 def _share(runs: list[Facts], kind: str) -> str:
     """Format the share of one kind of visits."""
     visits = [run["visits"] for run in runs]
-    return spread([100 * each[kind] / max(1, each["trained"] + each["skipped"]) for each in visits], 1)
+    called = [max(1, each["trained"] + each["skipped"] + each["idle"]) for each in visits]
+    return spread([100 * each[kind] / number for each, number in zip(visits, called, strict=True)], 1)
 
 
 def pictured(setting: str) -> str:
@@ -231,6 +263,12 @@ def draw() -> None:
                 plots.curves(file(setting, figure), f"{setting}: {text}", "round", lines)
     for setting in MAPPED:
         _draw_weights(setting)
+    if found := errors():
+        points = [(math.log2(rounds), math.log10(statistics.mean(each))) for rounds, each in found.items()]
+        first = points[0]
+        rate = [(at, first[1] - (at - first[0]) * math.log10(2)) for at, _ in points]
+        lines = [Curve("measured", points), Curve("1 / R", rate)]
+        plots.curves(ERROR_PLOT, "log10 of the squared error of mixing weights", "log2 of rounds of FedAvg", lines)
 
 
 def file(setting: str, figure: str) -> str:

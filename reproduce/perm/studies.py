@@ -18,9 +18,13 @@ AVERAGED = 20
 """Rounds of FedAvg before the comparison of clients, for the maps of mixing weights."""
 SEARCHED_ON = 100
 """Seed of the search; no table uses it."""
+WEIGHTED = (1, 2, 4, 8, 16, 32, 64)
+"""Rounds of FedAvg after which the error of mixing weights is measured."""
+WEIGHTS_LAMBDA = 160.0
+"""Lambda of these runs, about that of the synthetic runs: it must not depend on the global model."""
 BOUND = {"logistic": 10.0, "mlp": 0.5, "cnn2": 0.1}
-"""The largest product of learning rate, number of clients and mixing weight. On the synthetic data it caps no rate of
-the search while weights cover half of the clients. The MLP has the recipe's default, with which the CNN diverges."""
+"""The largest product of learning rate and loss factor. A larger one is divided among several visits. The MLP has the
+recipe's default, with which the CNN diverges."""
 
 PERM = ("perm", "perm-two-stage")
 BASELINES = ("fedavg-tuned", "per-fedavg", "pfedme")
@@ -62,8 +66,10 @@ class Setting(NamedTuple):
     searched: int = ROUNDS
 
 
-def _generated(data: str) -> Setting:
-    return Setting(data, "logistic", "natural", 8, 400, 5_000, 244, executor="stacked")
+def _generated(data: str, averaged: int | None = None) -> Setting:
+    """Return the synthetic data; with ``averaged`` rounds of FedAvg, the run ends with the comparison after them."""
+    made = Setting(data, "logistic", "natural", 8, 400, 5_000, 244, executor="stacked")
+    return made if averaged is None else made._replace(rounds=averaged + 1, warmup=averaged, every=averaged + 1)
 
 
 def _mnist(split: str) -> Setting:
@@ -71,9 +77,9 @@ def _mnist(split: str) -> Setting:
     return Setting("mnist", "mlp", split, 10, 1_200, 10_000, 398_420, rounds, 10, executor=executor, warmup=AVERAGED)
 
 
-def _cifar(epochs: int = 1) -> Setting:
-    """Return warm-up and epochs; in one epoch every model visits every client once."""
-    rounds, executor = WARMUP + epochs * CLIENTS, "captured-plain"
+def _cifar(rounds: int = WARMUP + CLIENTS) -> Setting:
+    """Return the setting; an epoch has about ten rounds, as a client's classes are those of nine others."""
+    executor = "captured-plain"
     return Setting(
         "cifar-10:augment=no", "cnn2", "slices:2", 20, 1_000, 10_000, 8.7e6, rounds, 10, executor=executor, searched=30
     )
@@ -85,7 +91,8 @@ SETTINGS = {
     "iid": _mnist("iid"),
     "one-class": _mnist("labels:1"),
     "cifar": _cifar(),
-    "cifar-longer": _cifar(epochs=5),
+    "cifar-longer": _cifar(rounds=WARMUP + 5 * CLIENTS),
+    **{f"weights-{rounds}": _generated("two-populations", rounds) for rounds in WEIGHTED},
     "femnist": Setting("femnist", "mlp", "natural:min_samples=50", 20, 200, 1_000, 420_000),
 }
 
@@ -128,7 +135,7 @@ GUESSED = 1
 """Index of the choice that applies before a search."""
 GIVEN = _tried((0.05,), {"0.05": _pulled(15, 0.05)})
 """Step sizes without a search."""
-BASES = {"literal": "synthetic", "cifar-longer": "cifar"}
+BASES = {"literal": "synthetic", "cifar-longer": "cifar", **{f"weights-{r}": "synthetic" for r in WEIGHTED}}
 """Settings that take the step sizes of another setting."""
 TWINS = {"fedavg": "fedavg-tuned"}
 """Methods that take the step sizes of another method: FedAvg is ``fedavg-tuned`` without tuning."""
@@ -180,7 +187,8 @@ def _own(what: Setting, method: str) -> dict[str, Any]:
     """Return the parameters of a method other than step sizes."""
     if method not in PERM:
         return {}
-    return {"warmup": what.warmup, "bound": BOUND[what.model], **({"global_lr": 0.1} if method == "perm" else {})}
+    given = {"warmup": what.warmup, "bound": BOUND[what.model], **({"global_lr": 0.1} if method == "perm" else {})}
+    return given | ({"lambda_": WEIGHTS_LAMBDA} if what.warmup in WEIGHTED and what.model == "logistic" else {})
 
 
 def grid(setting: str, methods: Iterable[str] = METHODS, seeds: Iterable[int] = SEEDS) -> Iterator[Cell]:
@@ -207,8 +215,14 @@ def maps() -> Iterator[Cell]:
         yield from grid(setting, ("perm-two-stage",), seeds=(0,))
 
 
+def weights() -> Iterator[Cell]:
+    """Theorem 1: mixing weights after some rounds of FedAvg."""
+    for rounds in WEIGHTED:
+        yield from grid(f"weights-{rounds}", ("perm-two-stage",))
+
+
 def cifar_longer() -> Iterator[Cell]:
-    """Figure 2 with equal work for PERM: four of five visits are to clients without weight."""
+    """Figure 2 with more rounds."""
     return grid("cifar-longer", ("perm-two-stage",))
 
 
@@ -236,11 +250,12 @@ def longest_first(study: Callable[[], Iterator[Cell]]) -> Callable[[], list[Cell
 STUDIES: Studies = {
     "search": longest_first(lambda: search("synthetic")),
     "synthetic": longest_first(synthetic),
+    "weights": longest_first(weights),
     "maps": longest_first(maps),
     "cifar-search": longest_first(lambda: search("cifar")),
     "cifar": longest_first(lambda: grid("cifar")),
     "cifar-longer": longest_first(cifar_longer),
     "femnist": longest_first(femnist),
 }
-DEFAULT = ("search", "synthetic", "maps")
+DEFAULT = ("search", "synthetic", "weights", "maps")
 """Studies that run by default: at most an hour on a CPU."""

@@ -260,7 +260,7 @@ def put(cell: Cell, personal: list[float], loss: float | None = 0.5, **more: Any
         weights = np.eye(4).tolist()
         mixed = {"own": 0.25, "peers": 3.9, "group": 0.75, "group_peers": 25.0, "lam": 160.0, "weights": weights}
         found["mixing"] = {**mixed, "groups": ["b", "a", "b", "a"]}
-        found["visits"] = {"trained": 30, "skipped": 10, "capped": 4}
+        found["visits"] = {"trained": 30, "skipped": 5, "capped": 4, "idle": 5}
     cells.save(cell, {**cell._asdict(), **found, **more})
 
 
@@ -300,7 +300,7 @@ def test_mixing_weights_are_summarized(empty: Path) -> None:
     assert (row["setting"], row["method"], row["lambda"]) == ("one-class", "perm-two-stage", "160.0")
     assert (row["own weight, %"], row["effective clients"]) == ("25.00", "3.9")
     assert (row["weight in own group, %"], row["group size"]) == ("75.00", "25")
-    assert (row["visits trained, %"], row["visits capped, %"]) == ("75.0", "10.0")
+    assert (row["trained, %"], row["idle, %"], row["capped, %"]) == ("75.0", "12.5", "10.0")
 
 
 def test_costs_are_those_of_a_client_and_round(empty: Path) -> None:

@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from gossamer import RunError, fedavg, local, simulate
-from gossamer.core import files
+from gossamer.core import files, tree
 from gossamer.core.files import from_tensors
 from gossamer.core.method import Method
 from gossamer.core.store import ClientStore
-from gossamer.runs.folder import RunFolder, read_server
+from gossamer.runs.folder import LARGE, RunFolder, read_server
 from gossamer.runs.records import check_vacant, is_busy, read_about, read_metrics
 from gossamer.testing import tiny_task
 
@@ -200,6 +200,104 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(tmp_path: Path, name: 
     assert contents(tmp_path / "run") == contents(tmp_path / "whole")
 
 
+def large(value: float) -> torch.Tensor:
+    return torch.full((LARGE // 4,), value)
+
+
+def state(rounds: int) -> dict[str, Any]:
+    """A server state with a tensor that changes in every round, one that changes at round 6, and a small one."""
+    return {"moving": large(rounds), "nest": {"still": large(-1 if rounds < 6 else -2)}, "small": torch.ones(3)}
+
+
+def saved(path: Path, rounds: range) -> RunFolder:
+    """A folder with checkpoints of some rounds, continued if it exists."""
+    folder = RunFolder.open(path) if path.exists() else RunFolder.create(path, {}, {})
+    if rounds.start > 1:
+        folder.restore()
+    for number in rounds:
+        folder.save(number, state(number), ClientStore(), ClientStore())
+    return folder
+
+
+def equal(a: dict[str, Any], b: dict[str, Any]) -> bool:
+    flat, other = tree.flatten(a), tree.flatten(b)
+    return flat.keys() == other.keys() and all(torch.equal(flat[name], other[name]) for name in flat)
+
+
+def test_a_tensor_that_stays_the_same_is_not_written_again(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    for number in range(1, 9):
+        saved(path, range(number, number + 1)).close()
+        names = from_tensors(path / f"checkpoints/{number}/server.safetensors").keys()
+        constant = number not in (1, 6)
+        assert names == {"moving", "small"} if constant else {"moving", "nest/still", "small"}
+        assert equal(read_server(path), state(number))
+    (kept,) = (path / "tensors").iterdir()
+    assert torch.equal(from_tensors(kept)["tensor"], large(-2)), "the old value was deleted"
+
+
+def test_a_reopened_folder_writes_the_same_files(tmp_path: Path) -> None:
+    saved(tmp_path / "whole", range(1, 8)).close()
+    for number in range(1, 8):
+        saved(tmp_path / "broken", range(number, number + 1)).close()
+    written = [
+        {str(file.relative_to(tmp_path / name)): file.read_bytes() for file in (tmp_path / name).rglob("*.safetensors")}
+        for name in ("whole", "broken")
+    ]
+    assert written[0] == written[1]
+    assert any(name.startswith("tensors/") for name in written[0])
+
+
+@pytest.mark.parametrize("damage", [flip, Path.unlink, empty])
+def test_a_damaged_constant_tensor_is_noticed(tmp_path: Path, damage: Any) -> None:
+    saved(tmp_path / "run", range(1, 3)).close()
+    (file,) = (tmp_path / "run/tensors").iterdir()
+    damage(file)
+    folder = RunFolder.open(tmp_path / "run")
+    found = folder.restore()
+    folder.close()
+    assert found is not None
+    assert found.rounds == 1, "whose checkpoint has the tensor itself"
+    assert equal(found.server, state(1))
+    assert any("tensors/" in warning and "continuing from round 1" in warning for warning in folder.warnings)
+
+
+@pytest.mark.parametrize("rounds", [2, 3, 6, 7])
+@pytest.mark.parametrize("step", range(4))
+def test_killed_between_any_two_files_the_last_checkpoint_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int, step: int
+) -> None:
+    folder = saved(tmp_path / "run", range(1, rounds))
+    done, replace_file, rename_folder = [0], Path.replace, Path.rename
+
+    def counted(act: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*given: Any) -> Any:
+            done[0] += 1
+            if done[0] > step:
+                raise KeyboardInterrupt
+            return act(*given)
+
+        return wrapped
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", counted(replace_file))
+        patch.setattr(Path, "rename", counted(rename_folder))
+        try:
+            folder.save(rounds, state(rounds), ClientStore(), ClientStore())
+            finished = rounds
+        except KeyboardInterrupt:
+            finished = rounds - 1
+    folder.close()
+    again = saved(tmp_path / "run", range(finished + 1, finished + 1)) if finished else RunFolder.open(tmp_path / "run")
+    found = again.restore()
+    assert found is not None
+    assert found.rounds == finished
+    assert equal(found.server, state(finished))
+    again.save(finished + 1, state(finished + 1), ClientStore(), ClientStore())
+    again.close()
+    assert equal(read_server(tmp_path / "run"), state(finished + 1))
+
+
 def test_a_damaged_client_file_is_noticed(tmp_path: Path) -> None:
     interrupted(local(), tmp_path / "run", 3)
     flip(tmp_path / "run/clients/3.safetensors")
@@ -310,7 +408,7 @@ def test_a_folder_of_version_0_1_is_refused_by_its_format(tmp_path: Path) -> Non
     about = {name: said for name, said in files.from_json(tmp_path / "run/run.json").items() if name != "format"}
     files.write(tmp_path / "run/run.json", files.to_json(about))
     for look in (read_about, RunFolder.open):
-        with pytest.raises(RunError, match=r"has format 1, and this release reads format 2: .* \(0\.1\)"):
+        with pytest.raises(RunError, match=r"has format 1, and this release reads format 3: .* \(0\.1\)"):
             look(tmp_path / "run")
 
 

@@ -160,9 +160,8 @@ def test_show_tells_what_the_records_tell(kept: Path, capsys: pytest.CaptureFixt
         [record["figures"]["visits"] for record in metrics if "visits" in record["figures"]],
     )
     assert len(visits) == 6, "models go round after the warm-up"
-    total = {kind: sum(visit[kind] for visit in visits) for kind in ("trained", "skipped", "capped")}
-    assert min(total.values()) > 0, "or a line shows nothing"
-    assert total["capped"] > visits[-1]["capped"]
+    total = {kind: sum(visit[kind] for visit in visits) for kind in ("trained", "skipped", "capped", "idle")}
+    assert total["trained"] > visits[-1]["trained"] > 0, "or a line shows nothing"
 
     capsys.readouterr()
     assert main(["show", str(kept)]) == 0
@@ -172,7 +171,9 @@ def test_show_tells_what_the_records_tell(kept: Path, capsys: pytest.CaptureFixt
     now = ", ".join(f"{visits[-1][kind]} {kind}" for kind in total)
     assert f"visits             {now} (in the last round)" in said
     in_all = ", ".join(f"{many} {kind}" for kind, many in total.items())
-    assert f"visits in all      {in_all}, 1 epoch finished" in said
+    assert f"visits in all      {in_all}\n" in said
+    epoch, rounds = visits[-1]["epoch"], visits[-1]["epoch_rounds"]
+    assert f"epochs             {epoch} finished, the last one of {rounds} round" in said
     assert "2 groups of clients" in said
     assert "\n  0-2: 3 clients, 100.00 % of their weight within the group\n  3-5: 3 clients, 100.00 %" in said
 
@@ -192,14 +193,15 @@ def test_compare_has_columns_where_any_run_mixes(
     last = read_metrics(kept)[-1]
     assert main(["compare", "avg", str(kept)]) == 0
     head, _, first, second = capsys.readouterr().out.splitlines()[:4]
-    assert head.endswith("own weight  learns from  capped")
-    assert re.search(r"( +–){3}$", first)
-    capped = summarise(read_about(kept), read_metrics(kept))["figures"]["visits"]["capped_in_all"]
-    assert second.split()[-4:] == [
+    assert head.endswith("own weight  learns from  visits  idle")
+    assert re.search(r"( +–){4}$", first)
+    visits = summarise(read_about(kept), read_metrics(kept))["figures"]["visits"]
+    assert second.split()[-5:] == [
         f"{100 * last['figures']['mixing']['own']:.2f}",
         "%",
         f"{last['figures']['mixing']['peers']:.1f}",
-        f"{capped}",
+        f"{visits['trained_in_all']}",
+        f"{visits['idle_in_all']}",
     ]
 
 
@@ -330,7 +332,10 @@ def test_every_flag_has_a_meaning(name: str) -> None:
 
 def test_a_recipe_means_by_a_flag_what_the_part_of_a_stage_says() -> None:
     told = {flag.word: flag.meaning for flag in flags.flags(perm, "perm")}
-    assert told["--keep"] == "maximum number of mixing weights per client; none keeps all"
+    assert (
+        told["--keep"]
+        == "maximum number of mixing weights per client; none keeps all, or 50 if there are more than 2,000 clients"
+    )
     assert told["--warmup"].startswith("rounds before the rotation starts"), "of the last exchange, where both have one"
 
 

@@ -54,6 +54,11 @@ def sync_folder(path: Path) -> None:
         os.close(handle)
 
 
+def digest_of(data: bytes) -> str:
+    """Return the SHA-256 of bytes in hexadecimal."""
+    return hashlib.sha256(data).hexdigest()
+
+
 def digest(path: Path) -> str:
     """Return the SHA-256 of a file in hexadecimal."""
     with path.open("rb") as file:

@@ -36,10 +36,10 @@ class MixtureFields(Training, SimilarityFields, total=False):
 
     Args:
         lambda_: regularization that spreads mixing weights; none estimates it from the gradient noise
-        bound: maximum of lr times clients times mixing weight; larger values are capped; none disables it
+        bound: maximum of lr times loss factor; a larger one is divided among several visits; none disables it
         probe: batch size of the gradients by which clients are compared; none takes all samples
         capacities: width of each client's model (fraction of channels); 1 gives every client the full model
-        complexity: penalty of larger models: this times sqrt(parameters / samples) is added to distances
+        complexity: penalty of larger models, in units of a typical distance; 0 disables it
         fleet: devices of the clients: each model gets the largest width that fits; none uses capacities
         ties: width rule given by hand (see gossamer widths --toml); none derives it from the network
     """
@@ -111,7 +111,7 @@ def _probe(view: View, fields: MixtureFields) -> GradientProbe:
 
 
 def _shuffle(fields: MixtureFields) -> ModelRotation:
-    """Return the server that rotates models, with loss factors capped by ``bound``."""
+    """Return the server that rotates models, with loss factors bounded by ``bound``."""
     bound = fields["bound"]
     require((bound is None or bound > 0, wrong_argument("bound", bound, "must be positive")))
     return ModelRotation(fields["warmup"], None if bound is None else bound / fields["lr"], fields["radius"])

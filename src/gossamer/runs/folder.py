@@ -7,7 +7,8 @@
     metrics.jsonl          one line per round, only appended to
     clients/N.safetensors  client states written in round N; some are of earlier rounds
     models/N.safetensors   personalized models that the server keeps, written in round N
-    checkpoints/N/         the server state after N rounds, and a manifest with the digest of every file that it needs
+    tensors/D.safetensors  a large tensor of the server state that does not change, named by its digest
+    checkpoints/N/         the rest of the server state after N rounds, and a manifest with the digests of all files
     report.html            the report, written when the run ends
     run.lock               held while a process works in the folder
 
@@ -15,6 +16,9 @@ Finished rounds are never lost. Files are written under a temporary name, synced
 once its folder has its final name. A checkpoint records the length of ``metrics.jsonl``. A line that a killed process
 left behind is cut off, and its round is repeated with the same bytes. The last two checkpoints are kept. If the newer
 one is damaged, the run warns and continues from the older one.
+
+A large tensor that equals that of the previous checkpoint moves to a file of its own. Later checkpoints refer to this
+file as long as the tensor stays the same, so that a constant state is written twice in all, not in every round.
 """
 
 import json
@@ -33,7 +37,16 @@ from gossamer.core import files, tree
 from gossamer.core.errors import RunError
 from gossamer.core.store import ClientStore
 from gossamer.core.types import State
-from gossamer.runs.records import CHOICE, FORMAT, check_vacant, checkpoints, read_about
+from gossamer.runs.records import (
+    CHOICE,
+    FORMAT,
+    TENSORS,
+    check_vacant,
+    checkpoints,
+    read_about,
+    read_manifest,
+    tensor_file,
+)
 
 KEEP = 2
 """The number of checkpoints to keep."""
@@ -45,6 +58,9 @@ INIT = "init.safetensors"
 
 STORES = ("clients", "models")
 """Per-client stores: each is a folder, and a key of the manifest."""
+
+LARGE = 2**16
+"""Bytes from which an unchanged tensor has a file of its own."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +87,7 @@ class RunFolder:
         self._homes: dict[str, dict[int, int]] = {store: {} for store in STORES}
         self._filed: dict[str, int] = {}  # file -> number of states in it, current or not
         self._digests: dict[str, str] = {}
+        self._latest: dict[str, str] = {}  # digests of the large tensors of the server state at the last checkpoint
 
     @classmethod
     def create(
@@ -81,7 +98,7 @@ class RunFolder:
         aside = path.with_name(f".{path.name}.{os.getpid()}")
         try:
             with files.on_failure(f"no run was started in {path}"):
-                for name in ("checkpoints", *STORES):
+                for name in ("checkpoints", TENSORS, *STORES):
                     (aside / name).mkdir(parents=True)
                 files.write(aside / "run.json", files.to_json({"format": FORMAT, **about}))
                 files.write(aside / "split.safetensors", files.to_tensors(split))
@@ -164,25 +181,43 @@ class RunFolder:
         aside, final = self.path / f"checkpoints/.{rounds}", self.path / f"checkpoints/{rounds}"
         shutil.rmtree(aside, ignore_errors=True)
         aside.mkdir()
-        files.write(aside / "server.safetensors", files.to_tensors(tree.flatten(server)))
+        flat = tree.flatten(server)
+        constant = self._write_constant(flat)
+        changed = {name: tensor for name, tensor in flat.items() if name not in constant}
+        files.write(aside / "server.safetensors", files.to_tensors(changed))
         needed = {f"checkpoints/{rounds}/server.safetensors": files.digest(aside / "server.safetensors")}
+        needed |= {tensor_file(digest): digest for digest in constant.values()}
         for store, homes in self._homes.items():
             needed |= {_file(store, home): self._digests[_file(store, home)] for home in sorted(set(homes.values()))}
         manifest = {
             "rounds": rounds,
             "metrics_bytes": (self.path / "metrics.jsonl").stat().st_size,
             **{store: {str(c): home for c, home in sorted(homes.items())} for store, homes in self._homes.items()},
+            TENSORS: constant,
             "files": needed,
         }
         files.write(aside / "manifest.json", files.to_json(manifest))
         files.rename(aside, final)
+
+    def _write_constant(self, flat: dict[str, Tensor]) -> dict[str, str]:
+        """Write large tensors that did not change since the last checkpoint, unless they are there. Return digests."""
+        before, self._latest = self._latest, {}
+        for name, tensor in flat.items():
+            if tensor.nbytes < LARGE:
+                continue
+            data = _tensor_bytes(tensor)
+            self._latest[name] = digest = files.digest_of(data)
+            if before.get(name) == digest and not (self.path / tensor_file(digest)).exists():
+                files.write(self.path / tensor_file(digest), data)
+        files.sync_folder(self.path / TENSORS)
+        return {name: digest for name, digest in self._latest.items() if before.get(name) == digest}
 
     def _tidy(self) -> None:
         rounds = checkpoints(self.path)
         needed = {name for kept in rounds[:KEEP] for name in self._manifest(kept)["files"]}
         for old in rounds[KEEP:]:
             shutil.rmtree(self.path / f"checkpoints/{old}")
-        for store in STORES:
+        for store in (TENSORS, *STORES):
             for file in (self.path / store).iterdir():
                 if f"{store}/{file.name}" not in needed:
                     file.unlink()
@@ -213,8 +248,10 @@ class RunFolder:
         self._homes = {store: {int(c): home for c, home in manifest.get(store, {}).items()} for store in STORES}
         names = [_file(store, home) for store, homes in self._homes.items() for home in homes.values()]
         self._digests = {name: manifest["files"][name] for name in names}
-        server = tree.unflatten(files.from_tensors(self.path / f"checkpoints/{rounds}/server.safetensors"))
-        return Checkpoint(rounds, server)
+        flat = _read_flat(self.path, rounds, manifest[TENSORS])
+        large = {name: tensor for name, tensor in flat.items() if tensor.nbytes >= LARGE}
+        self._latest = {name: files.digest_of(_tensor_bytes(tensor)) for name, tensor in large.items()}
+        return Checkpoint(rounds, tree.unflatten(flat))
 
     def recall(self, clients: ClientStore, models: ClientStore) -> None:
         """Read the per-client states of the restored checkpoint, file by file."""
@@ -228,10 +265,7 @@ class RunFolder:
                         states.fill(int(client), found[client])
 
     def _manifest(self, rounds: int) -> dict[str, Any]:
-        try:
-            return files.from_json(self.path / f"checkpoints/{rounds}/manifest.json")
-        except (OSError, ValueError) as error:
-            raise RunError(f"checkpoint {rounds} is damaged: its manifest cannot be used ({error})") from error
+        return read_manifest(self.path, rounds)
 
     def _cut(self, length: int) -> None:
         metrics = self.path / "metrics.jsonl"
@@ -251,6 +285,17 @@ def _file(store: str, rounds: int) -> str:
     return f"{store}/{rounds}.safetensors"
 
 
+def _tensor_bytes(tensor: Tensor) -> bytes:
+    """Return the content of the file of an unchanged tensor."""
+    return files.to_tensors({"tensor": tensor})
+
+
+def _read_flat(path: Path, rounds: int, constant: dict[str, str]) -> dict[str, Tensor]:
+    """Return the flat server state of a checkpoint. ``constant`` has the digests of the tensors in other files."""
+    flat = files.from_tensors(path / f"checkpoints/{rounds}/server.safetensors")
+    return flat | {name: files.from_tensors(path / tensor_file(digest))["tensor"] for name, digest in constant.items()}
+
+
 def read_split(path: Path) -> dict[str, Tensor]:
     """Return the tensors of the run's partition."""
     try:
@@ -264,4 +309,4 @@ def read_server(path: Path) -> State:
     done = checkpoints(path)
     if not done:
         raise RunError(f"{path} has no finished round yet")
-    return tree.unflatten(files.from_tensors(path / f"checkpoints/{done[0]}/server.safetensors"))
+    return tree.unflatten(_read_flat(path, done[0], read_manifest(path, done[0])[TENSORS]))

@@ -13,10 +13,13 @@ from typing import Any
 from gossamer.core import files
 from gossamer.core.errors import RunError
 
-FORMAT = 2
-"""The format of run folders. Version 0.1 wrote format 1 and did not record it."""
+FORMAT = 3
+"""The format of run folders. Version 0.1 wrote format 1 and did not record it. Format 2 had no folder ``tensors``."""
 
 CHOICE = "executor.json"
+
+TENSORS = "tensors"
+"""Unchanged tensors of the server state: a folder of a run, and a key of a checkpoint's manifest."""
 
 STOPPED = "stopped"
 """The entry of the last record of a run that ended before its last round: the reason."""
@@ -43,6 +46,19 @@ def checkpoints(path: Path) -> list[int]:
     """Return the rounds that have a checkpoint, newest first."""
     names = [p.name for p in (path / "checkpoints").iterdir() if p.name.isdigit()]
     return sorted(map(int, names), reverse=True)
+
+
+def tensor_file(digest: str) -> str:
+    """Return the file of an unchanged tensor, relative to the run folder."""
+    return f"{TENSORS}/{digest}.safetensors"
+
+
+def read_manifest(path: Path, rounds: int) -> dict[str, Any]:
+    """Return the manifest of a checkpoint."""
+    try:
+        return files.from_json(path / f"checkpoints/{rounds}/manifest.json")
+    except (OSError, ValueError) as error:
+        raise RunError(f"checkpoint {rounds} is damaged: its manifest cannot be used ({error})") from error
 
 
 def read_about(path: Path) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """The papers' results as functions.
 
 FedMRN (``masking``), sub-model training (``submodels``, ``submodel_masks``, ``submodel_bounds``,
-``submodel_stability``), PERM (``mixtures``), FedSpa (``personal_masks``, ``costs``), and training over lossy links
-(``wireless``, ``participation``).
+``submodel_stability``), PERM (``mixtures``, ``mixture_bounds``), FedSpa (``personal_masks``, ``costs``), and training
+over lossy links (``wireless``, ``participation``).
 """
 
 from gossamer.analysis.theory.masking import (
@@ -16,6 +16,13 @@ from gossamer.analysis.theory.masking import (
     progressive_factor_by_entry,
     strongly_convex_bound,
     strongly_convex_rate,
+)
+from gossamer.analysis.theory.mixture_bounds import (
+    MixtureSetting,
+    single_loop_gap,
+    two_stage_gap,
+    weights_error,
+    weights_shift,
 )
 from gossamer.analysis.theory.mixtures import Mixture, step_size
 from gossamer.analysis.theory.participation import absence, participation, participation_printed, received_mean
@@ -56,6 +63,7 @@ __all__ = [
     "Masked",
     "Masks",
     "Mixture",
+    "MixtureSetting",
     "PersonalSetting",
     "SubmodelSetting",
     "Terms",
@@ -93,8 +101,12 @@ __all__ = [
     "rolling_stability_printed",
     "rolling_stationarity",
     "shift",
+    "single_loop_gap",
     "step_size",
     "strongly_convex_bound",
     "strongly_convex_rate",
     "task_losses",
+    "two_stage_gap",
+    "weights_error",
+    "weights_shift",
 ]

@@ -14,7 +14,8 @@ Server state in addition to the global model:
 
     compared.samples, .noise, .size   per client: samples, variance of its gradient, parameters of its model
     compared.apart                    last known distances, [clients, clients]
-    compared.sketches                 with ``keep``, instead of distances: sketches of the gradients
+    compared.sketches                 with ``keep``, instead of distances: sketches of the gradients (with ``once``,
+                                      until all clients were compared)
     compared.rows                     with ``once``: gradients received so far, until all clients were compared
     ready                             with ``once``: which clients were compared
     mixing.weights                    mixing weights, [clients, clients], one row per client
@@ -38,11 +39,15 @@ from gossamer.core.random import Key
 from gossamer.core.random import key as make_key
 from gossamer.core.server import MeasuredServer, Server
 from gossamer.core.types import Clock, Layout, Params, State
+from gossamer.core.view import BoundView
 from gossamer.parts.servers import mixing
 from gossamer.parts.servers.mean import Mean, Sum
 
-SKETCH = 4096
+SKETCH = 1024
 """Default size of a sketched gradient with ``keep``."""
+
+PAIRS, KEPT = 2000, 50
+"""Above this number of clients, this number of mixing weights is kept per client, unless ``keep`` is given."""
 
 
 @dataclass
@@ -73,8 +78,8 @@ class GradientSimilarity(Server):
         every: recompute mixing weights in every round, or in the first round of each epoch
         once: compare each client once, starting at this round; none compares the cohort in every round
         sketch: size of the sketched gradients that are compared; none compares full gradients
-        keep: maximum number of mixing weights per client; none keeps all
-        complexity: penalty of larger models: this times sqrt(parameters / samples) is added to distances
+        keep: maximum number of mixing weights per client; none keeps all, or 50 if there are more than 2,000 clients
+        complexity: penalty of larger models, in units of a typical distance; see ``mixing.penalty``
     """
 
     weights: Literal["samples", "uniform"] = "uniform"
@@ -121,7 +126,14 @@ class GradientSimilarity(Server):
 
     def bind(self, context: Context) -> "BoundGradientSimilarity":
         """Return the server with the number of clients and the names of the trained tensors."""
-        return BoundGradientSimilarity(**vars(self), clients=context.clients, trained=context.trained)
+        fields = {**vars(self), "keep": self.keep or self._kept(context)}
+        return BoundGradientSimilarity(**fields, clients=context.clients, trained=context.trained)
+
+    def _kept(self, context: Context) -> int | None:
+        """Return the number of weights to keep where the state of all pairs would be large, if that is possible."""
+        view = context.exchange.view
+        possible = self.solve == "exact" and isinstance(view, BoundView) and view.common
+        return KEPT if context.clients > PAIRS and possible else None
 
 
 @dataclass(frozen=True)
@@ -185,7 +197,7 @@ class BoundGradientSimilarity(MeasuredServer, GradientSimilarity):
         rates = {name: self.lr if name in self.trained else float(self.lr > 0) for name in params}
         moved = {name: params[name] + rates[name] * mean for name, mean in acc.total.mean().items()}
         new = {**state, "params": self._mean.projected(moved)}
-        if self.every == "round" or not bool(state.get("met", torch.zeros(1)).any()):
+        if self.every == "round" or "rotation" not in state:
             acc.weights = True
             new |= self._learned(state, acc)
         return new
@@ -218,7 +230,7 @@ class BoundGradientSimilarity(MeasuredServer, GradientSimilarity):
         apart[at[:, None], at] = between
         z = apart
         if self.complexity:  # clients that were never compared have infinite distance already
-            z = z + self.complexity * mixing.complexity(known["size"], known["samples"])
+            z = z + self.complexity * mixing.penalty(apart, known["size"], known["samples"])
         seen = known["samples"] > 0
         weights = mixing.even(count).clone()
         if self.solve == "exact":
@@ -233,14 +245,15 @@ class BoundGradientSimilarity(MeasuredServer, GradientSimilarity):
         """Return the last sketch of each client, and its largest mixing weights."""
         assert self.keep is not None
         clients, vectors = acc.table.vectors()
-        nothing = torch.zeros(self.clients, vectors.shape[1], dtype=vectors.dtype)
+        nothing = torch.zeros(self.clients, vectors.shape[1], dtype=acc.layout.dtype)
         sketches: Tensor = before.get("sketches", nothing).clone()
-        sketches[torch.tensor(clients)] = vectors
+        sketches[torch.tensor(clients)] = vectors.to(sketches.dtype)
         keep = min(self.keep, self.clients)
         seen = (known["samples"] > 0).nonzero().view(-1)
         who, much = torch.zeros(self.clients, keep, dtype=torch.int64), torch.zeros(self.clients, keep).double()
         who[seen], much[seen] = mixing.nearest(seen, sketches, known["samples"], lam, keep)
-        return {"sketches": sketches}, {"who": who, "much": much}
+        finished = self.once is not None and len(seen) == self.clients
+        return {} if finished else {"sketches": sketches}, {"who": who, "much": much}
 
     def measure(self, state: State, acc: Gathered) -> dict[str, Any]:
         """Return the medians of the clients' own weights and of their effective numbers of peers, and lambda."""

@@ -1,38 +1,51 @@
-"""Model rotation: each client owns a model, and all clients train every model in turn (PERM).
+"""Model rotation: each client owns a model, and other clients train it in turn (PERM).
 
 Deng et al., Distributed Personalized Empirical Risk Minimization, NeurIPS 2023, https://arxiv.org/abs/2310.17761.
 
-In an epoch each model is trained by each client (its host) once, in a shuffled order. A round is a row of a Latin
-square: every host trains one model, and every model has one host. The loss of model i at a host is multiplied by N
-times the mixing weight of i for that host. Over an epoch the model descends the mixture of losses of its owner.
+In an epoch each model is trained by each client (its host) for which it has a positive mixing weight, in random order.
+``gossamer.parts.servers.mixing.schedule`` draws the schedule: as few rounds as possible, and in each round at most one
+model per host and one host per model. Let L be the largest number of hosts of a model, or of models of a host. The loss
+of model i at a host is multiplied by L times the mixing weight of i for that host. Over an epoch the model descends the
+mixture of losses of its owner. If all weights are positive, L is the number of clients N, as in the paper. Otherwise
+the paper has N rounds per epoch and the factor N: the same progress per round.
 
-A pair that fails, because the host is absent or its upload is lost, meets in a later round. Each host trains the first
-model in its order that it has not met in this epoch and that no other host has in this round. The epoch ends when all
-pairs have met. A pair with weight 0 counts as met, and nothing is sent. If clients are compared once, clients without a
-comparison wait: their models are not trained, they host no models, and the epoch ends without them.
+A factor above ``largest`` is divided among several visits of the pair in the same epoch, so that weights are honoured.
+Weights may change within an epoch. A visit uses the current weight. A visit whose weight became 0 is skipped, and
+nothing is sent. A factor that grew beyond ``largest`` since the schedule was drawn is capped. A pair that gained
+a weight waits for the next epoch.
+
+A visit that fails, because the host is absent or its upload is lost, is repeated in a later round. The epoch ends when
+all visits are done. If clients stay away, it ends at the latest when a client was called, on average, ``PATIENCE``
+times as often as the epoch has rounds. Clients that were not compared yet wait: their models are not trained, and they
+host no models. When clients are compared for the first time, their pairs are added to the current epoch.
 
 Server state in addition to the global model:
 
-    origin    the global model at the start of the rotation, which initializes all models
-    met       which model (row) has met which host (column) in this epoch
-    epoch     the number of completed epochs
-    mixing    the mixing weights of ``GradientSimilarity``; uniform before the first comparison
-    ready     which clients were compared, from ``GradientSimilarity`` with ``once``
+    origin             the global model at the start of the rotation, which initializes all models
+    epoch              the number of completed epochs
+    rotation           the current epoch; absent between epochs
+      .table           the schedule: the model that a host trains in a round, or -1, [clients, rounds]
+      .done            which of these visits are done
+      .length          L
+      .known           the number of clients that were compared when the schedule was drawn
+      .rounds, .calls  the rounds of the epoch so far, and the sum of their cohort sizes
+    mixing             the mixing weights of ``GradientSimilarity``; uniform before the first comparison
+    compared.samples   from the same server: 0 for clients that were not compared yet
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple, Self
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from gossamer.core import tree
 from gossamer.core.codec import memory_of
 from gossamer.core.errors import PayloadError, require, wrong
 from gossamer.core.exchange import Arrival, Assignment, Context, Download
-from gossamer.core.random import Key, fold, permutation
+from gossamer.core.random import Key, fold
 from gossamer.core.server import MeasuredServer, ModelPerClient, Server
 from gossamer.core.store import ClientStore
 from gossamer.core.types import Clock, Layout, Params, State
@@ -44,13 +57,66 @@ SLACK = 1e-9
 """Relative tolerance when capped losses are counted."""
 
 
+PATIENCE = 3
+"""An epoch ends at the latest when a client was called this number of times, on average, for each of its rounds."""
+
+IDLE = Assignment(loss_scale=0.0)
+"""The assignment of a host without a model."""
+
+
+class Epoch(NamedTuple):
+    """The current epoch: the entry ``rotation`` of the state."""
+
+    table: mixing.Table
+    done: mixing.Flags
+    length: int
+    known: int
+    rounds: int = 0
+    calls: int = 0
+
+    @classmethod
+    def of(cls, state: State) -> Self:
+        """Return the epoch from tensors."""
+        whole = {name: int(state[name]) for name in ("length", "known", "rounds", "calls")}
+        return cls(state["table"].cpu().numpy(), state["done"].cpu().numpy(), **whole)
+
+    def tensors(self, device: torch.device) -> State:
+        """Return the epoch as tensors."""
+        found = {name: torch.from_numpy(value) for name, value in (("table", self.table), ("done", self.done))}
+        whole = {name: torch.tensor(getattr(self, name)) for name in ("length", "known", "rounds", "calls")}
+        return tree.move({**found, **whole}, str(device))
+
+    def after(self, visits: Mapping[int, int], calls: int) -> "Epoch":
+        """Return the epoch after a round. ``visits`` maps hosts to the models of visits that are done."""
+        done = self.done.copy()
+        for host, model in visits.items():
+            done[host, mixing.slot(self.table, self.done, self.rounds, host, model)] = True
+        return self._replace(done=done, rounds=self.rounds + 1, calls=self.calls + calls)
+
+    @property
+    def over(self) -> bool:
+        """Whether all visits are done, or too many clients stayed away."""
+        clients, rounds = self.table.shape
+        return not (self.pending.any() and self.calls < PATIENCE * clients * rounds)
+
+    @property
+    def pending(self) -> mixing.Indices:
+        """The number of pending visits of each model."""
+        return mixing.pending(self.table, self.done, len(self.table))
+
+    def times(self, host: int, model: int) -> int:
+        """Return the number of visits of a model to a host."""
+        return int((self.table[host] == model).sum())
+
+
 @dataclass
 class Round:
-    """Accumulator of a round: assignments, number of capped losses, and updated models.
+    """Accumulator of a round: the epoch, assignments, number of capped losses, and updated models.
 
     ``moved`` maps each host to the owner of the model that it updated.
     """
 
+    epoch: Epoch
     assigned: Mapping[int, Assignment]
     capped: int
     moved: dict[int, int] = field(default_factory=dict)
@@ -77,7 +143,7 @@ class ModelRotation(Server):
 
     Args:
         warmup: rounds before the rotation starts; until then all clients use the global model
-        largest: maximum factor of a loss; none disables the cap
+        largest: maximum factor of a loss; a larger one is divided among several visits; none disables it
         radius: maximum norm of a model, enforced by projection after each epoch; none disables it
     """
 
@@ -116,7 +182,7 @@ class ModelRotation(Server):
             ),
             (exchange.labels == "all", f"ModelRotation needs labels='all', got {exchange.labels!r}"),
         )
-        return BoundModelRotation(**vars(self), clients=context.clients, models=context.models)
+        return BoundModelRotation(**vars(self), clients=context.clients, models=context.models, key=context.network.key)
 
 
 @dataclass(frozen=True)
@@ -125,24 +191,45 @@ class BoundModelRotation(ModelPerClient, MeasuredServer, ModelRotation):
 
     clients: int = field(kw_only=True)
     models: ClientStore = field(kw_only=True, repr=False, compare=False)
+    key: Key = field(kw_only=True, repr=False, compare=False)
 
     def assign(self, state: State, cohort: Sequence[int], clock: Clock, key: Key) -> Mapping[int, Assignment] | None:
-        """Assign a model to each host of the cohort. Skip the exchange during the warm-up."""
+        """Assign a model to each host of the cohort; some may be idle. Skip the exchange during the warm-up."""
         if clock.round < self.warmup:
             return None
-        met, epoch = self._met(state)
-        order = permutation(fold(key, "shuffle", epoch), self.clients)
-        found = mixing.visits(met | self._waiting(state), order, cohort)
-        largest = self.largest or math.inf
-        return {
-            host: Assignment(found[host], min(scale, largest)) for host, scale in self._scales(state, found).items()
-        }
+        epoch = self._epoch(state)
+        found = mixing.visits(epoch.table, epoch.done, epoch.rounds, cohort)
+        most, scales = self.largest or math.inf, self._scales(state, epoch, found)
+        return {host: Assignment(found[host], min(scales[host], most)) if host in found else IDLE for host in cohort}
 
-    def _scales(self, state: State, owners: Mapping[int, int]) -> dict[int, float]:
+    def _epoch(self, state: State) -> Epoch:
+        """Return the current epoch. Draw a schedule if a new one begins, or if more clients were compared."""
+        known = self._known(state)
+        before = Epoch.of(state["rotation"]) if "rotation" in state else None
+        if before is not None and before.known == known.sum():
+            return before
+        pairs, weights = mixing.support(state.get("mixing", {}), known)
+        parts = np.ceil(pairs.most * weights / (self.largest or math.inf) - SLACK).clip(min=1).astype(np.int64)
+        key = fold(self.key, "shuffle", int(state.get("epoch", 0)))
+        table = mixing.draw(pairs.repeated(parts), self.clients, key)
+        if before is None:
+            return Epoch(table, np.zeros_like(table, dtype=np.bool_), pairs.most, int(known.sum()))
+        done = mixing.carried(table, before.table, before.done)
+        return before._replace(table=table, done=done, length=pairs.most, known=int(known.sum()))
+
+    def _known(self, state: State) -> mixing.Flags:
+        """Return which clients were compared; all of them if clients are not compared at all."""
+        if "compared" not in state:
+            return np.full(self.clients, "ready" not in state)
+        found: mixing.Flags = (state["compared"]["samples"] > 0).cpu().numpy()
+        return found
+
+    def _scales(self, state: State, epoch: Epoch, owners: Mapping[int, int]) -> dict[int, float]:
         """Return the factor of the loss at each host, before the cap."""
         mixed = state.get("mixing", {})
         weights = mixing.looked_up(mixed, list(owners.values()), list(owners), self.clients)
-        return {host: self.clients * weight for host, weight in zip(owners, weights.tolist(), strict=True)}
+        scales = zip(owners.items(), weights.tolist(), strict=True)
+        return {host: epoch.length * weight / epoch.times(host, owner) for (host, owner), weight in scales}
 
     def home(self, client: int) -> Assignment:
         """Return the assignment of a client's own model."""
@@ -155,20 +242,12 @@ class BoundModelRotation(ModelPerClient, MeasuredServer, ModelRotation):
         first: Params = state["origin" if "origin" in state else "params"]
         return Download((self.models.get(assignment.owner).get("params") or first,))
 
-    def _met(self, state: State) -> tuple[Tensor, int]:
-        met: Tensor = state.get("met", torch.zeros(self.clients, self.clients, dtype=torch.bool))
-        return met.cpu(), int(state.get("epoch", 0))
-
-    def _waiting(self, state: State) -> Tensor:
-        """Return the pairs that cannot meet yet, because one of the two clients was not compared."""
-        ready: Tensor = state.get("ready", torch.ones(self.clients, dtype=torch.bool)).cpu()
-        return ~(ready[:, None] & ready)
-
     def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Round:
         """Return an accumulator without updated models."""
         owners = {host: to.owner for host, to in assigned.items() if to.owner is not None}
-        most = (1 + SLACK) * (self.largest or math.inf)
-        return Round(assigned, sum(scale > most for scale in self._scales(state, owners).values()))
+        epoch, most = self._epoch(state), (1 + SLACK) * (self.largest or math.inf)
+        capped = sum(scale > most for scale in self._scales(state, epoch, owners).values())
+        return Round(epoch, assigned, capped)
 
     def fold(self, acc: Round, arrival: Arrival) -> Round:
         """Update the model that this host trained."""
@@ -186,32 +265,38 @@ class BoundModelRotation(ModelPerClient, MeasuredServer, ModelRotation):
         return acc
 
     def finish(self, state: State, acc: Round, clock: Clock) -> State:
-        """Record the pairs that met, project models that finished the epoch, and start a new epoch if all finished."""
-        met, epoch = self._met(state)
-        met = met.clone()
-        pairs = [(to.owner, host) for host, to in acc.assigned.items() if not to.loss_scale or host in acc.moved]
-        owners, hosts = torch.tensor(pairs, dtype=torch.int64).view(-1, 2).T
-        met[owners, hosts] = True
-        done = met | self._waiting(state)
+        """Record the visits that are done, project models that finished the epoch, and end the epoch if all did."""
+        skipped = {host: to.owner for host, to in acc.assigned.items() if to.owner is not None and not to.loss_scale}
+        before, after = acc.epoch, acc.epoch.after({**skipped, **acc.moved}, len(acc.assigned))
         if self.radius is not None:
-            self._project(acc, done)
-        over = bool(acc.assigned) and bool(done.all())
-        device = tree.device(state["params"])
+            finished = (before.pending > 0) & ((after.pending == 0) | after.over)
+            self._project(np.flatnonzero(finished).tolist())
+        rest = {name: value for name, value in state.items() if name != "rotation"}
+        device, ended = tree.device(state["params"]), after.over and after.table.size > 0
         return {
-            **state,
+            **rest,
             "origin": state.get("origin", state["params"]),
-            "met": (torch.zeros_like(met) if over else met).to(device),
-            "epoch": torch.tensor(epoch + over, device=device),
+            "epoch": torch.tensor(int(state.get("epoch", 0)) + ended, device=device),
+            **({} if after.over else {"rotation": after.tensors(device)}),
         }
 
-    def _project(self, acc: Round, done: Tensor) -> None:
+    def _project(self, owners: Sequence[int]) -> None:
+        """Project models that finished an epoch, whether their last visit was trained or skipped."""
         ball = Mean(radius=self.radius)
-        for owner in acc.moved.values():
-            if bool(done[owner].all()):
-                self.models.stage(owner, {"params": ball.projected(self.models.staged(owner)["params"])})
+        for owner in owners:
+            found = self.models.staged(owner) or self.models.get(owner)
+            if found:
+                self.models.stage(owner, {"params": ball.projected(found["params"])})
 
     def measure(self, state: State, acc: Round) -> dict[str, Any]:
-        """Return the numbers of models trained, pairs skipped and losses capped, and the epoch."""
-        skipped = sum(not to.loss_scale for to in acc.assigned.values())
-        found = {"trained": len(acc.moved), "skipped": skipped, "capped": acc.capped, "epoch": int(state["epoch"])}
+        """Return the numbers of trained, skipped, capped and idle visits, the rounds of the epoch, and the epoch."""
+        hosts = [to for to in acc.assigned.values() if to.owner is not None]
+        found = {
+            "trained": len(acc.moved),
+            "skipped": sum(not to.loss_scale for to in hosts),
+            "capped": acc.capped,
+            "idle": len(acc.assigned) - len(hosts),
+            "epoch_rounds": acc.epoch.table.shape[1],
+            "epoch": int(state["epoch"]),
+        }
         return {"visits": found}

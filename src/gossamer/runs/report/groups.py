@@ -13,11 +13,13 @@ import numpy as np
 import numpy.typing as npt
 
 from gossamer.core.errors import RunError
-from gossamer.runs.arrays import opened
+from gossamer.runs.arrays import server_arrays
 from gossamer.runs.records import checkpoints
 from gossamer.runs.report.text import count, percent, ranges
 
 RULE = "two clients are joined if their mean weight for each other is above 1/(2N)"
+SAMPLES = "compared/samples"
+"""The numbers of samples of compared clients, in the server state."""
 NAMED = 5
 """The number of groups that are listed one by one, the largest first."""
 
@@ -63,14 +65,13 @@ def read(path: Path) -> MixingWeights:
     if not done:
         raise RunError(f"{path} has no finished round yet")
     try:
-        with opened(path / f"checkpoints/{done[0]}/server.safetensors", "numpy") as tensors:
-            names = set(tensors.keys())
-            if "compared/samples" not in names or not any(name.startswith("mixing/") for name in names):
-                raise RunError("there are no mixing weights at the newest checkpoint")
-            kept = {n.partition("/")[2]: tensors.get_tensor(n) for n in names if n.startswith("mixing/")}
-            return weights_of(kept, tensors.get_tensor("compared/samples") > 0)
+        found = server_arrays(path, done[0], lambda name: name.startswith("mixing/") or name == SAMPLES)
     except (OSError, ValueError) as error:
         raise RunError(f"mixing weights cannot be read: {error}") from error
+    kept = {name.partition("/")[2]: array for name, array in found.items() if name != SAMPLES}
+    if SAMPLES not in found or not kept:
+        raise RunError("there are no mixing weights at the newest checkpoint")
+    return weights_of(kept, found[SAMPLES] > 0)
 
 
 def weights_of(kept: Mapping[str, Any], known: Any) -> MixingWeights:

@@ -1,4 +1,4 @@
-"""Visits of models that rotate among clients: their number, and the number skipped or capped."""
+"""Visits of models that rotate among clients: their number, those skipped or capped, and idle clients."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from gossamer.runs.report.base import Figures, Report, reports
 from gossamer.runs.report.plots import Series, chart
 from gossamer.runs.report.text import count
 
-KINDS = ("trained", "skipped", "capped")
+KINDS = ("trained", "skipped", "capped", "idle")
 
 
 @reports("visits")
@@ -26,12 +26,13 @@ class VisitReport(Report):
         last, in_all = (", ".join(f"{summary[kind + when]:,} {kind}" for kind in KINDS) for when in ("", "_in_all"))
         return [
             ("visits", f"{last} (in the last round)"),
-            ("visits in all", f"{in_all}, {count(summary['epoch'], 'epoch')} finished"),
+            ("visits in all", in_all),
+            ("epochs", f"{summary['epoch']:,} finished, the last one of {count(summary['epoch_rounds'], 'round')}"),
         ]
 
     def cells(self, summary: Figures) -> dict[str, str]:
-        """Return the number of visits with a capped loss scale."""
-        return {"capped": f"{summary['capped_in_all']:,}"}
+        """Return the number of visits, and of clients without one."""
+        return {"visits": f"{summary['trained_in_all']:,}", "idle": f"{summary['idle_in_all']:,}"}
 
     def charts(self, records: Sequence[Record]) -> list[str]:
         """Return a chart of visits of each kind by round."""

@@ -5,11 +5,13 @@ Deng et al., Distributed Personalized Empirical Risk Minimization, NeurIPS 2023,
     distances    ``GradientTable``: squared distances between the gradients of clients
     sketch       ``Sketch``: short vectors with the same distances in expectation
     weights      ``waterfill``, ``nearest``: mixing weights from distances
-    schedule     ``visits``: which client trains which model in a round
+    colouring    ``edge_colours``: rounds in which no client and no model has two visits
+    schedule     ``draw``, ``visits``: which client trains which model in a round
 """
 
+from gossamer.parts.servers.mixing.colouring import Indices, edge_colours
 from gossamer.parts.servers.mixing.distances import GradientTable
-from gossamer.parts.servers.mixing.schedule import visits
+from gossamer.parts.servers.mixing.schedule import Flags, Pairs, Table, carried, draw, pending, slot, visits
 from gossamer.parts.servers.mixing.sketch import Sketch
 from gossamer.parts.servers.mixing.weights import (
     complexity,
@@ -18,25 +20,38 @@ from gossamer.parts.servers.mixing.weights import (
     even,
     looked_up,
     nearest,
+    penalty,
     simplex,
     square,
     summary,
+    support,
     usual_lambda,
     waterfill,
 )
 
 __all__ = [
+    "Flags",
     "GradientTable",
+    "Indices",
+    "Pairs",
     "Sketch",
+    "Table",
+    "carried",
     "complexity",
     "dense",
     "descend",
+    "draw",
+    "edge_colours",
     "even",
     "looked_up",
     "nearest",
+    "penalty",
+    "pending",
     "simplex",
+    "slot",
     "square",
     "summary",
+    "support",
     "usual_lambda",
     "visits",
     "waterfill",

@@ -1,65 +1,171 @@
-"""Rotation schedule: a shuffled Latin square of models and hosts that tolerates absent clients.
+"""Rotation schedule: which client trains which model in each round of an epoch.
 
-In an epoch each model visits each client once (PERM, Algorithm 1, https://arxiv.org/abs/2310.17761). sigma is a random
-permutation of the clients. If all clients are present, client sigma((i + j) mod N) hosts model i in round j. Each
-client hosts one model per round, and after N rounds all pairs have met. The client sigma(p) thus meets the models p,
-p - 1, p - 2, ... modulo N, in this order.
+In an epoch each model visits each client for which it has a positive weight (PERM, Algorithm 1,
+https://arxiv.org/abs/2310.17761). The paper uses N rounds for N clients, whatever the weights are. Here the pairs of a
+model and a host are the edges of a bipartite graph, and the rounds are the colours of an edge colouring. The number of
+rounds in an epoch is the largest number of visits of a model or to a host. No schedule has fewer. If all weights are
+positive, these are N rounds, and the schedule is a random Latin square.
 
-Absent clients are an extension of the paper. In each round the present clients choose in client order. Each takes the
-first model in its order that it has not met in this epoch and that no other client took in this round. A host without
-such a model is idle. The epoch ends when all pairs have met. In a round where a present client has models left to meet,
-at least one pair meets. An epoch therefore ends after at most N^2 such rounds.
+The colouring is drawn anew for each epoch, and its colours have a random order. A model thus visits its hosts in
+uniformly random order, as the analysis of the paper assumes. A pair may have several visits in an epoch.
+
+A table [hosts, rounds] holds the schedule of an epoch: the model that a host trains, or -1. Absent clients are an
+extension of the paper. A visit that fails, because the host is absent or its upload is lost, is repeated later:
+
+1. In round t of an epoch, the present hosts have the visits of colour t.
+2. A present host without such a visit takes its earliest late visit with a model that no other host has in this round.
+3. If some clients are absent, it may also take a visit of a later colour. If all are present, it stays idle: the
+   colours alone already give the shortest epoch, and the order of a model's hosts stays uniformly random.
+
+Steps 2 and 3 find the largest possible number of visits, by augmenting paths. If all clients are present and nothing is
+lost, an epoch has one round per colour.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 from gossamer.core.errors import require
+from gossamer.core.random import Key
+from gossamer.parts.servers.mixing.colouring import Indices, edge_colours, largest_degree
+
+Table = npt.NDArray[np.int32]
+Flags = npt.NDArray[np.bool_]
 
 
-def visits(met: Tensor, order: npt.ArrayLike | Tensor, present: Sequence[int]) -> dict[int, int]:
+class Pairs(NamedTuple):
+    """Pairs of a model and a host.
+
+    Args:
+        models: the model of each pair
+        hosts: its host
+    """
+
+    models: Indices
+    hosts: Indices
+
+    def repeated(self, times: Indices) -> "Pairs":
+        """Return each pair a number of times; the copies of a pair are neighbours."""
+        return Pairs(np.repeat(self.models, times), np.repeat(self.hosts, times))
+
+    @property
+    def most(self) -> int:
+        """The largest number of pairs of a model or of a host."""
+        return largest_degree(self.models, self.hosts)
+
+
+def draw(pairs: Pairs, clients: int, key: Key) -> Table:
+    """Return a random schedule: the model that each host trains in each round, or -1, [hosts, rounds].
+
+    >>> from gossamer.core.random import key
+    >>> draw(Pairs(np.array([0, 2, 2]), np.array([0, 1, 2])), 3, key(0)).shape
+    (3, 2)
+    """
+    require((len(pairs.models) == len(pairs.hosts), "draw: pairs must have a model and a host each"))
+    table = np.full((clients, pairs.most), -1, dtype=np.int32)
+    table[pairs.hosts, edge_colours(pairs.models, pairs.hosts, key)] = pairs.models
+    return table
+
+
+def pending(table: Table, done: Flags, clients: int) -> Indices:
+    """Return the number of pending visits of each model."""
+    return np.bincount(table[(table >= 0) & ~done], minlength=clients)
+
+
+def carried(table: Table, before: Table, done: Flags) -> Flags:
+    """Return which visits of a new table are done, given the table that it replaces within an epoch."""
+    left: dict[tuple[int, int], int] = {}
+    for host, slot in np.argwhere(done & (before >= 0)).tolist():
+        pair = host, int(before[host, slot])
+        left[pair] = left.get(pair, 0) + 1
+    now = np.zeros(table.shape, dtype=np.bool_)
+    for (host, model), count in left.items():
+        now[host, np.flatnonzero(table[host] == model)[:count]] = True
+    return now
+
+
+def slot(table: Table, done: Flags, turn: int, host: int, model: int) -> int:
+    """Return the pending visit of a model to a host: that of round ``turn`` if there is one, else the first."""
+    found = np.flatnonzero((table[host] == model) & ~done[host])
+    return turn if turn in found else int(found[0])
+
+
+def visits(table: Table, done: Flags, turn: int, present: Sequence[int]) -> dict[int, int]:
     """Return the model of each host in a round. Idle hosts are omitted.
 
     Args:
-        met: which pairs have met in this epoch, [models, hosts]
-        order: the permutation sigma
+        table: the schedule of the epoch
+        done: which of its visits are done
+        turn: the number of rounds since the epoch began
         present: the clients of this round
 
-    >>> visits(torch.zeros(3, 3, dtype=torch.bool), [2, 0, 1], present=[0, 1, 2])
-    {0: 1, 1: 2, 2: 0}
+    >>> table = np.array([[1, -1], [0, 1]], dtype=np.int32)
+    >>> visits(table, np.zeros((2, 2), dtype=bool), 0, present=[0, 1])
+    {0: 1, 1: 0}
+    >>> visits(table, np.zeros((2, 2), dtype=bool), 1, present=[0, 1])
+    {0: 1, 1: 0}
+    >>> visits(table, np.array([[True, True], [True, False]]), 1, present=[0, 1])
+    {1: 1}
     """
-    count, shuffled = len(met), np.asarray(order)
-    _check(met, shuffled, present)
-    rank = np.argsort(shuffled).tolist()
-    seen = met.T.cpu().numpy().tobytes()  # one byte per model, host after host: bytes are searched faster than arrays
-    taken: dict[int, int] = {}  # the host of each model
-    for host in sorted(present):
-        free = (model for model in _unmet(seen, host * count, count, rank[host]) if model not in taken)
-        model = next(free, None)
-        if model is not None:
-            taken[model] = host
-    return {host: model for model, host in taken.items()}
+    _check(table, done, present)
+    everyone = len(present) == len(table)
+    options = {host: _options(table[host], done[host], turn, everyone) for host in sorted(present)}
+    if turn < table.shape[1]:
+        found = {host: models[0] for host, models in options.items() if models and models[0] == table[host, turn]}
+    else:
+        found = {}
+    hosts, closed = {model: host for host, model in found.items()}, set[int]()
+    for host in options:
+        if host not in found:
+            _augment(host, options, found, hosts, closed)
+    return dict(sorted(found.items()))
 
 
-def _unmet(seen: bytes, start: int, count: int, rank: int) -> Iterator[int]:
-    """Yield the models that a host has not met, in its order: from its rank down to 0, then from the last model."""
-    for low, high in ((start, start + rank + 1), (start + rank + 1, start + count)):
-        while (high := seen.rfind(0, low, high)) >= 0:
-            yield high - start
+def _options(models: Table, done: Flags, turn: int, everyone: bool) -> list[int]:
+    """Return the models that a host may train, best first: due in this round, late, and due later."""
+    open_ = np.flatnonzero((models >= 0) & ~done)
+    now, late, later = open_[open_ == turn], open_[open_ < turn], open_[open_ > turn]
+    slots = np.concatenate((now, late) if everyone else (now, late, later))
+    return list(dict.fromkeys(models[slots].tolist()))
 
 
-def _check(met: Tensor, order: npt.NDArray[np.generic], present: Sequence[int]) -> None:
-    count = len(met)
+def _augment(
+    host: int, options: dict[int, list[int]], found: dict[int, int], hosts: dict[int, int], closed: set[int]
+) -> None:
+    """Give a host a model. Other hosts may change theirs, but none loses its visit.
+
+    ``found`` maps hosts to models, and ``hosts`` models to hosts. After a failed search, the models that it reached are
+    ``closed``: no later search can succeed through them.
+    """
+    reached: dict[int, int] = {}
+    queue = [host]
+    for current in queue:
+        for model in options[current]:
+            if model in closed or model in reached:
+                continue
+            reached[model] = current
+            if model not in hosts:
+                _shift(model, reached, found, hosts)
+                return
+            queue.append(hosts[model])
+    closed.update(reached)
+
+
+def _shift(model: int | None, reached: dict[int, int], found: dict[int, int], hosts: dict[int, int]) -> None:
+    """Follow the search back to its start: each host on the path takes the model that it reached."""
+    while model is not None:
+        host = reached[model]
+        before = found.get(host)
+        hosts[model], found[host] = host, model
+        model = before
+
+
+def _check(table: Table, done: Flags, present: Sequence[int]) -> None:
+    count = len(table)
     require(
-        (met.shape == (count, count) and met.dtype == torch.bool, "visits: met must be a bool tensor, [models, hosts]"),
-        (
-            order.shape == (count,) and bool((np.sort(order) == np.arange(count)).all()),
-            f"visits: order must be a permutation of the {count} clients",
-        ),
+        (table.ndim == 2 and done.shape == table.shape, "visits: table and done must be matrices of the same shape"),
         (
             len(set(present)) == len(present) and all(0 <= host < count for host in present),
             f"visits: present must have distinct clients from 0 to {count - 1}",

@@ -29,12 +29,15 @@ equal weights:
 import math
 from collections.abc import Iterator, Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from gossamer.core.errors import require
 from gossamer.core.types import State
 from gossamer.parts.servers.mixing import distances
+from gossamer.parts.servers.mixing.schedule import Flags, Pairs
 
 
 def waterfill(z: Tensor, samples: Tensor, lam: float) -> Tensor:
@@ -139,6 +142,25 @@ def complexity(parameters: Tensor, samples: Tensor) -> Tensor:
     )
     ratio = torch.where(samples > 0, parameters.double() / samples.clamp(min=1), math.inf)
     return ratio.sqrt()
+
+
+def penalty(apart: Tensor, parameters: Tensor, samples: Tensor) -> Tensor:
+    """Return the complexity term of each client relative to its mean, times a typical distance.
+
+    The paper adds sqrt(VC_j / n_j) itself, from a bound without constants. With many parameters per sample it exceeds
+    all distances, and weights go to the narrowest models only. Here the unit is the distance of a client to its nearest
+    other client, the median over clients: about the distance that noise alone causes. A client remains its own nearest
+    source unless its term exceeds that of another client by more than the mean term. Equal terms change no weights.
+
+    >>> penalty(torch.tensor([[0.0, 2.0], [2.0, 0.0]]), torch.tensor([900, 100]), torch.tensor([100, 100]))
+    tensor([3., 1.], dtype=torch.float64)
+    """
+    seen = samples > 0
+    term = complexity(parameters, samples)
+    closest = apart[seen][:, seen].clone().fill_diagonal_(math.inf).amin(1)
+    finite = closest[closest.isfinite()]
+    unit = finite.median() if len(finite) else torch.zeros((), dtype=apart.dtype)
+    return torch.where(seen, term / term[seen].mean() * unit, 0.0)
 
 
 def usual_lambda(noise: Tensor, samples: Tensor) -> float:
@@ -249,6 +271,23 @@ def looked_up(kept: State, models: Sequence[int], hosts: Sequence[int], clients:
         weights: Tensor = kept["weights"].cpu()[rows, columns]
         return weights
     return torch.full((len(rows),), 1 / clients, dtype=torch.float64)
+
+
+def support(kept: State, known: Flags) -> tuple[Pairs, npt.NDArray[np.float64]]:
+    """Return the pairs of known clients with a positive weight, ordered by model and host, and their weights.
+
+    >>> support({"weights": torch.tensor([[0.5, 0.5], [0.0, 1.0]])}, np.array([True, True]))[0].hosts.tolist()
+    [0, 1, 1]
+    """
+    if "who" in kept:
+        who, much = kept["who"].cpu(), kept["much"].cpu()
+        order = who.argsort(1)
+        who, values = who.gather(1, order).numpy(), much.gather(1, order).numpy()
+        models, slots = np.nonzero((values > 0) & known[:, None] & known[who])
+        return Pairs(models, who[models, slots]), values[models, slots]
+    values = square(kept, len(known)).cpu().numpy()
+    pairs = Pairs(*np.nonzero((values > 0) & known[:, None] & known))
+    return pairs, values[pairs]
 
 
 def summary(kept: State) -> tuple[float, float]:
