@@ -82,7 +82,7 @@ VARIED = {
         "onebit-cs",
         {**ONE_BIT, "retain": "nothing"},
         STEPS,
-        "`one-bit`, lost messages sent up to three times",
+        "`one-bit`, messages sent up to three times",
         retries=2,
     ),
     "z-sign": Row("z-signfedavg", {"epochs": 5, "sigma": 0.1}, (0.05, 0.1), "5 epochs, signs of noisy updates"),

@@ -27,6 +27,7 @@ from gossamer.parts.codecs.sensing import (
     biht,
     largest,
     least_squares,
+    least_squares_error,
     niht,
     pack_signs,
     scaled,
