@@ -315,7 +315,8 @@ def _measured(arguments: argparse.Namespace, given: dict[str, Any], clients: int
     overhead = MessageSize.of(objective.layout, given["bits"]).overhead
     flops = tuple(each * samples for samples in taken)
     rounds, pruning = given["probe"], Pruning.of(objective, tried(objective))
-    constants = probe(task, rounds, largest=given["most_pruned"], seed=given["seed"]) if rounds is not None else ONES
+    asked = {"largest": given["most_pruned"], "seed": given["seed"]}
+    constants = ONES if rounds is None else _flagged(probe, task, rounds, **asked)
     return Size(objective.layout.size, sizes, flops, overhead, pruning, constants)
 
 
