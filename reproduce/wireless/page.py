@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 PLOT = "wireless-compare.svg"
 AXES = {"sending": "sending (J)", "computing": "computing (J)", "total": "both (J)", "delays": "time (s)"}
 ROWS = {**COMPARED, **VARIED}
-DOWN = {"down_bandwidth": 20e6, "receive_power": 0.5}
-"""The downlink of ``downloads``, with a station of 1 W."""
+DOWN_BANDWIDTH, RECEIVE_POWER = 20e6, 0.5
+"""Of ``downloads``: hertz and watts, with a station of 1 W."""
 FLOOR = 50.0
 """Lower accuracies are not drawn."""
 
@@ -135,8 +135,8 @@ def downloads() -> str:
 def _received(size: float) -> list[Cost]:
     """Return what each device spends on a download."""
     fleet = Fleet.read(cells.FLEETS / "wireless_cell.toml")
-    paid = Fleet(tuple(replace(device, **DOWN) for device in fleet.devices))
-    cell = Wireless(paid).fit(DEVICES, key(0))
+    paid = [replace(d, down_bandwidth=DOWN_BANDWIDTH, receive_power=RECEIVE_POWER) for d in fleet.devices]
+    cell = Wireless(Fleet(tuple(paid))).fit(DEVICES, key(0))
     return [cell.receive(round(size), Clock(0, 1, client), key(0)) for client in range(DEVICES)]
 
 

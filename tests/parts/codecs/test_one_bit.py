@@ -93,7 +93,7 @@ def test_linear_scaling_makes_opposite_updates_cancel_and_norms_do_not(decoder: 
     """Two clients that pull in opposite directions: their mean is zero, up to the signs of zero measurements."""
     x, layout = vector(), layout_of(vector())
     for scaling, left in (("linear", 0.05), ("norms", 1.0)):
-        codec = OneBit(1.0, decoder=decoder, scaling=scaling)
+        codec = OneBit(1.0, decoder=decoder, scaling=scaling)  # type: ignore[arg-type]
         codes = [codec.to_sum(codec.encode(s * x, layout, KEY), layout, KEY) for s in (1.0, -0.99)]
         found = codec.from_sum((codes[0] + codes[1]) / 2, layout, KEY)
         assert float(found.norm() / x.norm()) <= left
