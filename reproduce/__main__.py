@@ -13,6 +13,7 @@ STUDIES = {
     "submodel-stability": ("reproduce.submodel.stability", "the stability of sub-model training, next to its theorems"),
     "wireless": ("reproduce.wireless.__main__", "training over radio links that lose messages"),
     "wireless-bound": ("reproduce.wireless.bound", "the convergence bound over lossy links, next to measured runs"),
+    "wireless-convex": ("reproduce.wireless.convex", "one-bit sensing and retention on a convex problem"),
     "sensing-quality": ("reproduce.wireless.sensing_quality", "decoders of one-bit measurements"),
     "classics": ("reproduce.baselines.classics", "eight methods on Fashion-MNIST, two labels per client"),
     "fashion": ("reproduce.baselines.fashion", "FedAvg on Fashion-MNIST"),

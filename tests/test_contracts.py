@@ -38,6 +38,7 @@ from gossamer.parts.codecs import (
     Dense,
     Feedback,
     MaskedNoise,
+    NoisySign,
     OnWeights,
     Retain,
     SampledMask,
@@ -96,11 +97,13 @@ from gossamer.testing import (
 from helpers.recorder import task as pictures
 
 FLEET = Fleet((Device("phone", 5, None, 1e9),))
+RADIO = Fleet((Device("phone", 5, None, 1e9, down_bandwidth=2e7, receive_power=0.1),))
 
 ALL_CODECS: list[Codec] = [
     *(codec() for codec in CODECS.values()),
     Dense("bfloat16"),
     StochasticSign(0.01),
+    NoisySign(0.3, "uniform"),
     MaskedNoise(signed=True, noise="bernoulli", coded=True),
     SampledMask(),
     OnWeights(MaskedNoise()),
@@ -168,7 +171,7 @@ SERVERS: list[tuple[Server, Solver]] = [
     *((ServerOptimizer(rule=rule), SGD()) for rule in ("momentum", "adagrad", "adam", "yogi")),
 ]
 ALL_SAMPLERS: list[Sampler] = [*(sampler() for sampler in SAMPLERS.values()), PowerOfChoice(candidates=1)]
-CHANNELS: list[Channel] = [Perfect(), Lossy(0.3), Wireless(FLEET)]
+CHANNELS: list[Channel] = [Perfect(), Lossy(0.3), Wireless(FLEET), Wireless(RADIO, retries=2)]
 PARAMETRIZATIONS: list[Parametrization] = [Weights(), Supermask()]
 SMALLER = {"pfedme": {"steps": 4, "inner_steps": 2}}
 """Arguments that keep the runs of slow methods short."""

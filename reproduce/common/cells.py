@@ -62,6 +62,7 @@ class Cell(NamedTuple):
         samples: training samples per client; 0 partitions all samples
         fleet: file of the fleet, for a run over radio links
         prune: fraction of the smallest weights that clients prune
+        retries: how often a message that radio links lost is sent again
     """
 
     name: str
@@ -83,6 +84,7 @@ class Cell(NamedTuple):
     samples: int = 0
     fleet: str = ""
     prune: float = 0.0
+    retries: int = 0
 
     @property
     def study(self) -> str:
@@ -146,7 +148,7 @@ def outcome(cell: Cell, data_dir: Path, more: More = no_more, engine: Engine | N
     options: dict[str, Any] = {"rounds": cell.rounds, "per_round": cell.per_round, "seed": cell.seed}
     options |= {"eval_every": cell.eval_every, **how(mine.model(), cell.executor)}
     if cell.fleet:
-        options["channel"] = Wireless(Fleet.read(FLEETS / cell.fleet))
+        options["channel"] = Wireless(Fleet.read(FLEETS / cell.fleet), retries=cell.retries)
     run_method = engine or simulate
     result = run_method(method(cell), mine, out=cell.folder, resume=cell.folder.exists(), **options)
     curve = [round(100 * record["accuracy"], 2) for record in result.metrics if "accuracy" in record]

@@ -7,6 +7,7 @@ of all stored cells go to docs/reproduction/wireless.md. Settings and step sizes
 reproduce/wireless/studies.py. ``--only`` names studies; without a name it only renders the page:
 
     compare     dense, pruned, one-bit CS with and without retention, EDEN and FedMRN over one channel, 20 devices
+    sweep       fewer measurements, retransmission and z-SignFedAvg, over the same channel
     search      step sizes of ``retention``, on a separate seed
     retention   retention of lost gradients where every second message is lost, 5 seeds
 
@@ -24,7 +25,7 @@ REPRODUCTION = Reproduction(
     studies=STUDIES,
     page=page.page,
     draw=page.draw,
-    methods="fedsgd, onebit-cs, eden, fedmrn",
+    methods="fedsgd, onebit-cs, eden, fedmrn, z-signfedavg",
     cost=cost,
     more=facts,
 )

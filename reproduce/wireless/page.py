@@ -2,26 +2,48 @@
 
 import math
 import statistics
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from gossamer import Wireless
+from gossamer.core.channel import Cost
+from gossamer.core.random import key
+from gossamer.core.types import Clock
+from gossamer.fleet.fleet import Fleet
 from reproduce.common import cells, plots, seeds, tables
 from reproduce.common.seeds import interval
 from reproduce.common.store import Facts
-from reproduce.wireless.studies import COMPARED, RETAINED, SEARCHED, SEEDS, STUDIES, TARGET, best, compared, retained
+from reproduce.wireless import convex
+from reproduce.wireless.studies import (
+    COMPARED,
+    DEVICES,
+    RETAINED,
+    SEARCHED,
+    SEEDS,
+    STUDIES,
+    TARGET,
+    VARIED,
+    best,
+    compared,
+    retained,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 PLOT = "wireless-compare.svg"
 AXES = {"sending": "sending (J)", "computing": "computing (J)", "total": "both (J)", "delays": "time (s)"}
+ROWS = {**COMPARED, **VARIED}
+DOWN_BANDWIDTH, RECEIVE_POWER = 20e6, 0.5
+"""Of ``downloads``: hertz and watts, with a station of 1 W."""
 FLOOR = 50.0
 """Lower accuracies are not drawn."""
 
 
 def page() -> str:
     """Return the generated part of the page."""
-    parts = [tables.missing(STUDIES), prices(), searched(), links(), messages(), retentions(), retention_search()]
-    return tables.joined(parts)
+    runs = [prices(), downloads(), searched(), links(), messages(), retentions(), retention_search()]
+    return tables.joined([tables.missing(STUDIES), *runs, convex.page()])
 
 
 # Accuracy by energy and time.
@@ -43,7 +65,7 @@ def reached(found: Facts) -> int | None:
 
 def tried(name: str) -> dict[float, Facts]:
     """Return the stored cells of a row by step size."""
-    every = {lr: compared(name, lr) for lr in sorted(COMPARED[name].rates)}
+    every = {lr: compared(name, lr) for lr in sorted(ROWS[name].rates)}
     return {lr: cells.read(cell) for lr, cell in every.items() if cell.stored}
 
 
@@ -55,7 +77,7 @@ def price(found: Facts) -> tuple[float, float]:
 
 def chosen() -> dict[str, Facts]:
     """Return the run with the best step size of each row."""
-    return {name: min(found.values(), key=price) for name in COMPARED if (found := tried(name))}
+    return {name: min(found.values(), key=price) for name in ROWS if (found := tried(name))}
 
 
 def prices() -> str:
@@ -91,10 +113,37 @@ def _relative(found: Facts, dense: Facts | None, axis: str) -> str:
     return f"{spent(dense, axis)[other] / spent(found, axis)[mine]:.3g} x"
 
 
+def downloads() -> str:
+    """Return the energy of receiving up to the target: the rounds of each row, by the channel's formula."""
+    stored = {name: (found, at) for name, found in chosen().items() if (at := reached(found)) is not None}
+    if "dense" not in stored:
+        return ""
+    each, rows = _received(sum(stored["dense"][0]["arrays"].values())), []
+    for name, (found, at) in stored.items():
+        rounds, total = found["rounds_told"][at], spent(found, "total")[at]
+        joules = rounds * sum(cost.joules for cost in each)
+        late = rounds * max(cost.seconds for cost in each)
+        rows.append([f"`{name}`", f"{joules:.3g}", f"{total:.3g}", f"{joules / (joules + total):.0%}", f"{late:.3g}"])
+    note = (
+        "Computed from the rounds above, not run again: losses and models do not depend on the downlink. A station of "
+        "1 W sends the whole model in 20 MHz, and a receiver takes 0.5 W. Seconds are those of the slowest download."
+    )
+    heads = ["row", "J receiving", "J computing and sending", "receiving share", "s receiving"]
+    return tables.section(f"Downlink: energy of receiving to {TARGET:g} % accuracy", heads, rows, note)
+
+
+def _received(size: float) -> list[Cost]:
+    """Return what each device spends on a download."""
+    fleet = Fleet.read(cells.FLEETS / "wireless_cell.toml")
+    paid = [replace(d, down_bandwidth=DOWN_BANDWIDTH, receive_power=RECEIVE_POWER) for d in fleet.devices]
+    cell = Wireless(Fleet(tuple(paid))).fit(DEVICES, key(0))
+    return [cell.receive(round(size), Clock(0, 1, client), key(0)) for client in range(DEVICES)]
+
+
 def searched() -> str:
     """Return the results of all step sizes."""
     rows = []
-    for name in COMPARED:
+    for name in ROWS:
         for lr, found in tried(name).items():
             at = reached(found)
             joules = "" if at is None else f"{spent(found, 'total')[at]:.3g}"
@@ -194,8 +243,8 @@ def draw() -> None:
 
     def fill(figure: "Figure") -> None:
         for axes, (axis, name) in zip(figure.subplots(2, 2, sharey=True).flat, AXES.items(), strict=True):
-            for (row, found), colour in zip(stored.items(), plots.COLOURS, strict=False):
-                axes.plot(spent(found, axis), found["accuracy"], color=colour, linewidth=1.3, label=row)
+            for number, (row, found) in enumerate(stored.items()):
+                axes.plot(spent(found, axis), found["accuracy"], linewidth=1.3, label=row, **plots.style(number))
             axes.axhline(TARGET, color="#6b6b6b", linewidth=0.8, linestyle=":")
             axes.set(xscale="log", xlabel=name, ylim=(FLOOR, 85))
             plots.dress(axes)

@@ -17,7 +17,7 @@ PRUNED, MEASURED = 0.3, 1.0
 """Fraction of pruned weights, and measurements per kept weight."""
 EACH, SPLIT, ROUNDS, EVERY = 200, "iid", 150, 5
 """Of ``compare``: images per device, partition, rounds of one gradient, rounds between evaluations."""
-LOCAL_ROUNDS = {"eden": 12, "fedmrn": 24}
+LOCAL_ROUNDS = {"eden": 12, "fedmrn": 24, "z-signfedavg": 12}
 """Rounds of the methods with local epochs, which are evaluated after each round."""
 FEW, SKEWED, SHORT = 50, "labels:3", 30
 """Of ``retention``: images per device, partition, rounds."""
@@ -35,6 +35,7 @@ class Row(NamedTuple):
         rates: candidate step sizes
         text: description in the tables
         prune: fraction of the smallest weights that clients prune
+        retries: how often a lost message is sent again
     """
 
     method: str
@@ -42,6 +43,7 @@ class Row(NamedTuple):
     rates: tuple[float, ...]
     text: str
     prune: float = 0.0
+    retries: int = 0
 
     @property
     def local(self) -> bool:
@@ -66,6 +68,26 @@ COMPARED = {
     "eden": Row("eden", {"epochs": 5}, (0.05, 0.1), "5 epochs, one bit per weight"),
     "fedmrn": Row("fedmrn", {"epochs": 5}, (0.1, 0.3), "5 epochs, masks over noise, one bit per weight"),
 }
+MEASURED_LESS = (0.05, 0.1, 0.25)
+"""Of ``sweep``: measurements per kept weight, well below one."""
+NOTHING: dict[str, Any] = {"ratio": (PRUNED,), "retain": "nothing"}
+VARIED = {
+    **{
+        f"one-bit-{share:g}": Row(
+            "onebit-cs", {**NOTHING, "measurements": share}, STEPS, f"`one-bit` with {share:g} measurements per weight"
+        )
+        for share in MEASURED_LESS
+    },
+    "one-bit-retry": Row(
+        "onebit-cs",
+        {**ONE_BIT, "retain": "nothing"},
+        STEPS,
+        "`one-bit`, messages sent up to three times",
+        retries=2,
+    ),
+    "z-sign": Row("z-signfedavg", {"epochs": 5, "sigma": 0.1}, (0.05, 0.1), "5 epochs, signs of noisy updates"),
+}
+"""Rows of ``sweep``, which has the setting of ``compare``."""
 RETAINED = {
     "nothing": Row("onebit-cs", {**ONE_BIT, "retain": "nothing"}, TRIED, "nothing"),
     "change": Row("onebit-cs", {**ONE_BIT, "retain": "change"}, TRIED, "the gradient, one round"),
@@ -84,7 +106,7 @@ RETAINED = {
 
 def compared(name: str, lr: float) -> Cell:
     """Return a cell of ``compare``."""
-    row = COMPARED[name]
+    row = {**COMPARED, **VARIED}[name]
     rounds, every = (LOCAL_ROUNDS[row.method], 1) if row.local else (ROUNDS, EVERY)
     made = _cell(f"wireless-compare-{name}-lr-{lr:g}", row, lr, "wireless_cell.toml", SPLIT, EACH)
     return made._replace(rounds=rounds, eval_every=every)
@@ -112,13 +134,23 @@ def _cell(name: str, row: Row, lr: float, fleet: str, split: str, samples: int) 
         samples=samples,
         fleet=fleet,
         prune=row.prune,
+        retries=row.retries,
     )
 
 
 def compare() -> Iterator[Cell]:
     """All rows with all their step sizes, the most likely one first."""
-    for at in range(max(len(row.rates) for row in COMPARED.values())):
-        yield from (compared(name, row.rates[at]) for name, row in COMPARED.items() if at < len(row.rates))
+    return _rows(COMPARED)
+
+
+def sweep() -> Iterator[Cell]:
+    """Fewer measurements, retransmission and another one-bit method, in the setting of ``compare``."""
+    return _rows(VARIED)
+
+
+def _rows(rows: dict[str, Row]) -> Iterator[Cell]:
+    for at in reversed(range(max(len(row.rates) for row in rows.values()))):
+        yield from (compared(name, row.rates[at]) for name, row in rows.items() if at < len(row.rates))
 
 
 def search() -> Iterator[Cell]:
@@ -140,7 +172,7 @@ def retention() -> Iterator[Cell]:
         yield from (retained(name, lr, seed) for name in RETAINED if (lr := best(name)) is not None)
 
 
-STUDIES: Studies = {"compare": compare, "search": search, "retention": retention}
+STUDIES: Studies = {"compare": compare, "sweep": sweep, "search": search, "retention": retention}
 
 
 def cost(cell: Cell) -> float:

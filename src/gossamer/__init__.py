@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from gossamer.parts.codecs.eden import Eden as Eden
     from gossamer.parts.codecs.feedback import Feedback as Feedback
     from gossamer.parts.codecs.masked_noise import MaskedNoise as MaskedNoise
+    from gossamer.parts.codecs.noisy_sign import NoisySign as NoisySign
     from gossamer.parts.codecs.on_weights import OnWeights as OnWeights
     from gossamer.parts.codecs.one_bit import OneBit as OneBit
     from gossamer.parts.codecs.retain import Retain as Retain

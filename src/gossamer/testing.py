@@ -607,12 +607,15 @@ def check_channel(channel: Channel) -> None:
             at, flops = fold(KEY, number), Flops(done=2 * number, useful=number)
             with _named(one, "send"):
                 receipt = one.send(1000, CLOCK, at)
+            with _named(one, "receive"):
+                download = one.receive(1000, CLOCK, at)
             with _named(one, "work"):
                 cost = one.work(flops, CLOCK, at)
             assert receipt == one.send(1000, CLOCK, at), f"{one!r}.send is not deterministic"
+            assert download == one.receive(1000, CLOCK, at), f"{one!r}.receive is not deterministic"
             assert cost == one.work(flops, CLOCK, at), f"{one!r}.work is not deterministic"
-            assert min(receipt.seconds, cost.seconds) >= 0, f"{one!r} returns a negative time"
-            assert min(receipt.joules, cost.joules) >= 0, f"{one!r} returns a negative energy"
+            assert min(receipt.seconds, download.seconds, cost.seconds) >= 0, f"{one!r} returns a negative time"
+            assert min(receipt.joules, download.joules, cost.joules) >= 0, f"{one!r} returns a negative energy"
 
 
 # Methods.

@@ -1,10 +1,13 @@
 """Plans for fleets: as good as a fine grid of all choices, within all budgets, and monotone; the file; the command."""
 
 import json
+import math
 import re
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, cast
 
@@ -15,13 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer import SGD, MagnitudePruned, Task, compose, onebit_cs, simulate
-from gossamer.analysis.planning import PLANNED, Limits, Load, MessageSize, Plan, Problem, Pruning, Target, make
+from gossamer.analysis.planning import PLANNED, Limits, Load, MessageSize, Plan, Problem, Pruning, Target, make, probe
 from gossamer.analysis.planning.loads import Loads, PrunedTensor
-from gossamer.analysis.planning.plan import digest
+from gossamer.analysis.planning.plan import digest, figure
 from gossamer.analysis.planning.search import golden, shortfalls
 from gossamer.analysis.planning.work import operations
 from gossamer.analysis.theory import WirelessSetting, gradient_bound
 from gossamer.cli import main
+from gossamer.cli.plan import ENERGIES
 from gossamer.core.errors import ConfigError
 from gossamer.core.random import fold, key
 from gossamer.core.types import Clock, Flops
@@ -30,6 +34,7 @@ from gossamer.fleet.fleet import Fleet
 from gossamer.fleet.radio import Density, Link, outage, rate
 from gossamer.parts.channels import Wireless
 from gossamer.tasks.objective import Objective
+from gossamer.testing import tiny_task
 from helpers.narrow import present
 from helpers.paths import ROOT
 
@@ -71,6 +76,7 @@ CASES = {
     "pruning is cheap": ([replace(LOAD, link=replace(LINK, power=50.0))], replace(TARGET, smoothness=0.05)),
     "measurements matter": ([LOAD], Target(samples=10, gradient=60.0, reconstruction=0.5)),
     "corrected": ([LOAD], replace(TARGET, corrected=PLANNED)),
+    "decoder": ([replace(LOAD, energy=0.04)], Target(1000, corrected=PLANNED, entries=20_000)),
 }
 
 
@@ -250,6 +256,60 @@ def test_terms_are_those_of_the_theorem(corrected: tuple[str, ...]) -> None:
     wanted = {"pruning": terms["pruning"], "outages": lost, "measuring": terms["measuring"]}
     assert plan.terms == pytest.approx(wanted)
     assert plan.bound == pytest.approx(sum(wanted.values()))
+
+
+@pytest.mark.parametrize("measurements", [2_000, 20_000, 80_000])
+def test_with_entries_the_error_is_that_of_the_decoder(measurements: int) -> None:
+    target = Target(25, 3.0, 2.0, 1.5, coefficient=0.5, corrected=PLANNED, entries=20_000, devices=7)
+    ratio = measurements / 20_000
+    error = 1 - 2 / math.pi * ratio if ratio <= 1 else 1 - 1 / (1 + (math.pi / 2 - 1) / ratio)
+    wanted = (4 * 4.5**2, 0.25 * 4 * (6 + 2 * error), 7 * 2 * 4 * error)
+    assert target.at(measurements) == pytest.approx(wanted)
+
+
+def test_measurements_are_worth_their_joules_where_their_error_counts() -> None:
+    """The constant C of the paper takes the fewest; the error of the decoder as many as cost little."""
+    fixed = [replace(LOAD, fixed=True, energy=0.0995, joules=0.1)] * 3
+    few = make(fixed, Target(1000), Limits(2_000, 20_000))
+    many = make(fixed, Target(1000, corrected=PLANNED, entries=20_000, devices=3), Limits(2_000, 20_000))
+    assert few.measurements < 2_100
+    assert many.measurements == 20_000
+    costly = Target(1000, smoothness=30.0, corrected=PLANNED, entries=20_000, devices=3)
+    assert make(fixed, costly, Limits(2_000, 20_000)).measurements < 2_100
+
+
+# The probe.
+
+
+def test_constants_of_a_probe_are_the_smallest_that_hold() -> None:
+    """At the first model: gradients of clients, of the pruned model, and the norm of pruned weights."""
+    task = tiny_task()
+    found, objective = probe(task, rounds=1, largest=0.6), Objective(task, "cpu", key(0))
+    model = objective.initial()
+
+    def gradients(params: Any) -> list[torch.Tensor]:
+        each = [task.data.train.take(task.split.train(client)) for client in range(task.clients)]
+        return [torch.cat([g.flatten() for g in objective.gradient(params, s.x, s.y)[1].values()]) for s in each]
+
+    sizes = torch.tensor([len(task.split.train(client)) for client in range(task.clients)])
+    assert found.gradient == pytest.approx(max(float(g.norm()) for g in gradients(model)), rel=1e-5)
+    smooth, weights = [], []
+    for ratio in (0.2, 0.4, 0.6):
+        pruned = {name: t * (t.abs() > _threshold(t, ratio)) if t.dim() > 1 else t for name, t in model.items()}
+        moved = math.sqrt(sum(float((model[name] - pruned[name]).square().sum()) for name in model))
+        both = [(torch.stack(gradients(p)) * (sizes / sizes.sum())[:, None]).sum(0) for p in (model, pruned)]
+        smooth.append(float((both[0] - both[1]).norm()) / moved)
+        weights.append(moved / math.sqrt(ratio))
+    assert (found.smoothness, found.weights) == pytest.approx((max(smooth), max(weights)), rel=1e-4)
+    longer = probe(task, rounds=3, largest=0.6)
+    assert all(more >= less for more, less in zip(longer, found, strict=True))
+    with pytest.raises(ConfigError, match="probe must have at least 1 round, got 0"):
+        probe(task, rounds=0)
+
+
+def _threshold(tensor: torch.Tensor, ratio: float) -> float:
+    count = int(ratio * tensor.numel())
+    return float(tensor.abs().flatten().sort().values[count - 1]) if count else -1.0
 
 
 # Devices that cannot keep to budgets.
@@ -541,6 +601,7 @@ def test_a_plan_is_for_its_fleet_clients_and_seed() -> None:
         (Wireless(FLEET), 4, 0, "the plan is for 3 clients, not for 4"),
         (Wireless(FLEET), 3, 1, "the plan is for --seed 0, and with 1 devices are elsewhere"),
         (Wireless(FLEET, seed=5), 3, 0, "the plan is for wireless:seed=0, and with 5 devices.*with --channel-seed 5"),
+        (Wireless(FLEET, retries=2), 3, 0, "one attempt per message: leave out wireless:retries=2"),
         (Wireless(FLEET, "none"), 3, 0, "the plan is for wireless:fading=power, not for none: .*with --fading none"),
     ):
         with pytest.raises(ConfigError, match=reason):
@@ -573,6 +634,11 @@ def test_a_plan_is_for_its_fleet_clients_and_seed() -> None:
         (lambda: replace(TARGET, corrected=("received",)), "a plan supports mean, .*, not received"),
         (lambda: replace(TARGET, corrected=("men",)), "did you mean mean"),
         (lambda: replace(PROBLEM, flops=()), "one entry for each client"),
+        (lambda: replace(PROBLEM, target=replace(TARGET, entries=9)), "Target.devices must be 3, one per client"),
+        (
+            lambda: replace(PROBLEM, fleet=Fleet((replace(FLEET.devices[0], down_bandwidth=1e6),))),
+            "phone: a plan does not count downloads: leave out down_bandwidth",
+        ),
         (lambda: replace(PROBLEM, deadline=0.0), "deadline must be a positive number of seconds, got 0.0"),
         (lambda: solved().power(3), "client must be from 0 to 2, got 3"),
     ],
@@ -590,12 +656,48 @@ def test_the_command_writes_table_picture_and_plan(folder: Path, capsys: pytest.
     numbers = ["--parameters", "5000", "--flops", "1e7", "--samples", "300", "--measurements", "500,5000"]
     assert main(["plan", "fleet.toml", "--energy", "0.01", "--deadline", "0.5", *numbers, "--gradient", "30"]) == 0
     printed, plan = capsys.readouterr().out, Plan.read("plan.json")
-    target = Target(samples=900, gradient=30.0)
+    target = Target(samples=900, gradient=30.0, corrected=PLANNED, entries=5000, devices=3)
     assert plan == replace(PROBLEM, flops=(1e7,) * 3, target=target).solve()
     lines = [line.split() for line in printed.splitlines()]
     assert [line[:2] for line in lines[2:4]] == [["phone", "0,"], ["node", "1"]]
     assert f"measurements {plan.measurements:,}," in " ".join(printed.split())
     assert Path("plan.png").read_bytes()[:4] == b"\x89PNG"
+
+
+def test_the_command_prints_the_run_that_follows_the_plan(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    FLEET.write("my fleet.toml")
+    Path("tasks.py").write_text("from gossamer.testing import tiny_task\n\n\ndef task():\n    return tiny_task(3)\n")
+    words = ["plan", "my fleet.toml", "--energy", "1", "--deadline", "5", "--task", "tasks.py:task", "--probe", "2"]
+    links = ["--seed", "4", "--channel-seed", "2", "--fading", "none", "--bits", "2", "--measurements", "40"]
+    assert main([*words, *links, "--out", "a plan.json"]) == 0
+    printed = capsys.readouterr().out
+    assert "G = 1," not in printed
+    *_, command = printed.splitlines()
+    _, *run = shlex.split(command)
+    assert main([*run, "--rounds", "1", "--executor", "one-by-one", "--out", "run"]) == 0
+    about = json.loads(Path("run/run.json").read_text())
+    assert "rows=40" in about["method"]["codec"]
+    assert "retain='signs'" in about["method"]["codec"]
+
+
+def test_with_a_constant_the_bound_is_as_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    FLEET.write("fleet.toml")
+    numbers = ["--parameters", "5000", "--flops", "1e7", "--samples", "300", "--measurements", "500,5000"]
+    words = ["plan", "fleet.toml", "--energy", "0.01", "--deadline", "0.5", *numbers]
+    assert main([*words, "--reconstruction", "0.5"]) == 0
+    target = Target(samples=900, reconstruction=0.5)
+    assert Plan.read("plan.json") == replace(PROBLEM, flops=(1e7,) * 3, target=target).solve()
+    assert "C = 0.5" in capsys.readouterr().out
+
+
+def test_the_labels_of_the_picture_do_not_overlap() -> None:
+    energies = (0.1 * ENERGIES).tolist()
+    picture = figure(energies, [solved()] * len(energies), 0.1)
+    picture.draw_without_rendering()
+    for axes in picture.axes:
+        boxes = [label.get_window_extent() for label in axes.get_xticklabels(which="both") if label.get_text()]
+        assert len(boxes) == 7
+        assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
 
 
 def test_sizes_come_from_a_model_and_its_data(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -631,6 +733,8 @@ def test_sizes_come_from_a_model_and_its_data(folder: Path, capsys: pytest.Captu
         (["--gradient", "-1"], ["--gradient must be a positive number, got -1.0"]),
         (["--most-power", "1mW"], ["--most-power must be at least the power of node, 0.01 W, got 0.001"]),
         (["--flops", "1e7", "--parameters", "9", "--samples", "3", "--batch", "5"], ["leave out --batch"]),
+        (["--flops", "1e7", "--parameters", "9", "--samples", "3", "--probe", "5"], ["leave out --probe"]),
+        (["--probe", "0"], ["--probe must have at least 1 round, got 0"]),
         (["--flops", "1e300", "--parameters", "9", "--samples", "3"], ["--flops must be less than 1e+30"]),
     ],
 )

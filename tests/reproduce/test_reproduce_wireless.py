@@ -1,18 +1,19 @@
 """reproduce/wireless: its cells run, its counts are correct, and its tables have the right values."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gossamer import Dense, MagnitudePruned, Mean, SumThenDecode
+from gossamer import Dense, MagnitudePruned, Mean, Perfect, SumThenDecode, Wireless
 from gossamer.core.random import fold, key
 from gossamer.fleet.fleet import Fleet
 from gossamer.fleet.radio import outage, rate
 from helpers.markdown import only, parsed
 from reproduce.common import cells
 from reproduce.common.cells import Cell
-from reproduce.wireless import facts, page, sensing_quality, studies
+from reproduce.wireless import convex, facts, page, sensing_quality, studies
 
 COMPARED = [(name, lr) for name, row in studies.COMPARED.items() for lr in row.rates]
 EACH, ROUNDS = 5, 4
@@ -34,7 +35,7 @@ def kept(cell: Cell, data: Path) -> dict[str, Any]:
 
 
 def test_a_name_stands_for_one_cell_alone() -> None:
-    every = [studies.compared(*pair) for pair in COMPARED] + list(studies.search())
+    every = [studies.compared(*pair) for pair in COMPARED] + list(studies.sweep()) + list(studies.search())
     assert len({cell.name for cell in every}) == len(every)
     assert list(studies.compare()) != []
     assert {cell.name for cell in studies.compare()} == {studies.compared(*pair).name for pair in COMPARED}
@@ -62,9 +63,9 @@ def test_the_cell_has_links_from_good_to_bad_and_the_far_one_loses_every_second_
     assert outage(far.link(0, 20, 0, key(0))) == pytest.approx(0.5, abs=0.005)
 
 
-@pytest.mark.parametrize("name", studies.COMPARED)
+@pytest.mark.parametrize("name", [*studies.COMPARED, "one-bit-retry", "z-sign"])
 def test_a_small_cell_runs_and_keeps_its_facts(name: str, empty: Path) -> None:
-    cell = small(studies.compared(name, studies.COMPARED[name].rates[0]))
+    cell = small(studies.compared(name, page.ROWS[name].rates[0]))
     found = kept(cell, empty)
     assert found["failures"] == 0
     assert found["rounds_told"] == [2, 4]
@@ -176,6 +177,27 @@ def test_the_plot_has_a_curve_for_each_row_on_each_axis(empty: Path) -> None:
     assert all(name in drawn for name in page.AXES.values())
     assert "dense" in drawn
     assert "fedmrn" in drawn
+
+
+def test_downloads_are_those_of_the_rounds_to_the_target(empty: Path) -> None:
+    put(studies.compared("dense", 0.2), [50.0, 80.0], arrays={"values": 1000.0})
+    put(studies.compared("one-bit", 0.2), [50.0, 60.0, 70.0, 80.0])
+    one, twice = (float(only(page.downloads(), row=name)["J receiving"]) for name in ("dense", "one-bit"))
+    assert twice == pytest.approx(2 * one, rel=0.01)
+    fleet = Fleet.read(cells.FLEETS / "wireless_cell.toml")
+    up = [fleet.link(client, 20, 0, fold(key(0), "wireless", 0)) for client in range(20)]
+    down = [replace(link, power=1.0, bandwidth=20e6) for link in up]
+    assert one == pytest.approx(2 * sum(0.5 * 8000 / rate(link) for link in down), rel=0.01)
+
+
+def test_excess_losses_of_the_convex_problem(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dense gradients without losses reach the minimum; devices that lose most messages are not represented."""
+    monkeypatch.setattr(convex, "ROUNDS", 24)
+    assert outage(convex.FLEET.link(0, 10, 0, key(0))) == pytest.approx(0.04, abs=0.005)
+    assert outage(convex.FLEET.link(1, 10, 0, key(0))) == pytest.approx(0.71, abs=0.005)
+    sure, lossy = (convex.PROBLEM.excess(Dense(), 1.0, channel, 0) for channel in (Perfect(), Wireless(convex.FLEET)))
+    assert 0 <= sure < 0.1 * lossy
+    assert convex.page() == ""
 
 
 # Decoders.

@@ -1,6 +1,7 @@
 """The flags ``--fleet`` and ``--plan``, which concern both the channel and the method.
 
-``--channel wireless --fleet FILE`` is short for ``--channel wireless:FILE``. A plan sets the ``powers`` of the channel.
+``--channel wireless --fleet FILE`` is short for ``--channel wireless:FILE``; without a fleet the devices are phones
+(``gossamer.fleet.fleet.PHONES``). A plan sets the ``powers`` of the channel.
 If the method has the flags, it also sets ``--ratio``, ``--by tensor`` and ``--rows``. The values are recorded, so a
 resumed run does not need the file. A method without these flags takes only the powers.
 """
@@ -49,11 +50,8 @@ def _handed(given: dict[str, Any], wanted: bool) -> list[str]:
     named = any(field == FLEET for field, _ in texts(rest, Wireless))
     if path is not None and named and not wanted:
         return ["--channel and --fleet both name a fleet: choose one"]
-    if path is None and not named:
-        del given["channel"]
-        return ["--channel wireless needs the clients' devices: add --fleet FILE, or write wireless:FILE"]
-    if not named:
-        given["channel"] = ",".join([f"{WIRELESS}:{written(FLEET, path or '')}", *([rest] if rest else [])])
+    if path is not None and not named:
+        given["channel"] = ",".join([f"{WIRELESS}:{written(FLEET, path)}", *([rest] if rest else [])])
     return []
 
 
@@ -87,7 +85,8 @@ def follow(given: dict[str, Any], own: Sequence[Flag], clients: int, seed: int) 
     path, channel = given.pop(PLAN, None), str(given.get("channel", ""))
     if path is None:
         return Followed()
-    if not channel.startswith(f"{WIRELESS}:"):
+    name, _, fields = channel.partition(":")
+    if name != WIRELESS:
         return Followed(mistakes=("--plan needs a wireless channel: add --channel wireless --fleet FILE",))
     try:
         plan = Plan.read(path)
@@ -102,8 +101,9 @@ def follow(given: dict[str, Any], own: Sequence[Flag], clients: int, seed: int) 
     known = {flag.name for flag in own}
     whole = says.keys() <= known
     twice = [name for name in (*says, *OTHERS) if whole and name in given]
-    twice += ["channel"] * ("powers" in dict(texts(channel.partition(":")[2], Wireless)))
-    given |= {**(says if whole else {}), "channel": f"{channel},powers={'+'.join(map(repr, plan.powers))}"}
+    twice += ["channel"] * ("powers" in dict(texts(fields, Wireless)))
+    powers = f"powers={'+'.join(map(repr, plan.powers))}"
+    given |= {**(says if whole else {}), "channel": f"{WIRELESS}:{','.join(filter(None, (fields, powers)))}"}
     return Followed(plan, whole, tuple(f"--{name} is set by the plan: leave one out" for name in twice))
 
 

@@ -2,13 +2,25 @@
 
 import argparse
 import re
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 
-from gossamer.analysis.planning import Limits, MessageSize, Plan, Problem, Pruning, Share, Target
+from gossamer.analysis.planning import (
+    PLANNED,
+    Constants,
+    Limits,
+    MessageSize,
+    Plan,
+    Problem,
+    Pruning,
+    Share,
+    Target,
+    probe,
+)
 from gossamer.analysis.planning import plan as picture
 from gossamer.analysis.planning.work import operations, tried
 from gossamer.cli.build import make_task
@@ -21,6 +33,7 @@ from gossamer.core.random import key
 from gossamer.fleet.fleet import Fleet
 from gossamer.fleet.radio import Fading
 from gossamer.fleet.units import read_power
+from gossamer.parts.channels.wireless import Wireless
 from gossamer.runs.report import text
 from gossamer.tasks.objective import Objective
 
@@ -28,6 +41,12 @@ T = TypeVar("T")
 
 ENERGIES = np.geomspace(1 / 8, 8, 17)
 """Energy budgets in the picture, as multiples of the given one."""
+
+ONES = Constants(1.0, 1.0, 1.0)
+"""L, G and D without a probe."""
+
+NO_CORRECTION = (("none",), ())
+"""Values of ``--corrected`` for the bound as printed."""
 
 LISTED = 3
 """The largest number of clients that are listed by their numbers."""
@@ -110,13 +129,19 @@ OTHERS = {
 """Devices, links and messages."""
 
 BOUND = {
-    "smoothness": Term(float, 1.0, "X", "L of the bound (default: 1)"),
-    "gradient": Term(float, 1.0, "X", "G of the bound, the largest gradient norm of a sample (default: 1)"),
-    "weights": Term(float, 1.0, "X", "D of the bound, the largest norm of the weights (default: 1)"),
-    "reconstruction": Term(float, 1.0, "X", "C of the bound (default: 1)"),
+    "smoothness": Term(float, None, "X", "L of the bound (default: 1)"),
+    "gradient": Term(float, None, "X", "G of the bound, the largest gradient norm of a sample (default: 1)"),
+    "weights": Term(float, None, "X", "D of the bound, the largest norm of the weights (default: 1)"),
+    "reconstruction": Term(float, None, "X", "C of the bound, as a constant (default: the error of the decoder)"),
     "isometry": Term(float, 0.5, "X", "delta of the bound (default: 0.5)"),
     "coefficient": Term(float, 1.0, "X", "factor of retained gradients (default: 1)"),
-    "corrected": Term(tuple[str, ...], (), "NAME,...", "corrections of the bound (default: none, as in the paper)"),
+    "corrected": Term(
+        tuple[str, ...],
+        None,
+        "NAME,...",
+        "corrections of the bound, or none (default: all; none with --reconstruction)",
+    ),
+    "probe": Term(int, None, "N", "estimate L, G and D from a run of N rounds without losses (default: they are 1)"),
 }
 """Constants of the convergence bound."""
 
@@ -158,6 +183,7 @@ class Size(NamedTuple):
         flops: the operations of each client per round
         overhead: the bytes of a message in addition to the measurements
         pruning: the operations that pruning saves
+        constants: L, G and D of the bound
     """
 
     parameters: int
@@ -165,6 +191,7 @@ class Size(NamedTuple):
     flops: tuple[float, ...]
     overhead: int = MessageSize.overhead
     pruning: Pruning = Pruning()
+    constants: Constants = ONES
 
 
 def plan(words: list[str]) -> int:
@@ -180,8 +207,28 @@ def plan(words: list[str]) -> int:
     energies = (problem.energy * ENERGIES).tolist()
     picture.draw(energies, problem.at_energies(energies), problem.energy, drawn)
     found.write(out)
-    print(f"{_table(found)}\n\n{text.pairs(_facts(found))}\n\nplan in {out}, picture in {drawn}")
+    facts = text.pairs([*_facts(found), *_constants(problem.target)])
+    print(
+        f"{_table(found)}\n\n{facts}\n\nplan in {out}, picture in {drawn}; to run it:\n{next_command(arguments, found)}"
+    )
     return 0
+
+
+def next_command(arguments: argparse.Namespace, found: Plan) -> str:
+    """Return the command of a run that follows the plan."""
+    words = ["gossamer", "run", "onebit-cs", "--channel", _channel(found), "--fleet", arguments.fleet]
+    words += ["--plan", arguments.out, *([] if arguments.task else ["--clients", str(len(found.clients))])]
+    asked = {**{name: getattr(arguments, name) for name in TASK}, "seed": found.seed or None}
+    words += [word for name, text in asked.items() if text for word in (f"--{name.replace('_', '-')}", str(text))]
+    words += ["--set", f"solver.batch={arguments.batch}"] if arguments.batch else []
+    words += ["--no-fresh", "--retain", "signs"] if found.each > 1 else []
+    return shlex.join(words)
+
+
+def _channel(found: Plan) -> str:
+    fields = {"fading": found.fading, "seed": found.channel_seed}
+    given = [f"{name}={value}" for name, value in fields.items() if value != getattr(Wireless, name)]
+    return f"wireless:{','.join(given)}" if given else "wireless"
 
 
 def _problem(arguments: argparse.Namespace) -> Problem:
@@ -189,14 +236,14 @@ def _problem(arguments: argparse.Namespace) -> Problem:
     mistakes = Mistakes()
     terms = {**BUDGETS, **NUMBERS, **OTHERS, **BOUND}
     given: dict[str, Any] = {name: mistakes.attempt(_read, name, term, arguments) for name, term in terms.items()}
-    fleet = mistakes.attempt(Fleet.read, arguments.fleet)
+    fleet = mistakes.attempt(Fleet.of_text, arguments.fleet)
     mistakes.settle()
     assert fleet is not None  # or there were mistakes
     clients = fleet.clients if given["clients"] is None else given["clients"]
     size = mistakes.attempt(_size, arguments, given, clients)
     mistakes.settle()
     assert size is not None
-    target = mistakes.attempt(_flagged, Target, sum(size.samples), *(given[name] for name in BOUND))
+    target = mistakes.attempt(_target, given, size)
     limits = mistakes.attempt(_limits, given["measurements"], size.parameters, given["most_pruned"])
     overhead = size.overhead if given["overhead"] is None else given["overhead"]
     message = mistakes.attempt(_flagged, MessageSize, given["bits"], overhead)
@@ -207,6 +254,19 @@ def _problem(arguments: argparse.Namespace) -> Problem:
     work = (fleet, size.flops, size.parameters, given["energy"], given["deadline"])
     links = {name: given[name] for name in ("seed", "fading", "most_power", "channel_seed")}
     return _flagged(Problem, *work, target, limits, message, pruning=size.pruning, **links)
+
+
+def _target(given: dict[str, Any], size: Size) -> Target:
+    """Return the bound: with the error of the decoder and all corrections, or with a constant C as in the paper."""
+    constant, corrected = given["reconstruction"], given["corrected"]
+    estimated = dict(zip(Constants._fields, size.constants, strict=True))
+    values = estimated | {name: given[name] for name in estimated if given[name] is not None}
+    values |= {} if constant is None else {"reconstruction": constant}
+    if corrected is None:
+        corrected = PLANNED if constant is None else ()
+    values |= {"corrected": () if corrected in NO_CORRECTION else corrected}
+    values |= {"entries": size.parameters if constant is None else 0, "devices": len(size.flops)}
+    return _flagged(Target, sum(size.samples), **values, isometry=given["isometry"], coefficient=given["coefficient"])
 
 
 def _flagged(kind: Callable[..., T], *args: Any, **more: Any) -> T:
@@ -230,7 +290,8 @@ def _read(name: str, term: Term, arguments: argparse.Namespace) -> Any:
 
 def _size(arguments: argparse.Namespace, given: dict[str, Any], clients: int) -> Size:
     """Return the size of a round, from numbers or from a task."""
-    named = [f"--{name.replace('_', '-')}" for name in (*TASK, "batch") if getattr(arguments, name) is not None]
+    tasks = (*TASK, "batch", "probe")
+    named = [f"--{name.replace('_', '-')}" for name in tasks if getattr(arguments, name) is not None]
     numbers = {name: given[name] for name in NUMBERS}
     if all(number is None for number in numbers.values()):
         return _measured(arguments, given, clients)
@@ -253,7 +314,10 @@ def _measured(arguments: argparse.Namespace, given: dict[str, Any], clients: int
     taken = (min(size, given["batch"] or size) for size in sizes)
     overhead = MessageSize.of(objective.layout, given["bits"]).overhead
     flops = tuple(each * samples for samples in taken)
-    return Size(objective.layout.size, sizes, flops, overhead, Pruning.of(objective, tried(objective)))
+    rounds, pruning = given["probe"], Pruning.of(objective, tried(objective))
+    asked = {"largest": given["most_pruned"], "seed": given["seed"]}
+    constants = ONES if rounds is None else _flagged(probe, task, rounds, **asked)
+    return Size(objective.layout.size, sizes, flops, overhead, pruning, constants)
 
 
 def _limits(measurements: tuple[int, ...], parameters: int, most_pruned: float) -> Limits:
@@ -294,3 +358,9 @@ def _facts(found: Plan) -> list[tuple[str, str]]:
         ("pruned weights", f"{text.percent(sum(found.ratios) / len(clients))}, mean over clients"),
         ("bound", f"{text.number(found.bound)}: {terms}"),
     ]
+
+
+def _constants(target: Target) -> list[tuple[str, str]]:
+    names = {"L": target.smoothness, "G": target.gradient, "D": target.weights}
+    model = "the error of the decoder" if target.entries else f"C = {text.number(target.reconstruction)}"
+    return [("constants", f"{', '.join(f'{name} = {text.number(x)}' for name, x in names.items())}, {model}")]

@@ -1,4 +1,4 @@
-"""Channel interface: whether a message arrives, and what communication and computation cost.
+"""Channel interface: whether an upload arrives, and what communication and computation cost.
 
 Only the simulator uses channels. In a deployment, the network itself delivers or loses messages.
 """
@@ -39,7 +39,7 @@ class Receipt(NamedTuple):
 
 
 class Channel(Protocol):
-    """The simulated uplinks and devices of all clients."""
+    """The simulated links and devices of all clients."""
 
     def fit(self, clients: int, key: Key) -> "Channel":
         """Return the channel for a run, given the number of clients and the run's key. Called once per run."""
@@ -49,17 +49,25 @@ class Channel(Protocol):
         """Send an upload of ``nbytes`` from ``clock.client`` in ``clock.round``. The key decides random losses."""
         ...
 
+    def receive(self, nbytes: int, clock: Clock, key: Key) -> Cost:
+        """Return the cost of a download of ``nbytes`` to ``clock.client``. Downloads always arrive."""
+        ...
+
     def work(self, flops: Flops, clock: Clock, key: Key) -> Cost:
         """Return the cost of the FLOPs that ``clock.client`` computes in ``clock.round``."""
         ...
 
 
 class AnyDevice(CheckedFields):
-    """Base of channels without a device model: computation costs nothing."""
+    """Base of channels without a device model: computation and downloads cost nothing."""
 
     def fit(self: T, clients: int, key: Key) -> T:
         """Return the channel unchanged."""
         return self
+
+    def receive(self, nbytes: int, clock: Clock, key: Key) -> Cost:
+        """Return a cost of zero."""
+        return Cost()
 
     def work(self, flops: Flops, clock: Clock, key: Key) -> Cost:
         """Return a cost of zero."""

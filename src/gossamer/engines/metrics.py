@@ -30,8 +30,8 @@ class Tally:
     """What one client spent in a round according to the channel.
 
     Args:
-        seconds: time for computing and sending
-        joules: energy for computing and sending
+        seconds: time for computing, sending and receiving
+        joules: energy for computing, sending and receiving
         messages: number of uploads
         lost: number of lost uploads
         wasted: energy for sending lost uploads
@@ -62,7 +62,7 @@ class Ledger:
         self.notes: dict[str, Any] = {}
         self.figures: dict[str, Any] = {}
         self.flops = self.useful = 0
-        self.energy = {"computing": 0.0, "sending": 0.0}
+        self.energy = {"computing": 0.0, "sending": 0.0, "receiving": 0.0}
         self.airtime = self.delay = 0.0
         self.tallies: defaultdict[int, Tally] = defaultdict(Tally)
         self.exchanges: list[dict[str, int]] = []
@@ -95,6 +95,12 @@ class Ledger:
     def work(self, client: int, cost: Cost) -> None:
         """Record the time and energy of one client's training, as the channel models it."""
         self.energy["computing"] += cost.joules
+        self.tallies[client].spend(*cost)
+
+    def receive(self, client: int, kinds: dict[str, int], cost: Cost) -> None:
+        """Record one download."""
+        self.down.update(kinds)
+        self.energy["receiving"] += cost.joules
         self.tallies[client].spend(*cost)
 
     def begin(self) -> None:

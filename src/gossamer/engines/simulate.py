@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from gossamer.core.bound import BoundExchange
+from gossamer.core.channel import Cost
 from gossamer.core.exchange import Assignment
 from gossamer.core.jobs import own_key
 from gossamer.core.method import Method
@@ -198,7 +199,7 @@ class Simulation(FederatedRun):
                 if common is None:
                     common = stage.exchange.make_common(self.server, *self.clock_and_key(stage, client))
                 client_task, kinds = self.client_task(stage, client, common)
-                ledger.down.update(kinds)
+                ledger.receive(client, kinds, self.download_cost(client_task, kinds))
             rate = self.options.failure_rate
             if rate and uniform(fold(own_key(client_task.key, client_task.clock), "failure"), 1).item() < rate:
                 inbox.put(client, ClientReply(failure=Failure(INJECTED), injected=True))
@@ -212,6 +213,13 @@ class Simulation(FederatedRun):
         sent = exchange.make_download(self.server, clock, key, stage.assigned[client], known, common)
         state = self.clients.get(client) if exchange.last else {}
         return ClientTask(clock, key, sent.data, state, self.split.train(client)), sent.kinds
+
+    def download_cost(self, client_task: ClientTask, kinds: dict[str, int]) -> Cost:
+        """Return what a client spends on its download, as the channel models it."""
+        if self.method.pooled:  # pooled training runs on no device
+            return Cost()
+        clock, mine = client_task.clock, own_key(client_task.key, client_task.clock)
+        return self.channel.receive(sum(kinds.values()), clock, fold(mine, "download"))
 
     def send_upload(self, client_task: ClientTask, result: ClientResult | Failure, ledger: Ledger) -> ClientReply:
         """Send a client's upload through the channel and return what arrives."""

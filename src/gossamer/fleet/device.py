@@ -6,7 +6,7 @@ studies of wireless learning (Chen et al., 2021, https://arxiv.org/abs/1909.0797
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from typing import Any, Literal, NamedTuple
 
@@ -113,6 +113,9 @@ KEYS = {
     "flops": FileKey(read_speed, 'operations per second such as 2e9 or "2 GFLOPS"'),
     "power": FileKey(partial(_spread, read_power, False), f'{WATTS}, or a range, "5..20 mW"'),
     "most_power": FileKey(read_power, WATTS),
+    "down_bandwidth": FileKey(read_frequency, 'hertz such as 20e6 or "20 MHz"'),
+    "down_power": FileKey(read_power, WATTS),
+    "receive_power": FileKey(partial(read_power, zero=True), WATTS),
     "distance": FileKey(partial(_spread, read_length, False), 'metres such as 250, "0.25 km" or a range, "0..500 m"'),
     "exponent": FileKey(read_ratio, "a positive number such as 2"),
     "bandwidth": FileKey(
@@ -130,7 +133,7 @@ KEYS = {
     "capacitance": FileKey(read_ratio, "a positive number such as 1e-27"),
 }
 
-UNSAID = ("memory", "most_power")
+UNSAID = ("memory", "most_power", "down_bandwidth")
 """Keys without a default value."""
 
 
@@ -158,6 +161,9 @@ class Device:
         frequency: processor cycles per second
         capacitance: effective capacitance of the processor: joules per cycle and squared frequency
         most_power: maximum transmit power in watts that a plan may set; none keeps the power
+        down_bandwidth: bandwidth of the downlink in hertz; none for downloads that take neither time nor energy
+        down_power: transmit power of the server's station in watts
+        receive_power: power of the device's receiver in watts
     """
 
     name: str
@@ -175,6 +181,9 @@ class Device:
     frequency: float = 1e9
     capacitance: float = 1e-27
     most_power: float | None = None
+    down_bandwidth: float | None = None
+    down_power: float = 1.0
+    receive_power: float = 0.0
 
     def __post_init__(self) -> None:
         given = {name: value for name, value in vars(self).items() if value is not None or name not in UNSAID}
@@ -195,6 +204,13 @@ class Device:
         """Return the uplink; ranges are drawn with the key."""
         drawn = {name: span.drawn(fold(key, name)) for name, span in self.spans.items()}
         return Link(**{**self._sent, **drawn}, fading=fading)
+
+    def downlink(self, up: Link) -> Link | None:
+        """Return the downlink over the distance of an uplink, with its noise and interference; none if it is free."""
+        if self.down_bandwidth is None:
+            return None
+        noise = self.noise if isinstance(self.noise, Density) else up.noise
+        return replace(up, power=self.down_power, bandwidth=self.down_bandwidth, noise=noise)
 
     def weakest(self, fading: Fading = "power") -> Link:
         """Return the slowest uplink with the most losses within the ranges."""

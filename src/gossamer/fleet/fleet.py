@@ -32,7 +32,7 @@ from gossamer.fleet.capacity import SHARES, Needs, Shares, largest_share
 from gossamer.fleet.device import Device, Span
 from gossamer.fleet.radio import Density, Fading, Link
 
-__all__ = ["AIR", "Device", "Fleet", "Span"]
+__all__ = ["AIR", "PHONES", "Device", "Fleet", "Span"]
 
 AIR = "for radio links alone name the fleet in the channel: --channel wireless:FILE"
 """Advice for a fleet that only describes radio links, without an effect on the method."""
@@ -54,7 +54,12 @@ class Fleet:
 
     @classmethod
     def of_text(cls, text: str) -> "Fleet":
-        """Read the fleet of a file; with a digest as in ``to_text``, refuse a file that has changed."""
+        """Read the fleet of a file; with a digest as in ``to_text``, refuse a file that has changed.
+
+        ``phones`` is the fleet ``PHONES``.
+        """
+        if text == PHONES.source:
+            return PHONES
         digest = match[0] if (match := re.search("@[0-9a-f]{16}$", text)) else ""
         path = text.removesuffix(digest)
         fleet = cls.read(path)
@@ -96,6 +101,10 @@ class Fleet:
         """Return the uplink of a client in a round; ranges are drawn with the run's key."""
         device, at = self.device(client, clients), fold(key, "link", client)
         return device.link(at if device.draw == "once" else fold(at, round), fading)
+
+    def downlink(self, client: int, clients: int, round: int, key: Key, fading: Fading = "power") -> Link | None:
+        """Return the downlink of a client in a round, at the position of its uplink; none if downloads are free."""
+        return self.device(client, clients).downlink(self.link(client, clients, round, key, fading))
 
     def memories(self, clients: int) -> tuple[int, ...]:
         """Return the memory of each client in bytes; raise if one is unknown."""
@@ -204,3 +213,13 @@ def _entry(device: Device) -> str:
 
 def _plain(value: object) -> object:
     return str(value) if isinstance(value, Span | Density) else value
+
+
+def _phones() -> Fleet:
+    fleet = Fleet((Device("phone", clients=1, memory=None, flops=8e9),))
+    object.__setattr__(fleet, "source", "phones")  # the dataclass is frozen, but not in use yet
+    return fleet
+
+
+PHONES = _phones()
+"""The fleet of a channel without a fleet file: phones with the defaults of ``Device``, and 8 GFLOPS."""

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from gossamer.methods.compressed import subsample as subsample
     from gossamer.methods.compressed import terngrad as terngrad
     from gossamer.methods.compressed import topk as topk
+    from gossamer.methods.compressed import z_signfedavg as z_signfedavg
     from gossamer.methods.control_variates import Scaffold as Scaffold
     from gossamer.methods.control_variates import ScaffoldSGD as ScaffoldSGD
     from gossamer.methods.control_variates import scaffold as scaffold
@@ -58,6 +59,7 @@ if TYPE_CHECKING:
     from gossamer.methods.submodels import submodel_random as submodel_random
     from gossamer.methods.submodels import submodel_rolling as submodel_rolling
     from gossamer.methods.thin_links import onebit_cs as onebit_cs
+    from gossamer.methods.thin_links import onebit_cs_paper as onebit_cs_paper
 
 if not TYPE_CHECKING:
     __getattr__, __dir__, __all__ = attach(__name__, METHODS)

@@ -16,6 +16,7 @@ from gossamer.parts.codecs.drive import Drive
 from gossamer.parts.codecs.eden import Eden
 from gossamer.parts.codecs.feedback import Feedback
 from gossamer.parts.codecs.masked_noise import MaskedNoise
+from gossamer.parts.codecs.noisy_sign import Noise, NoisySign
 from gossamer.parts.codecs.on_weights import OnWeights
 from gossamer.parts.codecs.sampled_mask import SampledMask
 from gossamer.parts.codecs.sign import StochasticSign
@@ -29,7 +30,19 @@ from gossamer.parts.solvers.adam import Adam
 from gossamer.parts.solvers.pruning import PruningSGD
 from gossamer.parts.views.full import Full
 
-__all__ = ["drive", "eden", "fedmrn", "fedmrns", "fedpm", "fedsparsify", "signsgd", "subsample", "terngrad", "topk"]
+__all__ = [
+    "drive",
+    "eden",
+    "fedmrn",
+    "fedmrns",
+    "fedpm",
+    "fedsparsify",
+    "signsgd",
+    "subsample",
+    "terngrad",
+    "topk",
+    "z_signfedavg",
+]
 
 
 class MaskFields(TypedDict, total=False):
@@ -115,6 +128,24 @@ def signsgd(
         feedback: use error feedback: add the compression error to the next update
     """
     return _compressed(fedavg(**fields), StochasticSign(scale), feedback)
+
+
+@recipe
+def z_signfedavg(
+    *, sigma: float = 0.1, noise: Noise = "gauss", server_lr: float = 1.0, **fields: Unpack[Averaging]
+) -> Method:
+    """Signs of the update after noise is added: one bit per parameter, and no scale.
+
+    Tang et al., z-SignFedAvg: A Unified Stochastic Sign-based Compression for Federated Learning, 2023,
+    https://arxiv.org/abs/2302.02589
+
+    Args:
+        sigma: scale of the noise, in units of the update divided by lr (the sum of a client's gradients)
+        noise: gauss (z = 1) or uniform (z = infinity)
+        server_lr: factor of the mean of the signs; 1 makes it an estimate of the mean update
+    """
+    codec = NoisySign(sigma * fields["lr"], noise)
+    return _compressed(fedavg(**fields, server_lr=server_lr), codec, each=False)
 
 
 @recipe

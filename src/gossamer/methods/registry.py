@@ -135,6 +135,9 @@ ENTRIES: dict[str, MethodEntry] = {
     "signsgd": MethodEntry(
         "compressed", "Compression", "stochastic signs, unbiased: one bit per parameter", "1905.12938"
     ),
+    "z-signfedavg": MethodEntry(
+        "compressed", "Compression", "signs of noisy updates, without a scale: one bit per parameter", "2302.02589"
+    ),
     "topk": MethodEntry(
         "compressed", "Compression", "the entries of largest magnitude, with their indices", "1809.07599"
     ),
@@ -152,6 +155,9 @@ ENTRIES: dict[str, MethodEntry] = {
     ),
     "onebit-cs": MethodEntry(
         "thin_links", "Wireless links", "one gradient of a pruned model, as one-bit compressive measurements"
+    ),
+    "onebit-cs-paper": MethodEntry(
+        "thin_links", "Wireless links", "onebit-cs as in its paper: one Gaussian matrix, lost signs retained, no norms"
     ),
 }
 """Methods by their name on the command line."""

@@ -22,8 +22,8 @@ from gossamer.engines.inbox import Inbox
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.run import Stage
 from gossamer.engines.simulate import Simulation
-from gossamer.fleet.fleet import Device, Fleet, Span
-from gossamer.fleet.radio import FADINGS, outage, rate
+from gossamer.fleet.fleet import PHONES, Device, Fleet, Span
+from gossamer.fleet.radio import FADINGS, Density, Link, outage, rate
 from gossamer.methods import METHODS
 from gossamer.parts.channels import CHANNELS, Channel, Cost
 from gossamer.runs.records import read_metrics
@@ -298,6 +298,63 @@ def test_rounds_without_any_arrival_are_counted_for_every_channel() -> None:
     assert simulate(METHODS["local"](), tiny_task(), rounds=1, channel=Wireless(NEVER)).summary()["empty_rounds"] == 0
 
 
+# Retransmission, downloads, and phones.
+
+
+def test_a_lost_message_is_sent_again_and_every_attempt_costs() -> None:
+    once, thrice = (Wireless(CITY, retries=retries).fit(5, key(1)) for retries in (0, 2))
+    attempts: dict[int, set[bool]] = {1: set(), 2: set(), 3: set()}
+    for number in range(200):
+        one, all_three = (cell.send(1000, Clock(0, 1, 3), fold(key(2), number)) for cell in (once, thrice))
+        tries = round(all_three.seconds / one.seconds)
+        assert all_three.joules == pytest.approx(tries * one.joules)
+        assert one.delivered == (tries == 1), "the first attempt is that of a channel without retries"
+        attempts[tries].add(all_three.delivered)
+    assert attempts == {1: {True}, 2: {True}, 3: {True, False}}
+
+
+def test_with_retries_the_outage_is_a_power_of_the_outage() -> None:
+    cell, sent = Wireless(CITY, retries=1).fit(5, key(1)), range(2000)
+    lost = sum(not cell.send(1000, Clock(0, 1, 3), fold(key(2), number)).delivered for number in sent)
+    expected = outage(CITY.link(3, 5, 0, cell.key)) ** 2
+    assert lost / len(sent) == pytest.approx(expected, abs=3 * (expected / len(sent)) ** 0.5)
+
+
+def test_a_download_takes_the_time_of_the_downlink_and_the_power_of_the_receiver() -> None:
+    device = Device("phone", 1, None, 1e9, distance=100.0, interference=5e-8, down_bandwidth=2e7, receive_power=0.3)
+    cost = Wireless(Fleet((device,))).receive(5000, Clock(0, 1, 0), key(0))
+    down = Link(1.0, 100.0, bandwidth=2e7, interference=5e-8)
+    assert cost == pytest.approx((40_000 / rate(down), 0.3 * 40_000 / rate(down)))
+    assert Wireless(CITY).receive(5000, Clock(0, 1, 0), key(0)) == (0.0, 0.0)
+    noisy = replace(device, noise=Density(1e-14))
+    assert noisy.downlink(noisy.link(key(0))).disturbance == pytest.approx(5e-8 + 2e-7)  # type: ignore[union-attr]
+
+
+def test_a_run_counts_what_its_downloads_take() -> None:
+    fleet = Fleet(tuple(replace(device, down_bandwidth=2e7, receive_power=0.5) for device in CITY.devices))
+    free, paid = (simulate(fedavg(), tiny_task(), rounds=2, channel=Wireless(f)).metrics[-1] for f in (CITY, fleet))
+    cell = Wireless(fleet).fit(5, key(0))
+    each = sum(paid["bytes_down"].values()) // 5
+    costs = [cell.receive(each, Clock(1, 2, client), key(0)) for client in range(5)]
+    assert paid["energy"]["receiving"] == pytest.approx(sum(cost.joules for cost in costs))
+    assert paid["joules"] - free["joules"] == pytest.approx(paid["energy"]["receiving"])
+    assert paid["delay"] > free["delay"]
+    assert (free["energy"]["receiving"], paid["loss"]) == (0.0, free["loss"])
+    pooled = simulate(METHODS["centralised"](), tiny_task(), rounds=1, channel=Wireless(fleet))
+    assert pooled.metrics[0]["joules"] == 0
+
+
+def test_without_a_fleet_devices_are_phones(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert go("run fedavg --epochs 1 --channel wireless:seed=1 --out run") == 0
+    assert "outages" in capsys.readouterr().out
+    recorded = json.loads(Path("run/run.json").read_text())["options"]["channel"]
+    assert (recorded, parse(recorded, CHANNELS, "channel")) == ("wireless:seed=1", Wireless(seed=1))
+    assert parse("wireless:phones", CHANNELS, "channel") == Wireless() == Wireless(PHONES)
+    (phone,) = PHONES.devices
+    assert (phone.flops, phone.power) == (8e9, 0.01)
+    assert phone.joules(1.0) == pytest.approx(1.0)
+
+
 # The command line.
 
 
@@ -404,11 +461,7 @@ def test_a_run_is_resumed_from_anywhere_unless_its_fleet_was_changed(
 
 
 MISTAKES = [
-    (
-        "--channel wireless",
-        "--channel wireless needs the clients' devices: add --fleet FILE, or write wireless:FILE",
-    ),
-    ("--channel wireless:seed=1", "--channel wireless needs the clients' devices"),
+    ("--channel wireless:retries=-1", "retries must not be negative"),
     ("--fleet city.toml", "--fleet has no effect here: add --channel wireless, or leave it out"),
     ("--channel lossy:0.1 --fleet city.toml", "--fleet has no effect here"),
     ("--channel wireless:city.toml --fleet city.toml", "--channel and --fleet both name a fleet: choose one"),

@@ -16,12 +16,16 @@ from gossamer.core.errors import ConfigError, PayloadError
 from gossamer.core.random import Key, fold, key, uniform
 from gossamer.core.types import Layout, Payload
 from gossamer.core.wire import Message, expect, pack
+from gossamer.methods import z_signfedavg
 from gossamer.parts.codecs.dense import Dense
+from gossamer.parts.codecs.noisy_sign import NoisySign
+from gossamer.parts.codecs.on_weights import OnWeights
 from gossamer.parts.codecs.sign import StochasticSign
 from gossamer.parts.codecs.sparse import Sparse
 from gossamer.parts.codecs.subsample import Subsample
 from gossamer.parts.codecs.ternary import Ternary
 from gossamer.parts.codecs.topk import TopK, top
+from gossamer.parts.servers.mean import Mean
 from gossamer.testing import check_codec
 
 KEY = key(11)
@@ -121,6 +125,10 @@ def test_the_smallest_numbers_are_numbers(codec: Codec) -> None:
         (
             lambda: StochasticSign(cast(Any, "mean")),
             "StochasticSign.scale must be max, norm or .*, got 'mean'",
+        ),
+        (
+            lambda: NoisySign(0.0, cast(Any, "rain")),
+            r"NoisySign.noise",
         ),
         (lambda: StochasticSign(0.0), "StochasticSign.scale must be .*, got 0.0"),
         (lambda: StochasticSign(math.inf), "StochasticSign.scale must be .*, got inf"),
@@ -353,6 +361,28 @@ def test_a_sign_of_given_size_is_unbiased_once_clipped() -> None:
     mean, _ = moments(StochasticSign(0.5))
     clipped = U.clamp(-0.5, 0.5).double()
     assert near(mean, clipped, 0.25 - clipped.square())
+
+
+@pytest.mark.parametrize("sigma", [0.2, 1.0, 5.0])
+def test_a_noisy_sign_has_the_mean_of_its_noise(sigma: float) -> None:
+    """Gaussian: eta sigma erf(u / (sqrt(2) sigma)), which tends to u. Uniform: u, clipped to sigma."""
+    eta = math.sqrt(math.pi / 2)
+    means = {
+        "gauss": eta * sigma * torch.erf(U.double() / (math.sqrt(2) * sigma)),
+        "uniform": U.clamp(-sigma, sigma).double(),
+    }
+    for kind, wanted in means.items():
+        mean, square = moments(NoisySign(sigma, cast(Any, kind)))
+        assert torch.allclose(square, square[0])
+        assert near(mean, wanted, square - wanted.square())
+    assert float((means["gauss"] - U).abs().max()) <= float(U.abs().max()) ** 3 / (6 * sigma**2)
+
+
+def test_a_method_of_noisy_signs_has_the_noise_of_its_gradients() -> None:
+    """Twice the learning rate makes twice the update, and the same signs."""
+    for lr in (0.1, 0.2):
+        assert z_signfedavg(lr=lr, sigma=0.5).codec == OnWeights(NoisySign(0.5 * lr))
+    assert z_signfedavg(server_lr=2.0).server == Mean("samples", server_lr=2.0)
 
 
 def test_ternary_is_unbiased_with_the_variance_of_the_paper() -> None:

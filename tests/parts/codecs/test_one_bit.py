@@ -1,6 +1,7 @@
 """Signs of random measurements: the codec, what it keeps of what was lost, and the method made of it."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from gossamer.core.random import fold, key, uniform
 from gossamer.core.types import Layout, State
 from gossamer.engines.options import Options
 from gossamer.engines.simulate import Simulation
-from gossamer.methods import onebit_cs
+from gossamer.methods import onebit_cs, onebit_cs_paper
 from gossamer.parts.codecs import OneBit, OnWeights
 from gossamer.parts.servers import Mean, SumThenDecode
 from gossamer.testing import check_codec, check_method, tiny_task
@@ -85,6 +86,26 @@ def test_the_mean_of_codes_is_decoded_as_one() -> None:
     together, alone = codec.from_sum(codes.mean(0), layout, KEY), codec.from_sum(codes[0], layout, KEY)
     assert cosine(together, mean) > cosine(alone, mean) + 0.1
     assert float(together.norm()) == pytest.approx(sum(float(x.norm()) for x in changes) / 10)
+
+
+@pytest.mark.parametrize("decoder", ["least-squares", "back-projection", "amp", "niht"])
+def test_linear_scaling_makes_opposite_updates_cancel_and_norms_do_not(decoder: Any) -> None:
+    """Two clients that pull in opposite directions: their mean is zero, up to the signs of zero measurements."""
+    x, layout = vector(), layout_of(vector())
+    for scaling, left in (("linear", 0.05), ("norms", 1.0)):
+        codec = OneBit(1.0, decoder=decoder, scaling=scaling)  # type: ignore[arg-type]
+        codes = [codec.to_sum(codec.encode(s * x, layout, KEY), layout, KEY) for s in (1.0, -0.99)]
+        found = codec.from_sum((codes[0] + codes[1]) / 2, layout, KEY)
+        assert float(found.norm() / x.norm()) <= left
+        assert (float(found.norm() / x.norm()) > 0.9) == (scaling == "norms")
+
+
+def test_linear_back_projection_is_unbiased() -> None:
+    x, layout = vector(20), layout_of(vector(20))
+    codec = OneBit(2.0, matrix="gaussian", decoder="back-projection", scaling="linear")
+    found = [codec.decode(codec.encode(x, layout, at), layout, at) for at in (fold(KEY, n) for n in range(600))]
+    error = (torch.stack(found).mean(0) - x).norm() / x.norm()
+    assert float(error) < 3 * math.sqrt(math.pi / 2 * 20 / 40 / 600)
 
 
 def test_zero_stays_zero() -> None:
@@ -215,6 +236,30 @@ def test_masks_that_all_share_are_decoded_once_and_own_ones_each() -> None:
     assert all(torch.allclose(coded[name], tensor, atol=1e-5) for name, tensor in decoded.items())
 
 
+def test_a_fixed_length_is_that_of_a_gradient_and_the_step_is_its_lr_times() -> None:
+    """One client, all of its entries: the first update of the weights has the norm lr times length."""
+    for lr, length in ((0.5, 2.0), (0.25, 2.0), (0.25, 4.0)):
+        run = Simulation(onebit_cs(lr=lr, length=length, ratio=(0.0,)), tiny_task(1), Options(rounds=1))
+        before = run.model()
+        run.round(0, None)
+        moved = [(run.model()[name] - tensor).flatten() for name, tensor in before.items() if tensor.dim() > 1]
+        assert float(torch.cat(moved).norm()) == pytest.approx(lr * length, rel=1e-5)
+
+
+def test_the_papers_setting_is_one_gaussian_matrix_signs_retained_and_no_norms() -> None:
+    codec = onebit_cs_paper(lr=0.3).codec
+    assert codec == OnWeights(
+        OneBit(matrix="gaussian", fresh=False, length=0.3, retain="signs", scaling="linear", coefficient=1.0)
+    )
+    assert onebit_cs_paper() == replace(
+        onebit_cs(matrix="gaussian", fresh=False, length=1.0, retain="signs", scaling="linear"),
+        recipe=onebit_cs_paper().recipe,
+    )
+    result = simulate(onebit_cs_paper(measurements=1.0, ratio=(0.2,)), task(), rounds=2, channel=Lossy(0.5))
+    assert {name for record in result.metrics for name in record["bytes_up"]} >= {"codec.signs", "codec.rest.values"}
+    assert not any("scale" in name or "lost" in name for r in result.metrics for name in r["bytes_up"])
+
+
 def test_it_learns() -> None:
     result = simulate(onebit_cs(measurements=1.0), task(), rounds=60)
     assert result.metrics[-1]["accuracy"] > result.metrics[0]["accuracy"] + 0.2
@@ -258,6 +303,7 @@ def test_deployed_it_is_the_same_also_where_replies_are_lost(name: str, tmp_path
     [
         ({"measurements": 0, "share": 0}, "OneBit.measurements must be(.|\n)*OneBit.share must be"),
         ({"rows": 0}, "rows must be"),
+        ({"scaling": "linear", "decoder": "biht"}, "scaling=linear needs a decoder that keeps norms"),
         ({"matrix": "other"}, "OneBit.matrix must be"),
         ({"decoder": "guess"}, "decoder must be one of"),
         ({"share": 0}, "share must be"),

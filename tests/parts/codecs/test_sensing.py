@@ -27,6 +27,7 @@ from gossamer.parts.codecs.sensing import (
     biht,
     largest,
     least_squares,
+    least_squares_error,
     niht,
     pack_signs,
     scaled,
@@ -284,6 +285,14 @@ def test_the_error_of_back_projection_is_as_predicted(n: int, rows: int) -> None
     assert error == pytest.approx(back_projection_error(n, rows), rel=0.08)
     wanted = 1 / math.sqrt(1 + back_projection_error(n, rows))
     assert sum(cosine(x, g) for x in found) / len(found) == pytest.approx(wanted, rel=0.04)
+
+
+@pytest.mark.parametrize("ratio", [0.1, 0.25, 0.5, 1.0, 2.0, 4.0])
+def test_the_error_of_a_direction_by_least_squares_is_as_predicted(ratio: float) -> None:
+    g = scaled(student(fold(KEY, "direction"), 1024).double())
+    phis = [matrix("hadamard", 1024, round(ratio * 1024), number) for number in range(4)]
+    found = [1 - cosine(least_squares(phi, measured_signs(phi, g)), g) ** 2 for phi in phis]
+    assert sum(found) / len(found) == pytest.approx(float(least_squares_error(1024, 1024 * ratio)), abs=0.02)
 
 
 def test_the_error_of_least_squares_is_that_of_the_signs_alone() -> None:

@@ -2,13 +2,28 @@
 
 A plan minimizes a convergence bound within budgets of energy and time. ``target`` defines the bound, ``loads`` the
 devices' costs and what pruning saves, ``search`` the search, ``problem`` the planning problem of a fleet, ``plan`` the
-result and its file. ``work`` checks that a run does not exceed its plan.
+result and its file. ``probe`` estimates the constants of the bound. ``work`` checks that a run does not exceed its
+plan.
 """
 
 from gossamer.analysis.planning.loads import Load, Pruning
 from gossamer.analysis.planning.plan import Plan, Share
+from gossamer.analysis.planning.probe import Constants, probe
 from gossamer.analysis.planning.problem import Limits, Problem, make
 from gossamer.analysis.planning.target import PLANNED, Target
 from gossamer.analysis.planning.work import MessageSize
 
-__all__ = ["PLANNED", "Limits", "Load", "MessageSize", "Plan", "Problem", "Pruning", "Share", "Target", "make"]
+__all__ = [
+    "PLANNED",
+    "Constants",
+    "Limits",
+    "Load",
+    "MessageSize",
+    "Plan",
+    "Problem",
+    "Pruning",
+    "Share",
+    "Target",
+    "make",
+    "probe",
+]

@@ -157,6 +157,7 @@ class Plan:
             (count == clients, f"{planned} {count} clients, not for {clients}: plan anew, or use --clients {count}"),
             (self.seed == seed or fixed, f"{planned} --seed {self.seed}, and with {seed} {elsewhere}"),
             (self.channel_seed == there or fixed, f"{planned} wireless:seed={self.channel_seed}, {placed}"),
+            (not channel.retries, f"{planned} one attempt per message: leave out wireless:retries={channel.retries}"),
             (self.fading == channel.fading, f"{planned} wireless:fading={self.fading}, {faded}"),
         )
 
@@ -230,6 +231,9 @@ def _fits(value: object, wanted: Any) -> bool:
 
 # The figure.
 
+TICKS = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4, 8)
+"""Labelled budgets, as multiples of the marked one."""
+
 
 def draw(energies: Sequence[float], plans: Sequence[Plan | None], chosen: float, path: Path) -> None:
     """Draw the trade-off to a file, in the format of its suffix; ``chosen`` is the marked budget."""
@@ -262,6 +266,9 @@ def figure(energies: Sequence[float], plans: Sequence[Plan | None], chosen: floa
 
 def _dress(axes: "Axes", energies: Sequence[float], at: Sequence[float], chosen: float) -> None:
     axes.set(xscale="log", xlabel="energy budget per client and round (J)", xlim=(min(energies), max(energies)))
+    ticks = [chosen * factor for factor in TICKS]
+    axes.set_xticks(ticks, [f"{tick:.3g}" for tick in ticks])
+    axes.minorticks_off()
     axes.axvline(chosen, color="#9aa5b1", linewidth=1, linestyle=(0, (4, 3)))
     if at[:1] != list(energies[:1]):
         axes.axvspan(min(energies), at[0] if at else max(energies), color="#eef1f5")

@@ -94,11 +94,16 @@ class Problem:
 
     def __post_init__(self) -> None:
         power, least, most = self.most_power, min(self.flops, default=0.0), max(self.flops, default=0.0)
+        count = len(self.flops)
         require(
             (len(self.flops) > 0, "Problem.flops must have one entry for each client"),
             (least >= 0, wrong(self, "flops", "must not be negative")),
             (most < MOST, wrong(self, "flops", f"must be less than {MOST:g}")),
             (self.parameters >= 1, wrong(self, "parameters", "must be at least 1")),
+            (
+                not self.target.entries or self.target.devices == count,
+                f"Target.devices must be {count}, one per client",
+            ),
             (0 < self.energy < MOST, f"energy must be a positive number of joules, got {self.energy}"),
             (0 < self.deadline < MOST, f"deadline must be a positive number of seconds, got {self.deadline}"),
             (power is None or 0 < power < math.inf, f"most_power must be a positive number, got {power}"),
@@ -141,6 +146,8 @@ def _attempt(problem: Problem) -> Plan | None:
 def _choosable(device: Device, most_power: float | None) -> tuple[bool, str]:
     """Check that a device's power is fixed, or that the plan may choose it; return the error message too."""
     moves = device.draw == "round" and isinstance(device.power, Span)
+    if device.down_bandwidth is not None:
+        return False, f"{device.name}: a plan does not count downloads: leave out down_bandwidth"
     if device.most_power is not None or (most_power is None and not moves):
         return True, ""
     if most_power is None:

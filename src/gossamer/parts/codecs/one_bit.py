@@ -7,6 +7,14 @@ All clients of a round use the same measurement matrix (``gossamer.parts.codecs.
 server can sum the uploads and reconstruct the mean update once (``gossamer.parts.servers.SumThenDecode``). It can also
 decode each message on its own. Signs do not contain the norm of a vector, so the norm is sent too.
 
+The norm of the reconstruction is chosen by ``scaling``:
+
+    scaling=linear   the reconstruction itself. Signs are weighted by norms, so it is an estimate of the mean update. It
+                     is short where clients disagree, and also with few measurements, as it has no part outside of the
+                     measured space
+    scaling=norms    the reconstructed direction, with the mean norm of the updates. Where clients disagree, it is
+                     longer than their mean, also at the optimum, where the mean is zero
+
 A lost message can be compensated for by the next one:
 
     retain=signs     the lost signs are sent again together with the new ones, two bits per measurement. The server adds
@@ -53,6 +61,7 @@ from gossamer.parts.codecs.sensing import (
 )
 
 Decoder = Literal["least-squares", "amp", "niht", "biht", "back-projection"]
+Scaling = Literal["linear", "norms"]
 Decode = Callable[[Matrix, Tensor, int], Tensor]
 
 DECODERS: dict[str, Decode] = {
@@ -79,6 +88,7 @@ class OneBit(CodecMemory, Summing):
         retain: what the next message contains of a lost one: nothing, its signs, or its change (the update)
         coefficient: the factor of the lost signs or the lost update
         accumulate: keep updates that were lost more than once
+        scaling: the norm of the reconstruction: linear, that of the decoder, or norms, the mean norm of the updates
     """
 
     measurements: float = 0.25
@@ -91,6 +101,7 @@ class OneBit(CodecMemory, Summing):
     retain: Literal["nothing", "signs", "change"] = "nothing"
     coefficient: float = 1.0
     accumulate: bool = False
+    scaling: Scaling = "norms"
 
     def __post_init__(self) -> None:
         signs, rows = Setting("OneBit", "retain", "signs"), self.rows
@@ -103,6 +114,15 @@ class OneBit(CodecMemory, Summing):
             (self.length is None or 0 < self.length < 1e30, wrong(self, "length", "must be positive")),
             (self.retain in ("nothing", "signs", "change"), wrong(self, "retain", "must be nothing, signs or change")),
             (0 < self.coefficient < math.inf, wrong(self, "coefficient", "must be positive")),
+            (self.scaling in ("linear", "norms"), wrong(self, "scaling", "must be linear or norms")),
+            (
+                self.scaling != "linear" or self.decoder != "biht",
+                Mistake(
+                    "needs a decoder that keeps norms, and {} does not: use another one",
+                    Setting("OneBit", "scaling", "linear"),
+                    Setting("", "decoder", "biht"),
+                ),
+            ),
             (
                 self.retain != "signs" or not self.fresh,
                 Mistake("needs one matrix for all rounds: {}", signs, Setting("", "fresh", False)),
@@ -217,14 +237,14 @@ class OneBit(CodecMemory, Summing):
         return expect_scale({"scale": payload[name]}, layout)[0]
 
     def from_sum(self, mean: Tensor, layout: Layout, key: Key) -> Tensor:
-        """The direction that the measurements tell, as long as changes are on average."""
+        """Return the reconstruction of the mean update, with the norm that ``scaling`` chooses."""
         y, length = mean[:-1], mean[-1]
         most = y.abs().amax() if len(y) else length
         if not bool(most > 0):
             return torch.zeros(layout.size, dtype=mean.dtype, device=mean.device)
         phi = self.phi(layout, key, mean.device)
         found = DECODERS[self.decoder](phi, y / most, max(1, round(self.share * layout.size)))
-        return scaled(found) * length
+        return found * most if self.scaling == "linear" else scaled(found) * length
 
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
         """Decode a single message."""

@@ -40,7 +40,8 @@ def _spent(summary: Summary) -> list[tuple[str, str]]:
     spent, energy = summary["by_client"], summary["energy"]
     if spent is None:
         return []
-    uses = f"{number(energy['computing'])} J computing, {number(energy['sending'])} J sending"
+    received = f", {number(energy['receiving'])} J receiving" if energy["receiving"] else ""
+    uses = f"{number(energy['computing'])} J computing{received}, {number(energy['sending'])} J sending"
     wasted = f", {number(sum(spent['wasted']))} J of it for lost messages" if sum(spent["wasted"]) else ""
     each = seconds(summary["delay"] / max(1, summary["rounds"]))
     costs = [

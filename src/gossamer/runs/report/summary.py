@@ -15,15 +15,17 @@ from gossamer.runs.report.scores import Score, scores_of
 
 KINDS = ("seconds", "joules", "messages", "lost", "wasted")
 """The costs that are counted for each client."""
+USES = ("computing", "sending", "receiving")
+"""What energy is spent on."""
 
 
 def energy(metrics: Sequence[Record]) -> dict[str, float]:
-    """Return the joules spent on computing and on sending."""
-    return {use: float(sum(record["energy"][use] for record in metrics)) for use in ("computing", "sending")}
+    """Return the joules spent by use; records of older versions have no joules of receiving."""
+    return {use: float(sum(record["energy"].get(use, 0.0) for record in metrics)) for use in USES}
 
 
 def delay(metrics: Sequence[Record]) -> float:
-    """Return the seconds that all rounds took for computing and sending."""
+    """Return the seconds that all rounds took for computing, sending and receiving."""
     return float(sum(record["delay"] for record in metrics))
 
 

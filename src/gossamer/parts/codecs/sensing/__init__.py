@@ -13,7 +13,14 @@ of signs as a measurement, and the error of back-projection. Apply masks that al
 """
 
 from gossamer.parts.codecs.sensing.amp import amp
-from gossamer.parts.codecs.sensing.decode import back_projection, back_projection_error, largest, least_squares, scaled
+from gossamer.parts.codecs.sensing.decode import (
+    back_projection,
+    back_projection_error,
+    largest,
+    least_squares,
+    least_squares_error,
+    scaled,
+)
 from gossamer.parts.codecs.sensing.matrix import KINDS, Kind, Matrix, Sensing
 from gossamer.parts.codecs.sensing.signs import add_signs, pack_signs, unpack_signs
 from gossamer.parts.codecs.sensing.sparse import biht, niht
@@ -30,6 +37,7 @@ __all__ = [
     "biht",
     "largest",
     "least_squares",
+    "least_squares_error",
     "niht",
     "pack_signs",
     "scaled",

@@ -18,12 +18,18 @@ Back-projection treats the other entries as noise, least squares does not. What 
 (pi / 2 - 1) n / (S - n) for S much larger than n. Rows of a rotation are orthogonal, so the other entries contribute
 little, and least squares converges after two or three steps.
 
+With orthogonal rows the squared cosine of least squares is (2 / pi) S / n for S <= n: the measured share of the squared
+norm, times the share of the signal in the signs. For S >= n it is 1 / (1 + (pi / 2 - 1) n / S). ``least_squares_error``
+is one minus that: the squared error of the direction, with the best norm.
+
 With Hadamard measurements, all results have the same bits on every device.
 """
 
 import math
 from collections.abc import Callable
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -39,6 +45,16 @@ CLOSE = 1e-3
 def back_projection_error(n: int, rows: int) -> float:
     """Return the squared error of the back-projection of one client's signs, relative to the squared norm."""
     return math.pi / 2 * n / rows
+
+
+def least_squares_error(n: npt.ArrayLike, rows: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Return one minus the squared cosine of one client's reconstruction by least squares, elementwise.
+
+    >>> least_squares_error(1000, [100, 1000, 4000]).round(3)
+    array([0.936, 0.363, 0.125])
+    """
+    ratio = np.asarray(rows, dtype=np.float64) / np.maximum(1, n)
+    return np.where(ratio <= 1, 1 - 2 / math.pi * ratio, NOISE / (np.maximum(ratio, 1) + NOISE))
 
 
 def linear(phi: Matrix, y: Tensor) -> Tensor:
