@@ -17,6 +17,7 @@ import numpy.typing as npt
 from gossamer.core.random import Key, fold, permutation
 
 Indices = npt.NDArray[np.int64]
+"""Numbers of vertices, edges or colours."""
 
 
 def largest_degree(left: Indices, right: Indices) -> int:

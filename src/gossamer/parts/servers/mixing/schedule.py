@@ -32,7 +32,10 @@ from gossamer.core.random import Key
 from gossamer.parts.servers.mixing.colouring import Indices, edge_colours, largest_degree
 
 Table = npt.NDArray[np.int32]
+"""A schedule: the model that each host trains in each round, or -1."""
+
 Flags = npt.NDArray[np.bool_]
+"""One truth value per client, or per visit of a table."""
 
 
 class Pairs(NamedTuple):
