@@ -62,7 +62,7 @@ class Ledger:
         self.notes: dict[str, Any] = {}
         self.figures: dict[str, Any] = {}
         self.flops = self.useful = 0
-        self.energy = {"computing": 0.0, "sending": 0.0, "receiving": 0.0}
+        self.energy = {"computing": 0.0, "sending": 0.0}
         self.airtime = self.delay = 0.0
         self.tallies: defaultdict[int, Tally] = defaultdict(Tally)
         self.exchanges: list[dict[str, int]] = []
@@ -100,8 +100,9 @@ class Ledger:
     def receive(self, client: int, kinds: dict[str, int], cost: Cost) -> None:
         """Record one download."""
         self.down.update(kinds)
-        self.energy["receiving"] += cost.joules
-        self.tallies[client].spend(*cost)
+        if any(cost):
+            self.energy["receiving"] = self.energy.get("receiving", 0.0) + cost.joules
+            self.tallies[client].spend(*cost)
 
     def begin(self) -> None:
         """Record the start of an exchange."""

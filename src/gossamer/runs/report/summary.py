@@ -20,7 +20,7 @@ USES = ("computing", "sending", "receiving")
 
 
 def energy(metrics: Sequence[Record]) -> dict[str, float]:
-    """Return the joules spent by use; records of older versions have no joules of receiving."""
+    """Return the joules spent by use; records without costs of downloads have no joules of receiving."""
     return {use: float(sum(record["energy"].get(use, 0.0) for record in metrics)) for use in USES}
 
 
