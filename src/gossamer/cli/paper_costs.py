@@ -4,9 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gossamer.analysis.theory.paper_costs import COUNTS, paper_costs
+from gossamer.analysis.theory.paper_costs import count_of, paper_costs
 from gossamer.cli.rebuild import rebuild
-from gossamer.core.errors import ConfigError
 from gossamer.runs.report.summary import summarise
 from gossamer.runs.report.text import BLANK, number, size, table
 
@@ -15,8 +14,7 @@ def counted(path: Path, about: dict[str, Any], metrics: Sequence[dict[str, Any]]
     """Return a table of bytes and operations, and the paper's rules."""
     summary = summarise(about, metrics)
     name = summary["method"]
-    if name not in COUNTS:  # before the data is loaded
-        raise ConfigError(f"{name}: no paper's count of costs is known for this method: known for {', '.join(COUNTS)}")
+    count_of(name)  # refuses a method before the data is loaded
     found = paper_costs(name, *rebuild(path, about), metrics, about["options"]["seed"])
     sent = summary["bytes_up"] + summary["bytes_down"]
     rows = [

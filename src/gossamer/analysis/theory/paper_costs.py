@@ -6,13 +6,13 @@ operations.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from gossamer.analysis.theory.costs import paper_forward_flops, paper_round_flops
 from gossamer.core.binding import BoundMethod
 from gossamer.core.errors import ConfigError
+from gossamer.core.method import Method
 from gossamer.core.random import Key, key
 from gossamer.core.types import Clock
 from gossamer.core.view import ViewMemory
@@ -89,7 +89,14 @@ COUNTS: Mapping[str, Count] = dict.fromkeys(
 """The counts by method: here all rows of FedSpa's tables."""
 
 
-def paper_costs(name: str, method: Any, task: Task, metrics: Sequence[Record], seed: int = 0) -> PaperCosts:
+def count_of(name: str) -> Count:
+    """Return the count of a method's paper; refuse a method without one."""
+    if name not in COUNTS:
+        raise ConfigError(f"{name}: no paper's count of costs is known for this method: known for {', '.join(COUNTS)}")
+    return COUNTS[name]
+
+
+def paper_costs(name: str, method: Method, task: Task, metrics: Sequence[Record], seed: int = 0) -> PaperCosts:
     """Return the costs of a run as the paper of its method counts them.
 
     Args:
@@ -99,6 +106,4 @@ def paper_costs(name: str, method: Any, task: Task, metrics: Sequence[Record], s
         metrics: the records of the run
         seed: the seed of the run
     """
-    if name not in COUNTS:
-        raise ConfigError(f"{name}: no paper's count of costs is known for this method: known for {', '.join(COUNTS)}")
-    return COUNTS[name](method.bind(Objective(task, "cpu", key(seed))), task, metrics)
+    return count_of(name)(method.bind(Objective(task, "cpu", key(seed))), task, metrics)
