@@ -5,7 +5,8 @@
 writes it. For each case, round and client there is the SHA-256 (its first 16 hexadecimal digits) of every decoded array
 of every message, header excluded, and of every leaf of what server and clients remember after the round; the length of
 every message; and what the round is evaluated to. Clients train one by one, on one thread, in float32. Nothing that
-computes differently on another CPU is used: no vector extensions of torch, no MKL kernels of one vendor, no oneDNN.
+computes differently on another CPU is used: no vector extensions of torch, no MKL kernels of one vendor, no oneDNN. The
+exception is the square root, whose last bit depends on the CPU: the digest of some roots is recorded too.
 """
 
 import hashlib
@@ -35,6 +36,9 @@ PER_ROUND = 4
 SGD: dict[str, Any] = {"lr": 0.1, "epochs": 2, "batch": 8}
 
 FIGURES = ("accuracy", "loss", "personal_accuracy", "worst_tenth_accuracy", "train_loss", "flops", "useful_flops")
+
+ROOTS = "square roots"
+"""The entry of the record that is no method."""
 
 Digests = dict[str, str]
 
@@ -219,9 +223,14 @@ def record(case: str) -> list[dict[str, Any]]:
     return found
 
 
+def roots() -> list[dict[str, Any]]:
+    """The digest of square roots, which tells how this CPU rounds them."""
+    return [{"sqrt": digest(uniform(key(1), 10_000).sqrt())}]
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     torch.backends.mkldnn.set_flags(False)
     torch.backends.nnpack.set_flags(False)
-    kept = {case: record(case) for case in CASES}
+    kept = {ROOTS: roots(), **{case: record(case) for case in CASES}}
     Path(sys.argv[1]).write_text(json.dumps(kept, indent=0, sort_keys=True).replace("\n", "") + "\n")

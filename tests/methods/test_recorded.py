@@ -18,6 +18,10 @@ RECORD = TESTS / f"recorded/torch-{torch.__version__.partition('+')[0]}.json"
 ANY_CPU = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
 """Variables that torch and MKL read as they are loaded; with them all CPUs round alike."""
 
+ROOTS = "square roots"
+WITH_ROOTS = {"fedpm", "fedrolex", "heterofl"}
+"""Cases that take square roots, in Adam or for a norm."""
+
 Rounds = list[dict[str, Any]]
 
 
@@ -37,9 +41,14 @@ def recorded() -> dict[str, Rounds]:
     return found
 
 
-@pytest.mark.parametrize("case", recorded() or ["nothing recorded"])
+@pytest.mark.parametrize("case", [case for case in recorded() if case != ROOTS] or ["nothing recorded"])
 def test_bits_are_as_they_were(current: dict[str, Rounds], case: str) -> None:
+    if case in WITH_ROOTS and current[ROOTS] != recorded()[ROOTS]:
+        pytest.skip("this CPU rounds square roots otherwise than the one of the record")
     assert len(current[case]) == len(recorded()[case])
     for new, old in zip(current[case], recorded()[case], strict=True):
-        for what in ("messages", "server", "clients", "models", "metrics"):
+        for what in ("messages", "server", "clients", "models"):
             assert new[what] == old[what], what
+        assert new["metrics"] == pytest.approx(
+            old["metrics"], rel=1e-12, nan_ok=True
+        )  # NumPy's means depend on the CPU
