@@ -75,7 +75,7 @@ def test_a_noted_recipe_makes_the_same_method_again(name: str) -> None:
 
 def test_help_explains_shared_fields() -> None:
     assert "global_lr: learning rate of FedAvg" in str(METHODS["perm-two-stage"].__doc__)
-    assert "bound: maximum of lr times clients" in str(METHODS["perm-two-stage"].__doc__)
+    assert "bound: maximum of lr times loss factor" in str(METHODS["perm-two-stage"].__doc__)
     assert str(METHODS["perm"].__doc__).count("    ties: ") == 1
 
 

@@ -50,10 +50,14 @@ Hyperparams = Mapping[str, float | Tensor]
 """The result of ``Solver.hyperparams``, as plain numbers or as tensors."""
 
 
+Gradients = tuple[Params, Params]
+"""Gradients and changed buffers; a name, because ``torch.compile`` fails on brackets in the annotation of a closure."""
+
+
 class Gradient(Protocol):
     """The gradient of the client's loss on the current batch."""
 
-    def __call__(self, params: Params) -> tuple[Params, Params]:
+    def __call__(self, params: Params) -> Gradients:
         """Return the gradients of the trained tensors, and new values of buffers that the forward pass updates."""
         ...
 

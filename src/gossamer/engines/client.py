@@ -22,7 +22,7 @@ from gossamer.core.errors import GossamerError
 from gossamer.core.jobs import SILENT, Broadcast, Job, Outgoing, Trained, own_key
 from gossamer.core.parametrization import Weights
 from gossamer.core.random import Key, fold, seeded, tensor
-from gossamer.core.solver import Hyperparams
+from gossamer.core.solver import Gradients, Hyperparams
 from gossamer.core.tree import add, multiply, scale, subtract
 from gossamer.core.types import Clock, Flops, Params, State
 from gossamer.core.wire import Frame
@@ -35,7 +35,6 @@ from gossamer.tasks.losses import weight
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.random_layers import Ahead, Numbers
 
-Gradients = tuple[Params, Params]  # an alias, because torch.compile does not accept the annotation written out
 Evaluate = Callable[[Params], tuple[Tensor, Params, Params]]
 """Map model tensors to the loss, the gradients and the changed buffers of the current batch."""
 

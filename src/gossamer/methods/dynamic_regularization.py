@@ -23,7 +23,7 @@ from gossamer.core import tree
 from gossamer.core.errors import ConfigError, require, wrong
 from gossamer.core.exchange import Context, LocalTrainingInfo, Sections
 from gossamer.core.method import Method
-from gossamer.core.solver import Gradient, Hyperparams, SolverMemory
+from gossamer.core.solver import Gradient, Gradients, Hyperparams, SolverMemory
 from gossamer.core.types import Clock, Params, State
 from gossamer.methods.composition import compose
 from gossamer.methods.recipes import Training, recipe
@@ -33,8 +33,6 @@ from gossamer.parts.solvers.sgd import SGD
 from gossamer.parts.views.full import Full
 
 __all__ = ["FedDyn", "FedDynSGD", "feddyn"]
-
-Gradients = tuple[Params, Params]  # an alias, because torch.compile fails on brackets in annotations
 
 
 @dataclass(frozen=True)

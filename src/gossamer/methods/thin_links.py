@@ -54,7 +54,7 @@ def onebit_cs(
     """
     norm = None if length is None else lr * length  # an update is lr times a gradient
     codec = OneBit(measurements, rows, matrix, fresh, decoder, share, norm, retain, coefficient, accumulate, scaling)
-    return _sensed(lr, MagnitudePruned(ratio, by, rise), codec, weights)
+    return _sensed(codec, _gradient(lr), MagnitudePruned(ratio, by, rise), weights)
 
 
 @recipe
@@ -85,9 +85,14 @@ def onebit_cs_paper(
         coefficient: factor of the retained signs
     """
     codec = OneBit(measurements, rows, "gaussian", False, decoder, share, lr, "signs", coefficient, scaling="linear")
-    return _sensed(lr, MagnitudePruned(ratio, by, rise), codec, weights)
+    return _sensed(codec, _gradient(lr), MagnitudePruned(ratio, by, rise), weights)
 
 
-def _sensed(lr: float, view: MagnitudePruned, codec: OneBit, weights: Weighting) -> Method:
-    """Return the method of one gradient of a pruned model per round, with a codec of its weights."""
-    return compose(view, SGD(lr, steps=1, batch=None), OnWeights(codec), SumThenDecode(weights))
+def _gradient(lr: float) -> SGD:
+    """Return the solver of one gradient of all samples per round."""
+    return SGD(lr, steps=1, batch=None)
+
+
+def _sensed(codec: OneBit, solver: SGD, view: MagnitudePruned, weights: Weighting) -> Method:
+    """Return a method with this codec for the weights."""
+    return compose(view, solver, OnWeights(codec), SumThenDecode(weights))

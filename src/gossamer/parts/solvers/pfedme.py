@@ -23,12 +23,10 @@ from gossamer.core import tree
 from gossamer.core.errors import Mistake, Setting, require, wrong
 from gossamer.core.exchange import Sections
 from gossamer.core.random import Key
-from gossamer.core.solver import Gradient, Hyperparams
+from gossamer.core.solver import Gradient, Gradients, Hyperparams
 from gossamer.core.types import Clock, Params, State
 from gossamer.parts.solvers.sgd import SGD
 from gossamer.parts.solvers.two_models import OwnModel, either, when
-
-Gradients = tuple[Params, Params]  # an alias, because torch.compile fails on brackets in annotations
 
 
 @dataclass(frozen=True)

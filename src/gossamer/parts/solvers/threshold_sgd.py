@@ -24,7 +24,7 @@ from torch import Tensor
 
 from gossamer.core.errors import require, wrong
 from gossamer.core.exchange import Sections
-from gossamer.core.solver import Gradient, Hyperparams
+from gossamer.core.solver import Gradient, Gradients, Hyperparams
 from gossamer.core.types import Params, State
 from gossamer.parts.solvers.sgd import SGD
 
@@ -55,7 +55,7 @@ class ThresholdSGD(SGD):
         """Take a step of SGD with the gradient of the thresholded weights."""
         thresholds: Params = carry["threshold"]
 
-        def thresholded(params: Params) -> tuple[Params, Params]:
+        def thresholded(params: Params) -> Gradients:
             free = {name: start[name] == 0 for name in thresholds}
             masks = {name: (params[name].abs() >= t) | free[name] for name, t in thresholds.items()}
             grads, forward = gradient({**params, **{name: params[name] * mask for name, mask in masks.items()}})
