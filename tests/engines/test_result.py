@@ -3,15 +3,17 @@
 import io
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import gossamer
-from gossamer import ConfigError, RunError, fedavg, local, simulate
+from gossamer import ConfigError, RunError, Task, fedavg, local, simulate
 from gossamer.core.extras import MissingExtraError
 from gossamer.engines.result import Result
 from gossamer.testing import tiny_task
@@ -26,8 +28,15 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
 
 def test_a_result_is_one_line(result: Result) -> None:
     accuracy, sent = f"{100 * result.accuracy:.2f} %", result.summary()["bytes_up"] + result.summary()["bytes_down"]
-    told = f"fedavg on custom, 3 of 3 rounds, accuracy {accuracy}, {sent / 1000:.3g} kB sent, {result.path}"
+    told = f"fedavg on custom, 3 of 3 rounds, accuracy {accuracy}, {sent / 1000:.3g} kB exchanged, {result.path}"
     assert repr(result) == f"<Result: {told}>"
+
+
+def test_the_line_of_a_result_counts_failed_clients() -> None:
+    result = simulate(METHOD, tiny_task(), rounds=2, failure_rate=0.5, progress=False)
+    failed = sum(len(record["failures"]) for record in result.metrics)
+    assert failed > 1
+    assert repr(result).endswith(f" exchanged, {failed} failures>")
 
 
 def test_a_plot_shows_a_metric_by_rounds_bytes_or_seconds(result: Result) -> None:
@@ -88,6 +97,36 @@ def test_a_run_is_opened_again_with_its_models(result: Result) -> None:
         _ = gossamer.load_run(result.path).model
     with pytest.raises(RunError, match="started with another method"):
         _ = gossamer.load_run(result.path, method=fedavg(lr=0.2), task=tiny_task()).model
+
+
+def renamed() -> Task:
+    """The tiny task with a network of the same shapes under other names."""
+    made = tiny_task()
+    return replace(made, model=lambda: nn.Sequential(made.model()))
+
+
+def test_a_network_with_other_tensors_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    simulate(METHOD, tiny_task(), rounds=1, out=path)
+    before = (path / "run.json").read_bytes()
+    message = "the network has tensors that the run lacks: 0.0.weight, .*; the run has 0.weight, 0.bias, 2.weight"
+    with pytest.raises(RunError, match=message):
+        _ = gossamer.load_run(path, task=renamed()).model
+    with pytest.raises(RunError, match=message):
+        gossamer.resume(path, task=renamed(), rounds=3)
+    wider = replace(tiny_task(), model=lambda: nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 3)))
+    with pytest.raises(RunError, match=r"shapes differ: 0.weight \[9, 6\], not \[8, 6\], 0.bias \[9\], not \[8\], "):
+        gossamer.resume(path, task=wider, rounds=3)
+    assert (path / "run.json").read_bytes() == before
+
+
+def test_a_run_is_not_continued_with_another_loss(tmp_path: Path) -> None:
+    def own(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return 2 * nn.functional.cross_entropy(output, target)
+
+    simulate(METHOD, tiny_task(), rounds=1, out=tmp_path / "run")
+    with pytest.raises(RunError, match="another task: loss is own function, was the default"):
+        gossamer.resume(tmp_path / "run", task=replace(tiny_task(), loss=own), rounds=2)
 
 
 # Progress.

@@ -149,6 +149,14 @@ def test_one_data_set_per_client_is_a_natural_federation() -> None:
     assert all(torch.equal(a, b) for a, b in zip(model_of(lazy).values(), model_of(by_name).values(), strict=True))
 
 
+def test_test_data_by_name_belongs_to_the_client_of_that_name() -> None:
+    train = {"bob": (X[:50], Y[:50]), "ann": (X[50:N], Y[50:N])}
+    task = Task.of(network, train, {"ann": (X[N : N + 9], Y[N : N + 9]), "bob": (X[N + 9 :], Y[N + 9 :])})
+    bob, ann = (task.data.test.x[task.split.test(client)] for client in range(2))
+    assert torch.equal(bob, X[N + 9 :])
+    assert torch.equal(ann, X[N : N + 9])
+
+
 def test_groups_are_the_clients_of_the_natural_split() -> None:
     names = np.array(["eve", "dan", "fay"])[Y[:N]]
     task = Task.of(network, TRAIN, TEST, groups=names)
@@ -188,6 +196,10 @@ class Stream(IterableDataset[Any]):
 
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "stream": ({"train": Stream()}, "train: a Stream has no length and index: give a map-style data set"),
+    "other names": (
+        {"train": {"ann": TRAIN, "bob": TRAIN}, "test": {"ann": TEST, "eve": TEST}},
+        "^test has no data for client 'bob', and 'eve' is no client of train: use the same names$",
+    ),
     "array alone": ({"train": X}, r"train must be a pair \(x, y\) or a data set, got a Tensor"),
     "text": (
         {"train": Images(X, Y, lambda x, y: {"text": "hello", "label": 1})},

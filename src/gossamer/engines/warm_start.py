@@ -106,18 +106,19 @@ def _mismatches(module: nn.Module, found: Mapping[str, Tensor]) -> Iterator[str]
         if tensor.data_ptr() in given or (name in buffers and not tensor.is_floating_point())
     }
     if missing := [name for name in wanted if name not in found and name not in optional]:
-        yield f"the network has tensors that it lacks: {_listed(missing)}"
+        yield f"the network has tensors that it lacks: {listed_tensors(missing)}"
     if strange := [name for name in found if name not in wanted and name not in buffers]:
-        yield f"it has tensors that the network lacks: {_listed(strange)}"
+        yield f"it has tensors that the network lacks: {listed_tensors(strange)}"
     both = [name for name in wanted if name in found]
     sizes = [f"{name} {list(found[name].shape)}, not {list(wanted[name].shape)}" for name in both]
     if other := [text for name, text in zip(both, sizes, strict=True) if found[name].shape != wanted[name].shape]:
-        yield f"shapes differ: {_listed(other)}"
+        yield f"shapes differ: {listed_tensors(other)}"
     if bad := [name for name in both if not bool(torch.isfinite(found[name]).all())]:
-        yield f"values that are not finite: {_listed(bad)}"
+        yield f"values that are not finite: {listed_tensors(bad)}"
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed_tensors(names: Sequence[str]) -> str:
+    """Return names of tensors for a message, at most ``NAMED`` of them."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more
 

@@ -27,6 +27,9 @@ from gossamer.tasks.metrics import ACCURACY, AnyMetrics, Metric, default_metrics
 from gossamer.tasks.nets import build
 from gossamer.tasks.static_norms import STATISTICS, OfBatch, Statistics
 
+OWN = "own function"
+"""The name of a loss that is none of Gossamer's; two of them are not compared."""
+
 AnyTask = Union["Task", Callable[..., "Task"]]
 """A task, or a function that returns one; it takes no argument, a client number, or client number and settings."""
 
@@ -198,8 +201,7 @@ class Task:
     def describe(self) -> dict[str, object]:
         """Return the description for the run folder; a resumed run must have the same one."""
         name, model, rule = self.names
-        usual = self.loss is cross_entropy or loss_name(self.loss) is None
-        loss = {} if usual else {"loss": loss_name(self.loss)}
+        loss = {} if self.loss is cross_entropy else {"loss": loss_name(self.loss) or OWN}
         shown = [metric.describe() for metric in self.metrics]
         measured = {} if shown == [ACCURACY.describe()] else {"metrics": shown}
         return {

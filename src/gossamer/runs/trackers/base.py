@@ -24,7 +24,7 @@ from gossamer.runs.records import COUNTS, SUMS, Record
 
 Status = Literal["finished", "interrupted", "failed"]
 
-HIDDEN = ("request", "format", "rates")
+HIDDEN = ("request", "format", "rates", "tensors")
 """Entries of ``run.json`` that are no hyperparameters."""
 
 
