@@ -130,6 +130,9 @@ def test_a_run_of_own_objects_says_what_it_needs(capsys: pytest.CaptureFixture[s
     )
     assert main(["show", "x", "--config"]) == 2
     assert "objects of its own, which no file describes" in capsys.readouterr().err
+    assert main(["run", "fedavg", "--task", "script.py:tsk"]) == 2
+    message = "--task script.py:tsk: unknown name 'tsk': did you mean task? known: method, task\n"
+    assert message in capsys.readouterr().err
     own = ["--method", "script.py:method", "--task", "script.py:task"]
     assert main(["resume", "x", "--rounds", "2", *own]) == 0
     assert main(["export", "x", *own]) == 0

@@ -176,6 +176,10 @@ def test_callbacks_see_the_record_and_the_run_and_may_stop_it(tmp_path: Path) ->
     assert simulate(METHOD, tiny_task(), rounds=5, out=tmp_path / "run", resume=True).stopped == "enough"
 
 
+def test_one_callback_needs_no_list() -> None:
+    assert simulate(METHOD, tiny_task(), rounds=3, callbacks=lambda record, run: "enough").stopped == "enough"
+
+
 def test_a_callback_that_raises_ends_the_run_and_loses_nothing(tmp_path: Path) -> None:
     def broken(record: dict[str, Any], run: Any) -> None:
         if record["round"] == 2:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import gossamer
 from gossamer import Task, compose, fedavg, ifca, simulate
 from gossamer.core.errors import ConfigError
 from gossamer.core.random import key
@@ -174,6 +175,66 @@ TABLE: list[tuple[str, Callable[[], Any], str]] = [
         run(task=task(nn.Linear(3, 4).half())),
         "the model's tensor weight has type torch.float16: models are trained in float32 or float64; build the network "
         "in one of these, with model.float() (for half-precision messages use Dense('float16'))",
+    ),
+    (
+        "a list of samples",
+        lambda: Task.of(lambda: nn.Linear(3, 4), list(zip(X, Y, strict=True)), ARRAYS),
+        "train is a list of samples: give (x, y) arrays or a Dataset; a list means one data set per client",
+    ),
+    (
+        "a list of dicts",
+        lambda: Task.of(lambda: nn.Linear(3, 4), [{"x": X[0], "labels": 1}], ARRAYS),
+        "train is a list of samples: give (x, y) arrays or a Dataset; a list means one data set per client",
+    ),
+    (
+        "no test data",
+        lambda: Task.of(lambda: nn.Linear(3, 4), ARRAYS, clients=3),
+        "Task.of needs test data: hold out some samples, such as the last fifth",
+    ),
+    ("Task.of(client=3)", lambda: task(client=3), "Task.of has no argument 'client': did you mean clients?"),
+    ("Task.of(metric=f)", lambda: task(metric="mae"), "Task.of has no argument 'metric': did you mean metrics?"),
+    (
+        "Task.named(alpha=0.3)",
+        lambda: Task.named("digits", alpha=0.3),  # type: ignore[call-arg]
+        "Task.named has no argument 'alpha': it takes data, data_dir, model, split, clients, seed, statistics",
+    ),
+    (
+        "resume(round=5)",
+        lambda: gossamer.resume("run", round=5),  # type: ignore[call-arg]
+        "resume has no argument 'round': did you mean rounds?",
+    ),
+    (
+        "a loss that is not reduced",
+        run(task=task(loss=nn.CrossEntropyLoss(reduction="none"))),
+        "the loss must return one number for a batch, a tensor of shape [], got [2]",
+    ),
+    (
+        "a loss that is no tensor",
+        run(task=task(loss=lambda output, y: float(output.sum()))),
+        "the loss must return one number for a batch, a tensor of shape [], got a float",
+    ),
+    (
+        "a loss without a gradient",
+        run(task=task(loss=lambda output, y: output.detach().sum())),
+        "the loss has no gradient: compute it from the outputs by operations of torch",
+    ),
+    (
+        "four outputs for one number",
+        run(task=task(loss="mse")),
+        "the loss fails on outputs [2, 4] and targets [2]: mse needs outputs and targets of one shape, got [2, 4] and "
+        "[2]",
+    ),
+    (
+        "inputs of float64",
+        run(task=Task.of(lambda: nn.Linear(3, 4), (X.double(), Y), (X.double(), Y), clients=4)),
+        "the model fails on a batch of samples of shape 3: mat1 and mat2 must have the same dtype, but got "
+        "Double and Float: x is float64 and the network float32: write x.float()",
+    ),
+    (
+        "images of bytes",
+        run(task=Task.of(lambda: nn.Linear(3, 4), (X.byte(), Y), (X.byte(), Y), clients=4)),
+        "the model fails on a batch of samples of shape 3: mat1 and mat2 must have the same dtype, but got "
+        "Byte and Float: x is uint8 and the network float32: write x.float() / 255",
     ),
     (
         "one network for several models",

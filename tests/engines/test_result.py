@@ -83,6 +83,8 @@ def test_without_a_global_model_the_result_says_what_to_use() -> None:
     assert isinstance(result.client_model(3), torch.nn.Module)
     with pytest.raises(ConfigError, match="there is no client 5: clients are numbered 0 to 4"):
         result.client_model(5)
+    with pytest.raises(ConfigError, match="client must be a whole number, got 'ann': clients have numbers, in the ord"):
+        result.client_model("ann")  # type: ignore[arg-type]
 
 
 def test_a_run_is_opened_again_with_its_models(result: Result) -> None:

@@ -97,7 +97,7 @@ def _late(about: Mapping[str, Any]) -> dict[str, int]:
 
     The others of an extended run hold for all its rounds. A rule that ended the run no longer does.
     """
-    found = {}
+    found: dict[str, int] = {}
     for each in about.get(EXTENDED, ()):
         before, now = each["options"], about["options"]
         found |= {name: each["after"] for name in RULES if name in now and before.get(name) != now[name]}

@@ -156,6 +156,13 @@ def out_of_patience(records: Sequence[Record], patience: int, score: Score) -> s
 Callback = Callable[[Record, Any], str | None]
 """Called after each round with its record and the run; a text that it returns ends the run with that reason."""
 
+Callbacks = Callback | Iterable[Callback]
+
+
+def callbacks_of(given: Callbacks) -> tuple[Callback, ...]:
+    """Return callbacks that are given as a list or as one function."""
+    return (given,) if callable(given) else tuple(given)
+
 
 def ask(callbacks: Iterable[Callback], record: Record, run: Any) -> str | None:
     """Call all callbacks, and return the first reason to stop."""

@@ -15,7 +15,7 @@ in this process, ``gossamer.engines.flower`` reaches them across a network.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,7 +27,7 @@ from gossamer.core.random import Key, fold
 from gossamer.core.sampler import Pool
 from gossamer.core.types import Clock, State
 from gossamer.engines.client import Failure
-from gossamer.engines.control import Callback, ask, out_of_patience
+from gossamer.engines.control import Callback, Callbacks, ask, callbacks_of, out_of_patience
 from gossamer.engines.evaluate import Evaluated
 from gossamer.engines.inbox import ClientReply, Inbox
 from gossamer.engines.kept_run import KeptRun
@@ -98,11 +98,11 @@ class FederatedRun(KeptRun):
 
     # Rounds.
 
-    def run(self, folder: RunFolder | None, watch: Watch, callbacks: Iterable[Callback] = ()) -> Result:
+    def run(self, folder: RunFolder | None, watch: Watch, callbacks: Callbacks = ()) -> Result:
         """Run all remaining rounds."""
         try:
             with self.tracking.run(self.about, self.metrics, folder.path if folder else None):
-                self.rounds(folder, watch, tuple(callbacks))
+                self.rounds(folder, watch, callbacks_of(callbacks))
         finally:
             self.close()
         return Result.of(self, folder.path if folder else None)

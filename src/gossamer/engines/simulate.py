@@ -1,7 +1,7 @@
 """The simulator: all clients train in this process, and every message is encoded to real bytes."""
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from gossamer.core.random import fold, uniform
 from gossamer.core.types import Params, State
 from gossamer.core.wire import Body
 from gossamer.engines.client import Client, ClientResult, ClientTask, Failure
-from gossamer.engines.control import Callback
+from gossamer.engines.control import Callbacks
 from gossamer.engines.evaluate import Evaluated, Evaluator
 from gossamer.engines.executors import EXECUTORS
 from gossamer.engines.executors.auto import choose
@@ -55,7 +55,7 @@ def simulate(
     out: str | Path | None = None,
     resume: bool = False,
     init: Source | None = None,
-    callbacks: Iterable[Callback] = (),
+    callbacks: Callbacks = (),
     progress: bool | None = None,
     track: Track = None,
     **options: Any,
@@ -68,7 +68,8 @@ def simulate(
         out: run folder; without one the run is kept in memory
         resume: continue the run in ``out``; method, task and options must be the same
         init: initial weights instead of the network's own: a file of a state dict, a run folder, a module or tensors
-        callbacks: called after each round with its record and the run; a text that one returns ends the run
+        callbacks: a function or several, called after each round with its record and the run; a text that one
+            returns ends the run
         progress: show the progress; by default in a terminal and in a notebook alone
         track: trackers: a name such as ``"tensorboard"``, a ``Tracker``, or a list of these
         options: fields of ``Options``
@@ -85,7 +86,7 @@ def simulate(
 
 
 def carry_out(
-    simulation: "Simulation", folder: RunFolder | None, callbacks: Iterable[Callback] = (), progress: bool | None = None
+    simulation: "Simulation", folder: RunFolder | None, callbacks: Callbacks = (), progress: bool | None = None
 ) -> Result:
     """Do the remaining rounds of a simulation, show the progress, and close its folder."""
     try:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from gossamer.core.errors import ConfigError, require
-from gossamer.core.fields import whole_number
+from gossamer.core.fields import known_arguments, whole_number
 from gossamer.core.random import key as make_key
 from gossamer.core.specs import parse, spec
 from gossamer.tasks.data.convert import Reading, samples
@@ -70,11 +70,12 @@ class Task:
         object.__setattr__(self, "metrics", metrics)
 
     @classmethod
+    @known_arguments("Task.of")
     def of(
         cls,
         model: Factory | nn.Module,
         train: Any,
-        test: Any,
+        test: Any = None,
         *,
         clients: int | None = None,
         split: Any = None,
@@ -112,6 +113,7 @@ class Task:
             workers: number of processes that read larger data
             correct: removed; give ``metrics``
         """
+        require((test is not None, "Task.of needs test data: hold out some samples, such as the last fifth"))
         reading = Reading(target, read_memory(memory), workers)
         data = given_data(train, test, reading, groups, test_groups, loss_function(loss))
         rule, dealt = given_split(split, data, clients, seed)
@@ -119,6 +121,7 @@ class Task:
         return cls(factory(model), data, dealt, loss_function(loss), metrics_of(metrics), names=names, correct=correct)
 
     @classmethod
+    @known_arguments("Task.named")
     def named(
         cls,
         data: str,
@@ -154,6 +157,7 @@ class Task:
         return cls(lambda: build(net, shape, outputs), data, split, loss, metrics, by, names)
 
     @classmethod
+    @known_arguments("Task.own")
     def own(
         cls,
         model: Factory | nn.Module,

@@ -56,7 +56,7 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
 
 
 def headline(summary: Summary) -> str:
-    """Return a run in one line: method, task, rounds, primary metric, bytes in both directions, and failures, if any."""
+    """Return a run in one line: method, task, rounds, primary metric, bytes both ways, failures if any."""
     sent = size(summary["bytes_up"] + summary["bytes_down"])
     score = scores(summary)[0]
     scored = f"{score.words} {score.write(summary[score.name])}"

@@ -86,8 +86,20 @@ def _part(given: Any, name: str, reading: Reading) -> "Samples | _Pairs":
     if isinstance(given, Samples):
         return given
     if isinstance(given, tuple) and len(given) == 2:
-        return Samples(_nest(given[0], f"{name}: x"), _targets(given[1], name))
+        x, y = _nest(given[0], f"{name}: x"), _targets(given[1], name)
+        if not y.dim():
+            raise ConfigError(_one_sample(name))
+        return Samples(x, y)
+    if isinstance(given, Mapping):
+        raise ConfigError(_one_sample(name))
     return _Pairs(_map_style(given, name), name, reading.target)
+
+
+def _one_sample(name: str) -> str:
+    """Return the message on one sample in place of a data set; most likely the user has a list of samples."""
+    whole, listed, _ = name.partition("[")
+    what = f"{whole} is a list of samples" if listed else f"{name} is one sample"
+    return f"{what}: give (x, y) arrays or a Dataset; a list means one data set per client"
 
 
 def owners(given: Any, name: str, count: int) -> Index:
