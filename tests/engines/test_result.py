@@ -46,13 +46,26 @@ def test_a_plot_shows_a_metric_by_rounds_bytes_or_seconds(result: Result) -> Non
     assert np.array_equal(line.get_xydata(), [(r["round"], r["accuracy"]) for r in evaluated])
     up = [sum(record["bytes_up"].values()) for record in result.metrics]
     first, second = result.plot("accuracy", "loss", by="bytes").axes[0].lines
-    assert list(first.get_xdata()) == pytest.approx([sum(up[:2]) / 1e6, sum(up) / 1e6])  # type: ignore[arg-type]
+    assert list(first.get_xdata()) == pytest.approx([sum(up[:2]) / 1e3, sum(up) / 1e3])  # type: ignore[arg-type]
     assert list(second.get_ydata()) == pytest.approx([r["loss"] for r in evaluated])  # type: ignore[arg-type]
+    assert result.plot(by="bytes").axes[0].get_xlabel() == "sent by clients so far (kB)"
     assert result.plot(by="seconds")._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="unknown metric 'acuracy': did you mean accuracy"):
         result.plot("acuracy")
     with pytest.raises(ConfigError, match="unknown axis 'joules'"):
         result.plot(by="joules")  # type: ignore[arg-type]
+
+
+def test_a_saved_plot_holds_all_its_labels(result: Result) -> None:
+    figure = result.plot("accuracy", "personal_accuracy", by="bytes")
+    figure.draw_without_rendering()
+    assert [text.get_text() for text in figure.legends[0].texts] == ["accuracy", "personal_accuracy"]
+    axes = figure.axes[0]
+    for artist in (figure.legends[0], axes.xaxis.label):
+        box = artist.get_window_extent()
+        assert min(box.x0, box.y0) >= 0
+        assert box.x1 <= figure.bbox.x1
+    assert axes.get_window_extent().x1 < figure.legends[0].get_window_extent().x0
 
 
 def test_a_frame_has_one_row_per_round(result: Result, monkeypatch: pytest.MonkeyPatch) -> None:

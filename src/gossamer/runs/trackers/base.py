@@ -35,6 +35,9 @@ class Tracker(ABC):
     run continues without this tracker.
     """
 
+    advice: ClassVar[str] = ""
+    """What to do if it cannot be started: the end of the message, such as ``: log in``."""
+
     @property
     def name(self) -> str:
         """The name under which the run folder keeps the ID of the tracker's run."""
