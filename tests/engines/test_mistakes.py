@@ -289,6 +289,12 @@ def test_a_network_instance_trains_as_its_factory_does() -> None:
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
+def test_a_task_is_shown_in_one_line() -> None:
+    assert repr(task()) == "<Task: custom, 4 clients, iid, 40 + 40 samples, cross_entropy, accuracy>"
+    assert repr(TASK.data) == "<Data: custom, 40 + 40 samples, 4 classes>"
+    assert repr(TASK.data.train) == "<Samples: 40, inputs 3, targets []>"
+
+
 def test_devices_and_numbers_of_numpy_and_torch_are_accepted() -> None:
     options = Options(rounds=np.int64(3), seed=np.int32(2), failure_rate=np.float64(0.5), device=torch.device("cpu"))  # type: ignore[arg-type]
     assert options == Options(rounds=3, seed=2, failure_rate=0.5)

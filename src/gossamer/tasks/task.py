@@ -193,6 +193,13 @@ class Task:
         names = ("custom", "custom", "by client")
         return cls(factory(model), data, split, loss_function(loss), metrics_of(metrics), names=names, correct=correct)
 
+    def __repr__(self) -> str:
+        """Return the task in one line."""
+        name, _, rule = self.names
+        metrics = ", ".join(metric.name for metric in self.metrics)
+        counts = f"{len(self.data.train):,} + {len(self.data.test):,} samples"
+        return f"<Task: {name}, {self.clients:,} clients, {rule}, {counts}, {loss_name(self.loss) or OWN}, {metrics}>"
+
     def with_split(self, kept: Split) -> "Task":
         """Return the same task with another split, for example one read from a run folder."""
         return replace(self, split=kept)

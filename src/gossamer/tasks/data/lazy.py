@@ -69,6 +69,10 @@ class LazySamples(Samples):
     _readers: "dict[int, Reader]" = field(default_factory=dict)  # by process: a forked one has its own
     lazy: ClassVar[bool] = True
 
+    def __repr__(self) -> str:
+        """Return the number of samples; none is read."""
+        return f"<LazySamples: {len(self):,}, read when needed, targets {list(self.y.shape[1:])}>"
+
     def take(self, index: Index) -> "LazySamples":
         """Return the samples at ``index``, in that order."""
         group = None if self.group is None else self.group[index]
