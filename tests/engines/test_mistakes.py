@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -104,7 +105,7 @@ TABLE: list[tuple[str, Callable[[], Any], str]] = [
     ("seed=-1", run(seed=-1), "seed must not be negative, got -1"),
     ("seed=1.5", run(seed=1.5), "seed must be a whole number, got 1.5"),
     ("seed=True", run(seed=True), "seed must be a whole number, got True"),
-    ("device='gpu'", run(device="gpu"), "unknown device 'gpu': known: cpu, cuda"),
+    ("device='gpu'", run(device="gpu"), "unknown device 'gpu': did you mean cuda? known: cpu, cuda"),
     (
         "device='cuda:1'",
         run(device="cuda:1"),
@@ -156,6 +157,12 @@ TABLE: list[tuple[str, Callable[[], Any], str]] = [
         lambda: task("mlp"),
         "model must be an nn.Module or a function that builds one, such as its class, got 'mlp'; Task.named takes "
         "networks by name",
+    ),
+    (
+        "a configuration as a model",
+        lambda: task(SimpleNamespace(model_type="bert")),
+        "model must be an nn.Module or a function that builds one, such as its class, got a SimpleNamespace: write "
+        "lambda: AutoModelForSequenceClassification.from_config(config), or another AutoModel",
     ),
     (
         "a class that needs arguments",

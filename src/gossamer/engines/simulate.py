@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gossamer.core.bound import BoundExchange
 from gossamer.core.channel import Cost
+from gossamer.core.errors import ConfigError, RunError
 from gossamer.core.exchange import Assignment
 from gossamer.core.jobs import own_key
 from gossamer.core.method import Method
@@ -74,6 +75,8 @@ def simulate(
         track: trackers: a name such as ``"tensorboard"``, a ``Tracker``, or a list of these
         options: fields of ``Options``
     """
+    if resume:
+        _check_run(out)
     tracking = Tracking.started(track, Path(out) if resume and out else None)
     kept = Init.kept(Path(out)) if resume and out is not None and init is None else None
     made = Options.of(options, inspect.signature(simulate).parameters)
@@ -83,6 +86,14 @@ def simulate(
         return carry_out(simulation, None, callbacks, progress)
     folder = simulation.restore(Path(out)) if resume else simulation.create(Path(out))
     return carry_out(simulation, folder, callbacks, progress)
+
+
+def _check_run(out: str | Path | None) -> None:
+    """Refuse to resume a run that is not there."""
+    if out is None:
+        raise ConfigError("resume=True continues the run of a folder: name it with out=")
+    if not (Path(out) / "run.json").exists():
+        raise RunError(f"{out} is not a run: there is no run.json in it: leave out resume=True to start it")
 
 
 def carry_out(

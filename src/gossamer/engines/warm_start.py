@@ -13,7 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Union
+from zipfile import is_zipfile
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +58,8 @@ class Init:
             return cls(_checked(source, "init"), "tensors")
         if not isinstance(source, str | Path):
             what = "a file, a run folder, a module or a mapping of tensors"
-            raise ConfigError(f"init must be {what}, got a {type(source).__name__}")
+            hint = ": write init=result.model" if hasattr(type(source), "model") else ""
+            raise ConfigError(f"init must be {what}, got a {type(source).__name__}{hint}")
         return cls(_read(Path(source)), str(Path(source).absolute()))
 
     @classmethod
@@ -133,6 +136,9 @@ def _read(path: Path) -> Mapping[str, Tensor]:
     try:
         safe = path.suffix == ".safetensors"
         found = sparse.read(path) if safe else torch.load(path, map_location="cpu", weights_only=True)
+    except UnpicklingError as error:
+        what = "pickled objects, such as a whole module" if is_zipfile(path) else "no tensors that can be read"
+        raise ConfigError(f"init {path}: it holds {what}: save model.state_dict()") from error
     except Exception as error:  # a damaged file raises errors of many types
         raise ConfigError(f"init {path}: it holds no tensors that can be read: {_short(error)}") from error
     return _checked(found, f"init {path}")

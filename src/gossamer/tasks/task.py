@@ -114,7 +114,7 @@ class Task:
             correct: removed; give ``metrics``
         """
         require((test is not None, "Task.of needs test data: hold out some samples, such as the last fifth"))
-        reading = Reading(target, read_memory(memory), workers)
+        reading = Reading(target, read_memory(memory), whole_number("workers", workers, 0))
         data = given_data(train, test, reading, groups, test_groups, loss_function(loss))
         rule, dealt = given_split(split, data, clients, seed)
         names = ("custom", "custom", rule)
@@ -182,7 +182,10 @@ class Task:
             (client is None or 0 <= client < clients, f"client must be from 0 to {clients - 1}, got {client}"),
             (client is None or train is not None, f"client {client} needs training samples"),
         )
-        reading, parts = Reading(target, read_memory(memory), workers), {"train": train, "test": test}
+        reading, parts = (
+            Reading(target, read_memory(memory), whole_number("workers", workers, 0)),
+            {"train": train, "test": test},
+        )
         given = {name: samples(part, name, reading) for name, part in parts.items() if part is not None}
         check_samples(loss_function(loss), **given)
         none = Samples(torch.empty(0), torch.empty(0, dtype=torch.int64))

@@ -13,7 +13,7 @@ from gossamer.core.fields import whole_number
 from gossamer.core.random import fold, generator
 from gossamer.core.random import key as make_key
 from gossamer.core.specs import parse
-from gossamer.fleet.units import read_size
+from gossamer.fleet.units import SIZES, read_size
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.convert import Reading, is_federation, owners, samples
 from gossamer.tasks.data.partition import Index, Split, offsets
@@ -35,7 +35,8 @@ def read_memory(given: int | str) -> int:
     try:
         return read_size(given)
     except ValueError:
-        raise ConfigError(f"memory must be bytes or text such as '2GB', got {given!r}") from None
+        units = ", ".join(SIZES)
+        raise ConfigError(f"memory must be bytes or text such as '2GB' (units: {units}), got {given!r}") from None
 
 
 def given_data(train: Any, test: Any, reading: Reading, groups: Any, test_groups: Any, loss: LossFunction) -> Data:

@@ -135,7 +135,8 @@ class LazySamples(Samples):
         size = len(request.rows) * self._sample_size
         if size > self.budget:
             raise ConfigError(
-                f"a batch of {len(request.rows)} samples has {size:,} bytes, above memory={self.budget:,}"
+                f"a batch of {len(request.rows)} samples has {size:,} bytes, above memory={self.budget:,}: "
+                f"raise memory to {size} or more, or use a smaller batch"
             )
         return int(self.budget // max(size, 1))
 
