@@ -39,6 +39,20 @@ def test_the_file_of_a_run_repeats_it(capsys: pytest.CaptureFixture[str], tmp_pa
     assert len(kept(Path("c"))) == 1, "typed flags win"
 
 
+def test_a_rule_of_the_last_rounds_is_no_rule_of_the_repeated_run(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "fedavg", *SMALL, "--rounds", "2", "--patience", "8", "--out", "a"]) == 0
+    assert main(["resume", "a", "--rounds", "3", "--until", "loss<99"]) == 0
+    capsys.readouterr()
+    assert main(["show", "a", "--config"]) == 0
+    text = capsys.readouterr().out
+    note = "# until applied only after round 2: this file does not repeat the run"
+    assert f'{note}\n# until = "loss<99"\n' in text
+    assert "\npatience = 8\n" in text
+    Path("run.toml").write_text(text)
+    assert main(["run", "--config", "run.toml", "--out", "b"]) == 0
+    assert kept(Path("b"))[:2] == kept(Path("a"))[:2]
+
+
 def test_a_config_file_becomes_words() -> None:
     Path("run.toml").write_text(
         'method = "topk"\nper_round = 3\nshare = 1e-3\nfeedback = true\nrescale = false\n'
@@ -116,6 +130,9 @@ def test_a_run_of_own_objects_says_what_it_needs(capsys: pytest.CaptureFixture[s
     )
     assert main(["show", "x", "--config"]) == 2
     assert "objects of its own, which no file describes" in capsys.readouterr().err
+    assert main(["run", "fedavg", "--task", "script.py:tsk"]) == 2
+    message = "--task script.py:tsk: unknown name 'tsk': did you mean task? known: method, task\n"
+    assert message in capsys.readouterr().err
     own = ["--method", "script.py:method", "--task", "script.py:task"]
     assert main(["resume", "x", "--rounds", "2", *own]) == 0
     assert main(["export", "x", *own]) == 0

@@ -67,6 +67,10 @@ def test_signs_mean_what_they_say(text: str, value: float, reached: bool) -> Non
     assert str(Target.of_text(text)) == text.replace(" ", "")
 
 
+def test_a_target_may_be_written_in_percent() -> None:
+    assert str(Target.of_text("accuracy=30%")) == "accuracy=0.3"
+
+
 def test_several_targets_end_a_run_with_the_first_that_is_reached() -> None:
     until = Until.of("accuracy=0.9,loss<0.3")
     assert until.reason({"accuracy": 0.5, "loss": 0.2}, [ACCURACY]) == "loss<0.3 is reached: loss is 0.2"
@@ -91,6 +95,8 @@ def test_targets_are_read_as_they_were_written(pairs: list[tuple[str, float]]) -
         ("joules=3", "until: joules=3: write joules<3 or joules>3"),
         ("accuracy", "until must be a metric and a number, such as accuracy=0.9 or loss<0.3, got 'accuracy'"),
         ({"accuracy": "high"}, "until must be a metric and a number"),
+        ({"accuracy": 90}, "until: accuracy=90: accuracy is at most 1: write accuracy=0.9"),
+        ("personal_accuracy>=900", "until: personal_accuracy>=900: personal_accuracy is at most 1"),
     ],
 )
 def test_a_wrong_target_is_refused_before_training(until: Any, message: str) -> None:
@@ -174,6 +180,10 @@ def test_callbacks_see_the_record_and_the_run_and_may_stop_it(tmp_path: Path) ->
     assert seen[-1][2] == pytest.approx(float(next(result.model.parameters()).detach().sum()))
     assert result.stopped == "enough"
     assert simulate(METHOD, tiny_task(), rounds=5, out=tmp_path / "run", resume=True).stopped == "enough"
+
+
+def test_one_callback_needs_no_list() -> None:
+    assert simulate(METHOD, tiny_task(), rounds=3, callbacks=lambda record, run: "enough").stopped == "enough"
 
 
 def test_a_callback_that_raises_ends_the_run_and_loses_nothing(tmp_path: Path) -> None:
@@ -307,7 +317,7 @@ def test_counters_and_tied_weights_may_be_missing() -> None:
 @pytest.mark.parametrize(
     ("write", "message"),
     [
-        (lambda file: torch.save(trained(), file), "it holds no tensors that can be read"),
+        (lambda file: torch.save(trained(), file), "pt: it holds pickled objects, such as a whole module: save model."),
         (lambda file: torch.save([1, 2], file), "must be a mapping of names to tensors: save model.state_dict()"),
         (lambda file: file.write_bytes(b"nonsense"), "it holds no tensors that can be read"),
         (lambda file: None, "there is no file or run"),
@@ -318,6 +328,18 @@ def test_files_without_a_state_dict_are_refused(write: Any, message: str, tmp_pa
     with pytest.raises(ConfigError) as refused:
         Init.of(tmp_path / "model.pt")
     assert message in str(refused.value)
+
+
+def test_a_result_is_no_start() -> None:
+    with pytest.raises(ConfigError, match=r"got a Result: write init=result\.model$"):
+        Init.of(simulate(METHOD, tiny_task(), rounds=1))  # type: ignore[arg-type]
+
+
+def test_a_run_that_is_not_there_is_not_resumed(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match=r"no run\.json in it: leave out resume=True to start it"):
+        simulate(METHOD, tiny_task(), rounds=1, out=tmp_path / "run", resume=True)
+    with pytest.raises(ConfigError, match="resume=True continues the run of a folder: name it with out="):
+        simulate(METHOD, tiny_task(), rounds=1, resume=True)
 
 
 def test_a_run_without_a_global_model_is_no_start(tmp_path: Path) -> None:

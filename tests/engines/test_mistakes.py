@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+import gossamer
 from gossamer import Task, compose, fedavg, ifca, simulate
 from gossamer.core.errors import ConfigError
 from gossamer.core.random import key
@@ -103,7 +105,7 @@ TABLE: list[tuple[str, Callable[[], Any], str]] = [
     ("seed=-1", run(seed=-1), "seed must not be negative, got -1"),
     ("seed=1.5", run(seed=1.5), "seed must be a whole number, got 1.5"),
     ("seed=True", run(seed=True), "seed must be a whole number, got True"),
-    ("device='gpu'", run(device="gpu"), "unknown device 'gpu': known: cpu, cuda"),
+    ("device='gpu'", run(device="gpu"), "unknown device 'gpu': did you mean cuda? known: cpu, cuda"),
     (
         "device='cuda:1'",
         run(device="cuda:1"),
@@ -157,6 +159,12 @@ TABLE: list[tuple[str, Callable[[], Any], str]] = [
         "networks by name",
     ),
     (
+        "a configuration as a model",
+        lambda: task(SimpleNamespace(model_type="bert")),
+        "model must be an nn.Module or a function that builds one, such as its class, got a SimpleNamespace: write "
+        "lambda: AutoModelForSequenceClassification.from_config(config), or another AutoModel",
+    ),
+    (
         "a class that needs arguments",
         run(task=task(Net)),
         "the model is built without arguments, but Net.__init__() missing 1 required positional argument: 'outputs': "
@@ -174,6 +182,66 @@ TABLE: list[tuple[str, Callable[[], Any], str]] = [
         run(task=task(nn.Linear(3, 4).half())),
         "the model's tensor weight has type torch.float16: models are trained in float32 or float64; build the network "
         "in one of these, with model.float() (for half-precision messages use Dense('float16'))",
+    ),
+    (
+        "a list of samples",
+        lambda: Task.of(lambda: nn.Linear(3, 4), list(zip(X, Y, strict=True)), ARRAYS),
+        "train is a list of samples: give (x, y) arrays or a Dataset; a list means one data set per client",
+    ),
+    (
+        "a list of dicts",
+        lambda: Task.of(lambda: nn.Linear(3, 4), [{"x": X[0], "labels": 1}], ARRAYS),
+        "train is a list of samples: give (x, y) arrays or a Dataset; a list means one data set per client",
+    ),
+    (
+        "no test data",
+        lambda: Task.of(lambda: nn.Linear(3, 4), ARRAYS, clients=3),
+        "Task.of needs test data: hold out some samples, such as the last fifth",
+    ),
+    ("Task.of(client=3)", lambda: task(client=3), "Task.of has no argument 'client': did you mean clients?"),
+    ("Task.of(metric=f)", lambda: task(metric="mae"), "Task.of has no argument 'metric': did you mean metrics?"),
+    (
+        "Task.named(alpha=0.3)",
+        lambda: Task.named("digits", alpha=0.3),  # type: ignore[call-arg]
+        "Task.named has no argument 'alpha': it takes data, data_dir, model, split, clients, seed, statistics",
+    ),
+    (
+        "resume(round=5)",
+        lambda: gossamer.resume("run", round=5),  # type: ignore[call-arg]
+        "resume has no argument 'round': did you mean rounds?",
+    ),
+    (
+        "a loss that is not reduced",
+        run(task=task(loss=nn.CrossEntropyLoss(reduction="none"))),
+        "the loss must return one number for a batch, a tensor of shape [], got [2]",
+    ),
+    (
+        "a loss that is no tensor",
+        run(task=task(loss=lambda output, y: float(output.sum()))),
+        "the loss must return one number for a batch, a tensor of shape [], got a float",
+    ),
+    (
+        "a loss without a gradient",
+        run(task=task(loss=lambda output, y: output.detach().sum())),
+        "the loss has no gradient: compute it from the outputs by operations of torch",
+    ),
+    (
+        "four outputs for one number",
+        run(task=task(loss="mse")),
+        "the loss fails on outputs [2, 4] and targets [2]: mse needs outputs and targets of one shape, got [2, 4] and "
+        "[2]",
+    ),
+    (
+        "inputs of float64",
+        run(task=Task.of(lambda: nn.Linear(3, 4), (X.double(), Y), (X.double(), Y), clients=4)),
+        "the model fails on a batch of samples of shape 3: mat1 and mat2 must have the same dtype, but got "
+        "Double and Float: x is float64 and the network float32: write x.float()",
+    ),
+    (
+        "images of bytes",
+        run(task=Task.of(lambda: nn.Linear(3, 4), (X.byte(), Y), (X.byte(), Y), clients=4)),
+        "the model fails on a batch of samples of shape 3: mat1 and mat2 must have the same dtype, but got "
+        "Byte and Float: x is uint8 and the network float32: write x.float() / 255",
     ),
     (
         "one network for several models",
@@ -226,6 +294,12 @@ def test_a_network_instance_trains_as_its_factory_does() -> None:
 
     one, other = (simulate(fedavg(steps=2), task(model), rounds=2).model.state_dict() for model in (module, build))
     assert all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+def test_a_task_is_shown_in_one_line() -> None:
+    assert repr(task()) == "<Task: custom, 4 clients, iid, 40 + 40 samples, cross_entropy, accuracy>"
+    assert repr(TASK.data) == "<Data: custom, 40 + 40 samples, 4 classes>"
+    assert repr(TASK.data.train) == "<Samples: 40, inputs 3, targets []>"
 
 
 def test_devices_and_numbers_of_numpy_and_torch_are_accepted() -> None:

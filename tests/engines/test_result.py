@@ -3,15 +3,17 @@
 import io
 import sys
 import types
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import gossamer
-from gossamer import ConfigError, RunError, fedavg, local, simulate
+from gossamer import ConfigError, RunError, Task, fedavg, local, simulate
 from gossamer.core.extras import MissingExtraError
 from gossamer.engines.result import Result
 from gossamer.testing import tiny_task
@@ -26,8 +28,15 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
 
 def test_a_result_is_one_line(result: Result) -> None:
     accuracy, sent = f"{100 * result.accuracy:.2f} %", result.summary()["bytes_up"] + result.summary()["bytes_down"]
-    told = f"fedavg on custom, 3 of 3 rounds, accuracy {accuracy}, {sent / 1000:.3g} kB sent, {result.path}"
+    told = f"fedavg on custom, 3 of 3 rounds, accuracy {accuracy}, {sent / 1000:.3g} kB exchanged, {result.path}"
     assert repr(result) == f"<Result: {told}>"
+
+
+def test_the_line_of_a_result_counts_failed_clients() -> None:
+    result = simulate(METHOD, tiny_task(), rounds=2, failure_rate=0.5, progress=False)
+    failed = sum(len(record["failures"]) for record in result.metrics)
+    assert failed > 1
+    assert repr(result).endswith(f" exchanged, {failed} failures>")
 
 
 def test_a_plot_shows_a_metric_by_rounds_bytes_or_seconds(result: Result) -> None:
@@ -37,13 +46,26 @@ def test_a_plot_shows_a_metric_by_rounds_bytes_or_seconds(result: Result) -> Non
     assert np.array_equal(line.get_xydata(), [(r["round"], r["accuracy"]) for r in evaluated])
     up = [sum(record["bytes_up"].values()) for record in result.metrics]
     first, second = result.plot("accuracy", "loss", by="bytes").axes[0].lines
-    assert list(first.get_xdata()) == pytest.approx([sum(up[:2]) / 1e6, sum(up) / 1e6])  # type: ignore[arg-type]
+    assert list(first.get_xdata()) == pytest.approx([sum(up[:2]) / 1e3, sum(up) / 1e3])  # type: ignore[arg-type]
     assert list(second.get_ydata()) == pytest.approx([r["loss"] for r in evaluated])  # type: ignore[arg-type]
+    assert result.plot(by="bytes").axes[0].get_xlabel() == "sent by clients so far (kB)"
     assert result.plot(by="seconds")._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="unknown metric 'acuracy': did you mean accuracy"):
         result.plot("acuracy")
     with pytest.raises(ConfigError, match="unknown axis 'joules'"):
         result.plot(by="joules")  # type: ignore[arg-type]
+
+
+def test_a_saved_plot_holds_all_its_labels(result: Result) -> None:
+    figure = result.plot("accuracy", "personal_accuracy", by="bytes")
+    figure.draw_without_rendering()
+    assert [text.get_text() for text in figure.legends[0].texts] == ["accuracy", "personal_accuracy"]
+    axes = figure.axes[0]
+    for artist in (figure.legends[0], axes.xaxis.label):
+        box = artist.get_window_extent()
+        assert min(box.x0, box.y0) >= 0
+        assert box.x1 <= figure.bbox.x1
+    assert axes.get_window_extent().x1 < figure.legends[0].get_window_extent().x0
 
 
 def test_a_frame_has_one_row_per_round(result: Result, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -74,6 +96,8 @@ def test_without_a_global_model_the_result_says_what_to_use() -> None:
     assert isinstance(result.client_model(3), torch.nn.Module)
     with pytest.raises(ConfigError, match="there is no client 5: clients are numbered 0 to 4"):
         result.client_model(5)
+    with pytest.raises(ConfigError, match="client must be a whole number, got 'ann': clients have numbers, in the ord"):
+        result.client_model("ann")  # type: ignore[arg-type]
 
 
 def test_a_run_is_opened_again_with_its_models(result: Result) -> None:
@@ -88,6 +112,36 @@ def test_a_run_is_opened_again_with_its_models(result: Result) -> None:
         _ = gossamer.load_run(result.path).model
     with pytest.raises(RunError, match="started with another method"):
         _ = gossamer.load_run(result.path, method=fedavg(lr=0.2), task=tiny_task()).model
+
+
+def renamed() -> Task:
+    """The tiny task with a network of the same shapes under other names."""
+    made = tiny_task()
+    return replace(made, model=lambda: nn.Sequential(made.model()))
+
+
+def test_a_network_with_other_tensors_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    path = tmp_path / "run"
+    simulate(METHOD, tiny_task(), rounds=1, out=path)
+    before = (path / "run.json").read_bytes()
+    message = "the network has tensors that the run lacks: 0.0.weight, .*; the run has 0.weight, 0.bias, 2.weight"
+    with pytest.raises(RunError, match=message):
+        _ = gossamer.load_run(path, task=renamed()).model
+    with pytest.raises(RunError, match=message):
+        gossamer.resume(path, task=renamed(), rounds=3)
+    wider = replace(tiny_task(), model=lambda: nn.Sequential(nn.Linear(6, 9), nn.ReLU(), nn.Linear(9, 3)))
+    with pytest.raises(RunError, match=r"shapes differ: 0.weight \[9, 6\], not \[8, 6\], 0.bias \[9\], not \[8\], "):
+        gossamer.resume(path, task=wider, rounds=3)
+    assert (path / "run.json").read_bytes() == before
+
+
+def test_a_run_is_not_continued_with_another_loss(tmp_path: Path) -> None:
+    def own(output: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        return 2 * nn.functional.cross_entropy(output, target)
+
+    simulate(METHOD, tiny_task(), rounds=1, out=tmp_path / "run")
+    with pytest.raises(RunError, match="another task: loss is own function, was the default"):
+        gossamer.resume(tmp_path / "run", task=replace(tiny_task(), loss=own), rounds=2)
 
 
 # Progress.

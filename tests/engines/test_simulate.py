@@ -496,7 +496,7 @@ def test_a_failure_that_was_asked_for_and_a_lost_message_are_no_reason_to_stop()
 def test_training_that_diverges_is_refused_not_averaged() -> None:
     task = tiny_task()
     seen: list[Any] = []
-    with pytest.raises(RunError, match="not finite"):
+    with pytest.raises(RunError, match=r"not finite: training diverges; use a smaller learning rate$"):
         simulate(fedavg(lr=1e30), task, rounds=5, callbacks=[keep_in(seen)])
     assert seen[0]["accuracy"] is not None, "the model stays what it was"
 

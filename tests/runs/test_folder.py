@@ -382,10 +382,11 @@ def test_a_full_disk_at_the_start_leaves_nothing_behind(tmp_path: Path, monkeypa
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"method": local()}, "another method"),
-        ({"seed": 6}, "another options"),
-        ({"rounds": 9}, "another options"),
-        ({"task": tiny_task(clients=6)}, "another task"),
+        ({"method": local()}, "another method: "),
+        ({"seed": 6}, "other options: seed is 6, was 5: resume it as it was started, or start a new run$"),
+        ({"rounds": 9}, r'other options: rounds is 9, was \d+: use gossamer.resume\(".*run", task=task, rounds=9\)$'),
+        ({"rounds": 9, "until": "loss<1", "seed": 6}, "rounds is 9, was .*: resume it as it was started, or start"),
+        ({"task": tiny_task(clients=6)}, "another task: clients is 6, was 5, the data changed, the split changed: "),
     ],
 )
 def test_resuming_with_something_else_is_refused(tmp_path: Path, change: dict[str, Any], said: str) -> None:

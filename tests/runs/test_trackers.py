@@ -131,9 +131,10 @@ def test_a_run_that_fails_is_marked() -> None:
     assert seen.calls[-1] == ("finish", "failed", 1)
 
 
-def test_a_tracker_that_cannot_start_ends_the_run_before_its_first_round() -> None:
+def test_a_tracker_that_cannot_start_ends_the_run_before_its_first_round(monkeypatch: pytest.MonkeyPatch) -> None:
     rounds: list[Any] = []
-    with pytest.raises(RunError, match="tracker Noted cannot be started: OSError: no space left"):
+    monkeypatch.setattr(Noted, "advice", ": log in")
+    with pytest.raises(RunError, match=r"tracker Noted cannot be started: OSError: no space left: log in$"):
         simulate(METHOD, TASK, rounds=2, track=Noted("start"), callbacks=[lambda record, run: rounds.append(record)])
     assert rounds == []
 

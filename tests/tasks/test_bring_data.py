@@ -149,6 +149,14 @@ def test_one_data_set_per_client_is_a_natural_federation() -> None:
     assert all(torch.equal(a, b) for a, b in zip(model_of(lazy).values(), model_of(by_name).values(), strict=True))
 
 
+def test_test_data_by_name_belongs_to_the_client_of_that_name() -> None:
+    train = {"bob": (X[:50], Y[:50]), "ann": (X[50:N], Y[50:N])}
+    task = Task.of(network, train, {"ann": (X[N : N + 9], Y[N : N + 9]), "bob": (X[N + 9 :], Y[N + 9 :])})
+    bob, ann = (task.data.test.x[task.split.test(client)] for client in range(2))
+    assert torch.equal(bob, X[N + 9 :])
+    assert torch.equal(ann, X[N : N + 9])
+
+
 def test_groups_are_the_clients_of_the_natural_split() -> None:
     names = np.array(["eve", "dan", "fay"])[Y[:N]]
     task = Task.of(network, TRAIN, TEST, groups=names)
@@ -188,6 +196,10 @@ class Stream(IterableDataset[Any]):
 
 MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "stream": ({"train": Stream()}, "train: a Stream has no length and index: give a map-style data set"),
+    "other names": (
+        {"train": {"ann": TRAIN, "bob": TRAIN}, "test": {"ann": TEST, "eve": TEST}},
+        "^test has no data for client 'bob', and 'eve' is no client of train: use the same names$",
+    ),
     "array alone": ({"train": X}, r"train must be a pair \(x, y\) or a data set, got a Tensor"),
     "text": (
         {"train": Images(X, Y, lambda x, y: {"text": "hello", "label": 1})},
@@ -205,10 +217,15 @@ MISTAKES: dict[str, tuple[dict[str, Any], str]] = {
     "ragged lists": ({"train": ([[1.0], [1.0, 2.0]], [0, 1])}, "rows have different lengths: pad them"),
     "empty": ({"train": Images(X[:0], Y[:0])}, "train: the data set is empty"),
     "no clients": ({"train": []}, "train is empty: give one data set per client"),
-    "triple": ({"train": Images(X, Y, lambda x, y: (x, y, y))}, r"a sample must be \(x, y\) or a dict"),
+    "triple": (
+        {"train": Images(X, Y, lambda x, y: (x, y, y))},
+        r"a sample must be \(x, y\) or a dict .*, got a tuple of 3: write \(\(a, b\), y\)$",
+    ),
     "uneven dict": ({"train": ({"a": X[:5], "b": X[:6]}, Y[:6])}, "x holds 5 or 6 samples and y 6"),
     "owners": ({"groups": [1, 2]}, r"groups must hold one owner per sample: 96 samples, but its shape is \(2,\)"),
-    "memory": ({"memory": "much"}, "memory must be bytes or text such as '2GB', got 'much'"),
+    "memory": ({"memory": "much"}, r"memory must be bytes or text such as '2GB' \(units: B, kB, .*\), got 'much'"),
+    "workers": ({"workers": -1}, "workers must be at least 0, got -1"),
+    "text labels": ({"train": (X, ["cat"] * len(X))}, "train: y is text: number the classes from 0"),
     "index": ({"split": [[0, 1], [2, N]]}, "split: client 1 has sample 96, but samples are 0 to 95"),
     "index twice": ({"split": [[0, 1, 1]]}, "split: client 0 has a sample twice"),
     "index empty": ({"split": [[0], []]}, "split: client 1 "),
@@ -228,7 +245,9 @@ def test_what_cannot_be_used_is_refused_in_a_line(mistake: str) -> None:
 
 def test_a_batch_above_the_budget_is_refused() -> None:
     task = Task.of(network, Images(*TRAIN), Images(*TEST), clients=2, memory=100, workers=2)
-    with pytest.raises(Exception, match="a batch of 8 samples has 192 bytes, above memory=100"):
+    with pytest.raises(
+        Exception, match="a batch of 8 samples has 192 bytes, above memory=100: raise memory to 192 or more"
+    ):
         model_of(task)
 
 

@@ -27,6 +27,9 @@ FLAG = "--config"
 TERMS = ("nodes", "deadline", "wait", "min_replies")
 """Settings of a deployment that are flags of ``deploy try``."""
 
+RULES = ("until", "patience")
+"""Options that end a run early."""
+
 
 def expanded(words: list[str]) -> list[str]:
     """Return the words of a command with the file of ``--config`` in place of that flag: method, file, typed flags."""
@@ -81,7 +84,24 @@ def written(path: Path, about: Mapping[str, Any]) -> str:
         f"# The run was extended after round {each['after']}, when it had {each['options']['rounds']} rounds."
         for each in about.get(EXTENDED, ())
     ]
-    return "\n".join([*lines, *(f"{key} = {_toml(value)}" for key, value in _entries(path, request, about))])
+    late = _late(about)
+    for key, value in _entries(path, request, about):
+        if key in late:
+            lines.append(f"# {key} applied only after round {late[key]}: this file does not repeat the run")
+        lines.append(f"{'# ' if key in late else ''}{key} = {_toml(value)}")
+    return "\n".join(lines)
+
+
+def _late(about: Mapping[str, Any]) -> dict[str, int]:
+    """Return the rules that were given when a run was extended, and the round after which each applied.
+
+    The others of an extended run hold for all its rounds. A rule that ended the run no longer does.
+    """
+    found: dict[str, int] = {}
+    for each in about.get(EXTENDED, ()):
+        before, now = each["options"], about["options"]
+        found |= {name: each["after"] for name in RULES if name in now and before.get(name) != now[name]}
+    return found
 
 
 def _entries(path: Path, request: Request, about: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

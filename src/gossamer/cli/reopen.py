@@ -1,13 +1,14 @@
 """Runs by their folder, in Python: look at one, or continue it."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from gossamer.cli.common import open_run
 from gossamer.cli.rebuild import rebuild, reopened
 from gossamer.core.errors import ConfigError
+from gossamer.core.fields import known_arguments
 from gossamer.core.method import Method
-from gossamer.engines.control import Callback, Until
+from gossamer.engines.control import Callbacks, Until
 from gossamer.engines.export import stand
 from gossamer.engines.result import Result
 from gossamer.engines.simulate import carry_out
@@ -15,6 +16,7 @@ from gossamer.runs.records import read_metrics
 from gossamer.tasks.task import Task
 
 
+@known_arguments("load_run")
 def load_run(path: str | Path, *, method: Method | None = None, task: Task | None = None) -> Result:
     """Return the result of a recorded run: metrics, plots and, once they are needed, its models.
 
@@ -28,6 +30,7 @@ def load_run(path: str | Path, *, method: Method | None = None, task: Task | Non
     return Result(about, read_metrics(path), path, lambda: stand(path, *rebuild(path, about, method, task)))
 
 
+@known_arguments("resume")
 def resume(
     path: str | Path,
     *,
@@ -36,7 +39,7 @@ def resume(
     rounds: int | None = None,
     until: str | Mapping[str, float] | None = None,
     patience: int | None = None,
-    callbacks: Iterable[Callback] = (),
+    callbacks: Callbacks = (),
     progress: bool | None = None,
 ) -> Result:
     """Continue a recorded simulation, and return its result.

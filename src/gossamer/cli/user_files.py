@@ -35,10 +35,15 @@ def load(spec: str, label: str) -> object:
         raise ConfigError(f"{label}: there is no file {path}")
     module = _module(Path(path).resolve(), label)
     if not hasattr(module, name):
-        own = [n for n, thing in vars(module).items() if getattr(thing, "__module__", None) == module.__name__]
+        own = [n for n, thing in vars(module).items() if _is_own(thing, module.__name__)]
         raise ConfigError(f"{label}: {unknown('name', name, own)}")
     found: object = getattr(module, name)
     return found
+
+
+def _is_own(thing: object, module: str) -> bool:
+    """Return whether a user file defines a thing: a function, a class, or a task, method or part of Gossamer."""
+    return getattr(thing, "__module__", None) == module or type(thing).__module__.startswith("gossamer.")
 
 
 def _module(file: Path, label: str) -> ModuleType:

@@ -9,12 +9,15 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from numbers import Integral, Real
-from typing import Any, NamedTuple, Self, Union
+from typing import Any, NamedTuple, ParamSpec, Self, TypeVar, Union
 
 from gossamer.core.errors import ConfigError, Mistake, Setting, gather
 from gossamer.core.specs import nearest, read
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 NOUNS = {float: "a number", int: "a whole number", bool: "True or False", str: "a text", types.NoneType: "none"}
 """The plain types that are checked, in words."""
@@ -58,12 +61,35 @@ def check_fields(cls: type, args: tuple[Any, ...], fields: dict[str, Any], part:
         gather(list(_mistakes(cls.__name__ if part is None else part, known, args, fields)))
 
 
+def stray(owner: str, kind: str, name: str, known: Sequence[str]) -> str:
+    """Return the message on an unknown name: ``SGD has no field 'momentun': did you mean momentum?``."""
+    near, has = nearest(name, known), "has" if kind == "field" else "takes"
+    hint = f"did you mean {near}?" if near else f"it {has} {', '.join(known) or 'none'}"
+    return f"{owner} has no {kind} {name!r}: {hint}"
+
+
+def known_arguments(owner: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Refuse unknown arguments of a function by name; ``owner`` is the function in messages."""
+
+    def checked(function: Callable[P, T]) -> Callable[P, T]:
+        parameters = inspect.signature(function).parameters
+        # A parameter that can only be none was removed, and has a message of its own.
+        known = [name for name, each in parameters.items() if name != "cls" and each.annotation is not None]
+
+        @functools.wraps(function)
+        def call(*args: P.args, **given: P.kwargs) -> T:
+            gather([stray(owner, "argument", name, known) for name in given if name not in parameters])
+            return function(*args, **given)
+
+        return call
+
+    return checked
+
+
 def _mistakes(part: str, known: _Fields, args: tuple[Any, ...], fields: dict[str, Any]) -> Iterator[Mistake]:
     for name in fields:
         if name not in known.names:
-            near = nearest(name, known.names)
-            hint = f"did you mean {near}?" if near else f"it has {', '.join(known.names) or 'none'}"
-            yield Mistake(f"{part} has no field {name!r}: {hint}")
+            yield Mistake(stray(part, "field", name, known.names))
     for name, value in (dict(zip(known.names, args, strict=False)) | fields).items():
         if name in known.kinds and (text := problem(name, value, known.kinds[name])):
             yield Mistake(text, Setting(part, name))

@@ -33,6 +33,7 @@ MAGIC = b"GSMR"
 VERSION = 3
 HEADER = struct.Struct("<4sBBBHHIIIIdQI")
 CHECKED = HEADER.size - 4  # the checksum is the header's last field
+NOT_FINITE = "values that are not finite"
 NAMES = f"1 to 255 printable ASCII characters and not {OVERHEAD!r}"
 
 Kind = Literal["down", "up"]
@@ -419,7 +420,7 @@ def finite(tensor: Tensor, name: str) -> Tensor:
     """Return the tensor. Raise ``PayloadError`` if it contains an infinity or a NaN."""
     if not all_finite(tensor):
         bad = int((~torch.isfinite(tensor)).sum())
-        raise PayloadError(f"{name!r} holds {bad:,} of {tensor.numel():,} values that are not finite")
+        raise PayloadError(f"{name!r} holds {bad:,} of {tensor.numel():,} {NOT_FINITE}")
     return tensor
 
 

@@ -6,8 +6,8 @@ The reason is written with the record of the last round, as ``stopped``. A recor
 
 import operator
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from gossamer.core.errors import ConfigError, RunError, gather
@@ -70,7 +70,8 @@ class Target:
         """Read a target; raise ``ValueError`` with what was expected."""
         found = re.fullmatch(r"\s*([\w.]+)\s*(<=|>=|<|>|=)\s*(\S+)\s*", text)
         try:
-            return cls(found[1], found[2], float(found[3]))  # type: ignore[index]  # None is a TypeError
+            number, percent, _ = found[3].partition("%")  # type: ignore[index]  # None is a TypeError
+            return cls(found[1], found[2], float(number) / (100 if percent else 1))  # type: ignore[index]
         except (TypeError, ValueError):
             raise ValueError("a metric and a number, such as accuracy=0.9 or loss<0.3") from None
 
@@ -82,13 +83,19 @@ class Target:
         """The value as text, without a needless fraction."""
         return str(int(self.value)) if self.value.is_integer() else repr(self.value)
 
-    def mistake(self, better: Mapping[str, str]) -> str | None:
-        """Return what is wrong with the target in a run with these directions of metrics, if anything."""
+    def mistake(self, better: Mapping[str, str], shares: Collection[str] = ()) -> str | None:
+        """Return what is wrong with the target in a run with these directions of metrics, if anything.
+
+        ``shares`` are the metrics that are at most 1.
+        """
         known = (*better, *COSTS)
         if self.metric not in known and not self.metric.startswith(FIGURES):
             return f"until: {unknown('metric', self.metric, known)}"
         if self.sign == "=" and self.metric not in better:
             return f"until: {self}: write {self.metric}<{self.shown} or {self.metric}>{self.shown}"
+        if self.metric in shares and self.value > 1:
+            meant = f": write {replace(self, value=self.value / 100)}" if self.value <= 100 else ""
+            return f"until: {self}: {self.metric} is at most 1{meant}"
         return None
 
     def reached(self, record: Record, better: Mapping[str, str]) -> bool:
@@ -127,8 +134,10 @@ class Until:
 
     def check(self, scores: Iterable[Score]) -> None:
         """Refuse metrics that no record will have, and targets without a direction."""
+        scores = list(scores)
         better = directions(scores)
-        gather([mistake for target in self.targets if (mistake := target.mistake(better))])
+        shares = {name for score in scores if score.format == "percent" for name in score.entries}
+        gather([mistake for target in self.targets if (mistake := target.mistake(better, shares))])
 
     def reason(self, record: Record, scores: Iterable[Score]) -> str | None:
         """Return which target a record reaches, if any."""
@@ -155,6 +164,13 @@ def out_of_patience(records: Sequence[Record], patience: int, score: Score) -> s
 
 Callback = Callable[[Record, Any], str | None]
 """Called after each round with its record and the run; a text that it returns ends the run with that reason."""
+
+Callbacks = Callback | Iterable[Callback]
+
+
+def callbacks_of(given: Callbacks) -> tuple[Callback, ...]:
+    """Return callbacks that are given as a list or as one function."""
+    return (given,) if callable(given) else tuple(given)
 
 
 def ask(callbacks: Iterable[Callback], record: Record, run: Any) -> str | None:

@@ -23,6 +23,7 @@ from gossamer.engines.arguments import check_arguments
 from gossamer.engines.control import Until
 from gossamer.engines.metrics import machine
 from gossamer.engines.options import Options
+from gossamer.engines.same_run import check_same
 from gossamer.engines.warm_start import Init
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import EXTENDED, Record, read_about, read_metrics, stop_reason
@@ -67,6 +68,7 @@ class KeptRun(ABC):
             "task": task.describe(),
             "task_call": dict(task.call) if task.call else None,
             "parameters": self.objective.layout.size,
+            "tensors": {name: list(tensor.shape) for name, tensor in self.like.items()},
             "options": options.describe(),
             "request": request,
             "machine": machine(options.device),
@@ -83,7 +85,7 @@ class KeptRun(ABC):
 
     def restore(self, path: Path) -> RunFolder:
         """Load the last checkpoint of a run folder; refuse a folder with another method, task or options."""
-        self._check_same(read_about(path), path)
+        check_same(read_about(path), self.about, path)
         folder = RunFolder.open(path)
         try:
             found = folder.restore()
@@ -144,16 +146,6 @@ class KeptRun(ABC):
     def finished(self) -> bool:
         """Whether no round remains."""
         return len(self.metrics) >= self.options.rounds or self.stopped is not None
-
-    def _check_same(self, recorded: dict[str, Any], path: Path) -> None:
-        if recorded.get("init", {}).get("digest") != self.about.get("init", {}).get("digest"):
-            raise RunError(f"{path} was started with other initial weights: resume it without init, which it keeps")
-        for what in ("method", "task", "parameters", "options"):
-            if recorded[what] != self.about[what]:
-                raise RunError(
-                    f"{path} was started with another {what}: {recorded[what]}, now {self.about[what]}; "
-                    "resume it as it was started, or start a new run"
-                )
 
     def save(self, record: Record, folder: RunFolder) -> None:
         """Write the record of a round and its checkpoint."""

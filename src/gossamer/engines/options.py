@@ -132,5 +132,6 @@ def _device(name: str) -> tuple[bool, str]:
             f"device {name}: a run uses the first visible GPU: set CUDA_VISIBLE_DEVICES={number}, use cuda",
         )
     if name not in ("cpu", "cuda"):
-        return False, f"unknown device {name!r}: known: cpu, cuda"
+        hint = "did you mean cuda? " if name.lower() in ("gpu", "cuda", "nvidia") else ""
+        return False, f"unknown device {name!r}: {hint}known: cpu, cuda"
     return name == "cpu" or torch.cuda.is_available(), "device cuda is not available, torch finds no GPU: use cpu"

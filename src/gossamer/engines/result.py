@@ -12,6 +12,7 @@ from gossamer.core import files
 from gossamer.core.binding import BoundMethod
 from gossamer.core.errors import ConfigError, RunError
 from gossamer.core.extras import need
+from gossamer.core.fields import problem
 from gossamer.runs.records import Record
 from gossamer.runs.report import Folder, page, series, tables
 from gossamer.runs.report.scores import primary, scores_of
@@ -79,6 +80,8 @@ class Result:
 
     def client_model(self, client: int) -> nn.Module:
         """Return the network that a client deploys, in evaluation mode."""
+        if text := problem("client", client, int):
+            raise ConfigError(f"client {text}: clients have numbers, in the order of the data that you gave")
         if not 0 <= client < (clients := self.about["task"]["clients"]):
             raise ConfigError(f"there is no client {client}: clients are numbered 0 to {clients - 1}")
         return self.run.client_module(client).eval()

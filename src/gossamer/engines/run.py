@@ -15,7 +15,7 @@ in this process, ``gossamer.engines.flower`` reaches them across a network.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,8 +26,9 @@ from gossamer.core.exchange import GLOBAL, Assignment, Outcome
 from gossamer.core.random import Key, fold
 from gossamer.core.sampler import Pool
 from gossamer.core.types import Clock, State
+from gossamer.core.wire import NOT_FINITE
 from gossamer.engines.client import Failure
-from gossamer.engines.control import Callback, ask, out_of_patience
+from gossamer.engines.control import Callback, Callbacks, ask, callbacks_of, out_of_patience
 from gossamer.engines.evaluate import Evaluated
 from gossamer.engines.inbox import ClientReply, Inbox
 from gossamer.engines.kept_run import KeptRun
@@ -98,11 +99,11 @@ class FederatedRun(KeptRun):
 
     # Rounds.
 
-    def run(self, folder: RunFolder | None, watch: Watch, callbacks: Iterable[Callback] = ()) -> Result:
+    def run(self, folder: RunFolder | None, watch: Watch, callbacks: Callbacks = ()) -> Result:
         """Run all remaining rounds."""
         try:
             with self.tracking.run(self.about, self.metrics, folder.path if folder else None):
-                self.rounds(folder, watch, tuple(callbacks))
+                self.rounds(folder, watch, callbacks_of(callbacks))
         finally:
             self.close()
         return Result.of(self, folder.path if folder else None)
@@ -118,7 +119,8 @@ class FederatedRun(KeptRun):
             failed = _all_failed(self.outcomes, record["clients"])
             streak = streak + 1 if failed else 0
             if failed:
-                problem = f"every client failed in round {number + 1}: client {failed.client}: {failed.reason}"
+                reason = f"client {failed.client}: {failed.reason}{_advice(failed)}"
+                problem = f"every client failed in round {number + 1}: {reason}"
             if streak == PATIENCE:
                 break
         if problem:
@@ -247,7 +249,8 @@ class FederatedRun(KeptRun):
         alone = [outcome for outcome in stage.outcomes if outcome.reason and not outcome.injected]
         if alone and len(alone) == len(stage.assigned) and len({outcome.reason for outcome in alone}) == 1:
             count = f"all {len(alone)} clients" if len(alone) > 1 else f"client {alone[0].client}"
-            raise RunError(f"{count} failed in round {stage.number + 1}: {alone[0].reason}") from alone[0].cause
+            reason = f"{alone[0].reason}{_advice(alone[0])}"
+            raise RunError(f"{count} failed in round {stage.number + 1}: {reason}") from alone[0].cause
         if not all(tree.finite(model) for model in stage.exchange.server.download(after, GLOBAL).models):
             raise RunError(
                 f"the global model is not finite after round {stage.number + 1}: training diverges; start a new run "
@@ -269,6 +272,12 @@ class FederatedRun(KeptRun):
     def clock(self, number: int, client: int = -1) -> Clock:
         """Return the clock of a round, for a client or, by default, for the server."""
         return Clock(number, self.options_of(number).rounds, client)
+
+
+def _advice(failed: Outcome) -> str:
+    """Return what to do about a failure of all clients, if that is clear."""
+    diverged = failed.reason.endswith(NOT_FINITE) if failed.reason else False
+    return ": training diverges; use a smaller learning rate" if diverged else ""
 
 
 def _all_failed(outcomes: Sequence[Outcome], cohort: Sequence[int]) -> Outcome | None:

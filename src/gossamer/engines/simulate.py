@@ -1,7 +1,7 @@
 """The simulator: all clients train in this process, and every message is encoded to real bytes."""
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from gossamer.core.bound import BoundExchange
 from gossamer.core.channel import Cost
+from gossamer.core.errors import ConfigError, RunError
 from gossamer.core.exchange import Assignment
 from gossamer.core.jobs import own_key
 from gossamer.core.method import Method
@@ -17,7 +18,7 @@ from gossamer.core.random import fold, uniform
 from gossamer.core.types import Params, State
 from gossamer.core.wire import Body
 from gossamer.engines.client import Client, ClientResult, ClientTask, Failure
-from gossamer.engines.control import Callback
+from gossamer.engines.control import Callbacks
 from gossamer.engines.evaluate import Evaluated, Evaluator
 from gossamer.engines.executors import EXECUTORS
 from gossamer.engines.executors.auto import choose
@@ -55,7 +56,7 @@ def simulate(
     out: str | Path | None = None,
     resume: bool = False,
     init: Source | None = None,
-    callbacks: Iterable[Callback] = (),
+    callbacks: Callbacks = (),
     progress: bool | None = None,
     track: Track = None,
     **options: Any,
@@ -68,11 +69,14 @@ def simulate(
         out: run folder; without one the run is kept in memory
         resume: continue the run in ``out``; method, task and options must be the same
         init: initial weights instead of the network's own: a file of a state dict, a run folder, a module or tensors
-        callbacks: called after each round with its record and the run; a text that one returns ends the run
+        callbacks: a function or several, called after each round with its record and the run; a text that one
+            returns ends the run
         progress: show the progress; by default in a terminal and in a notebook alone
         track: trackers: a name such as ``"tensorboard"``, a ``Tracker``, or a list of these
         options: fields of ``Options``
     """
+    if resume:
+        _check_run(out)
     tracking = Tracking.started(track, Path(out) if resume and out else None)
     kept = Init.kept(Path(out)) if resume and out is not None and init is None else None
     made = Options.of(options, inspect.signature(simulate).parameters)
@@ -84,8 +88,16 @@ def simulate(
     return carry_out(simulation, folder, callbacks, progress)
 
 
+def _check_run(out: str | Path | None) -> None:
+    """Refuse to resume a run that is not there."""
+    if out is None:
+        raise ConfigError("resume=True continues the run of a folder: name it with out=")
+    if not (Path(out) / "run.json").exists():
+        raise RunError(f"{out} is not a run: there is no run.json in it: leave out resume=True to start it")
+
+
 def carry_out(
-    simulation: "Simulation", folder: RunFolder | None, callbacks: Iterable[Callback] = (), progress: bool | None = None
+    simulation: "Simulation", folder: RunFolder | None, callbacks: Callbacks = (), progress: bool | None = None
 ) -> Result:
     """Do the remaining rounds of a simulation, show the progress, and close its folder."""
     try:

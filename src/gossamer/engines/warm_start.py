@@ -13,7 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any, Union
+from zipfile import is_zipfile
 
 import torch
 from torch import Tensor, nn
@@ -56,7 +58,8 @@ class Init:
             return cls(_checked(source, "init"), "tensors")
         if not isinstance(source, str | Path):
             what = "a file, a run folder, a module or a mapping of tensors"
-            raise ConfigError(f"init must be {what}, got a {type(source).__name__}")
+            hint = ": write init=result.model" if hasattr(type(source), "model") else ""
+            raise ConfigError(f"init must be {what}, got a {type(source).__name__}{hint}")
         return cls(_read(Path(source)), str(Path(source).absolute()))
 
     @classmethod
@@ -106,18 +109,19 @@ def _mismatches(module: nn.Module, found: Mapping[str, Tensor]) -> Iterator[str]
         if tensor.data_ptr() in given or (name in buffers and not tensor.is_floating_point())
     }
     if missing := [name for name in wanted if name not in found and name not in optional]:
-        yield f"the network has tensors that it lacks: {_listed(missing)}"
+        yield f"the network has tensors that it lacks: {listed_tensors(missing)}"
     if strange := [name for name in found if name not in wanted and name not in buffers]:
-        yield f"it has tensors that the network lacks: {_listed(strange)}"
+        yield f"it has tensors that the network lacks: {listed_tensors(strange)}"
     both = [name for name in wanted if name in found]
     sizes = [f"{name} {list(found[name].shape)}, not {list(wanted[name].shape)}" for name in both]
     if other := [text for name, text in zip(both, sizes, strict=True) if found[name].shape != wanted[name].shape]:
-        yield f"shapes differ: {_listed(other)}"
+        yield f"shapes differ: {listed_tensors(other)}"
     if bad := [name for name in both if not bool(torch.isfinite(found[name]).all())]:
-        yield f"values that are not finite: {_listed(bad)}"
+        yield f"values that are not finite: {listed_tensors(bad)}"
 
 
-def _listed(names: Sequence[str]) -> str:
+def listed_tensors(names: Sequence[str]) -> str:
+    """Return names of tensors for a message, at most ``NAMED`` of them."""
     more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
     return ", ".join(names[:NAMED]) + more
 
@@ -132,6 +136,9 @@ def _read(path: Path) -> Mapping[str, Tensor]:
     try:
         safe = path.suffix == ".safetensors"
         found = sparse.read(path) if safe else torch.load(path, map_location="cpu", weights_only=True)
+    except UnpicklingError as error:
+        what = "pickled objects, such as a whole module" if is_zipfile(path) else "no tensors that can be read"
+        raise ConfigError(f"init {path}: it holds {what}: save model.state_dict()") from error
     except Exception as error:  # a damaged file raises errors of many types
         raise ConfigError(f"init {path}: it holds no tensors that can be read: {_short(error)}") from error
     return _checked(found, f"init {path}")

@@ -13,8 +13,9 @@ from dataclasses import replace
 from typing import Annotated, Any, NamedTuple, TypedDict, TypeVar, overload
 
 from gossamer.core.errors import ConfigError
+from gossamer.core.fields import stray
 from gossamer.core.method import Method, RecipeCall
-from gossamer.core.specs import as_text, nearest, spec
+from gossamer.core.specs import as_text, spec
 from gossamer.parts.codecs import CODECS
 from gossamer.parts.servers.mean import Weighting
 from gossamer.parts.solvers.schedules import SCHEDULES
@@ -112,17 +113,11 @@ def _bound(
 ) -> inspect.BoundArguments:
     """Return the arguments of a recipe by parameter; refuse unknown ones."""
     if strange := [word for word in given if word not in signature.parameters]:
-        raise ConfigError(*(_unknown(name, word, signature) for word in strange))
+        raise ConfigError(*(stray(name, "parameter", word, list(signature.parameters)) for word in strange))
     try:
         return signature.bind(*args, **given)
     except TypeError as error:
         raise ConfigError(f"{name}: {error}: it takes {', '.join(signature.parameters) or 'none'}") from None
-
-
-def _unknown(name: str, word: str, signature: inspect.Signature) -> str:
-    near = nearest(word, signature.parameters)
-    hint = f"did you mean {near}?" if near else f"it takes {', '.join(signature.parameters) or 'none'}"
-    return f"{name} has no parameter {word!r}: {hint}"
 
 
 def as_typed(value: Any) -> Any:

@@ -28,12 +28,20 @@ def factory(model: Any) -> Factory:
     if isinstance(model, nn.Module):
         return Copies(copy.deepcopy(model))
     if not callable(model):
-        raise ConfigError(
-            f"model must be an nn.Module or a function that builds one, such as its class, got {model!r}"
-            + ("; Task.named takes networks by name" if isinstance(model, str) else "")
-        )
+        wanted = "model must be an nn.Module or a function that builds one, such as its class"
+        raise ConfigError(f"{wanted}, got {_found(model)}")
     built: Factory = model
     return built
+
+
+def _found(model: Any) -> str:
+    """Return what was given in place of a network, and what to write if that is clear."""
+    if isinstance(model, str):
+        return f"{model!r}; Task.named takes networks by name"
+    kind = type(model).__name__
+    if hasattr(model, "model_type"):  # a configuration of transformers
+        return f"a {kind}: write lambda: AutoModelForSequenceClassification.from_config(config), or another AutoModel"
+    return repr(model) if isinstance(model, int | float | None) else f"a {kind}"
 
 
 def build(model: Factory) -> nn.Module:

@@ -24,7 +24,7 @@ from torch.func import functional_call, grad_and_value
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.flop_counter import FlopCounterMode
 
-from gossamer.core.errors import ConfigError
+from gossamer.core.errors import ConfigError, require
 from gossamer.core.random import Key, fold, seeded, uniform
 from gossamer.core.solver import Solver
 from gossamer.core.types import Flops, Layout, Params, State
@@ -46,6 +46,9 @@ LossAndBuffers = tuple[Tensor, Params]  # an alias, because torch.compile does n
 
 INVALID = (RuntimeError, ValueError, TypeError, IndexError, AssertionError)
 """What an invalid network or metric raises."""
+
+CONVERTED = {torch.float64: "x.float()", torch.float16: "x.float()", torch.uint8: "x.float() / 255"}
+"""What to write for inputs of a type that a network of float32 refuses."""
 
 TYPES = (torch.float32, torch.float64)
 """Data types that exchanged tensors may have."""
@@ -365,18 +368,21 @@ class Objective:
 
     def check(self, params: Params) -> None:
         """Try one forward and backward pass on two samples, to find an invalid model before training."""
-        (x, y), output = self._here(self._some()), None
+        x, y = self._here(self._some())
         with watched(self._module) as layers:
             try:
                 output = self._two_outputs(params, x)
+                self._check_labels(output)
+                self._check_loss(output, y)
                 loss = self._try(params)
+            except ConfigError:
+                raise
             except INVALID as error:
                 where = f" at {layers[-1]}" if layers else ""
-                self._check_labels(output)  # the labels of two samples may be out of range
                 raise ConfigError(
                     f"the model fails on a batch of samples of shape {nests.shapes(x)}{where}: {error}"
+                    f"{_type_hint(x, params) if 'type' in str(error) else ''}"
                 ) from error
-        self._check_labels(output)
         if loss.dim() != 0 or not torch.isfinite(loss):
             raise ConfigError(f"the loss of a batch must be one finite number, got {loss}: check model, loss and data")
         self._check_metrics(output, y)
@@ -386,6 +392,27 @@ class Objective:
         self._module.eval()
         with torch.no_grad(), seeded(Key(0, 0)):
             return self._output({**params, **self.local()}, x)
+
+    def _check_loss(self, output: Tensor, y: Tensor) -> None:
+        """Try the loss on the outputs for two samples, so that its mistakes are not taken for the network's."""
+        try:
+            with warnings.catch_warnings(action="ignore"):  # training shows them
+                loss = self.task.loss(output.detach().requires_grad_(), y)
+        except Exception as error:  # a user's function may fail in any way
+            shapes = f"outputs {list(output.shape)} and targets {list(y.shape)}"
+            raise ConfigError(f"the loss fails on {shapes}: {error}") from error
+        tensor = isinstance(loss, Tensor)
+        got = list(loss.shape) if tensor else f"a {type(loss).__name__}"
+        require(
+            (
+                tensor and not loss.dim(),
+                f"the loss must return one number for a batch, a tensor of shape [], got {got}",
+            ),
+            (
+                not tensor or loss.requires_grad,
+                "the loss has no gradient: compute it from the outputs by operations of torch",
+            ),
+        )
 
     @torch.no_grad()
     def _check_metrics(self, output: Tensor, y: Tensor) -> None:
@@ -399,9 +426,9 @@ class Objective:
                 shapes = f"outputs of shape {list(output.shape)} and targets of shape {list(y.shape)}"
                 raise ConfigError(f"the metric {metric.name} fails on {shapes}: {error}") from error
 
-    def _check_labels(self, output: Tensor | None) -> None:
-        """Refuse labels beyond the outputs of a classifier; none if the network failed before its outputs."""
-        if output is None or output.dim() != 2 or loss_name(self.task.loss) not in ("cross_entropy", "nll"):
+    def _check_labels(self, output: Tensor) -> None:
+        """Refuse labels beyond the outputs of a classifier."""
+        if output.dim() != 2 or loss_name(self.task.loss) not in ("cross_entropy", "nll"):
             return
         outputs = output.shape[1]
         if 0 < outputs < (classes := self.task.data.classes):
@@ -409,6 +436,19 @@ class Objective:
                 f"the largest label is {classes - 1}, but the model has {outputs} outputs, for the labels 0 to "
                 f"{outputs - 1}: number the labels from 0, or give the model {classes} outputs"
             )
+
+
+def _type_hint(x: Nest, params: Params) -> str:
+    """Return what to write if inputs and network have different types."""
+    network = next(iter(params.values())).dtype
+    other = next((leaf.dtype for leaf in nests.leaves(x).values() if leaf.dtype in CONVERTED), network)
+    if other == network:
+        return ""
+    return f": x is {_short(other)} and the network {_short(network)}: write {CONVERTED[other]}"
+
+
+def _short(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def _check_types(tensors: Params, names: Iterable[str]) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from gossamer.core.errors import ConfigError, require
-from gossamer.core.fields import whole_number
+from gossamer.core.fields import known_arguments, whole_number
 from gossamer.core.random import key as make_key
 from gossamer.core.specs import parse, spec
 from gossamer.tasks.data.convert import Reading, samples
@@ -26,6 +26,9 @@ from gossamer.tasks.losses import AnyLoss, LossFunction, cross_entropy, loss_fun
 from gossamer.tasks.metrics import ACCURACY, AnyMetrics, Metric, default_metrics, metrics_of
 from gossamer.tasks.nets import build
 from gossamer.tasks.static_norms import STATISTICS, OfBatch, Statistics
+
+OWN = "own function"
+"""The name of a loss that is none of Gossamer's; two of them are not compared."""
 
 AnyTask = Union["Task", Callable[..., "Task"]]
 """A task, or a function that returns one; it takes no argument, a client number, or client number and settings."""
@@ -67,11 +70,12 @@ class Task:
         object.__setattr__(self, "metrics", metrics)
 
     @classmethod
+    @known_arguments("Task.of")
     def of(
         cls,
         model: Factory | nn.Module,
         train: Any,
-        test: Any,
+        test: Any = None,
         *,
         clients: int | None = None,
         split: Any = None,
@@ -109,13 +113,15 @@ class Task:
             workers: number of processes that read larger data
             correct: removed; give ``metrics``
         """
-        reading = Reading(target, read_memory(memory), workers)
+        require((test is not None, "Task.of needs test data: hold out some samples, such as the last fifth"))
+        reading = Reading(target, read_memory(memory), whole_number("workers", workers, 0))
         data = given_data(train, test, reading, groups, test_groups, loss_function(loss))
         rule, dealt = given_split(split, data, clients, seed)
         names = ("custom", "custom", rule)
         return cls(factory(model), data, dealt, loss_function(loss), metrics_of(metrics), names=names, correct=correct)
 
     @classmethod
+    @known_arguments("Task.named")
     def named(
         cls,
         data: str,
@@ -151,6 +157,7 @@ class Task:
         return cls(lambda: build(net, shape, outputs), data, split, loss, metrics, by, names)
 
     @classmethod
+    @known_arguments("Task.own")
     def own(
         cls,
         model: Factory | nn.Module,
@@ -175,7 +182,10 @@ class Task:
             (client is None or 0 <= client < clients, f"client must be from 0 to {clients - 1}, got {client}"),
             (client is None or train is not None, f"client {client} needs training samples"),
         )
-        reading, parts = Reading(target, read_memory(memory), workers), {"train": train, "test": test}
+        reading, parts = (
+            Reading(target, read_memory(memory), whole_number("workers", workers, 0)),
+            {"train": train, "test": test},
+        )
         given = {name: samples(part, name, reading) for name, part in parts.items() if part is not None}
         check_samples(loss_function(loss), **given)
         none = Samples(torch.empty(0), torch.empty(0, dtype=torch.int64))
@@ -185,6 +195,13 @@ class Task:
         split = Split.alone(client, clients, len(data.train), len(data.test))
         names = ("custom", "custom", "by client")
         return cls(factory(model), data, split, loss_function(loss), metrics_of(metrics), names=names, correct=correct)
+
+    def __repr__(self) -> str:
+        """Return the task in one line."""
+        name, _, rule = self.names
+        metrics = ", ".join(metric.name for metric in self.metrics)
+        counts = f"{len(self.data.train):,} + {len(self.data.test):,} samples"
+        return f"<Task: {name}, {self.clients:,} clients, {rule}, {counts}, {loss_name(self.loss) or OWN}, {metrics}>"
 
     def with_split(self, kept: Split) -> "Task":
         """Return the same task with another split, for example one read from a run folder."""
@@ -198,8 +215,7 @@ class Task:
     def describe(self) -> dict[str, object]:
         """Return the description for the run folder; a resumed run must have the same one."""
         name, model, rule = self.names
-        usual = self.loss is cross_entropy or loss_name(self.loss) is None
-        loss = {} if usual else {"loss": loss_name(self.loss)}
+        loss = {} if self.loss is cross_entropy else {"loss": loss_name(self.loss) or OWN}
         shown = [metric.describe() for metric in self.metrics]
         measured = {} if shown == [ACCURACY.describe()] else {"metrics": shown}
         return {

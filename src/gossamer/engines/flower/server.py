@@ -30,7 +30,7 @@ from gossamer.core.method import Method
 from gossamer.core.types import Flops, State
 from gossamer.core.wire import Frame
 from gossamer.engines.client import Failure
-from gossamer.engines.control import Callback
+from gossamer.engines.control import Callback, Callbacks
 from gossamer.engines.evaluate import Evaluated, Evaluator, evaluation_exchange, figures
 from gossamer.engines.flower.fleet import NodePool, NodeReply
 from gossamer.engines.flower.journal import NEVER
@@ -59,7 +59,7 @@ def server_app(
     method: Method,
     task: AnyTask,
     rounds: int = 30,
-    callbacks: Iterable[Callback] = (),
+    callbacks: Callbacks = (),
     track: Track = None,
     **settings: Any,
 ) -> ServerApp:
@@ -83,7 +83,7 @@ def server_app(
     return app
 
 
-def serve(run: "FlowerRun", callbacks: Iterable[Callback] = (), track: Track = None) -> Result:
+def serve(run: "FlowerRun", callbacks: Callbacks = (), track: Track = None) -> Result:
     """Run all remaining rounds of a deployed run."""
     path = Path(run.settings.out).expanduser().absolute()
     run.tracking = Tracking.started(track, path if run.settings.resume else None, partial(log, WARNING))

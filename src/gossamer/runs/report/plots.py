@@ -71,13 +71,17 @@ def chart(title: str, across: str, series: Sequence[Series]) -> str:
     return html.figure(title, drawing, keys=[line.name for line in series])
 
 
-def line_figure(across: str, series: Sequence[Series], legend: bool = False) -> "Figure":
-    """Return a figure with one line per series; ``legend`` adds their names at the right."""
+def line_figure(across: str, series: Sequence[Series], alone: bool = False) -> "Figure":
+    """Return a figure with one line per series.
+
+    A figure that is shown ``alone``, without a page, makes room for its labels, and names several lines at the right.
+    """
+    legend = alone and len(series) > 1
     with style():
         from matplotlib.figure import Figure
 
-        figure = Figure(figsize=(5.6 if legend else 4.2, 2.5))
-        axes = figure.add_axes((0.12, 0.2, 0.6 if legend else 0.85, 0.76))
+        figure = Figure(figsize=(5.6 if legend else 4.2, 2.5), layout="constrained" if alone else None)
+        axes = figure.add_subplot() if alone else figure.add_axes((0.12, 0.2, 0.85, 0.76))
         for number, line in enumerate(series):
             xs, ys = [x for x, _ in line.points], [y for _, y in line.points]
             marker = "o" if len(line.points) <= MARKED else ""
@@ -89,7 +93,7 @@ def line_figure(across: str, series: Sequence[Series], legend: bool = False) -> 
         if legend:
             # A leading underscore would hide a label, so labels are passed by hand.
             names = [line.name.replace("$", r"\$") for line in series]
-            figure.legend(axes.lines, names, loc="upper left", bbox_to_anchor=(0.73, 1), frameon=False, labelcolor=SOFT)
+            figure.legend(axes.lines, names, loc="outside right upper", frameon=False, labelcolor=SOFT)
     return figure
 
 

@@ -14,8 +14,10 @@ from gossamer.runs.report.plots import Series, line_figure, saved
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-AXES = {"round": "round", "bytes": "sent by clients so far (MB)", "seconds": "seconds so far"}
+AXES = {"round": "round", "bytes": "sent by clients so far ({})", "seconds": "seconds so far"}
 """The labels of x axes."""
+
+UNITS = {"GB": 1e9, "MB": 1e6, "kB": 1e3, "B": 1.0}
 
 
 def numbers(record: Record) -> dict[str, Any]:
@@ -37,20 +39,24 @@ def numbers(record: Record) -> dict[str, Any]:
     return found
 
 
-def axis(metrics: Sequence[Record], by: str) -> list[float]:
-    """Return the position of each round on an x axis."""
+def axis(metrics: Sequence[Record], by: str) -> tuple[str, list[float]]:
+    """Return the label of an x axis, and the position of each round on it."""
     if by not in AXES:
         raise ConfigError(unknown("axis", by, AXES))
     if by == "round":
-        return [record["round"] for record in metrics]
-    scale, name = (1e6, "bytes_up") if by == "bytes" else (1, "seconds")
-    return [total / scale for total in accumulate(sum(record[name].values()) for record in metrics)]
+        return AXES[by], [record["round"] for record in metrics]
+    name = "bytes_up" if by == "bytes" else "seconds"
+    totals = list(accumulate(sum(record[name].values()) for record in metrics))
+    if by == "seconds":
+        return AXES[by], totals
+    unit = next((unit for unit, scale in UNITS.items() if totals and totals[-1] >= scale), "B")
+    return AXES[by].format(unit), [total / UNITS[unit] for total in totals]
 
 
 def figure(metrics: Sequence[Record], names: Sequence[str], by: str) -> "Figure":
     """Return a figure of metrics by rounds, bytes or seconds; rounds without a value are left out."""
     need("matplotlib")
-    rows, across = [numbers(record) for record in metrics], axis(metrics, by)
+    rows, (label, across) = [numbers(record) for record in metrics], axis(metrics, by)
     known = dict.fromkeys(name for row in rows for name, value in row.items() if isinstance(value, int | float))
     if strange := [name for name in names if name not in known]:
         raise ConfigError(*(unknown("metric", name, known) for name in strange))
@@ -58,7 +64,7 @@ def figure(metrics: Sequence[Record], names: Sequence[str], by: str) -> "Figure"
         Series(name, [(x, row[name]) for x, row in zip(across, rows, strict=True) if row.get(name) is not None])
         for name in names
     ]
-    drawn = line_figure(AXES[by], lines, legend=len(lines) > 1)
+    drawn = line_figure(label, lines, alone=True)
     drawn.axes[0].set_ylabel(names[0] if len(names) == 1 else "")
     # Without this, a notebook displays a figure only if pyplot was imported.
     drawn._repr_png_ = partial(saved, drawn, "png", dpi=120, bbox_inches="tight")  # type: ignore[attr-defined]

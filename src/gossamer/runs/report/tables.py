@@ -56,12 +56,13 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
 
 
 def headline(summary: Summary) -> str:
-    """Return a run in one line: method, task, rounds, primary metric and bytes."""
+    """Return a run in one line: method, task, rounds, primary metric, bytes both ways, failures if any."""
     sent = size(summary["bytes_up"] + summary["bytes_down"])
     score = scores(summary)[0]
     scored = f"{score.words} {score.write(summary[score.name])}"
     done = f"{summary['rounds']} of {count(summary['rounds_asked'], 'round')}"
-    return f"{method(summary)} on {summary['data']}, {done}, {scored}, {sent} sent"
+    failed = f", {count(summary['failures'], 'failure')}" if summary["failures"] else ""
+    return f"{method(summary)} on {summary['data']}, {done}, {scored}, {sent} exchanged{failed}"
 
 
 def scores(summary: Summary) -> list[Score]:

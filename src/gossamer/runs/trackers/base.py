@@ -24,7 +24,7 @@ from gossamer.runs.records import COUNTS, SUMS, Record
 
 Status = Literal["finished", "interrupted", "failed"]
 
-HIDDEN = ("request", "format", "rates")
+HIDDEN = ("request", "format", "rates", "tensors")
 """Entries of ``run.json`` that are no hyperparameters."""
 
 
@@ -34,6 +34,9 @@ class Tracker(ABC):
     An exception in ``start`` ends the run before its first round. After that, an exception is reported once, and the
     run continues without this tracker.
     """
+
+    advice: ClassVar[str] = ""
+    """What to do if it cannot be started: the end of the message, such as ``: log in``."""
 
     @property
     def name(self) -> str:

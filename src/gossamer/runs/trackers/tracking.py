@@ -96,7 +96,7 @@ class Tracking:
             try:
                 found = tracker.start(configuration, before["id"], folder, before["round"] + 1)
             except Exception as error:  # a tracker may fail in any way
-                raise RunError(f"tracker {tracker.name} cannot be started: {_reason(error)}") from error
+                raise RunError(f"tracker {tracker.name} cannot be started: {_reason(error)}{tracker.advice}") from error
             self.kept[tracker.name] = {"id": found, "round": before["round"]}
         self._keep()
 

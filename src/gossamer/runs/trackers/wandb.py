@@ -18,6 +18,7 @@ class Wandb(PackageTracker):
     """Logs to a run of its own, so that it does not touch a run that the user has opened."""
 
     package: ClassVar[str] = "wandb"
+    advice: ClassVar[str] = ": run wandb login, or set WANDB_MODE=offline"
     run: Any
 
     def start(self, about: Mapping[str, Any], id: str | None, folder: Path | None, first: int) -> str:

@@ -86,8 +86,20 @@ def _part(given: Any, name: str, reading: Reading) -> "Samples | _Pairs":
     if isinstance(given, Samples):
         return given
     if isinstance(given, tuple) and len(given) == 2:
-        return Samples(_nest(given[0], f"{name}: x"), _targets(given[1], name))
+        x, y = _nest(given[0], f"{name}: x"), _targets(given[1], name)
+        if not y.dim():
+            raise ConfigError(_one_sample(name))
+        return Samples(x, y)
+    if isinstance(given, Mapping):
+        raise ConfigError(_one_sample(name))
     return _Pairs(_map_style(given, name), name, reading.target)
+
+
+def _one_sample(name: str) -> str:
+    """Return the message on one sample in place of a data set; most likely the user has a list of samples."""
+    whole, listed, _ = name.partition("[")
+    what = f"{whole} is a list of samples" if listed else f"{name} is one sample"
+    return f"{what}: give (x, y) arrays or a Dataset; a list means one data set per client"
 
 
 def owners(given: Any, name: str, count: int) -> Index:
@@ -133,6 +145,8 @@ def as_tensor(given: Any, name: str) -> Tensor:
 
 
 def _not_numbers(given: Any, array: np.ndarray, name: str) -> str:
+    if array.dtype.kind in "US" and name.endswith(": y"):
+        return f"{name} is text: number the classes from 0"
     if array.dtype.kind in "US":
         return f"{name} is text: encode it as numbers (a tokenizer), or remove the column"
     return f"{name} must hold numbers, got {type(given).__name__}: convert it to a tensor or an array"
@@ -162,9 +176,9 @@ class _Pairs(Dataset[tuple[Nest, Tensor]]):
             return {name: value for name, value in sample.items() if name != column}, sample[column]
         if isinstance(sample, tuple | list) and len(sample) == 2:
             return sample[0], sample[1]
-        raise ConfigError(
-            f"{self.name}: a sample must be (x, y) or a dict with a target column, got a {type(sample).__name__}"
-        )
+        several = f" of {len(sample)}: write ((a, b), y)" if isinstance(sample, tuple | list) else ""
+        got = f"a {type(sample).__name__}{several}"
+        raise ConfigError(f"{self.name}: a sample must be (x, y) or a dict with a target column, got {got}")
 
     def size(self) -> float:
         """Return the estimated size of all samples in bytes."""

@@ -1,6 +1,6 @@
 """Data and splits as arguments of ``Task.of``: what users give, converted and checked."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from gossamer.core.fields import whole_number
 from gossamer.core.random import fold, generator
 from gossamer.core.random import key as make_key
 from gossamer.core.specs import parse
-from gossamer.fleet.units import read_size
+from gossamer.fleet.units import SIZES, read_size
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.convert import Reading, is_federation, owners, samples
 from gossamer.tasks.data.partition import Index, Split, offsets
@@ -35,11 +35,13 @@ def read_memory(given: int | str) -> int:
     try:
         return read_size(given)
     except ValueError:
-        raise ConfigError(f"memory must be bytes or text such as '2GB', got {given!r}") from None
+        units = ", ".join(SIZES)
+        raise ConfigError(f"memory must be bytes or text such as '2GB' (units: {units}), got {given!r}") from None
 
 
 def given_data(train: Any, test: Any, reading: Reading, groups: Any, test_groups: Any, loss: LossFunction) -> Data:
     """Convert training and test data; one data set per client, or ``groups``, make the clients natural owners."""
+    test = _by_name(train, test)
     found = {"train": samples(train, "train", reading), "test": samples(test, "test", reading)}
     for name, given, argument in (("train", groups, "groups"), ("test", test_groups, "test_groups")):
         if given is not None:
@@ -50,6 +52,21 @@ def given_data(train: Any, test: Any, reading: Reading, groups: Any, test_groups
     natural = found["train"].group is not None
     classes = count_classes(*(held.y for held in found.values()))
     return Data("custom", found["train"], found["test"], classes, "natural" if natural else "iid", "custom")
+
+
+def _by_name(train: Any, test: Any) -> Any:
+    """Return the test data of clients in the order of their training data; refuse other names."""
+    if not (isinstance(train, Mapping) and isinstance(test, Mapping)) or "DatasetDict" in map(_kind, (train, test)):
+        return test
+    lacking = [f"test has no data for client {name!r}" for name in train if name not in test]
+    strange = [f"{name!r} is no client of train" for name in test if name not in train]
+    if lacking or strange:
+        raise ConfigError(f"{', and '.join((*lacking, *strange))}: use the same names")
+    return {name: test[name] for name in train}
+
+
+def _kind(given: object) -> str:
+    return type(given).__name__
 
 
 def _owned(held: Samples, given: Any, argument: str) -> Samples:

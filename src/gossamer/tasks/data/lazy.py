@@ -69,6 +69,10 @@ class LazySamples(Samples):
     _readers: "dict[int, Reader]" = field(default_factory=dict)  # by process: a forked one has its own
     lazy: ClassVar[bool] = True
 
+    def __repr__(self) -> str:
+        """Return the number of samples; none is read."""
+        return f"<LazySamples: {len(self):,}, read when needed, targets {list(self.y.shape[1:])}>"
+
     def take(self, index: Index) -> "LazySamples":
         """Return the samples at ``index``, in that order."""
         group = None if self.group is None else self.group[index]
@@ -131,7 +135,8 @@ class LazySamples(Samples):
         size = len(request.rows) * self._sample_size
         if size > self.budget:
             raise ConfigError(
-                f"a batch of {len(request.rows)} samples has {size:,} bytes, above memory={self.budget:,}"
+                f"a batch of {len(request.rows)} samples has {size:,} bytes, above memory={self.budget:,}: "
+                f"raise memory to {size} or more, or use a smaller batch"
             )
         return int(self.budget // max(size, 1))
 

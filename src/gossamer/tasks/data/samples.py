@@ -41,6 +41,11 @@ class Samples:
     def __len__(self) -> int:
         return len(self.y)
 
+    def __repr__(self) -> str:
+        """Return number and shape of the samples."""
+        shapes = nests.shapes(self.example(0)[0])
+        return f"<{type(self).__name__}: {len(self):,}, inputs {shapes}, targets {list(self.y.shape[1:])}>"
+
     def take(self, index: Index) -> "Samples":
         """Return the samples at ``index``, in that order."""
         at = torch.from_numpy(np.ascontiguousarray(index))
@@ -103,6 +108,11 @@ class Data:
     augment: Augment | None = None
     loss: str = "cross_entropy"
     metrics: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Return name and sizes."""
+        classes = f", {self.classes} classes" if self.classes else ""
+        return f"<Data: {self.name}, {len(self.train):,} + {len(self.test):,} samples{classes}>"
 
     @property
     def outputs(self) -> int:
