@@ -131,11 +131,13 @@ TRIED = {
     },
 }
 """On CIFAR-10 with 0.1, pFedMe and Per-FedAvg are not finite after five rounds. Per-FedAvg's loss rises with 0.02."""
+FIXED = {"weights": 1.0}
+"""Rates that are not searched: the error of mixing weights is measured with the best rate of FedAvg."""
 GUESSED = 1
 """Index of the choice that applies before a search."""
 GIVEN = _tried((0.05,), {"0.05": _pulled(15, 0.05)})
 """Step sizes without a search."""
-BASES = {"literal": "synthetic", "cifar-longer": "cifar", **{f"weights-{r}": "synthetic" for r in WEIGHTED}}
+BASES = {"literal": "synthetic", "cifar-longer": "cifar", **{f"weights-{r}": "weights" for r in WEIGHTED}}
 """Settings that take the step sizes of another setting."""
 TWINS = {"fedavg": "fedavg-tuned"}
 """Methods that take the step sizes of another method: FedAvg is ``fedavg-tuned`` without tuning."""
@@ -144,6 +146,8 @@ TWINS = {"fedavg": "fedavg-tuned"}
 def choices(setting: str, method: str) -> Choices:
     """Return the candidate step sizes."""
     base = BASES.get(setting, setting)
+    if base in FIXED:
+        return _by_rate(method, (FIXED[base],))
     return TRIED[base][method] if base in TRIED else GIVEN[method]
 
 
