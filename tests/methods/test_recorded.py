@@ -14,12 +14,12 @@ import pytest
 import torch
 
 from helpers.paths import TESTS
+from helpers.recorder import ROOTS
 
 RECORD = TESTS / f"recorded/torch-{torch.__version__.partition('+')[0]}.json"
 ANY_CPU = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
 """Variables that torch and MKL read as they are loaded; with them all CPUs round alike."""
 
-ROOTS = "square roots"
 WITH_ROOTS = {"fedpm", "fedrolex", "heterofl"}
 """Cases that take square roots, in Adam or for a norm."""
 

@@ -22,6 +22,7 @@ lost, an epoch has one round per colour.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -67,6 +68,13 @@ def draw(pairs: Pairs, clients: int, key: Key) -> Table:
     (3, 2)
     """
     require((len(pairs.models) == len(pairs.hosts), "draw: pairs must have a model and a host each"))
+    return _drawn(pairs.models.tobytes(), pairs.hosts.tobytes(), clients, key).copy()
+
+
+@lru_cache(maxsize=1)
+def _drawn(models: bytes, hosts: bytes, clients: int, key: Key) -> Table:
+    """Return the schedule of pairs that are given as bytes. A server asks for it twice when an epoch begins."""
+    pairs = Pairs(np.frombuffer(models, dtype=np.int64), np.frombuffer(hosts, dtype=np.int64))
     table = np.full((clients, pairs.most), -1, dtype=np.int32)
     table[pairs.hosts, edge_colours(pairs.models, pairs.hosts, key)] = pairs.models
     return table
