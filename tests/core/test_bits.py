@@ -202,10 +202,19 @@ def test_clustered_positions_take_less_than_random_ones() -> None:
     assert size(positions.pack(mask)) < 0.5 * fewest_bytes(100_000, 3000)
 
 
-def test_the_shift_is_the_best_for_random_gaps() -> None:
-    gaps = (uniform(key(2), 5000) < 0.01).nonzero().view(-1).diff() - 1
-    costs = [len(gaps) * shift + int((gaps >> shift).sum()) for shift in range(20)]
-    assert positions._shift(gaps) == int(np.argmin(costs))
+@pytest.mark.parametrize("density", [0.4, 0.1, 0.01, 0.002])
+def test_the_shift_is_the_best_for_random_gaps(density: float) -> None:
+    gaps = (uniform(key(2), 5000) < density).nonzero().view(-1).diff() - 1
+    zeros = [int((gaps >> shift).sum()) for shift in range(20)]
+    best = int(np.argmin([len(gaps) * shift + sum for shift, sum in enumerate(zeros)]))
+    assert positions._shift(gaps, zeros[0]) == (best, zeros[best])
+
+
+def test_the_search_for_a_shift_goes_on_below_the_first_few() -> None:
+    gaps = torch.tensor([100_000] + [0] * 10)  # the mean gap is large, but most gaps are best coded in unary
+    assert positions._shift(gaps, 100_000)[0] == min(
+        range(18), key=lambda shift: (len(gaps) * shift + int((gaps >> shift).sum()), -shift)
+    )
 
 
 def coded(shift: int, quotients: list[int], *remainders: int) -> Payload:

@@ -21,6 +21,7 @@ from gossamer.core.types import Payload, true_at
 from gossamer.core.wire import expect
 
 INVERTED = 0x80  # added to the shift if the gaps are those between unmarked entries
+TRIED = 3  # shifts that are compared at once
 
 
 def pack(mask: Tensor) -> Payload:
@@ -29,15 +30,16 @@ def pack(mask: Tensor) -> Payload:
     >>> {name: len(packed) for name, packed in pack(torch.arange(800) == 500).items()}
     {'quotients': 1, 'remainders': 2}
     """
-    inverted = 2 * marked(mask) > len(mask)
-    rare = true_at(~mask if inverted else mask)
+    rare = true_at(mask)
+    if inverted := 2 * len(rare) > len(mask):
+        rare = true_at(~mask)
     gaps = torch.diff(rare, prepend=rare.new_full((1,), -1)) - 1
-    shift = _shift(gaps)
-    quotients = (gaps >> shift) + 1
-    if _bytes(int(quotients.sum())) + 1 + _bytes(len(gaps) * shift) >= _bytes(len(mask)):
+    shift, zeros = _shift(gaps, int(rare[-1]) + 1 - len(rare) if len(rare) else 0)
+    if _bytes(zeros + len(gaps)) + 1 + _bytes(len(gaps) * shift) >= _bytes(len(mask)):
         return {"bitmap": bits(mask)}
     first = torch.tensor([shift + INVERTED * inverted], dtype=torch.uint8, device=mask.device)
-    return {"quotients": bits(_unary(quotients)), "remainders": torch.cat([first, bits(_digits(gaps, shift))])}
+    quotients = _unary((gaps >> shift) + 1, zeros + len(gaps))
+    return {"quotients": bits(quotients), "remainders": torch.cat([first, bits(_digits(gaps, shift))])}
 
 
 def unpack(payload: Payload, count: int) -> Tensor:
@@ -71,24 +73,28 @@ def _bytes(bits: int) -> int:
     return -(-bits // 8)
 
 
-def _shift(gaps: Tensor) -> int:
-    """Return the shift with the shortest code."""
+def _shift(gaps: Tensor, total: int) -> tuple[int, int]:
+    """Return the shift with the shortest code, and the sum of the quotients. The gaps sum to ``total``.
 
-    def cost(shift: int) -> int:
-        return len(gaps) * shift + int((gaps >> shift).sum())
-
-    # If 2**shift exceeds the mean gap, the quotients sum to less than one per gap: a larger shift cannot save more.
-    best = (cost(0) // max(1, len(gaps))).bit_length()
-    while best > 0 and cost(best - 1) <= cost(best):
-        best -= 1
-    return best
+    If 2**shift exceeds the mean gap, the quotients sum to less than one per gap: a larger shift cannot save more.
+    """
+    return _descend(gaps, (total // max(1, len(gaps))).bit_length())
 
 
-def _unary(lengths: Tensor) -> Tensor:
-    """Return a unary code word for each length: zeros, then a one, ``length`` bits in total."""
-    ends = lengths.cumsum(0)
-    flags = torch.zeros(int(ends[-1]) if len(ends) else 0, dtype=torch.bool, device=lengths.device)
-    flags[ends - 1] = True
+def _descend(gaps: Tensor, most: int) -> tuple[int, int]:
+    """Return the same, starting from a shift. Few shifts are tried at once, so that a GPU is seldom waited for."""
+    tried = range(most, max(-1, most - TRIED), -1)
+    sums = torch.stack([(gaps >> shift).sum() for shift in tried]).tolist()
+    for shift, zeros, below in zip(tried, sums, sums[1:], strict=False):
+        if below - zeros > len(gaps):  # one bit less per remainder, but more than that for the quotients
+            return shift, zeros
+    return _descend(gaps, tried[-1]) if tried[-1] else (0, sums[-1])
+
+
+def _unary(lengths: Tensor, total: int) -> Tensor:
+    """Return a unary code word for each length: zeros, then a one, ``length`` bits each and ``total`` together."""
+    flags = torch.zeros(total, dtype=torch.bool, device=lengths.device)
+    flags[lengths.cumsum(0) - 1] = True
     return flags
 
 

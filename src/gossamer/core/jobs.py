@@ -105,7 +105,8 @@ class Trained(NamedTuple):
         loss: the mean training loss
         flops: the FLOPs
         samples: the number of training samples
-        gradient: the gradient after training, if the executor has computed it; see ``ViewMemory.screens``
+        gradient: the gradient after training, if the executor has computed it; see ``ViewMemory.screens``. Its FLOPs
+            are among ``flops``
     """
 
     change: Params

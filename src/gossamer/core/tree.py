@@ -12,12 +12,17 @@ from gossamer.core.types import Params, State
 
 def add(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Params:
     """Return ``a + b`` for the names of ``b``. Tensors that only ``a`` has stay unchanged."""
-    return {name: tensor + b[name] if name in b else tensor for name, tensor in a.items()}
+    both = {name: tensor for name, tensor in a.items() if name in b}
+    if not _fused(both):
+        return {name: tensor + b[name] if name in b else tensor for name, tensor in a.items()}
+    return {**a, **dict(zip(both, torch._foreach_add(list(both.values()), [b[name] for name in both]), strict=True))}
 
 
 def subtract(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Params:
     """Return ``a - b`` for the names of ``b``."""
-    return {name: a[name] - tensor for name, tensor in b.items()}
+    if not _fused(b):
+        return {name: a[name] - tensor for name, tensor in b.items()}
+    return dict(zip(b, torch._foreach_sub([a[name] for name in b], list(b.values())), strict=True))
 
 
 def shift(a: Mapping[str, Tensor], b: Mapping[str, Tensor], by: float | Tensor) -> Params:

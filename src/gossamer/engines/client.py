@@ -424,9 +424,11 @@ class TrainingInfo:
 
     def gradient(self) -> Params:
         """Return the gradient after training, in evaluation mode, on the first batch of a new permutation."""
+        if self._gradient is not None:  # with its operations among those of training
+            return self._gradient
         client, job = self.client, self.job
         self.flops += client.objective.flops(self.weights, client.screen_rows(job)).done
-        return self._gradient or client.screen(self.weights, client.screen_feed(job), job.labels)
+        return client.screen(self.weights, client.screen_feed(job), job.labels)
 
     def start_gradient(self) -> Params:
         """Return the gradient at the received model, in evaluation mode, of the mean loss of all samples."""

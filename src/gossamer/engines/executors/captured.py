@@ -18,7 +18,7 @@ from torch import Tensor
 from gossamer.core import tree
 from gossamer.core.errors import ConfigError
 from gossamer.core.jobs import Job, Trained
-from gossamer.core.types import Params, State
+from gossamer.core.types import Flops, Params, State
 from gossamer.engines.client import BatchSchedule, Client, ClientTask
 from gossamer.engines.executors.compiled import check
 from gossamer.engines.executors.program import reset_compiler
@@ -327,4 +327,8 @@ class CapturedGroup:
     def _result(self, number: int, loss: float) -> Trained:
         batches, carry = self.batches_per_client[number], self.slots[number].tensors["carry"]
         trained = self.client.finish(*self.bucket[number], batches, tree.clone(carry), loss / len(batches))
-        return trained._replace(gradient=tree.clone(self.gradients[number])) if self.gradients else trained
+        if not self.gradients:
+            return trained
+        spent = self.client.objective.flops(trained.change, self.feeds[number]["rows"]).done
+        flops = Flops(trained.flops.done + spent, trained.flops.useful + spent)
+        return trained._replace(flops=flops, gradient=tree.clone(self.gradients[number]))

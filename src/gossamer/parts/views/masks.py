@@ -1,6 +1,7 @@
 """Masks as packed bits, and the encoding of a mask update: the indices of the changed bits."""
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from typing import Any, ClassVar
 
 import numpy as np
@@ -54,7 +55,8 @@ def padded(tensors: Params, like: Bits, fill: float = 0.0) -> Tensor:
     pieces = []
     for name in sorted(like):
         flat = tensors[name].reshape(-1)
-        pieces += [flat, flat.new_full((8 * len(like[name]) - len(flat),), fill)]
+        missing = 8 * len(like[name]) - len(flat)
+        pieces += [flat, flat.new_full((missing,), fill)] if missing else [flat]
     return torch.cat(pieces)
 
 
@@ -64,8 +66,12 @@ def difference(old: Bits, new: Bits) -> Payload:
     Tensors are in name order, the order in which stored masks are read back.
     """
     device = next(iter(new.values())).device
-    changed = joined(old, device) ^ joined(new, device)
-    return indices.pack(unbits(changed, 8 * len(changed)))
+    return changes(joined(old, device), joined(new, device))
+
+
+def changes(old: Tensor, new: Tensor) -> Payload:
+    """Encode the same for vectors of ``joined``."""
+    return indices.pack(unbits(old ^ new, 8 * len(new)))
 
 
 def turned(old: Bits, payload: Payload, like: Params) -> Bits:
@@ -106,14 +112,16 @@ def by_sorting(values: Tensor, sizes: Sequence[int], counts: Sequence[int]) -> T
 
     On a GPU this is faster than a selection per piece. The host waits for nothing, because no size depends on a value.
     """
-    table = torch.tensor([sizes, counts]).to(values.device, non_blocking=True)
-    piece = torch.arange(len(sizes), device=values.device, dtype=_small(len(sizes)))
-    piece = piece.repeat_interleave(table[0], output_size=len(values))
+    starts = [end - size for end, size in zip(accumulate(sizes), sizes, strict=True)]
+    edges = [edge for start, count in zip(starts, counts, strict=True) for edge in (start, start + count)]
+    # Pieces keep their places in the sorted vector. So a position between the two edges of its piece, which has an odd
+    # number of edges before it, has one of the smallest values.
+    place = torch.arange(len(values), device=values.device, dtype=torch.int32)
+    passed = torch.bucketize(place, torch.tensor(edges, dtype=torch.int32).to(place.device), right=True, out_int32=True)
+    piece = (passed - 1 >> 1).to(_small(len(sizes)))
     order = values.argsort(stable=True)
     order = order[piece[order].argsort(stable=True)]
-    # Position p of the sorted vector belongs to piece[p], because pieces keep their places.
-    rank = torch.arange(len(values), device=values.device) - (table[0].cumsum(0) - table[0])[piece.long()]
-    return torch.empty_like(values, dtype=torch.bool).scatter_(0, order, rank < table[1][piece.long()])
+    return torch.empty_like(values, dtype=torch.bool).scatter_(0, order, (passed & 1).bool())
 
 
 def _small(pieces: int) -> torch.dtype:

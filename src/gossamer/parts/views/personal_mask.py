@@ -108,11 +108,11 @@ class BoundPersonalMask(MaskMemory, PersonalMask):
             return memory, {}
         wanted = info.gradient() if self.regrow == "gradient" else _drawn(fold(key, "regrow"), info.weights, old)
         weight, score = masks.padded(info.weights, old), masks.padded(wanted, old, torch.nan)
-        held = unbits(masks.joined(old, weight.device), len(weight))
+        before = masks.joined(old, weight.device)
         sizes, share, counts = [8 * len(old[name]) for name in sorted(old)], self.rate_at(clock), _counts(self)
         moves = [math.ceil(share * counts[name] - 1e-9) for name in sorted(old)]
-        new = masks.cut(bits(moved(held, weight.abs(), score.abs(), sizes, moves)), old)
-        return {"mask": new}, masks.difference(old, new)
+        after = bits(moved(unbits(before, len(weight)), weight.abs(), score.abs(), sizes, moves))
+        return {"mask": masks.cut(after, old)}, masks.changes(before, after)
 
     def follow(self, memory: State, payload: Payload, like: Params) -> State:
         """Apply the changed bits. Refuse a payload that changes the number of entries in a tensor."""
