@@ -36,13 +36,16 @@ AXES = {"sending": "sending (J)", "computing": "computing (J)", "total": "both (
 ROWS = {**COMPARED, **VARIED}
 DOWN_BANDWIDTH, RECEIVE_POWER = 20e6, 0.5
 """Of ``downloads``: hertz and watts, with a station of 1 W."""
+LOWER = 75.0
+MEASURING = ("one-bit-0.05", "one-bit-0.1", "one-bit-0.25", "one-bit", "one-bit-retry", "z-sign")
+"""Target and rows of ``measurements``."""
 FLOOR = 50.0
 """Lower accuracies are not drawn."""
 
 
 def page() -> str:
     """Return the generated part of the page."""
-    runs = [prices(), downloads(), searched(), links(), messages(), retentions(), retention_search()]
+    runs = [prices(), measurements(), downloads(), searched(), links(), messages(), retentions(), retention_search()]
     return tables.joined([tables.missing(STUDIES), *runs, convex.page()])
 
 
@@ -57,9 +60,9 @@ def spent(found: Facts, axis: str) -> list[float]:
     return values
 
 
-def reached(found: Facts) -> int | None:
-    """Return the index of the first evaluated round that reaches the target; None if no round does."""
-    first = cells.first_round(found, TARGET)
+def reached(found: Facts, target: float = TARGET) -> int | None:
+    """Return the index of the first evaluated round that reaches a target; None if no round does."""
+    first = cells.first_round(found, target)
     return None if first is None else found["rounds_told"].index(first)
 
 
@@ -69,9 +72,9 @@ def tried(name: str) -> dict[float, Facts]:
     return {lr: cells.read(cell) for lr, cell in every.items() if cell.stored}
 
 
-def price(found: Facts) -> tuple[float, float]:
-    """Return the criterion for step sizes: total energy to the target, or accuracy if no round reaches it."""
-    at = reached(found)
+def price(found: Facts, target: float = TARGET) -> tuple[float, float]:
+    """Return the criterion for step sizes: total energy to a target, or accuracy if no round reaches it."""
+    at = reached(found, target)
     return (math.inf, -found["best"]) if at is None else (spent(found, "total")[at], 0.0)
 
 
@@ -103,6 +106,25 @@ def prices() -> str:
     )
     made = tables.section(f"Energy and time to {TARGET:g} % accuracy", heads, rows, note)
     return f"{made}\n\n{tables.picture('Accuracy by energy and time', PLOT)}" if made else ""
+
+
+def measurements() -> str:
+    """Return energy to a lower target by the number of measurements, each row with its cheapest step size."""
+    stored, rows = {name: list(tried(name).values()) for name in MEASURING}, []
+    if not all(stored.values()):
+        return ""
+    for name, every in stored.items():
+        found = min(every, key=lambda one: price(one, LOWER))
+        at = reached(found, LOWER)
+        if at is None:
+            return ""
+        joules = [f"{spent(found, axis)[at]:.3g}" for axis in ("sending", "computing", "total")]
+        measured = f"{found['given'].get('measurements', '')}"
+        size = f"{sum(found['arrays'].values()):,.0f}"
+        rows.append([f"`{name}`", measured, f"{found['given']['lr']:g}", size, f"{found['rounds_told'][at]}", *joules])
+    heads = ["row", "measurements per weight", "step", "bytes", "rounds", "J sending", "J computing", "J total"]
+    note = f"As above, to {LOWER:g} %, which all of these rows reach. Bytes are those of a message."
+    return tables.section(f"Fewer measurements and retransmission: energy to {LOWER:g} % accuracy", heads, rows, note)
 
 
 def _relative(found: Facts, dense: Facts | None, axis: str) -> str:

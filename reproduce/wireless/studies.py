@@ -85,7 +85,7 @@ VARIED = {
         "`one-bit`, messages sent up to three times",
         retries=2,
     ),
-    "z-sign": Row("z-signfedavg", {"epochs": 5, "sigma": 0.1}, (0.05, 0.1), "5 epochs, signs of noisy updates"),
+    "z-sign": Row("z-signfedavg", {"epochs": 5, "sigma": 0.5}, (0.05, 0.1), "5 epochs, signs of noisy updates"),
 }
 """Rows of ``sweep``, which has the setting of ``compare``."""
 RETAINED = {
