@@ -21,7 +21,7 @@ print("of their weight clients have  " + "  ".join(f"for the {name}" for name in
 for name, rows in halves.items():
     shares = {other: float(weights[rows, columns].sum(1).mean()) for other, columns in halves.items()}
     print(f"  in the {name:21}" + "  ".join(f"{share:{len('for the ' + other)}.1%}" for other, share in shares.items()))
-print(f"they learn from {found['mixing']['peers']:.1f} clients in effect, themselves among them")
+print(f"they learn from {found['figures']['mixing']['peers']:.1f} clients in effect, themselves among them")
 
 print(f"{'perm':7} personal accuracy {found['personal_accuracy']:.3f}")
 for name, method in (("fedavg", fedavg(lr=LR, epochs=EPOCHS)), ("local", local(lr=LR, epochs=EPOCHS))):

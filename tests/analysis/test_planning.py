@@ -597,7 +597,7 @@ def test_a_plan_is_for_its_fleet_clients_and_seed() -> None:
     plan.check(Wireless(FLEET), 3, 0)
     other = Fleet((replace(FLEET.devices[0], clients=3), FLEET.devices[1]))
     for channel, clients, seed, reason in (
-        (Wireless(other), 3, 0, "the plan is for the fleet"),
+        (Wireless(other), 3, 0, "the plan is for another fleet: use --fleet"),
         (Wireless(FLEET), 4, 0, "the plan is for 3 clients, not for 4"),
         (Wireless(FLEET), 3, 1, "the plan is for --seed 0, and with 1 devices are elsewhere"),
         (Wireless(FLEET, seed=5), 3, 0, "the plan is for wireless:seed=0, and with 5 devices.*with --channel-seed 5"),

@@ -25,6 +25,7 @@ from gossamer.core import files
 from gossamer.core.errors import ConfigError, RunError
 from gossamer.core.random import key, uniform
 from gossamer.engines.export import (
+    ONNX,
     PROGRAM,
     SPARSE_PROGRAM,
     SPARSE_TENSORS,
@@ -479,6 +480,9 @@ def test_an_earlier_export_goes(page: tuple[Path, list[str], list[str]], tmp_pat
     assert "the global model, after 3 rounds" in out
     measured, recorded = re.findall(r"([\d.]+) %", next(line for line in out.splitlines() if line[:8] == "accuracy"))
     assert measured == recorded
+    (tmp_path / ONNX).write_text("a file of another program")
+    assert gossamer(f"export {run} --client 1 --format safetensors --out {tmp_path}")[0] == 0
+    assert {file.name for file in tmp_path.iterdir()} == {TENSORS, SPARSE_TENSORS, PROGRAM, ONNX}
 
 
 def test_python_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """Personal sparse models: every client has its own mask."""
 
+from collections.abc import Iterator
 from typing import Literal, Unpack
 
 from gossamer.core.errors import Mistake, Setting, require, wrong_argument
@@ -17,6 +18,9 @@ from gossamer.parts.views.sparsity import Distribution
 from gossamer.tasks.widths import Ties
 
 __all__ = ["fedspa", "sub_fedavg"]
+
+STILL = ": the masks do not move, so {} has no effect"
+BY_WEIGHT = ": only hybrid pruning removes channels, so {} has no effect"
 
 
 @recipe(batch=128, weights="uniform")
@@ -44,6 +48,8 @@ def fedspa(
         mask: dst changes the masks after training (dynamic sparse training), rsm keeps the initial masks
         decay: factor of the learning rate per round
     """
+    if mask == "rsm":
+        require(*_unused(PersonalMask, STILL, Setting("", "mask", "rsm"), regrow=regrow, rate=rate))
     view = PersonalMask(density, distribution, own_init, mask == "dst", regrow, rate)
     solver = SGD(**pick(Training, fields), weight_decay=weight_decay, clip=clip, schedule=Exponential(decay))
     return compose(view, solver, server=Mean(fields["weights"]))
@@ -84,16 +90,17 @@ def sub_fedavg(
             epochs > 1,
             wrong_argument("epochs", epochs, "must be at least 2, to compare masks after the first and last epoch"),
         ),
-        (
-            prune == "hybrid" or ties is None,
-            Mistake(
-                ": only hybrid pruning uses a width rule, so {} has no effect",
-                Setting("", "prune", "weights"),
-                Setting("", "ties"),
-            ),
-        ),
     )
+    if prune == "weights":
+        given: dict[str, object] = {"channel_target": channel_target, "channel_share": channel_share}
+        given |= {"channel_distance": channel_distance, "ties": ties}
+        require(*_unused(PrunedChannels, BY_WEIGHT, Setting("", "prune", "weights"), **given))
     by_weight = target, share, distance, accuracy
     by_channel = channel_target, channel_share, channel_distance, ties
     view = PrunedChannels(*by_weight, *by_channel) if prune == "hybrid" else Pruned(*by_weight)
     return compose(view, SnapshotSGD(lr, epochs, batch=batch), server=Mean(weights, over="holders"))
+
+
+def _unused(part: type, rest: str, about: Setting, **given: object) -> Iterator[tuple[bool, Mistake]]:
+    """Return the mistakes of fields that have no effect here, and yet another value than the part's default."""
+    return ((value == getattr(part, name), Mistake(rest, about, Setting("", name))) for name, value in given.items())

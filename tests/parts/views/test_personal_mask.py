@@ -167,7 +167,7 @@ def test_methods_keep_the_contract_of_methods(name: str, tmp_path: Path) -> None
         (lambda: PersonalMask(init="er"), "init must be one of erk, uniform, uniform-weights"),  # type: ignore[arg-type]
         (lambda: PersonalMask(regrow="all"), "regrow must be gradient or random"),  # type: ignore[arg-type]
         (lambda: Pruned(target=0.0), "target must be in"),
-        (lambda: Pruned(share=1.0), "share must be between"),
+        (lambda: Pruned(share=1.0), "share must be above"),
         (lambda: Pruned(distance=-1.0), "distance must not be negative"),
         (lambda: Pruned(accuracy=1.1), "accuracy must be in"),
         (lambda: fit(PersonalMask(density=0.1), LIKE), "entries of biases and norms are always kept"),

@@ -212,10 +212,10 @@ def test_without_hybrid_it_is_as_before() -> None:
     [
         (lambda: PrunedChannels(channel_target=0.0), "PrunedChannels.channel_target must be in"),
         (lambda: PrunedChannels(channel_target=1.1), "channel_target must be in"),
-        (lambda: PrunedChannels(channel_share=0.0), "channel_share must be between"),
-        (lambda: PrunedChannels(channel_share=1.0), "channel_share must be between"),
+        (lambda: PrunedChannels(channel_share=0.0), "channel_share must be above"),
+        (lambda: PrunedChannels(channel_share=1.0), "channel_share must be above"),
         (lambda: PrunedChannels(channel_distance=-1.0), "channel_distance must not be negative"),
-        (lambda: PrunedChannels(share=1.0), "PrunedChannels.share must be between"),
+        (lambda: PrunedChannels(share=1.0), "PrunedChannels.share must be above"),
         (lambda: sub_fedavg(prune="all"), "prune must be weights or hybrid"),  # type: ignore[arg-type]
         (lambda: sub_fedavg(ties=ties({"a": ["0.weight[0]"]})), "so ties has no effect"),
     ],

@@ -153,7 +153,10 @@ class Plan:
         faded = f"not for {channel.fading}: plan anew, with --fading {channel.fading}"
         placed = f"and with {there} {elsewhere}, with --channel-seed {there}"
         require(
-            (self.fleet == here, f"{planned} the fleet {self.fleet}, not for {here}: plan anew"),
+            (
+                self.fleet == here,
+                f"{planned} another fleet: use --fleet with the file that was planned for, or plan anew",
+            ),
             (count == clients, f"{planned} {count} clients, not for {clients}: plan anew, or use --clients {count}"),
             (self.seed == seed or fixed, f"{planned} --seed {self.seed}, and with {seed} {elsewhere}"),
             (self.channel_seed == there or fixed, f"{planned} wireless:seed={self.channel_seed}, {placed}"),

@@ -167,15 +167,15 @@ def _samples(task: Task) -> Samples:
 
 
 def _made(traced: Traced, state: Params, formats: Sequence[str], about: str) -> dict[str, bytes]:
-    """Return the content of every file by name; empty if there is no such file."""
-    data = dict.fromkeys(FILES, b"")
+    """Return the content of every file of the formats by name; empty if there is no such file."""
+    data = dict[str, bytes]()
     if "safetensors" in formats:
         small = compact(state)
         data[TENSORS] = _saved(state, about)
         data[SPARSE_TENSORS] = _saved(small, about) if small.keys() != state.keys() else b""
-    if "torch-export" in formats and traced.program:
-        data[PROGRAM] = save(traced.program)
-        sparse = thinned(traced)
+    if "torch-export" in formats:
+        data[PROGRAM] = save(traced.program) if traced.program else b""
+        sparse = thinned(traced) if traced.program else None
         data[SPARSE_PROGRAM] = _smaller(save(sparse), data[PROGRAM]) if sparse else b""
     if "onnx" in formats:
         model = onnx_model.convert(traced, about)
@@ -234,7 +234,7 @@ def _saved(tensors: Mapping[str, Tensor], about: str) -> bytes:
 
 
 def _write(out: Path, data: Mapping[str, bytes]) -> dict[Path, int]:
-    """Write the non-empty files, and delete the files of an earlier export."""
+    """Write the non-empty files, and delete the others, which are of an earlier export in these formats."""
     with files.on_failure(f"the model is not in {out}, or not whole"):
         out.mkdir(parents=True, exist_ok=True)
         for name, content in data.items():

@@ -104,7 +104,8 @@ class OneBit(CodecMemory, Summing):
     scaling: Scaling = "norms"
 
     def __post_init__(self) -> None:
-        signs, rows = Setting("OneBit", "retain", "signs"), self.rows
+        signs, nothing = (Setting("OneBit", "retain", kept) for kept in ("signs", "nothing"))
+        rows = self.rows
         require(
             (0 < self.measurements < math.inf, wrong(self, "measurements", "must be positive")),
             (rows is None or rows >= 1, wrong(self, "rows", "must be at least 1, or none")),
@@ -135,6 +136,10 @@ class OneBit(CodecMemory, Summing):
                     Setting("", "accumulate", False),
                     Setting("", "retain", "change"),
                 ),
+            ),
+            (
+                self.retain != "nothing" or not self.accumulate,
+                Mistake(": nothing is kept, so {} has no effect", nothing, Setting("", "accumulate")),
             ),
         )
 

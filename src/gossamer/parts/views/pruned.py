@@ -50,7 +50,7 @@ class Pruned(View):
     def __post_init__(self) -> None:
         require(
             (0 < self.target <= 1, wrong(self, "target", "must be in (0, 1]")),
-            (0 < self.share < 1, wrong(self, "share", "must be between 0 and 1")),
+            (0 < self.share < 1, wrong(self, "share", "must be above 0 and below 1")),
             (self.distance >= 0, wrong(self, "distance", "must not be negative")),
             (0 <= self.accuracy <= 1, wrong(self, "accuracy", "must be in [0, 1]")),
         )

@@ -67,7 +67,7 @@ class PrunedChannels(Pruned):
         target, share, distance = self.channel_target, self.channel_share, self.channel_distance
         require(
             (0 < target <= 1, wrong(self, "channel_target", "must be in (0, 1]")),
-            (0 < share < 1, wrong(self, "channel_share", "must be between 0 and 1")),
+            (0 < share < 1, wrong(self, "channel_share", "must be above 0 and below 1")),
             (distance >= 0, wrong(self, "channel_distance", "must not be negative")),
         )
 
