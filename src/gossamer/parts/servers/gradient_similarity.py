@@ -223,23 +223,31 @@ class BoundGradientSimilarity(MeasuredServer, GradientSimilarity):
 
     def _dense(self, before: State, known: State, acc: Gathered, lam: float, state: State) -> tuple[State, State]:
         """Return the distances of all pairs that were compared, and a mixing weight per pair."""
-        count = self.clients
-        apart: Tensor = before.get("apart", torch.full((count, count), torch.inf, dtype=torch.float64)).clone()
-        clients, between = acc.table.distances()
-        at = torch.tensor(clients)
-        apart[at[:, None], at] = between
-        z = apart
-        if self.complexity:  # clients that were never compared have infinite distance already
-            z = z + self.complexity * mixing.penalty(apart, known["size"], known["samples"])
-        seen = known["samples"] > 0
-        weights = mixing.even(count).clone()
-        if self.solve == "exact":
-            weights[seen] = mixing.waterfill(z[seen], known["samples"], lam)
-        else:
-            old: Tensor = state.get("mixing", {}).get("weights", weights).cpu()
-            weights[seen] = mixing.descend(z[seen], known["samples"], lam, old[seen], self.solve)
+        apart, samples, seen = self._apart(before, acc), known["samples"], known["samples"] > 0
+        term = self.complexity * mixing.penalty(apart, known["size"], samples) if self.complexity else None
+        old: Tensor | None = state.get("mixing", {}).get("weights")
+        weights = mixing.even(self.clients)
+        for rows in seen.nonzero().view(-1).split(mixing.block_rows(self.clients)):
+            # Clients that were never compared have infinite distance already.
+            z = apart[rows] if term is None else apart[rows] + term
+            if self.solve == "exact":
+                weights[rows] = mixing.waterfill(z, samples, lam)
+            else:
+                start = weights[rows] if old is None else old[rows.to(old.device)].cpu()
+                weights[rows] = mixing.descend(z, samples, lam, start, self.solve)
         late = self.once is not None and not bool(seen.all())
         return {"apart": apart, **({"rows": acc.table.kept()[1]} if late else {})}, {"weights": weights}
+
+    def _apart(self, before: State, acc: Gathered) -> Tensor:
+        """Return the last known distance of each pair, [clients, clients]."""
+        clients, between = acc.table.distances()
+        if len(clients) == self.clients:
+            return between
+        nothing = torch.full((self.clients, self.clients), torch.inf, dtype=torch.float64)
+        apart = before["apart"].clone() if "apart" in before else nothing
+        at = torch.tensor(clients)
+        apart[at[:, None], at] = between
+        return apart
 
     def _sparse(self, before: State, known: State, acc: Gathered, lam: float) -> tuple[State, State]:
         """Return the last sketch of each client, and its largest mixing weights."""

@@ -209,13 +209,19 @@ class BoundModelRotation(ModelPerClient, MeasuredServer, ModelRotation):
         if before is not None and before.known == known.sum():
             return before
         pairs, weights = mixing.support(state.get("mixing", {}), known)
-        parts = np.ceil(pairs.most * weights / (self.largest or math.inf) - SLACK).clip(min=1).astype(np.int64)
         key = fold(self.key, "shuffle", int(state.get("epoch", 0)))
-        table = mixing.draw(pairs.repeated(parts), self.clients, key)
+        table = mixing.draw(pairs.repeated(self._parts(pairs.most, weights)), self.clients, key)
         if before is None:
             return Epoch(table, np.zeros_like(table, dtype=np.bool_), pairs.most, int(known.sum()))
         done = mixing.carried(table, before.table, before.done)
         return before._replace(table=table, done=done, length=pairs.most, known=int(known.sum()))
+
+    def _parts(self, length: int, weights: mixing.Weights) -> mixing.Indices:
+        """Return the number of visits among which the factor of each pair is divided."""
+        parts = length * weights
+        parts /= self.largest or math.inf
+        parts -= SLACK
+        return np.ceil(parts, out=parts).clip(min=1, out=parts).astype(np.int32)
 
     def _known(self, state: State) -> mixing.Flags:
         """Return which clients were compared; all of them if clients are not compared at all."""

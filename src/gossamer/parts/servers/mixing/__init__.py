@@ -10,10 +10,11 @@ Deng et al., Distributed Personalized Empirical Risk Minimization, NeurIPS 2023,
 """
 
 from gossamer.parts.servers.mixing.colouring import Indices, edge_colours
-from gossamer.parts.servers.mixing.distances import GradientTable
+from gossamer.parts.servers.mixing.distances import GradientTable, block_rows
 from gossamer.parts.servers.mixing.schedule import Flags, Pairs, Table, carried, draw, pending, slot, visits
 from gossamer.parts.servers.mixing.sketch import Sketch
 from gossamer.parts.servers.mixing.weights import (
+    Weights,
     complexity,
     dense,
     descend,
@@ -36,6 +37,8 @@ __all__ = [
     "Pairs",
     "Sketch",
     "Table",
+    "Weights",
+    "block_rows",
     "carried",
     "complexity",
     "dense",

@@ -15,17 +15,18 @@ graphs are therefore coloured completely too. Where two edges at a vertex would 
 """
 
 from array import array
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gossamer.core.random import Key, fold, permutation
 
-Indices = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.integer[Any]]
 """Numbers of vertices, edges or colours."""
 
 Colours = npt.NDArray[np.int32]
-"""The colour of each edge, or -1."""
+"""The colour of each edge, or -1. Of many edges, 32-bit numbers take half of the memory."""
 
 MANY = 10_000
 """From this number of edges on, ``latin`` comes first."""
@@ -40,7 +41,7 @@ def largest_degree(left: Indices, right: Indices) -> int:
     return max((int(np.bincount(ends).max()) for ends in (left, right) if len(ends)), default=0)
 
 
-def edge_colours(left: Indices, right: Indices, key: Key) -> Indices:
+def edge_colours(left: Indices, right: Indices, key: Key) -> Colours:
     """Return a random proper colouring: the colour of each edge, from 0 to ``largest_degree`` - 1.
 
     The order of the colours is random as well. The time is proportional to the number of edges times the length of the
@@ -49,7 +50,7 @@ def edge_colours(left: Indices, right: Indices, key: Key) -> Indices:
     """
     count = largest_degree(left, right)
     if not count:
-        return np.zeros(0, dtype=np.int64)
+        return np.zeros(0, dtype=np.int32)
     found = latin(left, right, count, key) if len(left) >= MANY else np.full(len(left), -1, dtype=np.int32)
     missing = np.flatnonzero(found < 0)
     if len(missing):
@@ -57,7 +58,7 @@ def edge_colours(left: Indices, right: Indices, key: Key) -> Indices:
         for number, index in enumerate(permutation(fold(key, "edges"), len(missing)).tolist()):
             graph.add(int(missing[index]), number % count)
         found = np.frombuffer(graph.colours, dtype=np.int32)
-    return permutation(fold(key, "colours"), count)[found]
+    return permutation(fold(key, "colours"), count).astype(np.int32)[found]
 
 
 def latin(left: Indices, right: Indices, count: int, key: Key) -> Colours:
@@ -68,7 +69,9 @@ def latin(left: Indices, right: Indices, count: int, key: Key) -> Colours:
     [0, 0, 1, 1]
     """
     rows, columns = _numbers(left, right, fold(key, "left")), _numbers(right, left, fold(key, "right"))
-    wanted = ((rows[left] + columns[right]) % count).astype(np.int32)
+    wanted = rows[left]
+    wanted += columns[right]
+    wanted %= count
     edges = np.arange(len(left), dtype=np.int32)
     alone = np.ones(len(left), dtype=np.bool_)
     for ends in (left, right):
@@ -78,12 +81,12 @@ def latin(left: Indices, right: Indices, count: int, key: Key) -> Colours:
     return np.where(alone, wanted, np.int32(-1))
 
 
-def _numbers(ends: Indices, others: Indices, key: Key) -> Indices:
+def _numbers(ends: Indices, others: Indices, key: Key) -> Colours:
     """Return random numbers of the vertices of one side, consecutive where the smallest neighbour is the same."""
     smallest = np.full(int(ends.max()) + 1, np.iinfo(np.int64).max)
     np.minimum.at(smallest, ends, others)
     order = np.lexsort((permutation(key, len(smallest)), smallest))
-    numbers = np.empty(len(order), dtype=np.int64)
+    numbers = np.empty(len(order), dtype=np.int32)
     numbers[order] = np.arange(len(order))
     return numbers
 
@@ -133,7 +136,7 @@ class _Coloured:
                 edges[ends[edge] * count + self.colours[edge]] = edge
 
 
-def _array(values: npt.NDArray[np.int64] | Colours) -> "array[int]":
+def _array(values: Indices) -> "array[int]":
     """Return the values as an array of 32-bit integers, which Python reads one by one faster than NumPy's."""
     return array("i", values.astype(np.int32).tobytes())
 

@@ -39,6 +39,9 @@ from gossamer.core.types import State
 from gossamer.parts.servers.mixing import distances
 from gossamer.parts.servers.mixing.schedule import Flags, Pairs
 
+Weights = npt.NDArray[np.float64]
+"""The weight of each pair."""
+
 
 def waterfill(z: Tensor, samples: Tensor, lam: float) -> Tensor:
     """Return the optimal weights for each row of distances ``z`` [rows, clients], computed exactly.
@@ -233,7 +236,7 @@ def _blocks(chosen: Tensor, vectors: Tensor, samples: Tensor, lam: float, keep: 
 def _distances(block: Tensor, vectors: Tensor) -> Tensor:
     """Return the squared distances from some clients to all clients."""
     own = vectors[block]
-    apart, squares, _ = distances.products(own, vectors, masked=False).unbind()
+    apart, squares, _ = distances.products(own, vectors, masked=False)
     again = distances.close(apart, squares)
     apart[again[:, 0], again[:, 1]] = distances.differences(own, vectors, again)
     return apart.clamp(min=0)
@@ -273,7 +276,7 @@ def looked_up(kept: State, models: Sequence[int], hosts: Sequence[int], clients:
     return torch.full((len(rows),), 1 / clients, dtype=torch.float64)
 
 
-def support(kept: State, known: Flags) -> tuple[Pairs, npt.NDArray[np.float64]]:
+def support(kept: State, known: Flags) -> tuple[Pairs, Weights]:
     """Return the pairs of known clients with a positive weight, ordered by model and host, and their weights.
 
     >>> support({"weights": torch.tensor([[0.5, 0.5], [0.0, 1.0]])}, np.array([True, True]))[0].hosts.tolist()
@@ -286,8 +289,9 @@ def support(kept: State, known: Flags) -> tuple[Pairs, npt.NDArray[np.float64]]:
         models, slots = np.nonzero((values > 0) & known[:, None] & known[who])
         return Pairs(models, who[models, slots]), values[models, slots]
     values = square(kept, len(known)).cpu().numpy()
-    pairs = Pairs(*np.nonzero((values > 0) & known[:, None] & known))
-    return pairs, values[pairs]
+    found = (values > 0) & known[:, None] & known
+    pairs = Pairs(*(ends.astype(np.int32) for ends in np.nonzero(found)))
+    return pairs, values[found]
 
 
 def summary(kept: State) -> tuple[float, float]:
