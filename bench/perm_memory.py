@@ -23,7 +23,7 @@ import torch
 
 from gossamer.core import tree
 from gossamer.core.exchange import GLOBAL, Arrival
-from gossamer.core.random import fold, generator, key
+from gossamer.core.random import generator, key
 from gossamer.core.types import Clock, Part
 from gossamer.engines.executors import threads
 from gossamer.parts.servers.gradient_similarity import BoundGradientSimilarity

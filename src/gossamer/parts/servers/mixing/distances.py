@@ -94,6 +94,15 @@ def differences(x: Tensor, y: Tensor, pairs: Tensor) -> Tensor:
     return torch.cat([(x[block[:, 0]] - y[block[:, 1]]).square().nansum(1) for block in blocks])
 
 
+def rows_apart(rows: Tensor, vectors: Tensor) -> Tensor:
+    """Return the squared distances from some rows of ``vectors`` to all rows. The mean of all should be near zero."""
+    own = vectors[rows]
+    apart, squares, _ = products(own, vectors, masked=False)
+    again = close(apart, squares)
+    apart[again[:, 0], again[:, 1]] = differences(own, vectors, again)
+    return apart.clamp(min=0)
+
+
 def mirrored(upper: Tensor) -> Tensor:
     """Copy the entries above the diagonal below it, in place. The diagonal becomes 0.
 

@@ -74,7 +74,7 @@ def draw(pairs: Pairs, clients: int, key: Key) -> Table:
     (3, 2)
     """
     require((len(pairs.models) == len(pairs.hosts), "draw: pairs must have a model and a host each"))
-    of = *(sha256(np.ascontiguousarray(ends)).digest() for ends in pairs), clients, key
+    of = sha256(pairs.models.tobytes()).digest(), sha256(pairs.hosts.tobytes()).digest(), clients, key
     table = _LATEST.get(of)
     if table is None:
         table = np.full((clients, pairs.most), -1, dtype=np.int32)
