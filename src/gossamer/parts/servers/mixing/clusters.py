@@ -104,8 +104,8 @@ def between(vectors: Tensor, samples: Tensor, labels: Tensor, count: int, lam: f
     """Return the weights of clusters for clusters, [count, count]. The weight for an empty cluster is 0.
 
     >>> gradients = torch.tensor([[0.0], [0.0], [1.0], [9.0]])
-    >>> between(gradients, torch.full((4,), 10), torch.tensor([0, 0, 1, 2]), 3, 10.0)[0]
-    tensor([0.8333, 0.1667, 0.0000], dtype=torch.float64)
+    >>> between(gradients, torch.full((4,), 10), torch.tensor([0, 0, 1, 2]), 3, 30.0)[0]
+    tensor([0.7778, 0.2222, 0.0000], dtype=torch.float64)
     """
     x, weights = distances.centred(vectors.double(), masked=False), samples.double()
     means = _means(x, weights, labels, torch.zeros(count, x.shape[1], dtype=x.dtype))
