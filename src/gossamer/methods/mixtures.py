@@ -74,7 +74,7 @@ def perm(*, every: Literal["round", "epoch"] = "round", **fields: Unpack[Mixture
     return compose(view, SGD(**pick(Training, fields)), server=_shuffle(fields), before=(before,))
 
 
-@recipe(lr=0.05, warmup=20)
+@recipe(lr=0.01, warmup=20)
 def perm_two_stage(**fields: Unpack[MixtureFields]) -> Method:
     """Personal mixtures in two stages: FedAvg, then mixing weights and rotating personal models.
 
