@@ -282,7 +282,7 @@ def test_a_long_step_is_divided_among_visits_and_weights_are_honoured() -> None:
 
 
 def test_a_factor_that_grows_within_an_epoch_is_capped_and_one_that_vanishes_is_skipped() -> None:
-    run = Simulation(perm_two_stage(lambda_=1e9, bound=0.11, warmup=0, steps=1), task(), Options(rounds=9))
+    run = Simulation(perm_two_stage(lr=0.05, lambda_=1e9, bound=0.11, warmup=0, steps=1), task(), Options(rounds=9))
     run.round(0, None)
     server, clock = run.method.training.server, Clock(1, 9, -1)
     assert isinstance(server, BoundModelRotation)
