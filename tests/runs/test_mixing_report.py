@@ -59,7 +59,7 @@ def squares(draw: st.DrawFn) -> Tensor:
     return drawn / drawn.sum(1, keepdim=True)
 
 
-def everybody(square: Tensor) -> groups.MixingWeights:
+def everybody(square: Tensor) -> groups.Mixing:
     return weights_of({"weights": square}, torch.ones(len(square), dtype=torch.bool))
 
 
@@ -95,6 +95,20 @@ def test_few_weights_a_client_give_the_groups_of_their_square(square: Tensor) ->
     few = {"who": who[:, :3], "much": much[:, :3]}
     found = groups.groups(weights_of(few, torch.ones(len(square), dtype=torch.bool)))
     assert_same(found, slow_groups(mixing.square(few, len(square))))
+
+
+@given(squares(), st.integers(0, 1000))
+def test_clusters_give_the_groups_of_their_square(between: Tensor, seed: int) -> None:
+    """Clients of a cluster have the same samples, and a cluster has a weight for itself, so that it is a group."""
+    count = len(between)
+    between = (between + torch.eye(count).double()) / 2
+    cluster = torch.from_numpy(np.random.default_rng(seed).permutation(np.repeat(np.arange(count), 3)))
+    kept = {"cluster": cluster, "share": torch.full((3 * count,), 1 / 3).double(), "between": between}
+    clustered, full = weights_of(kept, torch.ones(3 * count, dtype=torch.bool)), mixing.square(kept, 3 * count)
+    assert_same(groups.groups(clustered), slow_groups(full))
+    order = list(range(3 * count))
+    for each in (1, 4):
+        assert drawing.blocks(clustered, order, each) == pytest.approx(drawing.blocks(everybody(full), order, each))
 
 
 def test_a_long_chain_is_one_group() -> None:
@@ -333,8 +347,8 @@ def test_every_flag_has_a_meaning(name: str) -> None:
 def test_a_recipe_means_by_a_flag_what_the_part_of_a_stage_says() -> None:
     told = {flag.word: flag.meaning for flag in flags.flags(perm, "perm")}
     assert (
-        told["--keep"]
-        == "maximum number of mixing weights per client; none keeps all, or 50 if there are more than 2,000 clients"
+        told["--clusters"]
+        == "compute weights between this number of clusters; none has 50 if there are more than 2,000 clients"
     )
     assert told["--warmup"].startswith("rounds before the rotation starts"), "of the last exchange, where both have one"
 

@@ -29,6 +29,7 @@ class SimilarityFields(TypedDict, total=False):
     solve: Annotated[Literal["exact"] | int, Default("exact")]
     sketch: Annotated[int | None, Default(None)]
     keep: Annotated[int | None, Default(None)]
+    clusters: Annotated[int | None, Default(None)]
 
 
 class MixtureFields(Training, SimilarityFields, total=False):
@@ -73,7 +74,7 @@ def perm(*, every: Literal["round", "epoch"] = "round", **fields: Unpack[Mixture
     return compose(view, SGD(**pick(Training, fields)), server=_shuffle(fields), before=(before,))
 
 
-@recipe(lr=0.05, warmup=20)
+@recipe(lr=0.01, warmup=20)
 def perm_two_stage(**fields: Unpack[MixtureFields]) -> Method:
     """Personal mixtures in two stages: FedAvg, then mixing weights and rotating personal models.
 
@@ -101,9 +102,9 @@ def _probe(view: View, fields: MixtureFields) -> GradientProbe:
     """Return the solver that computes the gradients to compare. Its batch size determines the memory of a device."""
     fleet, probe, lam = fields["fleet"], fields["probe"], fields["lambda_"]
     unbounded = f"with a fleet {{}} must be a number, as memory depends on the batch size: add --probe N; {AIR}"
-    unequal = "clients with unequal models need full gradients: leave out sketch and keep"
+    unequal = "clients with unequal models need full gradients: leave out sketch, keep and clusters"
     require(
-        (view == Full() or not (fields["sketch"] or fields["keep"]), unequal),
+        (view == Full() or not (fields["sketch"] or fields["keep"] or fields["clusters"]), unequal),
         (fleet is None or probe is not None, Mistake(unbounded, None, Setting("", "probe"))),
         (lam is None or 0 <= lam < math.inf, wrong_argument("lambda_", lam, "must be finite and not negative")),
     )

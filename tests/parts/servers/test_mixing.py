@@ -27,6 +27,7 @@ from gossamer.parts.servers.mixing import (
     Sketch,
     Table,
     carried,
+    colouring,
     complexity,
     dense,
     descend,
@@ -394,6 +395,14 @@ def test_a_table_keeps_its_vectors() -> None:
     assert kept.distances()[1][0, 1] == 3
 
 
+def test_blocks_of_rows_make_no_difference(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Some pairs are close to each other, so that they are computed again."""
+    x = normal("blocks", 9, 20) + 1e6 * (torch.arange(9) % 2)[:, None]
+    whole = gradient_table(x).distances()[1]
+    monkeypatch.setattr(pairs, "BLOCK", 20)
+    assert torch.equal(gradient_table(x).distances()[1], whole)
+
+
 def test_unequal_parts_are_compared_where_both_hold_something() -> None:
     kept = GradientTable()
     kept.add(5, torch.tensor([1.0, 2, 3, 4]))
@@ -595,17 +604,24 @@ def degree(pairs: Pairs) -> int:
     return max((ends.count(end) for end in set(ends)), default=0)
 
 
-@given(graphs(), st.integers(0, 10**6))
-def test_a_schedule_has_every_pair_once_in_as_few_rounds_as_possible(drawn: tuple[int, Pairs], seed: int) -> None:
+@pytest.mark.parametrize("many", [colouring.MANY, 1])
+@given(drawn=graphs(), seed=st.integers(0, 10**6))
+def test_a_schedule_has_every_pair_once_in_as_few_rounds_as_possible(
+    many: int, drawn: tuple[int, Pairs], seed: int
+) -> None:
+    """``latin`` comes first with 1, as it does for many edges."""
     clients, pairs = drawn
-    table = schedule(pairs, clients, key(seed))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(colouring, "MANY", many)
+        table = schedule(pairs, clients, fold(key(seed), many))
+        schedule(pairs, clients, fold(key(seed), "another"))
+        assert np.array_equal(table, schedule(pairs, clients, fold(key(seed), many)))
     assert table.shape == (clients, degree(pairs))
     found = [(int(table[host, at]), int(host)) for host, at in np.argwhere(table >= 0)]
     assert sorted(found) == sorted(zip(pairs.models.tolist(), pairs.hosts.tolist(), strict=True))
     for column in table.T:
         models = column[column >= 0].tolist()
         assert len(set(models)) == len(models), "no model is at two hosts"
-    assert np.array_equal(table, schedule(pairs, clients, key(seed)))
 
 
 @pytest.mark.parametrize("clients", [1, 2, 7, 50])
@@ -614,8 +630,22 @@ def test_with_all_weights_positive_rounds_are_a_latin_square(clients: int) -> No
     assert all(sorted(lane) == list(range(clients)) for lane in (*table.tolist(), *table.T.tolist()))
 
 
-def test_a_model_visits_its_hosts_in_any_order_with_equal_chance() -> None:
+@pytest.mark.parametrize("sizes", [[150], [100, 60, 1]])
+def test_groups_of_clients_that_all_meet_need_no_swaps(sizes: list[int]) -> None:
+    """A Latin square per group, with clients in any order: all pairs have a colour at once."""
+    who = generator(key(3)).permuted(np.repeat(np.arange(len(sizes)), sizes))
+    models, hosts = np.nonzero(who[:, None] == who)
+    assert len(models) >= colouring.MANY
+    assert colouring.latin(models, hosts, max(sizes), key(1)).min() >= 0
+    table = schedule(Pairs(models, hosts), len(who), key(1))
+    assert table.shape == (len(who), max(sizes))
+    assert all(np.bincount(column[column >= 0]).max() == 1 for column in table.T)
+
+
+@pytest.mark.parametrize("many", [colouring.MANY, 1])
+def test_a_model_visits_its_hosts_in_any_order_with_equal_chance(many: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Hosts 0 and 1 are wanted by all models, host 2 by model 0 only: it comes first, second and last equally often."""
+    monkeypatch.setattr(colouring, "MANY", many)
     pairs, draws = Pairs(np.array([0, 0, 0, 1, 1, 2, 2]), np.array([0, 1, 2, 0, 1, 0, 1])), 3000
     orders = [tuple(np.argwhere(schedule(pairs, 3, key(seed)).T == 0)[:, 1].tolist()) for seed in range(draws)]
     counts = [orders.count(order) for order in set(orders)]

@@ -14,12 +14,14 @@ Server state in addition to the global model:
 
     compared.samples, .noise, .size   per client: samples, variance of its gradient, parameters of its model
     compared.apart                    last known distances, [clients, clients]
-    compared.sketches                 with ``keep``, instead of distances: sketches of the gradients (with ``once``,
-                                      until all clients were compared)
+    compared.sketches                 with ``keep`` or ``clusters``, instead of distances: sketches of the gradients
+                                      (with ``once``, until all clients were compared)
     compared.rows                     with ``once``: gradients received so far, until all clients were compared
     ready                             with ``once``: which clients were compared
     mixing.weights                    mixing weights, [clients, clients], one row per client
     mixing.who, .much                 with ``keep``, instead of these: indices and weights of the kept clients
+    mixing.cluster, .share, .between  with ``clusters``: the cluster of each client or -1, its share of the samples of
+                                      the cluster, and the weights between clusters
     lam                               regularization that was used
 """
 
@@ -35,7 +37,7 @@ from torch import Tensor
 from gossamer.core import tree
 from gossamer.core.errors import Mistake, PayloadError, Setting, require, wrong
 from gossamer.core.exchange import GLOBAL, Arrival, Assignment, Context
-from gossamer.core.random import Key
+from gossamer.core.random import Key, fold
 from gossamer.core.random import key as make_key
 from gossamer.core.server import MeasuredServer, Server
 from gossamer.core.types import Clock, Layout, Params, State
@@ -44,10 +46,10 @@ from gossamer.parts.servers import mixing
 from gossamer.parts.servers.mean import Mean, Sum
 
 SKETCH = 1024
-"""Default size of a sketched gradient with ``keep``."""
+"""Default size of a sketched gradient with ``keep`` or ``clusters``."""
 
-PAIRS, KEPT = 2000, 50
-"""Above this number of clients, this number of mixing weights is kept per client, unless ``keep`` is given."""
+PAIRS, CLUSTERS = 2000, 50
+"""Above this number of clients, there is this number of clusters, unless ``keep`` or ``clusters`` is given."""
 
 
 @dataclass
@@ -78,7 +80,8 @@ class GradientSimilarity(Server):
         every: recompute mixing weights in every round, or in the first round of each epoch
         once: compare each client once, starting at this round; none compares the cohort in every round
         sketch: size of the sketched gradients that are compared; none compares full gradients
-        keep: maximum number of mixing weights per client; none keeps all, or 50 if there are more than 2,000 clients
+        keep: maximum number of mixing weights per client; none keeps all
+        clusters: compute weights between this number of clusters; none has 50 if there are more than 2,000 clients
         complexity: penalty of larger models, in units of a typical distance; see ``mixing.penalty``
     """
 
@@ -92,6 +95,7 @@ class GradientSimilarity(Server):
     once: int | None = None
     sketch: int | None = None
     keep: int | None = None
+    clusters: int | None = None
     complexity: float = 0.0
 
     def __post_init__(self) -> None:
@@ -110,12 +114,26 @@ class GradientSimilarity(Server):
                 self.once is None or self.lr == 0,
                 Mistake("needs a fixed global model: give {}", of("once"), Setting("", "lr", 0)),
             ),
+            (self.clusters is None or self.clusters >= 1, wrong(self, "clusters", "must be at least 1")),
             (
-                self.keep is None or self.solve == "exact",
-                Mistake("needs exact weights: leave {} at its default", of("keep"), of("solve")),
+                self.keep is None or self.clusters is None,
+                Mistake("cannot be combined with {}: give one of them", of("clusters"), of("keep")),
+            ),
+            *(
+                (
+                    vars(self)[name] is None or self.solve == "exact",
+                    Mistake("needs exact weights: leave {} at its default", of(name), of("solve")),
+                )
+                for name in ("keep", "clusters")
             ),
             (0 <= self.complexity < math.inf, wrong(self, "complexity", "must be finite and not negative")),
-            (self.keep is None or not self.complexity, Mistake("does not support models of unequal size", of("keep"))),
+            *(
+                (
+                    vars(self)[name] is None or not self.complexity,
+                    Mistake("does not support models of unequal size", of(name)),
+                )
+                for name in ("keep", "clusters")
+            ),
             (not steps or self.lam != 0, Mistake("with a number of steps needs a positive lam", of("solve"))),
         )
 
@@ -126,14 +144,14 @@ class GradientSimilarity(Server):
 
     def bind(self, context: Context) -> "BoundGradientSimilarity":
         """Return the server with the number of clients and the names of the trained tensors."""
-        fields = {**vars(self), "keep": self.keep or self._kept(context)}
+        fields = {**vars(self), "clusters": self.clusters or self._clusters(context)}
         return BoundGradientSimilarity(**fields, clients=context.clients, trained=context.trained)
 
-    def _kept(self, context: Context) -> int | None:
-        """Return the number of weights to keep where the state of all pairs would be large, if that is possible."""
+    def _clusters(self, context: Context) -> int | None:
+        """Return the number of clusters where the state of all pairs would be large, if clusters are possible."""
         view = context.exchange.view
-        possible = self.solve == "exact" and isinstance(view, BoundView) and view.common
-        return KEPT if context.clients > PAIRS and possible else None
+        possible = self.keep is None and self.solve == "exact" and isinstance(view, BoundView) and view.common
+        return CLUSTERS if context.clients > PAIRS and possible else None
 
 
 @dataclass(frozen=True)
@@ -163,7 +181,7 @@ class BoundGradientSimilarity(MeasuredServer, GradientSimilarity):
 
     def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Gathered:
         """Return an accumulator, with the gradients kept from earlier rounds."""
-        size = self.sketch or (SKETCH if self.keep else None)
+        size = self.sketch or (SKETCH if self.keep or self.clusters else None)
         sketch = mixing.Sketch(size, make_key(0)) if size else None
         layout = Layout.of(state["params"]).only(self.trained)
         gathered = Gathered(self._mean.empty(state["params"]), layout, mixing.GradientTable(sketch))
@@ -208,8 +226,8 @@ class BoundGradientSimilarity(MeasuredServer, GradientSimilarity):
         known = {name: self._known(before, name, acc) for name in ("samples", "noise", "size")}
         seen = known["samples"] > 0
         lam = mixing.usual_lambda(known["noise"][seen], known["samples"][seen]) if self.lam is None else self.lam
-        if self.keep is not None:
-            compared, mixed = self._sparse(before, known, acc, lam)
+        if self.keep is not None or self.clusters is not None:
+            compared, mixed = self._sketched(before, known, acc, lam)
         else:
             compared, mixed = self._dense(before, known, acc, lam, state)
         found = {"compared": {**known, **compared}, "mixing": mixed, "lam": torch.tensor(lam, dtype=torch.float64)}
@@ -223,37 +241,61 @@ class BoundGradientSimilarity(MeasuredServer, GradientSimilarity):
 
     def _dense(self, before: State, known: State, acc: Gathered, lam: float, state: State) -> tuple[State, State]:
         """Return the distances of all pairs that were compared, and a mixing weight per pair."""
-        count = self.clients
-        apart: Tensor = before.get("apart", torch.full((count, count), torch.inf, dtype=torch.float64)).clone()
-        clients, between = acc.table.distances()
-        at = torch.tensor(clients)
-        apart[at[:, None], at] = between
-        z = apart
-        if self.complexity:  # clients that were never compared have infinite distance already
-            z = z + self.complexity * mixing.penalty(apart, known["size"], known["samples"])
-        seen = known["samples"] > 0
-        weights = mixing.even(count).clone()
-        if self.solve == "exact":
-            weights[seen] = mixing.waterfill(z[seen], known["samples"], lam)
-        else:
-            old: Tensor = state.get("mixing", {}).get("weights", weights).cpu()
-            weights[seen] = mixing.descend(z[seen], known["samples"], lam, old[seen], self.solve)
+        apart, samples, seen = self._apart(before, acc), known["samples"], known["samples"] > 0
+        term = self.complexity * mixing.penalty(apart, known["size"], samples) if self.complexity else None
+        old: Tensor | None = state.get("mixing", {}).get("weights")
+        weights = mixing.even(self.clients)
+        for rows in seen.nonzero().view(-1).split(mixing.block_rows(self.clients)):
+            # Clients that were never compared have infinite distance already.
+            z = apart[rows] if term is None else apart[rows] + term
+            if self.solve == "exact":
+                weights[rows] = mixing.waterfill(z, samples, lam)
+            else:
+                start = weights[rows] if old is None else old[rows.to(old.device)].cpu()
+                weights[rows] = mixing.descend(z, samples, lam, start, self.solve)
         late = self.once is not None and not bool(seen.all())
         return {"apart": apart, **({"rows": acc.table.kept()[1]} if late else {})}, {"weights": weights}
 
-    def _sparse(self, before: State, known: State, acc: Gathered, lam: float) -> tuple[State, State]:
-        """Return the last sketch of each client, and its largest mixing weights."""
-        assert self.keep is not None
+    def _apart(self, before: State, acc: Gathered) -> Tensor:
+        """Return the last known distance of each pair, [clients, clients]."""
+        clients, between = acc.table.distances()
+        if len(clients) == self.clients:
+            return between
+        nothing = torch.full((self.clients, self.clients), torch.inf, dtype=torch.float64)
+        apart = before["apart"].clone() if "apart" in before else nothing
+        at = torch.tensor(clients)
+        apart[at[:, None], at] = between
+        return apart
+
+    def _sketched(self, before: State, known: State, acc: Gathered, lam: float) -> tuple[State, State]:
+        """Return the last sketch of each client while it is needed, and the mixing weights that follow from them."""
         clients, vectors = acc.table.vectors()
         nothing = torch.zeros(self.clients, vectors.shape[1], dtype=acc.layout.dtype)
-        sketches: Tensor = before.get("sketches", nothing).clone()
+        sketches: Tensor = before["sketches"].clone() if "sketches" in before else nothing
         sketches[torch.tensor(clients)] = vectors.to(sketches.dtype)
-        keep = min(self.keep, self.clients)
+        del vectors
         seen = (known["samples"] > 0).nonzero().view(-1)
-        who, much = torch.zeros(self.clients, keep, dtype=torch.int64), torch.zeros(self.clients, keep).double()
-        who[seen], much[seen] = mixing.nearest(seen, sketches, known["samples"], lam, keep)
+        make = self._sparse if self.clusters is None else self._clustered
         finished = self.once is not None and len(seen) == self.clients
-        return {} if finished else {"sketches": sketches}, {"who": who, "much": much}
+        return {} if finished else {"sketches": sketches}, make(sketches, known["samples"], seen, lam)
+
+    def _sparse(self, sketches: Tensor, samples: Tensor, seen: Tensor, lam: float) -> State:
+        """Return the largest mixing weights of each client."""
+        assert self.keep is not None
+        keep = min(self.keep, self.clients)
+        who, much = torch.zeros(self.clients, keep, dtype=torch.int64), torch.zeros(self.clients, keep).double()
+        who[seen], much[seen] = mixing.nearest(seen, sketches, samples, lam, keep)
+        return {"who": who, "much": much}
+
+    def _clustered(self, sketches: Tensor, samples: Tensor, seen: Tensor, lam: float) -> State:
+        """Return the clusters of all clients that were compared, and the mixing weights between clusters."""
+        assert self.clusters is not None
+        count = min(self.clusters, self.clients)
+        vectors, sizes = sketches[seen], samples[seen]
+        labels = mixing.group(vectors, sizes, count, fold(make_key(0), "clusters"))
+        cluster, share = torch.full((self.clients,), -1), torch.zeros(self.clients).double()
+        cluster[seen], share[seen] = labels, mixing.shares(sizes, labels, count)
+        return {"cluster": cluster, "share": share, "between": mixing.between(vectors, sizes, labels, count, lam)}
 
     def measure(self, state: State, acc: Gathered) -> dict[str, Any]:
         """Return the medians of the clients' own weights and of their effective numbers of peers, and lambda."""

@@ -14,10 +14,14 @@ Weights may change within an epoch. A visit uses the current weight. A visit who
 nothing is sent. A factor that grew beyond ``largest`` since the schedule was drawn is capped. A pair that gained
 a weight waits for the next epoch.
 
+With weights between clusters of clients, the hosts of an epoch are drawn by the weights at its start instead, and all
+visits have the same factor: L divided by the number of visits of the model.
+
 A visit that fails, because the host is absent or its upload is lost, is repeated in a later round. The epoch ends when
 all visits are done. If clients stay away, it ends at the latest when a client was called, on average, ``PATIENCE``
 times as often as the epoch has rounds. Clients that were not compared yet wait: their models are not trained, and they
-host no models. When clients are compared for the first time, their pairs are added to the current epoch.
+host no models. When clients are compared for the first time, their pairs are added to the current epoch; with clusters,
+hosts are drawn again, and a new epoch begins.
 
 Server state in addition to the global model:
 
@@ -208,14 +212,21 @@ class BoundModelRotation(ModelPerClient, MeasuredServer, ModelRotation):
         before = Epoch.of(state["rotation"]) if "rotation" in state else None
         if before is not None and before.known == known.sum():
             return before
-        pairs, weights = mixing.support(state.get("mixing", {}), known)
-        parts = np.ceil(pairs.most * weights / (self.largest or math.inf) - SLACK).clip(min=1).astype(np.int64)
         key = fold(self.key, "shuffle", int(state.get("epoch", 0)))
-        table = mixing.draw(pairs.repeated(parts), self.clients, key)
-        if before is None:
+        mixed = state.get("mixing", {})
+        pairs, weights = mixing.support(mixed, known, key)
+        table = mixing.draw(pairs.repeated(self._parts(pairs.most, weights)), self.clients, key)
+        if before is None or mixing.sampled(mixed):
             return Epoch(table, np.zeros_like(table, dtype=np.bool_), pairs.most, int(known.sum()))
         done = mixing.carried(table, before.table, before.done)
         return before._replace(table=table, done=done, length=pairs.most, known=int(known.sum()))
+
+    def _parts(self, length: int, weights: mixing.Weights) -> mixing.Indices:
+        """Return the number of visits among which the factor of each pair is divided."""
+        parts = length * weights
+        parts /= self.largest or math.inf
+        parts -= SLACK
+        return np.ceil(parts, out=parts).clip(min=1, out=parts).astype(np.int32)
 
     def _known(self, state: State) -> mixing.Flags:
         """Return which clients were compared; all of them if clients are not compared at all."""
@@ -225,8 +236,11 @@ class BoundModelRotation(ModelPerClient, MeasuredServer, ModelRotation):
         return found
 
     def _scales(self, state: State, epoch: Epoch, owners: Mapping[int, int]) -> dict[int, float]:
-        """Return the factor of the loss at each host, before the cap."""
+        """Return the factor of the loss at each host, before the cap. Hosts that were drawn by weight count alike."""
         mixed = state.get("mixing", {})
+        if mixing.sampled(mixed):
+            visits = mixing.pending(epoch.table, np.zeros_like(epoch.done), self.clients)
+            return {host: epoch.length / float(visits[owner]) for host, owner in owners.items()}
         weights = mixing.looked_up(mixed, list(owners.values()), list(owners), self.clients)
         scales = zip(owners.items(), weights.tolist(), strict=True)
         return {host: epoch.length * weight / epoch.times(host, owner) for (host, owner), weight in scales}

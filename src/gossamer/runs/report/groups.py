@@ -2,6 +2,9 @@
 
 Two clients are joined if the mean of their weights for each other is above 1 / (2 N). That is half of the weight that
 each would have if all N compared clients counted alike. A group is a connected component of joined clients.
+
+Where a server has weights between clusters, clients of a cluster have the same weights and stay together. Two clusters
+are joined if the mean weight of their clients for each other is above 1 / (2 N).
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -45,6 +48,74 @@ class MixingWeights:
     whom: Ints
     much: Floats
 
+    def joined(self) -> Ints:
+        """Return the lowest client of each client's group."""
+        low, high = np.minimum(self.whose, self.whom), np.maximum(self.whose, self.whom)
+        pairs, index = np.unique(low * self.clients + high, return_inverse=True)
+        both = np.bincount(index, self.much)
+        one, other = np.divmod(pairs[both / 2 > 1 / (2 * len(self.known))], self.clients)
+        return connected(one, other, self.clients)
+
+    def within(self, lowest: Ints) -> Floats:
+        """Return the sum of the weights within each group, at its lowest client."""
+        together = lowest[self.whose] == lowest[self.whom]
+        return np.bincount(lowest[self.whose], self.much * together, self.clients).astype(np.float64)
+
+    def totals(self, block: Ints, size: int) -> Floats:
+        """Return the sum of the weights between blocks of clients, [size, size]."""
+        cells = block[self.whose] * size + block[self.whom]
+        return np.bincount(cells, self.much, size * size).reshape(size, size).astype(np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class ClusterWeights:
+    """Mixing weights between clusters of clients.
+
+    Args:
+        clients: the number of clients
+        known: the clients whose gradients have been compared, in order
+        cluster: the cluster of each known client
+        share: its share of a weight for the cluster
+        between: the weights of clusters for clusters
+    """
+
+    clients: int
+    known: list[int]
+    cluster: Ints
+    share: Floats
+    between: Floats
+
+    def joined(self) -> Ints:
+        """Return the lowest client of each client's group."""
+        count = len(self.between)
+        sizes = np.bincount(self.cluster, minlength=count)
+        each = self.between / np.maximum(sizes, 1)
+        one, other = np.nonzero((each + each.T) / 2 > 1 / (2 * len(self.known)))
+        group = connected(one, other, count)[self.cluster]
+        lowest = np.arange(self.clients)
+        _, first, index = np.unique(group, return_index=True, return_inverse=True)
+        lowest[self.known] = np.asarray(self.known)[first][index]
+        return lowest
+
+    def within(self, lowest: Ints) -> Floats:
+        """Return the sum of the weights within each group, at its lowest client."""
+        group = np.full(len(self.between), -1)
+        group[self.cluster] = lowest[self.known]
+        each = (self.between * (group[:, None] == group)).sum(1)
+        return np.bincount(lowest[self.known], each[self.cluster], self.clients).astype(np.float64)
+
+    def totals(self, block: Ints, size: int) -> Floats:
+        """Return the sum of the weights between blocks of clients, [size, size]."""
+        cells, shape = self.cluster * size + block[self.known], (len(self.between), size)
+        rows = np.bincount(cells, minlength=shape[0] * size).reshape(shape)
+        columns = np.bincount(cells, self.share, shape[0] * size).reshape(shape)
+        total: Floats = rows.T @ self.between @ columns
+        return total
+
+
+Mixing = MixingWeights | ClusterWeights
+"""The mixing weights of a run."""
+
 
 @dataclass(frozen=True)
 class WeightCluster:
@@ -59,7 +130,7 @@ class WeightCluster:
     within: float
 
 
-def read(path: Path) -> MixingWeights:
+def read(path: Path) -> Mixing:
     """Return the mixing weights at the newest checkpoint of a run."""
     done = checkpoints(path)
     if not done:
@@ -74,7 +145,7 @@ def read(path: Path) -> MixingWeights:
     return weights_of(kept, found[SAMPLES] > 0)
 
 
-def weights_of(kept: Mapping[str, Any], known: Any) -> MixingWeights:
+def weights_of(kept: Mapping[str, Any], known: Any) -> Mixing:
     """Return the entries of a server's weights, without clients that have not been compared yet.
 
     Args:
@@ -82,6 +153,10 @@ def weights_of(kept: Mapping[str, Any], known: Any) -> MixingWeights:
         known: whether each client has been compared
     """
     state, known = {name: np.asarray(value) for name, value in kept.items()}, np.asarray(known)
+    if "between" in state:
+        found = np.flatnonzero(known)
+        fields = (state["cluster"][found], state["share"][found], state["between"])
+        return ClusterWeights(len(known), found.tolist(), *fields)
     if "who" in state:
         whose = np.broadcast_to(np.arange(len(state["who"]))[:, None], state["who"].shape).reshape(-1)
         whom, much = state["who"].reshape(-1), state["much"].reshape(-1)
@@ -93,11 +168,10 @@ def weights_of(kept: Mapping[str, Any], known: Any) -> MixingWeights:
     return MixingWeights(len(known), np.flatnonzero(known).tolist(), *entries)
 
 
-def groups(weights: MixingWeights) -> list[WeightCluster]:
+def groups(weights: Mixing) -> list[WeightCluster]:
     """Return the groups, the largest first, ties by lowest client."""
-    lowest = _joined(weights)
-    together = lowest[weights.whose] == lowest[weights.whom]
-    within = np.bincount(lowest[weights.whose], weights.much * together, weights.clients)
+    lowest = weights.joined()
+    within = weights.within(lowest)
     members: dict[int, list[int]] = {}
     for client in weights.known:
         members.setdefault(int(lowest[client]), []).append(client)
@@ -107,13 +181,13 @@ def groups(weights: MixingWeights) -> list[WeightCluster]:
     return sorted(found, key=lambda group: -len(group.clients))
 
 
-def _joined(weights: MixingWeights) -> Ints:
-    """Return the lowest client of each client's group."""
-    low, high = np.minimum(weights.whose, weights.whom), np.maximum(weights.whose, weights.whom)
-    pairs, index = np.unique(low * weights.clients + high, return_inverse=True)
-    both = np.bincount(index, weights.much)
-    one, other = np.divmod(pairs[both / 2 > 1 / (2 * len(weights.known))], weights.clients)
-    lowest = np.arange(weights.clients)
+def connected(one: Ints, other: Ints, count: int) -> Ints:
+    """Return the lowest vertex that each of ``count`` vertices is connected with, by edges of ``one`` and ``other``.
+
+    >>> connected(np.array([1, 3]), np.array([2, 2]), 5).tolist()
+    [0, 1, 1, 1, 4]
+    """
+    lowest = np.arange(count)
     while True:
         new = lowest.copy()
         np.minimum.at(new, one, lowest[other])

@@ -8,7 +8,7 @@ import numpy.typing as npt
 
 from gossamer.core.errors import RunError
 from gossamer.runs.report import html
-from gossamer.runs.report.groups import MixingWeights, WeightCluster, described, groups, read
+from gossamer.runs.report.groups import Mixing, WeightCluster, described, groups, read
 from gossamer.runs.report.heat import heat
 from gossamer.runs.report.order import chain
 
@@ -51,17 +51,15 @@ def _notes(each: int) -> Iterator[str]:
         yield "A cell is the mean fraction of weight that a client of the row has for all clients of the column."
 
 
-def ordered(weights: MixingWeights, found: Sequence[WeightCluster]) -> list[int]:
+def ordered(weights: Mixing, found: Sequence[WeightCluster]) -> list[int]:
     """Return the clients group by group; in a group, neighbours have similar weights."""
     rows = blocks(weights, range(weights.clients))
     return [group.clients[index] for group in found for index in chain(rows[group.clients])]
 
 
-def blocks(weights: MixingWeights, order: Sequence[int], each: int = 1) -> Floats:
+def blocks(weights: Mixing, order: Sequence[int], each: int = 1) -> Floats:
     """Return the weights in blocks of ``each`` clients: the mean over the rows, summed over the columns."""
     block = np.full(weights.clients, -1)
     block[order] = np.arange(len(order)) // each
     size = block.max() + 1
-    cells = block[weights.whose] * size + block[weights.whom]
-    total = np.bincount(cells, weights.much, size * size).reshape(size, size)
-    return total / np.bincount(block[order])[:, None]
+    return weights.totals(block, size) / np.bincount(block[order])[:, None]

@@ -11,7 +11,8 @@ without common entries have infinite distance, so neither learns from the other.
 All pairs are one matrix product, by ``|x - y|^2 = |x|^2 + |y|^2 - 2 <x, y>``. With x and y zero at missing entries, and
 0/1 masks m and k, it is ``x^2 k' + m y^2' - 2 x y'``. The formula cancels if two rows are much closer to each other
 than to zero. The mean of all rows is therefore subtracted first, which changes no distance. Pairs that still come out
-small relative to their squares are computed again, entry by entry.
+small relative to their squares are computed again, entry by entry. Everything after the product is done in place, a few
+rows at a time (``block_rows``), so that few matrices of all pairs exist at once.
 """
 
 import shutil
@@ -39,6 +40,9 @@ CLOSE = 1e-4
 ENTRIES = 2**20
 """Numbers per block: 8 MiB."""
 
+BLOCK = 2**18
+"""Numbers per block of rows of a matrix of all pairs: 2 MiB."""
+
 LIMIT = 256 * 2**20
 """Bytes of gradients that are kept in memory."""
 
@@ -48,20 +52,35 @@ def centred(x: Tensor, masked: bool) -> Tensor:
     return x - (x.nanmean(0) if masked else x.mean(0))
 
 
-def products(x: Tensor, y: Tensor, masked: bool) -> Tensor:
-    """Return squared distance, sum of squares and number of common entries for all pairs of rows, [3, rows, rows].
+def products(x: Tensor, y: Tensor, masked: bool) -> tuple[Tensor, Tensor, Tensor]:
+    """Return squared distance, sum of squares and number of common entries for all pairs of rows.
 
-    The results of disjoint blocks of columns add up.
+    The results of disjoint blocks of columns add up. Without masks, the third one is a single number.
     """
     if not masked:
         inner = x @ y.T
-        own = inner.diagonal() if x is y else torch.linalg.vecdot(x, x)
+        own = inner.diagonal().clone() if x is y else torch.linalg.vecdot(x, x)
         squares = own[:, None] + (own if x is y else torch.linalg.vecdot(y, y))
-        return torch.stack((squares - 2 * inner, squares, torch.full_like(squares, x.shape[1])))
+        return inner.mul_(-2).add_(squares), squares, torch.tensor(float(x.shape[1]))
     mine, theirs = (~x.isnan()).double(), (~y.isnan()).double()
     x, y = x.nan_to_num(0), y.nan_to_num(0)
     squares = x.square() @ theirs.T + mine @ y.square().T
-    return torch.stack((squares - 2 * x @ y.T, squares, mine @ theirs.T))
+    return squares - 2 * x @ y.T, squares, mine @ theirs.T
+
+
+def block_rows(columns: int) -> int:
+    """Return the number of rows of a block with at most ``BLOCK`` entries, at least one."""
+    return max(1, BLOCK // max(1, columns))
+
+
+def row_blocks(count: int) -> list[slice]:
+    """Return slices of ``block_rows(count)`` rows each.
+
+    >>> row_blocks(600)
+    [slice(0, 436, None), slice(436, 600, None)]
+    """
+    step = block_rows(count)
+    return [slice(start, min(start + step, count)) for start in range(0, count, step)]
 
 
 def close(apart: Tensor, squares: Tensor) -> Tensor:
@@ -73,6 +92,29 @@ def differences(x: Tensor, y: Tensor, pairs: Tensor) -> Tensor:
     """Return the squared distances of some pairs of rows of ``x`` and ``y``, computed entry by entry."""
     blocks = torch.split(pairs, max(1, ENTRIES // max(1, x.shape[1])))
     return torch.cat([(x[block[:, 0]] - y[block[:, 1]]).square().nansum(1) for block in blocks])
+
+
+def rows_apart(rows: Tensor, vectors: Tensor) -> Tensor:
+    """Return the squared distances from some rows of ``vectors`` to all rows. The mean of all should be near zero."""
+    own = vectors[rows]
+    apart, squares, _ = products(own, vectors, masked=False)
+    again = close(apart, squares)
+    apart[again[:, 0], again[:, 1]] = differences(own, vectors, again)
+    return apart.clamp(min=0)
+
+
+def mirrored(upper: Tensor) -> Tensor:
+    """Copy the entries above the diagonal below it, in place. The diagonal becomes 0.
+
+    >>> mirrored(torch.tensor([[7.0, 1.0], [8.0, 9.0]]))
+    tensor([[0., 1.],
+            [1., 0.]])
+    """
+    for rows in row_blocks(len(upper)):
+        upper[rows, : rows.start] = upper[: rows.start, rows].T
+        corner = upper[rows, rows].triu(1)
+        upper[rows, rows] = corner + corner.T
+    return upper
 
 
 @dataclass
@@ -175,18 +217,32 @@ class GradientTable:
 
         The matrix is symmetric and non-negative, with zeros on the diagonal.
         """
-        total = torch.zeros(3, len(self._clients), len(self._clients), dtype=torch.float64)
+        count = len(self._clients)
+        apart, squares, common = (torch.zeros(shape, dtype=torch.float64) for shape in self._shapes(count))
         for block in self._blocks():
-            total += products(block, block, self._masked)
-        apart, squares, common = total
-        again = close(apart.triu(1), squares.triu(1))
-        if len(again):
-            exact = torch.zeros(len(again), dtype=torch.float64)
-            for block in self._blocks():
-                exact += differences(block, block, again)
-            apart[again[:, 0], again[:, 1]] = exact
-        upper = apart.clamp(min=0).masked_fill(common == 0, torch.inf).triu(1)
-        return sorted(self._clients), upper + upper.T
+            for total, part in zip((apart, squares, common), products(block, block, self._masked), strict=True):
+                total += part
+        for rows in row_blocks(count):
+            again = close(apart[rows].triu(1 + rows.start), squares[rows].triu(1 + rows.start))
+            again[:, 0] += rows.start
+            if len(again):
+                apart[again[:, 0], again[:, 1]] = self._again(again)
+        del squares
+        apart.clamp_(min=0)
+        if self._masked:
+            apart.masked_fill_(common == 0, torch.inf)
+        return sorted(self._clients), mirrored(apart)
+
+    def _shapes(self, count: int) -> tuple[tuple[int, ...], ...]:
+        """Return the shapes of the results of ``products``."""
+        return (count, count), (count, count), (count, count) if self._masked else ()
+
+    def _again(self, pairs: Tensor) -> Tensor:
+        """Return the squared distances of some pairs, computed entry by entry."""
+        exact = torch.zeros(len(pairs), dtype=torch.float64)
+        for block in self._blocks():
+            exact += differences(block, block, pairs)
+        return exact
 
     def kept(self) -> tuple[list[int], Tensor]:
         """Return the clients in ascending order, and their rows for ``recall``, with NaN at missing entries."""

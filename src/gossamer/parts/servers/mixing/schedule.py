@@ -22,7 +22,7 @@ lost, an epoch has one round per colour.
 """
 
 from collections.abc import Sequence
-from functools import lru_cache
+from hashlib import sha256
 from typing import NamedTuple
 
 import numpy as np
@@ -39,6 +39,10 @@ Flags = npt.NDArray[np.bool_]
 """One truth value per client, or per visit of a table."""
 
 
+_LATEST: dict[tuple[bytes, bytes, int, Key], Table] = {}
+"""The schedule drawn last: a server asks for it twice when an epoch begins."""
+
+
 class Pairs(NamedTuple):
     """Pairs of a model and a host.
 
@@ -52,6 +56,8 @@ class Pairs(NamedTuple):
 
     def repeated(self, times: Indices) -> "Pairs":
         """Return each pair a number of times; the copies of a pair are neighbours."""
+        if (times == 1).all():
+            return self
         return Pairs(np.repeat(self.models, times), np.repeat(self.hosts, times))
 
     @property
@@ -68,16 +74,14 @@ def draw(pairs: Pairs, clients: int, key: Key) -> Table:
     (3, 2)
     """
     require((len(pairs.models) == len(pairs.hosts), "draw: pairs must have a model and a host each"))
-    return _drawn(pairs.models.tobytes(), pairs.hosts.tobytes(), clients, key).copy()
-
-
-@lru_cache(maxsize=1)
-def _drawn(models: bytes, hosts: bytes, clients: int, key: Key) -> Table:
-    """Return the schedule of pairs that are given as bytes. A server asks for it twice when an epoch begins."""
-    pairs = Pairs(np.frombuffer(models, dtype=np.int64), np.frombuffer(hosts, dtype=np.int64))
-    table = np.full((clients, pairs.most), -1, dtype=np.int32)
-    table[pairs.hosts, edge_colours(pairs.models, pairs.hosts, key)] = pairs.models
-    return table
+    of = sha256(pairs.models.tobytes()).digest(), sha256(pairs.hosts.tobytes()).digest(), clients, key
+    table = _LATEST.get(of)
+    if table is None:
+        table = np.full((clients, pairs.most), -1, dtype=np.int32)
+        table[pairs.hosts, edge_colours(pairs.models, pairs.hosts, key)] = pairs.models
+        _LATEST.clear()
+        _LATEST[of] = table
+    return table.copy()
 
 
 def pending(table: Table, done: Flags, clients: int) -> Indices:

@@ -18,26 +18,16 @@ surface. The function finds nu by sorting. ``descend`` is the projected gradient
 ``nearest`` finds a few weights per client without the distances of all pairs, for thousands of clients. It works in
 blocks of rows. It computes the optimal weights over all clients, keeps the largest, and normalizes them to sum 1. The
 total variation distance to the optimal weights is the sum of the dropped weights.
-
-A server stores mixing weights in one of two forms. Before the first comparison it stores none, and all clients have
-equal weights:
-
-    weights      [clients, clients], one row per client
-    who, much    [clients, keep]: the indices of the kept clients and their weights; all other weights are 0
 """
 
 import math
 from collections.abc import Iterator, Sequence
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from gossamer.core.errors import require
-from gossamer.core.types import State
 from gossamer.parts.servers.mixing import distances
-from gossamer.parts.servers.mixing.schedule import Flags, Pairs
 
 
 def waterfill(z: Tensor, samples: Tensor, lam: float) -> Tensor:
@@ -223,84 +213,8 @@ def nearest(
 
 def _blocks(chosen: Tensor, vectors: Tensor, samples: Tensor, lam: float, keep: int) -> Iterator[tuple[Tensor, Tensor]]:
     for block in torch.split(chosen, max(1, distances.ENTRIES // max(vectors.shape))):
-        weights = waterfill(_distances(block, vectors), samples, lam)
+        weights = waterfill(distances.rows_apart(block, vectors), samples, lam)
         # A weight of 2 sorts the client itself first.
         order = weights.scatter(1, block[:, None], 2.0).argsort(dim=1, descending=True, stable=True)[:, :keep]
         values = weights.gather(1, order)
         yield order.clone(), values / values.sum(1, keepdim=True)
-
-
-def _distances(block: Tensor, vectors: Tensor) -> Tensor:
-    """Return the squared distances from some clients to all clients."""
-    own = vectors[block]
-    apart, squares, _ = distances.products(own, vectors, masked=False).unbind()
-    again = distances.close(apart, squares)
-    apart[again[:, 0], again[:, 1]] = distances.differences(own, vectors, again)
-    return apart.clamp(min=0)
-
-
-def even(clients: int) -> Tensor:
-    """Return equal weights, [clients, clients]."""
-    return torch.full((clients, clients), 1 / clients, dtype=torch.float64)
-
-
-def dense(indices: Tensor, values: Tensor, n: int) -> Tensor:
-    """Return kept weights as full rows, [rows, n], with 0 for all other clients.
-
-    >>> dense(torch.tensor([[2, 0]]), torch.tensor([[0.75, 0.25]]), 4)
-    tensor([[0.2500, 0.0000, 0.7500, 0.0000]])
-    """
-    return values.new_zeros(len(indices), n).scatter_(1, indices, values)
-
-
-def square(kept: State, clients: int) -> Tensor:
-    """Return stored mixing weights as a matrix, [clients, clients]."""
-    if "who" in kept:
-        return dense(kept["who"], kept["much"], clients)
-    weights: Tensor = kept.get("weights", even(clients))
-    return weights
-
-
-def looked_up(kept: State, models: Sequence[int], hosts: Sequence[int], clients: int) -> Tensor:
-    """Return the stored mixing weight of each pair of a model and a host."""
-    rows, columns = torch.tensor(models, dtype=torch.int64), torch.tensor(hosts, dtype=torch.int64)
-    if "who" in kept:
-        found = kept["who"].cpu()[rows] == columns[:, None]
-        return torch.where(found, kept["much"].cpu()[rows], 0).sum(1)
-    if "weights" in kept:
-        weights: Tensor = kept["weights"].cpu()[rows, columns]
-        return weights
-    return torch.full((len(rows),), 1 / clients, dtype=torch.float64)
-
-
-def support(kept: State, known: Flags) -> tuple[Pairs, npt.NDArray[np.float64]]:
-    """Return the pairs of known clients with a positive weight, ordered by model and host, and their weights.
-
-    >>> support({"weights": torch.tensor([[0.5, 0.5], [0.0, 1.0]])}, np.array([True, True]))[0].hosts.tolist()
-    [0, 1, 1]
-    """
-    if "who" in kept:
-        who, much = kept["who"].cpu(), kept["much"].cpu()
-        order = who.argsort(1)
-        who, values = who.gather(1, order).numpy(), much.gather(1, order).numpy()
-        models, slots = np.nonzero((values > 0) & known[:, None] & known[who])
-        return Pairs(models, who[models, slots]), values[models, slots]
-    values = square(kept, len(known)).cpu().numpy()
-    pairs = Pairs(*np.nonzero((values > 0) & known[:, None] & known))
-    return pairs, values[pairs]
-
-
-def summary(kept: State) -> tuple[float, float]:
-    """Return the median weight of clients for themselves, and the median effective number of clients they learn from.
-
-    With weights a, the effective number is 1 / sum(a^2): 1 if one client has all the weight, n if n clients share it
-    equally.
-    """
-    if "who" in kept:
-        itself = kept["who"] == torch.arange(len(kept["who"]), device=kept["who"].device)[:, None]
-        own, much = torch.where(itself, kept["much"], 0).sum(1), kept["much"]
-    else:
-        own, much = kept["weights"].diagonal(), kept["weights"]
-    squares = much.square().sum(1)
-    known = squares > 0
-    return float(own[known].median()), float((1 / squares[known]).median())
