@@ -102,11 +102,13 @@ def _probe(view: View, fields: MixtureFields) -> GradientProbe:
     """Return the solver that computes the gradients to compare. Its batch size determines the memory of a device."""
     fleet, probe, lam = fields["fleet"], fields["probe"], fields["lambda_"]
     unbounded = f"with a fleet {{}} must be a number, as memory depends on the batch size: add --probe N; {AIR}"
+    fewest, why = (2, ", as half of the samples estimate the noise") if lam is None else (1, "")
     unequal = "clients with unequal models need full gradients: leave out sketch, keep and clusters"
     require(
         (view == Full() or not (fields["sketch"] or fields["keep"] or fields["clusters"]), unequal),
         (fleet is None or probe is not None, Mistake(unbounded, None, Setting("", "probe"))),
         (lam is None or 0 <= lam < math.inf, wrong_argument("lambda_", lam, "must be finite and not negative")),
+        (probe is None or probe >= fewest, wrong_argument("probe", probe, f"must be at least {fewest}{why}")),
     )
     return GradientProbe(probe, noise=lam is None)
 
@@ -121,6 +123,11 @@ def _shuffle(fields: MixtureFields) -> ModelRotation:
 def _widths(fields: MixtureFields) -> tuple[View, float]:
     """Return the view and the complexity penalty. The penalty is 0 if all clients have the full model."""
     capacities, fleet, ties = fields["capacities"], fields["fleet"], fields["ties"]
-    if set(capacities) == {1} and fleet is None and ties is None:
-        return Full(), 0.0
-    return WidthSlice(capacities, order="static", ties=ties, fleet=fleet), fields["complexity"]
+    complexity = fields["complexity"]
+    finite = wrong_argument("complexity", complexity, "must be finite and not negative")
+    require((0 <= complexity < math.inf, finite))
+    if set(capacities) != {1} or fleet is not None or ties is not None:
+        return WidthSlice(capacities, order="static", ties=ties, fleet=fleet), complexity
+    unused = Mistake(": all models have the same size, so it has no effect", Setting("", "complexity"))
+    require((complexity in (0, 1), unused))
+    return Full(), 0.0
