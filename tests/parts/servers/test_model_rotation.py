@@ -645,7 +645,7 @@ def test_what_makes_no_sense_is_refused(parts: dict[str, Any], says: str) -> Non
         (lambda: perm(solve=3, keep=2), "needs exact weights"),
         (lambda: perm(keep=0), "keep must be at least 1"),
         (lambda: perm(sketch=0), "sketch must be at least 1"),
-        (lambda: perm(probe=0), "batch must be at least 1"),
+        (lambda: perm(probe=0), "probe must be at least 2"),
         (lambda: perm(capacities=(1.0, 0.5), keep=2), "need full gradients"),
         (lambda: perm(capacities=(1.0, 0.5), sketch=2), "need full gradients"),
         (lambda: perm(fleet=Fleet((Device("phone", 5, 2**20, 1e9),))), "probe must be a number"),
