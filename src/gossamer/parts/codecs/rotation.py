@@ -29,6 +29,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from gossamer.core import entropy
 from gossamer.core.bits import codes, expect_codes, unbits
 from gossamer.core.codec import Codec
 from gossamer.core.errors import PayloadError
@@ -123,6 +124,9 @@ class Rotated(Codec):
     times scale, rotated back. A scale that exceeds the floating-point type is replaced by the largest float.
     """
 
+    coded: bool = False
+    """Whether to send the entropy code of the indices where it is shorter."""
+
     @abstractmethod
     def levels(self) -> tuple[float, ...]:
         """Return the levels, ascending and symmetric. Their number is a power of two, at most 256."""
@@ -137,13 +141,15 @@ class Rotated(Codec):
         y, exponent = unit(finite(x, "change"))
         rounded = [self._rounded(rows) for rows in rotation.cut(rotation.forward(y))]
         scales = shift(torch.cat([scale for _, scale in rounded]), exponent)
-        packed = codes(torch.cat([code for code, _ in rounded]), self._width())
-        return {"codes": packed, "scales": scales.clamp(max=torch.finfo(x.dtype).max)}
+        indices = torch.cat([found for found, _ in rounded])
+        packed = {"codes": codes(indices, self._width())}
+        sent = entropy.shorter(packed, indices, len(self.levels())) if self.coded else packed
+        return {**sent, "scales": scales.clamp(max=torch.finfo(x.dtype).max)}
 
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
         """Return level times scale, rotated back."""
         rotation = Rotation(layout.size, key)
-        found = expect_codes(payload, "codes", self._width(), layout.size)
+        found = self._indices(payload, layout.size)
         scales, exponent = unit(_expect_scales(payload, layout, rotation))
         y = scales.new_empty(layout.size)
         pieces = rotation.cut(y)
@@ -160,6 +166,12 @@ class Rotated(Codec):
         z = y * (_ratio(torch.ones_like(length), length) * math.sqrt(y.shape[1])).view(-1, 1)
         found = nearest(z, self.levels())
         return found.view(-1), shift(self.fit(y, self._values(found, y)), exponent[:, 0])
+
+    def _indices(self, payload: Payload, count: int) -> Tensor:
+        """Return the indices of the levels, from either form."""
+        if self.coded and entropy.NAME in payload:
+            return entropy.expect_symbols(payload, len(self.levels()), count, -(-count * self._width() // 8))
+        return expect_codes(payload, "codes", self._width(), count)
 
     def _values(self, indices: Tensor, like: Tensor) -> Tensor:
         """Return the levels with these indices, in the type of ``like``."""
