@@ -78,7 +78,7 @@ def decode(coded: Tensor, base: int, count: int) -> Tensor:
     shares = _all_shares(raw[:head].view("<u2"))
     states, words = raw[head : head + body].view("<u4"), raw[head + body :].view("<u2")
     found = _pop(states.astype(np.uint32), words.astype(np.uint32), letters, _frequencies(shares, base))
-    digits = _digits(base)[found].reshape(-1)
+    digits = np.take(_digits(base), found, axis=0).reshape(-1)
     if (digits[count:] != shares.argmax()).any():
         raise PayloadError(f"{NAME!r} has other symbols after its {count:,} symbols")
     return torch.from_numpy(digits[:count]).to(coded.device)
@@ -178,7 +178,7 @@ def _pop(states: Array, words: Array, count: int, frequencies: Array) -> Array:
         slot = slots[at : at + len(states)]
         state = states[: len(slot)]
         np.bitwise_and(state, 0xFFFF, out=slot)
-        state[:] = sizes[slot] * (state >> 16) + offsets[slot]
+        state[:] = sizes.take(slot) * (state >> 16) + offsets.take(slot)
         low = state < FIRST
         end = read + int(np.count_nonzero(low))
         if end > len(words):
