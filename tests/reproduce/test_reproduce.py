@@ -271,6 +271,7 @@ def test_the_codec_table_counts_all_bits(empty: Path, monkeypatch: pytest.Monkey
     row = "eden --bits 4 --coded"
     monkeypatch.setattr(codecs, "ROWS", (row,))
     monkeypatch.setattr(codecs, "REPEATS", 1)
+    monkeypatch.setattr(codecs, "WARM_UP", 0)
     small = codecs.TASKS["digits"]._replace(rounds=1, clients=30, per_round=2, epochs=1)
     monkeypatch.setitem(codecs.TASKS, "digits", small)
     for seed in codecs.SEEDS[:2]:

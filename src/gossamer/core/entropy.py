@@ -1,9 +1,9 @@
 """Entropy coding of symbols: close to the entropy of their histogram, which is part of the code.
 
 Range variant of asymmetric numeral systems (rANS; Duda, 2013, https://arxiv.org/abs/1311.2540) with interleaved states
-(Giesen, 2014, https://arxiv.org/abs/1402.3392), in NumPy alone. All numbers are integers, so a code is the same on every
-machine. Symbols are numbers below ``base``. As many of them as fit one byte form a letter: five for base 3, eight for
-base 2. A code has three parts, in little-endian bytes:
+(Giesen, 2014, https://arxiv.org/abs/1402.3392), in NumPy alone. All numbers are integers, so a code is the same on
+every machine. Symbols are numbers below ``base``. As many of them as fit one byte form a letter: five for base 3, eight
+for base 2. A code has three parts, in little-endian bytes:
 
     shares    base - 1 numbers of 16 bits: the share of each symbol but the first, in units of 1/65535
     states    one number of 32 bits per lane: where the decoder starts
@@ -50,7 +50,7 @@ def shorter(plain: Payload, symbols: Tensor, base: int) -> Payload:
 
 
 def expect_symbols(payload: Payload, base: int, count: int, plain: int) -> Tensor:
-    """Return ``count`` symbols from a payload of ``shorter``, as uint8. ``plain`` is the number of bytes without code."""
+    """Return ``count`` symbols from a payload of ``shorter``, as uint8. ``plain`` is the length of the plain form."""
     coded = expect(payload, NAME, torch.uint8, payload[NAME].numel())
     if len(coded) >= plain:
         raise PayloadError(f"{NAME!r} has {len(coded):,} bytes: expected fewer than {plain:,}, as without a code")
@@ -68,7 +68,7 @@ def encode(symbols: Tensor, base: int) -> Tensor:
 
 
 def decode(coded: Tensor, base: int, count: int) -> Tensor:
-    """Return the ``count`` symbols of a code, as uint8. Raise ``PayloadError`` for bytes that ``encode`` never makes."""
+    """Return the ``count`` symbols of a code, as uint8. Raise ``PayloadError`` for other bytes than those of a code."""
     group = _group(base)
     letters = -(-count // group)
     head, body = 2 * (base - 1), 4 * _lanes(letters)
@@ -105,7 +105,7 @@ def _letters(digits: Array, base: int, filler: int) -> Array:
     full = np.full(-(-len(digits) // group) * group, filler, np.uint8)
     full[: len(digits)] = digits
     columns = full.reshape(-1, group).T
-    letters = columns[-1].copy()
+    letters: Array = columns[-1]
     for column in columns[-2::-1]:
         letters = letters * np.uint8(base) + column
     return letters

@@ -421,7 +421,9 @@ def test_a_norm_without_a_form_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("codec", "most"), [(StochasticSign(), 1.002), (StochasticSign(0.01), 1.002), (Ternary(coded=False), 1.602)], ids=repr
+    ("codec", "most"),
+    [(StochasticSign(), 1.002), (StochasticSign(0.01), 1.002), (Ternary(coded=False), 1.602)],
+    ids=repr,
 )
 def test_bits_per_entry(codec: Codec, most: float) -> None:
     x = noise(CNN4)

@@ -162,7 +162,9 @@ def test_segments_cover_the_vector_without_padding(n: int) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("levels", [*(Eden(bits).levels() for bits in range(1, 9)), (-1.0, 1.0), (-9.0, 0.0, 0.001, 5.0)])
+@pytest.mark.parametrize(
+    "levels", [*(Eden(bits).levels() for bits in range(1, 9)), (-1.0, 1.0), (-9.0, 0.0, 0.001, 5.0)]
+)
 def test_the_nearest_level_is_found_by_cells_as_by_search(levels: tuple[float, ...], dtype: torch.dtype) -> None:
     values = torch.tensor(levels, dtype=dtype)
     middles = (values[1:] + values[:-1]) * 0.5
