@@ -1,9 +1,9 @@
 """Measure the time of every codec to encode and decode a long vector, and its payload.
 
-    python bench/codec_speed.py [--device cpu|cuda] [--size 11000000] [--repeats 10] [--only Drive Eden]
+    python bench/codec_speed.py [--device cpu|cuda] [--size 11000000] [--repeats 10] [--only Drive eden:4]
 
 The table has median milliseconds (by CUDA events on a GPU), bytes of the payload, and bits per entry. A codec that
-wraps another one wraps ``Dense``. All other fields have their defaults.
+wraps another one wraps ``Dense``. All other fields have their defaults, unless ``--only`` names a spec.
 """
 
 import argparse
@@ -16,16 +16,20 @@ from stopwatch import milliseconds
 
 from gossamer.core.codec import memory_of
 from gossamer.core.random import fold, key, uniform
+from gossamer.core.specs import parse
 from gossamer.core.types import Layout
 from gossamer.parts import codecs
-from gossamer.parts.codecs import Codec, Dense
+from gossamer.parts.codecs import CODECS, Codec, Dense
 
 KEY = key(1)
 
 
 def found(only: list[str] | None) -> Iterator[Codec]:
-    """Yield one instance of each codec that Gossamer exports."""
+    """Yield one instance of each codec that Gossamer exports, or those of some names and specs."""
     for name in only or dir(codecs):
+        if name.partition(":")[0] in CODECS:
+            yield parse(name, CODECS, "codec")
+            continue
         kind: Any = getattr(codecs, name)
         if isinstance(kind, type) and issubclass(kind, Codec) and not inspect.isabstract(kind):
             yield made(kind)
@@ -53,7 +57,7 @@ def main() -> None:
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--size", type=int, default=11_000_000)
     parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--only", nargs="*", help="names of codecs")
+    parser.add_argument("--only", nargs="*", help="names or specs of codecs, such as eden:4")
     given = parser.parse_args()
     machine = torch.cuda.get_device_name() if given.device == "cuda" else f"{torch.get_num_threads()} CPU threads"
     print(f"torch {torch.__version__}, {machine}, {given.size:,} float32 entries")

@@ -16,6 +16,7 @@ STUDIES = {
     "wireless-convex": ("reproduce.wireless.convex", "one-bit sensing and retention on a convex problem"),
     "sensing-quality": ("reproduce.wireless.sensing_quality", "decoders of one-bit measurements"),
     "classics": ("reproduce.baselines.classics", "eight methods on Fashion-MNIST, two labels per client"),
+    "codecs": ("reproduce.baselines.codecs", "all compression methods on three tasks: accuracy, bits and times"),
     "fashion": ("reproduce.baselines.fashion", "FedAvg on Fashion-MNIST"),
     "two-populations": ("reproduce.baselines.two_populations", "PERM's synthetic data with three baselines"),
 }

@@ -18,7 +18,10 @@ import torch
 from torch import nn
 
 from gossamer import METHODS, MagnitudePruned, Method, Task, Wireless, simulate
-from gossamer.core.errors import ConfigError
+from gossamer.cli.build import make_method
+from gossamer.cli.request import PARTS, Request
+from gossamer.cli.run_args import own_flags, scan
+from gossamer.core.errors import ConfigError, require
 from gossamer.core.random import key
 from gossamer.core.specs import parse
 from gossamer.engines.run import Result
@@ -32,6 +35,7 @@ from gossamer.tasks.nets.lstm import lstm
 from gossamer.tasks.static_norms import STATISTICS
 from gossamer.tasks.task import deal
 from reproduce.common import store
+from reproduce.common.row_lstm import RowLSTM
 from reproduce.common.store import Facts
 
 FLEETS = store.ROOT / "reproduce/wireless"
@@ -63,6 +67,7 @@ class Cell(NamedTuple):
         fleet: file of the fleet, for a run over radio links
         prune: fraction of the smallest weights that clients prune
         retries: how often a message that radio links lost is sent again
+        words: further flags of ``gossamer run`` for the method, such as ``--down dense:float16``
     """
 
     name: str
@@ -85,6 +90,7 @@ class Cell(NamedTuple):
     fleet: str = ""
     prune: float = 0.0
     retries: int = 0
+    words: str = ""
 
     @property
     def study(self) -> str:
@@ -209,7 +215,7 @@ def task(cell: Cell, data_dir: Path) -> Task:
 
 def method(cell: Cell) -> Method:
     """Return the method of a cell, with its schedule, pruning and uncompressed tensors."""
-    made = METHODS[cell.method](**cell.given)
+    made = written(cell.method, cell.given, cell.words) if cell.words else METHODS[cell.method](**cell.given)
     fields = dict(cell.solver)
     if cell.schedule != "constant":
         fields["schedule"] = parse(cell.schedule, SCHEDULES, "schedule")
@@ -219,10 +225,24 @@ def method(cell: Cell) -> Method:
     return made.with_parts(codec=replace(codec, exclude=cell.leave)) if isinstance(codec, OnWeights) else made
 
 
+def written(name: str, given: Facts, words: str) -> Method:
+    """Return the method that ``gossamer run`` makes of parameters and further flags."""
+    typed = scan(words.split(), own_flags(METHODS[name], name))
+    require((not (typed.strange or typed.mistakes), f"{name} {words}: {[*typed.strange, *typed.mistakes]}"))
+    parts = {part: typed.given.pop(part) for part in PARTS if part in typed.given}
+    return make_method(Request(name, {**given, **typed.given}, tuple(typed.sets), **parts))
+
+
 def network(name: str, shape: torch.Size, classes: int) -> nn.Module:
-    """Return a network: ``lstm-plain`` is the LSTM without dropout, ``mlp-64`` the MLP with 64 hidden units."""
+    """Return a network of the library, or a variant.
+
+    ``lstm-plain`` is the LSTM without dropout, ``mlp-64`` the MLP with 64 hidden units, ``lstm-rows`` an LSTM that
+    reads an image row by row.
+    """
     if name == "mlp-64":
         return mlp(shape, classes, hidden=64)
+    if name == "lstm-rows":
+        return RowLSTM(shape[-1], classes)
     return lstm(shape, classes, dropout=0) if name == "lstm-plain" else build(name, shape, classes)
 
 

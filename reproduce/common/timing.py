@@ -48,15 +48,15 @@ class Entrant(NamedTuple):
                 return self.executor.group([(self.client_task, job)]).train()[0]
         return self.client.train(self.client_task, job)
 
-    def measure(self) -> Times:
-        """Run one round; return the milliseconds of each part, and the bytes sent."""
+    def measure(self, clock: Callable[[], float] = time.perf_counter) -> Times:
+        """Run one round; return the milliseconds of each part by a clock in seconds, and the bytes sent."""
         with threads(self.executor.threads):
             job = self.client.read_download(self.client_task)
-            training, trained = clocked(lambda: self.train(job))
-            encoding, result = clocked(lambda: self.client.make_upload(job, trained))
+            training, trained = clocked(lambda: self.train(job), clock)
+            encoding, result = clocked(lambda: self.client.make_upload(job, trained), clock)
             sent, server = result.sent.data, self.client.exchange.server
             total = server.begin(self.server, {CLOCK.client: GLOBAL})
-            folding, _ = clocked(lambda: server.fold(total, self.read(sent)))
+            folding, _ = clocked(lambda: server.fold(total, self.read(sent)), clock)
         return {"train": training, "encode": encoding, "fold": folding, "bytes": len(sent)}
 
     def read(self, sent: Frame) -> Arrival:
@@ -64,13 +64,13 @@ class Entrant(NamedTuple):
         return self.client.exchange.read_upload(sent, self.server, CLOCK, KEY, GLOBAL, None)[0]
 
 
-def clocked(work: Callable[[], T]) -> tuple[float, T]:
+def clocked(work: Callable[[], T], clock: Callable[[], float] = time.perf_counter) -> tuple[float, T]:
     """Return the milliseconds of a piece of work, including its GPU kernels, and its result."""
     synchronize()
-    begin = time.perf_counter()
+    begin = clock()
     result = work()
     synchronize()
-    return 1e3 * (time.perf_counter() - begin), result
+    return 1e3 * (clock() - begin), result
 
 
 def synchronize() -> None:
@@ -100,11 +100,17 @@ def images(model: str, samples: int, shape: tuple[int, ...]) -> Task:
 
 
 def race(
-    methods: Mapping[str, Method], task: Task, device: str, executor: str, repeats: int, warm_up: int
+    methods: Mapping[str, Method],
+    task: Task,
+    device: str,
+    executor: str,
+    repeats: int,
+    warm_up: int,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> dict[str, list[Times]]:
     """Measure all methods in turns; return the measurements after the warm-up by method."""
     field = {name: entrant(method, task, device, executor) for name, method in methods.items()}
-    turns = [{name: each.measure() for name, each in field.items()} for _ in range(warm_up + repeats)]
+    turns = [{name: each.measure(clock) for name, each in field.items()} for _ in range(warm_up + repeats)]
     return {name: [turn[name] for turn in turns[warm_up:]] for name in field}
 
 

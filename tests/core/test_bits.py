@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gossamer.core import bits as packing
 from gossamer.core import indices as positions
-from gossamer.core.bits import bits, expect_bits, expect_trits, trits, unbits, untrits
+from gossamer.core.bits import bits, codes, expect_bits, expect_codes, expect_trits, trits, unbits, uncodes, untrits
 from gossamer.core.errors import PayloadError
 from gossamer.core.random import fold, key, uniform
 from gossamer.core.types import Payload
@@ -71,6 +71,32 @@ def test_bits_come_back(values: list[bool]) -> None:
 def test_bits_never_written_are_refused(packed: Tensor, count: int, reason: str) -> None:
     with pytest.raises(PayloadError, match=reason):
         expect_bits({"mask": packed}, "mask", count)
+
+
+# Codes of a few bits
+
+
+@steady
+@given(st.integers(1, 8).flatmap(lambda w: st.tuples(st.just(w), st.lists(st.integers(0, 2**w - 1), max_size=40))))
+def test_codes_are_digits_of_one_large_number_and_come_back(given: tuple[int, list[int]]) -> None:
+    width, values = given
+    number = sum(value << index * width for index, value in enumerate(values))
+    packed = codes(torch.tensor(values, dtype=torch.uint8), width)
+    assert bytes(packed.tolist()) == number.to_bytes(-(-len(values) * width // 8), "little")
+    assert uncodes(packed, width, len(values)).tolist() == values
+    assert expect_codes({"codes": packed}, "codes", width, len(values)).tolist() == values
+
+
+@pytest.mark.parametrize(
+    ("packed", "reason"),
+    [
+        (as_bytes(0), "expected 2 uint8 values named 'codes', got 1"),
+        (as_bytes(0, 0x02), "'codes' has ones after its 9 bits"),
+    ],
+)
+def test_codes_never_written_are_refused(packed: Tensor, reason: str) -> None:
+    with pytest.raises(PayloadError, match=reason):
+        expect_codes({"codes": packed}, "codes", 3, 3)
 
 
 # Trits
@@ -295,6 +321,9 @@ def test_a_gpu_packs_the_same_bytes(n: int, density: float) -> None:
     mask, signs = noise < density, (noise * 3).to(torch.int8) - 1
     assert torch.equal(bits(mask.cuda()).cpu(), bits(mask))
     assert torch.equal(unbits(bits(mask).cuda(), n).cpu(), mask)
+    numbers = (noise * 8).to(torch.uint8)
+    assert torch.equal(codes(numbers.cuda(), 3).cpu(), codes(numbers, 3))
+    assert torch.equal(uncodes(codes(numbers, 3).cuda(), 3, n).cpu(), numbers)
     assert torch.equal(trits(signs.cuda()).cpu(), trits(signs))
     assert torch.equal(untrits(trits(signs).cuda(), n).cpu(), signs)
     here, there = positions.pack(mask), positions.pack(mask.cuda())

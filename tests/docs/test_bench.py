@@ -59,7 +59,8 @@ def test_the_comparison_can_be_imported(name: str, script: Script) -> None:
 @pytest.mark.parametrize(
     ("name", "words", "shown"),
     [
-        ("codec_speed", ("--size", "500", "--repeats", "1"), "Ternary()"),
+        ("codec_speed", ("--size", "500", "--repeats", "1"), "Ternary(coded=True)"),
+        ("codec_speed", ("--size", "500", "--repeats", "1", "--only", "eden:4,coded=true"), "Eden(bits=4, coded=True)"),
         ("export", ("--networks", "mlp", "--densities", "0.5", "--side", "8", "--repeats", "1"), "| `mlp` | 0.5 |"),
         ("masked_noise", ("--millions", "0.001"), "MaskedNoise(signed=True"),
         ("perm_memory", ("--alone", "--clients", "60", "--form", "clusters"), '"schedule_s"'),

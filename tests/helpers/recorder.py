@@ -91,7 +91,7 @@ CASES: dict[str, Case] = {
     "signsgd": (lambda: methods.signsgd(**SGD), {}),
     "topk": (lambda: methods.topk(**SGD), {}),
     "subsample": (lambda: methods.subsample(**SGD), {}),
-    "terngrad": (lambda: methods.terngrad(**SGD), {}),
+    "terngrad": (lambda: methods.terngrad(**SGD, coded=False), {}),
     "drive": (lambda: methods.drive(**SGD), {}),
     "eden": (lambda: methods.eden(**SGD), {}),
     "submodel-random": (lambda: methods.submodel_random(**SGD, weights="uniform", capacities=(1.0, 0.5)), {}),

@@ -1,6 +1,7 @@
 """What all reproductions share: storage, runs of cells, tables, the command line; and the studies of the baselines."""
 
 import json
+import math
 import re
 import subprocess
 import sys
@@ -11,10 +12,12 @@ from typing import Any
 import pytest
 import torch
 
+from gossamer import Dense, Eden, OnWeights
+from gossamer.core.errors import ConfigError
 from helpers.markdown import only, parsed
 from helpers.paths import ROOT
 from reproduce import __main__ as dispatcher
-from reproduce.baselines import classics, fashion
+from reproduce.baselines import classics, codecs, fashion
 from reproduce.common import cells, seeds, store, tables
 from reproduce.common.cells import Cell
 from reproduce.common.cli import Reproduction
@@ -248,3 +251,48 @@ def test_classics_draw_both_axes(empty: Path) -> None:
     classics.draw()
     drawn = (empty / classics.PLOT).read_text()
     assert all(word in drawn for word in (*classics.OTHERS, "round", "GB, both directions"))
+
+
+# Codecs.
+
+
+def test_every_row_of_the_codec_table_is_a_method_of_its_own() -> None:
+    every = [cell for study in codecs.STUDIES.values() for cell in study()]
+    assert len({cell.name for cell in every}) == len(every) == 3 * 3 * len(codecs.ROWS)
+    methods = {row: cells.method(codecs.cell("digits", row, 0)) for row in codecs.ROWS}
+    assert len(set(map(repr, methods.values()))) == len(codecs.ROWS)
+    assert methods["eden --bits 2 --coded"].codec == OnWeights(Eden(2, coded=True))
+    assert methods["fedavg --codec dense:float16 --down dense:float16"].training.down == Dense("float16")
+    with pytest.raises(ConfigError, match="--bitz"):
+        cells.written("eden", {}, "--bitz 3")
+
+
+def test_the_codec_table_counts_all_bits(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    row = "eden --bits 4 --coded"
+    monkeypatch.setattr(codecs, "ROWS", (row,))
+    monkeypatch.setattr(codecs, "REPEATS", 1)
+    monkeypatch.setattr(codecs, "WARM_UP", 0)
+    small = codecs.TASKS["digits"]._replace(rounds=1, clients=30, per_round=2, epochs=1)
+    monkeypatch.setitem(codecs.TASKS, "digits", small)
+    for seed in codecs.SEEDS[:2]:
+        cells.keep(codecs.cell("digits", row, seed), empty, math.inf, codecs.more)
+    codecs.measure(empty)
+    facts = cells.read(codecs.cell("digits", row, 0))
+    assert 8 * sum(facts["bytes_up"].values()) / 2 / 55_210 == pytest.approx(facts["up"], rel=0.01)
+    assert facts["down"] == pytest.approx(32 + 8 * 58 / 55_210, abs=0.001)  # header and table
+    page = codecs.page()
+    line = parsed(page)[0]
+    low, high = sorted(cells.read(codecs.cell("digits", row, seed))["last"] for seed in codecs.SEEDS[:2])
+    assert line["digits, MLP"] == f"{(low + high) / 2:.1f} ({low:.1f} to {high:.1f})"
+    assert line["encode"].endswith(" ms")
+    assert "**Not run yet:** `digits` (1 of 3 cells), `fashion` (3 of 3 cells), `rows` (3 of 3 cells)." in page
+
+
+def test_an_lstm_reads_an_image_from_top_to_bottom() -> None:
+    net = cells.network("lstm-rows", torch.Size([1, 28, 28]), 10)
+    image = torch.rand(2, 1, 28, 28)
+    assert net(image).shape == (2, 10)
+    last = image.clone()
+    last[:, :, -1] += 1
+    assert not torch.allclose(net(last), net(image))
+    assert sum(weight.numel() for weight in net.parameters()) == 24_458

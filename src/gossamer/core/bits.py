@@ -1,4 +1,4 @@
-"""Pack bits and trits into bytes, and unpack them, on any device. The first bit or trit of a byte is its lowest."""
+"""Pack bits, codes of a few bits, and trits into bytes, and unpack them, on any device. The first is the lowest."""
 
 import numpy as np
 import torch
@@ -52,6 +52,57 @@ def expect_bits(payload: Payload, name: str, count: int) -> Tensor:
 
 def _shifts(device: torch.device) -> Tensor:
     return torch.arange(8, dtype=torch.uint8, device=device)
+
+
+def codes(values: Tensor, width: int) -> Tensor:
+    """Pack numbers of ``width`` bits, at most 8, one after the other. The last byte is padded with zeros.
+
+    Eight numbers are one 64-bit word, in which neighbours are moved together: first numbers, then pairs, then fours.
+
+    >>> codes(torch.tensor([1, 2, 7]), 3)
+    tensor([209,   1], dtype=torch.uint8)
+    """
+    full = torch.zeros(-(-len(values) // 8) * 8, dtype=torch.uint8, device=values.device)
+    full[: len(values)] = values
+    words = full.view(torch.int64)  # torch runs on little-endian machines
+    for low, high, gap in _moves(width):
+        words = words & low | words >> gap & high
+    return words.view(torch.uint8).view(-1, 8)[:, :width].reshape(-1)[: _code_bytes(len(values), width)]
+
+
+def uncodes(packed: Tensor, width: int, count: int) -> Tensor:
+    """Unpack ``count`` numbers from ``codes``, as uint8. ``packed`` must have exactly the bytes that they take."""
+    words = torch.zeros(-(-count // 8), 8, dtype=torch.uint8, device=packed.device)
+    full = torch.zeros(len(words) * width, dtype=torch.uint8, device=packed.device)
+    full[: len(packed)] = packed
+    words[:, :width] = full.view(-1, width)
+    spread = words.view(torch.int64).view(-1)
+    for low, high, gap in reversed(_moves(width)):
+        spread = spread & low | (spread & high) << gap
+    return spread.view(torch.uint8)[:count]
+
+
+def expect_codes(payload: Payload, name: str, width: int, count: int) -> Tensor:
+    """Return ``count`` numbers of ``width`` bits from a payload. Refuse a wrong number of bytes, and padding."""
+    packed = expect(payload, name, torch.uint8, _code_bytes(count, width))
+    if (used := count * width % 8) and bool(packed[-1] >> used):
+        raise PayloadError(f"{name!r} has ones after its {count * width:,} bits")
+    return uncodes(packed, width, count)
+
+
+def _code_bytes(count: int, width: int) -> int:
+    return -(-count * width // 8)
+
+
+def _moves(width: int) -> list[tuple[int, int, int]]:
+    """Return the steps that pack a word of eight numbers: bits that stay, bits that arrive, and the distance."""
+    if width == 8:
+        return []
+    found = []
+    for group in (1, 2, 4):
+        low = sum((1 << group * width) - 1 << at for at in range(0, 64, 16 * group))
+        found.append((low, low << group * width, group * (8 - width)))
+    return found
 
 
 def trits(signs: Tensor) -> Tensor:

@@ -71,7 +71,7 @@ def unit(x: Tensor) -> tuple[Tensor, Tensor]:
     """
     if x.shape[-1] == 0:
         return x, torch.zeros(*x.shape[:-1], 1, dtype=torch.int32, device=x.device)
-    low, high = torch.aminmax(x, dim=-1, keepdim=True)
+    low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)  # aminmax takes ten times as long
     limit = FORMATS[x.dtype].bias - 1
     exponent = torch.frexp(torch.maximum(-low, high)).exponent.clamp(-limit, limit)
     return shift(x, -exponent), exponent

@@ -86,7 +86,7 @@ def fedmrns(*, alpha: float = 0.005, **fields: Unpack[Masking]) -> Method:
 
 
 @recipe
-def fedpm(*, scale: float = math.e, **fields: Unpack[Training]) -> Method:
+def fedpm(*, scale: float = math.e, coded: bool = False, **fields: Unpack[Training]) -> Method:
     """Stochastic masks over frozen random weights: one bit per parameter.
 
     Isik et al., Sparse Random Networks for Communication-Efficient Federated Learning, ICLR 2023,
@@ -94,10 +94,11 @@ def fedpm(*, scale: float = math.e, **fields: Unpack[Training]) -> Method:
 
     Args:
         scale: magnitude of the frozen weights, multiplied by the square root of the fan-in
+        coded: send the entropy code of a mask where it is shorter
     """
-    solver = Adam(**fields)
+    codec = OnWeights(SampledMask(coded))
     server = MaskAverage("uniform")
-    return compose(Full(), solver, OnWeights(SampledMask()), server, send="model", parametrization=Supermask(scale))
+    return compose(Full(), Adam(**fields), codec, server, send="model", parametrization=Supermask(scale))
 
 
 @recipe
@@ -176,7 +177,7 @@ def subsample(*, share: float = 0.03125, rescale: bool = True, **fields: Unpack[
 
 
 @recipe
-def terngrad(*, feedback: bool = False, **fields: Unpack[Averaging]) -> Method:
+def terngrad(*, feedback: bool = False, coded: bool = True, **fields: Unpack[Averaging]) -> Method:
     """Ternary updates: each entry is -1, 0 or 1 times the largest entry of its tensor.
 
     Wen et al., TernGrad: Ternary Gradients to Reduce Communication in Distributed Deep Learning, NeurIPS 2017,
@@ -184,8 +185,9 @@ def terngrad(*, feedback: bool = False, **fields: Unpack[Averaging]) -> Method:
 
     Args:
         feedback: use error feedback: add the compression error to the next update
+        coded: send the entropy code of an update where it is shorter
     """
-    return _compressed(fedavg(**fields), Ternary(), feedback)
+    return _compressed(fedavg(**fields), Ternary(coded), feedback)
 
 
 @recipe
@@ -204,7 +206,7 @@ def drive(
 
 
 @recipe
-def eden(*, bits: int = 1, feedback: bool = False, **fields: Unpack[Averaging]) -> Method:
+def eden(*, bits: int = 1, feedback: bool = False, coded: bool = False, **fields: Unpack[Averaging]) -> Method:
     """A few bits per entry after a random rotation, unbiased.
 
     Vargaftik et al., EDEN: Communication-Efficient and Robust Distributed Mean Estimation for Federated Learning,
@@ -213,8 +215,9 @@ def eden(*, bits: int = 1, feedback: bool = False, **fields: Unpack[Averaging]) 
     Args:
         bits: bits per entry, from 1 to 8
         feedback: use error feedback: add the compression error to the next update
+        coded: send the entropy code of an update where it is shorter
     """
-    return _compressed(fedavg(**fields), Eden(bits), feedback, each=False)
+    return _compressed(fedavg(**fields), Eden(bits, coded), feedback, each=False)
 
 
 def _masked(signed: bool, alpha: float, fields: Masking) -> Method:

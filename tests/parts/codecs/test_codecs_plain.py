@@ -18,8 +18,10 @@ from gossamer.core.types import Layout, Payload
 from gossamer.core.wire import Message, expect, pack
 from gossamer.methods import z_signfedavg
 from gossamer.parts.codecs.dense import Dense
+from gossamer.parts.codecs.eden import Eden
 from gossamer.parts.codecs.noisy_sign import NoisySign
 from gossamer.parts.codecs.on_weights import OnWeights
+from gossamer.parts.codecs.sampled_mask import SampledMask
 from gossamer.parts.codecs.sign import StochasticSign
 from gossamer.parts.codecs.sparse import Sparse
 from gossamer.parts.codecs.subsample import Subsample
@@ -72,6 +74,7 @@ TAKE_ANYTHING: list[Codec] = [
     StochasticSign(),
     *GIVEN,
     Ternary(),
+    Ternary(coded=False),
 ]
 TAKE_LESS = {
     Dense("float16"): 65504,
@@ -418,7 +421,9 @@ def test_a_norm_without_a_form_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("codec", "most"), [(StochasticSign(), 1.002), (StochasticSign(0.01), 1.002), (Ternary(), 1.602)], ids=repr
+    ("codec", "most"),
+    [(StochasticSign(), 1.002), (StochasticSign(0.01), 1.002), (Ternary(coded=False), 1.602)],
+    ids=repr,
 )
 def test_bits_per_entry(codec: Codec, most: float) -> None:
     x = noise(CNN4)
@@ -441,6 +446,29 @@ def test_a_scale_never_sent_is_refused(codec: Codec, scale: float, reason: str) 
         codec.decode({**payload, "scale": torch.tensor([scale])}, layout(U), KEY)
 
 
+@pytest.mark.parametrize(
+    ("plain", "coded", "saved"),
+    [
+        (Ternary(coded=False), Ternary(), 0.64),
+        (Eden(1), Eden(1, coded=True), 0.0),
+        (Eden(2), Eden(2, coded=True), 0.039),
+        (Eden(3), Eden(3, coded=True), 0.049),
+        (Eden(4), Eden(4, coded=True), 0.05),
+        (SampledMask(), SampledMask(coded=True), 0.155),
+    ],
+    ids=repr,
+)
+def test_an_entropy_code_is_shorter_and_decodes_to_the_same(plain: Codec, coded: Codec, saved: float) -> None:
+    x = noise(100_000) ** 9 + isinstance(plain, SampledMask)  # trits are mostly zeros, masks mostly ones
+    here, there = (codec.encode(x, layout(x), KEY) for codec in (plain, coded))
+    assert torch.equal(plain.decode(here, layout(x), KEY), coded.decode(there, layout(x), KEY))
+    assert message_bytes(there) / message_bytes(here) == pytest.approx(1 - saved, abs=0.01)
+    assert ("coded" in there) == (saved > 0)
+    if saved:
+        with pytest.raises(PayloadError, match=r"values named '(trits|codes|mask)', got 'coded'"):
+            plain.decode(there, layout(x), KEY)
+
+
 def test_payloads_never_change() -> None:
     x = (torch.arange(12.0) - 5) / 4
     made = {
@@ -449,7 +477,7 @@ def test_payloads_never_change() -> None:
     }
     assert made == {
         "StochasticSign(scale='max')": {"bits": [4, 15], "scale": [1.5]},
-        "Ternary()": {"scale": [1.5], "trits": [62, 27, 4]},
+        "Ternary(coded=True)": {"scale": [1.5], "trits": [62, 27, 4]},
         "Subsample(share=0.25, rescale=True)": {"values": [4.0]},
         "TopK(share=0.25)": {"bitmap": [1, 12], "values": [-1.25, 1.25, 1.5]},
     }

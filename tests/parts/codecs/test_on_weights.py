@@ -10,10 +10,12 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gossamer import Dense, Eden, Feedback, MaskedNoise, OnWeights, PayloadError, StochasticSign, Ternary, TopK
+from gossamer.cli.settings import assign
 from gossamer.core.codec import CodecMemory
 from gossamer.core.random import fold, key, uniform
 from gossamer.core.types import Layout, Params
 from gossamer.core.wire import Message, pack, sizes
+from gossamer.methods import eden
 from gossamer.parts.codecs import Codec, OneBit, Retain, masked_noise
 from gossamer.tasks.nets import build
 from gossamer.testing import check_codec
@@ -218,3 +220,17 @@ def test_the_uplink_of_cnn4_is_at_most_1_01_bits_a_weight() -> None:
 @given(st.text("ab.*", max_size=6), st.text("ab.", max_size=8))
 def test_a_star_stands_for_anything(pattern: str, name: str) -> None:
     assert OnWeights(Dense(), exclude=(pattern,)).chosen(name, 2) is not fnmatchcase(name, pattern)
+
+
+def test_the_remaining_tensors_are_sent_in_half_precision_by_option() -> None:
+    whole, half = eden().codec, assign(eden(), "codec.other=dense:float16").codec
+    assert half == OnWeights(Eden(1), other=Dense("float16"))
+    change = {"w": torch.ones(9, 9), "norm.weight": torch.tensor([0.1, -3.0]), "norm.running_var": torch.tensor([6e4])}
+    layout = Layout.of(change)
+    sent = [codec.encode(layout.flatten(change), layout, KEY) for codec in (whole, half)]
+    assert [payload["rest.values"].nbytes for payload in sent] == [12, 6]
+    found = layout.unflatten(half.decode(sent[1], layout, KEY))
+    assert torch.allclose(found["norm.weight"], change["norm.weight"], rtol=2**-11)
+    change["norm.running_var"] = torch.tensor([7e4])
+    with pytest.raises(PayloadError, match="the magnitude 70000, above the maximum 65504 of float16: use Dense"):
+        half.encode(layout.flatten(change), layout, KEY)

@@ -20,7 +20,7 @@ from gossamer.core.wire import Message, pack
 from gossamer.parts.codecs.drive import Drive
 from gossamer.parts.codecs.eden import Eden
 from gossamer.parts.codecs.hadamard import CACHED, hadamard_
-from gossamer.parts.codecs.rotation import BLOCK, Rotation
+from gossamer.parts.codecs.rotation import BLOCK, Rotation, nearest
 from gossamer.testing import check_codec
 
 KEY = key(8)
@@ -159,8 +159,18 @@ def test_segments_cover_the_vector_without_padding(n: int) -> None:
     pieces = rotation.cut(torch.arange(n))
     assert torch.equal(torch.cat([piece.reshape(-1) for piece in pieces]), torch.arange(n))
     assert rotation.segments == sum(len(piece) for piece in pieces) <= max(2, -(-n // BLOCK))
-    wanted = [torch.full((len(row),), float(i)) for i, row in enumerate(row for piece in pieces for row in piece)]
-    assert torch.equal(rotation.each(torch.arange(float(rotation.segments))), torch.cat([torch.empty(0), *wanted]))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(
+    "levels", [*(Eden(bits).levels() for bits in range(1, 9)), (-1.0, 1.0), (-9.0, 0.0, 0.001, 5.0)]
+)
+def test_the_nearest_level_is_found_by_cells_as_by_search(levels: tuple[float, ...], dtype: torch.dtype) -> None:
+    values = torch.tensor(levels, dtype=dtype)
+    middles = (values[1:] + values[:-1]) * 0.5
+    close = [torch.nextafter(middles, torch.full_like(middles, end)) for end in (-math.inf, math.inf)]
+    z = torch.cat((gauss(3000, dtype) * 2, values, middles, *close, torch.tensor([-90.0, 90.0], dtype=dtype)))
+    assert torch.equal(nearest(z, levels).int(), torch.bucketize(z, middles, right=True).int())
 
 
 # Error and bias

@@ -22,19 +22,22 @@ All operations are additions, subtractions and products in a fixed order, so the
 
 import math
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
-from gossamer.core.bits import bits, expect_bits, unbits
+from gossamer.core import entropy
+from gossamer.core.bits import codes, expect_codes, unbits
 from gossamer.core.codec import Codec
 from gossamer.core.errors import PayloadError
-from gossamer.core.exact import root, shift, total, unit
+from gossamer.core.exact import FORMATS, root, shift, total, unit
 from gossamer.core.random import Key, fold, words
 from gossamer.core.types import Layout, Payload
 from gossamer.core.wire import expect, finite
-from gossamer.parts.codecs.hadamard import hadamard_
+from gossamer.parts.codecs.hadamard import CACHED, hadamard_
 
 BLOCK = 2**13
 TURNS = 2  # transforms per step
@@ -69,44 +72,39 @@ class Rotation:
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the rotated vector."""
-        first, rest = self._flips(x.device)
-        if self.head:
-            x = torch.cat((self._turned(x[: self.block], first), x[self.block :]))
-        return torch.cat((x[: self.head], self._turned(x[self.head :], rest)))
+        y = x.clone(memory_format=torch.contiguous_format)
+        for part, flips in self._steps(y):
+            self._mix_(_negate_(part, flips))
+        return y
 
     def inverse(self, y: Tensor) -> Tensor:
         """Return the vector whose rotation is ``y``."""
-        first, rest = self._flips(y.device)
-        x = torch.cat((y[: self.head], self._turned_back(y[self.head :], rest)))
-        if self.head:
-            x = torch.cat((self._turned_back(x[: self.block], first), x[self.block :]))
-        return x
+        return self.inverse_(y.clone(memory_format=torch.contiguous_format))
+
+    def inverse_(self, y: Tensor) -> Tensor:
+        """Replace a contiguous vector by the vector whose rotation it is."""
+        for part, flips in reversed(self._steps(y)):
+            _negate_(self._mix_(part), flips)
+        return y
 
     def cut(self, y: Tensor) -> list[Tensor]:
-        """Return the segments of a rotated vector as rows of matrices: the head, if there is one, and the blocks."""
-        blocks = y[self.head :].view(-1, self.block)
-        return [y[: self.head].view(1, -1), blocks] if self.head else [blocks]
+        """Return the segments of a rotated vector as rows of matrices: the head, if there is one, and the blocks.
 
-    def each(self, scales: Tensor) -> Tensor:
-        """Return the scale of each entry of a rotated vector, given the scales of the segments."""
-        heads = min(self.head, 1)
-        blocks = scales[heads:].view(-1, 1).expand(-1, self.block)
-        return torch.cat((scales[:heads].expand(self.head), blocks.reshape(-1)))
+        On a CPU, there are several matrices of blocks, each of which fits its cache.
+        """
+        together = max(1, (CACHED if y.device.type == "cpu" else self.size) // self.block)
+        blocks = y[self.head :].view(-1, self.block).split(together)
+        return [y[: self.head].view(1, -1), *blocks] if self.head else list(blocks)
 
-    def _turned(self, x: Tensor, flips: Tensor) -> Tensor:
-        for flip in flips:
-            x = self._mixed_(torch.where(flip, -x, x))
+    def _steps(self, y: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return the part that each transform takes, in order, and which of its entries change their sign before."""
+        first, rest = self._flips(y.device)
+        head = [(y[: self.block], flip) for flip in first] if self.head else []
+        return head + [(y[self.head :], flip) for flip in rest]
+
+    def _mix_(self, x: Tensor) -> Tensor:
+        hadamard_(x.view(-1, self.block)).mul_(1 / math.sqrt(self.block))
         return x
-
-    def _turned_back(self, x: Tensor, flips: Tensor) -> Tensor:
-        x = x.clone()
-        for flip in reversed(flips):
-            x = self._mixed_(x)
-            x = torch.where(flip, -x, x)
-        return x
-
-    def _mixed_(self, x: Tensor) -> Tensor:
-        return hadamard_(x.view(-1, self.block)).mul_(1 / math.sqrt(self.block)).view(-1)
 
     def _flips(self, device: torch.device) -> tuple[Tensor, Tensor]:
         """Return which entries change their sign in the first step and in the second, one row per transform."""
@@ -126,6 +124,9 @@ class Rotated(Codec):
     times scale, rotated back. A scale that exceeds the floating-point type is replaced by the largest float.
     """
 
+    coded: bool = False
+    """Whether to send the entropy code of the indices where it is shorter."""
+
     @abstractmethod
     def levels(self) -> tuple[float, ...]:
         """Return the levels, ascending and symmetric. Their number is a power of two, at most 256."""
@@ -140,32 +141,73 @@ class Rotated(Codec):
         y, exponent = unit(finite(x, "change"))
         rounded = [self._rounded(rows) for rows in rotation.cut(rotation.forward(y))]
         scales = shift(torch.cat([scale for _, scale in rounded]), exponent)
-        codes = torch.cat([code for code, _ in rounded])
-        return {"codes": _packed(codes, self._width()), "scales": scales.clamp(max=torch.finfo(x.dtype).max)}
+        indices = torch.cat([found for found, _ in rounded])
+        packed = {"codes": codes(indices, self._width())}
+        sent = entropy.shorter(packed, indices, len(self.levels())) if self.coded else packed
+        return {**sent, "scales": scales.clamp(max=torch.finfo(x.dtype).max)}
 
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
         """Return level times scale, rotated back."""
         rotation = Rotation(layout.size, key)
-        flags = expect_bits(payload, "codes", layout.size * self._width())
+        found = self._indices(payload, layout.size)
         scales, exponent = unit(_expect_scales(payload, layout, rotation))
-        y = self._values(scales)[_unpacked(flags, self._width())] * rotation.each(scales)
+        y = scales.new_empty(layout.size)
+        pieces = rotation.cut(y)
+        each = scales.split([len(rows) for rows in pieces])
+        for rows, indices, scale in zip(pieces, rotation.cut(found), each, strict=True):
+            torch.mul(self._values(indices, y), scale.view(-1, 1), out=rows)
         limit = torch.finfo(layout.dtype).max
-        return shift(rotation.inverse(y), exponent).clamp(-limit, limit)
+        return rotation.inverse_(y).mul_(shift(y.new_ones(1), exponent)).clamp_(-limit, limit)
 
     def _rounded(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Return the index of each entry's level, and the scale of each row."""
         y, exponent = unit(rows)
         length = root(total(y * y))
         z = y * (_ratio(torch.ones_like(length), length) * math.sqrt(y.shape[1])).view(-1, 1)
-        values = self._values(y)
-        codes = torch.bucketize(z, (values[1:] + values[:-1]) * 0.5, out_int32=True, right=True)
-        return codes.view(-1), shift(self.fit(y, values[codes]), exponent[:, 0])
+        found = nearest(z, self.levels())
+        return found.view(-1), shift(self.fit(y, self._values(found, y)), exponent[:, 0])
 
-    def _values(self, like: Tensor) -> Tensor:
-        return like.new_tensor(self.levels())
+    def _indices(self, payload: Payload, count: int) -> Tensor:
+        """Return the indices of the levels, from either form."""
+        if self.coded and entropy.NAME in payload:
+            return entropy.expect_symbols(payload, len(self.levels()), count, -(-count * self._width() // 8))
+        return expect_codes(payload, "codes", self._width(), count)
+
+    def _values(self, indices: Tensor, like: Tensor) -> Tensor:
+        """Return the levels with these indices, in the type of ``like``."""
+        return like.new_tensor(self.levels()).index_select(0, indices.reshape(-1).int()).view(indices.shape)
 
     def _width(self) -> int:
         return len(self.levels()).bit_length() - 1
+
+
+def nearest(z: Tensor, levels: Sequence[float]) -> Tensor:
+    """Return the index of the nearest level for each entry, as uint8; halfway between two, the upper one.
+
+    The line is cut into cells that hold at most one midpoint of neighbouring levels each. The cell of an entry gives
+    its index up to a comparison with this midpoint. The result is that of ``torch.bucketize`` in a tenth of its time.
+    """
+    values = z.new_tensor(levels)
+    middles = (values[1:] + values[:-1]) * 0.5
+    per_unit = 2 / min(above - below for below, above in pairwise(levels))
+    last = math.ceil((levels[-1] - levels[0]) * per_unit)
+
+    def cell(x: Tensor) -> Tensor:  # never falls as x rises, whatever the rounding
+        return ((x - middles[0]) * per_unit).clamp_(0, last).int()
+
+    below = torch.bucketize(torch.arange(last + 1, dtype=torch.int32, device=z.device), cell(middles))
+    own = values.new_full((last + 1,), math.inf).index_put_((cell(middles),), middles)
+    cells = cell(z).view(-1)
+    above = z >= own.index_select(0, cells).view_as(z)
+    return below.to(torch.uint8).index_select(0, cells).view_as(z) + above
+
+
+def _negate_(x: Tensor, flags: Tensor) -> Tensor:
+    """Flip the sign bits of marked entries in place. This takes a tenth of the time of ``torch.where``."""
+    whole = FORMATS[x.dtype].integer
+    for bits, marks in zip(x.view(whole).split(CACHED), flags.view(torch.uint8).split(CACHED), strict=True):
+        bits ^= marks.to(whole) << 8 * x.itemsize - 1
+    return x
 
 
 def unbiased_scale(y: Tensor, c: Tensor) -> Tensor:
@@ -182,19 +224,6 @@ def _ratio(top: Tensor, bottom: Tensor) -> Tensor:
     """Return the quotient where both are positive, and zero elsewhere: for rows of zeros."""
     positive = (top > 0) & (bottom > 0)
     return torch.where(positive, top / torch.where(positive, bottom, 1), 0)
-
-
-def _packed(codes: Tensor, width: int) -> Tensor:
-    """Pack numbers of ``width`` bits one after the other, lowest bit first."""
-    return bits((codes.view(-1, 1) >> _shifts(width, codes) & 1).view(-1))
-
-
-def _unpacked(flags: Tensor, width: int) -> Tensor:
-    return (flags.view(-1, width).int() << _shifts(width, flags)).sum(1, dtype=torch.int32)
-
-
-def _shifts(width: int, like: Tensor) -> Tensor:
-    return torch.arange(width, dtype=torch.int32, device=like.device)
 
 
 def _expect_scales(payload: Payload, layout: Layout, rotation: Rotation) -> Tensor:

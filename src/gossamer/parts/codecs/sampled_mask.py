@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gossamer.core import bits as packing
+from gossamer.core import entropy
 from gossamer.core.codec import Codec
 from gossamer.core.random import Key, uniform
 from gossamer.core.types import Layout, Payload
@@ -20,7 +21,12 @@ class SampledMask(Codec):
     """Sends a random mask in place of scores. Its expectation is the sigmoid of the scores.
 
     FedPM, https://arxiv.org/abs/2209.15328.
+
+    Args:
+        coded: send the entropy code of the mask where it is shorter than one bit per entry
     """
+
+    coded: bool = False
 
     @property
     def exact(self) -> bool:
@@ -30,8 +36,12 @@ class SampledMask(Codec):
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
         """Return the mask as bits."""
         drawn = uniform(key, layout.size, dtype=x.dtype, device=x.device)
-        return {"mask": packing.bits(drawn < torch.sigmoid(finite(x, "scores")))}
+        mask = drawn < torch.sigmoid(finite(x, "scores"))
+        packed = {"mask": packing.bits(mask)}
+        return entropy.shorter(packed, mask, 2) if self.coded else packed
 
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
         """Return the mask as zeros and ones."""
+        if self.coded and entropy.NAME in payload:
+            return entropy.expect_symbols(payload, 2, layout.size, -(-layout.size // 8)).to(layout.dtype)
         return packing.numbers(packing.expect_bits(payload, "mask", layout.size), layout.dtype)
