@@ -39,6 +39,8 @@ ROUGH = {
     "signsgd",
     "z-signfedavg",
     "terngrad",
+    "qsgd",
+    "int8",
     "onebit-cs",
     "onebit-cs-paper",
     "fedsparsify",

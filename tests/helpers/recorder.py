@@ -28,7 +28,7 @@ from gossamer.engines.run import Stage
 from gossamer.engines.simulate import Simulation
 from gossamer.fleet.fleet import Device, Fleet
 from gossamer.parts.channels import Perfect
-from gossamer.parts.codecs import Dense, Drive, Feedback, OnWeights, TopK
+from gossamer.parts.codecs import Dense, Drive, Feedback, Int4, OnWeights, TopK
 
 ROUNDS = 3
 CLIENTS = 5
@@ -92,6 +92,8 @@ CASES: dict[str, Case] = {
     "topk": (lambda: methods.topk(**SGD), {}),
     "subsample": (lambda: methods.subsample(**SGD), {}),
     "terngrad": (lambda: methods.terngrad(**SGD), {}),
+    "qsgd": (lambda: methods.qsgd(**SGD), {}),
+    "int8": (lambda: methods.int8(**SGD).with_parts(down=OnWeights(Int4())), {}),
     "drive": (lambda: methods.drive(**SGD), {}),
     "eden": (lambda: methods.eden(**SGD), {}),
     "submodel-random": (lambda: methods.submodel_random(**SGD, weights="uniform", capacities=(1.0, 0.5)), {}),

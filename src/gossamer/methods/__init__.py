@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from gossamer.methods.normalized_averaging import FedNova as FedNova
     from gossamer.methods.normalized_averaging import FedNovaSGD as FedNovaSGD
     from gossamer.methods.normalized_averaging import fednova as fednova
+    from gossamer.methods.quantized import int8 as int8
+    from gossamer.methods.quantized import qsgd as qsgd
     from gossamer.methods.recipes import recipe as recipe
     from gossamer.methods.server_optimizers import ServerOptimizer as ServerOptimizer
     from gossamer.methods.server_optimizers import fedadagrad as fedadagrad

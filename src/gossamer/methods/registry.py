@@ -147,6 +147,10 @@ ENTRIES: dict[str, MethodEntry] = {
     "terngrad": MethodEntry(
         "compressed", "Compression", "each entry as -1, 0 or 1 times the largest of its tensor", "1705.07878"
     ),
+    "qsgd": MethodEntry(
+        "quantized", "Compression", "random levels of a norm per bucket, unbiased, in Elias code", "1610.02132"
+    ),
+    "int8": MethodEntry("quantized", "Compression", "one byte per entry, with a scale per block"),
     "drive": MethodEntry(
         "compressed", "Compression", "signs after a random rotation, and a scale: one bit per parameter", "2105.08339"
     ),
