@@ -44,9 +44,11 @@ ROUGH = {
     "onebit-cs",
     "onebit-cs-paper",
     "fedsparsify",
+    "fedavg-pruned",
     "fedspa",
     "sub-fedavg",
     "topk",
+    "ef21",
 }
 """Methods with a step function in them: how far two runs may be apart is up to it."""
 

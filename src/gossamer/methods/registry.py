@@ -130,7 +130,10 @@ ENTRIES: dict[str, MethodEntry] = {
         "compressed", "Compression", "stochastic masks over frozen random weights: one bit per parameter", "2209.15328"
     ),
     "fedsparsify": MethodEntry(
-        "compressed", "Compression", "magnitude pruning while training; the pruned model is sent", "2204.12430"
+        "sparsified", "Compression", "progressive pruning over the rounds, by clients or the server", "2204.12430"
+    ),
+    "fedavg-pruned": MethodEntry(
+        "sparsified", "Compression", "magnitude pruning within each round; the pruned model is sent", "1710.01878"
     ),
     "signsgd": MethodEntry(
         "compressed", "Compression", "stochastic signs, unbiased: one bit per parameter", "1905.12938"
@@ -140,6 +143,9 @@ ENTRIES: dict[str, MethodEntry] = {
     ),
     "topk": MethodEntry(
         "compressed", "Compression", "the entries of largest magnitude, with their indices", "1809.07599"
+    ),
+    "ef21": MethodEntry(
+        "error_feedback", "Compression", "top-k of the difference between a gradient and its estimate", "2110.03294"
     ),
     "subsample": MethodEntry(
         "compressed", "Compression", "entries chosen by a shared random key; no indices are sent", "1610.05492"

@@ -5,7 +5,7 @@ matrices. For codecs that send a scale, it matters whether they see one long vec
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gossamer.core.codec import Codec, CodecMemory, Kept, StraightThrough, Summing, memory_of, sums_of, surrogate_of
 from gossamer.core.errors import PayloadError, require, wrong
+from gossamer.core.exchange import Context
 from gossamer.core.random import Key, fold
 from gossamer.core.types import Layout, Params, Payload, State
 from gossamer.parts.codecs.dense import Dense
@@ -78,6 +79,10 @@ class OnWeights(CodecMemory, Summing, StraightThrough):
     def others(self) -> Codec:
         """The codec of the remaining tensors, with the same compensation for lost messages."""
         return memory_of(self.codec).companion(self.other)
+
+    def bind(self, context: Context) -> "OnWeights":
+        """Bind both codecs."""
+        return replace(self, codec=self.codec.bind(context), other=self.other.bind(context))
 
     def chosen(self, name: str, dimensions: int) -> bool:
         """Return whether a tensor is selected."""
