@@ -36,6 +36,7 @@ from gossamer.parts.channels import CHANNELS as ALL_CHANNELS
 from gossamer.parts.channels import Channel, Lossy, Perfect, Wireless
 from gossamer.parts.codecs import (
     CODECS,
+    KLMS,
     Codec,
     Dense,
     Feedback,
@@ -111,6 +112,7 @@ ALL_CODECS: list[Codec] = [
     NoisySign(0.3, "uniform"),
     MaskedNoise(signed=True, noise="bernoulli", coded=True),
     SampledMask(),
+    KLMS(),
     OnWeights(MaskedNoise()),
     OnWeights(Feedback(TopK(0.1)), per_tensor=True, min_dim=0),
     Feedback(TopK(0.1)),

@@ -62,6 +62,7 @@ def test_the_comparison_can_be_imported(name: str, script: Script) -> None:
         ("codec_speed", ("--size", "500", "--repeats", "1"), "Ternary()"),
         ("export", ("--networks", "mlp", "--densities", "0.5", "--side", "8", "--repeats", "1"), "| `mlp` | 0.5 |"),
         ("masked_noise", ("--millions", "0.001"), "MaskedNoise(signed=True"),
+        ("quic_fl_tables", ("--bits", "3"), "3 bits, squared error 0.0426"),
         ("perm_scale", ("--alone", "--clients", "6", "--keep", "3", "--rounds", "2"), '"mixing"'),
     ],
 )

@@ -87,6 +87,7 @@ CASES: dict[str, Case] = {
     "fedmrn": (lambda: methods.fedmrn(**SGD, weights="samples", alpha=0.01), {}),
     "fedmrns": (lambda: methods.fedmrns(**SGD, weights="samples", alpha=0.005), {}),
     "fedpm": (lambda: methods.fedpm(lr=0.1, epochs=2, batch=8), {}),
+    "klms": (lambda: methods.klms(lr=0.1, epochs=2, batch=8), {}),
     "fedavg-pruned": (lambda: methods.fedavg_pruned(**SGD, sparsity=0.97), {}),
     "fedsparsify": (lambda: methods.fedsparsify(**SGD, sparsity=0.9), {}),
     "fedsparsify, global": (lambda: methods.fedsparsify(**SGD, sparsity=0.9, where="global", every=2), {}),
@@ -99,6 +100,7 @@ CASES: dict[str, Case] = {
     "int8": (lambda: methods.int8(**SGD).with_parts(down=OnWeights(Int4())), {}),
     "drive": (lambda: methods.drive(**SGD), {}),
     "eden": (lambda: methods.eden(**SGD), {}),
+    "quic-fl": (lambda: methods.quic_fl(**SGD), {}),
     "submodel-random": (lambda: methods.submodel_random(**SGD, weights="uniform", capacities=(1.0, 0.5)), {}),
     "submodel-rolling": (
         lambda: methods.submodel_rolling(**SGD, weights="uniform", by="coordinate", capacities=(1.0, 0.5), offsets=4),

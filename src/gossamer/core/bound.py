@@ -180,14 +180,17 @@ class BoundExchange:
         values = sections.unpack(self.solver.sections, unread, layout, self.context.trained, up)
         sections.check_read(unread)
 
+        codec = self.codec.with_side_information(part.take(model))
+        sums = self.sums if codec is self.codec else sums_of(codec)
+
         def add(vector: Tensor, weight: float) -> None:
-            self.codec.fold(vector, payload, layout, up, weight)
+            codec.fold(vector, payload, layout, up, weight)
 
         def from_sum(mean: Tensor) -> Tensor:
-            return checked(self.sums.from_sum(mean, layout, up), layout)
+            return checked(sums.from_sum(mean, layout, up), layout)
 
         who, what = (clock.client, part, layout, float(samples), add), (values, model, to.owner, choice)
-        to_sum, batches = partial(self.sums.to_sum, payload, layout, up), float(self.solver.batches(samples))
+        to_sum, batches = partial(sums.to_sum, payload, layout, up), float(self.solver.batches(samples))
         return Arrival(*who, *what, message.version, batches, to_sum, from_sum), after
 
     def _followed(self, unread: SectionArrays, client: int, memory: State | None, model: Params) -> State:
@@ -291,7 +294,8 @@ class BoundExchange:
             vector = layout.flatten(info.weights if self.send == "model" else trained.change)
             before = job.state.get("codec") or self.first
             held = each(job.part.take, self.outline, before)
-            payload, after = self.codec_memory.encode_with(vector, layout, held, job.codec_key)
+            codec = memory_of(self.codec.with_side_information(job.start))
+            payload, after = codec.encode_with(vector, layout, held, job.codec_key)
             state["codec"] = each(job.part.put, self.outline, self.codec_memory.skipped_state(before), after)
         packed = sections.pack(self.solver.sections, values, layout, job.codec_key, self.solver)
         packed |= {"choice": index(job.choice)} if len(job.models) > 1 else {}

@@ -76,6 +76,13 @@ class Codec(CheckedFields, ABC):
         """
         return self
 
+    def with_side_information(self: T, start: Params) -> T:
+        """Return the codec for one upload, given the client's received tensors, which the server knows too.
+
+        Called by both sides before they encode and decode an upload. Other codecs than ``KLMS`` ignore it.
+        """
+        return self
+
     @abstractmethod
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
         """Return the payload for a vector. Called by the sender.

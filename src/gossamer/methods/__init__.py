@@ -49,12 +49,14 @@ if TYPE_CHECKING:
     from gossamer.methods.normalized_averaging import fednova as fednova
     from gossamer.methods.quantized import int8 as int8
     from gossamer.methods.quantized import qsgd as qsgd
+    from gossamer.methods.quantized import quic_fl as quic_fl
     from gossamer.methods.recipes import recipe as recipe
     from gossamer.methods.server_optimizers import ServerOptimizer as ServerOptimizer
     from gossamer.methods.server_optimizers import fedadagrad as fedadagrad
     from gossamer.methods.server_optimizers import fedadam as fedadam
     from gossamer.methods.server_optimizers import fedavgm as fedavgm
     from gossamer.methods.server_optimizers import fedyogi as fedyogi
+    from gossamer.methods.side_information import klms as klms
     from gossamer.methods.sparse import fedspa as fedspa
     from gossamer.methods.sparse import sub_fedavg as sub_fedavg
     from gossamer.methods.sparsified import fedavg_pruned as fedavg_pruned

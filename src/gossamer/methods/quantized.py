@@ -1,4 +1,4 @@
-"""Quantized updates: a few bits per entry, without a rotation.
+"""Quantized updates: unbiased levels of a few bits per entry.
 
 Weight matrices are compressed as one vector. Norms, biases and running statistics are sent uncompressed in the same
 message.
@@ -14,8 +14,9 @@ from gossamer.parts.codecs.feedback import Feedback
 from gossamer.parts.codecs.integers import Int8, Rounding
 from gossamer.parts.codecs.on_weights import OnWeights
 from gossamer.parts.codecs.qsgd import QSGD
+from gossamer.parts.codecs.quic_fl import QuicFL
 
-__all__ = ["int8", "qsgd"]
+__all__ = ["int8", "qsgd", "quic_fl"]
 
 
 @recipe
@@ -57,6 +58,20 @@ def int8(
         feedback: use error feedback: add the compression error to the next update
     """
     return _quantized(Int8(rounding, block), feedback, fields)
+
+
+@recipe
+def quic_fl(*, bits: int = 2, feedback: bool = False, **fields: Unpack[Averaging]) -> Method:
+    """A few bits per entry after a random rotation, with shared randomness; every entry is unbiased.
+
+    Ben Basat et al., Accelerating Federated Learning with Quick Distributed Mean Estimation, ICML 2024,
+    https://arxiv.org/abs/2205.13341
+
+    Args:
+        bits: bits per entry, from 1 to 4
+        feedback: use error feedback: add the compression error to the next update
+    """
+    return _quantized(QuicFL(bits), feedback, fields)
 
 
 def _quantized(codec: Codec, feedback: bool, fields: Averaging) -> Method:

@@ -129,6 +129,12 @@ ENTRIES: dict[str, MethodEntry] = {
     "fedpm": MethodEntry(
         "compressed", "Compression", "stochastic masks over frozen random weights: one bit per parameter", "2209.15328"
     ),
+    "klms": MethodEntry(
+        "side_information",
+        "Compression",
+        "FedPM with importance-sampled masks: below one bit per parameter",
+        "2306.12625",
+    ),
     "fedsparsify": MethodEntry(
         "sparsified", "Compression", "progressive pruning over the rounds, by clients or the server", "2204.12430"
     ),
@@ -162,6 +168,9 @@ ENTRIES: dict[str, MethodEntry] = {
     ),
     "eden": MethodEntry(
         "compressed", "Compression", "a few bits per entry after a random rotation, unbiased", "2108.08842"
+    ),
+    "quic-fl": MethodEntry(
+        "quantized", "Compression", "a few bits per entry after a rotation; every entry is unbiased", "2205.13341"
     ),
     "onebit-cs": MethodEntry(
         "thin_links", "Wireless links", "one gradient of a pruned model, as one-bit compressive measurements"

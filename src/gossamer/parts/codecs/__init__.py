@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from gossamer.parts.codecs.feedback import Feedback as Feedback
     from gossamer.parts.codecs.integers import Int4 as Int4
     from gossamer.parts.codecs.integers import Int8 as Int8
+    from gossamer.parts.codecs.klms import KLMS as KLMS
     from gossamer.parts.codecs.masked_noise import MaskedNoise as MaskedNoise
     from gossamer.parts.codecs.noisy_sign import NoisySign as NoisySign
     from gossamer.parts.codecs.on_weights import OnWeights as OnWeights
     from gossamer.parts.codecs.one_bit import OneBit as OneBit
     from gossamer.parts.codecs.qsgd import QSGD as QSGD
+    from gossamer.parts.codecs.quic_fl import QuicFL as QuicFL
     from gossamer.parts.codecs.retain import Retain as Retain
     from gossamer.parts.codecs.sampled_mask import SampledMask as SampledMask
     from gossamer.parts.codecs.sign import StochasticSign as StochasticSign
@@ -48,6 +50,7 @@ CODECS: "Registry[type[Codec]]" = Registry(
         "int4": "integers.Int4",
         "drive": "drive.Drive",
         "eden": "eden.Eden",
+        "quic-fl": "quic_fl.QuicFL",
         "masked-noise": "masked_noise.MaskedNoise",
         "one-bit": "one_bit.OneBit",
     },

@@ -84,6 +84,11 @@ class OnWeights(CodecMemory, Summing, StraightThrough):
         """Bind both codecs."""
         return replace(self, codec=self.codec.bind(context), other=self.other.bind(context))
 
+    def with_side_information(self, start: Params) -> "OnWeights":
+        """Give both codecs the tensors that both sides know."""
+        codec, other = (each.with_side_information(start) for each in (self.codec, self.other))
+        return self if codec is self.codec and other is self.other else replace(self, codec=codec, other=other)
+
     def chosen(self, name: str, dimensions: int) -> bool:
         """Return whether a tensor is selected."""
         return dimensions >= self.min_dim and not any(fits(name, pattern) for pattern in self.exclude)
