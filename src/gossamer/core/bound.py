@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from gossamer.core import sections, tree, wire
-from gossamer.core.codec import checked, memory_of, sums_of, surrogate_of
+from gossamer.core.codec import checked, informed, memory_of, sums_of, surrogate_of
 from gossamer.core.delivery import counted
 from gossamer.core.envelope import Envelope
 from gossamer.core.errors import PayloadError, require
@@ -180,7 +180,7 @@ class BoundExchange:
         values = sections.unpack(self.solver.sections, unread, layout, self.context.trained, up)
         sections.check_read(unread)
 
-        codec = self.codec.with_side_information(part.take(model))
+        codec = informed(self.codec, part.take(model))
         sums = self.sums if codec is self.codec else sums_of(codec)
 
         def add(vector: Tensor, weight: float) -> None:
@@ -294,7 +294,7 @@ class BoundExchange:
             vector = layout.flatten(info.weights if self.send == "model" else trained.change)
             before = job.state.get("codec") or self.first
             held = each(job.part.take, self.outline, before)
-            codec = memory_of(self.codec.with_side_information(job.start))
+            codec = memory_of(informed(self.codec, job.start))
             payload, after = codec.encode_with(vector, layout, held, job.codec_key)
             state["codec"] = each(job.part.put, self.outline, self.codec_memory.skipped_state(before), after)
         packed = sections.pack(self.solver.sections, values, layout, job.codec_key, self.solver)

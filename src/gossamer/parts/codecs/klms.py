@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gossamer.core.codec import Codec
+from gossamer.core.codec import SideInformation
 from gossamer.core.errors import ConfigError, PayloadError, require, wrong
 from gossamer.core.exchange import Context
 from gossamer.core.random import Key, fold, signed, uniform, words
@@ -45,7 +45,7 @@ LEAST = 2.0**-24  # the smallest probability of a mask entry
 
 
 @dataclass(frozen=True)
-class KLMS(Codec):
+class KLMS(SideInformation):
     """Sends the numbers of importance-sampled masks, given the scores that the server has sent.
 
     See https://arxiv.org/abs/2306.12625. Without side information, the probabilities of the server are 1/2.

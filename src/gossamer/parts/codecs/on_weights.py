@@ -11,7 +11,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gossamer.core.codec import Codec, CodecMemory, Kept, StraightThrough, Summing, memory_of, sums_of, surrogate_of
+from gossamer.core.codec import (
+    Codec,
+    CodecMemory,
+    Kept,
+    SideInformation,
+    StraightThrough,
+    Summing,
+    informed,
+    memory_of,
+    sums_of,
+    surrogate_of,
+)
 from gossamer.core.errors import PayloadError, require, wrong
 from gossamer.core.exchange import Context
 from gossamer.core.random import Key, fold
@@ -35,7 +46,7 @@ class TensorGroup(NamedTuple):
 
 
 @dataclass(frozen=True)
-class OnWeights(CodecMemory, Summing, StraightThrough):
+class OnWeights(CodecMemory, Summing, StraightThrough, SideInformation):
     """Applies a codec to the weight matrices of a model, and another codec to the remaining tensors.
 
     Args:
@@ -86,7 +97,7 @@ class OnWeights(CodecMemory, Summing, StraightThrough):
 
     def with_side_information(self, start: Params) -> "OnWeights":
         """Give both codecs the tensors that both sides know."""
-        codec, other = (each.with_side_information(start) for each in (self.codec, self.other))
+        codec, other = informed(self.codec, start), informed(self.other, start)
         return self if codec is self.codec and other is self.other else replace(self, codec=codec, other=other)
 
     def chosen(self, name: str, dimensions: int) -> bool:
