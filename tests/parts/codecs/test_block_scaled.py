@@ -24,7 +24,6 @@ steady = settings(deadline=None, derandomize=True)
 CODECS: list[Codec] = [
     QSGD(1),
     QSGD(3, 16, "max"),
-    QSGD(127, None),
     Int8("nearest", None),
     Int4("stochastic", 5),
 ]

@@ -13,7 +13,6 @@ from gossamer.core.random.noise import draw
 from gossamer.core.types import Layout, Payload
 from gossamer.parts.codecs.eden import Eden
 from gossamer.parts.codecs.quic_fl import QuicFL, Table, _shared, _table
-from gossamer.testing import check_codec
 
 KEY = key(91)
 CPU = torch.device("cpu")
@@ -41,10 +40,6 @@ def moments(of: Table, z: Tensor) -> tuple[Tensor, Tensor]:
         found.append([float(((1 - up) * lower**n + up * upper**n).mean()) for n in (1, 2)])
     first, second = torch.tensor(found, dtype=torch.float64).T
     return first, second
-
-
-def test_one_bit_keeps_the_contract() -> None:
-    check_codec(QuicFL(1), dtypes=(torch.float32,))
 
 
 @pytest.mark.parametrize("bits", BITS)
