@@ -86,10 +86,11 @@ class QSGD(BlockScaled):
 
     def pack(self, levels: Tensor) -> Payload:
         """Return the levels in Elias code, or with a fixed width where that is shorter."""
-        coded = self._coded(levels.to(torch.int64))
-        if sum(array.nbytes for array in coded.values()) <= packed_bytes(len(levels), self._width):
+        levels, fixed = levels.to(torch.int64), packed_bytes(len(levels), self._width)
+        coded = self._coded(levels) if self._least(levels) <= 8 * fixed else {}
+        if coded and sum(array.nbytes for array in coded.values()) <= fixed:
             return coded
-        return {"levels": packed(levels.to(torch.int64) + self.levels, self._width)}
+        return {"levels": packed(levels + self.levels, self._width)}
 
     def unpack(self, payload: Payload, count: int) -> Tensor:
         """Return the levels."""
@@ -104,6 +105,13 @@ class QSGD(BlockScaled):
     @property
     def _width(self) -> int:
         return (2 * self.levels).bit_length()
+
+    def _least(self, levels: Tensor) -> int:
+        """Return a lower bound on the bits of Elias code: signs, magnitudes, and one bit per position in short code."""
+        sizes = range(1, self.levels + 1)
+        bits_of = [0, *(2 * size.bit_length() if self.levels > 1 else 1 for size in sizes)]
+        nonzero = int(torch.count_nonzero(levels))
+        return int(levels.new_tensor(bits_of)[levels.abs()].sum()) + min(nonzero, len(levels) - nonzero)
 
     def _coded(self, levels: Tensor) -> Payload:
         mask = levels != 0
