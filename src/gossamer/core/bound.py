@@ -173,14 +173,15 @@ class BoundExchange:
         model = models[choice]
         # A described part belongs to the first of several models: the client has no other.
         part = self._part(self.view.part, models[0] if self.described else model, clock, mine, memory, to.owner)
-        layout = part.layout(model)
+        held = part.take(model)
+        layout = Layout.of(held, part.keep)
         after = self._followed(unread, clock.client, memory, model)
         if self.labels is not None:
             part = self.labels.counting(part, unread, model)
         values = sections.unpack(self.solver.sections, unread, layout, self.context.trained, up)
         sections.check_read(unread)
 
-        codec = informed(self.codec, part.take(model))
+        codec = informed(self.codec, held)
         sums = self.sums if codec is self.codec else sums_of(codec)
 
         def add(vector: Tensor, weight: float) -> None:
