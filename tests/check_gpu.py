@@ -36,15 +36,21 @@ ROUGH = {
     "fedmrn",
     "fedmrns",
     "fedpm",
+    "klms",
     "signsgd",
     "z-signfedavg",
     "terngrad",
+    "qsgd",
+    "quic-fl",
+    "int8",
     "onebit-cs",
     "onebit-cs-paper",
     "fedsparsify",
+    "fedavg-pruned",
     "fedspa",
     "sub-fedavg",
     "topk",
+    "ef21",
 }
 """Methods with a step function in them: how far two runs may be apart is up to it."""
 

@@ -18,12 +18,14 @@ from gossamer import methods
 from gossamer.fleet.capacity import Room
 from gossamer.fleet.fleet import Device, Fleet
 from gossamer.methods import (
+    EF21,
     METHODS,
     Clusters,
     FedDyn,
     FedDynSGD,
     FedNova,
     FedNovaSGD,
+    MeanOfEstimates,
     Scaffold,
     ScaffoldSGD,
     ServerOptimizer,
@@ -34,6 +36,7 @@ from gossamer.parts.channels import CHANNELS as ALL_CHANNELS
 from gossamer.parts.channels import Channel, Lossy, Perfect, Wireless
 from gossamer.parts.codecs import (
     CODECS,
+    KLMS,
     Codec,
     Dense,
     Eden,
@@ -51,9 +54,11 @@ from gossamer.parts.samplers import SAMPLERS, PowerOfChoice, Sampler
 from gossamer.parts.servers import (
     Average,
     GradientSimilarity,
+    MajorityAverage,
     MaskAverage,
     Mean,
     ModelRotation,
+    PrunedAverage,
     Server,
     SumThenDecode,
     WarmUp,
@@ -70,6 +75,7 @@ from gossamer.parts.solvers import (
     PruningSGD,
     SnapshotSGD,
     Solver,
+    SparseSGD,
     ThresholdSGD,
 )
 from gossamer.parts.solvers.loss_probe import LossProbe
@@ -108,9 +114,12 @@ ALL_CODECS: list[Codec] = [
     MaskedNoise(signed=True, noise="bernoulli", coded=True),
     SampledMask(coded=True),
     Eden(2, coded=True),
+    KLMS(),
     OnWeights(MaskedNoise()),
     OnWeights(Feedback(TopK(0.1)), per_tensor=True, min_dim=0),
     Feedback(TopK(0.1)),
+    EF21(TopK(0.1)),
+    OnWeights(EF21(TopK(0.1)), min_dim=0),
     Retain(Dense(), accumulate=True),
 ]
 VIEWS: list[View] = [
@@ -139,6 +148,8 @@ SOLVERS: list[tuple[Solver, Server]] = [
     (Adam(), Mean()),
     (SnapshotSGD(), Mean()),
     (PruningSGD(), Mean()),
+    (SparseSGD(), MajorityAverage()),
+    (SparseSGD(local=False, momentum=0.9), PrunedAverage()),
     (ThresholdSGD(), Mean()),
     (ThresholdSGD(by="tensor", momentum=0.9), Mean()),
     (Ditto(), Mean()),
@@ -157,6 +168,9 @@ SERVERS: list[tuple[Server, Solver]] = [
     (Mean("uniform", over="holders", server_lr=0.5), SGD()),
     (Average(), SGD()),
     (MaskAverage(), SGD()),
+    (MeanOfEstimates(), SGD()),
+    (MajorityAverage(), SparseSGD()),
+    (PrunedAverage(), SparseSGD(local=False)),
     (SumThenDecode(), SGD()),
     (GradientSimilarity(), GradientProbe()),
     (GradientSimilarity(lr=0.0, once=0), GradientProbe()),
@@ -172,6 +186,9 @@ SERVERS: list[tuple[Server, Solver]] = [
     (Scaffold(), ScaffoldSGD()),
     *((ServerOptimizer(rule=rule), SGD()) for rule in ("momentum", "adagrad", "adam", "yogi")),
 ]
+PAIRED: dict[Codec, Server] = {codec: MeanOfEstimates() for codec in ALL_CODECS if "EF21" in repr(codec)}
+"""Servers of the codecs that need a specific one."""
+
 ALL_SAMPLERS: list[Sampler] = [*(sampler() for sampler in SAMPLERS.values()), PowerOfChoice(candidates=1)]
 CHANNELS: list[Channel] = [Perfect(), Lossy(0.3), Wireless(FLEET), Wireless(RADIO, retries=2)]
 PARAMETRIZATIONS: list[Parametrization] = [Weights(), Supermask()]
@@ -220,7 +237,7 @@ def test_no_channel_and_no_parametrization_is_missing() -> None:
 
 @pytest.mark.parametrize("codec", ALL_CODECS, ids=repr)
 def test_codecs(codec: Codec) -> None:
-    check_codec(codec)
+    check_codec(codec, server=PAIRED.get(codec))
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=repr)
@@ -235,7 +252,7 @@ def test_solvers(solver: Solver, server: Server) -> None:
 
 @pytest.mark.parametrize(("server", "solver"), SERVERS, ids=repr)
 def test_servers(server: Server, solver: Solver) -> None:
-    check_server(server, solver)
+    check_server(server, solver, next((codec for codec, paired in PAIRED.items() if paired == server), None))
 
 
 @pytest.mark.parametrize("sampler", ALL_SAMPLERS, ids=repr)

@@ -15,7 +15,7 @@ SEARCHED_ON = 100
 SETTINGS: dict[str, dict[str, Any]] = {
     "fedavg": {"lr": 0.03, "weights": "batches"},
     "fedpm": {"lr": 0.03},
-    "fedsparsify": {"lr": 0.03, "weights": "batches", "sparsity": 0.97},
+    "fedavg-pruned": {"lr": 0.03, "weights": "batches", "sparsity": 0.97},
     "signsgd": {"lr": 0.03, "scale": 0.005, "weights": "batches"},
     "topk": {"lr": 0.03, "weights": "batches"},
     "terngrad": {"lr": 0.03, "weights": "batches"},
@@ -28,7 +28,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
 
 SEARCH: dict[str, list[dict[str, Any]]] = {
     "fedpm": [{"lr": 0.1}, {"lr": 0.03}],
-    "fedsparsify": [{"lr": 0.1}, {"lr": 0.03}],
+    "fedavg-pruned": [{"lr": 0.1}, {"lr": 0.03}],
     "signsgd": [{"lr": 0.03, "scale": 0.005}, {"lr": 0.1, "scale": 0.005}, {"lr": 0.1, "scale": 0.01}],
     "topk": [{"lr": 0.1}, {"lr": 0.03}],
     "terngrad": [{"lr": 0.1}, {"lr": 0.03}],
@@ -39,7 +39,7 @@ SEARCH: dict[str, list[dict[str, Any]]] = {
 PAPER = {
     "fedavg": (92.0, 90.5, 88.8),
     "fedpm": (81.7, 78.6, 74.6),
-    "fedsparsify": (85.6, 80.9, 78.8),
+    "fedavg-pruned": (85.6, 80.9, 78.8),
     "signsgd": (91.1, 88.4, 87.1),
     "topk": (90.1, 88.6, 86.7),
     "terngrad": (91.4, 89.9, 87.9),

@@ -23,7 +23,8 @@ PLANS: dict[str, dict[str, Any]] = {
 WARM_UP = 2
 """Rounds that do not count: a GPU captures the last, smaller batch when it occurs for the second time."""
 LONGER, SLOWER = "trains slightly longer", "encodes for up to a third of the training time"
-PAPER = dict.fromkeys(("fedpm", "fedsparsify", "fedmrn", "fedmrns"), LONGER) | dict.fromkeys(("drive", "eden"), SLOWER)
+MODELS, ROTATED = ("fedpm", "fedavg-pruned", "fedmrn", "fedmrns"), ("drive", "eden")
+PAPER = dict.fromkeys(MODELS, LONGER) | dict.fromkeys(ROTATED, SLOWER)
 """The paper's statements about its figure, on an RTX 3090."""
 HEADS = (
     "method",

@@ -40,10 +40,15 @@ if TYPE_CHECKING:
     from gossamer.parts.codecs.drive import Drive as Drive
     from gossamer.parts.codecs.eden import Eden as Eden
     from gossamer.parts.codecs.feedback import Feedback as Feedback
+    from gossamer.parts.codecs.integers import Int4 as Int4
+    from gossamer.parts.codecs.integers import Int8 as Int8
+    from gossamer.parts.codecs.klms import KLMS as KLMS
     from gossamer.parts.codecs.masked_noise import MaskedNoise as MaskedNoise
     from gossamer.parts.codecs.noisy_sign import NoisySign as NoisySign
     from gossamer.parts.codecs.on_weights import OnWeights as OnWeights
     from gossamer.parts.codecs.one_bit import OneBit as OneBit
+    from gossamer.parts.codecs.qsgd import QSGD as QSGD
+    from gossamer.parts.codecs.quic_fl import QuicFL as QuicFL
     from gossamer.parts.codecs.retain import Retain as Retain
     from gossamer.parts.codecs.sampled_mask import SampledMask as SampledMask
     from gossamer.parts.codecs.sign import StochasticSign as StochasticSign
@@ -52,6 +57,7 @@ if TYPE_CHECKING:
     from gossamer.parts.codecs.ternary import Ternary as Ternary
     from gossamer.parts.codecs.topk import TopK as TopK
     from gossamer.parts.parametrizations.supermask import Supermask as Supermask
+    from gossamer.parts.pruning_schedule import Progressive as Progressive
     from gossamer.parts.samplers.by_size import BySize as BySize
     from gossamer.parts.samplers.power_of_choice import PowerOfChoice as PowerOfChoice
     from gossamer.parts.samplers.round_robin import RoundRobin as RoundRobin
@@ -62,6 +68,8 @@ if TYPE_CHECKING:
     from gossamer.parts.servers.mean import Mean as Mean
     from gossamer.parts.servers.model_rotation import ModelRotation as ModelRotation
     from gossamer.parts.servers.model_rotation import WarmUp as WarmUp
+    from gossamer.parts.servers.sparse_average import MajorityAverage as MajorityAverage
+    from gossamer.parts.servers.sparse_average import PrunedAverage as PrunedAverage
     from gossamer.parts.servers.sum_then_decode import SumThenDecode as SumThenDecode
     from gossamer.parts.solvers.adam import Adam as Adam
     from gossamer.parts.solvers.ditto import Ditto as Ditto
@@ -75,6 +83,7 @@ if TYPE_CHECKING:
     from gossamer.parts.solvers.schedules import Steps as Steps
     from gossamer.parts.solvers.sgd import SGD as SGD
     from gossamer.parts.solvers.snapshot import SnapshotSGD as SnapshotSGD
+    from gossamer.parts.solvers.sparse_sgd import SparseSGD as SparseSGD
     from gossamer.parts.solvers.threshold_sgd import ThresholdSGD as ThresholdSGD
     from gossamer.parts.views.bernoulli import Bernoulli as Bernoulli
     from gossamer.parts.views.full import Full as Full

@@ -81,6 +81,7 @@ def check_codec(
     dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.float64),
     largest: float = 1e30,
     size: float = 1.0,
+    server: Server | None = None,
 ) -> None:
     """Check that a codec is deterministic and accurate, survives serialization, and refuses invalid payloads.
 
@@ -89,9 +90,10 @@ def check_codec(
         dtypes: data types of the vectors
         largest: vectors with an entry above this value may be refused with ``PayloadError``
         size: magnitude of the entries of an ordinary vector, for codecs with a fixed scale
+        server: the server to pair it with, if the codec needs a specific server
     """
     check_value(codec)
-    codec = bound(compose(Full(), SGD(), codec).training).codec
+    codec = bound(compose(Full(), SGD(), codec, server).training).codec
     for dtype in dtypes:
         for x in awkward_vectors(dtype):
             _check_round_trip(codec, x, largest)
@@ -504,15 +506,16 @@ def _two_steps(found: BoundExchange, start: Params) -> Params:
     return params
 
 
-def check_server(server: Server, solver: Solver | None = None) -> None:
+def check_server(server: Server, solver: Solver | None = None, codec: Codec | None = None) -> None:
     """Check that a server keeps the model without arrivals, never changes its input state, and returns tensors.
 
     Args:
         server: the server to check
         solver: the solver to pair it with, if the server reads sections of a specific solver
+        codec: the codec to pair it with, if the server needs a specific codec
     """
     check_value(server)
-    found = bound(compose(Full(), solver or SGD(), server=server).training)
+    found = bound(compose(Full(), solver or SGD(), codec, server).training)
     server, params = found.server, found.context.network.initial()
     cohort = [0, 2, 3]
     with _named(server, "init"):

@@ -19,7 +19,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from gossamer import Method, Result, Task, fedavg, fedsparsify, local, perm, simulate
+from gossamer import Method, Result, Task, fedavg, fedavg_pruned, local, perm, simulate
 from gossamer.cli import main
 from gossamer.core import files
 from gossamer.core.errors import ConfigError, RunError
@@ -137,7 +137,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Fresh:
     """A run of each network, exported, and what a Python process without Gossamer made of it."""
     home, found = tmp_path_factory.mktemp("fresh"), {}
     for model in SHAPES:
-        task, method = some_task(model), fedsparsify(steps=1, batch=8, lr=0.01)
+        task, method = some_task(model), fedavg_pruned(steps=1, batch=8, lr=0.01)
         result = ran(method, task, home / model, per_round=1)
         out = home / model / "export"
         found[model] = out, result.model, export(stand(home / model, method, task), out)
@@ -180,7 +180,7 @@ def test_the_tensors_are_the_networks_and_the_page_fills_in_the_zeros(model: str
     for name in (TENSORS, SPARSE_TENSORS):
         written = about(out / name)
         assert written.pop("gossamer")
-        facts = {"method": "fedsparsify", "task": task, "round": 1, "client": None, "shared": True}
+        facts = {"method": "fedavg-pruned", "task": task, "round": 1, "client": None, "shared": True}
         assert written == {**facts, "zeros": exported.zeros}
 
 

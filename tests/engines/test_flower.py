@@ -87,6 +87,7 @@ REMEMBERING = {
     "local": local(steps=2),
     "whole": fedavg(steps=2).with_parts(codec=Feedback(TopK(0.2))),
     **{name: METHODS[name](steps=2, feedback=True) for name in ("signsgd", "drive", "terngrad", "eden")},
+    "ef21": METHODS["ef21"](share=0.2),
 }
 
 

@@ -28,7 +28,7 @@ from gossamer.engines.run import Stage
 from gossamer.engines.simulate import Simulation
 from gossamer.fleet.fleet import Device, Fleet
 from gossamer.parts.channels import Perfect
-from gossamer.parts.codecs import Dense, Drive, Feedback, OnWeights, TopK
+from gossamer.parts.codecs import Dense, Drive, Feedback, Int4, OnWeights, TopK
 
 ROUNDS = 3
 CLIENTS = 5
@@ -87,13 +87,20 @@ CASES: dict[str, Case] = {
     "fedmrn": (lambda: methods.fedmrn(**SGD, weights="samples", alpha=0.01), {}),
     "fedmrns": (lambda: methods.fedmrns(**SGD, weights="samples", alpha=0.005), {}),
     "fedpm": (lambda: methods.fedpm(lr=0.1, epochs=2, batch=8), {}),
-    "fedsparsify": (lambda: methods.fedsparsify(**SGD, sparsity=0.97), {}),
+    "klms": (lambda: methods.klms(lr=0.1, epochs=2, batch=8), {}),
+    "fedavg-pruned": (lambda: methods.fedavg_pruned(**SGD, sparsity=0.97), {}),
+    "fedsparsify": (lambda: methods.fedsparsify(**SGD, sparsity=0.9), {}),
+    "fedsparsify, global": (lambda: methods.fedsparsify(**SGD, sparsity=0.9, where="global", every=2), {}),
     "signsgd": (lambda: methods.signsgd(**SGD), {}),
     "topk": (lambda: methods.topk(**SGD), {}),
+    "ef21": (lambda: methods.ef21(lr=0.3, share=0.1), LOSSY),
     "subsample": (lambda: methods.subsample(**SGD), {}),
     "terngrad": (lambda: methods.terngrad(**SGD, coded=False), {}),
+    "qsgd": (lambda: methods.qsgd(**SGD), {}),
+    "int8": (lambda: methods.int8(**SGD).with_parts(down=OnWeights(Int4())), {}),
     "drive": (lambda: methods.drive(**SGD), {}),
     "eden": (lambda: methods.eden(**SGD), {}),
+    "quic-fl": (lambda: methods.quic_fl(**SGD), {}),
     "submodel-random": (lambda: methods.submodel_random(**SGD, weights="uniform", capacities=(1.0, 0.5)), {}),
     "submodel-rolling": (
         lambda: methods.submodel_rolling(**SGD, weights="uniform", by="coordinate", capacities=(1.0, 0.5), offsets=4),

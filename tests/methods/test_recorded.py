@@ -20,7 +20,7 @@ RECORD = TESTS / f"recorded/torch-{torch.__version__.partition('+')[0]}.json"
 ANY_CPU = {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
 """Variables that torch and MKL read as they are loaded; with them all CPUs round alike."""
 
-WITH_ROOTS = {"fedpm", "fedrolex", "heterofl"}
+WITH_ROOTS = {"fedpm", "klms", "fedrolex", "heterofl"}
 """Cases that take square roots, in Adam or for a norm."""
 
 Rounds = list[dict[str, Any]]

@@ -339,7 +339,7 @@ def test_shades_begin_where_they_are_told_to() -> None:
 # Words.
 
 
-@pytest.mark.parametrize("name", ["perm", "perm-two-stage", "sub-fedavg", "fedsparsify"])
+@pytest.mark.parametrize("name", ["perm", "perm-two-stage", "sub-fedavg", "fedsparsify", "fedavg-pruned"])
 def test_every_flag_has_a_meaning(name: str) -> None:
     assert [flag.word for flag in flags.flags(METHODS[name], name) if not flag.meaning] == []
 

@@ -67,7 +67,7 @@ def codes(values: Tensor, width: int) -> Tensor:
     words = full.view(torch.int64)  # torch runs on little-endian machines
     for low, high, gap in _moves(width):
         words = words & low | words >> gap & high
-    return words.view(torch.uint8).view(-1, 8)[:, :width].reshape(-1)[: _code_bytes(len(values), width)]
+    return words.view(torch.uint8).view(-1, 8)[:, :width].reshape(-1)[: code_bytes(len(values), width)]
 
 
 def uncodes(packed: Tensor, width: int, count: int) -> Tensor:
@@ -84,13 +84,14 @@ def uncodes(packed: Tensor, width: int, count: int) -> Tensor:
 
 def expect_codes(payload: Payload, name: str, width: int, count: int) -> Tensor:
     """Return ``count`` numbers of ``width`` bits from a payload. Refuse a wrong number of bytes, and padding."""
-    packed = expect(payload, name, torch.uint8, _code_bytes(count, width))
+    packed = expect(payload, name, torch.uint8, code_bytes(count, width))
     if (used := count * width % 8) and bool(packed[-1] >> used):
         raise PayloadError(f"{name!r} has ones after its {count * width:,} bits")
     return uncodes(packed, width, count)
 
 
-def _code_bytes(count: int, width: int) -> int:
+def code_bytes(count: int, width: int) -> int:
+    """Return the number of bytes of ``count`` numbers of ``width`` bits."""
     return -(-count * width // 8)
 
 

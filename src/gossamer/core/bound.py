@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from gossamer.core import sections, tree, wire
-from gossamer.core.codec import checked, memory_of, sums_of, surrogate_of
+from gossamer.core.codec import checked, informed, memory_of, sums_of, surrogate_of
 from gossamer.core.delivery import counted
 from gossamer.core.envelope import Envelope
 from gossamer.core.errors import PayloadError, require
@@ -173,21 +173,25 @@ class BoundExchange:
         model = models[choice]
         # A described part belongs to the first of several models: the client has no other.
         part = self._part(self.view.part, models[0] if self.described else model, clock, mine, memory, to.owner)
-        layout = part.layout(model)
+        held = part.take(model)
+        layout = Layout.of(held, part.keep)
         after = self._followed(unread, clock.client, memory, model)
         if self.labels is not None:
             part = self.labels.counting(part, unread, model)
         values = sections.unpack(self.solver.sections, unread, layout, self.context.trained, up)
         sections.check_read(unread)
 
+        codec = informed(self.codec, held)
+        sums = self.sums if codec is self.codec else sums_of(codec)
+
         def add(vector: Tensor, weight: float) -> None:
-            self.codec.fold(vector, payload, layout, up, weight)
+            codec.fold(vector, payload, layout, up, weight)
 
         def from_sum(mean: Tensor) -> Tensor:
-            return checked(self.sums.from_sum(mean, layout, up), layout)
+            return checked(sums.from_sum(mean, layout, up), layout)
 
         who, what = (clock.client, part, layout, float(samples), add), (values, model, to.owner, choice)
-        to_sum, batches = partial(self.sums.to_sum, payload, layout, up), float(self.solver.batches(samples))
+        to_sum, batches = partial(sums.to_sum, payload, layout, up), float(self.solver.batches(samples))
         return Arrival(*who, *what, message.version, batches, to_sum, from_sum), after
 
     def _followed(self, unread: SectionArrays, client: int, memory: State | None, model: Params) -> State:
@@ -291,7 +295,8 @@ class BoundExchange:
             vector = layout.flatten(info.weights if self.send == "model" else trained.change)
             before = job.state.get("codec") or self.first
             held = each(job.part.take, self.outline, before)
-            payload, after = self.codec_memory.encode_with(vector, layout, held, job.codec_key)
+            codec = memory_of(informed(self.codec, job.start))
+            payload, after = codec.encode_with(vector, layout, held, job.codec_key)
             state["codec"] = each(job.part.put, self.outline, self.codec_memory.skipped_state(before), after)
         packed = sections.pack(self.solver.sections, values, layout, job.codec_key, self.solver)
         packed |= {"choice": index(job.choice)} if len(job.models) > 1 else {}

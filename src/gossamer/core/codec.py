@@ -15,14 +15,16 @@ A complete codec that sends 16-bit floats:
             values = expect(payload, "values", torch.bfloat16, layout.size)
             return finite(values, "values").to(layout.dtype)
 
-Three base classes add optional abilities:
+Four base classes add optional abilities:
 
     CodecMemory        client state between rounds, for example error feedback
     Summing            payloads that the server averages before it decodes them
     StraightThrough    a surrogate of the codec in the forward pass of local training
+    SideInformation    the tensors that a client has received, which both sides of an upload know
 
 ``memory_of``, ``sums_of`` and ``surrogate_of`` return a codec with the ability. For a codec that lacks it, they return
-a wrapper with neutral defaults. ``gossamer.testing.check_codec`` tests a codec against this interface.
+a wrapper with neutral defaults. ``informed`` passes side information to a codec that takes it.
+``gossamer.testing.check_codec`` tests a codec against this interface.
 """
 
 from abc import ABC, abstractmethod
@@ -194,6 +196,14 @@ class StraightThrough(Codec):
         return {}
 
 
+class SideInformation(Codec):
+    """A codec of uploads that uses what both sides know: the tensors that the client has received."""
+
+    @abstractmethod
+    def with_side_information(self, start: Params) -> Codec:
+        """Return the codec of one upload. Called by both sides, with the client's part of the received model."""
+
+
 @dataclass(frozen=True)
 class Plain(CodecMemory, Summing, StraightThrough):
     """A codec with neutral defaults for all optional abilities.
@@ -226,6 +236,11 @@ def sums_of(codec: Codec) -> Summing:
 def surrogate_of(codec: Codec) -> StraightThrough:
     """Return the codec as a ``StraightThrough``: itself, or wrapped without a surrogate."""
     return codec if isinstance(codec, StraightThrough) else _plain(codec, "StraightThrough", "surrogate")
+
+
+def informed(codec: Codec, start: Params) -> Codec:
+    """Return the codec of one upload, given the tensors that both sides know."""
+    return codec.with_side_information(start) if isinstance(codec, SideInformation) else codec
 
 
 def _plain(codec: Codec, base: str, member: str) -> Plain:

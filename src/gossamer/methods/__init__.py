@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from gossamer.methods.compressed import fedmrn as fedmrn
     from gossamer.methods.compressed import fedmrns as fedmrns
     from gossamer.methods.compressed import fedpm as fedpm
-    from gossamer.methods.compressed import fedsparsify as fedsparsify
     from gossamer.methods.compressed import signsgd as signsgd
     from gossamer.methods.compressed import subsample as subsample
     from gossamer.methods.compressed import terngrad as terngrad
@@ -40,19 +39,28 @@ if TYPE_CHECKING:
     from gossamer.methods.dynamic_regularization import FedDyn as FedDyn
     from gossamer.methods.dynamic_regularization import FedDynSGD as FedDynSGD
     from gossamer.methods.dynamic_regularization import feddyn as feddyn
+    from gossamer.methods.error_feedback import EF21 as EF21
+    from gossamer.methods.error_feedback import MeanOfEstimates as MeanOfEstimates
+    from gossamer.methods.error_feedback import ef21 as ef21
     from gossamer.methods.mixtures import perm as perm
     from gossamer.methods.mixtures import perm_two_stage as perm_two_stage
     from gossamer.methods.normalized_averaging import FedNova as FedNova
     from gossamer.methods.normalized_averaging import FedNovaSGD as FedNovaSGD
     from gossamer.methods.normalized_averaging import fednova as fednova
+    from gossamer.methods.quantized import int8 as int8
+    from gossamer.methods.quantized import qsgd as qsgd
+    from gossamer.methods.quantized import quic_fl as quic_fl
     from gossamer.methods.recipes import recipe as recipe
     from gossamer.methods.server_optimizers import ServerOptimizer as ServerOptimizer
     from gossamer.methods.server_optimizers import fedadagrad as fedadagrad
     from gossamer.methods.server_optimizers import fedadam as fedadam
     from gossamer.methods.server_optimizers import fedavgm as fedavgm
     from gossamer.methods.server_optimizers import fedyogi as fedyogi
+    from gossamer.methods.side_information import klms as klms
     from gossamer.methods.sparse import fedspa as fedspa
     from gossamer.methods.sparse import sub_fedavg as sub_fedavg
+    from gossamer.methods.sparsified import fedavg_pruned as fedavg_pruned
+    from gossamer.methods.sparsified import fedsparsify as fedsparsify
     from gossamer.methods.submodels import fedrolex as fedrolex
     from gossamer.methods.submodels import fiarse as fiarse
     from gossamer.methods.submodels import heterofl as heterofl

@@ -20,14 +20,12 @@ from gossamer.parts.codecs.noisy_sign import Noise, NoisySign
 from gossamer.parts.codecs.on_weights import OnWeights
 from gossamer.parts.codecs.sampled_mask import SampledMask
 from gossamer.parts.codecs.sign import StochasticSign
-from gossamer.parts.codecs.sparse import Sparse
 from gossamer.parts.codecs.subsample import Subsample
 from gossamer.parts.codecs.ternary import Ternary
 from gossamer.parts.codecs.topk import TopK
 from gossamer.parts.parametrizations.supermask import Supermask
-from gossamer.parts.servers.average import Average, MaskAverage
+from gossamer.parts.servers.average import MaskAverage
 from gossamer.parts.solvers.adam import Adam
-from gossamer.parts.solvers.pruning import PruningSGD
 from gossamer.parts.views.full import Full
 
 __all__ = [
@@ -36,7 +34,6 @@ __all__ = [
     "fedmrn",
     "fedmrns",
     "fedpm",
-    "fedsparsify",
     "signsgd",
     "subsample",
     "terngrad",
@@ -99,20 +96,6 @@ def fedpm(*, scale: float = math.e, coded: bool = False, **fields: Unpack[Traini
     codec = OnWeights(SampledMask(coded))
     server = MaskAverage("uniform")
     return compose(Full(), Adam(**fields), codec, server, send="model", parametrization=Supermask(scale))
-
-
-@recipe
-def fedsparsify(*, sparsity: float = 0.7, **fields: Unpack[Averaging]) -> Method:
-    """Magnitude pruning during local training; clients send the pruned model.
-
-    Stripelis et al., Federated Progressive Sparsification (Purge, Merge, Tune)+, 2022,
-    https://arxiv.org/abs/2204.12430
-
-    Args:
-        sparsity: fraction of the weights that are zero at the end of each round
-    """
-    solver = PruningSGD(**pick(Training, fields), sparsity=sparsity)
-    return compose(Full(), solver, OnWeights(Sparse()), Average(fields["weights"]), send="model")
 
 
 @recipe

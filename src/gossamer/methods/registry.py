@@ -129,8 +129,17 @@ ENTRIES: dict[str, MethodEntry] = {
     "fedpm": MethodEntry(
         "compressed", "Compression", "stochastic masks over frozen random weights: one bit per parameter", "2209.15328"
     ),
+    "klms": MethodEntry(
+        "side_information",
+        "Compression",
+        "FedPM with importance-sampled masks: below one bit per parameter",
+        "2306.12625",
+    ),
     "fedsparsify": MethodEntry(
-        "compressed", "Compression", "magnitude pruning while training; the pruned model is sent", "2204.12430"
+        "sparsified", "Compression", "progressive pruning over the rounds, by clients or the server", "2204.12430"
+    ),
+    "fedavg-pruned": MethodEntry(
+        "sparsified", "Compression", "magnitude pruning within each round; the pruned model is sent", "1710.01878"
     ),
     "signsgd": MethodEntry(
         "compressed", "Compression", "stochastic signs, unbiased: one bit per parameter", "1905.12938"
@@ -141,17 +150,27 @@ ENTRIES: dict[str, MethodEntry] = {
     "topk": MethodEntry(
         "compressed", "Compression", "the entries of largest magnitude, with their indices", "1809.07599"
     ),
+    "ef21": MethodEntry(
+        "error_feedback", "Compression", "top-k of the difference between a gradient and its estimate", "2110.03294"
+    ),
     "subsample": MethodEntry(
         "compressed", "Compression", "entries chosen by a shared random key; no indices are sent", "1610.05492"
     ),
     "terngrad": MethodEntry(
         "compressed", "Compression", "each entry as -1, 0 or 1 times the largest of its tensor", "1705.07878"
     ),
+    "qsgd": MethodEntry(
+        "quantized", "Compression", "random levels of a norm per bucket, unbiased, in Elias code", "1610.02132"
+    ),
+    "int8": MethodEntry("quantized", "Compression", "one byte per entry, with a scale per block"),
     "drive": MethodEntry(
         "compressed", "Compression", "signs after a random rotation, and a scale: one bit per parameter", "2105.08339"
     ),
     "eden": MethodEntry(
         "compressed", "Compression", "a few bits per entry after a random rotation, unbiased", "2108.08842"
+    ),
+    "quic-fl": MethodEntry(
+        "quantized", "Compression", "a few bits per entry after a rotation; every entry is unbiased", "2205.13341"
     ),
     "onebit-cs": MethodEntry(
         "thin_links", "Wireless links", "one gradient of a pruned model, as one-bit compressive measurements"

@@ -16,9 +16,9 @@ from gossamer import (
     SampledMask,
     Supermask,
     fedavg,
+    fedavg_pruned,
     fedmrn,
     fedpm,
-    fedsparsify,
     simulate,
 )
 from gossamer.core.exchange import GLOBAL, Arrival
@@ -199,8 +199,8 @@ def test_a_round_ends_with_the_sparsity_asked_for() -> None:
     assert bool((carry["params"]["w"][start["w"].abs() > largest] != 0).all())
 
 
-def test_fedsparsify_sends_what_is_left() -> None:
-    result = simulate(fedsparsify(sparsity=0.8), tiny_task(clients=4), rounds=2, per_round=4)
+def test_pruning_within_a_round_sends_what_is_left() -> None:
+    result = simulate(fedavg_pruned(sparsity=0.8), tiny_task(clients=4), rounds=2, per_round=4)
     weights = sum(t.numel() for t in result.model.parameters() if t.dim() > 1)
     sent = result.metrics[-1]["bytes_up"]["codec.values"] / 4 / 4
     assert sent == pytest.approx(0.2 * weights, abs=1)

@@ -12,16 +12,22 @@ from gossamer.core.lazy import Registry, attach
 if TYPE_CHECKING:
     from gossamer.core.codec import Codec as Codec
     from gossamer.core.codec import CodecMemory as CodecMemory
+    from gossamer.core.codec import SideInformation as SideInformation
     from gossamer.core.codec import StraightThrough as StraightThrough
     from gossamer.core.codec import Summing as Summing
     from gossamer.parts.codecs.dense import Dense as Dense
     from gossamer.parts.codecs.drive import Drive as Drive
     from gossamer.parts.codecs.eden import Eden as Eden
     from gossamer.parts.codecs.feedback import Feedback as Feedback
+    from gossamer.parts.codecs.integers import Int4 as Int4
+    from gossamer.parts.codecs.integers import Int8 as Int8
+    from gossamer.parts.codecs.klms import KLMS as KLMS
     from gossamer.parts.codecs.masked_noise import MaskedNoise as MaskedNoise
     from gossamer.parts.codecs.noisy_sign import NoisySign as NoisySign
     from gossamer.parts.codecs.on_weights import OnWeights as OnWeights
     from gossamer.parts.codecs.one_bit import OneBit as OneBit
+    from gossamer.parts.codecs.qsgd import QSGD as QSGD
+    from gossamer.parts.codecs.quic_fl import QuicFL as QuicFL
     from gossamer.parts.codecs.retain import Retain as Retain
     from gossamer.parts.codecs.sampled_mask import SampledMask as SampledMask
     from gossamer.parts.codecs.sign import StochasticSign as StochasticSign
@@ -40,8 +46,12 @@ CODECS: "Registry[type[Codec]]" = Registry(
         "sign": "sign.StochasticSign",
         "noisy-sign": "noisy_sign.NoisySign",
         "ternary": "ternary.Ternary",
+        "qsgd": "qsgd.QSGD",
+        "int8": "integers.Int8",
+        "int4": "integers.Int4",
         "drive": "drive.Drive",
         "eden": "eden.Eden",
+        "quic-fl": "quic_fl.QuicFL",
         "masked-noise": "masked_noise.MaskedNoise",
         "one-bit": "one_bit.OneBit",
     },

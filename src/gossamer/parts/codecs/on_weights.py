@@ -5,14 +5,26 @@ matrices. For codecs that send a scale, it matters whether they see one long vec
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from gossamer.core.codec import Codec, CodecMemory, Kept, StraightThrough, Summing, memory_of, sums_of, surrogate_of
+from gossamer.core.codec import (
+    Codec,
+    CodecMemory,
+    Kept,
+    SideInformation,
+    StraightThrough,
+    Summing,
+    informed,
+    memory_of,
+    sums_of,
+    surrogate_of,
+)
 from gossamer.core.errors import PayloadError, require, wrong
+from gossamer.core.exchange import Context
 from gossamer.core.random import Key, fold
 from gossamer.core.types import Layout, Params, Payload, State
 from gossamer.parts.codecs.dense import Dense
@@ -34,7 +46,7 @@ class TensorGroup(NamedTuple):
 
 
 @dataclass(frozen=True)
-class OnWeights(CodecMemory, Summing, StraightThrough):
+class OnWeights(CodecMemory, Summing, StraightThrough, SideInformation):
     """Applies a codec to the weight matrices of a model, and another codec to the remaining tensors.
 
     Args:
@@ -78,6 +90,15 @@ class OnWeights(CodecMemory, Summing, StraightThrough):
     def others(self) -> Codec:
         """The codec of the remaining tensors, with the same compensation for lost messages."""
         return memory_of(self.codec).companion(self.other)
+
+    def bind(self, context: Context) -> "OnWeights":
+        """Bind both codecs."""
+        return replace(self, codec=self.codec.bind(context), other=self.other.bind(context))
+
+    def with_side_information(self, start: Params) -> "OnWeights":
+        """Give both codecs the tensors that both sides know."""
+        codec, other = informed(self.codec, start), informed(self.other, start)
+        return self if codec is self.codec and other is self.other else replace(self, codec=codec, other=other)
 
     def chosen(self, name: str, dimensions: int) -> bool:
         """Return whether a tensor is selected."""

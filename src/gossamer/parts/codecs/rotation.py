@@ -32,12 +32,12 @@ from torch import Tensor
 from gossamer.core import entropy
 from gossamer.core.bits import codes, expect_codes, unbits
 from gossamer.core.codec import Codec
-from gossamer.core.errors import PayloadError
 from gossamer.core.exact import FORMATS, root, shift, total, unit
 from gossamer.core.random import Key, fold, words
 from gossamer.core.types import Layout, Payload
-from gossamer.core.wire import expect, finite
+from gossamer.core.wire import finite
 from gossamer.parts.codecs.hadamard import CACHED, hadamard_
+from gossamer.parts.codecs.scale import expect_scales
 
 BLOCK = 2**13
 TURNS = 2  # transforms per step
@@ -150,7 +150,7 @@ class Rotated(Codec):
         """Return level times scale, rotated back."""
         rotation = Rotation(layout.size, key)
         found = self._indices(payload, layout.size)
-        scales, exponent = unit(_expect_scales(payload, layout, rotation))
+        scales, exponent = unit(expect_scales(payload, layout, rotation.segments))
         y = scales.new_empty(layout.size)
         pieces = rotation.cut(y)
         each = scales.split([len(rows) for rows in pieces])
@@ -224,10 +224,3 @@ def _ratio(top: Tensor, bottom: Tensor) -> Tensor:
     """Return the quotient where both are positive, and zero elsewhere: for rows of zeros."""
     positive = (top > 0) & (bottom > 0)
     return torch.where(positive, top / torch.where(positive, bottom, 1), 0)
-
-
-def _expect_scales(payload: Payload, layout: Layout, rotation: Rotation) -> Tensor:
-    scales = finite(expect(payload, "scales", layout.dtype, rotation.segments), "scales")
-    if bool(torch.signbit(scales).any()):
-        raise PayloadError("'scales' holds a negative value")
-    return scales

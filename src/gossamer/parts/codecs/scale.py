@@ -32,3 +32,11 @@ def expect_scale(payload: Payload, layout: Layout) -> Tensor:
     if scale.item() < 0:
         raise PayloadError(f"'scale' must be at least 0, got {scale.item():g}")
     return scale
+
+
+def expect_scales(payload: Payload, layout: Layout, count: int) -> Tensor:
+    """Return the array "scales" of a payload. Raise ``PayloadError`` if a scale is not finite or negative."""
+    scales = finite(expect(payload, "scales", layout.dtype, count), "scales")
+    if bool(torch.signbit(scales).any()):
+        raise PayloadError("'scales' holds a negative value")
+    return scales

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from gossamer.parts.servers.mean import Weighting as Weighting
     from gossamer.parts.servers.model_rotation import ModelRotation as ModelRotation
     from gossamer.parts.servers.model_rotation import WarmUp as WarmUp
+    from gossamer.parts.servers.sparse_average import MajorityAverage as MajorityAverage
+    from gossamer.parts.servers.sparse_average import PrunedAverage as PrunedAverage
     from gossamer.parts.servers.sum_then_decode import SumThenDecode as SumThenDecode
 
 if not TYPE_CHECKING:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from gossamer.parts.solvers.schedules import Steps as Steps
     from gossamer.parts.solvers.sgd import SGD as SGD
     from gossamer.parts.solvers.snapshot import SnapshotSGD as SnapshotSGD
+    from gossamer.parts.solvers.sparse_sgd import SparseSGD as SparseSGD
     from gossamer.parts.solvers.threshold_sgd import ThresholdSGD as ThresholdSGD
 
 if not TYPE_CHECKING:

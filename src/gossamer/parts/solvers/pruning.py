@@ -1,6 +1,8 @@
-"""SGD with gradual magnitude pruning: after each step, the weights of smallest magnitude are set to zero.
+"""SGD with gradual magnitude pruning within a round: after each step, the smallest weights are set to zero.
 
-Stripelis et al., Federated Progressive Sparsification (Purge, Merge, Tune)+, 2022, https://arxiv.org/abs/2204.12430.
+The schedule is that of Zhu and Gupta, To prune, or not to prune, 2017, https://arxiv.org/abs/1710.01878, over the steps
+of one round. Every round starts again without pruning. FedSparsify, in contrast, prunes over the rounds of a run: see
+``gossamer.parts.pruning_schedule``.
 
 After step t of T in a round, the sparsity is at least
 
@@ -13,12 +15,12 @@ nonzero again in a later step. After the last step of the round, the sparsity is
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
 
 from gossamer.core.errors import require, wrong
 from gossamer.core.exchange import Sections
 from gossamer.core.solver import Gradient, Hyperparams
 from gossamer.core.types import Params, State
+from gossamer.parts.pruning_schedule import pruned, weights_of
 from gossamer.parts.solvers.sgd import SGD
 
 
@@ -47,16 +49,6 @@ class PruningSGD(SGD):
         moved = super().step(gradient, start, carry, hyperparams)
         taken = carry["step"] + 1
         share = self.sparsity * (1 - (1 - taken / carry["steps"]) ** 3)
-        return {**moved, "params": pruned(moved["params"], share), "step": taken, "steps": carry["steps"]}
-
-
-def pruned(params: Params, share: Tensor) -> Params:
-    """Return the tensors with the given fraction of weights set to zero, those of smallest magnitude."""
-    weights = {name: tensor for name, tensor in params.items() if tensor.dim() >= 2 and tensor.is_floating_point()}
-    if not weights:
-        return params
-    magnitudes = torch.cat([tensor.abs().reshape(-1) for tensor in weights.values()]).sort().values
-    count = (share * len(magnitudes)).round().to(torch.int64)
-    # The smallest magnitude that is kept. With a count of 0 no magnitude is below it.
-    smallest = magnitudes.gather(0, count.clamp(max=len(magnitudes) - 1).view(1))
-    return {**params, **{name: torch.where(tensor.abs() < smallest, 0, tensor) for name, tensor in weights.items()}}
+        total = sum(tensor.numel() for tensor in weights_of(moved["params"]).values())
+        params = pruned(moved["params"], (share * total).round())
+        return {**moved, "params": params, "step": taken, "steps": carry["steps"]}

@@ -1,0 +1,162 @@
+"""KLMS: a mask by importance sampling, relative to the mean mask that client and server already know.
+
+Isik et al., Adaptive Compression in Federated Learning via Side Information, AISTATS 2024,
+https://arxiv.org/abs/2306.12625.
+
+A client of FedPM wants to send a mask that is drawn with probabilities q = sigmoid(scores after training). The server
+knows p = sigmoid(scores before training), which are close to q. The mask is cut into blocks. For each block, both sides
+draw the same K masks with probabilities p. The client chooses one of them, at random with weights
+
+    q(mask) / p(mask)
+
+normalized to sum 1, and sends its number in log2 K bits. The chosen mask has almost the distribution q if log2 K is
+above the KL divergence of q from p over the block, in bits. So a mask costs little more than KL(q || p) bits, in place
+of one bit per weight. With fewer candidates, the mask is biased towards p.
+
+The length of a block is chosen so that the mean divergence of the blocks is ``rate`` log2 K bits. It is sent as one
+number per tensor. In the authors' code, the length varies from block to block, and the clients' boundaries are averaged
+by the server and used in several rounds; here each message has its own length, and no boundaries are sent.
+
+Both sides must draw the same masks on every device. A uniform 16-bit number is compared with a threshold: the number of
+values k below 65536 with logit((k + 1/2) / 65536) < score. The logits are a table, and comparisons are exact. The
+numbers of candidate j are hashed from one random word per weight and j (SplitMix64), so that the server draws only the
+masks that were chosen.
+"""
+
+import functools
+import math
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from gossamer.core.bits import codes, expect_codes
+from gossamer.core.codec import SideInformation
+from gossamer.core.errors import ConfigError, PayloadError, require, wrong
+from gossamer.core.exchange import Context
+from gossamer.core.random import Key, fold, signed, uniform, words
+from gossamer.core.types import Layout, Params, Payload
+from gossamer.core.wire import expect, finite
+from gossamer.parts.codecs.dense import Dense
+
+GRID = 2**16
+GAMMA, FIRST, SECOND = signed(0x9E3779B97F4A7C15), signed(0xBF58476D1CE4E5B9), signed(0x94D049BB133111EB)
+LEAST = 2.0**-24  # the smallest probability of a mask entry
+
+
+@dataclass(frozen=True)
+class KLMS(SideInformation):
+    """Sends the numbers of importance-sampled masks, given the scores that the server has sent.
+
+    See https://arxiv.org/abs/2306.12625. Without side information, the probabilities of the server are 1/2.
+
+    Args:
+        bits: binary logarithm of the number of candidates per block, from 1 to 8
+        rate: mean divergence per block in units of ``bits``; smaller values take more bits, with a smaller bias
+        longest: the largest number of weights per block
+    """
+
+    bits: int = 6
+    rate: float = 0.5
+    longest: int = 4096
+
+    def __post_init__(self) -> None:
+        require(
+            (1 <= self.bits <= 8, wrong(self, "bits", "must be a whole number from 1 to 8")),
+            (0 < self.rate < math.inf, wrong(self, "rate", "must be a positive number")),
+            (1 <= self.longest < 2**31, wrong(self, "longest", "must be at least 1")),
+        )
+
+    @property
+    def exact(self) -> bool:
+        """False: the weights of candidates are sums of logarithms, which differ between devices in the last bit."""
+        return False
+
+    def bind(self, context: Context) -> "KLMS":
+        """Refuse a lossy download: both sides must know the same scores."""
+        if context.exchange.down != Dense():
+            raise ConfigError(f"KLMS needs scores that both sides know: use down=Dense(), got {context.exchange.down}")
+        return self
+
+    def with_side_information(self, start: Params) -> "KLMS":
+        """Return the codec with the scores that both sides know."""
+        return BoundKLMS(self.bits, self.rate, self.longest, start=start)
+
+    def prior(self, layout: Layout, device: torch.device) -> Tensor:
+        """Return the threshold of each weight: the number of 16-bit numbers that draw a 1."""
+        return torch.full((layout.size,), GRID // 2, dtype=torch.int64, device=device)
+
+    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+        """Return the number of the chosen candidate of each block, and the length of a block."""
+        thresholds = self.prior(layout, x.device)
+        gains, divergence = _gains(finite(x, "scores"), thresholds)
+        length = self._length(divergence)
+        drawn, blocks = words(fold(key, "candidates"), layout.size, device=x.device), -(-len(x) // length)
+        numbers = torch.arange(2**self.bits, device=x.device)
+        logs = torch.stack([_summed(_mask(drawn, number, thresholds), gains, length) for number in numbers])
+        ends = (logs - logs.amax(0)).exp().cumsum(0)
+        point = uniform(fold(key, "choice"), blocks, dtype=torch.float64, device=x.device) * ends[-1]
+        chosen = (ends <= point).sum(0).clamp(max=2**self.bits - 1)
+        block = torch.tensor([length], dtype=torch.int32, device=x.device)
+        return {"numbers": codes(chosen, self.bits), "block": block}
+
+    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+        """Return the chosen masks as zeros and ones."""
+        length = int(expect(payload, "block", torch.int32, 1))
+        if not 1 <= length <= self.longest:
+            raise PayloadError(f"'block' must be from 1 to {self.longest}, got {length}")
+        chosen = expect_codes(payload, "numbers", self.bits, -(-layout.size // length)).long()
+        drawn = words(fold(key, "candidates"), layout.size, device=chosen.device)
+        each = chosen.repeat_interleave(length)[: layout.size]
+        return _mask(drawn, each, self.prior(layout, chosen.device)).to(layout.dtype)
+
+    def _length(self, divergence: Tensor) -> int:
+        """Return the length of a block, given the divergence of each weight in bits."""
+        mean = float(divergence.mean()) if len(divergence) else 0.0
+        return max(1, min(self.longest, int(self.rate * self.bits / max(mean, 1e-9))))
+
+
+@dataclass(frozen=True, eq=False)
+class BoundKLMS(KLMS):
+    """``KLMS`` with the scores that both sides know."""
+
+    start: Params = field(kw_only=True, repr=False)
+
+    def prior(self, layout: Layout, device: torch.device) -> Tensor:
+        """Return the thresholds of the scores."""
+        scores = layout.flatten(self.start).to(device)
+        return torch.searchsorted(_logits(device), scores.to(torch.float64)).clamp(1, GRID - 1)
+
+
+def _gains(scores: Tensor, thresholds: Tensor) -> tuple[Tensor, Tensor]:
+    """Return how much a 1 adds to the logarithm of q(mask) / p(mask), and KL(q || p) in bits, of each weight."""
+    q = torch.sigmoid(scores.to(torch.float64)).clamp(LEAST, 1 - LEAST)
+    p = thresholds.to(torch.float64) / GRID
+    one, zero = (q / p).log(), ((1 - q) / (1 - p)).log()
+    return one - zero, (q * one + (1 - q) * zero) / math.log(2)
+
+
+def _mask(drawn: Tensor, candidate: Tensor, thresholds: Tensor) -> Tensor:
+    """Return one candidate, or for each weight the given one: 1 where its 16-bit number is below the threshold."""
+    z = drawn + (candidate + 1) * GAMMA
+    z = (z ^ _shifted(z, 30)) * FIRST
+    z = (z ^ _shifted(z, 27)) * SECOND
+    return _shifted(z ^ _shifted(z, 31), 48) < thresholds
+
+
+def _shifted(z: Tensor, by: int) -> Tensor:
+    """Return the words shifted to the right without their sign."""
+    return z >> by & (1 << 64 - by) - 1
+
+
+def _summed(mask: Tensor, gains: Tensor, length: int) -> Tensor:
+    """Return the sum of the gains of the ones in each block."""
+    kept = torch.where(mask, gains, 0)
+    return torch.nn.functional.pad(kept, (0, -len(kept) % length)).view(-1, length).sum(1)
+
+
+@functools.cache
+def _logits(device: torch.device) -> Tensor:
+    """Return logit((k + 1/2) / 65536). Multiples of 2**-24 do not depend on the math library."""
+    ratios = (math.log((k + 0.5) / (GRID - k - 0.5)) for k in range(GRID))
+    return torch.tensor([round(ratio * 2**24) / 2**24 for ratio in ratios], dtype=torch.float64, device=device)
