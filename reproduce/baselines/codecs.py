@@ -41,6 +41,11 @@ ROWS = (
     "z-signfedavg",
     "terngrad --no-coded",
     "terngrad",
+    "qsgd",
+    "int8",
+    "int8 --codec int4 --down int8",
+    "quic-fl --bits 1",
+    "quic-fl --bits 2",
     "drive",
     "eden --bits 1",
     "eden --bits 1 --set codec.other=dense:float16",
@@ -51,6 +56,7 @@ ROWS = (
     "topk --feedback",
     "subsample",
     "fedpm",
+    "klms",
 )
 """The methods of the table, each as the words after ``gossamer run``."""
 
@@ -96,7 +102,7 @@ def cell(task: str, row: str, seed: int) -> Cell:
     """Return the run of a row on a task."""
     mine = TASKS[task]
     method, _, words = row.partition(" ")
-    given = {"epochs": mine.epochs, "batch": mine.batch, **({} if method == "fedpm" else {"lr": mine.lr})}
+    given = {"epochs": mine.epochs, "batch": mine.batch, **({} if method in ("fedpm", "klms") else {"lr": mine.lr})}
     return Cell(
         f"{STUDY}-{task}-{slug(row)}-{seed}", method, given, mine.data, mine.model, mine.split, seed, mine.rounds,
         mine.clients, mine.per_round, eval_every=mine.rounds, executor="one-by-one", samples=mine.samples, words=words,
