@@ -15,18 +15,19 @@ A complete codec that sends 16-bit floats:
             values = expect(payload, "values", torch.bfloat16, layout.size)
             return finite(values, "values").to(layout.dtype)
 
-Three base classes add optional abilities:
+Four base classes add optional abilities:
 
     CodecMemory        client state between rounds, for example error feedback
     Summing            payloads that the server averages before it decodes them
     StraightThrough    a surrogate of the codec in the forward pass of local training
+    MeasuredCodec      metrics of each upload in the record of a round, and a warning about them
 
 ``memory_of``, ``sums_of`` and ``surrogate_of`` return a codec with the ability. For a codec that lacks it, they return
 a wrapper with neutral defaults. ``gossamer.testing.check_codec`` tests a codec against this interface.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -192,6 +193,27 @@ class StraightThrough(Codec):
         ``step_index`` counts the local steps of the round from 0. Must be pure: executors compile and stack it.
         """
         return {}
+
+
+class MeasuredCodec(Codec):
+    """A codec that adds metrics to the record of a round, such as the share of clipped entries.
+
+    The client measures what it encodes, and reports the numbers beside its upload, like its loss. The record has the
+    means over the clients of the round, as ``figures``.
+    """
+
+    @property
+    @abstractmethod
+    def figure_names(self) -> tuple[str, ...]:
+        """The names of the metrics."""
+
+    @abstractmethod
+    def figures(self, x: Tensor, layout: Layout, key: Key) -> dict[str, float]:
+        """Return the metrics of a vector by name. Called by the sender, with the arguments of ``encode``."""
+
+    def warning(self, figures: Mapping[str, float]) -> str | None:
+        """Return what is wrong according to the metrics of a round, and what to do; ``None`` if nothing is."""
+        return None
 
 
 @dataclass(frozen=True)
