@@ -96,8 +96,7 @@ def expect_scales(payload: Payload, layout: Layout) -> list[Scale]:
     values = finite(expect(payload, "scales", torch.float32, len(layout.shapes)), "scales").tolist()
     if not all(0 <= value <= LARGEST for value in values):
         raise PayloadError(f"'scales' must be from 0 to {LARGEST:g}, got {min(values):g} to {max(values):g}")
-    counts = [len(piece) for _, piece in layout.cut(torch.empty(layout.size, device="meta"))]
-    return [Scale(count, value) for count, value in zip(counts, values, strict=True)]
+    return [Scale(count, value) for count, value in zip(layout.counts, values, strict=True)]
 
 
 def by_tensor(pieces: Sequence[Tensor], scales: Sequence[Scale]) -> Iterator[tuple[Tensor, int, float]]:
