@@ -349,7 +349,9 @@ def test_messages_are_as_long_as_the_update_along_it(codec: MaskedNoise) -> None
     """Whatever its size: the inner product of message and update is that of the update with itself, on average."""
     layout, sizes = layout_of(20_000, 20_000, 20_000), (1e-20, 1e-3, 1e20)
     x = torch.cat([size * normal(20_000, number) for number, size in enumerate(sizes)])
-    for u, found in zip(x.split(20_000), codec.decode(codec.encode(x, layout, key(1)), layout, key(1)).split(20_000), strict=True):
+    for u, found in zip(
+        x.split(20_000), codec.decode(codec.encode(x, layout, key(1)), layout, key(1)).split(20_000), strict=True
+    ):
         u = u.double()
         assert float(found.double() @ u / (u @ u)) == pytest.approx(1, abs=0.1)
 
@@ -372,7 +374,9 @@ def test_a_tensor_without_change_has_scale_0_and_stays_as_it_is() -> None:
 
 def test_a_larger_spread_gives_sparser_masks_and_fewer_bits() -> None:
     x, layout = normal(40_000), flat(40_000)
-    bits_of = [8 * up(MaskedNoise(spread=spread).encode(x, layout, key(1))) / 40_000 for spread in (1.0, 3.0, 9.0, 27.0)]
+    bits_of = [
+        8 * up(MaskedNoise(spread=spread).encode(x, layout, key(1))) / 40_000 for spread in (1.0, 3.0, 9.0, 27.0)
+    ]
     assert bits_of == sorted(bits_of, reverse=True)
     assert bits_of[1] < 0.85
     assert bits_of[3] < 0.35

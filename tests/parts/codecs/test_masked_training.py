@@ -22,10 +22,10 @@ from gossamer import (
     simulate,
 )
 from gossamer.core.exchange import GLOBAL, Arrival
-from gossamer.engines.run import CodecWarning
 from gossamer.core.random import draws, fold, key, tensor, uniform
 from gossamer.core.random import streams as random
 from gossamer.core.types import Clock, Layout, Part, State
+from gossamer.engines.run import CodecWarning
 from gossamer.parts.codecs.masked_noise import clipped, probability
 from gossamer.parts.codecs.masked_noise_dense import DenseMaskedNoise
 from gossamer.testing import check_codec, check_server, check_solver, tiny_task
@@ -189,8 +189,7 @@ def test_with_a_trained_base_the_dense_sum_of_update_and_masked_noise_is_sent() 
     assert torch.equal(codec.decode(payload, layout, KEY), x + masks.decode(masks.encode(x, layout, KEY), layout, KEY))
     contexts = [each.surrogate_context(layout, 3, KEY, CPU) for each in (codec, masks)]
     found, masked = (
-        each.surrogate({"w": x}, context, count(1))["w"]
-        for each, context in zip((codec, masks), contexts, strict=True)
+        each.surrogate({"w": x}, context, count(1))["w"] for each, context in zip((codec, masks), contexts, strict=True)
     )
     assert torch.equal(found, x + masked)
     assert fedmrn(train_base=True, alpha=0.003).codec == OnWeights(DenseMaskedNoise(MaskedNoise(alpha=0.003)))

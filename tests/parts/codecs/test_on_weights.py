@@ -122,7 +122,9 @@ MODEL = {"a.weight": (50, 61), "b.bias": (5,), "c.weight": (3, 7), "d.running": 
 MASKS = [MaskedNoise(alpha=0.01), MaskedNoise(True, "gauss"), MaskedNoise()]
 
 
-@pytest.mark.parametrize("inner", [*(replace(m, coded=False) for m in MASKS), Feedback(MaskedNoise(True, coded=False))], ids=repr)
+@pytest.mark.parametrize(
+    "inner", [*(replace(m, coded=False) for m in MASKS), Feedback(MaskedNoise(True, coded=False))], ids=repr
+)
 @pytest.mark.parametrize("each", [False, True])
 def test_masked_noise_is_added_in_place(inner: Codec, each: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In chunks, without another vector of the model's size, and with the bits of decoding and adding."""

@@ -61,9 +61,7 @@ def rescaled(u: Tensor, n: Tensor, spread: float, expected: Expected) -> tuple[T
     return v, gain * magnitude
 
 
-def rescaled_exactly(
-    x: Tensor, n: Tensor, layout: Layout, spread: float, expected: Expected
-) -> tuple[Tensor, Payload]:
+def rescaled_exactly(x: Tensor, n: Tensor, layout: Layout, spread: float, expected: Expected) -> tuple[Tensor, Payload]:
     """Return an update in units of its noise, and the array ``scales``. The bits are the same on every device."""
     parts, scales = [x[:0]], []
     for (_, u), (_, own) in zip(layout.cut(x), layout.cut(n), strict=True):
@@ -109,4 +107,4 @@ def by_tensor(pieces: Sequence[Tensor], scales: Sequence[Scale]) -> Iterator[tup
                 count, value = next(left)
             size = min(count, len(piece))
             yield piece[:size], at, value
-            piece, at, count = piece[size:], at + size, count - size  # noqa: PLW2901
+            piece, at, count = piece[size:], at + size, count - size

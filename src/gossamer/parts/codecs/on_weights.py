@@ -28,7 +28,6 @@ from gossamer.core.types import Layout, Params, Payload, State
 from gossamer.parts.codecs.dense import Dense
 from gossamer.parts.codecs.names import fits
 
-
 REST = "rest."
 """The prefix of the array names of the remaining tensors."""
 
