@@ -107,7 +107,7 @@ ALL_CODECS: list[Codec] = [
     NoisySign(0.3, "uniform"),
     MaskedNoise(signed=True, noise="bernoulli", coded=True),
     MaskedNoise(alpha=0.01),
-    DenseMaskedNoise(MaskedNoise()),
+    DenseMaskedNoise(MaskedNoise(alpha=0.01)),
     SampledMask(),
     OnWeights(MaskedNoise()),
     OnWeights(Feedback(TopK(0.1)), per_tensor=True, min_dim=0),

@@ -44,11 +44,11 @@ class Scale(NamedTuple):
     """The scale of one tensor.
 
     Args:
-        count: the number of entries of the tensor
+        entries: the number of entries of the tensor
         value: the factor of its noise, a float32 number
     """
 
-    count: int
+    entries: int
     value: float
 
 
@@ -99,12 +99,13 @@ def expect_scales(payload: Payload, layout: Layout) -> list[Scale]:
 
 def by_tensor(pieces: Sequence[Tensor], scales: Sequence[Scale]) -> Iterator[tuple[Tensor, int, float]]:
     """Yield the pieces of a vector, cut at the borders of tensors, each with its first entry and its scale."""
-    left, at = iter(scales), 0
-    count, value = 0, 0.0
+    tensors, first = iter(scales), 0
+    left, value = 0, 0.0
     for piece in pieces:
-        while len(piece):
-            while not count:
-                count, value = next(left)
-            size = min(count, len(piece))
-            yield piece[:size], at, value
-            piece, at, count = piece[size:], at + size, count - size
+        start = 0
+        while start < len(piece):
+            while not left:
+                left, value = next(tensors)
+            size = min(left, len(piece) - start)
+            yield piece[start : start + size], first, value
+            start, first, left = start + size, first + size, left - size
