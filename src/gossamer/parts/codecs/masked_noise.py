@@ -87,8 +87,8 @@ class MaskedNoise(StraightThrough, MeasuredCodec):
         progressive: in training, mask a growing share of the entries; else all entries in every step
         learn_masks: learn the masks during training, by a straight-through estimator; else mask only the final update
         coded: send sparse or dense masks in a shorter form
-        spread: with alpha auto, the magnitude of the noise in units of the update's own; more gives sparser masks,
-            hence fewer bits, and a larger error
+        spread: with alpha auto, the magnitude of the noise in units of the update's own, of which signed masks get
+            half; more gives a larger error, and with binary masks fewer bits
     """
 
     signed: bool = False
@@ -113,6 +113,11 @@ class MaskedNoise(StraightThrough, MeasuredCodec):
         """The magnitude of the drawn noise: with auto, unit noise is drawn and scaled later."""
         return 1.0 if isinstance(self.alpha, str) else self.alpha
 
+    @property
+    def _spread(self) -> float:
+        """Half for signed masks: they are binary masks over twice the noise, less the noise."""
+        return self.spread / 2 if self.signed else self.spread
+
     def draw(self, layout: Layout, key: Key, device: torch.device | str = "cpu") -> Tensor:
         """Return the noise of a message, in the type of the layout; of magnitude 1 if ``alpha`` is auto."""
         return self._noise(key, 0, layout.size, device).to(layout.dtype)
@@ -127,7 +132,7 @@ class MaskedNoise(StraightThrough, MeasuredCodec):
 
     def _rescaled(self, x: Tensor, n: Tensor, layout: Layout) -> tuple[Tensor, Payload]:
         """Return the update in units of the noise's magnitude, and the scales of the tensors as an array."""
-        return rescaled_exactly(x, n, layout, self.spread, self._expected) if self.alpha == "auto" else (x, {})
+        return rescaled_exactly(x, n, layout, self._spread, self._expected) if self.alpha == "auto" else (x, {})
 
     def _mask(self, x: Tensor, n: Tensor, key: Key) -> Tensor:
         if not self.stochastic:
@@ -225,7 +230,7 @@ class MaskedNoise(StraightThrough, MeasuredCodec):
         return torch.where(drawn < share, self._values_of(one, n), clipped(u, n, self.signed))
 
     def _masked_in_scale(self, u: Tensor, n: Tensor, drawn: Tensor, share: Tensor) -> Tensor:
-        units, scale = rescaled(u, n, self.spread, self._expected)
+        units, scale = rescaled(u, n, self._spread, self._expected)
         return self._masked(units, n, drawn, share) * scale
 
     def _read(self, payload: Payload, layout: Layout) -> tuple[Tensor, Sequence[Scale]]:
