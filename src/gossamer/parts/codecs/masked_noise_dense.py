@@ -26,7 +26,7 @@ class DenseMaskedNoise(StraightThrough):
         masks: the masked noise that is added
     """
 
-    masks: MaskedNoise
+    masks: MaskedNoise = MaskedNoise()
 
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
         """Return the sum of update and masked noise."""
