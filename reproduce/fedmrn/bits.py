@@ -17,7 +17,7 @@ def measured(cell: Cell, task: Task, result: Result) -> Facts:
     uploads = sum(record["exchanges"][-1]["sent"] for record in result.metrics)
     shares = [record["figures"]["clipped"] for record in result.metrics if "clipped" in record.get("figures", {})]
     parameters, masked = sizes(cell, task)
-    mask = sum(size for kind in kinds for name, size in kind.items() if name in MASK)
+    mask = sum(size for kind in kinds for name, size in kind.items() if name in MASK) if shares else 0
     every = sum(sum(kind.values()) for kind in kinds)
     return {
         "bits_per_parameter": round(8 * every / uploads / parameters, 4),

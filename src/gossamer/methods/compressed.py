@@ -96,7 +96,7 @@ def fedmrns(
 
     Args:
         alpha: magnitude of the noise; auto measures it from each update, per tensor, and sends a scale per tensor
-        spread: with alpha auto, twice the magnitude in units of the update's own; less clips more, with a smaller error
+        spread: with alpha auto, the magnitude in units of the update's own; less clips more, with a smaller error
         train_base: also train the base weights and send the sum uncompressed, as the authors' code for Shakespeare
     """
     return _masked(MaskedNoise(True, alpha=alpha, spread=spread, **pick(MaskFields, fields)), train_base, fields)

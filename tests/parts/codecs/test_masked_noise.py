@@ -339,7 +339,7 @@ def test_scales_are_as_the_formula_says(signed: bool, spread: float) -> None:
     x = torch.cat([1e-4 * normal(3000).double(), 50 * normal(500, 1).double()])
     scales, n = codec.encode(x, layout, key(1))["scales"], codec.draw(layout, key(1))
     for u, own, scale in zip(x.split([3000, 500]), n.split([3000, 500]), scales, strict=True):
-        a = (spread / 2 if signed else spread) * u.square().sum() / u.abs().sum()
+        a = spread * u.square().sum() / u.abs().sum()
         gain = (u * u).sum() / (u * clipped(u, own * a, signed)).sum()
         assert scale.item() == pytest.approx(float(a * gain.clamp(1, 8)), rel=1e-6)
 

@@ -183,7 +183,7 @@ def test_a_nested_codec_trains_as_it_encodes() -> None:
 
 def test_metrics_are_means_over_the_entries_of_all_groups() -> None:
     codec = OnWeights(MaskedNoise(alpha=0.5), per_tensor=True)
-    assert codec.figure_names == ("clipped",)
+    assert codec.figure_names == ("clipped", "clipped_length")
     shares = []
     for number, name in enumerate(("conv.weight", "embedding.weight")):
         own, at = LAYOUT.only([name]), fold(KEY, "piece", f"{number}.")

@@ -58,8 +58,8 @@ CHUNK = {"cpu": 1 << 17, "cuda": 1 << 22}
 GAPS = {"quotients", "remainders"}
 WORTH = 32
 """Bytes that coded gaps must save, because two arrays have a longer table than one."""
-LIMITING = 0.75
-"""The share of clipped entries from which a fixed magnitude limits the speed of training."""
+LIMITING = 0.9
+"""The share of the updates' length that is clipped, from which a run warns."""
 
 
 def probability(u: Tensor, n: Tensor, signed: bool) -> Tensor:
@@ -87,8 +87,8 @@ class MaskedNoise(StraightThrough, MeasuredCodec):
         progressive: in training, mask a growing share of the entries; else all entries in every step
         learn_masks: learn the masks during training, by a straight-through estimator; else mask only the final update
         coded: send sparse or dense masks in a shorter form
-        spread: with alpha auto, the magnitude of the noise in units of the update's own, of which signed masks get
-            half; more gives a larger error, and with binary masks fewer bits
+        spread: with alpha auto, the magnitude of the noise in units of the update's own; more clips less and gives
+            binary masks fewer bits, with a larger error
     """
 
     signed: bool = False
@@ -113,11 +113,6 @@ class MaskedNoise(StraightThrough, MeasuredCodec):
         """The magnitude of the drawn noise: with auto, unit noise is drawn and scaled later."""
         return 1.0 if isinstance(self.alpha, str) else self.alpha
 
-    @property
-    def _spread(self) -> float:
-        """Half for signed masks: they are binary masks over twice the noise, less the noise."""
-        return self.spread / 2 if self.signed else self.spread
-
     def draw(self, layout: Layout, key: Key, device: torch.device | str = "cpu") -> Tensor:
         """Return the noise of a message, in the type of the layout; of magnitude 1 if ``alpha`` is auto."""
         return self._noise(key, 0, layout.size, device).to(layout.dtype)
@@ -132,7 +127,7 @@ class MaskedNoise(StraightThrough, MeasuredCodec):
 
     def _rescaled(self, x: Tensor, n: Tensor, layout: Layout) -> tuple[Tensor, Payload]:
         """Return the update in units of the noise's magnitude, and the scales of the tensors as an array."""
-        return rescaled_exactly(x, n, layout, self._spread, self._expected) if self.alpha == "auto" else (x, {})
+        return rescaled_exactly(x, n, layout, self.spread, self._expected) if self.alpha == "auto" else (x, {})
 
     def _mask(self, x: Tensor, n: Tensor, key: Key) -> Tensor:
         if not self.stochastic:
@@ -149,24 +144,29 @@ class MaskedNoise(StraightThrough, MeasuredCodec):
 
     @property
     def figure_names(self) -> tuple[str, ...]:
-        """The share of clipped entries."""
-        return ("clipped",)
+        """What clipping touches, and what it takes."""
+        return ("clipped", "clipped_length")
 
     def figures(self, x: Tensor, layout: Layout, key: Key) -> dict[str, float]:
-        """Return the share of the changed entries that are larger than their noise: clipping touches them."""
+        """Return the share of the changed entries that exceed their noise, and the share of the length so clipped.
+
+        The length is that along the update: ``sum(u^2)``, of which ``sum(|u| min(|u|, |n|))`` is left.
+        """
         n = self.draw(layout, key, x.device)
-        u, _ = self._rescaled(x, n, layout)
-        return {"clipped": float((u.abs() > n.abs()).sum()) / max(1, int(u.count_nonzero()))}
+        size, noise = (each.abs().double() for each in (self._rescaled(x, n, layout)[0], n))
+        whole, left = float(size @ size), float(size @ torch.minimum(size, noise))
+        touched = float((size > noise).sum()) / max(1, int(size.count_nonzero()))
+        return {"clipped": touched, "clipped_length": 1 - left / whole if whole else 0.0}
 
     def warning(self, figures: Mapping[str, float]) -> str | None:
-        """Warn if a fixed magnitude is too small for most entries of the updates."""
-        share = figures["clipped"]
+        """Warn if a fixed magnitude clips nearly all of the updates."""
+        share = figures["clipped_length"]
         if self.alpha == "auto" or share < LIMITING:
             return None
         return (
-            f"the noise magnitude {self.alpha:g} is too small: {100 * share:.0f} % of the entries of an update exceed "
-            "their noise and are clipped, which limits the speed of training. Use --alpha auto (alpha='auto') or a "
-            "larger alpha"
+            f"the noise magnitude alpha={self.alpha:g} is small: {100 * share:.0f} % of the updates' length exceeds "
+            "their noise and is clipped, which may limit the speed of training. Use --alpha auto (alpha='auto'), or a "
+            "larger magnitude"
         )
 
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
@@ -230,7 +230,7 @@ class MaskedNoise(StraightThrough, MeasuredCodec):
         return torch.where(drawn < share, self._values_of(one, n), clipped(u, n, self.signed))
 
     def _masked_in_scale(self, u: Tensor, n: Tensor, drawn: Tensor, share: Tensor) -> Tensor:
-        units, scale = rescaled(u, n, self._spread, self._expected)
+        units, scale = rescaled(u, n, self.spread, self._expected)
         return self._masked(units, n, drawn, share) * scale
 
     def _read(self, payload: Payload, layout: Layout) -> tuple[Tensor, Sequence[Scale]]:

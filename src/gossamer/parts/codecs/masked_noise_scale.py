@@ -2,8 +2,7 @@
 
 Each tensor of an update has its own magnitude. For entries u of one tensor and unit noise n:
 
-    a = spread * sum(u^2) / sum(|u|)    the magnitude of the noise, half of it with signed masks; entries that are 0 do
-                                        not count
+    a = spread * sum(u^2) / sum(|u|)    the magnitude of the noise; entries that are 0 do not count
     v = u / a                           the update in units of it, from which the mask is drawn
     g = sum(v^2) / sum(v E[n m])        the gain, from 1 to ``MAX_GAIN``
     s = g a                             the scale of the noise at the receiver: it adds s n m
