@@ -15,6 +15,7 @@ docs/reproduction/fedmrn.md. ``--only`` names studies; without a name it only re
     shakespeare         Table 3: the LSTM on Shakespeare by role, three methods
     shakespeare-plain   the same without dropout, several times faster on a GPU
     shakespeare-noise   the same with more noise, FedMRN only
+    digits              the bundled digits on a CPU: alpha auto, an MLP, 40 rounds
     roles               Table 3 with weights by samples, every fourth sample, seven methods
     auto                Table 1 with the noise measured from the updates (alpha auto)
     cifar-auto          CIFAR-10 with alpha auto

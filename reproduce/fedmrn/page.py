@@ -22,6 +22,7 @@ from reproduce.fedmrn.studies import (
     auto,
     cifar,
     cifar_auto,
+    digits,
     given,
     noise,
     roles,
@@ -60,7 +61,7 @@ def page() -> str:
     quarter = "Table 3: Shakespeare by role, weights by samples, every fourth sample"
     full = "Table 3: Shakespeare by role, weights by samples, all samples"
     parts += [role_table(quarter, list(roles()), names), role_table(full, list(roles_full()), names)]
-    parts += [auto_table()]
+    parts += [auto_table(), digits_table()]
     parts += [bits_table("Bits against accuracy: Fashion-MNIST, `labels:3`, 25 rounds, held-out samples", spread())]
     parts += [bits_table("Bits against accuracy: Shakespeare, 25 rounds, held-out roles", roles_search())]
     parts += [times.section(), shakespeare_table(), error.section()]
@@ -140,6 +141,14 @@ def auto_table() -> str:
         rows += _beside(cell, "CIFAR-10, `labels:3`", by_method["fedavg"], by_method[cell.method])
     heads = ["split", "method", *COSTS, "FedAvg, seed 0", "published noise, seed 0"]
     return table("Noise measured from the updates (`alpha=auto`), FedAvg's learning rate, seed 0", heads, rows)
+
+
+def digits_table() -> str:
+    """Return accuracy and bits of the bundled digits."""
+    rows = []
+    for cell in digits():
+        rows += best_and_last([cell], [f"`{cell.method}`", differs(cell), *costs(cell)])
+    return table("The bundled digits: MLP, `labels:4`, 50 clients, 40 rounds", ["method", "with", *COSTS], rows)
 
 
 def _beside(cell: Cell, split: str, plain: Cell, published: Cell) -> list[list[str]]:

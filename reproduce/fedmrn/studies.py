@@ -112,6 +112,16 @@ ROLE_SEARCH: dict[str, tuple[str, dict[str, Any]]] = {
     **{f"fedmrns-auto-{spread:g}": ("fedmrns", {**AUTO, "spread": spread}) for spread in (1.5, 3.0)},
 }
 """Candidates for the magnitude of the noise, on roles that are held out."""
+DIGITS: dict[str, tuple[str, dict[str, Any]]] = {
+    "fedavg": ("fedavg", {}),
+    "fedmrn-auto": ("fedmrn", AUTO),
+    "fedmrns-auto": ("fedmrns", AUTO),
+    "fedmrn-auto-6": ("fedmrn", {**AUTO, "spread": 6.0}),
+    "fedmrn-auto-12": ("fedmrn", {**AUTO, "spread": 12.0}),
+    "fedmrn-0.01": ("fedmrn", {"alpha": 0.01}),
+    "eden": ("eden", {}),
+}
+"""The bundled digits, with the defaults of the command line: name of the cell, recipe and parameters."""
 HOLD_OUT = 10
 """Every tenth role, or sample, is for validation."""
 
@@ -214,6 +224,14 @@ def spread() -> Iterator[Cell]:
             yield made._replace(validate=HOLD_OUT)
 
 
+def digits() -> Iterator[Cell]:
+    """The bundled digits on a CPU: all of 50 clients with four labels each, an MLP, 40 rounds."""
+    setting = {"lr": 0.1, "epochs": 5, "batch": 16, "weights": "samples"}
+    for name, (method, more) in DIGITS.items():
+        made = Cell(f"fedmrn-digits-{name}", method, setting | more, "digits", "mlp", "labels:4", 0, 40, 50, 50)
+        yield made._replace(eval_every=10, executor="compiled")
+
+
 def roles(data: str = LESS_TEXT, label: str = "roles") -> Iterator[Cell]:
     """Table 3 with weights by samples, with every fourth sample of a role."""
     for name, (method, more) in ROLE_METHODS.items():
@@ -248,6 +266,7 @@ STUDIES: Studies = {
     "shakespeare": shakespeare,
     "shakespeare-plain": shakespeare_plain,
     "shakespeare-noise": shakespeare_noise,
+    "digits": digits,
     "roles": roles,
     "auto": auto,
     "cifar-auto": cifar_auto,
