@@ -356,6 +356,21 @@ def test_messages_are_as_long_as_the_update_along_it(codec: MaskedNoise) -> None
         assert float(found.double() @ u / (u @ u)) == pytest.approx(1, abs=0.1)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("alpha", ["auto", 0.5])
+def test_the_reported_shares_are_those_of_the_noise(kind: Kind, alpha: Any) -> None:
+    """Half of the entries did not change: they do not count. One update in 50 entries is measured."""
+    n = 1_000_000
+    x, layout = normal(n) * (uniform(key(5), n) < 0.5), flat(n)
+    codec = MaskedNoise(noise=kind, alpha=alpha)
+    found, draw = codec.figures(x, layout, key(1)), codec.draw(layout, key(1))
+    a = 3 * x.square().sum() / x.abs().sum() if alpha == "auto" else torch.tensor(1.0)  # drawn with alpha already
+    size, noise_of = x.abs(), (draw * a).abs()
+    assert found["clipped"] == pytest.approx(float((size > noise_of).sum() / size.count_nonzero()), abs=0.01)
+    left = (size.double() @ torch.minimum(size, noise_of).double()) / (size.double() @ size.double())
+    assert found["clipped_length"] == pytest.approx(1 - float(left), abs=0.02)
+
+
 def test_zeros_change_no_scale() -> None:
     """Units that do not learn, and entries of no client: the magnitude is that of the other entries."""
     u = normal(1000)

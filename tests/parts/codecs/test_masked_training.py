@@ -162,9 +162,9 @@ def test_entries_that_a_client_does_not_hold_change_no_scale() -> None:
 def test_training_with_measured_noise_does_not_need_a_magnitude() -> None:
     """Where a fixed magnitude is a hundred times too small, the measured one learns as FedAvg does."""
     task = tiny_task()
-    auto, plain = (simulate(each(lr=0.3), task, rounds=8) for each in (fedmrn, fedavg))
+    auto, plain = (simulate(each(lr=0.3), task, rounds=8, executor="one-by-one") for each in (fedmrn, fedavg))
     with pytest.warns(CodecWarning, match=r"Use --alpha auto"):
-        small = simulate(fedmrn(lr=0.3, alpha=1e-4), task, rounds=8)
+        small = simulate(fedmrn(lr=0.3, alpha=1e-4), task, rounds=8, executor="one-by-one")
     assert auto.accuracy >= plain.accuracy - 0.1
     assert small.accuracy < plain.accuracy - 0.2
 
@@ -173,7 +173,7 @@ def test_the_record_has_the_share_of_clipped_entries_and_a_run_warns_once() -> N
     result = simulate(fedmrn(), tiny_task(), rounds=2)
     assert all(0 < record["figures"]["clipped"] < 0.5 for record in result.metrics)
     with pytest.warns(CodecWarning) as shown:
-        simulate(fedmrn(alpha=1e-6), tiny_task(), rounds=3)
+        simulate(fedmrn(alpha=1e-6), tiny_task(), rounds=3, executor="one-by-one")
     assert len(shown) == 1
 
 

@@ -51,6 +51,7 @@ from gossamer.core.random import Key
 from gossamer.core.random.noise import KINDS, LEAST, Kind, draw, single
 from gossamer.core.types import Layout, Params, Payload, State
 from gossamer.core.wire import expect, finite
+from gossamer.parts.codecs.masked_noise_clipping import clipping
 from gossamer.parts.codecs.masked_noise_scale import Scale, by_tensor, expect_scales, rescaled, rescaled_exactly
 
 CHUNK = {"cpu": 1 << 17, "cuda": 1 << 22}
@@ -150,13 +151,10 @@ class MaskedNoise(StraightThrough, MeasuredCodec):
     def figures(self, x: Tensor, layout: Layout, key: Key) -> dict[str, float]:
         """Return the share of the changed entries that exceed their noise, and the share of the length so clipped.
 
-        The length is that along the update: ``sum(u^2)``, of which ``sum(|u| min(|u|, |n|))`` is left.
+        Both are expectations over the noise, so that none is drawn. Of a long update, some entries are measured.
         """
-        n = self.draw(layout, key, x.device)
-        size, noise = (each.abs().double() for each in (self._rescaled(x, n, layout)[0], n))
-        whole, left = float(size @ size), float(size @ torch.minimum(size, noise))
-        touched = float((size > noise).sum()) / max(1, int(size.count_nonzero()))
-        return {"clipped": touched, "clipped_length": 1 - left / whole if whole else 0.0}
+        alpha = None if isinstance(self.alpha, str) else self.alpha
+        return clipping([u for _, u in layout.cut(x)], self.noise, alpha, self.spread)
 
     def warning(self, figures: Mapping[str, float]) -> str | None:
         """Warn if a fixed magnitude clips nearly all of the updates."""

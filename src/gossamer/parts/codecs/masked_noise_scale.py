@@ -54,30 +54,35 @@ class Scale(NamedTuple):
 
 def rescaled(u: Tensor, n: Tensor, spread: float, expected: Expected) -> tuple[Tensor, Tensor]:
     """Return a tensor of the update in units of its noise, and its scale. For training: can be compiled and stacked."""
-    magnitude = (spread * u.square().sum() / u.abs().sum().clamp(min=TINY)).clamp(min=TINY)
-    v = u / magnitude
+    size = magnitude(u, spread)
+    v = u / size
     along = (v * expected(v, n)).sum()
     gain = (v.square().sum() / along.clamp(min=TINY)).clamp(1, MAX_GAIN)
-    return v, gain * magnitude
+    return v, gain * size
+
+
+def magnitude(u: Tensor, spread: float) -> Tensor:
+    """Return the magnitude of a tensor's noise, by ordinary sums."""
+    return (spread * u.square().sum() / u.abs().sum().clamp(min=TINY)).clamp(min=TINY)
 
 
 def rescaled_exactly(x: Tensor, n: Tensor, layout: Layout, spread: float, expected: Expected) -> tuple[Tensor, Payload]:
     """Return an update in units of its noise, and the array ``scales``. The bits are the same on every device."""
     parts, scales = [x[:0]], []
     for (_, u), (_, own) in zip(layout.cut(x), layout.cut(n), strict=True):
-        magnitude = _magnitude(u, spread)
+        size = _magnitude(u, spread)
         # A tensor, not a Python number: a GPU divides by a number by multiplying with its inverse.
-        v = u / torch.tensor(magnitude or 1.0, dtype=u.dtype, device=u.device)
+        v = u / torch.tensor(size or 1.0, dtype=u.dtype, device=u.device)
         parts.append(v)
-        scales.append(single(min(magnitude * _gain(v, expected(v, own)), LARGEST)))
+        scales.append(single(min(size * _gain(v, expected(v, own)), LARGEST)))
     return torch.cat(parts), {"scales": torch.tensor(scales, dtype=torch.float32, device=x.device)}
 
 
 def _magnitude(u: Tensor, spread: float) -> float:
     """Return the magnitude of the noise as a float32 number; 0 if the tensor did not change."""
     y, exponent = unit(u)  # squares of the update itself may underflow
-    size = float(total(y.abs()))
-    own = torch.tensor([float(total(y * y)) / size if size else 0.0], dtype=torch.float64)
+    whole = float(total(y.abs()))
+    own = torch.tensor([float(total(y * y)) / whole if whole else 0.0], dtype=torch.float64)
     found = spread * float(shift(own, exponent.cpu()))
     if found > LARGEST:
         raise PayloadError(f"the change is too large for masked noise: magnitude {found:g}, at most {LARGEST:g}")
