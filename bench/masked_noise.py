@@ -26,6 +26,7 @@ from gossamer.core.types import Layout, Payload
 from gossamer.parts.codecs import Codec, OnWeights
 from gossamer.parts.codecs.masked_noise import MaskedNoise
 
+ALPHA = 0.01
 CLIENTS = 10
 WEIGHTS = [0.3 + client / 7 for client in range(CLIENTS)]
 TENSORS, NORM = 20, 256
@@ -62,7 +63,7 @@ def folded(codec: Codec, acc: Tensor, layout: Layout, sent: Messages) -> Tensor:
 def plain(codec: MaskedNoise, acc: Tensor, sent: Messages) -> Tensor:
     """Fold the messages by plain tensor operations on whole vectors."""
     for at, payload, weight in sent:
-        noise = (2 * uniform(fold(at, "noise"), acc.numel(), device=acc.device) - 1) * codec.alpha
+        noise = (2 * uniform(fold(at, "noise"), acc.numel(), device=acc.device) - 1) * ALPHA
         acc += weight * torch.where(unbits(payload["mask"], acc.numel()), noise, -noise if codec.signed else 0.0)
     return acc
 
@@ -116,7 +117,7 @@ def main() -> None:
     given = parser.parse_args()
     entries = int(given.millions * 1e6) // TENSORS * TENSORS
     for signed in (False, True):
-        (on_gpu if given.device == "cuda" else on_cpu)(MaskedNoise(signed=signed), entries)
+        (on_gpu if given.device == "cuda" else on_cpu)(MaskedNoise(signed=signed, alpha=ALPHA, coded=False), entries)
 
 
 if __name__ == "__main__":

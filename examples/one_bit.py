@@ -16,7 +16,7 @@ CODECS: dict[str, Codec] = {
     "ternary": OnWeights(Ternary(), per_tensor=True),
     "EDEN, 2 bits": OnWeights(Eden(2)),
     "EDEN, 1 bit": OnWeights(Eden(1)),
-    "FedMRN, 1 bit": OnWeights(MaskedNoise(alpha=0.02)),
+    "FedMRN, below 1 bit": OnWeights(MaskedNoise()),
 }
 
 

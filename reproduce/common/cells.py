@@ -28,7 +28,7 @@ from gossamer.engines.run import Result
 from gossamer.fleet.fleet import Fleet
 from gossamer.parts.codecs import OnWeights
 from gossamer.parts.solvers.schedules import SCHEDULES
-from gossamer.tasks.data import load
+from gossamer.tasks.data import Data, load
 from gossamer.tasks.nets import build
 from gossamer.tasks.nets.dense import mlp
 from gossamer.tasks.nets.lstm import lstm
@@ -68,6 +68,7 @@ class Cell(NamedTuple):
         prune: fraction of the smallest weights that clients prune
         retries: how often a message that radio links lost is sent again
         words: further flags of ``gossamer run`` for the method, such as ``--down dense:float16``
+        validate: hold out every n-th natural owner, or every n-th training sample, and evaluate on these; 0 for none
     """
 
     name: str
@@ -91,6 +92,7 @@ class Cell(NamedTuple):
     prune: float = 0.0
     retries: int = 0
     words: str = ""
+    validate: int = 0
 
     @property
     def study(self) -> str:
@@ -208,9 +210,19 @@ def task(cell: Cell, data_dir: Path) -> Task:
     data = load(cell.data, data_dir=data_dir, clients=cell.clients, key=key(cell.seed))
     if cell.samples:
         data = replace(data, train=data.train.take(np.arange(cell.samples * cell.clients)))
+    data = validation(data, cell.validate) if cell.validate else data
     split = deal(data, cell.split, cell.clients, cell.seed)
     by = parse(cell.statistics, STATISTICS, "statistics")
     return Task(lambda: network(cell.model, data.shape, data.classes), data, split, statistics=by)
+
+
+def validation(data: Data, every: int) -> Data:
+    """Return the data with every n-th owner of training samples, or every n-th sample, as the test set."""
+    group = data.train.group
+    number = np.arange(len(data.train)) if group is None else np.unique(group, return_inverse=True)[1]
+    held = number % every == 0
+    train, test = (data.train.take(np.flatnonzero(one)) for one in (~held, held))
+    return replace(data, train=train, test=test)
 
 
 def method(cell: Cell) -> Method:

@@ -15,10 +15,17 @@ docs/reproduction/fedmrn.md. ``--only`` names studies; without a name it only re
     shakespeare         Table 3: the LSTM on Shakespeare by role, three methods
     shakespeare-plain   the same without dropout, several times faster on a GPU
     shakespeare-noise   the same with more noise, FedMRN only
+    digits              the bundled digits on a CPU: alpha auto, an MLP, 40 rounds
+    roles               Table 3 with weights by samples, every fourth sample, seven methods
+    auto                Table 1 with the noise measured from the updates (alpha auto)
+    cifar-auto          CIFAR-10 with alpha auto
+    spread              bits per weight against accuracy, 25 rounds of labels:3, on held-out samples
+    roles-search        the same on Shakespeare, on held-out roles
+    roles-full          Table 3 with weights by samples and all samples
 """
 
 from reproduce.common.cli import Reproduction
-from reproduce.fedmrn import error, page, times
+from reproduce.fedmrn import bits, error, page, times
 from reproduce.fedmrn.studies import STUDIES
 
 REPRODUCTION = Reproduction(
@@ -28,6 +35,7 @@ REPRODUCTION = Reproduction(
     page=page.page,
     draw=page.draw,
     methods="fedavg, fedmrn, eden, ...",
+    more=bits.measured,
     measurements={"times": times.keep, "error": error.keep},
 )
 main = REPRODUCTION.main

@@ -12,18 +12,27 @@ from reproduce.fedmrn.studies import (
     COMMON,
     PAPER,
     PAPER_CIFAR,
+    PAPER_LOSSES,
     PAPER_SHAKESPEARE,
+    ROLE_METHODS,
     SETTINGS,
     SPLITS,
     STUDIES,
     ablation,
+    auto,
     cifar,
+    cifar_auto,
+    digits,
     given,
     noise,
+    roles,
+    roles_full,
+    roles_search,
     search,
     shakespeare,
     shakespeare_noise,
     shakespeare_plain,
+    spread,
     table1,
 )
 
@@ -34,6 +43,11 @@ CLEAR = 1.0
 """Rows whose published values differ by more than this should have the same order here."""
 WINDOW = 5
 """Rounds in the running mean of a curve: single rounds vary too much to tell curves apart."""
+TABLE_3_ROUNDS = 100
+SHOWN = ("lr", "scale", "alpha")
+"""Parameters that a row always shows."""
+COSTS = ("bits per parameter", "bits per masked weight", "clipped")
+"""Heads of what uploads cost: all bytes, and those of masks and scales; and the share of clipped entries."""
 FLOOR = 40.0
 """Lower accuracies are drawn here, so that a few bad rounds do not compress the rest of the plot."""
 
@@ -43,6 +57,13 @@ def page() -> str:
     parts = [missing(), *(split_table(split) for split in SPLITS), order(), sums(), cifar_table()]
     parts += [differences("Figure 4: masking without its parts, Fashion-MNIST, `labels:3`", ablation())]
     parts += [differences("Figure 5: noise, Fashion-MNIST, `labels:3`", noise())]
+    names = list(ROLE_METHODS)
+    quarter = "Table 3: Shakespeare by role, weights by samples, every fourth sample"
+    full = "Table 3: Shakespeare by role, weights by samples, all samples"
+    parts += [role_table(quarter, list(roles()), names), role_table(full, list(roles_full()), names)]
+    parts += [auto_table(), digits_table()]
+    parts += [bits_table("Bits against accuracy: Fashion-MNIST, `labels:3`, 25 rounds, held-out samples", spread())]
+    parts += [bits_table("Bits against accuracy: Shakespeare, 25 rounds, held-out roles", roles_search())]
     parts += [times.section(), shakespeare_table(), error.section()]
     parts += [differences("The search for learning rates, 25 rounds of `labels:3`", search())]
     return tables.joined(parts)
@@ -81,12 +102,76 @@ def cifar_table() -> str:
 
 
 def shakespeare_table() -> str:
-    """Return the first row of Table 3."""
+    """Return the first row of Table 3, with weights by batches and noise of one magnitude."""
     rows = []
     for cell in (*shakespeare(), *shakespeare_plain(), *shakespeare_noise()):
+        paper = PAPER_SHAKESPEARE.get(cell.method, "not given") if cell.rounds == TABLE_3_ROUNDS else "not given"
+        first = [f"`{cell.method}`", f"`{cell.model}`", differs(cell), f"{cell.rounds}", f"{paper}"]
+        rows += best_and_last([cell], first)
+    heads = ["method", "network", "with", "rounds", "paper"]
+    return table("Table 3: Shakespeare by role, weights by batches, all samples", heads, rows)
+
+
+def role_table(title: str, found: Sequence[Cell], names: Sequence[str]) -> str:
+    """Return the first row of Table 3 with weights by samples, with bits and the share of clipped entries."""
+    rows = []
+    for cell, name in zip(found, names, strict=True):
         paper = PAPER_SHAKESPEARE.get(cell.method, "not given")
-        rows += best_and_last([cell], [f"`{cell.method}`", f"`{cell.model}`", differs(cell), f"{paper}"])
-    return table("Table 3: Shakespeare by role", ["method", "network", "with", "paper"], rows)
+        first = [f"`{name}`", differs(cell), f"{cell.rounds}", f"{paper}", *costs(cell)]
+        rows += best_and_last([cell], first)
+    return table(title, ["method", "with", "rounds", "paper", *COSTS], rows)
+
+
+def costs(cell: Cell) -> list[str]:
+    """Return bits per parameter of uploads, bits per masked weight, and the share of clipped entries of a cell."""
+    facts = cells.read(cell) if cell.stored else {}
+    every, mask, clipped = (facts.get(name) for name in ("bits_per_parameter", "mask_bits", "clipped"))
+    share = "" if clipped is None else f"{100 * clipped:.0f} %"
+    return ["" if every is None else f"{every:.2f}", "" if mask is None else f"{mask:.2f}", share]
+
+
+def auto_table() -> str:
+    """Return Table 1 with the noise measured from the updates, beside FedAvg and the published noise."""
+    rows = []
+    for cell in auto():
+        split = next(name for name, text in SPLITS.items() if text == cell.split)
+        rows += _beside(cell, f"`{cell.split}`", of_table1("fedavg", split)[0], of_table1(cell.method, split)[0])
+    by_method = {cell.method: cell for cell in cifar()}
+    for cell in cifar_auto():
+        rows += _beside(cell, "CIFAR-10, `labels:3`", by_method["fedavg"], by_method[cell.method])
+    heads = ["split", "method", *COSTS, "FedAvg, seed 0", "published noise, seed 0"]
+    return table("Noise measured from the updates (`alpha=auto`), FedAvg's learning rate, seed 0", heads, rows)
+
+
+def digits_table() -> str:
+    """Return accuracy and bits of the bundled digits."""
+    rows = []
+    for cell in digits():
+        rows += best_and_last([cell], [f"`{cell.method}`", differs(cell), *costs(cell)])
+    return table("The bundled digits: MLP, `labels:4`, 50 clients, 40 rounds", ["method", "with", *COSTS], rows)
+
+
+def _beside(cell: Cell, split: str, plain: Cell, published: Cell) -> list[list[str]]:
+    """Return the row of a cell, with best and last rounds of two other cells."""
+    others = [pair(other) for other in (plain, published)]
+    return best_and_last([cell], [split, f"`{cell.method}`", *costs(cell), *others])
+
+
+def pair(cell: Cell) -> str:
+    """Return best and last round of a cell."""
+    facts = cells.read(cell) if cell.stored else None
+    return f"{facts['best']:.2f}, {facts['last']:.2f}" if facts else "not run"
+
+
+def bits_table(title: str, found: Iterable[Cell]) -> str:
+    """Return accuracy by bits per weight, on validation data."""
+    rows = [row for cell in found for row in best_and_last([cell], [f"`{cell.method}`", spread_of(cell), *costs(cell)])]
+    return table(title, ["method", "spread", *COSTS], rows)
+
+
+def spread_of(cell: Cell) -> str:
+    """Return the magnitude of a cell's noise in units of the updates' own."""
+    return f"{cell.given['spread']:g}" if "spread" in cell.given else ""
 
 
 def differences(title: str, found: Iterable[Cell]) -> str:
@@ -98,8 +183,8 @@ def differences(title: str, found: Iterable[Cell]) -> str:
 def differs(cell: Cell) -> str:
     """Return the parameters that differ from Table 1; always the learning rate and the scale."""
     usual = given(cell.method)
-    shown = {k: v for k, v in cell.given.items() if k in ("lr", "scale") or usual.get(k) != v}
-    return ", ".join(f"{k}={v}" for k, v in shown.items() if k not in COMMON)
+    shown = {k: v for k, v in cell.given.items() if k in SHOWN or usual.get(k) != v}
+    return ", ".join(f"{k}={v}" for k, v in shown.items() if k not in (*COMMON, "coded", "weights"))
 
 
 def best_and_last(found: Iterable[Cell], first: Sequence[str]) -> list[list[str]]:
@@ -163,8 +248,7 @@ def sums() -> str:
         gaps = [gap(best(method, split), best("fedavg", split)) for split in SPLITS]
         found = [each for each in gaps if each is not None]
         if method != "fedavg" and len(found) == len(SPLITS):
-            paper = sum(PAPER[method]) - sum(PAPER["fedavg"])
-            rows.append([f"`{method}`", f"{paper:.1f}", f"{sum(found):.1f}"])
+            rows.append([f"`{method}`", f"{PAPER_LOSSES[method]:.1f}", f"{sum(found):.1f}"])
     return tables.section(
         "Table 2: accuracy lost against FedAvg, summed over the splits", ["method", "paper", "here"], rows
     )

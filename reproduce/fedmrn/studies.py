@@ -21,8 +21,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "terngrad": {"lr": 0.03, "weights": "batches"},
     "drive": {"lr": 0.03, "scale": "least-squares", "weights": "batches"},
     "eden": {"lr": 0.03, "weights": "batches"},
-    "fedmrn": {"lr": 0.1, "weights": "batches"},
-    "fedmrns": {"lr": 0.1, "weights": "batches"},
+    "fedmrn": {"lr": 0.1, "alpha": 0.01, "coded": False, "weights": "batches"},
+    "fedmrns": {"lr": 0.1, "alpha": 0.005, "coded": False, "weights": "batches"},
 }
 """The ten rows of Table 1. FedAvg and FedMRN have the published learning rates, the others those of the search."""
 
@@ -49,6 +49,18 @@ PAPER = {
     "fedmrns": (92.0, 90.5, 88.9),
 }
 """Table 1, Fashion-MNIST: IID, Non-IID-1, Non-IID-2."""
+PAPER_LOSSES = {
+    "fedpm": -36.4,
+    "fedavg-pruned": -26.0,
+    "signsgd": -4.7,
+    "topk": -5.9,
+    "terngrad": -2.3,
+    "drive": -1.8,
+    "eden": -1.8,
+    "fedmrn": -0.7,
+    "fedmrns": 0.1,
+}
+"""Table 2, Fashion-MNIST, as printed. Table 1's rounded values sum to -2.1 for TernGrad and -1.7 for DRIVE."""
 PAPER_CIFAR = {"fedavg": 80.8, "signsgd": 76.2, "eden": 79.8, "fedmrn": 81.4, "fedmrns": 81.0}
 """Table 1, CIFAR-10: Non-IID-2."""
 PAPER_SHAKESPEARE = {"fedavg": 51.2, "signsgd": 38.0, "eden": 49.6, "fedmrn": 51.1}
@@ -70,12 +82,48 @@ ROLES = 256
 """Roles with enough text for one sample."""
 LETTERS: dict[str, dict[str, Any]] = {
     "fedavg": {},
-    "fedmrn": {"alpha": 0.003, "progressive": False},
-    "fedmrns": {"alpha": 0.0015, "progressive": False},
+    "fedmrn": {"alpha": 0.003, "progressive": False, "coded": False},
+    "fedmrns": {"alpha": 0.0015, "progressive": False, "coded": False},
 }
 """Shakespeare: masks from the first step, as in the appendix's code. Signed masks, not in it, get half the noise."""
 
 MORE_NOISE, NOISE_ROUNDS = (0.01, 0.03), 25
+
+AUTO: dict[str, Any] = {"alpha": "auto", "coded": True}
+"""Noise measured from the updates. The learning rate is FedAvg's: the gain of the masks makes up for clipping."""
+SPREADS = {"fedmrn": (1.5, 3.0, 6.0, 12.0), "fedmrns": (1.5, 3.0, 6.0)}
+"""Magnitudes of the noise, in units of the updates' own, from about 0.9 bits per weight to 0.3."""
+
+LESS_TEXT = "shakespeare:stride=4"
+"""Every fourth character of a role is a sample, in training and in the test set."""
+ROLE_METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    "fedavg": ("fedavg", {}),
+    "fedmrn-auto": ("fedmrn", AUTO),
+    "fedmrns-auto": ("fedmrns", AUTO),
+    "eden": ("eden", {}),
+    "signsgd": ("signsgd", {}),
+    "fedmrn-0.003-trained-base": ("fedmrn", {"alpha": 0.003, "progressive": False, "train_base": True}),
+    "fedmrn-0.003": ("fedmrn", {"alpha": 0.003, "progressive": False}),
+}
+"""Table 3 with weights by samples, as the authors have them: name of the cell, recipe and parameters."""
+ROLE_SEARCH: dict[str, tuple[str, dict[str, Any]]] = {
+    "fedavg": ("fedavg", {}),
+    **{f"fedmrn-auto-{spread:g}": ("fedmrn", {**AUTO, "spread": spread}) for spread in (1.5, 3.0, 6.0)},
+    **{f"fedmrns-auto-{spread:g}": ("fedmrns", {**AUTO, "spread": spread}) for spread in (1.5, 3.0)},
+}
+"""Candidates for the magnitude of the noise, on roles that are held out."""
+DIGITS: dict[str, tuple[str, dict[str, Any]]] = {
+    "fedavg": ("fedavg", {}),
+    "fedmrn-auto": ("fedmrn", AUTO),
+    "fedmrns-auto": ("fedmrns", AUTO),
+    "fedmrn-auto-6": ("fedmrn", {**AUTO, "spread": 6.0}),
+    "fedmrn-auto-12": ("fedmrn", {**AUTO, "spread": 12.0}),
+    "fedmrn-0.01": ("fedmrn", {"alpha": 0.01}),
+    "eden": ("eden", {}),
+}
+"""The bundled digits, with the defaults of the command line: name of the cell, recipe and parameters."""
+HOLD_OUT = 10
+"""Every tenth role, or sample, is for validation."""
 
 
 def given(method: str, **more: Any) -> dict[str, Any]:
@@ -151,6 +199,64 @@ def shakespeare_noise() -> Iterator[Cell]:
         yield plain._replace(name=f"{plain.name}-{alpha:g}", rounds=NOISE_ROUNDS, given={**plain.given, "alpha": alpha})
 
 
+def auto() -> Iterator[Cell]:
+    """Table 1 with the noise measured from the updates, and FedAvg's learning rate."""
+    for split in SPLITS:
+        for method in ("fedmrn", "fedmrns"):
+            yield fashion(f"fedmrn-auto-{method}-{split}-0", split, 0, method, **AUTO, lr=0.03)
+
+
+def cifar_auto() -> Iterator[Cell]:
+    """CIFAR-10, Non-IID-2, with the noise measured from the updates."""
+    for method in ("fedmrn", "fedmrns"):
+        setting = given(method, **AUTO, lr=0.03)
+        yield Cell(f"fedmrn-cifar-{method}-auto-labels-3-0", method, setting, CIFAR, "cnn8", "labels:3", 0, 200)
+
+
+def spread() -> Iterator[Cell]:
+    """Bits per weight against accuracy on held-out samples: the magnitude of the noise in units of the updates'."""
+    yield fashion("fedmrn-spread-fedavg", "labels-3", SEARCHED_ON, "fedavg", 25)._replace(validate=HOLD_OUT)
+    for method, values in SPREADS.items():
+        for value in values:
+            made = fashion(
+                f"fedmrn-spread-{method}-{value:g}", "labels-3", SEARCHED_ON, method, 25, **AUTO, lr=0.03, spread=value
+            )
+            yield made._replace(validate=HOLD_OUT)
+
+
+def digits() -> Iterator[Cell]:
+    """The bundled digits on a CPU: all of 50 clients with four labels each, an MLP, 40 rounds."""
+    setting = {"lr": 0.1, "epochs": 5, "batch": 16, "weights": "samples"}
+    for name, (method, more) in DIGITS.items():
+        made = Cell(f"fedmrn-digits-{name}", method, setting | more, "digits", "mlp", "labels:4", 0, 40, 50, 50)
+        yield made._replace(eval_every=10, executor="compiled")
+
+
+def roles(data: str = LESS_TEXT, label: str = "roles") -> Iterator[Cell]:
+    """Table 3 with weights by samples, with every fourth sample of a role."""
+    for name, (method, more) in ROLE_METHODS.items():
+        yield _role_cell(f"fedmrn-{label}-{name}", method, more, data, 100)
+
+
+def roles_full() -> Iterator[Cell]:
+    """Table 3 with weights by samples, and all samples."""
+    return roles("shakespeare", "roles-full")
+
+
+def roles_search() -> Iterator[Cell]:
+    """The magnitude of the noise on Shakespeare, evaluated on roles that do not train."""
+    for name, (method, more) in ROLE_SEARCH.items():
+        made = _role_cell(f"fedmrn-roles-search-{name}", method, more, LESS_TEXT, 25)
+        left = ROLES - -(-ROLES // HOLD_OUT)
+        yield made._replace(clients=left, per_round=left // 10, validate=HOLD_OUT, seed=SEARCHED_ON)
+
+
+def _role_cell(name: str, method: str, more: dict[str, Any], data: str, rounds: int) -> Cell:
+    setting = {"lr": 3.0, "epochs": 1, "batch": 128, "weights": "samples", **more}
+    made = Cell(name, method, setting, data, "lstm", "natural", 0, rounds, ROLES, ROLES // 10, ("embedding.*",))
+    return made._replace(eval_every=5)
+
+
 STUDIES: Studies = {
     "search": search,
     "table1": table1,
@@ -160,4 +266,11 @@ STUDIES: Studies = {
     "shakespeare": shakespeare,
     "shakespeare-plain": shakespeare_plain,
     "shakespeare-noise": shakespeare_noise,
+    "digits": digits,
+    "roles": roles,
+    "auto": auto,
+    "cifar-auto": cifar_auto,
+    "spread": spread,
+    "roles-search": roles_search,
+    "roles-full": roles_full,
 }

@@ -66,7 +66,12 @@ COMPARED = {
         "the same with one matrix for all rounds, lost signs retained",
     ),
     "eden": Row("eden", {"epochs": 5}, (0.05, 0.1), "5 epochs, one bit per weight"),
-    "fedmrn": Row("fedmrn", {"epochs": 5}, (0.1, 0.3), "5 epochs, masks over noise, one bit per weight"),
+    "fedmrn": Row(
+        "fedmrn",
+        {"epochs": 5, "alpha": 0.01, "coded": False},
+        (0.1, 0.3),
+        "5 epochs, masks over noise, one bit per weight",
+    ),
 }
 MEASURED_LESS = (0.05, 0.1, 0.25)
 """Of ``sweep``: measurements per kept weight, well below one."""

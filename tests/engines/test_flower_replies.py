@@ -12,7 +12,7 @@ pytest.importorskip("flwr")
 
 from flwr.app import Array, ArrayRecord, Error, Message, MessageType, RecordDict
 
-from gossamer import Split, Task, topk
+from gossamer import Split, Task, fedmrn, simulate, topk
 from gossamer.core import wire
 from gossamer.engines.flower import fleet
 from gossamer.engines.flower.messages import ARRAY, BYTES, WORDS, data, word
@@ -93,6 +93,30 @@ def test_no_words_at_all(without: Reference, tmp_path: Path) -> None:
         return through(reply)
 
     check_refused(lied_to(change, tmp_path), without, "no str called 'run'", tmp_path)
+
+
+MEASURED = fedmrn(steps=2, weights="uniform")
+
+
+def test_metrics_of_a_codec_are_those_of_the_simulation(tmp_path: Path) -> None:
+    deployed, alone = (
+        deploy(MEASURED, UNTESTED, LocalGrid(nodes(MEASURED, UNTESTED, tmp_path))),
+        simulate(MEASURED, UNTESTED, rounds=1, executor="one-by-one"),
+    )
+    figures = deployed.metrics[0]["figures"]
+    assert set(figures) == {"clipped", "clipped_length"}
+    assert figures == alone.metrics[0]["figures"]
+
+
+@pytest.mark.parametrize("value", [None, 1, "much", float("nan")])
+def test_a_reply_without_the_metrics_of_its_codec_is_refused(value: Any, tmp_path: Path) -> None:
+    there = nodes(MEASURED, UNTESTED, tmp_path)
+    words = {"figure.clipped": value}
+    liar = altered(there[NUMBERS[LIAR]], lambda reply: rewritten(reply, **words), MessageType.TRAIN, [ROUND])
+    deployed = deploy(MEASURED, UNTESTED, LocalGrid({**there, NUMBERS[LIAR]: liar}))
+    (failure,) = deployed.metrics[ROUND]["failures"]
+    assert failure["client"] == LIAR
+    assert "clipped" in failure["reason"]
 
 
 def test_a_loss_that_is_no_number_is_left_out_of_the_mean(tmp_path: Path) -> None:

@@ -84,8 +84,10 @@ CASES: dict[str, Case] = {
         lambda: methods.pfedme(lr=0.01, personal_lr=0.05, steps=4, inner_steps=2, batch=8, lam=15.0, beta=0.7),
         {},
     ),
-    "fedmrn": (lambda: methods.fedmrn(**SGD, weights="samples", alpha=0.01), {}),
-    "fedmrns": (lambda: methods.fedmrns(**SGD, weights="samples", alpha=0.005), {}),
+    "fedmrn": (lambda: methods.fedmrn(**SGD, weights="samples", alpha=0.01, coded=False), {}),
+    "fedmrns": (lambda: methods.fedmrns(**SGD, weights="samples", alpha=0.005, coded=False), {}),
+    "fedmrn, alpha auto": (lambda: methods.fedmrn(**SGD, weights="samples", alpha="auto", coded=True), {}),
+    "fedmrns, alpha auto": (lambda: methods.fedmrns(**SGD, weights="samples", alpha="auto", coded=True), {}),
     "fedpm": (lambda: methods.fedpm(lr=0.1, epochs=2, batch=8), {}),
     "klms": (lambda: methods.klms(lr=0.1, epochs=2, batch=8), {}),
     "fedavg-pruned": (lambda: methods.fedavg_pruned(**SGD, sparsity=0.97), {}),
@@ -166,7 +168,9 @@ CASES: dict[str, Case] = {
         {"split": "labels:2"},
     ),
     "tuned, with masked noise": (
-        lambda: methods.fedavg_tuned(**SGD, tune_epochs=1).with_parts(codec=methods.fedmrn(**SGD).codec),
+        lambda: methods.fedavg_tuned(**SGD, tune_epochs=1).with_parts(
+            codec=methods.fedmrn(**SGD, alpha=0.01, coded=False).codec
+        ),
         {},
     ),
 }

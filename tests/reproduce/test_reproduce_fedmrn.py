@@ -1,9 +1,11 @@
 """reproduce/fedmrn: its cells run, its tables have the right values, and its measurements are correct."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 import torch
 
@@ -11,13 +13,16 @@ from gossamer import Task
 from gossamer.analysis.theory import progressive_factor_by_entry
 from gossamer.core.random import key, uniform
 from gossamer.core.types import Layout
+from gossamer.engines.run import CodecWarning
 from gossamer.parts.codecs import MaskedNoise, OnWeights
+from gossamer.tasks.data import Data
+from gossamer.tasks.data.samples import Samples
 from gossamer.tasks.nets import build
 from helpers.markdown import only, parsed
 from helpers.small_files import shakespeare_roles
 from reproduce.common import cells, store
 from reproduce.common.cells import Cell
-from reproduce.fedmrn import error, page, studies, times
+from reproduce.fedmrn import bits, error, page, studies, times
 
 EVERY = [cell for study in studies.STUDIES.values() for cell in study()]
 
@@ -87,7 +92,7 @@ def test_the_page_names_what_is_missing(empty: Path) -> None:
     assert "`times`" in page.missing()
     for cell in studies.cifar():
         put(cell, 50.0)
-    assert "cifar" not in page.missing()
+    assert "`cifar`" not in page.missing()
 
 
 def test_a_row_has_best_and_last_round_over_seeds(empty: Path) -> None:
@@ -123,6 +128,54 @@ def test_curves_are_running_means_above_the_floor() -> None:
     assert page.smooth([10.0] * 5 + [60.0] * 5) == [(5, 40), (6, 40), (7, 40), (8, 40), (9, 50), (10, 60)]
 
 
+def test_measured_noise_is_shown_beside_fedavg_with_its_bits(empty: Path) -> None:
+    cell = next(cell for cell in studies.auto() if cell.method == "fedmrn" and cell.split == "iid")
+    costs = {"bits_per_parameter": 0.81, "mask_bits": 0.7, "clipped": 0.2}
+    cells.save(cell, {**cell._asdict(), "best": 91.5, "last": 91.0, **costs})
+    put(page.of_table1("fedavg", "iid")[0], 92.0, 91.8)
+    row = only(page.auto_table(), method="fedmrn")
+    assert (row["bits per parameter"], row["bits per masked weight"], row["clipped"]) == ("0.81", "0.70", "20 %")
+    assert (row["FedAvg, seed 0"], row["published noise, seed 0"]) == ("92.00, 91.80", "not run")
+    assert cells.method(cell).codec == OnWeights(MaskedNoise())
+
+
+def test_table_3_has_all_columns_of_the_paper_and_names_the_artefact(empty: Path) -> None:
+    found = list(studies.roles())
+    for cell in found:
+        put(cell, 50.0)
+    rows = parsed(page.role_table("Table 3", found, list(studies.ROLE_METHODS)))
+    paper = {row["method"]: (row["paper"], row["rounds"]) for row in rows}
+    assert paper["signsgd"] == ("38.0", "100")
+    assert paper["eden"] == ("49.6", "100")
+    assert "train_base=True" in next(row for row in rows if "trained-base" in row["method"])["with"]
+    assert {cell.given["weights"] for cell in found} == {"samples"}
+
+
+def test_validation_holds_out_roles_or_samples() -> None:
+    samples = Samples(torch.zeros(40, 1), torch.arange(40), np.repeat([7, 3, 9, 5], 10))
+    data = Data("text", samples, samples, 40, split="natural", model="mlp")
+    held = cells.validation(data, 2)
+    assert held.test.y.tolist() == list(range(20))  # owners 3 and 7, the first and third in order
+    assert held.train.y.tolist() == list(range(20, 40))
+    plain = replace(data, train=replace(samples, group=None))
+    assert cells.validation(plain, 10).test.y.tolist() == [0, 10, 20, 30]
+    assert len(cells.validation(plain, 10).train) == 36
+
+
+def test_bits_count_all_uploads(tmp_path: Path, empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cells, "how", lambda model, wanted: {"executor": "one-by-one"})
+    shakespeare_roles(tmp_path)
+    cell = next(cell for cell in studies.roles() if cell.name.endswith("fedmrn-auto"))
+    small = cell._replace(clients=1, per_round=1, rounds=1, given={**cell.given, "steps": 1, "batch": 2})
+    small = small._replace(data="shakespeare")
+    cells.keep(small, tmp_path, float("inf"), bits.measured)
+    found, parameters = cells.read(small), 80 * 8 + 4 * 256 * (8 + 256) + 80 * 256
+    assert found["bits_per_parameter"] == pytest.approx(8 * sum(found["bytes_up"].values()) / parameters, abs=1e-4)
+    mask = sum(size for name, size in found["bytes_up"].items() if not name.endswith(("rest.values", "overhead")))
+    assert found["mask_bits"] == pytest.approx(8 * mask / (parameters - 80 * 8), abs=1e-4)
+    assert 0 < found["clipped"] < 0.5
+
+
 # The masking error.
 
 
@@ -152,7 +205,8 @@ def test_errors_of_real_updates_are_stored_and_shown(
     monkeypatch.setattr(cells, "task", lambda cell, data_dir: small)
     monkeypatch.setattr(error, "STEPS", 2)
     monkeypatch.setattr(error, "METHODS", ("fedmrns",))
-    error.keep(tmp_path)
+    with pytest.warns(CodecWarning, match="clipped"):
+        error.keep(tmp_path)
     found = store.read("fedmrn")["fedmrn-error"]["found"]["fedmrns"]
     assert [row["round"] for row in found] == [1, 1, 2, 2, 3, 3]
     assert "error" not in page.missing()

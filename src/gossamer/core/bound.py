@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from gossamer.core import sections, tree, wire
-from gossamer.core.codec import checked, informed, memory_of, sums_of, surrogate_of
+from gossamer.core.codec import MeasuredCodec, checked, informed, memory_of, sums_of, surrogate_of
 from gossamer.core.delivery import counted
 from gossamer.core.envelope import Envelope
 from gossamer.core.errors import PayloadError, require
@@ -59,6 +59,7 @@ class BoundExchange:
         self.measured = self.server if isinstance(self.server, MeasuredServer) else None
         self.codec_memory, self.solver_memory = memory_of(self.codec), solver_memory_of(self.solver)
         self.surrogate, self.sums = surrogate_of(self.codec), sums_of(self.codec)
+        self.measured_codec = self.codec if isinstance(self.codec, MeasuredCodec) else None
         self.broadcasts = self.shared and self.view.common and self.per_client is None
         telling = self.view_memory or self.described
         of_view = (Section(telling.section),) if telling else ()
@@ -290,13 +291,14 @@ class BoundExchange:
         state = {**job.state, "solver": self._kept(job, memory)}
         if not self.shared:
             return SILENT, {**state, "own": tree.add(job.start, trained.change)}
-        payload, layout = Payload(), job.layout
+        payload, layout, figures = Payload(), job.layout, dict[str, float]()
         if self.send != "sections":
             vector = layout.flatten(info.weights if self.send == "model" else trained.change)
             before = job.state.get("codec") or self.first
             held = each(job.part.take, self.outline, before)
             codec = memory_of(informed(self.codec, job.start))
             payload, after = codec.encode_with(vector, layout, held, job.codec_key)
+            figures = self.measured_codec.figures(vector, layout, job.codec_key) if self.measured_codec else figures
             state["codec"] = each(job.part.put, self.outline, self.codec_memory.skipped_state(before), after)
         packed = sections.pack(self.solver.sections, values, layout, job.codec_key, self.solver)
         packed |= {"choice": index(job.choice)} if len(job.models) > 1 else {}
@@ -306,7 +308,8 @@ class BoundExchange:
             revised, packed[view.section] = view.revise(current, info, job.clock, fold(job.key, "view"))
             state |= {"view": current, "next": revised} if revised is not current else {}
         body = Body.of(sections.joined(payload, packed))
-        return self.envelope.address("up", job.clock, job.version, float(trained.samples), body), state
+        sent = self.envelope.address("up", job.clock, job.version, float(trained.samples), body)
+        return sent._replace(figures=figures), state
 
     def _kept(self, job: Job, memory: State) -> State:
         """Return the solver's client state for the whole model, given that for the part that the client held."""

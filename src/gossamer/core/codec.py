@@ -21,6 +21,7 @@ Four base classes add optional abilities:
     Summing            payloads that the server averages before it decodes them
     StraightThrough    a surrogate of the codec in the forward pass of local training
     SideInformation    the tensors that a client has received, which both sides of an upload know
+    MeasuredCodec      metrics of each upload in the record of a round, and a warning about them
 
 ``memory_of``, ``sums_of`` and ``surrogate_of`` return a codec with the ability. For a codec that lacks it, they return
 a wrapper with neutral defaults. ``informed`` passes side information to a codec that takes it.
@@ -28,7 +29,7 @@ a wrapper with neutral defaults. ``informed`` passes side information to a codec
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeVar
 
@@ -202,6 +203,27 @@ class SideInformation(Codec):
     @abstractmethod
     def with_side_information(self, start: Params) -> Codec:
         """Return the codec of one upload. Called by both sides, with the client's part of the received model."""
+
+
+class MeasuredCodec(Codec):
+    """A codec that adds metrics to the record of a round, such as the share of clipped entries.
+
+    The client measures what it encodes, and reports the numbers beside its upload, like its loss. The record has the
+    means over the clients of the round, as ``figures``.
+    """
+
+    @property
+    @abstractmethod
+    def figure_names(self) -> tuple[str, ...]:
+        """The names of the metrics."""
+
+    @abstractmethod
+    def figures(self, x: Tensor, layout: Layout, key: Key) -> dict[str, float]:
+        """Return the metrics of a vector by name. Called by the sender, with the arguments of ``encode``."""
+
+    def warning(self, figures: Mapping[str, float]) -> str | None:
+        """Return what is wrong according to the metrics of a round, and what to do; ``None`` if nothing is."""
+        return None
 
 
 @dataclass(frozen=True)

@@ -56,6 +56,7 @@ BASES = {
     "encode_with": "CodecMemory",
     "from_sum": "Summing",
     "surrogate": "StraightThrough",
+    "figures": "MeasuredCodec",
     "measure": "MeasuredServer",
 }
 """Members that are called only if the part extends the base class that defines them."""

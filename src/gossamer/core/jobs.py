@@ -1,6 +1,7 @@
 """Values that the two sides of an exchange work with: messages, jobs, and results of local training."""
 
 from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,10 +20,12 @@ class Outgoing(NamedTuple):
     Args:
         data: the message
         kinds: its number of bytes by part and section
+        figures: metrics of its codec
     """
 
     data: Frame
     kinds: dict[str, int]
+    figures: Mapping[str, float] = MappingProxyType({})
 
 
 SILENT = Outgoing(Frame(b""), {})

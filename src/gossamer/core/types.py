@@ -85,9 +85,14 @@ class Layout:
         return Layout(shapes, self.dtype, {name: at for name, at in self.held.items() if name in names})
 
     @cached_property
+    def counts(self) -> tuple[int, ...]:
+        """The number of entries of each tensor in the vector."""
+        return tuple(self._count(*entry) for entry in self.shapes)
+
+    @cached_property
     def size(self) -> int:
         """The number of entries of the vector."""
-        return sum(self._count(*entry) for entry in self.shapes)
+        return sum(self.counts)
 
     def _count(self, name: str, shape: torch.Size) -> int:
         return len(self.held[name]) if name in self.held else shape.numel()

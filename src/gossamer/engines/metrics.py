@@ -61,6 +61,7 @@ class Ledger:
         self.lost: list[int] = []
         self.notes: dict[str, Any] = {}
         self.figures: dict[str, Any] = {}
+        self._reported_figures: defaultdict[str, list[float]] = defaultdict(list)
         self.flops = self.useful = 0
         self.energy = {"computing": 0.0, "sending": 0.0}
         self.airtime = self.delay = 0.0
@@ -91,6 +92,16 @@ class Ledger:
         self.losses.append(loss)
         self.flops += flops.done
         self.useful += flops.useful
+
+    def report(self, figures: Mapping[str, float]) -> None:
+        """Record the metrics that one client's codec reports."""
+        for name, value in figures.items():
+            self._reported_figures[name].append(value)
+
+    @property
+    def reported(self) -> dict[str, float]:
+        """The means of the clients' metrics, in any order of the clients."""
+        return {name: math.fsum(values) / len(values) for name, values in self._reported_figures.items()}
 
     def work(self, client: int, cost: Cost) -> None:
         """Record the time and energy of one client's training, as the channel models it."""
@@ -148,6 +159,7 @@ class Ledger:
         """Return the round's record; values that are not finite become null."""
         self._turn("other")
         losses = [loss for loss in self.losses if math.isfinite(loss)]
+        self.measure(self.reported)
         return {
             "round": round_,
             **{name: _plain(value, name) for name, value in evaluated.items()},

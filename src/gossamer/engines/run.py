@@ -14,6 +14,7 @@ reason and the round continues without it. Engines implement the transport: ``go
 in this process, ``gossamer.engines.flower`` reaches them across a network.
 """
 
+import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -72,8 +73,15 @@ class Stage:
         return {outcome.client: outcome.reason for outcome in self.outcomes if outcome.reason}
 
 
+class CodecWarning(UserWarning):
+    """The metrics of a codec show that the codec limits the run."""
+
+
 class FederatedRun(KeptRun):
     """A run in progress: its rounds, on top of what is kept."""
+
+    warned = False
+    """Whether a warning of a codec was shown."""
 
     # Implemented by engines.
 
@@ -206,8 +214,17 @@ class FederatedRun(KeptRun):
         arrived = [outcome.client for outcome in stage.outcomes if outcome.folded] if exchange.last else []
         changes = {client: (self.clients.get(client), self.clients.staged(client)) for client in arrived}
         ledger.measure(exchange.measure(after, acc, changes))
+        self._warn(exchange, ledger.reported)
         self.outcomes += stage.outcomes
         return stage.outcomes
+
+    def _warn(self, exchange: BoundExchange, figures: Mapping[str, float]) -> None:
+        """Show a warning of the codec, once per run."""
+        codec = exchange.measured_codec
+        text = codec.warning(figures) if codec and figures and not self.warned else None
+        if text is not None:
+            self.warned = True
+            warnings.warn(text, CodecWarning, stacklevel=2)
 
     def fold_reply(
         self, stage: Stage, client: int, reply: ClientReply, acc: Any, ledger: Ledger

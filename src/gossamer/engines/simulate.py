@@ -239,6 +239,7 @@ class Simulation(FederatedRun):
         if isinstance(result, Failure):
             return ClientReply(failure=result)
         ledger.train(result.loss, result.flops)
+        ledger.report(result.sent.figures)
         if not self.method.pooled:  # pooled training runs on no device
             ledger.work(clock.client, self.channel.work(result.flops, clock, fold(mine, "work")))
         delivered = False

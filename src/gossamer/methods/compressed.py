@@ -16,6 +16,7 @@ from gossamer.parts.codecs.drive import Drive
 from gossamer.parts.codecs.eden import Eden
 from gossamer.parts.codecs.feedback import Feedback
 from gossamer.parts.codecs.masked_noise import MaskedNoise
+from gossamer.parts.codecs.masked_noise_dense import DenseMaskedNoise
 from gossamer.parts.codecs.noisy_sign import Noise, NoisySign
 from gossamer.parts.codecs.on_weights import OnWeights
 from gossamer.parts.codecs.sampled_mask import SampledMask
@@ -49,7 +50,7 @@ class MaskFields(TypedDict, total=False):
     stochastic: Annotated[bool, Default(True)]
     progressive: Annotated[bool, Default(True)]
     learn_masks: Annotated[bool, Default(True)]
-    coded: Annotated[bool, Default(False)]
+    coded: Annotated[bool, Default(True)]
 
 
 class Masking(Averaging, MaskFields, total=False):
@@ -57,29 +58,45 @@ class Masking(Averaging, MaskFields, total=False):
 
 
 @recipe
-def fedmrn(*, alpha: float = 0.01, **fields: Unpack[Masking]) -> Method:
-    """Learned masks over shared random noise: one bit per parameter.
+def fedmrn(
+    *,
+    alpha: Literal["auto"] | float = "auto",
+    spread: float = 3.0,
+    train_base: bool = False,
+    **fields: Unpack[Masking],
+) -> Method:
+    """Learned masks over shared random noise: at most one bit per parameter.
 
     Li et al., Masked Random Noise for Communication Efficient Federated Learning, ACM Multimedia 2024,
     https://arxiv.org/abs/2408.03220
 
     Args:
-        alpha: magnitude of the noise
+        alpha: magnitude of the noise; auto measures it from each update, per tensor, and sends a scale per tensor
+        spread: with alpha auto, the magnitude in units of the update's own; more gives sparser masks and fewer bits
+        train_base: also train the base weights and send the sum uncompressed, as the authors' code for Shakespeare
     """
-    return _masked(False, alpha, fields)
+    return _masked(MaskedNoise(False, alpha=alpha, spread=spread, **pick(MaskFields, fields)), train_base, fields)
 
 
 @recipe
-def fedmrns(*, alpha: float = 0.005, **fields: Unpack[Masking]) -> Method:
+def fedmrns(
+    *,
+    alpha: Literal["auto"] | float = "auto",
+    spread: float = 3.0,
+    train_base: bool = False,
+    **fields: Unpack[Masking],
+) -> Method:
     """FedMRN with signed masks, which keep or negate the noise: one bit per parameter.
 
     Li et al., Masked Random Noise for Communication Efficient Federated Learning, ACM Multimedia 2024,
     https://arxiv.org/abs/2408.03220
 
     Args:
-        alpha: magnitude of the noise
+        alpha: magnitude of the noise; auto measures it from each update, per tensor, and sends a scale per tensor
+        spread: with alpha auto, the magnitude in units of the update's own; less clips more, with a smaller error
+        train_base: also train the base weights and send the sum uncompressed, as the authors' code for Shakespeare
     """
-    return _masked(True, alpha, fields)
+    return _masked(MaskedNoise(True, alpha=alpha, spread=spread, **pick(MaskFields, fields)), train_base, fields)
 
 
 @recipe
@@ -203,10 +220,10 @@ def eden(*, bits: int = 1, feedback: bool = False, coded: bool = False, **fields
     return _compressed(fedavg(**fields), Eden(bits, coded), feedback, each=False)
 
 
-def _masked(signed: bool, alpha: float, fields: Masking) -> Method:
+def _masked(codec: MaskedNoise, train_base: bool, fields: Masking) -> Method:
     """Return FedMRN with signed or binary masks."""
-    codec = MaskedNoise(signed=signed, alpha=alpha, **pick(MaskFields, fields))
-    return _compressed(fedavg(**pick(Averaging, fields)), codec, each=False)
+    sent = DenseMaskedNoise(codec) if train_base else codec
+    return _compressed(fedavg(**pick(Averaging, fields)), sent, each=False)
 
 
 def _compressed(method: Method, codec: Codec, feedback: bool = False, each: bool = True) -> Method:

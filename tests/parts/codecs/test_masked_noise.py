@@ -26,17 +26,32 @@ from gossamer.tasks import nets
 from gossamer.testing import check_codec
 
 KINDS = noise.KINDS
-CODECS = [
-    MaskedNoise(),
-    MaskedNoise(signed=True, alpha=0.005),
-    MaskedNoise(noise="gauss"),
-    MaskedNoise(signed=True, noise="gauss", alpha=1.0, coded=True),
-    MaskedNoise(noise="bernoulli", coded=True),
-    MaskedNoise(signed=True, noise="bernoulli", stochastic=False),
-    MaskedNoise(stochastic=False, coded=True),
-    MaskedNoise(alpha=1e-8),
-    MaskedNoise(noise="gauss", alpha=1e30),
+
+
+def fixed(signed: bool = False, noise: Kind = "uniform", alpha: float = 0.01, **more: Any) -> MaskedNoise:
+    """Masked noise of one magnitude, as published; gaps are not coded unless asked for."""
+    return MaskedNoise(signed, noise, alpha, **{"coded": False, **more})
+
+
+FIXED = [
+    fixed(),
+    fixed(signed=True, alpha=0.005),
+    fixed(noise="gauss"),
+    fixed(signed=True, noise="gauss", alpha=1.0, coded=True),
+    fixed(noise="bernoulli", coded=True),
+    fixed(signed=True, noise="bernoulli", stochastic=False),
+    fixed(stochastic=False, coded=True),
+    fixed(alpha=1e-8),
+    fixed(noise="gauss", alpha=1e30),
 ]
+AUTO = [
+    MaskedNoise(),
+    MaskedNoise(signed=True),
+    MaskedNoise(noise="gauss", spread=1.0),
+    MaskedNoise(signed=True, noise="bernoulli", coded=False),
+    MaskedNoise(stochastic=False),
+]
+CODECS = [*FIXED, *AUTO]
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 
 
@@ -50,16 +65,19 @@ def change(n: int, size: float = 0.01, dtype: torch.dtype = torch.float32) -> to
 
 @pytest.mark.parametrize("codec", CODECS, ids=repr)
 def test_the_contract_of_codecs(codec: MaskedNoise) -> None:
-    check_codec(codec, size=max(1.0, codec.alpha))
+    check_codec(codec, size=1.0 if isinstance(codec.alpha, str) else max(1.0, codec.alpha))
 
 
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
         ({"noise": "cauchy"}, "noise must be one of bernoulli, gauss, uniform, got 'cauchy'"),
-        ({"alpha": 0.0}, "alpha must be a number from 1e-8 to 1e30, got 0.0"),
-        ({"alpha": 1e31}, "alpha must be a number"),
-        ({"alpha": math.nan}, "alpha must be a number"),
+        ({"alpha": 0.0}, "alpha must be auto or a number from 1e-8 to 1e30, got 0.0"),
+        ({"alpha": 1e31}, "alpha must be auto or a number"),
+        ({"alpha": math.nan}, "alpha must be auto or a number"),
+        ({"alpha": "automatic"}, "alpha must be auto or a number"),
+        ({"spread": 0.0}, "spread must be a number from 0.01 to 1000, got 0.0"),
+        ({"spread": math.nan}, "spread must be a number"),
     ],
 )
 def test_wrong_settings_are_refused(fields: dict[str, Any], reason: str) -> None:
@@ -70,7 +88,7 @@ def test_wrong_settings_are_refused(fields: dict[str, Any], reason: str) -> None
 def test_changes_that_are_not_finite_are_refused() -> None:
     for bad in (math.nan, math.inf):
         with pytest.raises(PayloadError, match="'change' holds 1 of 3 values that are not finite"):
-            MaskedNoise().encode(torch.tensor([0.0, bad, 1.0]), flat(3), key(1))
+            fixed().encode(torch.tensor([0.0, bad, 1.0]), flat(3), key(1))
 
 
 # Noise
@@ -143,7 +161,7 @@ def test_noise_keeps_off_zero(kind: Kind) -> None:
 
 
 def test_noise_of_a_double_layout_is_the_same_noise() -> None:
-    codec = MaskedNoise(noise="gauss")
+    codec = fixed(noise="gauss")
     assert torch.equal(codec.draw(flat(99, torch.float64), key(1)), codec.draw(flat(99), key(1)).double())
 
 
@@ -163,7 +181,7 @@ def test_a_gpu_draws_the_same_noise(kind: Kind, alpha: float) -> None:
 @pytest.mark.parametrize("kind", KINDS)
 def test_masked_noise_is_the_clipped_change_on_average(signed: bool, kind: Kind) -> None:
     n, draws = 300, 4000
-    codec, u = MaskedNoise(signed, kind, alpha=0.01), change(n, 0.015, torch.float64)
+    codec, u = fixed(signed, kind, alpha=0.01), change(n, 0.015, torch.float64)
     layout, at = flat(n, torch.float64), key(3)
     noise_of = codec.draw(layout, at)
     hits = torch.zeros(n, dtype=torch.float64)
@@ -179,7 +197,7 @@ def test_masked_noise_is_the_clipped_change_on_average(signed: bool, kind: Kind)
 
 
 def test_messages_average_to_the_clipped_change() -> None:
-    codec, u, layout = MaskedNoise(noise="bernoulli", alpha=0.01, signed=True), change(50), flat(50)
+    codec, u, layout = fixed(noise="bernoulli", alpha=0.01, signed=True), change(50), flat(50)
     keys = [fold(key(6), draw) for draw in range(2000)]
     mean = torch.stack([codec.decode(codec.encode(u, layout, k), layout, k) for k in keys]).double().mean(0)
     assert torch.allclose(mean, u.double(), atol=4.5 * 0.01 / math.sqrt(2000))
@@ -187,7 +205,7 @@ def test_messages_average_to_the_clipped_change() -> None:
 
 def test_signed_masks_are_binary_masks_of_twice_the_noise_less_the_noise() -> None:
     layout, at, u = flat(5000), key(8), change(5000, 0.004)  # with this key no noise is held off zero
-    signed, binary = MaskedNoise(signed=True, alpha=0.005), MaskedNoise(alpha=0.01)
+    signed, binary = fixed(signed=True, alpha=0.005), fixed(alpha=0.01)
     n = signed.draw(layout, at)
     assert torch.equal(binary.draw(layout, at), 2 * n)
     one, other = signed.encode(u, layout, at), binary.encode(u + n, layout, at)
@@ -197,13 +215,13 @@ def test_signed_masks_are_binary_masks_of_twice_the_noise_less_the_noise() -> No
 
 @pytest.mark.parametrize("signed", [False, True])
 def test_deterministic_masks_are_one_where_change_and_noise_have_the_same_sign(signed: bool) -> None:
-    codec, u, layout = MaskedNoise(signed, stochastic=False), change(1000, 1e-6), flat(1000)
+    codec, u, layout = fixed(signed, stochastic=False), change(1000, 1e-6), flat(1000)
     mask = unbits(codec.encode(u, layout, key(1))["mask"], 1000)
     assert torch.equal(mask, (u > 0) == (codec.draw(layout, key(1)) > 0))
 
 
 def test_masks_at_the_ends_are_certain() -> None:
-    codec, layout = MaskedNoise(), flat(1000)
+    codec, layout = fixed(), flat(1000)
     n = codec.draw(layout, key(1))
     for factor, bit in ((0.0, 0), (-0.5, 0), (1.0, 1), (7.0, 1), (1e30, 1), (-1e30, 0)):
         assert (unbits(codec.encode(factor * n, layout, key(1))["mask"], 1000) == bit).all()
@@ -224,12 +242,12 @@ def weights(name: str, shape: tuple[int, ...], classes: int) -> Layout:
 def test_cnn8_takes_147_692_bytes_of_masks_and_nothing_else() -> None:
     layout = weights("cnn8", (3, 32, 32), 10)
     assert layout.size == 1_181_536
-    payload = MaskedNoise().encode(change(layout.size), layout, key(1))
+    payload = fixed().encode(change(layout.size), layout, key(1))
     assert {name: array.numel() for name, array in payload.items()} == {"mask": 147_692}
     assert up(payload) <= 147_692 + 64
 
 
-@pytest.mark.parametrize("codec", CODECS[:5], ids=repr)
+@pytest.mark.parametrize("codec", [*CODECS[:5], *AUTO], ids=repr)
 def test_cnn4_takes_little_more_than_one_bit_per_weight(codec: MaskedNoise) -> None:
     layout = weights("cnn4", (1, 28, 28), 10)
     assert layout.size == 389_920
@@ -237,7 +255,7 @@ def test_cnn4_takes_little_more_than_one_bit_per_weight(codec: MaskedNoise) -> N
 
 
 def test_the_mask_is_packed_lowest_bit_first() -> None:
-    codec, layout = MaskedNoise(noise="bernoulli", alpha=1.0), flat(10)
+    codec, layout = fixed(noise="bernoulli", alpha=1.0), flat(10)
     n = codec.draw(layout, key(1))
     flags = torch.tensor([1, 1, 0, 1, 0, 0, 0, 0, 0, 1], dtype=torch.float32)
     assert codec.encode(n * flags, layout, key(1))["mask"].tolist() == [0b1011, 0b10]
@@ -246,7 +264,7 @@ def test_the_mask_is_packed_lowest_bit_first() -> None:
 @pytest.mark.parametrize("density", [0.0, 0.01, 0.1, 0.3, 0.5, 0.9, 1.0])
 def test_gaps_are_sent_where_they_are_shorter_and_mean_the_same(density: float) -> None:
     n = 40_000
-    short, plain, layout = MaskedNoise(noise="bernoulli", coded=True), MaskedNoise(noise="bernoulli"), flat(n)
+    short, plain, layout = fixed(noise="bernoulli", coded=True), fixed(noise="bernoulli"), flat(n)
     u = plain.draw(layout, key(1)) * density
     sent, bitwise = short.encode(u, layout, key(1)), plain.encode(u, layout, key(1))
     assert ("mask" in sent) == (density == 0.5)
@@ -258,13 +276,13 @@ def test_gaps_are_sent_where_they_are_shorter_and_mean_the_same(density: float) 
 
 
 def test_gaps_that_save_little_are_not_sent() -> None:
-    codec, layout = MaskedNoise(noise="bernoulli", coded=True), flat(240)  # 30 bytes, of which 32 cannot be saved
+    codec, layout = fixed(noise="bernoulli", coded=True), flat(240)  # 30 bytes, of which 32 cannot be saved
     assert set(codec.encode(torch.zeros(240), layout, key(1))) == {"mask"}
 
 
 def test_what_cannot_have_been_sent_is_refused() -> None:
     n = 4001
-    plain, short, layout = MaskedNoise(), MaskedNoise(noise="bernoulli", coded=True), flat(n)
+    plain, short, layout = fixed(), fixed(noise="bernoulli", coded=True), flat(n)
     mask = plain.encode(change(n), layout, key(1))["mask"]
     gaps = short.encode(short.draw(layout, key(1)) * 0.02, layout, key(1))
     assert set(gaps) == {"quotients", "remainders"}
@@ -293,10 +311,140 @@ def test_what_cannot_have_been_sent_is_refused() -> None:
             codec.fold(torch.zeros(n), payload, layout, key(1), 1.0)
 
 
+# Magnitudes from the update
+
+
+def layout_of(*sizes: int, dtype: torch.dtype = torch.float32) -> Layout:
+    return Layout(tuple((f"t{number}", torch.Size([n])) for number, n in enumerate(sizes)), dtype)
+
+
+def normal(n: int, label: int = 0) -> Tensor:
+    return noise.draw("gauss", 1.0, fold(key(12), label), n)
+
+
+@pytest.mark.parametrize(("signed", "half"), [(False, 2), (True, 1)])
+def test_the_expectation_over_uniform_noise_is_a_parabola(signed: bool, half: int) -> None:
+    """E[n m] is u - u^2 / 2 for signed masks over unit noise, and half of it for binary masks."""
+    n = noise.draw("uniform", 1.0, key(3), 1_000_000).double()
+    for u in (0.1, 0.5, 1.0):
+        found = float(clipped(torch.full_like(n, u), n, signed).mean())
+        assert found == pytest.approx((u - u * u / 2) / half, abs=4 / 1000)
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("spread", [0.5, 3.0, 12.0])
+def test_scales_are_as_the_formula_says(signed: bool, spread: float) -> None:
+    """By plain sums in float64, for two tensors of very different size."""
+    codec, layout = MaskedNoise(signed, spread=spread), layout_of(3000, 500, dtype=torch.float64)
+    x = torch.cat([1e-4 * normal(3000).double(), 50 * normal(500, 1).double()])
+    scales, n = codec.encode(x, layout, key(1))["scales"], codec.draw(layout, key(1))
+    for u, own, scale in zip(x.split([3000, 500]), n.split([3000, 500]), scales, strict=True):
+        a = spread * u.square().sum() / u.abs().sum()
+        gain = (u * u).sum() / (u * clipped(u, own * a, signed)).sum()
+        assert scale.item() == pytest.approx(float(a * gain.clamp(1, 8)), rel=1e-6)
+
+
+@pytest.mark.parametrize("codec", AUTO, ids=repr)
+def test_messages_are_as_long_as_the_update_along_it(codec: MaskedNoise) -> None:
+    """Whatever its size: the inner product of message and update is that of the update with itself, on average."""
+    layout, sizes = layout_of(20_000, 20_000, 20_000), (1e-20, 1e-3, 1e20)
+    x = torch.cat([size * normal(20_000, number) for number, size in enumerate(sizes)])
+    for u, found in zip(
+        x.split(20_000), codec.decode(codec.encode(x, layout, key(1)), layout, key(1)).split(20_000), strict=True
+    ):
+        u = u.double()
+        assert float(found.double() @ u / (u @ u)) == pytest.approx(1, abs=0.1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("alpha", ["auto", 0.5])
+def test_the_reported_shares_are_those_of_the_noise(kind: Kind, alpha: Any) -> None:
+    """Half of the entries did not change: they do not count. One update in 50 entries is measured."""
+    n = 1_000_000
+    x, layout = normal(n) * (uniform(key(5), n) < 0.5), flat(n)
+    codec = MaskedNoise(noise=kind, alpha=alpha)
+    found, draw = codec.figures(x, layout, key(1)), codec.draw(layout, key(1))
+    a = 3 * x.square().sum() / x.abs().sum() if alpha == "auto" else torch.tensor(1.0)  # drawn with alpha already
+    size, noise_of = x.abs(), (draw * a).abs()
+    assert found["clipped"] == pytest.approx(float((size > noise_of).sum() / size.count_nonzero()), abs=0.01)
+    left = (size.double() @ torch.minimum(size, noise_of).double()) / (size.double() @ size.double())
+    assert found["clipped_length"] == pytest.approx(1 - float(left), abs=0.02)
+
+
+def test_zeros_change_no_scale() -> None:
+    """Units that do not learn, and entries of no client: the magnitude is that of the other entries."""
+    u = normal(1000)
+    spread = torch.cat([u, torch.zeros(3000)])
+    alone, padded = (MaskedNoise(noise="bernoulli").encode(x, flat(len(x)), key(1)) for x in (u, spread))
+    assert padded["scales"].item() == pytest.approx(alone["scales"].item(), rel=1e-6)
+
+
+def test_a_tensor_without_change_has_scale_0_and_stays_as_it_is() -> None:
+    for codec in AUTO:
+        layout = layout_of(100, 50, 0)
+        payload = codec.encode(torch.cat([torch.zeros(100), normal(50)]), layout, key(1))
+        assert payload["scales"][0] == payload["scales"][2] == 0
+        assert not codec.decode(payload, layout, key(1))[:100].any()
+
+
+def test_a_larger_spread_gives_sparser_masks_and_fewer_bits() -> None:
+    x, layout = normal(40_000), flat(40_000)
+    bits_of = [
+        8 * up(MaskedNoise(spread=spread).encode(x, layout, key(1))) / 40_000 for spread in (1.0, 3.0, 9.0, 27.0)
+    ]
+    assert bits_of == sorted(bits_of, reverse=True)
+    assert bits_of[1] < 0.85
+    assert bits_of[3] < 0.35
+
+
+@given(
+    st.lists(st.integers(0, 60), min_size=1, max_size=5),
+    st.booleans(),
+    st.sampled_from(KINDS),
+    st.floats(-30, 12),
+    st.lists(st.integers(1, 90), max_size=6),
+)
+def test_a_sum_in_any_pieces_gets_the_same_bits_with_scales(
+    sizes: list[int], signed: bool, kind: Kind, exponent: float, cuts: list[int]
+) -> None:
+    layout, n = layout_of(*sizes), sum(sizes)
+    codec, acc, x = MaskedNoise(signed, kind), change(n, 3.0), normal(n) * 10**exponent
+    payload = codec.encode(x, layout, key(n))
+    wanted = acc + codec.decode(payload, layout, key(n)) * 0.3
+    ends = sorted({min(sum(cuts[: i + 1]), n) for i in range(len(cuts))} | {n})
+    borders = [b - a for a, b in zip([0, *ends], ends, strict=False)]
+    pieces = [piece.clone() for piece in acc.split(borders)]
+    codec.fold_into(payload, layout, key(n), 0.3, acc)(pieces)
+    assert torch.equal(torch.cat([*pieces, torch.zeros(0)]), wanted)
+
+
+@given(st.sampled_from([math.nan, math.inf, -math.inf, -1.0, 1.1e30, -1e-30]), st.integers(0, 2))
+def test_damaged_scales_are_refused(bad: float, at: int) -> None:
+    codec, layout = MaskedNoise(), layout_of(30, 20, 10)
+    payload = codec.encode(normal(60), layout, key(1))
+    scales = payload["scales"].clone()
+    scales[at] = bad
+    for broken in (
+        {**payload, "scales": scales},
+        {**payload, "scales": scales[:2]},
+        {**payload, "scales": payload["scales"].double()},
+        {name: array for name, array in payload.items() if name != "scales"},
+    ):
+        with pytest.raises(PayloadError, match="scales"):
+            codec.decode(broken, layout, key(1))
+    with pytest.raises(PayloadError):
+        fixed().decode({**fixed().encode(normal(60), layout, key(1)), "scales": payload["scales"]}, layout, key(1))
+
+
+def test_a_change_beyond_the_largest_scale_is_refused() -> None:
+    with pytest.raises(PayloadError, match="too large for masked noise"):
+        MaskedNoise().encode(torch.full((4,), 1e31), flat(4), key(1))
+
+
 # Folding
 
 
-@pytest.mark.parametrize("codec", [*CODECS[:6], MaskedNoise(noise="bernoulli", alpha=0.1, coded=True)], ids=repr)
+@pytest.mark.parametrize("codec", [*CODECS[:6], fixed(noise="bernoulli", alpha=0.1, coded=True), *AUTO[:3]], ids=repr)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_folding_is_decoding_and_adding_bit_for_bit(
     codec: MaskedNoise, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
@@ -314,7 +462,7 @@ def test_folding_is_decoding_and_adding_bit_for_bit(
 
 @given(st.integers(0, 400), st.integers(1, 12), st.booleans(), st.sampled_from(KINDS))
 def test_chunks_leave_no_trace(n: int, chunk: int, signed: bool, kind: Kind) -> None:
-    codec, layout = MaskedNoise(signed, kind), flat(n)
+    codec, layout = fixed(signed, kind), flat(n)
     payload = codec.encode(change(n), layout, key(n))
     whole = codec.decode(payload, layout, key(n))
     with pytest.MonkeyPatch.context() as patch:
@@ -325,7 +473,7 @@ def test_chunks_leave_no_trace(n: int, chunk: int, signed: bool, kind: Kind) -> 
 @given(st.lists(st.integers(0, 90), max_size=6), st.booleans(), st.sampled_from(KINDS))
 def test_a_sum_in_pieces_gets_the_same_bits(sizes: list[int], signed: bool, kind: Kind) -> None:
     n = sum(sizes)
-    codec, layout, acc = MaskedNoise(signed, kind), flat(n), change(n, 3.0)
+    codec, layout, acc = fixed(signed, kind), flat(n), change(n, 3.0)
     payload, pieces = codec.encode(change(n), layout, key(n)), [piece.clone() for piece in acc.split(sizes)]
     codec.fold(acc, payload, layout, key(n), 0.3)
     with pytest.MonkeyPatch.context() as patch:
@@ -336,15 +484,15 @@ def test_a_sum_in_pieces_gets_the_same_bits(sizes: list[int], signed: bool, kind
 
 @pytest.mark.parametrize("acc", [torch.zeros(9), torch.zeros(7), torch.zeros(2, 4), torch.zeros(16)[::2]])
 def test_sums_of_another_shape_are_refused(acc: torch.Tensor) -> None:
-    payload = MaskedNoise().encode(torch.zeros(8), flat(8), key(1))
+    payload = fixed().encode(torch.zeros(8), flat(8), key(1))
     with pytest.raises(ConfigError, match="acc must be a contiguous vector of 8 entries"):
-        MaskedNoise().fold(acc, payload, flat(8), key(1), 1.0)
+        fixed().fold(acc, payload, flat(8), key(1), 1.0)
 
 
 def test_folding_takes_memory_for_a_chunk_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """tracemalloc sees the arrays of NumPy; every other tensor of a fold has the length of the chunk too."""
     monkeypatch.setitem(masked_noise.CHUNK, "cpu", 1 << 12)
-    codec, layout = MaskedNoise(), flat(1 << 20)
+    codec, layout = fixed(), flat(1 << 20)
     payload, acc = {"mask": torch.zeros(1 << 17, dtype=torch.uint8)}, torch.zeros(1 << 20)
     longest = 0
     made = MaskedNoise._values
@@ -382,10 +530,11 @@ def test_a_gpu_sends_and_folds_the_same_bits(codec: MaskedNoise, dtype: torch.dt
 
 @gpu
 @pytest.mark.parametrize("codec", CODECS, ids=repr)
-def test_a_gpu_adds_to_the_pieces_of_a_sum(codec: MaskedNoise) -> None:
+@pytest.mark.parametrize("tensors", [(4114,), (3, 2048, 2063), (7, 1, 4000, 106)])
+def test_a_gpu_adds_to_the_pieces_of_a_sum(codec: MaskedNoise, tensors: tuple[int, ...]) -> None:
     sizes = [3, 0, 2048, 5, 8, 2049, 1]
     n = sum(sizes)
-    layout, acc = flat(n), change(n, 3.0)
+    layout, acc = layout_of(*tensors), change(n, 3.0)
     payload, pieces = codec.encode(change(n), layout, key(n)), [piece.cuda() for piece in acc.split(sizes)]
     codec.fold(acc, payload, layout, key(n), 0.3)
     codec.fold_into({k: v.cuda() for k, v in payload.items()}, layout, key(n), 0.3, pieces[0])(pieces)

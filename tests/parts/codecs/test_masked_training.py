@@ -25,7 +25,9 @@ from gossamer.core.exchange import GLOBAL, Arrival
 from gossamer.core.random import draws, fold, key, tensor, uniform
 from gossamer.core.random import streams as random
 from gossamer.core.types import Clock, Layout, Part, State
+from gossamer.engines.run import CodecWarning
 from gossamer.parts.codecs.masked_noise import clipped, probability
+from gossamer.parts.codecs.masked_noise_dense import DenseMaskedNoise
 from gossamer.testing import check_codec, check_server, check_solver, tiny_task
 
 KEY, CPU = key(9), torch.device("cpu")
@@ -108,8 +110,89 @@ def test_the_change_itself_is_never_clipped() -> None:
     surrogate, noise = surrogate_of(codec, u, 0, 100)
     assert bool(((surrogate == 0) | (surrogate == noise)).all()), "the forward pass is clipped"
     method = fedavg(lr=5.0, steps=20).with_parts(codec=OnWeights(MaskedNoise(noise="bernoulli", alpha=1e-4)))
-    result = simulate(method, tiny_task(), rounds=1)
+    with pytest.warns(CodecWarning, match="clipped"):
+        result = simulate(method, tiny_task(), rounds=1)
     assert result.metrics[0]["failures"] == []
+
+
+# Magnitudes from the updates
+
+
+@pytest.mark.parametrize("signed", [False, True])
+def test_the_surrogate_has_the_scale_that_is_sent(signed: bool) -> None:
+    """In the last step all entries are masked: 0 or the noise of the message, or both signs of it."""
+    codec, u = MaskedNoise(signed), {"a": 0.01 * uniform(fold(KEY, 5), 500), "b": 3 * uniform(fold(KEY, 6), 300) - 1}
+    layout = Layout.of(u)
+    scales = codec.encode(layout.flatten(u), layout, KEY)["scales"]
+    noise = layout.unflatten(codec.draw(layout, KEY))
+    context = codec.surrogate_context(layout, 10, KEY, CPU)
+    last = codec.surrogate(u, context, count(9))
+    for (name, value), scale in zip(last.items(), scales, strict=True):
+        n = noise[name] * scale
+        low = -n if signed else torch.zeros_like(n)
+        assert bool((torch.isclose(value, n, rtol=1e-5) | torch.isclose(value, low, rtol=1e-5, atol=0)).all())
+
+
+@pytest.mark.parametrize("signed", [False, True])
+@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
+def test_the_surrogate_is_as_long_as_the_update(signed: bool, size: float) -> None:
+    codec, u = MaskedNoise(signed), size * (uniform(fold(KEY, 7), N) - 0.5)
+    for step in (0, 9):
+        surrogate, _ = surrogate_of(codec, u, step, 10)
+        assert float(surrogate @ u / (u @ u)) == pytest.approx(1, abs=0.05)
+
+
+def test_an_update_of_zeros_has_a_surrogate_of_zeros() -> None:
+    for signed in (False, True):
+        surrogate, _ = surrogate_of(MaskedNoise(signed), torch.zeros(50), 9, 10)
+        assert float(surrogate.abs().max()) < 1e-20
+
+
+def test_entries_that_a_client_does_not_hold_change_no_scale() -> None:
+    """The layout of a mask: a client trains every third entry of a tensor."""
+    u, keep = 0.01 * uniform(fold(KEY, 8), 600), torch.arange(600) % 3 == 0
+    layout, codec = Layout.of({"w": u}, {"w": keep.float()}), MaskedNoise(progressive=False)
+    held = u * keep
+    scale = codec.encode(layout.flatten({"w": held}), layout, KEY)["scales"]
+    found = codec.surrogate({"w": held}, codec.surrogate_context(layout, 10, KEY, CPU), count(0))["w"]
+    noise = layout.unflatten(codec.draw(layout, KEY))["w"] * scale
+    assert torch.allclose(found[keep & (found != 0)], noise[keep & (found != 0)], rtol=1e-5)
+
+
+def test_training_with_measured_noise_does_not_need_a_magnitude() -> None:
+    """Where a fixed magnitude is a hundred times too small, the measured one learns as FedAvg does."""
+    task = tiny_task()
+    auto, plain = (simulate(each(lr=0.3), task, rounds=8, executor="one-by-one") for each in (fedmrn, fedavg))
+    with pytest.warns(CodecWarning, match=r"Use --alpha auto"):
+        small = simulate(fedmrn(lr=0.3, alpha=1e-4), task, rounds=8, executor="one-by-one")
+    assert auto.accuracy >= plain.accuracy - 0.1
+    assert small.accuracy < plain.accuracy - 0.2
+
+
+def test_the_record_has_the_share_of_clipped_entries_and_a_run_warns_once() -> None:
+    result = simulate(fedmrn(), tiny_task(), rounds=2)
+    assert all(0 < record["figures"]["clipped"] < 0.5 for record in result.metrics)
+    with pytest.warns(CodecWarning) as shown:
+        simulate(fedmrn(alpha=1e-6), tiny_task(), rounds=3, executor="one-by-one")
+    assert len(shown) == 1
+
+
+# The authors' code for Shakespeare
+
+
+def test_with_a_trained_base_the_dense_sum_of_update_and_masked_noise_is_sent() -> None:
+    masks, x = MaskedNoise(alpha=0.01), 0.01 * (uniform(fold(KEY, 9), 300) - 0.5)
+    codec, layout = DenseMaskedNoise(masks), Layout.of({"w": x})
+    check_codec(codec)
+    payload = codec.encode(x, layout, KEY)
+    assert payload["values"].numel() == 300
+    assert torch.equal(codec.decode(payload, layout, KEY), x + masks.decode(masks.encode(x, layout, KEY), layout, KEY))
+    contexts = [each.surrogate_context(layout, 3, KEY, CPU) for each in (codec, masks)]
+    found, masked = (
+        each.surrogate({"w": x}, context, count(1))["w"] for each, context in zip((codec, masks), contexts, strict=True)
+    )
+    assert torch.equal(found, x + masked)
+    assert fedmrn(train_base=True, alpha=0.003).codec == OnWeights(DenseMaskedNoise(MaskedNoise(alpha=0.003)))
 
 
 def test_probability_and_clip_agree() -> None:

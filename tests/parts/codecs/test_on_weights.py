@@ -1,5 +1,6 @@
 """Codecs over whole models, and what they owe."""
 
+from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -9,7 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gossamer import Dense, Eden, Feedback, MaskedNoise, OnWeights, PayloadError, StochasticSign, Ternary, TopK
+from gossamer import (
+    Dense,
+    Eden,
+    Feedback,
+    MaskedNoise,
+    OnWeights,
+    PayloadError,
+    StochasticSign,
+    Ternary,
+    TopK,
+    fedavg,
+    simulate,
+)
 from gossamer.cli.settings import assign
 from gossamer.core.codec import CodecMemory
 from gossamer.core.random import fold, key, uniform
@@ -18,7 +31,7 @@ from gossamer.core.wire import Message, pack, sizes
 from gossamer.methods import eden
 from gossamer.parts.codecs import Codec, OneBit, Retain, masked_noise
 from gossamer.tasks.nets import build
-from gossamer.testing import check_codec
+from gossamer.testing import check_codec, tiny_task
 
 KEY = key(5)
 CHANGE = {
@@ -108,7 +121,12 @@ MODEL = {"a.weight": (50, 61), "b.bias": (5,), "c.weight": (3, 7), "d.running": 
 """Weights that are not adjacent in the vector, nor on whole bytes of a mask."""
 
 
-@pytest.mark.parametrize("inner", [MaskedNoise(), MaskedNoise(True, "gauss"), Feedback(MaskedNoise(True))], ids=repr)
+MASKS = [MaskedNoise(alpha=0.01), MaskedNoise(True, "gauss"), MaskedNoise()]
+
+
+@pytest.mark.parametrize(
+    "inner", [*(replace(m, coded=False) for m in MASKS), Feedback(MaskedNoise(True, coded=False))], ids=repr
+)
 @pytest.mark.parametrize("each", [False, True])
 def test_masked_noise_is_added_in_place(inner: Codec, each: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """In chunks, without another vector of the model's size, and with the bits of decoding and adding."""
@@ -126,15 +144,58 @@ def test_masked_noise_is_added_in_place(inner: Codec, each: bool, monkeypatch: p
     assert made.longest <= 100  # 64 entries of masked noise, and the words that they are drawn from
 
 
-@pytest.mark.parametrize("bad", ["2.mask", "0.mask", "rest.values", "stray"])
+@pytest.mark.parametrize("bad", ["2.mask", "1.scales", "0.mask", "rest.values", "stray"])
 def test_a_refused_piece_of_masked_noise_leaves_the_sum_as_it_was(bad: str) -> None:
     codec = OnWeights(MaskedNoise(), per_tensor=True)
     layout = Layout(tuple((name, torch.Size(shape)) for name, shape in MODEL.items()))
     payload = codec.encode(torch.zeros(layout.size), layout, KEY)
     acc = torch.zeros(layout.size)
     with pytest.raises(PayloadError):
-        codec.fold(acc, {**payload, bad: torch.zeros(1)}, layout, KEY, 1.0)
+        codec.fold(acc, {**payload, bad: torch.full((1,), -1.0)}, layout, KEY, 1.0)
     assert not acc.any()
+
+
+# Training through a codec for the remaining tensors
+
+
+@pytest.mark.parametrize("per_tensor", [False, True])
+def test_training_uses_the_codec_of_the_remaining_tensors(per_tensor: bool) -> None:
+    """It is the same as with the codec directly, but for the key of the group."""
+    inner = OnWeights(MaskedNoise(), per_tensor=per_tensor, exclude=("embedding.*",))
+    codec = OnWeights(Dense(), exclude=("conv.*",), other=inner)
+    context = codec.surrogate_context(LAYOUT, 4, KEY, torch.device("cpu"))
+    found = codec.surrogate(CHANGE, context, torch.tensor(3))
+    assert set(found) == {"conv.weight"}
+    rest = LAYOUT.only(["conv.weight", "norm.bias"])
+    alone = inner.surrogate_context(rest, 4, fold(KEY, "piece", "rest."), torch.device("cpu"))
+    wanted = inner.surrogate({name: CHANGE[name] for name, _ in rest.shapes}, alone, torch.tensor(3))
+    assert torch.equal(found["conv.weight"], wanted["conv.weight"])
+    assert not torch.equal(found["conv.weight"], CHANGE["conv.weight"])
+
+
+def test_a_nested_codec_trains_as_it_encodes() -> None:
+    """FedMRN for the remaining tensors: learned masks differ from masks after training."""
+    losses = []
+    for learn_masks in (True, False):
+        inner = OnWeights(MaskedNoise(learn_masks=learn_masks))
+        method = fedavg(lr=0.5).with_parts(codec=OnWeights(Dense(), min_dim=9, other=inner))
+        losses.append(simulate(method, tiny_task(), rounds=2).metrics[-1]["train_loss"])
+    assert losses[0] != losses[1]
+
+
+def test_metrics_are_means_over_the_entries_of_all_groups() -> None:
+    codec = OnWeights(MaskedNoise(alpha=0.5), per_tensor=True)
+    assert codec.figure_names == ("clipped", "clipped_length")
+    shares = []
+    for number, name in enumerate(("conv.weight", "embedding.weight")):
+        own, at = LAYOUT.only([name]), fold(KEY, "piece", f"{number}.")
+        share = MaskedNoise(alpha=0.5).figures(own.flatten(CHANGE), own, at)["clipped"]
+        assert share == pytest.approx(float((own.flatten(CHANGE).abs() / 0.5).clamp(max=1).mean()))
+        shares.append(share)
+    found = codec.figures(LAYOUT.flatten(CHANGE), LAYOUT, KEY)
+    assert found["clipped"] == pytest.approx((6 * shares[0] + 2 * shares[1]) / 8)
+    assert OnWeights(Dense()).figures(LAYOUT.flatten(CHANGE), LAYOUT, KEY) == {}
+    assert OnWeights(Dense()).warning({}) is None
 
 
 def test_feedback_owes_what_did_not_arrive() -> None:
@@ -199,7 +260,7 @@ def test_the_uplink_of_cnn8_is_one_bit_a_weight() -> None:
     """1,181,536 masked weights: 147,692 bytes of masks, the norms, and 71 bytes."""
     module = build("cnn8", (3, 32, 32), 10)
     params = {n: t.detach() for n, t in module.state_dict().items() if t.is_floating_point()}
-    layout, codec = Layout.of(params), OnWeights(MaskedNoise())
+    layout, codec = Layout.of(params), OnWeights(MaskedNoise(alpha=0.01, coded=False))
     payload = codec.encode(torch.zeros(layout.size), layout, KEY)
     message = Message("up", 1, 2, 3, 600.0, payload)
     bytes_of = sizes(message)

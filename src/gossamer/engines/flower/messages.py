@@ -19,6 +19,9 @@ from gossamer.tasks.objective import Objective
 WORDS, BYTES, ARRAY = "gossamer", "message", "bytes"
 """Names of the record of values, the record of arrays, and the array."""
 
+FIGURE = "figure."
+"""The prefix of the names of a codec's metrics."""
+
 LIMIT = 2**31 - 1
 """Maximum bytes per message in Flower's protocol."""
 

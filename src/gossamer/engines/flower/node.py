@@ -25,7 +25,7 @@ from gossamer.engines.client import Client, ClientResult, ClientTask, Failure, T
 from gossamer.engines.evaluate import Evaluator, evaluation_exchange
 from gossamer.engines.executors.base import threads
 from gossamer.engines.flower.journal import Journal, JournalEntry, OutOfStepError
-from gossamer.engines.flower.messages import content, data, fingerprint, metric_words, word
+from gossamer.engines.flower.messages import FIGURE, content, data, fingerprint, metric_words, word
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import AnyTask, Task, task_at
 
@@ -91,6 +91,7 @@ class Node:
         result = member.train(message)
         work = {"flops": result.flops.done, "useful": result.flops.useful}
         words = {**_echo(message), "loss": result.loss, **work, **result.delivery._asdict()}
+        words |= {f"{FIGURE}{name}": value for name, value in result.sent.figures.items()}
         return words, bytes(result.sent.data)
 
     def evaluate(self, member: "Member", message: Message) -> tuple[Words, bytes]:

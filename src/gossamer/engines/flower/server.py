@@ -24,7 +24,7 @@ from gossamer.core import tree, wire
 from gossamer.core.bound import BoundExchange
 from gossamer.core.channel import Receipt
 from gossamer.core.delivery import Delivery
-from gossamer.core.errors import ConfigError, PayloadError, RunError
+from gossamer.core.errors import ConfigError, PayloadError, RunError, listed
 from gossamer.core.exchange import GLOBAL
 from gossamer.core.method import Method
 from gossamer.core.types import Flops, State
@@ -34,7 +34,7 @@ from gossamer.engines.control import Callback, Callbacks
 from gossamer.engines.evaluate import Evaluated, Evaluator, evaluation_exchange, figures
 from gossamer.engines.flower.fleet import NodePool, NodeReply
 from gossamer.engines.flower.journal import NEVER
-from gossamer.engines.flower.messages import content, data, fingerprint, metric_words, word
+from gossamer.engines.flower.messages import FIGURE, content, data, fingerprint, metric_words, word
 from gossamer.engines.flower.node import OUT_OF_STEP
 from gossamer.engines.flower.settings import Settings
 from gossamer.engines.inbox import ClientReply, Inbox
@@ -237,7 +237,9 @@ class FlowerRun(FederatedRun):
             kinds = stage.exchange.envelope.kinds("up", wire.read_sizes(frame)) if frame else {}
             work = Flops(*(max(0, word(message, name, int)) for name in ("flops", "useful")))
             delivery = self.delivery(stage.number, message)
+            figures = self.figures(stage, message)
             ledger.train(word(message, "loss", float), work)
+            ledger.report(figures)
         except Exception as error:  # any error refuses the reply, and the run continues
             if reply.flag(OUT_OF_STEP):
                 self.anew.add(client)
@@ -247,6 +249,14 @@ class FlowerRun(FederatedRun):
         if frame:
             ledger.send(client, kinds, Receipt(delivered=True), delivery)
         return ClientReply(frame)
+
+    def figures(self, stage: Stage, message: Message) -> dict[str, float]:
+        """Return the metrics of the codec in a reply; refuse a reply without them."""
+        codec = stage.exchange.measured_codec
+        found = {name: word(message, f"{FIGURE}{name}", float) for name in codec.figure_names} if codec else {}
+        if not all(map(math.isfinite, found.values())):
+            raise PayloadError(f"refused: the reply reports metrics that are not finite: {listed(found)}")
+        return found
 
     def delivery(self, number: int, message: Message) -> Delivery:
         """Return the delivery counts of a reply; refuse impossible ones."""

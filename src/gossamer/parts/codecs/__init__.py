@@ -12,6 +12,7 @@ from gossamer.core.lazy import Registry, attach
 if TYPE_CHECKING:
     from gossamer.core.codec import Codec as Codec
     from gossamer.core.codec import CodecMemory as CodecMemory
+    from gossamer.core.codec import MeasuredCodec as MeasuredCodec
     from gossamer.core.codec import SideInformation as SideInformation
     from gossamer.core.codec import StraightThrough as StraightThrough
     from gossamer.core.codec import Summing as Summing
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from gossamer.parts.codecs.integers import Int8 as Int8
     from gossamer.parts.codecs.klms import KLMS as KLMS
     from gossamer.parts.codecs.masked_noise import MaskedNoise as MaskedNoise
+    from gossamer.parts.codecs.masked_noise_dense import DenseMaskedNoise as DenseMaskedNoise
     from gossamer.parts.codecs.noisy_sign import NoisySign as NoisySign
     from gossamer.parts.codecs.on_weights import OnWeights as OnWeights
     from gossamer.parts.codecs.one_bit import OneBit as OneBit

@@ -11,10 +11,14 @@ So ``E[n m]`` is the update, clipped to the range of the noise: 0 to n, or -n to
 the update is within this range. Without ``stochastic``, the mask is 1 where update and noise have the same sign: the
 paper's deterministic masking.
 
-Only the mask is sent. The paper also sends a seed. Here, sender and receiver have the key of the round and the client,
-from which the noise (label "noise") and the sender's draws (label "mask") follow. The array ``mask`` has one bit per
-entry, the first in the lowest bit of the first byte. With ``coded``, a mask whose density is far from one half is sent
-as ``quotients`` and ``remainders`` (``gossamer.core.indices``) where this is shorter.
+The paper has one magnitude ``alpha`` for all tensors and rounds. It bounds what a round can change: a binary mask over
+uniform noise moves a weight by at most alpha / 4 on average. With ``alpha="auto"``, each tensor and round has a
+magnitude of its own, measured from the update (``masked_noise_scale``), and a scale per tensor is sent with the mask.
+
+Only the mask is sent, and the scales. The paper also sends a seed. Here, sender and receiver have the key of the round
+and the client, from which the noise (label "noise") and the sender's draws (label "mask") follow. The array ``mask``
+has one bit per entry, the first in the lowest bit of the first byte. With ``coded``, a mask whose density is far from
+one half is sent as ``quotients`` and ``remainders`` (``gossamer.core.indices``) where this is shorter.
 
 With ``learn_masks``, the mask is learned during training (the paper's progressive stochastic masking), by a
 straight-through estimator. In step t of S, the forward pass uses for each entry of the update u
@@ -32,27 +36,31 @@ The server does not need the decoded vector: ``MaskedNoise.fold`` adds a message
 """
 
 import functools
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from gossamer.core import bits as packing
 from gossamer.core import indices, random
-from gossamer.core.codec import FoldInto, StraightThrough
+from gossamer.core.codec import FoldInto, MeasuredCodec, StraightThrough
 from gossamer.core.errors import PayloadError, listed, require, wrong
 from gossamer.core.random import Key
 from gossamer.core.random.noise import KINDS, LEAST, Kind, draw, single
 from gossamer.core.types import Layout, Params, Payload, State
 from gossamer.core.wire import expect, finite
+from gossamer.parts.codecs.masked_noise_clipping import clipping
+from gossamer.parts.codecs.masked_noise_scale import Scale, by_tensor, expect_scales, rescaled, rescaled_exactly
 
 CHUNK = {"cpu": 1 << 17, "cuda": 1 << 22}
 """Entries that are decoded at a time: they fit a CPU's cache, or keep a GPU busy. Multiples of 8."""
 GAPS = {"quotients", "remainders"}
 WORTH = 32
 """Bytes that coded gaps must save, because two arrays have a longer table than one."""
+LIMITING = 0.9
+"""The share of the updates' length that is clipped, from which a run warns."""
 
 
 def probability(u: Tensor, n: Tensor, signed: bool) -> Tensor:
@@ -67,48 +75,60 @@ def clipped(u: Tensor, n: Tensor, signed: bool) -> Tensor:
 
 
 @dataclass(frozen=True)
-class MaskedNoise(StraightThrough):
-    """Sends a mask over noise that sender and receiver draw from a shared key: one bit per entry.
+class MaskedNoise(StraightThrough, MeasuredCodec):
+    """Sends a mask over noise that sender and receiver draw from a shared key: at most one bit per entry.
 
     FedMRN, https://arxiv.org/abs/2408.03220.
 
     Args:
         signed: use masks of -1 and 1 instead of 0 and 1
         noise: uniform (from -alpha to alpha), gauss (standard deviation alpha) or bernoulli (-alpha or alpha)
-        alpha: the magnitude of the noise
+        alpha: the magnitude of the noise; auto measures it from each update, per tensor
         stochastic: draw masks at random, unbiased within the range of the noise; else by sign
         progressive: in training, mask a growing share of the entries; else all entries in every step
         learn_masks: learn the masks during training, by a straight-through estimator; else mask only the final update
         coded: send sparse or dense masks in a shorter form
+        spread: with alpha auto, the magnitude of the noise in units of the update's own; more clips less and gives
+            binary masks fewer bits, with a larger error
     """
 
     signed: bool = False
     noise: Kind = "uniform"
-    alpha: float = 0.01
+    alpha: Literal["auto"] | float = "auto"
     stochastic: bool = True
     progressive: bool = True
     learn_masks: bool = True
-    coded: bool = False
+    coded: bool = True
+    spread: float = 3.0
 
     def __post_init__(self) -> None:
+        fits = self.alpha == "auto" if isinstance(self.alpha, str) else 1e-8 <= self.alpha <= 1e30
         require(
             (self.noise in KINDS, wrong(self, "noise", f"must be one of {listed(KINDS)}")),
-            (
-                math.isfinite(self.alpha) and 1e-8 <= self.alpha <= 1e30,
-                wrong(self, "alpha", "must be a number from 1e-8 to 1e30"),
-            ),
+            (fits, wrong(self, "alpha", "must be auto or a number from 1e-8 to 1e30")),
+            (0.01 <= self.spread <= 1000, wrong(self, "spread", "must be a number from 0.01 to 1000")),
         )
 
+    @property
+    def _alpha(self) -> float:
+        """The magnitude of the drawn noise: with auto, unit noise is drawn and scaled later."""
+        return 1.0 if isinstance(self.alpha, str) else self.alpha
+
     def draw(self, layout: Layout, key: Key, device: torch.device | str = "cpu") -> Tensor:
-        """Return the noise of a message, in the type of the layout."""
+        """Return the noise of a message, in the type of the layout; of magnitude 1 if ``alpha`` is auto."""
         return self._noise(key, 0, layout.size, device).to(layout.dtype)
 
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
-        """Return the mask, as bits or as coded gaps."""
+        """Return the mask, as bits or as coded gaps, and the scales if ``alpha`` is auto."""
         n = self.draw(layout, key, x.device)
-        mask = self._mask(finite(x, "change"), n, random.fold(key, "mask"))
+        x, scales = self._rescaled(finite(x, "change"), n, layout)
+        mask = self._mask(x, n, random.fold(key, "mask"))
         gaps = indices.pack(mask) if self.coded else {}
-        return gaps if _worth(gaps, layout.size) else {"mask": packing.bits(mask)}
+        return scales | (gaps if _worth(gaps, layout.size) else {"mask": packing.bits(mask)})
+
+    def _rescaled(self, x: Tensor, n: Tensor, layout: Layout) -> tuple[Tensor, Payload]:
+        """Return the update in units of the noise's magnitude, and the scales of the tensors as an array."""
+        return rescaled_exactly(x, n, layout, self.spread, self._expected) if self.alpha == "auto" else (x, {})
 
     def _mask(self, x: Tensor, n: Tensor, key: Key) -> Tensor:
         if not self.stochastic:
@@ -116,12 +136,44 @@ class MaskedNoise(StraightThrough):
         draws = random.uniform(key, len(x), dtype=x.dtype, device=x.device)
         return draws < probability(x, n, self.signed)
 
+    def _expected(self, u: Tensor, n: Tensor) -> Tensor:
+        """Return the expectation of the masked noise over the draws of the mask."""
+        return clipped(u, n, self.signed) if self.stochastic else self._values_of(u / n > 0, n)
+
+    def _values_of(self, one: Tensor, n: Tensor) -> Tensor:
+        return torch.where(one, n, -n if self.signed else torch.zeros_like(n))
+
+    @property
+    def figure_names(self) -> tuple[str, ...]:
+        """What clipping touches, and what it takes."""
+        return ("clipped", "clipped_length")
+
+    def figures(self, x: Tensor, layout: Layout, key: Key) -> dict[str, float]:
+        """Return the share of the changed entries that exceed their noise, and the share of the length so clipped.
+
+        Both are expectations over the noise, so that none is drawn. Of a long update, some entries are measured.
+        """
+        alpha = None if isinstance(self.alpha, str) else self.alpha
+        return clipping([u for _, u in layout.cut(x)], self.noise, alpha, self.spread)
+
+    def warning(self, figures: Mapping[str, float]) -> str | None:
+        """Warn if a fixed magnitude clips nearly all of the updates."""
+        share = figures["clipped_length"]
+        if self.alpha == "auto" or share < LIMITING:
+            return None
+        return (
+            f"the noise magnitude alpha={self.alpha:g} is small: {100 * share:.0f} % of the updates' length exceeds "
+            "their noise and is clipped, which may limit the speed of training. Use --alpha auto (alpha='auto'), or a "
+            "larger magnitude"
+        )
+
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        """Return noise times mask."""
-        packed = self._packed(payload, layout.size)
+        """Return noise times mask, times the scale of the tensor if ``alpha`` is auto."""
+        packed, scales = self._read(payload, layout)
         out = torch.empty(layout.size, dtype=layout.dtype, device=packed.device)
-        for chunk, values in self._values(packed, 0, out, key):
-            chunk.copy_(values)
+        for piece, first, scale in by_tensor([out], scales):
+            for chunk, values in self._values(packed, first, piece, key, scale):
+                chunk.copy_(values)
         return out
 
     def fold(self, acc: Tensor, payload: Payload, layout: Layout, key: Key, weight: float) -> None:
@@ -136,31 +188,30 @@ class MaskedNoise(StraightThrough):
 
     def fold_into(self, payload: Payload, layout: Layout, key: Key, weight: float, like: Tensor) -> FoldInto:
         """Return a function that adds like ``fold`` to pieces, on a GPU with one kernel per piece where possible."""
-        packed = self._packed(payload, layout.size).to(like.device)
+        packed, scales = self._read(payload, layout)
+        packed = packed.to(like.device)
 
         def add(pieces: Sequence[Tensor]) -> None:
-            start = 0
-            for piece in pieces:
-                self._add(piece, packed, start, key, weight)
-                start += len(piece)
+            for piece, first, scale in by_tensor(pieces, scales):
+                self._add(piece, packed, first, key, weight, scale)
 
         return add
 
-    def _add(self, piece: Tensor, packed: Tensor, first: int, key: Key, weight: float) -> None:
+    def _add(self, piece: Tensor, packed: Tensor, first: int, key: Key, weight: float, scale: float) -> None:
         """Add the message's entries to a piece of the sum that starts at entry ``first``."""
         fused = piece.is_cuda and piece.dtype == torch.float32 and self.noise == "uniform" and piece.is_contiguous()
         if fused and (kernel := _kernel()):
-            where = random.fold(key, "noise")
-            kernel(piece, packed, where, single(self.alpha), LEAST, single(weight), self.signed, first)
+            where, magnitudes = random.fold(key, "noise"), (single(self._alpha), LEAST, scale)
+            kernel(piece, packed, where, *magnitudes, single(weight), self.signed, first)
             return
-        for chunk, values in self._values(packed, first, piece, key):
+        for chunk, values in self._values(packed, first, piece, key, scale):
             chunk.add_(values.to(piece.dtype).mul_(weight))
 
     def surrogate_context(self, layout: Layout, steps: int, key: Key, device: torch.device) -> State:
         """Return the noise, a key for the draws, and the number of steps. Empty without ``learn_masks``."""
         if not self.learn_masks:
             return {}
-        noise = layout.unflatten(self.draw(layout, key, device), fill=self.alpha)
+        noise = layout.unflatten(self.draw(layout, key, device), fill=self._alpha)
         total = torch.tensor(steps, dtype=layout.dtype, device=device)
         return {"noise": noise, "key": random.tensor(random.fold(key, "rehearse"), device), "steps": total}
 
@@ -169,12 +220,23 @@ class MaskedNoise(StraightThrough):
         share = (step_index + 1) / context["steps"] if self.progressive else torch.ones_like(context["steps"])
         noise: Params = context["noise"]
         drawn = random.draws_like(context["key"], step_index, noise)
-        return {name: self._masked(change[name], n, drawn[name], share) for name, n in noise.items() if name in change}
+        one = self._masked if self.alpha != "auto" else self._masked_in_scale
+        return {name: one(change[name], n, drawn[name], share) for name, n in noise.items() if name in change}
 
     def _masked(self, u: Tensor, n: Tensor, drawn: Tensor, share: Tensor) -> Tensor:
         one = drawn < share * probability(u, n, self.signed) if self.stochastic else u / n > 0
-        masked = torch.where(one, n, -n if self.signed else torch.zeros_like(n))
-        return torch.where(drawn < share, masked, clipped(u, n, self.signed))
+        return torch.where(drawn < share, self._values_of(one, n), clipped(u, n, self.signed))
+
+    def _masked_in_scale(self, u: Tensor, n: Tensor, drawn: Tensor, share: Tensor) -> Tensor:
+        units, scale = rescaled(u, n, self.spread, self._expected)
+        return self._masked(units, n, drawn, share) * scale
+
+    def _read(self, payload: Payload, layout: Layout) -> tuple[Tensor, Sequence[Scale]]:
+        """Return the mask as packed bits, from either form, and the scale of each tensor."""
+        if self.alpha != "auto":
+            return self._packed(payload, layout.size), [Scale(layout.size, 1.0)]
+        rest = {name: array for name, array in payload.items() if name != "scales"}
+        return self._packed(rest, layout.size), expect_scales(payload, layout)
 
     def _packed(self, payload: Payload, size: int) -> Tensor:
         """Return the mask as packed bits, from either form."""
@@ -187,18 +249,20 @@ class MaskedNoise(StraightThrough):
             raise PayloadError(f"'mask' has ones after its {size:,} bits")
         return packed
 
-    def _values(self, packed: Tensor, first: int, into: Tensor, key: Key) -> Iterator[tuple[Tensor, Tensor]]:
+    def _values(
+        self, packed: Tensor, first: int, into: Tensor, key: Key, scale: float
+    ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield chunks of ``into``, which starts at entry ``first`` of the message, each with its masked noise."""
         for chunk in torch.split(into, CHUNK["cuda" if packed.is_cuda else "cpu"]):
             skip, end = first % 8, first + len(chunk)
             flags = packing.unbits(packed[first // 8 : -(-end // 8)], skip + len(chunk))[skip:]
             mask = (packing.plus_minus if self.signed else packing.numbers)(flags, torch.float32)
             noise = self._noise(key, first, len(chunk), packed.device)
-            yield chunk, noise.mul_(mask)
+            yield chunk, noise.mul_(scale).mul_(mask)
             first = end
 
     def _noise(self, key: Key, start: int, count: int, device: torch.device | str) -> Tensor:
-        return draw(self.noise, self.alpha, random.fold(key, "noise"), count, start=start, device=device)
+        return draw(self.noise, self._alpha, random.fold(key, "noise"), count, start=start, device=device)
 
 
 def _worth(payload: Payload, size: int) -> bool:

@@ -4,7 +4,7 @@ Norms, biases and running statistics are small and sensitive to errors, so most 
 matrices. For codecs that send a scale, it matters whether they see one long vector or each tensor separately.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -15,6 +15,7 @@ from gossamer.core.codec import (
     Codec,
     CodecMemory,
     Kept,
+    MeasuredCodec,
     SideInformation,
     StraightThrough,
     Summing,
@@ -29,6 +30,9 @@ from gossamer.core.random import Key, fold
 from gossamer.core.types import Layout, Params, Payload, State
 from gossamer.parts.codecs.dense import Dense
 from gossamer.parts.codecs.names import fits
+
+REST = "rest."
+"""The prefix of the array names of the remaining tensors."""
 
 
 class TensorGroup(NamedTuple):
@@ -46,7 +50,7 @@ class TensorGroup(NamedTuple):
 
 
 @dataclass(frozen=True)
-class OnWeights(CodecMemory, Summing, StraightThrough, SideInformation):
+class OnWeights(CodecMemory, Summing, StraightThrough, SideInformation, MeasuredCodec):
     """Applies a codec to the weight matrices of a model, and another codec to the remaining tensors.
 
     Args:
@@ -113,7 +117,7 @@ class OnWeights(CodecMemory, Summing, StraightThrough, SideInformation):
             TensorGroup(f"{number}." if self.per_tensor else "", self.codec, layout.only(group))
             for number, group in enumerate(groups)
         ]
-        return selected + ([TensorGroup("rest.", self.others, layout.only(outside))] if outside else [])
+        return selected + ([TensorGroup(REST, self.others, layout.only(outside))] if outside else [])
 
     def init(self, layout: Layout) -> State:
         """Return the first state of each codec for its tensors."""
@@ -148,7 +152,7 @@ class OnWeights(CodecMemory, Summing, StraightThrough, SideInformation):
 
     def _of(self, name: str) -> CodecMemory:
         """Return the codec of the group whose state has this name."""
-        return memory_of(self.others if name == "of rest." else self.codec)
+        return memory_of(self.others if name == f"of {REST}" else self.codec)
 
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
         """Decode each group from its part of the payload."""
@@ -196,21 +200,61 @@ class OnWeights(CodecMemory, Summing, StraightThrough, SideInformation):
             raise PayloadError(f"unexpected array {min(left)!r}")
 
     def surrogate_context(self, layout: Layout, steps: int, key: Key, device: torch.device) -> State:
-        """Return the surrogate contexts of the selected tensors."""
-        found: State = {}
-        for prefix, codec, own in self.pieces(layout):
-            if prefix != "rest." and (
-                context := surrogate_of(codec).surrogate_context(own, steps, fold(key, "piece", prefix), device)
-            ):
-                found[own.shapes[0][0] if self.per_tensor else "all"] = context
-        return found
+        """Return the surrogate contexts of all groups that have one."""
+        found = {
+            piece.prefix: surrogate_of(piece.codec).surrogate_context(
+                piece.layout, steps, fold(key, "piece", piece.prefix), device
+            )
+            for piece in self.pieces(layout)
+        }
+        return {self._group(prefix, layout): context for prefix, context in found.items() if context}
 
     def surrogate(self, change: Params, context: State, step_index: Tensor) -> Params:
-        """Return the surrogates of the selected tensors."""
-        inside = {name: tensor for name, tensor in change.items() if self.chosen(name, tensor.dim())}
-        if not self.per_tensor:
-            return surrogate_of(self.codec).surrogate(inside, context["all"], step_index)
+        """Return the surrogates of the tensors of each group."""
         found: Params = {}
-        for name, tensor in inside.items():
-            found |= surrogate_of(self.codec).surrogate({name: tensor}, context[name], step_index)
+        for name, inner in context.items():
+            tensors, codec = self._tensors(name, change), self.others if name == REST else self.codec
+            found |= surrogate_of(codec).surrogate(tensors, inner, step_index)
         return found
+
+    def _group(self, prefix: str, layout: Layout) -> str:
+        """Return the name of a group's surrogate context: its tensor, if it has only one by definition."""
+        if prefix == REST or not self.per_tensor:
+            return prefix
+        return next(piece.layout.shapes[0][0] for piece in self.pieces(layout) if piece.prefix == prefix)
+
+    def _tensors(self, group: str, change: Params) -> Params:
+        """Return the tensors of the group with this name."""
+        if self.per_tensor and group != REST:
+            return {group: change[group]} if group in change else {}
+        wanted = group != REST
+        return {name: tensor for name, tensor in change.items() if self.chosen(name, tensor.dim()) == wanted}
+
+    @property
+    def figure_names(self) -> tuple[str, ...]:
+        """The metrics of both codecs."""
+        return tuple(dict.fromkeys(name for codec in self._measured for name in codec.figure_names))
+
+    @property
+    def _measured(self) -> list[MeasuredCodec]:
+        return [codec for codec in (self.codec, self.others) if isinstance(codec, MeasuredCodec)]
+
+    def figures(self, x: Tensor, layout: Layout, key: Key) -> dict[str, float]:
+        """Return the means of the groups' metrics over their entries."""
+        tensors, found = layout.unflatten(x), list[tuple[int, dict[str, float]]]()
+        for prefix, codec, own in self.pieces(layout):
+            if isinstance(codec, MeasuredCodec):
+                figures = codec.figures(own.flatten(tensors), own, fold(key, "piece", prefix))
+                found.append((own.size, figures))
+        return {name: _mean([(size, own[name]) for size, own in found if name in own]) for name in self.figure_names}
+
+    def warning(self, figures: Mapping[str, float]) -> str | None:
+        """Return the first warning of the codecs."""
+        found = (codec.warning(figures) for codec in self._measured if codec.figure_names)
+        return next((text for text in found if text is not None), None)
+
+
+def _mean(values: list[tuple[int, float]]) -> float:
+    """Return the mean of values with weights; 0 without entries."""
+    total = sum(size for size, _ in values)
+    return sum(size * value for size, value in values) / total if total else 0.0

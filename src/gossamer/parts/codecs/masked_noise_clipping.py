@@ -1,0 +1,50 @@
+"""What clipping does to an update that is masked: which entries it touches, and what it takes from their length.
+
+For an entry u and noise n, clipping touches the entry if |u| > |n|. Of the update's length along itself, ``sum(u^2)``,
+it leaves ``sum(|u| min(|u|, |n|))``. With v = |u| / alpha, the expectations over the noise are:
+
+    noise        P(|n| < |u|)     E[min(|u|, |n|)] / alpha
+    uniform      min(v, 1)        v - v^2 / 2, and 1/2 for v > 1
+    bernoulli    1 for v > 1      min(v, 1)
+    gauss        erf(v / r2)      v erfc(v / r2) + (1 - exp(-v^2 / 2)) r2 / rpi, with r2 and rpi the roots of 2 and pi
+"""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from gossamer.core.random.noise import Kind
+from gossamer.parts.codecs.masked_noise_scale import magnitude
+
+ENTRIES = 1 << 16
+"""Entries that suffice for a share with two digits."""
+
+
+def clipping(tensors: Sequence[Tensor], noise: Kind, alpha: float | None, spread: float) -> dict[str, float]:
+    """Return the shares of an update's entries and of its length that clipping takes; ``alpha`` of none is auto."""
+    step = max(1, sum(map(len, tensors)) // ENTRIES)
+    touched = changed = left = whole = 0.0
+    for u in tensors:
+        size = float(magnitude(u, spread)) if alpha is None else alpha
+        v = u[::step].double().abs() / size
+        some, rest = expected(v, noise)
+        touched, changed = touched + float(some.sum()), changed + int(v.count_nonzero())
+        left, whole = left + size**2 * float(v @ rest), whole + size**2 * float(v @ v)
+    return {
+        "clipped": touched / changed if changed else 0.0,
+        "clipped_length": 1 - left / whole if whole else 0.0,
+    }
+
+
+def expected(v: Tensor, noise: Kind) -> tuple[Tensor, Tensor]:
+    """Return for each magnitude the probability that it exceeds the noise, and the expectation of what is left."""
+    if noise == "uniform":
+        inside = v.clamp(max=1)
+        return inside, inside - inside.square() / 2
+    if noise == "bernoulli":
+        return (v > 1).to(v.dtype), v.clamp(max=1)
+    root = math.sqrt(2)
+    tail = torch.special.erfc(v / root)
+    return 1 - tail, v * tail + math.sqrt(2 / math.pi) * (1 - torch.exp(-v.square() / 2))
