@@ -112,6 +112,18 @@ class Codec(CheckedFields, ABC):
 
         return add
 
+    def unreplayable(self) -> str:
+        """Return why ``fold`` does not give the same bits on every device; empty if it does. ``Delta()`` needs it."""
+        return "" if self.exact else f"{self} gives different bits on different devices"
+
+    def replayed(self, payload: Payload, layout: Layout) -> tuple[Payload, Layout]:
+        """Return the arrays of a payload that ``Delta()`` sends to the other clients, with the layout of their tensors.
+
+        They are a payload of this codec for that layout. Values of the remaining tensors are sent as they are. By
+        default, everything is sent on.
+        """
+        return payload, layout
+
 
 class CodecMemory(Codec):
     """A codec with client state, for example the error of earlier messages.

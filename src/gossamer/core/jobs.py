@@ -37,6 +37,7 @@ class Broadcast(NamedTuple):
         checksum: the checksum of the bytes
         models: the decoded models
         sections: the values of the common sections
+        base: the version of the model that a client must hold to read the piece; negative if it needs none
     """
 
     key: Key
@@ -44,6 +45,7 @@ class Broadcast(NamedTuple):
     checksum: int
     models: tuple[Params, ...]
     sections: Sections
+    base: int = -1
 
     def fits(self, frame: Frame, key: Key) -> bool:
         """Return whether a message of the exchange with this key has the same common piece."""
@@ -96,6 +98,18 @@ class Job(NamedTuple):
     spent: int = 0
 
 
+class Folding(NamedTuple):
+    """The accumulator of an exchange.
+
+    Args:
+        total: the accumulator of the server
+        notes: what the downlink keeps of each arrival, in folding order
+    """
+
+    total: Any
+    notes: list[bytes]
+
+
 class Trained(NamedTuple):
     """The result of local training.
 
@@ -131,6 +145,11 @@ def each(
         else (others[-1][name] if others else value)
         for name, value in nest.items()
     }
+
+
+def round_key(key: Key, number: int) -> Key:
+    """Return the key of a round, given the run's key."""
+    return fold(key, "round", number)
 
 
 def own_key(key: Key, clock: Clock) -> Key:

@@ -62,7 +62,13 @@ class BoundServer(Server):
     """Folds arrivals into one accumulator, in client order, and computes the next server state from it.
 
     The state is a nest of tensors. ``state["params"]`` is the global model. All exchanges of a round share one state.
+
+    Args:
+        replays: whether clients can repeat the aggregation, see ``unreplayable``. Each class declares it for itself: a
+            subclass that declares nothing cannot be replayed
     """
+
+    replays: ClassVar[bool] = False
 
     def bind(self, context: Context) -> Self:
         """Return the server itself: it needs nothing from the network."""
@@ -100,6 +106,16 @@ class BoundServer(Server):
     @abstractmethod
     def finish(self, state: State, acc: Any, clock: Clock) -> State:
         """Return the state after the exchange. Without arrivals, return the state unchanged."""
+
+
+    def unreplayable(self) -> str:
+        """Return why clients cannot repeat ``begin``, ``fold`` and ``finish`` bit for bit; empty if they can.
+
+        They can if the result has the same bits on every device, and if each tensor of the new model depends on the
+        same tensor of the old model and of the updates alone. ``Delta()`` needs this.
+        """
+        declared = vars(type(self)).get("replays", False)
+        return "" if declared else f"{type(self).__name__} does not declare that clients can repeat its aggregation"
 
 
 class ModelPerClient(BoundServer):

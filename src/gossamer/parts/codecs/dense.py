@@ -59,3 +59,7 @@ class Dense(Codec):
     def fold(self, acc: Tensor, payload: Payload, layout: Layout, key: Key, weight: float) -> None:
         """Add ``weight`` times the values to ``acc``, without a temporary product."""
         acc.add_(self.decode(payload, layout, key).to(acc.dtype), alpha=weight)
+
+    def replayed(self, payload: Payload, layout: Layout) -> tuple[Payload, Layout]:
+        """Return nothing: the new values are shorter than the updates of several clients."""
+        return {}, layout.only(())

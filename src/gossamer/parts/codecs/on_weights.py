@@ -174,6 +174,22 @@ class OnWeights(CodecMemory, Summing, StraightThrough):
         if left:
             raise PayloadError(f"unexpected array {min(left)!r}")
 
+    def unreplayable(self) -> str:
+        """Return the reason of either codec."""
+        return self.codec.unreplayable() or self.other.unreplayable()
+
+    def replayed(self, payload: Payload, layout: Layout) -> tuple[Payload, Layout]:
+        """Return the arrays of the selected tensors, and what the other codec returns for its arrays."""
+        rest = next((piece for piece in self.pieces(layout) if piece.prefix == "rest."), None)
+        if rest is None:
+            return payload, layout
+        inside = {name: array for name, array in payload.items() if not name.startswith(rest.prefix)}
+        outside = {name.removeprefix(rest.prefix): payload[name] for name in payload.keys() - inside.keys()}
+        more, kept = rest.codec.replayed(outside, rest.layout)
+        names = {name for name, _ in layout.shapes} - {name for name, _ in rest.layout.shapes}
+        names |= {name for name, _ in kept.shapes}
+        return inside | {rest.prefix + name: array for name, array in more.items()}, layout.only(names)
+
     def surrogate_context(self, layout: Layout, steps: int, key: Key, device: torch.device) -> State:
         """Return the surrogate contexts of the selected tensors."""
         found: State = {}

@@ -171,6 +171,14 @@ class OneBit(CodecMemory, Summing):
         """Whether the matrix is hadamard: products with a Gaussian matrix are rounded differently on each device."""
         return self.matrix == "hadamard"
 
+    def unreplayable(self) -> str:
+        """Return that the matrix is not hadamard, or that the decoder is not linear."""
+        if self.matrix != "hadamard":
+            return f"OneBit.matrix={self.matrix} gives different bits on different devices: use hadamard"
+        linear = self.decoder in ("least-squares", "back-projection")
+        advice = "use least-squares or back-projection"
+        return "" if linear else f"OneBit.decoder={self.decoder} gives different bits on different devices: {advice}"
+
     def phi(self, layout: Layout, key: Key, device: torch.device) -> Matrix:
         """Return the measurement matrix of a round."""
         at = key if self.fresh else make_key(0)

@@ -53,3 +53,11 @@ class CodecWrapper(CodecMemory, Summing):
     def from_sum(self, mean: Tensor, layout: Layout, key: Key) -> Tensor:
         """Delegate to the wrapped codec."""
         return sums_of(self.codec).from_sum(mean, layout, key)
+
+    def unreplayable(self) -> str:
+        """Delegate to the wrapped codec."""
+        return self.codec.unreplayable()
+
+    def replayed(self, payload: Payload, layout: Layout) -> tuple[Payload, Layout]:
+        """Delegate to the wrapped codec."""
+        return self.codec.replayed(payload, layout)

@@ -1,6 +1,7 @@
 """Servers for clients that send models instead of updates."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -13,6 +14,8 @@ from gossamer.parts.servers.mean import Mean, Sum
 @dataclass(frozen=True)
 class Average(Mean):
     """Weighted mean of client models."""
+
+    replays: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -54,6 +57,10 @@ class MaskAverage(Average):
             return state
         mean: Params = new["params"]
         return {**new, "params": {name: self._scores(t) if t.dim() >= 2 else t for name, t in mean.items()}}
+
+    def unreplayable(self) -> str:
+        """Return that the logit is not the same on every device."""
+        return f"the logit of {type(self).__name__} is rounded differently on different devices"
 
     def _scores(self, mean: Tensor) -> Tensor:
         return torch.logit(self.eps + (1 - 2 * self.eps) * mean.clamp(0, 1))
