@@ -119,6 +119,10 @@ class BoundExchange:
         """Return the version of the model that a client has acknowledged. ``NEVER``: send it the whole model."""
         return self.down.held(state, client)
 
+    def oldest(self, state: State) -> int | None:
+        """Return the oldest version that a download may continue from; none if all contain the whole model."""
+        return self.down.oldest(state)
+
     def make_common(self, state: State, clock: Clock, key: Key, held: int = NEVER) -> Body | None:
         """Return the piece of the download that all clients with the version ``held`` share.
 
@@ -218,10 +222,19 @@ class BoundExchange:
         acc.notes.append(self.down.note(arrival))
         return acc._replace(total=total)
 
-    def finish(self, state: State, acc: Folding, clock: Clock, outcomes: Sequence[Outcome] = ()) -> State:
-        """Return the server state after the exchange. ``outcomes`` are those of its clients."""
-        after = self.server.finish(state, acc.total, clock)
-        return self.down.advance(state, after, acc.notes, outcomes, clock)
+    def finish(self, state: State, acc: Folding, clock: Clock) -> State:
+        """Return the server state after the aggregation. ``advance`` completes it."""
+        return self.server.finish(state, acc.total, clock)
+
+    def advance(
+        self, before: State, after: State, acc: Folding, outcomes: Sequence[Outcome], clock: Clock
+    ) -> State:
+        """Return the server state after an exchange that counts. ``after`` is the result of ``finish``."""
+        return self.down.advance(self.down.settled(before, outcomes), after, acc.notes, clock)
+
+    def void(self, state: State, outcomes: Sequence[Outcome]) -> State:
+        """Return the server state after an exchange that does not count. ``state`` is the state before it."""
+        return self.down.settled(state, [outcome for outcome in outcomes if not outcome.folded])
 
     def _followed(self, unread: SectionArrays, client: int, memory: State | None, model: Params) -> State:
         """Return the client's view state for its next round, as its message says. Empty without view state."""

@@ -9,7 +9,8 @@ calls, in order:
                          the same bytes
     write, read          once per version that is held: the models as arrays, and back
     note                 per arrival that the server has folded: what the log keeps of it
-    advance              once per round: the entry of the server state after the round
+    settled              once per round: the versions that clients hold, by the outcomes of the round
+    advance              once per round that counts: the entry of the server state after the round
 
 A client acknowledges a download by its upload. What it keeps of the download is its own state: ``kept``.
 """
@@ -116,10 +117,15 @@ class BoundDownlink(ABC):
         """Return what the log keeps of an arrival that the server has folded."""
         return b""
 
-    def advance(
-        self, before: State, after: State, notes: Sequence[bytes], outcomes: Sequence[Outcome], clock: Clock
-    ) -> State:
-        """Return the server state after a round: ``after``, with the downlink's entries."""
+    def settled(self, state: State, outcomes: Sequence[Outcome]) -> State:
+        """Return the server state with the versions that clients hold, given the outcomes of a round's clients."""
+        return state
+
+    def advance(self, before: State, after: State, notes: Sequence[bytes], clock: Clock) -> State:
+        """Return the server state after a round: ``after``, with the downlink's entries.
+
+        ``before`` is the state before the round, ``notes`` are those of its arrivals, in folding order.
+        """
         return after
 
 

@@ -292,7 +292,7 @@ class Outcome(NamedTuple):
         reason: why the client failed or its upload was refused; empty if the upload was lost on the link
         cause: the exception behind the reason
         injected: whether the failure was injected on purpose
-        silent: whether the server received nothing from the client
+        silent: whether the failure is that the client did not answer
     """
 
     client: int

@@ -21,7 +21,7 @@ class ClientReply(NamedTuple):
         state: the new client state; none if the server does not keep it
         failure: why the client failed; none if it did not
         injected: whether the failure is a simulated one
-        silent: whether the server received nothing from the client, neither an upload nor a failure
+        silent: whether the failure is that the client did not answer
     """
 
     data: Frame | None = None

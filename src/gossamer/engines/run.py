@@ -165,7 +165,8 @@ class FederatedRun(KeptRun):
             for exchange in self.method.exchanges:
                 self.run_exchange(exchange, number, cohort, ledger)
         except BaseException:
-            self.server = before
+            training = self.method.training
+            self.server = training.void(before, [each for each in self.outcomes if each.exchange == training.number])
             self.clients.discard()
             self.models.discard()
             raise
@@ -197,16 +198,16 @@ class FederatedRun(KeptRun):
             nonlocal acc
             acc, outcome = self.fold_reply(stage, client, reply, acc, ledger)
             stage.outcomes.append(outcome)
+            self.outcomes.append(outcome)
 
         with ledger.time("train"):
             self.exchange(stage, ledger, Inbox(stage.active, deliver))
-        after = exchange.finish(self.server, acc, clock, stage.outcomes)
+        after = exchange.finish(self.server, acc, clock)
         self.check_exchange(stage, after)
-        self.server = after
+        self.server = after = exchange.advance(self.server, after, acc, stage.outcomes, clock)
         arrived = [outcome.client for outcome in stage.outcomes if outcome.folded] if exchange.last else []
         changes = {client: (self.clients.get(client), self.clients.staged(client)) for client in arrived}
         ledger.measure(exchange.measure(after, acc, changes))
-        self.outcomes += stage.outcomes
         return stage.outcomes
 
     def fold_reply(

@@ -144,7 +144,6 @@ class Simulation(FederatedRun):
 
     def checkpoint(self) -> State:
         """Return the server state, together with the models that clients hold."""
-        self.held_models.drop(self.method.training.down.oldest(self.server))
         return {**self.server, **self.held_models.state()}
 
     def recall(self, state: State) -> None:
@@ -199,6 +198,12 @@ class Simulation(FederatedRun):
             make = EARLY_EXECUTORS.get(self.choice["executor"], Stacked if gpu else SideBySide)
             self.early[exchange.number] = make(Client(self.method, self.objective, exchange))
         return self.early[exchange.number]
+
+    def train(self, number: int, ledger: Ledger) -> list[int]:
+        """Run all exchanges of a round, and drop models that no download can continue from."""
+        cohort = super().train(number, ledger)
+        self.held_models.drop(self.method.training.oldest(self.server))
+        return cohort
 
     def cohort(self, number: int, ledger: Ledger) -> list[int]:
         """Sample the cohort of a round, in client order."""
@@ -255,7 +260,7 @@ class Simulation(FederatedRun):
             receipt = self.channel.send(len(result.sent.data), clock, fold(mine, "channel"))
             ledger.send(clock.client, result.sent.kinds, receipt, result.delivery)
             delivered = receipt.delivered
-        return ClientReply(result.sent.data if delivered else None, result.state, silent=not delivered)
+        return ClientReply(result.sent.data if delivered else None, result.state)
 
     def settle_client(self, stage: Stage, client: int, reply: ClientReply, arrived: bool, known: State) -> None:
         """Stage the client's own state."""

@@ -24,6 +24,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from gossamer.core import wire
@@ -133,14 +134,24 @@ class BoundDelta(BoundDownlink):
         """Delegate to the steps."""
         return self.steps.note(arrival)
 
-    def advance(
-        self, before: State, after: State, notes: Sequence[bytes], outcomes: Sequence[Outcome], clock: Clock
-    ) -> State:
-        """Add the step of a round to the log, and note the versions that clients have acknowledged."""
-        mine, (model,) = before["downlink"], self.models(before, (before["params"],))
+    def settled(self, state: State, outcomes: Sequence[Outcome]) -> State:
+        """Return the state with the versions that clients hold.
+
+        A client whose upload was folded holds the version of the round. Of one that failed, nothing is known: it may
+        have refused the download. A client whose answer was lost holds its earlier version, or a later one.
+        """
+        held = state["downlink"][ACKNOWLEDGED].clone()
+        for outcome in outcomes:
+            if outcome.folded or (outcome.reason and not outcome.silent):
+                held[outcome.client] = outcome.version if outcome.folded else NEVER
+        return {**state, "downlink": {**state["downlink"], ACKNOWLEDGED: held}}
+
+    def advance(self, before: State, after: State, notes: Sequence[bytes], clock: Clock) -> State:
+        """Add the step of a round to the log."""
+        (model,) = self.models(before, (before["params"],))
         step = self.steps.make(model, after["params"], notes, clock.round)
-        log = {**self._log(before), str(clock.round): torch.frombuffer(bytearray(step), dtype=torch.uint8)}
-        new = {LOG: self._recent(log), ACKNOWLEDGED: _acknowledged(mine[ACKNOWLEDGED], outcomes)}
+        log = {**self._log(before), str(clock.round): torch.from_numpy(np.frombuffer(step, np.uint8).copy())}
+        new = {**before["downlink"], LOG: self._recent(log)}
         if not self.steps.exact:
             rest = {name: after["params"][name] for name, _ in self.rest.shapes}
             new[SHADOW] = self._rounded({**rest, **self.steps.take(model, step, clock)})
@@ -205,19 +216,6 @@ class BoundDelta(BoundDownlink):
 
     def _checksum(self, model: Params) -> torch.Tensor:
         return torch.tensor([wire.checksum(wire.array_bytes(self.layout.flatten(model)))])
-
-
-def _acknowledged(held: torch.Tensor, outcomes: Sequence[Outcome]) -> torch.Tensor:
-    """Return the versions that clients hold after a round.
-
-    A client whose upload was folded holds the version of the round. Of one that failed, nothing is known: it may have
-    refused the download. A client that was not heard holds its earlier version, or a later one.
-    """
-    held = held.clone()
-    for outcome in outcomes:
-        if not outcome.silent:
-            held[outcome.client] = outcome.version if outcome.folded else NEVER
-    return held
 
 
 def _steps(arrays: Payload, version: int) -> tuple[dict[int, bytes], int]:
