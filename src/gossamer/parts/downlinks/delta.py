@@ -34,9 +34,12 @@ from gossamer.core.errors import PayloadError, require, wrong
 from gossamer.core.exchange import Arrival, Outcome, Section
 from gossamer.core.random import Key
 from gossamer.core.sections import ALONE, SectionArrays, joined
+from gossamer.core.specs import parse
 from gossamer.core.types import Clock, Layout, Params, Payload, State
 from gossamer.core.wire import expect
+from gossamer.parts.codecs import CODECS
 from gossamer.parts.codecs.dense import Dense
+from gossamer.parts.codecs.on_weights import OnWeights
 from gossamer.parts.downlinks.compressed import Compressed
 from gossamer.parts.downlinks.replay import Replay
 from gossamer.parts.downlinks.steps import Steps
@@ -60,6 +63,11 @@ class Delta(Downlink):
 
     codec: Codec | None = None
     whole: Dense = Dense()
+
+    @classmethod
+    def of_spec(cls, text: str) -> "Delta":
+        """Return the downlink of the command line: ``delta``, or ``delta:eden:2`` with the codec of the weights."""
+        return cls(OnWeights(parse(text, CODECS, "codec"))) if text else cls()
 
     def __post_init__(self) -> None:
         exact = self.codec is not None or self.whole.dtype == "model"
