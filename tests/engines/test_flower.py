@@ -18,7 +18,7 @@ pytest.importorskip("flwr")
 
 from flwr.app import Context, Message, MessageType, RecordDict
 
-from gossamer import METHODS, ConfigError, RunError, Task, fedavg, fedmrn, local, topk
+from gossamer import METHODS, ConfigError, RunError, Task, fedavg, local, topk
 from gossamer.cli import main
 from gossamer.core import tree, wire
 from gossamer.core.method import Method
@@ -30,7 +30,7 @@ from gossamer.engines.flower.journal import NEVER, Journal
 from gossamer.engines.flower.messages import data, word
 from gossamer.engines.flower.server import FlowerRun, VoidError
 from gossamer.engines.metrics import Ledger
-from gossamer.parts.codecs import Dense, Eden, Feedback, OnWeights, TopK
+from gossamer.parts.codecs import Dense, Eden, Feedback, OnWeights, StochasticSign, TopK
 from gossamer.parts.downlinks import Delta
 from gossamer.runs.folder import RunFolder, read_server
 from gossamer.runs.records import read_metrics
@@ -61,7 +61,7 @@ from helpers.local_grid import Handle, LocalGrid, node
 
 TASK = tiny_task(CLIENTS)
 OWING = topk(steps=2, share=0.1, feedback=True)
-DELTA = fedmrn(steps=2).with_parts(down=Delta())
+DELTA = fedavg(steps=2).with_parts(codec=OnWeights(StochasticSign(0.01)), down=Delta())
 
 
 @pytest.fixture(autouse=True)
