@@ -29,7 +29,7 @@ def bits(result: Result, way: str, first: int = 0) -> float:
     """Return the mean bits per parameter of a message, from round ``first`` on."""
     records = result.metrics[first:]
     sent = sum(sum(record[way].values()) for record in records)
-    return 8 * sent / sum(len(record["clients"]) for record in records) / result.run.objective.layout.size
+    return float(8 * sent / sum(len(record["clients"]) for record in records) / result.run.about["parameters"])
 
 
 def row(name: str, clients: int, words: argparse.Namespace) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 import inspect
 import typing
-from collections import ChainMap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
@@ -45,7 +44,7 @@ OPTIONS = tuple(option.name for option in fields(Options))
 
 KINDS: dict[str, tuple[type, Mapping[str, Any]]] = {
     "codec": (Codec, CODECS),
-    "down": (Codec, ChainMap(CODECS, DOWNLINKS)),
+    "down": (Codec, CODECS | DOWNLINKS),
     "solver": (Solver, {}),
     "server": (Server, {}),
     "sampler": (Sampler, SAMPLERS),

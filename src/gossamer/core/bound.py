@@ -196,8 +196,8 @@ class BoundExchange:
         sections.check_read(unread)
 
         arrival = self.arrival(clock.client, part, layout, message.weight, payload, up)
-        about = {"sections": values, "model": model, "owner": to.owner, "choice": choice, "version": message.version}
-        return replace(arrival, **about), after
+        arrival = replace(arrival, sections=values, model=model, owner=to.owner)
+        return replace(arrival, choice=choice, version=message.version), after
 
     def arrival(self, client: int, part: Part, layout: Layout, samples: float, payload: Payload, up: Key) -> Arrival:
         """Return a client's update, still encoded. ``up`` is the key of its codec."""
@@ -209,8 +209,8 @@ class BoundExchange:
             return checked(self.sums.from_sum(mean, layout, up), layout)
 
         to_sum, batches = partial(self.sums.to_sum, payload, layout, up), float(self.solver.batches(int(samples)))
-        sums = {"to_sum": to_sum, "from_sum": from_sum}
-        return Arrival(client, part, layout, samples, add, batches=batches, payload=payload, **sums)
+        arrival = Arrival(client, part, layout, samples, add, batches=batches, payload=payload)
+        return replace(arrival, to_sum=to_sum, from_sum=from_sum)
 
     def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Folding:
         """Return the empty accumulator of an exchange."""
@@ -226,9 +226,7 @@ class BoundExchange:
         """Return the server state after the aggregation. ``advance`` completes it."""
         return self.server.finish(state, acc.total, clock)
 
-    def advance(
-        self, before: State, after: State, acc: Folding, outcomes: Sequence[Outcome], clock: Clock
-    ) -> State:
+    def advance(self, before: State, after: State, acc: Folding, outcomes: Sequence[Outcome], clock: Clock) -> State:
         """Return the server state after an exchange that counts. ``after`` is the result of ``finish``."""
         return self.down.advance(self.down.settled(before, outcomes), after, acc.notes, clock)
 

@@ -15,14 +15,15 @@ A complete codec that sends 16-bit floats:
             values = expect(payload, "values", torch.bfloat16, layout.size)
             return finite(values, "values").to(layout.dtype)
 
-Three base classes add optional abilities:
+Four base classes add optional abilities:
 
     CodecMemory        client state between rounds, for example error feedback
     Summing            payloads that the server averages before it decodes them
     StraightThrough    a surrogate of the codec in the forward pass of local training
+    Replayable         payloads that are sent on to other clients, in part or under conditions
 
-``memory_of``, ``sums_of`` and ``surrogate_of`` return a codec with the ability. For a codec that lacks it, they return
-a wrapper with neutral defaults. ``gossamer.testing.check_codec`` tests a codec against this interface.
+``memory_of``, ``sums_of``, ``surrogate_of`` and ``replay_of`` return a codec with the ability. For a codec that lacks
+it, they return a wrapper with neutral defaults. ``gossamer.testing.check_codec`` tests a codec against this interface.
 """
 
 from abc import ABC, abstractmethod
@@ -112,18 +113,6 @@ class Codec(CheckedFields, ABC):
 
         return add
 
-    def unreplayable(self) -> str:
-        """Return why ``fold`` does not give the same bits on every device; empty if it does. ``Delta()`` needs it."""
-        return "" if self.exact else f"{self} gives different bits on different devices"
-
-    def replayed(self, payload: Payload, layout: Layout) -> tuple[Payload, Layout]:
-        """Return the arrays of a payload that ``Delta()`` sends to the other clients, with the layout of their tensors.
-
-        They are a payload of this codec for that layout. Values of the remaining tensors are sent as they are. By
-        default, everything is sent on.
-        """
-        return payload, layout
-
 
 class CodecMemory(Codec):
     """A codec with client state, for example the error of earlier messages.
@@ -206,8 +195,26 @@ class StraightThrough(Codec):
         return {}
 
 
+class Replayable(Codec):
+    """A codec that says which of its payloads a delta downlink can send on to other clients, which fold them again.
+
+    A codec without this ability is replayed if it is ``exact``, and its payloads are sent on whole.
+    """
+
+    def unreplayable(self) -> str:
+        """Return why ``fold`` does not give the same bits on every device; empty if it does."""
+        return "" if self.exact else f"{self} gives different bits on different devices"
+
+    def replayed(self, payload: Payload, layout: Layout) -> tuple[Payload, Layout]:
+        """Return the arrays of a payload that are sent on to other clients, with the layout of their tensors.
+
+        They are a payload of this codec for that layout. New values of the remaining tensors are sent instead.
+        """
+        return payload, layout
+
+
 @dataclass(frozen=True)
-class Plain(CodecMemory, Summing, StraightThrough):
+class Plain(CodecMemory, Summing, StraightThrough, Replayable):
     """A codec with neutral defaults for all optional abilities.
 
     Args:
@@ -216,6 +223,11 @@ class Plain(CodecMemory, Summing, StraightThrough):
 
     codec: Codec
 
+    @property
+    def exact(self) -> bool:
+        """Delegate to the wrapped codec."""
+        return self.codec.exact
+
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
         """Delegate to the wrapped codec."""
         return self.codec.encode(x, layout, key)
@@ -223,6 +235,10 @@ class Plain(CodecMemory, Summing, StraightThrough):
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
         """Delegate to the wrapped codec."""
         return self.codec.decode(payload, layout, key)
+
+    def unreplayable(self) -> str:
+        """Return that the wrapped codec is not exact, if so."""
+        return "" if self.exact else f"{self.codec} gives different bits on different devices"
 
 
 def memory_of(codec: Codec) -> CodecMemory:
@@ -238,6 +254,11 @@ def sums_of(codec: Codec) -> Summing:
 def surrogate_of(codec: Codec) -> StraightThrough:
     """Return the codec as a ``StraightThrough``: itself, or wrapped without a surrogate."""
     return codec if isinstance(codec, StraightThrough) else _plain(codec, "StraightThrough", "surrogate")
+
+
+def replay_of(codec: Codec) -> Replayable:
+    """Return the codec as a ``Replayable``: itself, or wrapped so that payloads are sent on whole."""
+    return codec if isinstance(codec, Replayable) else _plain(codec, "Replayable", "replayed")
 
 
 def _plain(codec: Codec, base: str, member: str) -> Plain:

@@ -162,9 +162,7 @@ class BoundWholeModel(BoundDownlink):
     ) -> Payload:
         """Return the encoded models. All but the first are sections."""
         keys = model_keys(key, len(models))
-        coded = [
-            self.codec.encode(layout.flatten(model), layout, at) for model, at in zip(models, keys, strict=True)
-        ]
+        coded = [self.codec.encode(layout.flatten(model), layout, at) for model, at in zip(models, keys, strict=True)]
         return sections.joined(coded[0], {f"model{number}": arrays for number, arrays in enumerate(coded) if number})
 
     def read(

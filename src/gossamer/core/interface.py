@@ -57,6 +57,8 @@ BASES = {
     "from_sum": "Summing",
     "surrogate": "StraightThrough",
     "measure": "MeasuredServer",
+    "replayed": "Replayable",
+    "replays": "ReplayableServer",
 }
 """Members that are called only if the part extends the base class that defines them."""
 

@@ -62,13 +62,7 @@ class BoundServer(Server):
     """Folds arrivals into one accumulator, in client order, and computes the next server state from it.
 
     The state is a nest of tensors. ``state["params"]`` is the global model. All exchanges of a round share one state.
-
-    Args:
-        replays: whether clients can repeat the aggregation, see ``unreplayable``. Each class declares it for itself: a
-            subclass that declares nothing cannot be replayed
     """
-
-    replays: ClassVar[bool] = False
 
     def bind(self, context: Context) -> Self:
         """Return the server itself: it needs nothing from the network."""
@@ -108,16 +102,6 @@ class BoundServer(Server):
         """Return the state after the exchange. Without arrivals, return the state unchanged."""
 
 
-    def unreplayable(self) -> str:
-        """Return why clients cannot repeat ``begin``, ``fold`` and ``finish`` bit for bit; empty if they can.
-
-        They can if the result has the same bits on every device, and if each tensor of the new model depends on the
-        same tensor of the old model and of the updates alone. ``Delta()`` needs this.
-        """
-        declared = vars(type(self)).get("replays", False)
-        return "" if declared else f"{type(self).__name__} does not declare that clients can repeat its aggregation"
-
-
 class ModelPerClient(BoundServer):
     """A server that keeps a personalized model for each client."""
 
@@ -132,3 +116,29 @@ class MeasuredServer(BoundServer):
     @abstractmethod
     def measure(self, state: State, acc: Any) -> dict[str, Any]:
         """Return metrics by name. Called after ``finish``, with the new state and the final accumulator."""
+
+
+class ReplayableServer(BoundServer):
+    """A server whose aggregation clients can repeat, as the exact delta downlink needs.
+
+    The result must have the same bits on every device. Each tensor of the new model must depend on the same tensor of
+    the old model and of the updates alone.
+
+    Args:
+        replays: whether this holds for the class. Each class declares it for itself: a subclass that declares nothing
+            cannot be replayed
+    """
+
+    replays: ClassVar[bool] = False
+
+    def unreplayable(self) -> str:
+        """Return why clients cannot repeat ``begin``, ``fold`` and ``finish`` bit for bit; empty if they can."""
+        declared = vars(type(self)).get("replays", False)
+        return "" if declared else f"{type(self).__name__} does not declare that clients can repeat its aggregation"
+
+
+def unreplayable(server: BoundServer) -> str:
+    """Return why clients cannot repeat the aggregation of a server bit for bit; empty if they can."""
+    if isinstance(server, ReplayableServer):
+        return server.unreplayable()
+    return f"{type(server).__name__} is not a ReplayableServer"

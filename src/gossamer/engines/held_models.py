@@ -36,14 +36,14 @@ class HeldModels:
 
     def given(self, state: State) -> State:
         """Return a client state with the model of its version."""
-        held = state.get(HELD)
+        held: State = state.get(HELD, {})
         model = self.models.get(int(held["version"])) if held else None
         return state if model is None else {**state, HELD: {**held, "params": model}}
 
     def taken(self, state: State) -> State:
         """Return a client state without the model of its version, which is kept here."""
-        held = state.get(HELD)
-        if not held or "params" not in held:
+        held: State = state.get(HELD, {})
+        if "params" not in held:
             return state
         self.models.setdefault(int(held["version"]), held["params"])
         return {**state, HELD: {"version": held["version"]}}

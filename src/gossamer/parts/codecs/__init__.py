@@ -12,6 +12,7 @@ from gossamer.core.lazy import Registry, attach
 if TYPE_CHECKING:
     from gossamer.core.codec import Codec as Codec
     from gossamer.core.codec import CodecMemory as CodecMemory
+    from gossamer.core.codec import Replayable as Replayable
     from gossamer.core.codec import StraightThrough as StraightThrough
     from gossamer.core.codec import Summing as Summing
     from gossamer.parts.codecs.dense import Dense as Dense

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gossamer.core.codec import Codec
+from gossamer.core.codec import Replayable
 from gossamer.core.errors import PayloadError, require, wrong
 from gossamer.core.random import Key
 from gossamer.core.types import Layout, Payload
@@ -17,7 +17,7 @@ HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
-class Dense(Codec):
+class Dense(Replayable):
     """Sends all entries, rounded to the nearest value of a floating-point type.
 
     Args:

@@ -11,7 +11,18 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gossamer.core.codec import Codec, CodecMemory, Kept, StraightThrough, Summing, memory_of, sums_of, surrogate_of
+from gossamer.core.codec import (
+    Codec,
+    CodecMemory,
+    Kept,
+    Replayable,
+    StraightThrough,
+    Summing,
+    memory_of,
+    replay_of,
+    sums_of,
+    surrogate_of,
+)
 from gossamer.core.errors import PayloadError, require, wrong
 from gossamer.core.random import Key, fold
 from gossamer.core.types import Layout, Params, Payload, State
@@ -34,7 +45,7 @@ class TensorGroup(NamedTuple):
 
 
 @dataclass(frozen=True)
-class OnWeights(CodecMemory, Summing, StraightThrough):
+class OnWeights(CodecMemory, Summing, StraightThrough, Replayable):
     """Applies a codec to the weight matrices of a model, and another codec to the remaining tensors.
 
     Args:
@@ -176,7 +187,7 @@ class OnWeights(CodecMemory, Summing, StraightThrough):
 
     def unreplayable(self) -> str:
         """Return the reason of either codec."""
-        return self.codec.unreplayable() or self.other.unreplayable()
+        return replay_of(self.codec).unreplayable() or replay_of(self.other).unreplayable()
 
     def replayed(self, payload: Payload, layout: Layout) -> tuple[Payload, Layout]:
         """Return the arrays of the selected tensors, and what the other codec returns for its arrays."""
@@ -185,7 +196,7 @@ class OnWeights(CodecMemory, Summing, StraightThrough):
             return payload, layout
         inside = {name: array for name, array in payload.items() if not name.startswith(rest.prefix)}
         outside = {name.removeprefix(rest.prefix): payload[name] for name in payload.keys() - inside.keys()}
-        more, kept = rest.codec.replayed(outside, rest.layout)
+        more, kept = replay_of(rest.codec).replayed(outside, rest.layout)
         names = {name for name, _ in layout.shapes} - {name for name, _ in rest.layout.shapes}
         names |= {name for name, _ in kept.shapes}
         return inside | {rest.prefix + name: array for name, array in more.items()}, layout.only(names)

@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 from gossamer.core.bits import expect_bits, plus_minus
-from gossamer.core.codec import Codec, CodecMemory, Kept, Summing, memory_of
+from gossamer.core.codec import Codec, CodecMemory, Kept, Replayable, Summing, memory_of
 from gossamer.core.errors import Mistake, PayloadError, Setting, listed, require, wrong
 from gossamer.core.exact import norm
 from gossamer.core.random import Key, fold
@@ -74,7 +74,7 @@ DECODERS: dict[str, Decode] = {
 
 
 @dataclass(frozen=True)
-class OneBit(CodecMemory, Summing):
+class OneBit(CodecMemory, Summing, Replayable):
     """Sends the signs of random measurements of the update, and its norm.
 
     Args:

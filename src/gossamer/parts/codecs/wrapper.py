@@ -2,12 +2,12 @@
 
 from torch import Tensor
 
-from gossamer.core.codec import Codec, CodecMemory, FoldInto, Summing, sums_of
+from gossamer.core.codec import Codec, CodecMemory, FoldInto, Replayable, Summing, replay_of, sums_of
 from gossamer.core.random import Key
 from gossamer.core.types import Layout, Payload
 
 
-class CodecWrapper(CodecMemory, Summing):
+class CodecWrapper(CodecMemory, Summing, Replayable):
     """A codec with client state around another codec. Payloads are those of the wrapped codec.
 
     Args:
@@ -56,8 +56,8 @@ class CodecWrapper(CodecMemory, Summing):
 
     def unreplayable(self) -> str:
         """Delegate to the wrapped codec."""
-        return self.codec.unreplayable()
+        return replay_of(self.codec).unreplayable()
 
     def replayed(self, payload: Payload, layout: Layout) -> tuple[Payload, Layout]:
         """Delegate to the wrapped codec."""
-        return self.codec.replayed(payload, layout)
+        return replay_of(self.codec).replayed(payload, layout)

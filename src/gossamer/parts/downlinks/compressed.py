@@ -1,8 +1,8 @@
 """Lossy steps: the change of the model, compressed.
 
 The server keeps the model that the clients hold, which differs from its own. A step encodes the difference between the
-two. So the error of a step is part of the next one: error feedback at the server (Tang et al., DoubleSqueeze, ICML 2019,
-https://arxiv.org/abs/1905.05957). With w the server's model, v that of the clients, and C the codec:
+two. So the error of a step is part of the next one: error feedback at the server, as in DoubleSqueeze (Tang et al.,
+ICML 2019, https://arxiv.org/abs/1905.05957). With w the server's model, v that of the clients, and C the codec:
 
     v_(t+1) = v_t + C(w_(t+1) - v_t)
 
@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gossamer.core import tree, wire
-from gossamer.core.codec import Codec, checked, memory_of
+from gossamer.core.codec import Codec, checked, memory_of, replay_of
 from gossamer.core.errors import require
 from gossamer.core.jobs import moved, round_key
 from gossamer.core.random import Key, fold
@@ -43,10 +43,11 @@ class Compressed(Steps):
     def of(cls, codec: Codec, exchange: "BoundExchange") -> "Compressed":
         """Return the steps of an exchange. Refuse codecs with client state, and those that depend on the device."""
         whole, bound = Layout.of(exchange.outline), codec.bind(exchange.context)
-        _, layout = bound.replayed({}, whole)
+        _, layout = replay_of(bound).replayed({}, whole)
+        problem = replay_of(bound).unreplayable()
         require(
             (not memory_of(bound).init(whole), f"Delta has its own error feedback: leave out that of codec={codec}"),
-            (not bound.unreplayable(), f"Delta needs the same bits on every device: {bound.unreplayable()}"),
+            (not problem, f"Delta needs the same bits on every device: {problem}"),
             (bool(layout.shapes), f"Delta.codec must compress the weights, got {codec}: leave it out, or use Eden(2)"),
         )
         return cls(bound, layout, exchange.context.network.key)

@@ -1,21 +1,21 @@
 """Delta downlink: a client receives what it has missed since its last download.
 
-A client keeps the model of its last download. With its upload it acknowledges that it has this version. The server keeps
-a log with one entry per round: the step from the version at the start of the round to the next one. A download to a
-client that holds version v contains the steps since v, and the new values of the tensors that no step covers (biases,
+A client keeps the model of its last download. With its upload it acknowledges that it has this version. The server
+keeps a log with one entry per round: the step from the version at the start of the round to the next one. A download to
+a client that holds version v contains the steps since v, and the new values of the tensors that no step covers (biases,
 norms, running statistics). There are two kinds of steps:
 
     Delta()           the uploads of the round, as they were folded: client, number of samples and payload. The client
                       repeats the aggregation, and gets the server's model bit for bit
                       (``gossamer.parts.downlinks.replay``)
-    Delta(codec)      the change of the model, compressed. The server keeps the model that the clients hold, and the next
-                      step contains the error of the last one (``gossamer.parts.downlinks.compressed``)
+    Delta(codec)      the change of the model, compressed. The server keeps the model that the clients hold, and the
+                      next step contains the error of the last one (``gossamer.parts.downlinks.compressed``)
 
-The server sends the whole model instead where that is shorter, and to a client without a model. It therefore drops steps
-from the log that are longer than the whole model together. All clients that hold the same version receive the same
-bytes. A client may hold a later version than it has acknowledged, because its upload was lost. It skips the steps that
-it has. A download also contains a checksum of the new model. A client whose result differs refuses the download, and
-receives the whole model in its next round.
+The server sends the whole model instead where that is shorter, and to a client without a model. It therefore drops
+steps from the log that are longer than the whole model together. All clients that hold the same version receive the
+same bytes. A client may hold a later version than it has acknowledged, because its upload was lost. It skips the steps
+that it has. A download also contains a checksum of the new model. A client whose result differs refuses the download,
+and receives the whole model in its next round.
 
 With ``Delta()``, every client sees the uploads of all others.
 """

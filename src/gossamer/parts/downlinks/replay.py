@@ -9,12 +9,12 @@ are shorter as new values are left out (``Codec.replayed``). The client reconstr
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-import torch
-
 from gossamer.core import tree, wire
+from gossamer.core.codec import replay_of
 from gossamer.core.errors import PayloadError, require
 from gossamer.core.exchange import GLOBAL, Arrival
 from gossamer.core.jobs import moved, round_key
+from gossamer.core.server import unreplayable
 from gossamer.core.types import Clock, Layout, Params, Part, Payload, State
 from gossamer.core.wire import Body
 from gossamer.parts.downlinks.steps import Steps
@@ -47,11 +47,11 @@ class Replay(Steps):
     @classmethod
     def of(cls, exchange: "BoundExchange") -> "Replay":
         """Return the steps of an exchange. Refuse parts whose results clients cannot repeat bit for bit."""
-        server, codec, outline = exchange.server, exchange.codec, exchange.outline
+        server, codec, outline = exchange.server, replay_of(exchange.codec), exchange.outline
         sections = [section.name for part in (server, exchange.solver) for section in part.sections]
-        lossy = "write Delta(codec) to send the compressed change of the model, or down=Dense()"
+        lossy = "send the compressed change of the model, Delta(codec) or --down delta:eden:2, or use down=Dense()"
         require(
-            (not server.unreplayable(), f"Delta cannot repeat the aggregation: {server.unreplayable()}: {lossy}"),
+            (not unreplayable(server), f"Delta cannot repeat the aggregation: {unreplayable(server)}: {lossy}"),
             (not codec.unreplayable(), f"Delta cannot repeat the aggregation: {codec.unreplayable()}"),
             (not sections, f"Delta cannot repeat an aggregation with the sections {', '.join(sections)}: {lossy}"),
         )
@@ -59,13 +59,16 @@ class Replay(Steps):
         state = [name for name in server.init(outline) if name != "params"]
         require(
             (not state, f"Delta cannot repeat an aggregation with the state {', '.join(state)}: {lossy}"),
-            (bool(layout.shapes), f"Delta needs a codec that compresses the uploads, got codec={codec}: {lossy}"),
+            (
+                bool(layout.shapes),
+                f"Delta needs a codec that compresses the uploads, got codec={exchange.codec}: {lossy}",
+            ),
         )
         return cls(exchange, layout)
 
     def note(self, arrival: Arrival) -> bytes:
         """Return client, samples and arrays as bytes."""
-        payload, _ = self.exchange.codec.replayed(arrival.payload, arrival.layout)
+        payload, _ = replay_of(self.exchange.codec).replayed(arrival.payload, arrival.layout)
         piece = Body.of(payload)
         numbers = (arrival.client, int(arrival.samples), piece.arrays, len(piece.data))
         return b"".join((*map(wire.varint, numbers), piece.data))

@@ -21,7 +21,7 @@ from torch import Tensor
 from gossamer.core import tree
 from gossamer.core.errors import require, wrong
 from gossamer.core.exchange import Arrival, Assignment, Context
-from gossamer.core.server import BoundServer
+from gossamer.core.server import ReplayableServer
 from gossamer.core.types import Clock, Layout, Params, State
 
 Weighting = Literal["samples", "batches", "uniform"]
@@ -49,7 +49,7 @@ class Sum:
 
 
 @dataclass(frozen=True)
-class Mean(BoundServer):
+class Mean(ReplayableServer):
     """Weighted mean of client updates.
 
     Args:
