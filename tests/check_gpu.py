@@ -78,6 +78,7 @@ DELTA = "delta "
 THREE_STEPS = METHODS["fedavg"](steps=3).with_parts(server=Mean(server_lr=0.7), down=Delta())
 DELTAS: dict[str, Method] = {
     "masks": THREE_STEPS.with_parts(codec=OnWeights(MaskedNoise(alpha=0.05))),
+    "scores": METHODS["fedpm"](steps=3).with_parts(down=Delta()),
     "signs": THREE_STEPS.with_parts(codec=OnWeights(StochasticSign())),
     "trits": THREE_STEPS.with_parts(codec=OnWeights(Ternary())),
     "top entries": THREE_STEPS.with_parts(codec=OnWeights(TopK(0.02))),

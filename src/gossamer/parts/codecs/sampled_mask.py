@@ -9,14 +9,14 @@ import torch
 from torch import Tensor
 
 from gossamer.core import bits as packing
-from gossamer.core.codec import Codec
+from gossamer.core.codec import Replayable
 from gossamer.core.random import Key, uniform
 from gossamer.core.types import Layout, Payload
 from gossamer.core.wire import finite
 
 
 @dataclass(frozen=True)
-class SampledMask(Codec):
+class SampledMask(Replayable):
     """Sends a random mask in place of scores. Its expectation is the sigmoid of the scores.
 
     FedPM, https://arxiv.org/abs/2209.15328.
@@ -35,3 +35,7 @@ class SampledMask(Codec):
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
         """Return the mask as zeros and ones."""
         return packing.numbers(packing.expect_bits(payload, "mask", layout.size), layout.dtype)
+
+    def unreplayable(self) -> str:
+        """Return nothing: only the draws depend on the device, not the decoded mask."""
+        return ""

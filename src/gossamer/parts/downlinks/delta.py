@@ -47,6 +47,9 @@ from gossamer.parts.downlinks.steps import Steps
 if TYPE_CHECKING:
     from gossamer.core.bound import BoundExchange
 
+ENTRY = 16
+"""Bytes of a step in the table of a message, at most. They bound the log where steps are empty."""
+
 LOG, SHADOW, ACKNOWLEDGED = "log", "shadow", "held"
 """Entries of the downlink's state: the steps by version, the clients' model, and the version of each client."""
 
@@ -174,7 +177,7 @@ class BoundDelta(BoundDownlink):
         """Return the last steps, as far as they are not longer than the whole model together."""
         room, kept = self.room, State()
         for version in sorted(log, key=int, reverse=True):
-            room -= log[version].numel()
+            room -= log[version].numel() + ENTRY
             if room < 0:
                 break
             kept[version] = log[version]

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from gossamer.core.errors import require, wrong
+from gossamer.core.exact import log
 from gossamer.core.types import Clock, Params, State
 from gossamer.parts.servers.mean import Mean, Sum
 
@@ -44,6 +45,8 @@ class MaskAverage(Average):
         eps: mask bits 0 and 1 count as eps and 1 - eps, so that all scores are finite
     """
 
+    replays: ClassVar[bool] = True
+
     eps: float = 0.01
 
     def __post_init__(self) -> None:
@@ -58,9 +61,6 @@ class MaskAverage(Average):
         mean: Params = new["params"]
         return {**new, "params": {name: self._scores(t) if t.dim() >= 2 else t for name, t in mean.items()}}
 
-    def unreplayable(self) -> str:
-        """Return that the logit is not the same on every device."""
-        return f"the logit of {type(self).__name__} is rounded differently on different devices"
-
     def _scores(self, mean: Tensor) -> Tensor:
-        return torch.logit(self.eps + (1 - 2 * self.eps) * mean.clamp(0, 1))
+        share = self.eps + (1 - 2 * self.eps) * mean.clamp(0, 1)
+        return log(share / (1 - share))  # torch.logit is rounded differently on different devices
