@@ -222,7 +222,7 @@ REFUSED = [
     ("run fedavg --down masked-noise", "--down: masked noise can encode a small update, not a model"),
     ("run fedavg --down delta:edn:2", "codec 'delta:edn:2': unknown codec 'edn': did you mean eden?"),
     ("run fedavg --down delta", "Delta needs a codec that compresses the uploads, got codec=Dense(dtype='model')"),
-    ("run fedadam --codec eden --down delta", "Delta cannot repeat the aggregation: BoundServerOptimizer does not"),
+    ("run fedadam --codec eden --down delta", "Delta cannot repeat the aggregation: ServerOptimizer does not"),
     ("run local --codec eden", "--codec: local sends nothing"),
     ("run fedpm --codec eden", "--codec: fedpm sends masks, which have their own codec"),
     ("run fedavg --out full", "--out full is not empty"),

@@ -1,4 +1,4 @@
-"""Sums, norms and logarithms in a fixed order: close to the true value, and the same bits on any device and in any batch."""
+"""Sums, norms and logarithms: close to the true value, and the same bits on any device and in any batch."""
 
 import doctest
 import math

@@ -1,6 +1,6 @@
 """Values that the two sides of an exchange work with: messages, jobs, and results of local training."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -50,6 +50,11 @@ class Broadcast(NamedTuple):
     def fits(self, frame: Frame, key: Key) -> bool:
         """Return whether a message of the exchange with this key has the same common piece."""
         return self.key == key and self.common == frame.common
+
+    def sharing(self, others: Iterable["Broadcast"]) -> "Broadcast":
+        """Return the broadcast with the models of another one if they are equal, so that one copy is kept."""
+        equal = (other for other in others if all(map(_equal, other.models, self.models)))
+        return self._replace(models=next(equal, self).models)
 
 
 class Job(NamedTuple):
@@ -145,6 +150,11 @@ def each(
         else (others[-1][name] if others else value)
         for name, value in nest.items()
     }
+
+
+def _equal(one: Params, other: Params) -> bool:
+    """Return whether two models have the same tensors."""
+    return one.keys() == other.keys() and all(torch.equal(tensor, other[name]) for name, tensor in one.items())
 
 
 def round_key(key: Key, number: int) -> Key:

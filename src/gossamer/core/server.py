@@ -134,7 +134,8 @@ class ReplayableServer(BoundServer):
     def unreplayable(self) -> str:
         """Return why clients cannot repeat ``begin``, ``fold`` and ``finish`` bit for bit; empty if they can."""
         declared = vars(type(self)).get("replays", False)
-        return "" if declared else f"{type(self).__name__} does not declare that clients can repeat its aggregation"
+        name = type(self).__name__.removeprefix("Bound")
+        return "" if declared else f"{name} does not declare that clients can repeat its aggregation"
 
 
 def unreplayable(server: BoundServer) -> str:

@@ -124,7 +124,8 @@ class Client:
         before = next((each for each in self._broadcasts if each.fits(data, key)), None)
         job = self.exchange.read_download(data, client_task.state, client_task.clock, key, before)
         if before is None and job.broadcast is not None:
-            self._broadcasts = [*(each for each in self._broadcasts if each.key == key), job.broadcast]
+            kept = [each for each in self._broadcasts if each.key == key]
+            self._broadcasts = [*kept, job.broadcast.sharing(kept)]
         job = job._replace(labels=self.labels(client_task.samples), samples=client_task.samples)
         if len(job.models) == 1:
             return job

@@ -31,9 +31,10 @@ from gossamer.core import wire
 from gossamer.core.codec import Codec
 from gossamer.core.downlink import HELD, NEVER, BoundDownlink, Downlink, Received
 from gossamer.core.errors import PayloadError, require, wrong
-from gossamer.core.exchange import Arrival, Outcome, Section
+from gossamer.core.exchange import GLOBAL, Arrival, Outcome, Section
 from gossamer.core.random import Key
 from gossamer.core.sections import ALONE, SectionArrays, joined
+from gossamer.core.server import BoundServer
 from gossamer.core.specs import parse
 from gossamer.core.types import Clock, Layout, Params, Payload, State
 from gossamer.core.wire import expect
@@ -85,8 +86,11 @@ class Delta(Downlink):
             (exchange.exchange.labels == "all", "Delta needs labels='all'"),
             (exchange.send in ("change", "model"), f"Delta needs uploads of models, got send={exchange.send!r}"),
         )
+        server = exchange.server
+        single = len(server.download(server.init(exchange.outline), GLOBAL).models) == 1
+        require((single, f"Delta needs one global model, and {type(exchange.exchange.server).__name__} has several"))
         steps = Replay.of(exchange) if self.codec is None else Compressed.of(self.codec, exchange)
-        return BoundDelta(self, steps, Layout.of(exchange.outline), exchange.context.clients)
+        return BoundDelta(self, steps, server, Layout.of(exchange.outline), exchange.context.clients)
 
 
 class BoundDelta(BoundDownlink):
@@ -95,14 +99,15 @@ class BoundDelta(BoundDownlink):
     Args:
         config: the downlink
         steps: the kind of steps
+        server: the server
         layout: the layout of the model
         clients: the number of clients
     """
 
     sections = (Section("steps"), Section("rest"), Section("checksum"))
 
-    def __init__(self, config: Delta, steps: Steps, layout: Layout, clients: int) -> None:
-        self.config, self.whole, self.steps, self.layout, self.clients = config, config.whole, steps, layout, clients
+    def __init__(self, config: Delta, steps: Steps, server: BoundServer, layout: Layout, clients: int) -> None:
+        self.whole, self.steps, self.server, self.layout, self.clients = config.whole, steps, server, layout, clients
         covered = {name for name, _ in steps.layout.shapes}
         self.rest = layout.only([name for name, _ in layout.shapes if name not in covered])
         self.room = wire.piece_size(self._whole(layout, torch.zeros(layout.size, dtype=layout.dtype)))
@@ -159,12 +164,13 @@ class BoundDelta(BoundDownlink):
 
     def advance(self, before: State, after: State, notes: Sequence[bytes], clock: Clock) -> State:
         """Add the step of a round to the log."""
-        (model,) = self.models(before, (before["params"],))
-        step = self.steps.make(model, after["params"], notes, clock.round)
+        (model,) = self.models(before, self.server.download(before, GLOBAL).models)
+        (new_model,) = self.server.download(after, GLOBAL).models
+        step = self.steps.make(model, new_model, notes, clock.round)
         log = {**self._log(before), str(clock.round): torch.from_numpy(np.frombuffer(step, np.uint8).copy())}
         new = {**before["downlink"], LOG: self._recent(log)}
         if not self.steps.exact:
-            rest = {name: after["params"][name] for name, _ in self.rest.shapes}
+            rest = {name: new_model[name] for name, _ in self.rest.shapes}
             new[SHADOW] = self._rounded({**rest, **self.steps.take(model, step, clock)})
         return {**after, "downlink": new}
 
