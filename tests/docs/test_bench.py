@@ -60,6 +60,7 @@ def test_the_comparison_can_be_imported(name: str, script: Script) -> None:
     ("name", "words", "shown"),
     [
         ("codec_speed", ("--size", "500", "--repeats", "1"), "Ternary()"),
+        ("downlink", ("--rounds", "2", "--clients", "10", "--steps", "1", "--links", "delta"), "| 10 of 10 | delta |"),
         ("export", ("--networks", "mlp", "--densities", "0.5", "--side", "8", "--repeats", "1"), "| `mlp` | 0.5 |"),
         ("masked_noise", ("--millions", "0.001"), "MaskedNoise(signed=True"),
         ("perm_scale", ("--alone", "--clients", "6", "--keep", "3", "--rounds", "2"), '"mixing"'),

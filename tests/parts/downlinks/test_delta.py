@@ -1,7 +1,11 @@
 """The delta downlink: clients follow the server bit for bit, whatever is lost, and pay for what they have missed."""
 
 import itertools
+import json
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -54,6 +58,7 @@ from gossamer.parts.solvers import SGD
 from gossamer.parts.views import Full
 from gossamer.runs.records import read_metrics
 from gossamer.testing import tiny_task
+from helpers import downloads
 from helpers.compare import same
 from helpers.paths import TESTS
 from helpers.recorder import task as pictures
@@ -181,6 +186,17 @@ def test_workers_compute_the_same(tmp_path: Path) -> None:
     )
     assert same(one.server, other.server)
     assert [record["bytes_down"] for record in one.metrics] == [record["bytes_down"] for record in other.metrics]
+
+
+@pytest.mark.slow
+def test_downloads_of_another_cpu_give_the_same_bits(tmp_path: Path) -> None:
+    file, other = tmp_path / "downloads.json", {"ATEN_CPU_CAPABILITY": "default", "MKL_CBWR": "COMPATIBLE"}
+    command = [sys.executable, str(TESTS / "helpers/downloads.py"), str(file)]
+    subprocess.run(command, check=True, env={**os.environ, **other})
+    found = json.loads(file.read_text())
+    for name, method in downloads.METHODS.items():
+        assert len({len(data) for _, _, data in found[name]}) > 1, "steps and whole models"
+        downloads.read(method, found[name])
 
 
 # Bytes.
