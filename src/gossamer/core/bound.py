@@ -214,13 +214,12 @@ class BoundExchange:
 
     def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Folding:
         """Return the empty accumulator of an exchange."""
-        return Folding(self.server.begin(state, assigned), [])
+        return Folding(self.server.begin(state, assigned), bytearray())
 
     def fold(self, acc: Folding, arrival: Arrival) -> Folding:
         """Return the accumulator with one more arrival. Raises an exception to refuse the arrival."""
         total = self.server.fold(acc.total, arrival)
-        acc.notes.append(self.down.note(arrival))
-        return acc._replace(total=total)
+        return Folding(total, self.down.note(acc.notes, arrival))
 
     def finish(self, state: State, acc: Folding, clock: Clock) -> State:
         """Return the server state after the aggregation. ``advance`` completes it."""

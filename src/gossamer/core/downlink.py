@@ -113,18 +113,18 @@ class BoundDownlink(ABC):
         """Return the entries of the client state after a download."""
         return {}
 
-    def note(self, arrival: Arrival) -> bytes:
-        """Return what the log keeps of an arrival that the server has folded."""
-        return b""
+    def note(self, notes: bytearray, arrival: Arrival) -> bytearray:
+        """Return the notes of a round with what the log keeps of one more arrival. May modify and return ``notes``."""
+        return notes
 
     def settled(self, state: State, outcomes: Sequence[Outcome]) -> State:
         """Return the server state with the versions that clients hold, given the outcomes of a round's clients."""
         return state
 
-    def advance(self, before: State, after: State, notes: Sequence[bytes], clock: Clock) -> State:
+    def advance(self, before: State, after: State, notes: bytearray, clock: Clock) -> State:
         """Return the server state after a round: ``after``, with the downlink's entries.
 
-        ``before`` is the state before the round, ``notes`` are those of its arrivals, in folding order.
+        ``before`` is the state before the round, ``notes`` are those of its arrivals.
         """
         return after
 

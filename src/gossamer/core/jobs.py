@@ -108,11 +108,11 @@ class Folding(NamedTuple):
 
     Args:
         total: the accumulator of the server
-        notes: what the downlink keeps of each arrival, in folding order
+        notes: what the downlink keeps of the arrivals, in folding order
     """
 
     total: Any
-    notes: list[bytes]
+    notes: bytearray
 
 
 class Trained(NamedTuple):

@@ -221,6 +221,19 @@ def test_the_whole_model_is_sent_where_it_is_shorter() -> None:
     assert sum(map(len, log.values())) <= 4 * run.objective.layout.size + 16
 
 
+def test_the_server_does_not_keep_the_uploads_of_a_large_cohort() -> None:
+    run = watched(SIGNS.with_parts(codec=OnWeights(Eden(8))), tiny_task(30), rounds=2)
+    exchange, room = run.method.training, run.method.training.down.room  # type: ignore[attr-defined]
+    acc, payload = exchange.begin(run.server, {}), OnWeights(Eden(8)).encode
+    vector, layout = run.objective.layout.flatten(run.like), run.objective.layout
+    for client in range(30):
+        up = exchange.codec_key(run.clock(2, client), run.round_key(2))
+        found = exchange.arrival(client, Part(), layout, 1.0, payload(vector, layout, up), up)
+        acc = exchange.fold(acc, found)
+    assert room < len(acc.notes) < 2 * room
+    assert run.server["downlink"].get("log", {}) == {}
+
+
 def test_a_log_of_empty_steps_is_bounded() -> None:
     run = watched(SIGNS, TINIER, rounds=40, channel=Lossy(1.0), per_round=1)
     assert 1 <= len(run.server["downlink"]["log"]) <= 4 * run.objective.layout.size // 16 + 1

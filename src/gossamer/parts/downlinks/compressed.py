@@ -9,7 +9,6 @@ ICML 2019, https://arxiv.org/abs/1905.05957). With w the server's model, v that 
 Clients train from v and send their updates relative to it. The server adds the mean of the updates to w.
 """
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gossamer.core import tree, wire
@@ -52,7 +51,7 @@ class Compressed(Steps):
         )
         return cls(bound, layout, exchange.context.network.key)
 
-    def make(self, held: Params, model: Params, notes: Sequence[bytes], version: int) -> bytes:
+    def make(self, held: Params, model: Params, notes: bytearray, version: int) -> bytes:
         """Return the encoded difference between the server's model and that of the clients."""
         change = self.layout.flatten(model) - self.layout.flatten(held)
         piece = Body.of(self.codec.encode(change, self.layout, self._key(version)))

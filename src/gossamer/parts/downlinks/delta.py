@@ -146,9 +146,11 @@ class BoundDelta(BoundDownlink):
         delta = joined({}, packed | rest)
         return min(whole, delta, key=wire.piece_size)
 
-    def note(self, arrival: Arrival) -> bytes:
-        """Delegate to the steps."""
-        return self.steps.note(arrival)
+    def note(self, notes: bytearray, arrival: Arrival) -> bytearray:
+        """Add what a step contains of an arrival. A step that is longer than the whole model is not completed."""
+        if len(notes) <= self.room:
+            notes += self.steps.note(arrival)
+        return notes
 
     def settled(self, state: State, outcomes: Sequence[Outcome]) -> State:
         """Return the state with the versions that clients hold.
@@ -162,8 +164,8 @@ class BoundDelta(BoundDownlink):
                 held[outcome.client] = outcome.version if outcome.folded else NEVER
         return {**state, "downlink": {**state["downlink"], ACKNOWLEDGED: held}}
 
-    def advance(self, before: State, after: State, notes: Sequence[bytes], clock: Clock) -> State:
-        """Add the step of a round to the log."""
+    def advance(self, before: State, after: State, notes: bytearray, clock: Clock) -> State:
+        """Add the step of a round to the log. One that was not completed is too long to be kept."""
         (model,) = self.models(before, self.server.download(before, GLOBAL).models)
         (new_model,) = self.server.download(after, GLOBAL).models
         step = self.steps.make(model, new_model, notes, clock.round)

@@ -6,7 +6,7 @@ are shorter as new values are left out (``Codec.replayed``). The client reconstr
 ``fold`` and ``finish`` of its own copy of the server. All random numbers follow from the keys of the round.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from gossamer.core import tree, wire
@@ -73,9 +73,9 @@ class Replay(Steps):
         numbers = (arrival.client, int(arrival.samples), piece.arrays, len(piece.data))
         return b"".join((*map(wire.varint, numbers), piece.data))
 
-    def make(self, held: Params, model: Params, notes: Sequence[bytes], version: int) -> bytes:
+    def make(self, held: Params, model: Params, notes: bytearray, version: int) -> bytes:
         """Return the notes of a round."""
-        return b"".join(notes)
+        return bytes(notes)
 
     def take(self, held: Params, step: bytes, clock: Clock) -> Params:
         """Return the covered tensors after the aggregation of a round."""

@@ -1,7 +1,6 @@
 """Steps of a delta downlink: how the model of one version becomes that of the next, as bytes."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from typing import ClassVar
 
 from gossamer.core.exchange import Arrival
@@ -24,10 +23,11 @@ class Steps(ABC):
         return b""
 
     @abstractmethod
-    def make(self, held: Params, model: Params, notes: Sequence[bytes], version: int) -> bytes:
+    def make(self, held: Params, model: Params, notes: bytearray, version: int) -> bytes:
         """Return the step of a round.
 
-        ``held`` is the model that clients hold in it, ``model`` the server's new model, ``version`` the round.
+        ``held`` is the model that clients hold in it, ``model`` the server's new model. ``notes`` are those of the
+        arrivals, one after the other. ``version`` is the round.
         """
 
     @abstractmethod
