@@ -5,14 +5,18 @@
 Models are of float64, so that only rounding differs. A method fails if a client fails, or if its model after two rounds
 is farther from the CPU's than its bound: 1e-9, or more where a codec rounds (a sign or a quantile that turns over moves
 entries by a whole step). Networks with random layers (``--only dropout``) must draw the numbers that they draw on the
-CPU. Needs torch, NumPy and safetensors alone. Without ``--quick`` steps are compiled as well, and that takes minutes.
+CPU. With a delta downlink (``--only delta``), downloads of a server on one device are read on the other one, and must
+give the same bits. Needs torch, NumPy and safetensors alone. Without ``--quick`` steps are compiled as well, and that
+takes minutes.
 """
 
 import argparse
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import product
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,11 +26,27 @@ sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 from gossamer import Method, Options, Task
 from gossamer.core import tree
 from gossamer.core.types import State
+from gossamer.engines.client import ClientTask
+from gossamer.engines.run import Stage
 from gossamer.engines.simulate import Simulation
 from gossamer.methods import METHODS
-from gossamer.parts.codecs import Feedback, OnWeights, TopK
+from gossamer.parts.codecs import (
+    Dense,
+    Drive,
+    Eden,
+    Feedback,
+    MaskedNoise,
+    OneBit,
+    OnWeights,
+    StochasticSign,
+    Ternary,
+    TopK,
+)
+from gossamer.parts.downlinks import Delta
 from gossamer.parts.samplers import PowerOfChoice
+from gossamer.parts.servers import Mean, SumThenDecode
 from gossamer.tasks.nets import build
+from gossamer.tasks.objective import Objective
 from gossamer.testing import tiny_task
 from helpers.random_nets import RANDOM_NETS
 
@@ -59,6 +79,21 @@ VARIANTS: dict[str, Method] = {
     "power-of-choice": METHODS["fedavg"](steps=3).with_parts(sampler=PowerOfChoice(4)),
 }
 
+
+DELTA = "delta "
+THREE_STEPS = METHODS["fedavg"](steps=3).with_parts(server=Mean(server_lr=0.7), down=Delta())
+DELTAS: dict[str, Method] = {
+    "masks": THREE_STEPS.with_parts(codec=OnWeights(MaskedNoise(alpha=0.05))),
+    "scores": METHODS["fedpm"](steps=3).with_parts(down=Delta()),
+    "signs": THREE_STEPS.with_parts(codec=OnWeights(StochasticSign())),
+    "trits": THREE_STEPS.with_parts(codec=OnWeights(Ternary())),
+    "top entries": THREE_STEPS.with_parts(codec=OnWeights(TopK(0.02))),
+    "EDEN": THREE_STEPS.with_parts(codec=OnWeights(Eden(1))),
+    "one-bit": THREE_STEPS.with_parts(codec=OnWeights(OneBit()), server=SumThenDecode()),
+    "compressed": THREE_STEPS.with_parts(down=Delta(OnWeights(Eden(2)))),
+    "compressed, float16": THREE_STEPS.with_parts(down=Delta(OnWeights(Drive()), Dense("float16"))),
+}
+"""Uploads that clients replay, and compressed deltas."""
 
 DROPOUT = "dropout "
 """Start of the names of cases with random layers."""
@@ -97,6 +132,47 @@ def apart(one: State, other: State) -> float:
     return max(float((a[name] - b[name]).abs().max()) for name in a)
 
 
+class Elsewhere(Simulation):
+    """A simulation in which every download is also read by a client on another device; each keeps its own state."""
+
+    def __init__(self, method: Method, task: Task, options: Options, device: str) -> None:
+        super().__init__(method, task, options)
+        self.other = method.bind(Objective(task, device, self.key)).training
+        self.devices: dict[int, State] = {}
+
+    def client_tasks(self, stage: Stage, *rest: Any) -> Iterator[ClientTask]:
+        for client_task in super().client_tasks(stage, *rest):
+            clock, data = client_task.clock, bytes(client_task.data)
+            # The checksum of the model is compared in here.
+            job = self.other.read_download(data, self.devices.get(clock.client, {}), clock, client_task.key)
+            self.devices[clock.client] = job.state
+            yield client_task
+
+
+def read_elsewhere(method: Method, here: str, there: str) -> int:
+    """Run a method on one device, read its downloads on another, and return the number of rounds with steps."""
+    x, y = torch.sin(torch.arange(9200.0)).view(46, 200), torch.arange(46) % 3
+    data = (x, y), (x, y)
+    task = Task.of(lambda: nn.Sequential(nn.Linear(200, 100), nn.ReLU(), nn.Linear(100, 3)), *data, clients=3)
+    run = Elsewhere(method, task, Options(rounds=6, per_round=2, device=here, executor="one-by-one"), there)
+    run.run(None, lambda record: None)
+    return sum("down.steps" in record["bytes_down"] for record in run.metrics)
+
+
+def check_deltas(devices: tuple[str, str]) -> int:
+    """Run all cases of delta downlinks, and return how many fail."""
+    wrong = 0
+    for name, (here, there) in product(DELTAS, (devices, devices[::-1])):
+        try:
+            steps = read_elsewhere(DELTAS[name], here, there)
+            well, result = steps > 0, f"{steps} rounds with steps, all equal"
+        except Exception as error:  # shown in its row, and counted
+            well, result = False, f"{type(error).__name__}: {str(error)[:200]}"
+        wrong += not well
+        print(f"{'ok  ' if well else 'BAD '} {DELTA}{name:20} {here} to {there}: {result}", flush=True)
+    return wrong
+
+
 def main() -> int:
     """Print a row for each method. The exit status is 0 if all pass."""
     parser = argparse.ArgumentParser()
@@ -105,7 +181,7 @@ def main() -> int:
     asked = parser.parse_args()
     methods = {**{name: recipe() for name, recipe in METHODS.items() if not recipe().pooled}, **VARIANTS}
     cases = {name: (method, tiny_task(5, torch.float64)) for name, method in methods.items()} | random_cases()
-    wrong = 0
+    wrong = check_deltas(("cuda", "cpu")) if not asked.only or DELTA.strip() in asked.only else 0
     for name, (method, task) in cases.items():
         if asked.only and name not in asked.only and not (name.startswith(DROPOUT) and "dropout" in asked.only):
             continue

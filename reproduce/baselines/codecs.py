@@ -37,6 +37,8 @@ ROWS = (
     "fedavg --codec dense:bfloat16 --down dense:bfloat16",
     "fedmrn",
     "fedmrns",
+    "fedmrn --down delta",
+    "fedmrn --down delta:eden:2 --set down.whole.dtype=float16",
     "signsgd",
     "z-signfedavg",
     "terngrad --no-coded",

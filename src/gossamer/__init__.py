@@ -56,6 +56,7 @@ if TYPE_CHECKING:
     from gossamer.parts.codecs.subsample import Subsample as Subsample
     from gossamer.parts.codecs.ternary import Ternary as Ternary
     from gossamer.parts.codecs.topk import TopK as TopK
+    from gossamer.parts.downlinks.delta import Delta as Delta
     from gossamer.parts.parametrizations.supermask import Supermask as Supermask
     from gossamer.parts.pruning_schedule import Progressive as Progressive
     from gossamer.parts.samplers.by_size import BySize as BySize

@@ -24,6 +24,7 @@ DEPLOYED = sorted(name for name, recipe in METHODS.items() if not recipe().poole
 OTHER_PARTS = [
     ["fedavg", "--lr", "0.2", "--codec", "eden:2", "--set", "solver.momentum=0.9"],
     ["fedavg", "--set", "solver.schedule=exponential:0.9", "--down", "dense:float16"],
+    ["fedmrn", "--down", "delta:eden:2", "--set", "down.whole.dtype=float16"],
     ["fedprox", "--set", "codec.dtype=float16"],
     ["fedmrn", "--alpha", "0.02", "--set", "codec.min_dim=1"],
     ["heterofl", "--capacities", "1,1/2,200kB"],

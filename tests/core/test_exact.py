@@ -1,4 +1,4 @@
-"""Sums and norms in a fixed order: close to the true value, and the same bits on any device and in any batch."""
+"""Sums, norms and logarithms: close to the true value, and the same bits on any device and in any batch."""
 
 import doctest
 import math
@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gossamer.core.exact
-from gossamer.core.exact import norm, root, shift, total, unit
+from gossamer.core.exact import log, norm, root, shift, total, unit
 from gossamer.core.random import fold, key, uniform
 
 DTYPES = (torch.float32, torch.float64)
@@ -131,3 +131,10 @@ def test_the_square_root_is_the_nearest_float(dtype: torch.dtype) -> None:
     # A float64 nearest to the root is rounded once more for float32, which differs only half way between two numbers.
     assert torch.equal(found, torch.tensor(wanted, dtype=torch.float64).to(dtype))
     assert root(torch.tensor(4.0, dtype=dtype)).item() == 2.0
+
+
+@steady
+@given(st.lists(st.floats(1e-300, 1e300), min_size=1, max_size=50))
+def test_logarithms_are_those_of_the_standard_library(values: list[float]) -> None:
+    found = log(torch.tensor(values, dtype=torch.float64)).tolist()
+    assert found == pytest.approx([math.log(value) for value in values], rel=4e-16, abs=4e-16)

@@ -61,6 +61,7 @@ def test_the_comparison_can_be_imported(name: str, script: Script) -> None:
     [
         ("codec_speed", ("--size", "500", "--repeats", "1"), "Ternary(coded=True)"),
         ("codec_speed", ("--size", "500", "--repeats", "1", "--only", "eden:4,coded=true"), "Eden(bits=4, coded=True)"),
+        ("downlink", ("--rounds", "2", "--clients", "10", "--steps", "1", "--links", "delta"), "| 10 of 10 | delta |"),
         ("export", ("--networks", "mlp", "--densities", "0.5", "--side", "8", "--repeats", "1"), "| `mlp` | 0.5 |"),
         ("masked_noise", ("--millions", "0.001"), "MaskedNoise(signed=True"),
         ("perm_memory", ("--alone", "--clients", "60", "--form", "clusters"), '"schedule_s"'),

@@ -242,7 +242,7 @@ def test_failing_clients_are_named_the_same(executor: str) -> None:
 
 def order(client: int, simulation: Simulation) -> ClientTask:
     stage = Stage(simulation.method.training, 0, {client: GLOBAL})
-    made, _ = simulation.client_task(stage, client, None)
+    made, _ = simulation.client_task(stage, client, {})
     return made
 
 

@@ -30,7 +30,8 @@ from gossamer.engines.flower.journal import NEVER, Journal
 from gossamer.engines.flower.messages import data, word
 from gossamer.engines.flower.server import FlowerRun, VoidError
 from gossamer.engines.metrics import Ledger
-from gossamer.parts.codecs import Dense, Eden, Feedback, TopK
+from gossamer.parts.codecs import Dense, Eden, Feedback, OnWeights, StochasticSign, TopK
+from gossamer.parts.downlinks import Delta
 from gossamer.runs.folder import RunFolder, read_server
 from gossamer.runs.records import read_metrics
 from gossamer.runs.trackers import Tracker, tracking
@@ -60,6 +61,7 @@ from helpers.local_grid import Handle, LocalGrid, node
 
 TASK = tiny_task(CLIENTS)
 OWING = topk(steps=2, share=0.1, feedback=True)
+DELTA = fedavg(steps=2).with_parts(codec=OnWeights(StochasticSign(0.01)), down=Delta())
 
 
 @pytest.fixture(autouse=True)
@@ -88,6 +90,8 @@ REMEMBERING = {
     "whole": fedavg(steps=2).with_parts(codec=Feedback(TopK(0.2))),
     **{name: METHODS[name](steps=2, feedback=True) for name in ("signsgd", "drive", "terngrad", "eden")},
     "ef21": METHODS["ef21"](share=0.2),
+    "delta": METHODS["drive"](steps=2, feedback=True).with_parts(down=Delta()),
+    "compressed delta": OWING.with_parts(down=Delta(OnWeights(Eden(2)), Dense("float16"))),
 }
 
 
@@ -201,7 +205,7 @@ def failing(handle: Handle, at: int, times: int, train: bool, exchange: int = 0)
 
 
 @pytest.mark.parametrize("train", [False, True], ids=["idle", "trained"])
-@pytest.mark.parametrize("method", [OWING, local(steps=2)], ids=["topk", "local"])
+@pytest.mark.parametrize("method", [OWING, local(steps=2), DELTA], ids=["topk", "local", "delta"])
 def test_a_round_with_too_few_replies_is_tried_again_to_the_same_end(
     method: Method, train: bool, tmp_path: Path
 ) -> None:
@@ -415,7 +419,7 @@ MOMENTS = [between_rounds, before_a_checkpoint, in_a_round]
 
 @pytest.mark.parametrize("damaged", [False, True], ids=["whole", "damaged"])
 @pytest.mark.parametrize("die", MOMENTS)
-@pytest.mark.parametrize("name", ["topk", "local"])
+@pytest.mark.parametrize("name", ["topk", "local", pytest.param("delta", marks=pytest.mark.slow)])
 def test_a_server_that_died_resumes_to_the_same_end(
     name: str, die: Callable[..., None], damaged: bool, tmp_path: Path
 ) -> None:
@@ -493,6 +497,47 @@ def test_a_node_that_forgot_is_named_and_starts_over(name: str, damage: Any, tmp
     agree(deployed, simulated(method, TASK, forget, cohorts={2: [0, 2, 3]}, rounds=4), tmp_path)
     (entry,) = Journal(tmp_path, deployed.about["id"], lost).entries()
     assert (entry.round, entry.last_folded, entry.before) == (3, NEVER, {})
+
+
+def whole_models(record: dict[str, Any]) -> float:
+    """The number of clients that received the whole model in a round."""
+    parameters = sum(tensor.numel() for tensor in TASK.model().state_dict().values())
+    return record["bytes_down"].get("down.values", 0) / (4 * parameters)
+
+
+def test_a_node_that_forgot_its_model_or_was_not_heard_receives_what_it_needs(tmp_path: Path) -> None:
+    """Client 0 trains twice and is not heard: it skips steps. Client 1 forgets its state, and gets the whole model."""
+    there = nodes(DELTA, TASK, tmp_path)
+    there[NUMBERS[0]] = failing(failing(there[NUMBERS[0]], 2, 1, train=True), 3, 1, train=True)
+    deployed = flower_run(DELTA, TASK, LocalGrid(there), rounds=6)
+
+    def watch(record: dict[str, Any]) -> None:
+        if record["round"] == 3:
+            Journal(tmp_path, deployed.about["id"], 1).path.unlink()
+
+    deployed.run(None, watch)
+    failures = [[failure["client"] for failure in record["failures"]] for record in deployed.metrics]
+    assert failures == [[], [], [0], [0, 1], [], []]
+    assert [whole_models(record) for record in deployed.metrics] == [4, 0, 0, 0, 1, 0]
+
+
+def test_a_node_that_refused_a_download_gets_the_whole_model_when_the_round_is_repeated(tmp_path: Path) -> None:
+    there = nodes(DELTA, TASK, tmp_path)
+    deployed = flower_run(DELTA, TASK, LocalGrid(there), rounds=3, min_replies=1.0)
+
+    def watch(record: dict[str, Any]) -> None:
+        if record["round"] == 1:
+            journal = Journal(tmp_path, deployed.about["id"], 1)
+            (entry,) = journal.entries()
+            held = {name: tensor + 1 for name, tensor in entry.after["held"]["params"].items()}
+            changed = {**entry.after, "held": {**entry.after["held"], "params": held}}
+            journal.note(entry._replace(after=changed))
+
+    deployed.run(None, watch)
+    (void,) = deployed.metrics[1]["void"]
+    assert "client 1: the model after the steps of the download is not that of the server" in void["reason"]
+    assert [whole_models(record) for record in deployed.metrics] == [4, 1, 0]
+    assert same(deployed.server["params"], undisturbed(DELTA, TASK, rounds=3).server["params"])
 
 
 def test_a_node_that_forgot_before_it_was_ever_folded_needs_nothing(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 from flwr.app import Message, MessageType
 
+from gossamer.core.downlink import HELD
 from gossamer.core.method import Method
 from gossamer.core.types import State
 from gossamer.engines.client import ClientResult, ClientTask, Failure
@@ -14,6 +15,7 @@ from gossamer.engines.flower import Settings, client_app
 from gossamer.engines.flower.journal import NEVER, Journal
 from gossamer.engines.flower.messages import WORDS, content, data, word
 from gossamer.engines.flower.server import FOLDED, FlowerRun
+from gossamer.engines.held_models import HeldModels
 from gossamer.engines.inbox import ClientReply, Inbox
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.options import Options
@@ -167,7 +169,15 @@ def agree(deployed: FlowerRun, run: Simulation, home: Path) -> None:
     assert deployed.models.known() == run.models.known()
     assert all(same(deployed.models.get(client), run.models.get(client)) for client in run.models.known())
     for client in range(run.task.clients):
-        assert same(remembered(deployed, home, client), run.clients.get(client)), f"memory of client {client}"
+        assert same(shown(remembered(deployed, home, client), run), run.clients.get(client)), f"memory of {client}"
+
+
+def shown(state: State, run: Simulation) -> State:
+    """A node's client state as the simulator stores it; the model that the client holds is compared here."""
+    taken = HeldModels().taken(state)
+    if HELD in taken and int(taken[HELD]["version"]) in run.held_models.models:
+        assert same(state, run.held_models.given(taken))
+    return taken
 
 
 FIGURES = ("accuracy", "loss", "personal_accuracy", "worst_tenth_accuracy", "train_loss", "flops")

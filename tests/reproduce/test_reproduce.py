@@ -261,7 +261,7 @@ def test_every_row_of_the_codec_table_is_a_method_of_its_own() -> None:
     assert len({cell.name for cell in every}) == len(every) == 3 * 3 * len(codecs.ROWS)
     methods = {row: cells.method(codecs.cell("digits", row, 0)) for row in codecs.ROWS}
     assert len(set(map(repr, methods.values()))) == len(codecs.ROWS)
-    assert methods["eden --bits 2 --coded"].codec == OnWeights(Eden(2, coded=True))
+    assert methods["eden --bits 4 --coded --down eden:8"].codec == OnWeights(Eden(4, coded=True))
     assert methods["fedavg --codec dense:float16 --down dense:float16"].training.down == Dense("float16")
     with pytest.raises(ConfigError, match="--bitz"):
         cells.written("eden", {}, "--bitz 3")

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from gossamer import Method, compose, fedavg, fedprox
 from gossamer.parts.codecs import Dense, Eden, OnWeights, TopK
+from gossamer.parts.downlinks import Delta
 from gossamer.parts.samplers import RoundRobin
 from gossamer.parts.solvers import SGD, Adam
 from gossamer.parts.views import Full
@@ -56,11 +57,21 @@ def test_settings_of_task_and_run_are_shown_unless_they_are_defaults() -> None:
     ]
 
 
+HALF = Delta(OnWeights(Eden(2)), Dense("float16"))
+
+
+def test_a_downlink_is_shown_as_it_is_typed() -> None:
+    links = (Dense(), Delta(), Delta(OnWeights(Eden(2))), HALF)
+    found = labels([about(fedavg().with_parts(down=down)) for down in links])
+    typed = ["down=delta", "down=delta:eden:2", "down=delta:eden:2,dense:float16"]
+    assert found == ["fedavg", *(f"fedavg {words}" for words in typed)]
+
+
 METHODS = st.builds(
     lambda lr, codec, down: (fedavg() if lr is None else fedavg(lr=lr)).with_parts(codec=codec, down=down),
     st.sampled_from([None, 0.1, 0.2]),
     st.sampled_from([Dense(), Eden(1), Eden(2), OnWeights(Eden(1)), OnWeights(TopK(0.1)), Dense("float16")]),
-    st.sampled_from([Dense(), Dense("bfloat16"), Eden(3)]),
+    st.sampled_from([Dense(), Dense("bfloat16"), Eden(3), Delta(), Delta(OnWeights(Eden(2))), HALF]),
 )
 
 

@@ -12,6 +12,7 @@ from gossamer.cli.flags import REQUIRED, Flag, Recipe, arguments, by_flags, defa
 from gossamer.cli.request import CLIENTS, DATA, ROUNDS, TASK, Request
 from gossamer.cli.settings import assign
 from gossamer.core.codec import Codec
+from gossamer.core.downlink import Downlink
 from gossamer.core.errors import ConfigError, Mistake, Mistakes
 from gossamer.core.interface import check_part
 from gossamer.core.method import Method
@@ -29,6 +30,7 @@ from gossamer.parts.codecs import CODECS
 from gossamer.parts.codecs.dense import Dense
 from gossamer.parts.codecs.masked_noise import MaskedNoise
 from gossamer.parts.codecs.on_weights import OnWeights
+from gossamer.parts.downlinks import DOWNLINKS
 from gossamer.parts.samplers import SAMPLERS
 from gossamer.tasks.data.datasets import DATASETS, load
 from gossamer.tasks.data.partition import Split
@@ -42,7 +44,7 @@ OPTIONS = tuple(option.name for option in fields(Options))
 
 KINDS: dict[str, tuple[type, Mapping[str, Any]]] = {
     "codec": (Codec, CODECS),
-    "down": (Codec, CODECS),
+    "down": (Codec, CODECS | DOWNLINKS),
     "solver": (Solver, {}),
     "server": (Server, {}),
     "sampler": (Sampler, SAMPLERS),
@@ -140,7 +142,7 @@ def find_part(name: str, spec: str, values: Mapping[str, Any]) -> Any:
     if isinstance(found, type) or (callable(found) and not isinstance(found, kind)):
         own = {field.name for field in fields(found) if field.init} if is_dataclass(found) else set()
         found = user_files.called(label, found, **{field: value for field, value in values.items() if field in own})
-    check_part(found, kind, label)
+    check_part(found, Downlink if name == "down" and isinstance(found, Downlink) else kind, label)
     return found
 
 

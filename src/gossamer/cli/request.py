@@ -39,7 +39,7 @@ class Request:
         clients: the number of clients
         task: ``file.py:name`` of a task
         codec: the codec of uploads
-        down: the codec of downloads
+        down: the codec or the downlink of downloads
         solver: ``file.py:name`` of a solver
         server: ``file.py:name`` of a server
         sampler: the sampler

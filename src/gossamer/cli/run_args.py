@@ -30,7 +30,7 @@ RUN = [
     Flag("data_seed", int, "that of the run", "seed of the data set and of the partition", "S"),
     Flag("task", str, "", "your own task, instead of data, model and split", "FILE.py:NAME"),
     Flag("codec", str, OWN, "codec of uploaded weights, such as eden:2", "SPEC|FILE.py:NAME"),
-    Flag("down", str, "dense", "codec of downloaded weights, such as dense:float16", "SPEC|FILE.py:NAME"),
+    Flag("down", str, "dense", "codec of downloaded weights, such as dense:float16; or delta", "SPEC|FILE.py:NAME"),
     Flag("solver", str, OWN, "your own solver: the local training of clients", "FILE.py:NAME"),
     Flag("server", str, OWN, "your own server: the aggregation of updates", "FILE.py:NAME"),
     Flag(

@@ -48,7 +48,7 @@ class BoundMethod:
         """
         held, state = self.parametrization.hold(built, fold(key, "form")), State()
         for exchange in self.exchanges:
-            state |= exchange.server.init(held)
+            state |= exchange.init(held)
         return state
 
     def home(self, client: int) -> Assignment:

@@ -4,7 +4,7 @@
     make_download: server.download ────── downlink bytes ──────▶ read_download: start, part, sections
                                                                    train: an engine drives solver.step
     read_upload: codec, sections ◀──────── uplink bytes ──────── make_upload: codec.encode(change), sections
-    server.fold, server.finish            ── delivered or not ──▶ settle
+    begin, fold, finish                   ── delivered or not ──▶ settle
 
 The simulator and a deployment call the same functions, with the same bytes between them. The clock holds the round and
 the client. The key is the exchange's; the key of each client is folded from it.
@@ -20,10 +20,11 @@ from torch import Tensor
 from gossamer.core import sections, tree, wire
 from gossamer.core.codec import MeasuredCodec, checked, informed, memory_of, sums_of, surrogate_of
 from gossamer.core.delivery import counted
+from gossamer.core.downlink import NEVER, downlink_of
 from gossamer.core.envelope import Envelope
 from gossamer.core.errors import PayloadError, require
-from gossamer.core.exchange import GLOBAL, Arrival, Assignment, Context, LocalTrainingInfo, Section
-from gossamer.core.jobs import SILENT, Broadcast, Job, Outgoing, Trained, each, model_keys, moved, own_key
+from gossamer.core.exchange import GLOBAL, Arrival, Assignment, Context, LocalTrainingInfo, Outcome, Section
+from gossamer.core.jobs import SILENT, Broadcast, Folding, Job, Outgoing, Trained, each, moved, own_key
 from gossamer.core.method import Exchange
 from gossamer.core.random import Key, fold
 from gossamer.core.sections import OwnLabels, SectionArrays, index, read_index
@@ -49,7 +50,7 @@ class BoundExchange:
         self.view = exchange.view.bind(context)
         self.context = replace(context, exchange=replace(exchange, view=self.view))
         self.solver, self.server = exchange.solver.bind(self.context), exchange.server.bind(self.context)
-        self.codec, self.down = exchange.codec.bind(self.context), exchange.down.bind(self.context)
+        self.codec = exchange.codec.bind(self.context)
         self.send, self.shared = exchange.send, exchange.send != "nothing"
         self.outline = context.network.outline()
         self.labels = OwnLabels.of(getattr(self.view, "widths", None), context) if exchange.labels == "own" else None
@@ -63,8 +64,9 @@ class BoundExchange:
         self.broadcasts = self.shared and self.view.common and self.per_client is None
         telling = self.view_memory or self.described
         of_view = (Section(telling.section),) if telling else ()
+        self.down = downlink_of(exchange.down).bind(self)
         parts = {"solver": self.solver.sections, "server": self.server.sections, "view": of_view}
-        self.envelope = Envelope.of(number, self.codec, self.down, parts)
+        self.envelope = Envelope.of(number, repr(self.codec), self.down.name, {**parts, "down": self.down.sections})
         self.first = tree.move(self.codec_memory.init(Layout.of(self.outline)), context.network.device)
         self._check()
 
@@ -73,11 +75,6 @@ class BoundExchange:
         marked = next((name for name in self.outline if name.startswith(sections.MARK)), None)
         stateful = bool(self.first) or self.view_memory is not None or bool(self.solver_memory is self.solver)
         require(
-            (
-                not memory_of(self.down).init(Layout.of(self.outline)),
-                f"down={self.exchange.down} needs a state per client, and a downlink codec has none: "
-                "leave out Feedback, and give OneBit retain='nothing'",
-            ),
             (
                 marked is None,
                 f"the model has a tensor named {marked}: names that start with {sections.MARK} are for sections",
@@ -96,7 +93,11 @@ class BoundExchange:
     def _keys(self, clock: Clock, key: Key) -> tuple[Key, Key, Key]:
         """Return the keys of the client, of its uplink codec, and of the downlink codec."""
         mine = own_key(key, clock)
-        return mine, fold(key if self.codec.common else mine, "codec"), fold(key if self.broadcasts else mine, "down")
+        return mine, self.codec_key(clock, key), fold(key if self.broadcasts else mine, "down")
+
+    def codec_key(self, clock: Clock, key: Key) -> Key:
+        """Return the key of a client's uplink codec, given the key of the exchange."""
+        return fold(key if self.codec.common else own_key(key, clock), "codec")
 
     def _part(
         self, of: Callable[..., Part], like: Params, clock: Clock, mine: Key, memory: State | None, owner: int | None
@@ -111,10 +112,25 @@ class BoundExchange:
 
     # Server side.
 
-    def make_common(self, state: State, clock: Clock, key: Key) -> Body | None:
-        """Return the piece of the download that all clients of a round share, or ``None`` if there is none."""
+    def init(self, params: Params) -> State:
+        """Return the entries of the server state before the first round. ``params`` is the initial model."""
+        return {**self.server.init(params), **self.down.init(params)}
+
+    def held(self, state: State, client: int) -> int:
+        """Return the version of the model that a client has acknowledged. ``NEVER``: send it the whole model."""
+        return self.down.held(state, client)
+
+    def oldest(self, state: State) -> int | None:
+        """Return the oldest version that a download may continue from; none if all contain the whole model."""
+        return self.down.oldest(state)
+
+    def make_common(self, state: State, clock: Clock, key: Key, held: int = NEVER) -> Body | None:
+        """Return the piece of the download that all clients with the version ``held`` share.
+
+        It is ``None`` if no piece is shared.
+        """
         written = [section for section in self.server.sections if section.common]
-        return self._body(state, clock, key, GLOBAL, None, written, True) if self.broadcasts else None
+        return self._body(state, clock, key, GLOBAL, None, written, True, held) if self.broadcasts else None
 
     def make_download(
         self, state: State, clock: Clock, key: Key, to: Assignment, memory: State | None, common: Body | None
@@ -136,6 +152,7 @@ class BoundExchange:
         memory: State | None,
         written: Sequence[Section],
         models: bool,
+        held: int = NEVER,
     ) -> Body:
         """Return sections as bytes, together with the models if ``models`` is true."""
         found, (mine, _, down) = self.server.download(state, to), self._keys(clock, key)
@@ -146,11 +163,9 @@ class BoundExchange:
             packed[self.described.section] = self.described.describe(sent, found.models[0])
         if to.owner is not None and not self.view.common:
             packed["owner"] = index(to.owner)
-        keys = model_keys(down, len(found.models) if models else 0)
-        held = [layout.flatten(sent.take(model)) for model in found.models]
-        coded = [self.down.encode(vector, layout, at) for vector, at in zip(held, keys, strict=False)]
-        packed |= {f"model{number}": arrays for number, arrays in enumerate(coded) if number}
-        return Body.of(sections.joined(coded[0] if models else {}, packed))
+        taken = [sent.take(model) for model in self.down.models(state, found.models)] if models else []
+        coded = self.down.write(state, clock, held, taken, layout, down) if models else {}
+        return Body.of(sections.joined(coded, packed))
 
     def version(self, clock: Clock) -> int:
         """Return the version of the model that the clients of a round receive."""
@@ -168,7 +183,7 @@ class BoundExchange:
         self.envelope.check(message.head, "up", clock, self.version(clock))
         if not (message.weight > 0 and message.weight == int(message.weight)):
             raise PayloadError(f"the number of samples must be a positive whole number, got {message.weight}")
-        models, samples = self.server.download(state, to).models, int(message.weight)
+        models = self.down.models(state, self.server.download(state, to).models)
         payload, unread = sections.split(moved(message.arrays, tree.device(models[0])))
         choice = read_index(unread, "choice", len(models)) if len(models) > 1 else 0
         model = models[choice]
@@ -182,7 +197,22 @@ class BoundExchange:
         values = sections.unpack(self.solver.sections, unread, layout, self.context.trained, up)
         sections.check_read(unread)
 
-        codec = informed(self.codec, held)
+        arrival = self.arrival(clock.client, part, layout, message.weight, payload, up, held)
+        arrival = replace(arrival, sections=values, model=model, owner=to.owner)
+        return replace(arrival, choice=choice, version=message.version), after
+
+    def arrival(
+        self,
+        client: int,
+        part: Part,
+        layout: Layout,
+        samples: float,
+        payload: Payload,
+        up: Key,
+        start: Params | None = None,
+    ) -> Arrival:
+        """Return a client's update, still encoded. ``up`` is the key of its codec, ``start`` what it had received."""
+        codec = self.codec if start is None else informed(self.codec, start)
         sums = self.sums if codec is self.codec else sums_of(codec)
 
         def add(vector: Tensor, weight: float) -> None:
@@ -191,9 +221,30 @@ class BoundExchange:
         def from_sum(mean: Tensor) -> Tensor:
             return checked(sums.from_sum(mean, layout, up), layout)
 
-        who, what = (clock.client, part, layout, float(samples), add), (values, model, to.owner, choice)
-        to_sum, batches = partial(sums.to_sum, payload, layout, up), float(self.solver.batches(samples))
-        return Arrival(*who, *what, message.version, batches, to_sum, from_sum), after
+        to_sum, batches = partial(sums.to_sum, payload, layout, up), float(self.solver.batches(int(samples)))
+        arrival = Arrival(client, part, layout, samples, add, batches=batches, payload=payload)
+        return replace(arrival, to_sum=to_sum, from_sum=from_sum)
+
+    def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Folding:
+        """Return the empty accumulator of an exchange."""
+        return Folding(self.server.begin(state, assigned), bytearray())
+
+    def fold(self, acc: Folding, arrival: Arrival) -> Folding:
+        """Return the accumulator with one more arrival. Raises an exception to refuse the arrival."""
+        total = self.server.fold(acc.total, arrival)
+        return Folding(total, self.down.note(acc.notes, arrival))
+
+    def finish(self, state: State, acc: Folding, clock: Clock) -> State:
+        """Return the server state after the aggregation. ``advance`` completes it."""
+        return self.server.finish(state, acc.total, clock)
+
+    def advance(self, before: State, after: State, acc: Folding, outcomes: Sequence[Outcome], clock: Clock) -> State:
+        """Return the server state after an exchange that counts. ``after`` is the result of ``finish``."""
+        return self.down.advance(self.down.settled(before, outcomes), after, acc.notes, clock)
+
+    def void(self, state: State, outcomes: Sequence[Outcome]) -> State:
+        """Return the server state after an exchange that does not count. ``state`` is the state before it."""
+        return self.down.settled(state, [outcome for outcome in outcomes if not outcome.folded])
 
     def _followed(self, unread: SectionArrays, client: int, memory: State | None, model: Params) -> State:
         """Return the client's view state for its next round, as its message says. Empty without view state."""
@@ -204,9 +255,9 @@ class BoundExchange:
         after = view.follow(before, unread.pop(view.section, {}), model)
         return after if after is not before else memory or {}
 
-    def measure(self, state: State, acc: Any, changes: Mapping[int, tuple[State, State]]) -> dict[str, Any]:
+    def measure(self, state: State, acc: Folding, changes: Mapping[int, tuple[State, State]]) -> dict[str, Any]:
         """Return metrics for the round's record. ``changes`` holds the client states before and after the round."""
-        found = self.measured.measure(state, acc) if self.measured else {}
+        found = self.measured.measure(state, acc.total) if self.measured else {}
         view = self.view_memory
         if view is None:
             return found
@@ -233,13 +284,17 @@ class BoundExchange:
         sent = self._received_part(unread, clock, mine, state.get("view"), owner)
         layout = sent.layout(self.outline)
         if self.broadcasts:
-            before = before or self._broadcast(frame, counts.common, key, layout, down)
+            if before is None:
+                before = self._broadcast(frame, counts.common, key, layout, down, clock, state)
+            elif not self.down.readable(before.base, head.version, state):
+                raise PayloadError(f"the client does not hold version {before.base}, from which the download continues")
             models, values = before.models, before.sections
         else:
-            models, values = self._models(own, unread, layout, down), {}
+            models, values = self.down.read(own, unread, layout, down, clock, state).models, {}
         missing = [section for section in self.server.sections if section.name not in values]
         values = {**values, **sections.unpack(missing, unread, layout, self.context.trained, down)}
         sections.check_read(unread)
+        state = {**state, **self.down.kept(head.version, models)}
         job = Job(clock, mine, up, state, models, sent, values, owner, head.weight or None, head.version, before)
         return self.choose(job, 0) if len(models) == 1 else job
 
@@ -252,23 +307,16 @@ class BoundExchange:
         described = unread.pop(self.described.section, None)
         return Part() if described is None else self.described.restore(described, self.outline)
 
-    def _broadcast(self, frame: Frame, arrays: int, key: Key, layout: Layout, down: Key) -> Broadcast:
+    def _broadcast(
+        self, frame: Frame, arrays: int, key: Key, layout: Layout, down: Key, clock: Clock, state: State
+    ) -> Broadcast:
         """Decode the common piece of a message."""
         payload, unread = sections.split(moved(wire.read_piece(frame.common, arrays), tree.device(self.outline)))
-        models = self._models(payload, unread, layout, down)
+        models, base = self.down.read(payload, unread, layout, down, clock, state)
         common = [section for section in self.server.sections if section.common]
         values = sections.unpack(common, unread, layout, self.context.trained, down)
         sections.check_read(unread)
-        return Broadcast(key, frame.common, wire.checksum(frame.common), models, values)
-
-    def _models(self, payload: Payload, unread: SectionArrays, layout: Layout, down: Key) -> tuple[Params, ...]:
-        """Decode all models of a download."""
-        coded = [payload]
-        while f"model{len(coded)}" in unread:
-            coded.append(unread.pop(f"model{len(coded)}"))
-        keys = model_keys(down, len(coded))
-        vectors = [self.down.decode(arrays, layout, at) for arrays, at in zip(coded, keys, strict=True)]
-        return tuple(layout.unflatten(checked(vector, layout)) for vector in vectors)
+        return Broadcast(key, frame.common, wire.checksum(frame.common), models, values, base)
 
     def choose(self, job: Job, choice: int) -> Job:
         """Return the job with one of the received models. From a whole model, the client takes its part."""

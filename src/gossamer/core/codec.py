@@ -15,16 +15,17 @@ A complete codec that sends 16-bit floats:
             values = expect(payload, "values", torch.bfloat16, layout.size)
             return finite(values, "values").to(layout.dtype)
 
-Four base classes add optional abilities:
+Six base classes add optional abilities:
 
     CodecMemory        client state between rounds, for example error feedback
     Summing            payloads that the server averages before it decodes them
     StraightThrough    a surrogate of the codec in the forward pass of local training
     SideInformation    the tensors that a client has received, which both sides of an upload know
     MeasuredCodec      metrics of each upload in the record of a round, and a warning about them
+    Replayable         payloads that are sent on to other clients, in part or under conditions
 
-``memory_of``, ``sums_of`` and ``surrogate_of`` return a codec with the ability. For a codec that lacks it, they return
-a wrapper with neutral defaults. ``informed`` passes side information to a codec that takes it.
+``memory_of``, ``sums_of``, ``surrogate_of`` and ``replay_of`` return a codec with the ability. For a codec that lacks
+it, they return a wrapper with neutral defaults. ``informed`` passes side information to a codec that takes it.
 ``gossamer.testing.check_codec`` tests a codec against this interface.
 """
 
@@ -226,8 +227,26 @@ class MeasuredCodec(Codec):
         return None
 
 
+class Replayable(Codec):
+    """A codec that says which of its payloads a delta downlink can send on to other clients, which fold them again.
+
+    A codec without this ability is replayed if it is ``exact``, and its payloads are sent on whole.
+    """
+
+    def unreplayable(self) -> str:
+        """Return why ``fold`` does not give the same bits on every device; empty if it does."""
+        return "" if self.exact else f"{self} gives different bits on different devices"
+
+    def replayed(self, payload: Payload, layout: Layout) -> tuple[Payload, Layout]:
+        """Return the arrays of a payload that are sent on to other clients, with the layout of their tensors.
+
+        They are a payload of this codec for that layout. New values of the remaining tensors are sent instead.
+        """
+        return payload, layout
+
+
 @dataclass(frozen=True)
-class Plain(CodecMemory, Summing, StraightThrough):
+class Plain(CodecMemory, Summing, StraightThrough, Replayable):
     """A codec with neutral defaults for all optional abilities.
 
     Args:
@@ -236,6 +255,11 @@ class Plain(CodecMemory, Summing, StraightThrough):
 
     codec: Codec
 
+    @property
+    def exact(self) -> bool:
+        """Delegate to the wrapped codec."""
+        return self.codec.exact
+
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
         """Delegate to the wrapped codec."""
         return self.codec.encode(x, layout, key)
@@ -243,6 +267,10 @@ class Plain(CodecMemory, Summing, StraightThrough):
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
         """Delegate to the wrapped codec."""
         return self.codec.decode(payload, layout, key)
+
+    def unreplayable(self) -> str:
+        """Return that the wrapped codec is not exact, if so."""
+        return "" if self.exact else f"{self.codec} gives different bits on different devices"
 
 
 def memory_of(codec: Codec) -> CodecMemory:
@@ -263,6 +291,11 @@ def surrogate_of(codec: Codec) -> StraightThrough:
 def informed(codec: Codec, start: Params) -> Codec:
     """Return the codec of one upload, given the tensors that both sides know."""
     return codec.with_side_information(start) if isinstance(codec, SideInformation) else codec
+
+
+def replay_of(codec: Codec) -> Replayable:
+    """Return the codec as a ``Replayable``: itself, or wrapped so that payloads are sent on whole."""
+    return codec if isinstance(codec, Replayable) else _plain(codec, "Replayable", "replayed")
 
 
 def _plain(codec: Codec, base: str, member: str) -> Plain:

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from gossamer.core import sections, wire
-from gossamer.core.codec import Codec
 from gossamer.core.errors import PayloadError, require
 from gossamer.core.exchange import Section
 from gossamer.core.jobs import Outgoing
@@ -30,13 +29,13 @@ class Envelope:
     parts: Mapping[str, str]
 
     @classmethod
-    def of(cls, number: int, up: Codec, down: Codec, parts: Mapping[str, Iterable[Section]]) -> "Envelope":
-        """Return the envelope of an exchange with these codecs and these sections of its parts."""
+    def of(cls, number: int, up: str, down: str, parts: Mapping[str, Iterable[Section]]) -> "Envelope":
+        """Return the envelope of an exchange with these descriptions of its codecs and sections of its parts."""
         owners = [(section.name, part) for part, own in parts.items() for section in own] + [*FIXED]
         names = [name for name, _ in owners]
         twice = sorted({name for name in names if names.count(name) > 1})
         require((not twice, f"two parts have a section named {', '.join(twice)}: rename one"))
-        return cls(number, {"up": wire.codec_id(repr(up)), "down": wire.codec_id(repr(down))}, dict(owners))
+        return cls(number, {"up": wire.codec_id(up), "down": wire.codec_id(down)}, dict(owners))
 
     def address(
         self, way: Kind, clock: Clock, version: int, weight: float, own: Body, common: Body = NOTHING

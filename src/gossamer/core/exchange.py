@@ -32,7 +32,7 @@ from torch import Tensor
 from gossamer.core.random import Key
 from gossamer.core.random import key as make_key
 from gossamer.core.store import ClientStore
-from gossamer.core.types import Layout, Params, Part, State
+from gossamer.core.types import Layout, Params, Part, Payload, State
 
 if TYPE_CHECKING:
     from gossamer.core.codec import Codec
@@ -234,6 +234,7 @@ class Arrival:
         batches: the number of batches in one epoch
         to_sum: ``to_sum()`` returns the update as a vector that can be averaged, see ``Summing``
         from_sum: ``from_sum(mean)`` decodes a mean of such vectors
+        payload: the encoded update
     """
 
     client: int
@@ -249,6 +250,7 @@ class Arrival:
     batches: float = 1.0
     to_sum: Callable[[], Tensor] | None = None
     from_sum: Callable[[Tensor], Tensor] | None = None
+    payload: Payload = field(default_factory=dict)
 
     @classmethod
     def of(cls, client: int, part: Part, change: Params, samples: float, sections: Sections | None = None) -> "Arrival":
@@ -290,6 +292,7 @@ class Outcome(NamedTuple):
         reason: why the client failed or its upload was refused; empty if the upload was lost on the link
         cause: the exception behind the reason
         injected: whether the failure was injected on purpose
+        silent: whether the failure is that the client did not answer
     """
 
     client: int
@@ -300,3 +303,4 @@ class Outcome(NamedTuple):
     reason: str = ""
     cause: BaseException | None = None
     injected: bool = False
+    silent: bool = False

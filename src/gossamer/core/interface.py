@@ -58,6 +58,8 @@ BASES = {
     "surrogate": "StraightThrough",
     "figures": "MeasuredCodec",
     "measure": "MeasuredServer",
+    "replayed": "Replayable",
+    "replays": "ReplayableServer",
 }
 """Members that are called only if the part extends the base class that defines them."""
 

@@ -1,6 +1,6 @@
 """Values that the two sides of an exchange work with: messages, jobs, and results of local training."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -40,6 +40,7 @@ class Broadcast(NamedTuple):
         checksum: the checksum of the bytes
         models: the decoded models
         sections: the values of the common sections
+        base: the version of the model that a client must hold to read the piece; negative if it needs none
     """
 
     key: Key
@@ -47,10 +48,16 @@ class Broadcast(NamedTuple):
     checksum: int
     models: tuple[Params, ...]
     sections: Sections
+    base: int = -1
 
     def fits(self, frame: Frame, key: Key) -> bool:
         """Return whether a message of the exchange with this key has the same common piece."""
         return self.key == key and self.common == frame.common
+
+    def sharing(self, others: Iterable["Broadcast"]) -> "Broadcast":
+        """Return the broadcast with the models of another one if they are equal, so that one copy is kept."""
+        equal = (other for other in others if all(map(_equal, other.models, self.models)))
+        return self._replace(models=next(equal, self).models)
 
 
 class Job(NamedTuple):
@@ -99,6 +106,18 @@ class Job(NamedTuple):
     spent: int = 0
 
 
+class Folding(NamedTuple):
+    """The accumulator of an exchange.
+
+    Args:
+        total: the accumulator of the server
+        notes: what the downlink keeps of the arrivals, in folding order
+    """
+
+    total: Any
+    notes: bytearray
+
+
 class Trained(NamedTuple):
     """The result of local training.
 
@@ -135,6 +154,16 @@ def each(
         else (others[-1][name] if others else value)
         for name, value in nest.items()
     }
+
+
+def _equal(one: Params, other: Params) -> bool:
+    """Return whether two models have the same tensors."""
+    return one.keys() == other.keys() and all(torch.equal(tensor, other[name]) for name, tensor in one.items())
+
+
+def round_key(key: Key, number: int) -> Key:
+    """Return the key of a round, given the run's key."""
+    return fold(key, "round", number)
 
 
 def own_key(key: Key, clock: Clock) -> Key:

@@ -35,6 +35,12 @@ class Registry(Mapping[str, T], Generic[T]):
     def __iter__(self) -> Iterator[str]:
         return iter(self.where)
 
+    def __or__(self, other: "Registry[Any]") -> "Registry[Any]":
+        """Return a registry with the names of both."""
+        both = Registry[Any]("", {})
+        both.where = self.where | other.where
+        return both
+
     def __len__(self) -> int:
         return len(self.where)
 

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from gossamer.core.codec import Codec
+from gossamer.core.downlink import Downlink
 from gossamer.core.errors import ConfigError, Mistake, Setting, require, wrong
 from gossamer.core.exchange import Network
 from gossamer.core.interface import check_part
@@ -42,7 +43,7 @@ class Exchange:
         solver: how a client trains
         codec: compression on the uplink
         server: aggregation of the updates
-        down: compression on the downlink
+        down: compression on the downlink: a codec for the whole model, or a downlink such as ``Delta()``
         send: what a client uploads: change (its update), model (its weights), sections (no model) or nothing (it
             continues from its own model)
         labels: all, or own: logits of labels without a local sample are 0, and their rows are not aggregated
@@ -52,12 +53,13 @@ class Exchange:
     solver: Solver
     codec: Codec
     server: Server
-    down: Codec
+    down: Codec | Downlink
     send: Literal["change", "model", "sections", "nothing"] = "change"
     labels: Literal["all", "own"] = "all"
 
     def __post_init__(self) -> None:
-        for name, kind in (("view", View), ("solver", Solver), ("codec", Codec), ("server", Server), ("down", Codec)):
+        down = Downlink if isinstance(self.down, Downlink) else Codec
+        for name, kind in (("view", View), ("solver", Solver), ("codec", Codec), ("server", Server), ("down", down)):
             check_part(getattr(self, name), kind, name)
         require(
             (self.labels in ("all", "own"), wrong(self, "labels", "must be all or own")),

@@ -116,3 +116,30 @@ class MeasuredServer(BoundServer):
     @abstractmethod
     def measure(self, state: State, acc: Any) -> dict[str, Any]:
         """Return metrics by name. Called after ``finish``, with the new state and the final accumulator."""
+
+
+class ReplayableServer(BoundServer):
+    """A server whose aggregation clients can repeat, as the exact delta downlink needs.
+
+    The result must have the same bits on every device. Each tensor of the new model must depend on the same tensor of
+    the old model and of the updates alone.
+
+    Args:
+        replays: whether this holds for the class. Each class declares it for itself: a subclass that declares nothing
+            cannot be replayed
+    """
+
+    replays: ClassVar[bool] = False
+
+    def unreplayable(self) -> str:
+        """Return why clients cannot repeat ``begin``, ``fold`` and ``finish`` bit for bit; empty if they can."""
+        declared = vars(type(self)).get("replays", False)
+        name = type(self).__name__.removeprefix("Bound")
+        return "" if declared else f"{name} does not declare that clients can repeat its aggregation"
+
+
+def unreplayable(server: BoundServer) -> str:
+    """Return why clients cannot repeat the aggregation of a server bit for bit; empty if they can."""
+    if isinstance(server, ReplayableServer):
+        return server.unreplayable()
+    return f"{type(server).__name__} is not a ReplayableServer"

@@ -105,7 +105,8 @@ def parse(text: str, choices: Mapping[str, type[T]], what: str) -> T:
     if name not in choices:
         raise ConfigError(unknown(what, name, choices))
     try:
-        return choices[name](**_values(rest, name, choices[name]))
+        own = getattr(choices[name], "of_spec", None)  # a class may read the text after the colon itself
+        return typing.cast(T, own(rest)) if own else choices[name](**_values(rest, name, choices[name]))
     except ConfigError as error:
         raise ConfigError(*(f"{what} {text!r}: {mistake}" for mistake in error.mistakes)) from error
 

@@ -128,7 +128,7 @@ class Body:
         """Encode a payload. Its tensors may be on any device."""
         entries = _entries(payload)
         table = _table(entries)
-        data = b"".join([table, *(_array(payload[entry.name]) for entry in entries)])
+        data = b"".join([table, *(array_bytes(payload[entry.name]) for entry in entries)])
         sizes = {entry.name: entry.nbytes for entry in entries} | {OVERHEAD: len(table)}
         return cls(data, len(entries), checksum(data), sizes)
 
@@ -195,7 +195,7 @@ def codec_id(description: str) -> int:
     return zlib.crc32(description.encode())
 
 
-def checksum(piece: bytes, before: int = 0) -> int:
+def checksum(piece: bytes | memoryview, before: int = 0) -> int:
     """Return the CRC-32 of a piece, continued from the checksum of the pieces before it."""
     return zlib.crc32(piece, before)
 
@@ -234,6 +234,12 @@ def summed(*pieces: Body) -> dict[str, int]:
     return {name: n for piece in pieces for name, n in piece.sizes.items()} | {OVERHEAD: overhead}
 
 
+def piece_size(payload: Payload) -> int:
+    """Return the number of bytes of a piece with these arrays."""
+    entries = _entries(payload)
+    return len(_table(entries)) + sum(entry.nbytes for entry in entries)
+
+
 def _entries(payload: Payload) -> list[ArrayEntry]:
     if len(payload) > 0xFFFF:
         raise PayloadError(f"a message holds at most 65,535 arrays, got {len(payload):,}")
@@ -258,12 +264,13 @@ def _check_weight(weight: float) -> None:
 
 def _table(entries: list[ArrayEntry]) -> bytes:
     return b"".join(
-        bytes([len(entry.name)]) + entry.name.encode() + bytes([CODES[entry.dtype][0]]) + _varint(entry.count)
+        bytes([len(entry.name)]) + entry.name.encode() + bytes([CODES[entry.dtype][0]]) + varint(entry.count)
         for entry in entries
     )
 
 
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
+    """Return a number that is not negative in LEB128."""
     groups = bytearray()
     while number > 0x7F:
         groups.append(number & 0x7F | 0x80)
@@ -272,7 +279,8 @@ def _varint(number: int) -> bytes:
     return bytes(groups)
 
 
-def _array(tensor: Tensor) -> memoryview:
+def array_bytes(tensor: Tensor) -> memoryview:
+    """Return the little-endian bytes of a tensor, which may be on any device."""
     array: npt.NDArray[Any] = _plain(tensor.detach().cpu().contiguous()).numpy()
     return array.astype(CODES[tensor.dtype][1], copy=False).view(np.uint8).data
 
@@ -370,7 +378,7 @@ def _read_entry(view: memoryview, at: int) -> tuple[ArrayEntry, int]:
     code, at = _read_byte(view, at + length)
     if code not in TYPES:
         raise PayloadError(f"{name!r} has type code {code}, known are {min(TYPES)} to {max(TYPES)}")
-    count, at = _read_varint(view, at)
+    count, at = read_varint(view, at)
     return ArrayEntry(name, TYPES[code], count), at
 
 
@@ -380,7 +388,8 @@ def _read_byte(view: memoryview, at: int) -> tuple[int, int]:
     return view[at], at + 1
 
 
-def _read_varint(view: memoryview, at: int) -> tuple[int, int]:
+def read_varint(view: memoryview, at: int) -> tuple[int, int]:
+    """Return the number at a position, and the position after it. Raise ``PayloadError`` if it is not canonical."""
     number = 0
     for shift in range(0, 63, 7):
         group, at = _read_byte(view, at)

@@ -102,7 +102,7 @@ class Client:
     def __init__(self, method: BoundMethod, objective: Objective, exchange: BoundExchange | None = None) -> None:
         self.method, self.objective, self.exchange = method, objective, exchange or method.training
         self.parametrized = method.parametrization != Weights()
-        self._broadcast: Broadcast | None = None
+        self._broadcasts: list[Broadcast] = []  # of one exchange, one per version that clients held before it
         self._announced: dict[Clock, BatchSchedule] = {}
 
     @cached_property
@@ -120,13 +120,12 @@ class Client:
 
     def read_download(self, client_task: ClientTask) -> Job:
         """Decode the server's message; of several models choose the one with the smallest loss."""
-        before = (
-            self._broadcast if self._broadcast and self._broadcast.fits(client_task.data, client_task.key) else None
-        )
-        job = self.exchange.read_download(
-            client_task.data, client_task.state, client_task.clock, client_task.key, before
-        )
-        self._broadcast = job.broadcast
+        data, key = client_task.data, client_task.key
+        before = next((each for each in self._broadcasts if each.fits(data, key)), None)
+        job = self.exchange.read_download(data, client_task.state, client_task.clock, key, before)
+        if before is None and job.broadcast is not None:
+            kept = [each for each in self._broadcasts if each.key == key]
+            self._broadcasts = [*kept, job.broadcast.sharing(kept)]
         job = job._replace(labels=self.labels(client_task.samples), samples=client_task.samples)
         if len(job.models) == 1:
             return job

@@ -21,12 +21,14 @@ class ClientReply(NamedTuple):
         state: the new client state; none if the server does not keep it
         failure: why the client failed; none if it did not
         injected: whether the failure is a simulated one
+        silent: whether the failure is that the client did not answer
     """
 
     data: Frame | None = None
     state: State | None = None
     failure: Failure | None = None
     injected: bool = False
+    silent: bool = False
 
 
 class Inbox:

@@ -93,7 +93,7 @@ class KeptRun(ABC):
             folder.close()
             raise
         if found is not None:
-            self.server = tree.move(found.server, self.options.device)
+            self.recall(tree.move(found.server, self.options.device))
             folder.recall(self.clients, self.models)
         self.metrics = read_metrics(path)
         self.about |= {name: found for name, found in read_about(path).items() if name == EXTENDED}
@@ -154,8 +154,16 @@ class KeptRun(ABC):
         begin = time.perf_counter()
         folder.keep_choice(self.choice)
         folder.append(record)
-        folder.save(record["round"], self.server, self.clients, self.models)
+        folder.save(record["round"], self.checkpoint(), self.clients, self.models)
         self.save_seconds = round(time.perf_counter() - begin, 6)
+
+    def checkpoint(self) -> State:
+        """Return what a checkpoint keeps in addition to the client states."""
+        return self.server
+
+    def recall(self, state: State) -> None:
+        """Continue from what a checkpoint has kept."""
+        self.server = state
 
     # The global model.
 

@@ -18,16 +18,16 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from gossamer.core import tree
 from gossamer.core.bound import BoundExchange
 from gossamer.core.errors import RunError
 from gossamer.core.exchange import GLOBAL, Assignment, Outcome
-from gossamer.core.random import Key, fold
+from gossamer.core.jobs import Folding, Outgoing, round_key
+from gossamer.core.random import Key
 from gossamer.core.sampler import Pool
 from gossamer.core.types import Clock, State
-from gossamer.core.wire import NOT_FINITE
+from gossamer.core.wire import NOT_FINITE, Body
 from gossamer.engines.client import Failure
 from gossamer.engines.control import Callback, Callbacks, ask, callbacks_of, out_of_patience
 from gossamer.engines.evaluate import Evaluated
@@ -173,7 +173,8 @@ class FederatedRun(KeptRun):
             for exchange in self.method.exchanges:
                 self.run_exchange(exchange, number, cohort, ledger)
         except BaseException:
-            self.server = before
+            training = self.method.training
+            self.server = training.void(before, [each for each in self.outcomes if each.exchange == training.number])
             self.clients.discard()
             self.models.discard()
             raise
@@ -194,28 +195,28 @@ class FederatedRun(KeptRun):
         self, exchange: BoundExchange, number: int, cohort: Sequence[int], ledger: Ledger
     ) -> Sequence[Outcome]:
         """Run one exchange: send, train, aggregate, finish. Return the clients' outcomes, in client order."""
-        server, clock = exchange.server, self.clock(number)
-        assigned = server.assign(self.server, cohort, clock, self.key)
+        clock = self.clock(number)
+        assigned = exchange.server.assign(self.server, cohort, clock, self.key)
         if assigned is None:
             return []
         ledger.begin()
-        stage, acc = Stage(exchange, number, assigned), server.begin(self.server, assigned)
+        stage, acc = Stage(exchange, number, assigned), exchange.begin(self.server, assigned)
 
         def deliver(client: int, reply: ClientReply) -> None:
             nonlocal acc
             acc, outcome = self.fold_reply(stage, client, reply, acc, ledger)
             stage.outcomes.append(outcome)
+            self.outcomes.append(outcome)
 
         with ledger.time("train"):
             self.exchange(stage, ledger, Inbox(stage.active, deliver))
-        after = server.finish(self.server, acc, clock)
+        after = exchange.finish(self.server, acc, clock)
         self.check_exchange(stage, after)
-        self.server = after
+        self.server = after = exchange.advance(self.server, after, acc, stage.outcomes, clock)
         arrived = [outcome.client for outcome in stage.outcomes if outcome.folded] if exchange.last else []
         changes = {client: (self.clients.get(client), self.clients.staged(client)) for client in arrived}
         ledger.measure(exchange.measure(after, acc, changes))
         self._warn(exchange, ledger.reported)
-        self.outcomes += stage.outcomes
         return stage.outcomes
 
     def _warn(self, exchange: BoundExchange, figures: Mapping[str, float]) -> None:
@@ -227,8 +228,8 @@ class FederatedRun(KeptRun):
             warnings.warn(text, CodecWarning, stacklevel=2)
 
     def fold_reply(
-        self, stage: Stage, client: int, reply: ClientReply, acc: Any, ledger: Ledger
-    ) -> tuple[Any, Outcome]:
+        self, stage: Stage, client: int, reply: ClientReply, acc: Folding, ledger: Ledger
+    ) -> tuple[Folding, Outcome]:
         """Fold a client's reply into the accumulator, and stage its state; return the accumulator and the outcome."""
         failure, known, values = reply.failure, State(), dict[str, float]()
         if reply.data is not None and failure is None:
@@ -244,15 +245,18 @@ class FederatedRun(KeptRun):
         if stage.exchange.last:
             self.settle_client(stage, client, reply, arrived, known)
         version, (reason, cause) = stage.exchange.version(self.clock(stage.number)), failure or ("", None)
-        return acc, Outcome(client, stage.exchange.number, version, arrived, values, reason, cause, reply.injected)
+        about = (values, reason, cause, reply.injected, reply.silent)
+        return acc, Outcome(client, stage.exchange.number, version, arrived, *about)
 
-    def _fold(self, stage: Stage, client: int, reply: ClientReply, acc: Any) -> tuple[Any, State, dict[str, float]]:
+    def _fold(
+        self, stage: Stage, client: int, reply: ClientReply, acc: Folding
+    ) -> tuple[Folding, State, dict[str, float]]:
         assert reply.data is not None
         clock, key = self.clock_and_key(stage, client)
         known = self.view_state(stage, client)
         arrival, after = stage.exchange.read_upload(reply.data, self.server, clock, key, stage.assigned[client], known)
         values = {name: value for name, value in arrival.sections.items() if isinstance(value, float)}
-        return stage.exchange.server.fold(acc, arrival), after, values
+        return stage.exchange.fold(acc, arrival), after, values
 
     @abstractmethod
     def settle_client(self, stage: Stage, client: int, reply: ClientReply, arrived: bool, known: State) -> None:
@@ -274,6 +278,19 @@ class FederatedRun(KeptRun):
                 "with a smaller learning rate (--lr, or --global-lr where there is one)"
             )
 
+    def download(self, stage: Stage, client: int, common: dict[int, Body | None]) -> Outgoing:
+        """Return the download of a client. ``common`` keeps the pieces that clients of the stage share, by version."""
+        clock, key = self.clock_and_key(stage, client)
+        exchange, held = stage.exchange, self.held(stage, client)
+        if held not in common:
+            common[held] = exchange.make_common(self.server, clock, key, held)
+        known = self.view_state(stage, client)
+        return exchange.make_download(self.server, clock, key, stage.assigned[client], known, common[held])
+
+    def held(self, stage: Stage, client: int) -> int:
+        """Return the version of the model that a client has acknowledged."""
+        return stage.exchange.held(self.server, client)
+
     def view_state(self, stage: Stage, client: int) -> State | None:
         """Return the server's copy of a client's view state; none before the client's first round."""
         return self.clients.get(client).get("view") if stage.exchange.last else None
@@ -284,7 +301,7 @@ class FederatedRun(KeptRun):
 
     def round_key(self, number: int) -> Key:
         """Return the random key of a round."""
-        return fold(self.key, "round", number)
+        return round_key(self.key, number)
 
     def clock(self, number: int, client: int = -1) -> Clock:
         """Return the clock of a round, for a client or, by default, for the server."""

@@ -25,6 +25,7 @@ from gossamer.engines.executors.auto import choose
 from gossamer.engines.executors.base import Executor, OneByOne, threads
 from gossamer.engines.executors.side_by_side import SideBySide
 from gossamer.engines.executors.stacked import Stacked
+from gossamer.engines.held_models import HeldModels
 from gossamer.engines.inbox import ClientReply, Inbox
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.options import AUTO, Options
@@ -121,7 +122,7 @@ class Simulation(FederatedRun):
         init: Init | None = None,
     ) -> None:
         super().__init__(method, task, options, request, init)
-        task = self.task
+        task, self.held_models = self.task, HeldModels()
         self.objective.check(self.like)
         self.split = task.split.pooled(len(task.data.test)) if method.pooled else task.split
         self.client = Client(self.method, self.objective)
@@ -140,6 +141,15 @@ class Simulation(FederatedRun):
             self.choice = {name: recorded[name] for name in KEPT_CHOICE if name in recorded}
             self.executor = EXECUTORS[recorded["executor"]](self.client)
         return folder
+
+    def checkpoint(self) -> State:
+        """Return the server state, together with the models that clients hold."""
+        return {**self.server, **self.held_models.state()}
+
+    def recall(self, state: State) -> None:
+        """Continue from the state of a checkpoint."""
+        self.held_models = HeldModels.of(state)
+        super().recall(state)
 
     def close(self) -> None:
         """Release the processes and the memory of the executors."""
@@ -163,8 +173,7 @@ class Simulation(FederatedRun):
         with ledger.time("prepare"):
             client = max(cohort, key=lambda c: len(self.split.train(c)))  # most likely to have a full batch
             stage = Stage(self.method.training, number, {client: self.typical_assignment(client)})
-            common = stage.exchange.make_common(self.server, *self.clock_and_key(stage, client))
-            client_task, _ = self.client_task(stage, client, common)
+            client_task, _ = self.client_task(stage, client, {})
             if self.executor is None:
                 left = self.options.rounds - number
                 name, self.executor, rates, left_out = choose(self.client, client_task, len(cohort), left)
@@ -190,6 +199,12 @@ class Simulation(FederatedRun):
             self.early[exchange.number] = make(Client(self.method, self.objective, exchange))
         return self.early[exchange.number]
 
+    def train(self, number: int, ledger: Ledger) -> list[int]:
+        """Run all exchanges of a round, and drop models that no download can continue from."""
+        cohort = super().train(number, ledger)
+        self.held_models.drop(self.method.training.oldest(self.server))
+        return cohort
+
     def cohort(self, number: int, ledger: Ledger) -> list[int]:
         """Sample the cohort of a round, in client order."""
         return [0] if self.method.pooled else super().cohort(number, ledger)
@@ -205,25 +220,24 @@ class Simulation(FederatedRun):
 
     def client_tasks(self, stage: Stage, ledger: Ledger, inbox: Inbox) -> Iterator[ClientTask]:
         """Yield the task of each client of a stage, created on demand."""
-        common = None
+        common: dict[int, Body | None] = {}
         for client in stage.active:
             with ledger.time("download"):
-                if common is None:
-                    common = stage.exchange.make_common(self.server, *self.clock_and_key(stage, client))
                 client_task, kinds = self.client_task(stage, client, common)
                 ledger.receive(client, kinds, self.download_cost(client_task, kinds))
             rate = self.options.failure_rate
             if rate and uniform(fold(own_key(client_task.key, client_task.clock), "failure"), 1).item() < rate:
-                inbox.put(client, ClientReply(failure=Failure(INJECTED), injected=True))
+                inbox.put(client, ClientReply(failure=Failure(INJECTED), injected=True, silent=True))
             else:
                 yield client_task
 
-    def client_task(self, stage: Stage, client: int, common: Body | None) -> tuple[ClientTask, dict[str, int]]:
+    def client_task(
+        self, stage: Stage, client: int, common: dict[int, Body | None]
+    ) -> tuple[ClientTask, dict[str, int]]:
         """Return the task of one client, and the bytes of its download by kind."""
         clock, key = self.clock_and_key(stage, client)
-        known, exchange = self.view_state(stage, client), stage.exchange
-        sent = exchange.make_download(self.server, clock, key, stage.assigned[client], known, common)
-        state = self.clients.get(client) if exchange.last else {}
+        sent = self.download(stage, client, common)
+        state = self.held_models.given(self.clients.get(client)) if stage.exchange.last else {}
         return ClientTask(clock, key, sent.data, state, self.split.train(client)), sent.kinds
 
     def download_cost(self, client_task: ClientTask, kinds: dict[str, int]) -> Cost:
@@ -252,7 +266,7 @@ class Simulation(FederatedRun):
     def settle_client(self, stage: Stage, client: int, reply: ClientReply, arrived: bool, known: State) -> None:
         """Stage the client's own state."""
         if reply.state is not None:
-            self.clients.stage(client, stage.exchange.settle(reply.state, arrived))
+            self.clients.stage(client, self.held_models.taken(stage.exchange.settle(reply.state, arrived)))
 
     def evaluate_round(self, number: int, ledger: Ledger) -> Evaluated:
         """Evaluate the global model and each client's deployed model on the test set."""

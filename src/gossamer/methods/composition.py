@@ -3,6 +3,7 @@
 from typing import Any
 
 from gossamer.core.codec import Codec
+from gossamer.core.downlink import Downlink
 from gossamer.core.method import Exchange, Method
 from gossamer.core.sampler import Sampler
 from gossamer.core.server import Server
@@ -21,7 +22,7 @@ def compose(
     codec: Codec | None = None,
     server: Server | None = None,
     *,
-    down: Codec | None = None,
+    down: Codec | Downlink | None = None,
     sampler: Sampler | None = None,
     before: tuple[Exchange, ...] = (),
     **fields: Any,
@@ -33,7 +34,7 @@ def compose(
         solver: how a client trains
         codec: uplink codec; ``Dense()`` by default
         server: aggregation; ``Mean()`` by default
-        down: downlink codec; ``Dense()`` by default
+        down: downlink codec, or a downlink such as ``Delta()``; ``Dense()`` by default
         sampler: which clients take part in a round; ``Uniform()`` by default
         before: exchanges that precede this one in each round
         fields: other fields of ``Exchange`` and ``Method``

@@ -1,4 +1,4 @@
 """The parts that methods are made of, one per file.
 
-Views, solvers, codecs, servers, channels, samplers, parametrizations.
+Views, solvers, codecs, downlinks, servers, channels, samplers, parametrizations.
 """

@@ -108,7 +108,7 @@ def fit(view: Any, like: Params) -> Any:
 
 def ordered(run: Simulation, number: int, client: int) -> ClientTask:
     """What a client is to do in a round."""
-    return run.client_task(Stage(run.method.training, number, {client: GLOBAL}), client, None)[0]
+    return run.client_task(Stage(run.method.training, number, {client: GLOBAL}), client, {})[0]
 
 
 def bools(packed: Tensor, count: int) -> list[bool]:

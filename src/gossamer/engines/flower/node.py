@@ -15,9 +15,9 @@ from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from gossamer.core.errors import ConfigError, RunError
-from gossamer.core.jobs import SILENT
+from gossamer.core.jobs import SILENT, round_key
 from gossamer.core.method import Method
-from gossamer.core.random import Key, fold
+from gossamer.core.random import Key
 from gossamer.core.random import key as make_key
 from gossamer.core.types import Clock, Params
 from gossamer.core.wire import Frame
@@ -168,7 +168,7 @@ class Member:
     def _read_header(self, message: Message) -> tuple[Clock, Key, int, Journal]:
         clock = Clock(word(message, "round", int), word(message, "rounds", int), self.number)
         journal = Journal(self.home, word(message, "run", str), self.number)
-        return clock, fold(self.key, "round", clock.round), word(message, "known", int), journal
+        return clock, round_key(self.key, clock.round), word(message, "known", int), journal
 
 
 def client_number(settings: Mapping[str, Any]) -> int:

@@ -24,11 +24,12 @@ from gossamer.core import tree, wire
 from gossamer.core.bound import BoundExchange
 from gossamer.core.channel import Receipt
 from gossamer.core.delivery import Delivery
+from gossamer.core.downlink import NEVER as NO_VERSION
 from gossamer.core.errors import ConfigError, PayloadError, RunError, listed
 from gossamer.core.exchange import GLOBAL
 from gossamer.core.method import Method
 from gossamer.core.types import Flops, State
-from gossamer.core.wire import Frame
+from gossamer.core.wire import Body, Frame
 from gossamer.engines.client import Failure
 from gossamer.engines.control import Callback, Callbacks
 from gossamer.engines.evaluate import Evaluated, Evaluator, evaluation_exchange, figures
@@ -123,6 +124,10 @@ class FlowerRun(FederatedRun):
         """Return the server's copy of a client's view state; none if the node starts over."""
         return None if client in self.anew else super().view_state(stage, client)
 
+    def held(self, stage: Stage, client: int) -> int:
+        """Return the version of the model that a client has acknowledged; none if the node starts over."""
+        return NO_VERSION if client in self.anew else super().held(stage, client)
+
     # The cohort.
 
     def rounds(self, folder: RunFolder | None, watch: Watch, callbacks: Sequence[Callback]) -> None:
@@ -204,12 +209,9 @@ class FlowerRun(FederatedRun):
         self, stage: Stage, clients: Sequence[int], ledger: Ledger | None, **more: Any
     ) -> dict[int, RecordDict]:
         """Return the message content of each client."""
-        found, exchange, common = {}, stage.exchange, None
+        found, common = {}, dict[int, Body | None]()
         for client in clients:
-            clock, key = self.clock_and_key(stage, client)
-            common = common or exchange.make_common(self.server, clock, key)
-            known = self.view_state(stage, client)
-            sent = exchange.make_download(self.server, clock, key, stage.assigned[client], known, common)
+            sent = self.download(stage, client, common)
             if ledger is not None:
                 ledger.down.update(sent.kinds)
             found[client] = content(self.words(stage.number, client, **more), bytes(sent.data))
@@ -245,7 +247,7 @@ class FlowerRun(FederatedRun):
                 self.anew.add(client)
             if reply.nbytes:
                 ledger.up["refused"] += reply.nbytes
-            return ClientReply(failure=Failure.of(error))
+            return ClientReply(failure=Failure.of(error), silent=reply.message is None)
         if frame:
             ledger.send(client, kinds, Receipt(delivered=True), delivery)
         return ClientReply(frame)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from gossamer.core.codec import Codec as Codec
     from gossamer.core.codec import CodecMemory as CodecMemory
     from gossamer.core.codec import MeasuredCodec as MeasuredCodec
+    from gossamer.core.codec import Replayable as Replayable
     from gossamer.core.codec import SideInformation as SideInformation
     from gossamer.core.codec import StraightThrough as StraightThrough
     from gossamer.core.codec import Summing as Summing

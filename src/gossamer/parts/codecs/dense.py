@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gossamer.core.codec import Codec
+from gossamer.core.codec import Replayable
 from gossamer.core.errors import PayloadError, require, wrong
 from gossamer.core.random import Key
 from gossamer.core.types import Layout, Payload
@@ -17,7 +17,7 @@ HALVES = {"float16": torch.float16, "bfloat16": torch.bfloat16}
 
 
 @dataclass(frozen=True)
-class Dense(Codec):
+class Dense(Replayable):
     """Sends all entries, rounded to the nearest value of a floating-point type.
 
     Args:
@@ -59,3 +59,7 @@ class Dense(Codec):
     def fold(self, acc: Tensor, payload: Payload, layout: Layout, key: Key, weight: float) -> None:
         """Add ``weight`` times the values to ``acc``, without a temporary product."""
         acc.add_(self.decode(payload, layout, key).to(acc.dtype), alpha=weight)
+
+    def replayed(self, payload: Payload, layout: Layout) -> tuple[Payload, Layout]:
+        """Return nothing: the new values are shorter than the updates of several clients."""
+        return {}, layout.only(())

@@ -16,11 +16,13 @@ from gossamer.core.codec import (
     CodecMemory,
     Kept,
     MeasuredCodec,
+    Replayable,
     SideInformation,
     StraightThrough,
     Summing,
     informed,
     memory_of,
+    replay_of,
     sums_of,
     surrogate_of,
 )
@@ -50,7 +52,7 @@ class TensorGroup(NamedTuple):
 
 
 @dataclass(frozen=True)
-class OnWeights(CodecMemory, Summing, StraightThrough, SideInformation, MeasuredCodec):
+class OnWeights(CodecMemory, Summing, StraightThrough, SideInformation, MeasuredCodec, Replayable):
     """Applies a codec to the weight matrices of a model, and another codec to the remaining tensors.
 
     Args:
@@ -198,6 +200,22 @@ class OnWeights(CodecMemory, Summing, StraightThrough, SideInformation, Measured
             yield piece, named, fold(key, "piece", piece.prefix)
         if left:
             raise PayloadError(f"unexpected array {min(left)!r}")
+
+    def unreplayable(self) -> str:
+        """Return the reason of either codec."""
+        return replay_of(self.codec).unreplayable() or replay_of(self.other).unreplayable()
+
+    def replayed(self, payload: Payload, layout: Layout) -> tuple[Payload, Layout]:
+        """Return the arrays of the selected tensors, and what the other codec returns for its arrays."""
+        rest = next((piece for piece in self.pieces(layout) if piece.prefix == "rest."), None)
+        if rest is None:
+            return payload, layout
+        inside = {name: array for name, array in payload.items() if not name.startswith(rest.prefix)}
+        outside = {name.removeprefix(rest.prefix): payload[name] for name in payload.keys() - inside.keys()}
+        more, kept = replay_of(rest.codec).replayed(outside, rest.layout)
+        names = {name for name, _ in layout.shapes} - {name for name, _ in rest.layout.shapes}
+        names |= {name for name, _ in kept.shapes}
+        return inside | {rest.prefix + name: array for name, array in more.items()}, layout.only(names)
 
     def surrogate_context(self, layout: Layout, steps: int, key: Key, device: torch.device) -> State:
         """Return the surrogate contexts of all groups that have one."""

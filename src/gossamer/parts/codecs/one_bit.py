@@ -37,7 +37,7 @@ import torch
 from torch import Tensor
 
 from gossamer.core.bits import expect_bits, plus_minus
-from gossamer.core.codec import Codec, CodecMemory, Kept, Summing, memory_of
+from gossamer.core.codec import Codec, CodecMemory, Kept, Replayable, Summing, memory_of
 from gossamer.core.errors import Mistake, PayloadError, Setting, listed, require, wrong
 from gossamer.core.exact import norm
 from gossamer.core.random import Key, fold
@@ -74,7 +74,7 @@ DECODERS: dict[str, Decode] = {
 
 
 @dataclass(frozen=True)
-class OneBit(CodecMemory, Summing):
+class OneBit(CodecMemory, Summing, Replayable):
     """Sends the signs of random measurements of the update, and its norm.
 
     Args:
@@ -175,6 +175,14 @@ class OneBit(CodecMemory, Summing):
     def exact(self) -> bool:
         """Whether the matrix is hadamard: products with a Gaussian matrix are rounded differently on each device."""
         return self.matrix == "hadamard"
+
+    def unreplayable(self) -> str:
+        """Return that the matrix is not hadamard, or that the decoder is not linear."""
+        if self.matrix != "hadamard":
+            return f"OneBit.matrix={self.matrix} gives different bits on different devices: use hadamard"
+        linear = self.decoder in ("least-squares", "back-projection")
+        advice = "use least-squares or back-projection"
+        return "" if linear else f"OneBit.decoder={self.decoder} gives different bits on different devices: {advice}"
 
     def phi(self, layout: Layout, key: Key, device: torch.device) -> Matrix:
         """Return the measurement matrix of a round."""

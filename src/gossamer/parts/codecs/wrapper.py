@@ -2,12 +2,12 @@
 
 from torch import Tensor
 
-from gossamer.core.codec import Codec, CodecMemory, FoldInto, Summing, sums_of
+from gossamer.core.codec import Codec, CodecMemory, FoldInto, Replayable, Summing, replay_of, sums_of
 from gossamer.core.random import Key
 from gossamer.core.types import Layout, Payload
 
 
-class CodecWrapper(CodecMemory, Summing):
+class CodecWrapper(CodecMemory, Summing, Replayable):
     """A codec with client state around another codec. Payloads are those of the wrapped codec.
 
     Args:
@@ -53,3 +53,11 @@ class CodecWrapper(CodecMemory, Summing):
     def from_sum(self, mean: Tensor, layout: Layout, key: Key) -> Tensor:
         """Delegate to the wrapped codec."""
         return sums_of(self.codec).from_sum(mean, layout, key)
+
+    def unreplayable(self) -> str:
+        """Delegate to the wrapped codec."""
+        return replay_of(self.codec).unreplayable()
+
+    def replayed(self, payload: Payload, layout: Layout) -> tuple[Payload, Layout]:
+        """Delegate to the wrapped codec."""
+        return replay_of(self.codec).replayed(payload, layout)

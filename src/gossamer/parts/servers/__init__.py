@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from gossamer.core.server import BoundServer as BoundServer
     from gossamer.core.server import MeasuredServer as MeasuredServer
     from gossamer.core.server import ModelPerClient as ModelPerClient
+    from gossamer.core.server import ReplayableServer as ReplayableServer
     from gossamer.core.server import Server as Server
     from gossamer.parts.servers.average import Average as Average
     from gossamer.parts.servers.average import MaskAverage as MaskAverage

@@ -1,11 +1,13 @@
 """Servers for clients that send models instead of updates."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from gossamer.core.errors import require, wrong
+from gossamer.core.exact import log
 from gossamer.core.types import Clock, Params, State
 from gossamer.parts.servers.mean import Mean, Sum
 
@@ -13,6 +15,8 @@ from gossamer.parts.servers.mean import Mean, Sum
 @dataclass(frozen=True)
 class Average(Mean):
     """Weighted mean of client models."""
+
+    replays: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -41,6 +45,8 @@ class MaskAverage(Average):
         eps: mask bits 0 and 1 count as eps and 1 - eps, so that all scores are finite
     """
 
+    replays: ClassVar[bool] = True
+
     eps: float = 0.01
 
     def __post_init__(self) -> None:
@@ -56,4 +62,5 @@ class MaskAverage(Average):
         return {**new, "params": {name: self._scores(t) if t.dim() >= 2 else t for name, t in mean.items()}}
 
     def _scores(self, mean: Tensor) -> Tensor:
-        return torch.logit(self.eps + (1 - 2 * self.eps) * mean.clamp(0, 1))
+        share = self.eps + (1 - 2 * self.eps) * mean.clamp(0, 1)
+        return log(share / (1 - share))  # torch.logit is rounded differently on different devices

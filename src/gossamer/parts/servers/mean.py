@@ -13,7 +13,7 @@ An entry that no client holds keeps its value. If all clients hold the whole mod
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from torch import Tensor
 from gossamer.core import tree
 from gossamer.core.errors import require, wrong
 from gossamer.core.exchange import Arrival, Assignment, Context
-from gossamer.core.server import BoundServer
+from gossamer.core.server import ReplayableServer
 from gossamer.core.types import Clock, Layout, Params, State
 
 Weighting = Literal["samples", "batches", "uniform"]
@@ -41,13 +41,15 @@ class Sum:
     def mean(self) -> Params:
         """Return the sum divided by the total weight, or per entry by its holders' weight (0 without holders)."""
         if self.cover is None:
-            return {name: total / self.weight for name, total in self.total.items()}
+            # A tensor, because a GPU divides by a number by multiplying with its inverse, which is rounded differently.
+            weight = self.vector.new_tensor(self.weight)
+            return {name: total / weight for name, total in self.total.items()}
         held = {name: torch.where(cover > 0, cover, 1) for name, cover in self.cover.items()}
         return {name: total / held[name] for name, total in self.total.items()}
 
 
 @dataclass(frozen=True)
-class Mean(BoundServer):
+class Mean(ReplayableServer):
     """Weighted mean of client updates.
 
     Args:
@@ -56,6 +58,8 @@ class Mean(BoundServer):
         radius: maximum norm of the model, enforced by projection after each round; none disables it
         server_lr: server learning rate, the factor of the mean update
     """
+
+    replays: ClassVar[bool] = True
 
     weights: Weighting = "samples"
     over: Literal["cohort", "holders"] = "cohort"
@@ -116,8 +120,14 @@ class Mean(BoundServer):
         if acc.weight == 0:
             return state
         params: Params = state["params"]
-        moved = {name: params[name].add(mean, alpha=self.server_lr) for name, mean in acc.mean().items()}
+        # Product and sum are separate operations: fused, they would be rounded once, and not on every device.
+        moved = {name: params[name] + mean * self.server_lr for name, mean in acc.mean().items()}
         return {**state, "params": self.projected(moved)}
+
+    def unreplayable(self) -> str:
+        """Return that the norm of ``radius`` depends on all tensors, if it is set."""
+        radius = f"{type(self).__name__}.radius depends on all tensors of the model" if self.radius else ""
+        return super().unreplayable() or radius
 
     def projected(self, params: Params) -> Params:
         """Project a model onto the ball of norm ``radius``."""

@@ -7,6 +7,7 @@ and their decoded means are combined.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -42,6 +43,8 @@ class PartSums:
 class SumThenDecode(Mean):
     """Weighted mean of codes, decoded once per round."""
 
+    replays: ClassVar[bool] = True
+
     def begin(self, state: State, assigned: Mapping[int, Assignment]) -> PartSums:  # type: ignore[override]
         """Return an accumulator without sums."""
         return PartSums()
@@ -54,7 +57,7 @@ class SumThenDecode(Mean):
         if group is None:
             group = PartSum(arrival, torch.zeros_like(vector))
             acc.groups.append(group)
-        group.total.add_(vector, alpha=weight)
+        group.total.add_(vector * weight)  # as in Mean.finish
         group.weight += weight
         return acc
 
@@ -68,5 +71,5 @@ class SumThenDecode(Mean):
     def _decoded(self, group: PartSum) -> Arrival:
         first = group.first
         assert first.from_sum is not None
-        change: Params = first.layout.unflatten(first.from_sum(group.total / group.weight))
+        change: Params = first.layout.unflatten(first.from_sum(group.total / group.total.new_tensor(group.weight)))
         return Arrival.of(first.client, first.part, change, first.samples)

@@ -11,11 +11,14 @@ from typing import Any
 
 from gossamer.parts.channels import CHANNELS
 from gossamer.parts.codecs import CODECS
+from gossamer.parts.downlinks import DOWNLINKS
 from gossamer.parts.samplers import SAMPLERS
 from gossamer.runs.report.summary import method_name
 
 NAMES = {
-    attribute: name for registry in (CODECS, CHANNELS, SAMPLERS) for name, (_, attribute) in registry.where.items()
+    attribute: name
+    for registry in (CODECS, DOWNLINKS, CHANNELS, SAMPLERS)
+    for name, (_, attribute) in registry.where.items()
 }
 """Names of parts on the command line, by their class."""
 
@@ -117,7 +120,9 @@ def _short(node: ast.expr) -> str:
         return _short(inner)
     if node.func.id not in NAMES or ast.unparse(node) == PLAIN:
         return _name(node)
-    return ":".join([_name(node), *filter(None, [",".join(_short(field.value) for field in node.keywords)])])
+    plain = ("None", PLAIN) if _name(node) in DOWNLINKS else ()
+    fields = [_short(field.value) for field in node.keywords if ast.unparse(field.value) not in plain]
+    return ":".join([_name(node), *filter(None, [",".join(fields)])])
 
 
 def _name(call: ast.Call) -> str:

@@ -1,0 +1,182 @@
+"""Downlink interface: how the model of a round reaches the clients.
+
+A codec as ``Exchange.down`` sends every client the whole model (``WholeModel``). A ``Downlink`` may send less to a
+client that still holds an earlier version. The version of a model is the number of the round that starts from it. The
+calls, in order:
+
+    init                 once: the downlink's entry of the server state
+    held                 per client: the version that the client has acknowledged. Clients with the same version receive
+                         the same bytes
+    write, read          once per version that is held: the models as arrays, and back
+    note                 per arrival that the server has folded: what the log keeps of it
+    settled              once per round: the versions that clients hold, by the outcomes of the round
+    advance              once per round that counts: the entry of the server state after the round
+
+A client acknowledges a download by its upload. What it keeps of the download is its own state: ``kept``.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from gossamer.core import sections
+from gossamer.core.codec import Codec, checked, memory_of
+from gossamer.core.errors import require
+from gossamer.core.exchange import Arrival, Outcome, Section
+from gossamer.core.fields import CheckedFields
+from gossamer.core.jobs import model_keys
+from gossamer.core.random import Key
+from gossamer.core.sections import SectionArrays
+from gossamer.core.types import Clock, Layout, Params, Payload, State
+
+if TYPE_CHECKING:
+    from gossamer.core.bound import BoundExchange
+
+NEVER = -1
+"""The version of a client that holds no model."""
+
+HELD = "held"
+"""The entry of a client state with the model that the client holds, and its version."""
+
+
+class Received(NamedTuple):
+    """The models of a download.
+
+    Args:
+        models: the models
+        base: the version that the message continues from; ``NEVER`` if it contains the whole model
+    """
+
+    models: tuple[Params, ...]
+    base: int = NEVER
+
+
+class Downlink(CheckedFields, ABC):
+    """The configuration of a downlink, before the network is known."""
+
+    @abstractmethod
+    def bind(self, exchange: "BoundExchange") -> "BoundDownlink":
+        """Return the downlink of an exchange whose other parts are bound. Called once, before the first round.
+
+        Raises ``ConfigError`` if the downlink does not work with the other parts.
+        """
+
+
+class BoundDownlink(ABC):
+    """Writes and reads the models of downloads. The defaults are those of a downlink without versions.
+
+    Args:
+        name: the text from which the codec id of the header is computed
+        sections: the sections that the downlink writes
+    """
+
+    name: str
+    sections: tuple[Section, ...] = ()
+
+    def init(self, params: Params) -> State:
+        """Return the downlink's entries of the server state, given the initial model."""
+        return {}
+
+    def held(self, state: State, client: int) -> int:
+        """Return the version that a client holds, as far as the server knows."""
+        return NEVER
+
+    def oldest(self, state: State) -> int | None:
+        """Return the oldest version that a download may continue from; none if all contain the whole model."""
+        return None
+
+    def models(self, state: State, models: tuple[Params, ...]) -> tuple[Params, ...]:
+        """Return the models that clients hold after the download, given those of the server."""
+        return models
+
+    @abstractmethod
+    def write(
+        self, state: State, clock: Clock, held: int, models: Sequence[Params], layout: Layout, key: Key
+    ) -> Payload:
+        """Return the arrays of a download to clients that hold the version ``held``."""
+
+    @abstractmethod
+    def read(
+        self, payload: Payload, unread: SectionArrays, layout: Layout, key: Key, clock: Clock, state: State
+    ) -> Received:
+        """Return the models in the arrays of a download, and remove the downlink's sections from ``unread``.
+
+        ``state`` is the client state. Raises ``PayloadError`` if the client cannot read the message.
+        """
+
+    def readable(self, base: int, version: int, state: State) -> bool:
+        """Return whether a client with this state can read a message that continues from ``base``."""
+        return True
+
+    def kept(self, version: int, models: Sequence[Params]) -> State:
+        """Return the entries of the client state after a download."""
+        return {}
+
+    def note(self, notes: bytearray, arrival: Arrival) -> bytearray:
+        """Return the notes of a round with what the log keeps of one more arrival. May modify and return ``notes``."""
+        return notes
+
+    def settled(self, state: State, outcomes: Sequence[Outcome]) -> State:
+        """Return the server state with the versions that clients hold, given the outcomes of a round's clients."""
+        return state
+
+    def advance(self, before: State, after: State, notes: bytearray, clock: Clock) -> State:
+        """Return the server state after a round: ``after``, with the downlink's entries.
+
+        ``before`` is the state before the round, ``notes`` are those of its arrivals.
+        """
+        return after
+
+
+@dataclass(frozen=True)
+class WholeModel(Downlink):
+    """Sends all models to all clients.
+
+    Args:
+        codec: the codec of the models
+    """
+
+    codec: Codec
+
+    def bind(self, exchange: "BoundExchange") -> "BoundWholeModel":
+        """Return the downlink. A codec with client state is refused."""
+        codec = self.codec.bind(exchange.context)
+        stateless = (
+            not memory_of(codec).init(Layout.of(exchange.outline)),
+            f"down={self.codec} needs a state per client, and a downlink codec has none: "
+            "leave out Feedback, and give OneBit retain='nothing'",
+        )
+        require(stateless)
+        return BoundWholeModel(codec)
+
+
+class BoundWholeModel(BoundDownlink):
+    """Sends all models to all clients, with a bound codec."""
+
+    def __init__(self, codec: Codec) -> None:
+        self.codec, self.name = codec, repr(codec)
+
+    def write(
+        self, state: State, clock: Clock, held: int, models: Sequence[Params], layout: Layout, key: Key
+    ) -> Payload:
+        """Return the encoded models. All but the first are sections."""
+        keys = model_keys(key, len(models))
+        coded = [self.codec.encode(layout.flatten(model), layout, at) for model, at in zip(models, keys, strict=True)]
+        return sections.joined(coded[0], {f"model{number}": arrays for number, arrays in enumerate(coded) if number})
+
+    def read(
+        self, payload: Payload, unread: SectionArrays, layout: Layout, key: Key, clock: Clock, state: State
+    ) -> Received:
+        """Decode all models."""
+        coded = [payload]
+        while f"model{len(coded)}" in unread:
+            coded.append(unread.pop(f"model{len(coded)}"))
+        keys = model_keys(key, len(coded))
+        vectors = [self.codec.decode(arrays, layout, at) for arrays, at in zip(coded, keys, strict=True)]
+        return Received(tuple(layout.unflatten(checked(vector, layout)) for vector in vectors))
+
+
+def downlink_of(down: Codec | Downlink) -> Downlink:
+    """Return the downlink of an exchange: itself, or a codec for the whole model."""
+    return down if isinstance(down, Downlink) else WholeModel(down)

@@ -1,0 +1,53 @@
+"""The models that simulated clients hold, one copy per version instead of one per client.
+
+With a downlink that continues from an earlier version, each client keeps the model of its last download. In a
+deployment this is part of the client state on the client's machine. In a simulation, thousands of clients hold only a
+few versions. So the stored client state has the number of the version alone, and the model is added to the state when
+the client gets a task. A version that no download can continue from any more is dropped.
+"""
+
+from dataclasses import dataclass, field
+
+from gossamer.core.downlink import HELD
+from gossamer.core.types import Params, State
+
+ENTRY = "held_models"
+"""The entry of a checkpoint."""
+
+
+@dataclass
+class HeldModels:
+    """Models by version.
+
+    Args:
+        models: the models
+    """
+
+    models: dict[int, Params] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, state: State) -> "HeldModels":
+        """Return the models of a checkpoint, and remove them from its state."""
+        return cls({int(version): model for version, model in state.pop(ENTRY, {}).items()})
+
+    def state(self) -> State:
+        """Return the entry of a checkpoint; empty without models."""
+        return {ENTRY: {str(version): model for version, model in self.models.items()}} if self.models else {}
+
+    def given(self, state: State) -> State:
+        """Return a client state with the model of its version."""
+        held: State = state.get(HELD, {})
+        model = self.models.get(int(held["version"])) if held else None
+        return state if model is None else {**state, HELD: {**held, "params": model}}
+
+    def taken(self, state: State) -> State:
+        """Return a client state without the model of its version, which is kept here."""
+        held: State = state.get(HELD, {})
+        if "params" not in held:
+            return state
+        self.models.setdefault(int(held["version"]), held["params"])
+        return {**state, HELD: {"version": held["version"]}}
+
+    def drop(self, oldest: int | None) -> None:
+        """Drop versions older than ``oldest``; all of them if it is none."""
+        self.models = {v: model for v, model in self.models.items() if oldest is not None and v >= oldest}

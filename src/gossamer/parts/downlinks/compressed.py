@@ -1,0 +1,68 @@
+"""Lossy steps: the change of the model, compressed.
+
+The server keeps the model that the clients hold, which differs from its own. A step encodes the difference between the
+two. So the error of a step is part of the next one: error feedback at the server, as in DoubleSqueeze (Tang et al.,
+ICML 2019, https://arxiv.org/abs/1905.05957). With w the server's model, v that of the clients, and C the codec:
+
+    v_(t+1) = v_t + C(w_(t+1) - v_t)
+
+Clients train from v and send their updates relative to it. The server adds the mean of the updates to w.
+"""
+
+from typing import TYPE_CHECKING
+
+from gossamer.core import tree, wire
+from gossamer.core.codec import Codec, checked, memory_of, replay_of
+from gossamer.core.errors import require
+from gossamer.core.jobs import moved, round_key
+from gossamer.core.random import Key, fold
+from gossamer.core.types import Clock, Layout, Params
+from gossamer.core.wire import Body
+from gossamer.parts.downlinks.steps import Steps
+
+if TYPE_CHECKING:
+    from gossamer.core.bound import BoundExchange
+
+
+class Compressed(Steps):
+    """Encodes the change of the model.
+
+    Args:
+        codec: the codec of the change
+        layout: the tensors that the codec compresses
+        key: the run's random key
+    """
+
+    exact = False
+
+    def __init__(self, codec: Codec, layout: Layout, key: Key) -> None:
+        self.codec, self.layout, self.key = codec, layout, key
+
+    @classmethod
+    def of(cls, codec: Codec, exchange: "BoundExchange") -> "Compressed":
+        """Return the steps of an exchange. Refuse codecs with client state, and those that depend on the device."""
+        whole, bound = Layout.of(exchange.outline), codec.bind(exchange.context)
+        _, layout = replay_of(bound).replayed({}, whole)
+        problem = replay_of(bound).unreplayable()
+        require(
+            (not memory_of(bound).init(whole), f"Delta has its own error feedback: leave out that of codec={codec}"),
+            (not problem, f"Delta needs the same bits on every device: {problem}"),
+            (bool(layout.shapes), f"Delta.codec must compress the weights, got {codec}: leave it out, or use Eden(2)"),
+        )
+        return cls(bound, layout, exchange.context.network.key)
+
+    def make(self, held: Params, model: Params, notes: bytearray, version: int) -> bytes:
+        """Return the encoded difference between the server's model and that of the clients."""
+        change = self.layout.flatten(model) - self.layout.flatten(held)
+        piece = Body.of(self.codec.encode(change, self.layout, self._key(version)))
+        return wire.varint(piece.arrays) + piece.data
+
+    def take(self, held: Params, step: bytes, clock: Clock) -> Params:
+        """Return the covered tensors plus the decoded change."""
+        arrays, at = wire.read_varint(memoryview(step), 0)
+        payload = moved(wire.read_piece(step[at:], arrays), tree.device(held))
+        change = checked(self.codec.decode(payload, self.layout, self._key(clock.round)), self.layout)
+        return self.layout.unflatten(self.layout.flatten(held) + change)
+
+    def _key(self, version: int) -> Key:
+        return fold(round_key(self.key, version), "delta")

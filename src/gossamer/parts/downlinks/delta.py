@@ -1,0 +1,247 @@
+"""Delta downlink: a client receives what it has missed since its last download.
+
+A client keeps the model of its last download. With its upload it acknowledges that it has this version. The server
+keeps a log with one entry per round: the step from the version at the start of the round to the next one. A download to
+a client that holds version v contains the steps since v, and the new values of the tensors that no step covers (biases,
+norms, running statistics). There are two kinds of steps:
+
+    Delta()           the uploads of the round, as they were folded: client, number of samples and payload. The client
+                      repeats the aggregation, and gets the server's model bit for bit
+                      (``gossamer.parts.downlinks.replay``)
+    Delta(codec)      the change of the model, compressed. The server keeps the model that the clients hold, and the
+                      next step contains the error of the last one (``gossamer.parts.downlinks.compressed``)
+
+The server sends the whole model instead where that is shorter, and to a client without a model. It therefore drops
+steps from the log that are longer than the whole model together. All clients that hold the same version receive the
+same bytes. A client may hold a later version than it has acknowledged, because its upload was lost. It skips the steps
+that it has. A download also contains a checksum of the new model. A client whose result differs refuses the download,
+and receives the whole model in its next round.
+
+With ``Delta()``, every client sees the uploads of all others.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from gossamer.core import wire
+from gossamer.core.codec import Codec
+from gossamer.core.downlink import HELD, NEVER, BoundDownlink, Downlink, Received
+from gossamer.core.errors import PayloadError, require, wrong
+from gossamer.core.exchange import GLOBAL, Arrival, Outcome, Section
+from gossamer.core.random import Key
+from gossamer.core.sections import ALONE, SectionArrays, joined
+from gossamer.core.server import BoundServer
+from gossamer.core.specs import parse
+from gossamer.core.types import Clock, Layout, Params, Payload, State
+from gossamer.core.wire import expect
+from gossamer.parts.codecs import CODECS
+from gossamer.parts.codecs.dense import Dense
+from gossamer.parts.codecs.on_weights import OnWeights
+from gossamer.parts.downlinks.compressed import Compressed
+from gossamer.parts.downlinks.replay import Replay
+from gossamer.parts.downlinks.steps import Steps
+
+if TYPE_CHECKING:
+    from gossamer.core.bound import BoundExchange
+
+ENTRY = 16
+"""Bytes of a step in the table of a message, at most. They bound the log where steps are empty."""
+
+LOG, SHADOW, ACKNOWLEDGED = "log", "shadow", "held"
+"""Entries of the downlink's state: the steps by version, the clients' model, and the version of each client."""
+
+
+@dataclass(frozen=True)
+class Delta(Downlink):
+    """Sends the steps that a client has missed, or the whole model where that is shorter.
+
+    Args:
+        codec: the codec of the steps; none sends the uploads of the missed rounds, and is exact
+        whole: the type in which the whole model and the tensors outside of the steps are sent. A type with fewer bits
+            needs a codec: clients then hold rounded values
+    """
+
+    codec: Codec | None = None
+    whole: Dense = Dense()
+
+    @classmethod
+    def of_spec(cls, text: str) -> "Delta":
+        """Return the downlink of the command line: ``delta``, or ``delta:eden:2`` with the codec of the weights."""
+        return cls(OnWeights(parse(text, CODECS, "codec"))) if text else cls()
+
+    def __post_init__(self) -> None:
+        exact = self.codec is not None or self.whole.dtype == "model"
+        require((exact, wrong(self, "whole", "must be Dense() without a codec: clients need the exact model")))
+
+    def bind(self, exchange: "BoundExchange") -> "BoundDelta":
+        """Return the downlink of an exchange. Refuse parts with which clients cannot follow the server."""
+        require(
+            (exchange.last and exchange.number == 0, "Delta needs a method with one exchange per round"),
+            (exchange.exchange.view.whole, "Delta needs clients that hold the whole model: use Full()"),
+            (exchange.per_client is None, "Delta needs one global model, and this method has one per client"),
+            (exchange.exchange.labels == "all", "Delta needs labels='all'"),
+            (exchange.send in ("change", "model"), f"Delta needs uploads of models, got send={exchange.send!r}"),
+        )
+        server = exchange.server
+        single = len(server.download(server.init(exchange.outline), GLOBAL).models) == 1
+        require((single, f"Delta needs one global model, and {type(exchange.exchange.server).__name__} has several"))
+        steps = Replay.of(exchange) if self.codec is None else Compressed.of(self.codec, exchange)
+        return BoundDelta(self, steps, server, Layout.of(exchange.outline), exchange.context.clients)
+
+
+class BoundDelta(BoundDownlink):
+    """A delta downlink for one network and its clients.
+
+    Args:
+        config: the downlink
+        steps: the kind of steps
+        server: the server
+        layout: the layout of the model
+        clients: the number of clients
+    """
+
+    sections = (Section("steps"), Section("rest"), Section("checksum"))
+
+    def __init__(self, config: Delta, steps: Steps, server: BoundServer, layout: Layout, clients: int) -> None:
+        self.whole, self.steps, self.server, self.layout, self.clients = config.whole, steps, server, layout, clients
+        covered = {name for name, _ in steps.layout.shapes}
+        self.rest = layout.only([name for name, _ in layout.shapes if name not in covered])
+        self.room = wire.piece_size(self._whole(layout, torch.zeros(layout.size, dtype=layout.dtype)))
+        self.name = repr(config)
+
+    # Server side.
+
+    def init(self, params: Params) -> State:
+        """Return an empty log, and that no client holds a model."""
+        shadow = {} if self.steps.exact else {SHADOW: self._rounded(params)}
+        return {"downlink": {ACKNOWLEDGED: torch.full((self.clients,), NEVER), LOG: {}, **shadow}}
+
+    def held(self, state: State, client: int) -> int:
+        """Return the version of a client's last acknowledged download."""
+        return int(state["downlink"][ACKNOWLEDGED][client])
+
+    def oldest(self, state: State) -> int | None:
+        """Return the first version of the log."""
+        return min(map(int, self._log(state)), default=None)
+
+    def models(self, state: State, models: tuple[Params, ...]) -> tuple[Params, ...]:
+        """Return the model that the clients hold: the server's model, or what the steps make of it."""
+        return models if self.steps.exact else (state["downlink"][SHADOW],)
+
+    def write(
+        self, state: State, clock: Clock, held: int, models: Sequence[Params], layout: Layout, key: Key
+    ) -> Payload:
+        """Return the steps since a version, or the whole model if it is shorter or the log does not reach back."""
+        (model,), log = models, self._log(state)
+        whole = self._whole(layout, layout.flatten(model))
+        missed = [str(version) for version in range(held, clock.round)]
+        if held == NEVER or not all(version in log for version in missed):
+            return whole
+        packed = {"steps": {version: log[version] for version in missed}, "checksum": {ALONE: self._checksum(model)}}
+        rest = {"rest": self._whole(self.rest, self.rest.flatten(model))} if self.rest.shapes else {}
+        delta = joined({}, packed | rest)
+        return min(whole, delta, key=wire.piece_size)
+
+    def note(self, notes: bytearray, arrival: Arrival) -> bytearray:
+        """Add what a step contains of an arrival. A step that is longer than the whole model is not completed."""
+        if len(notes) <= self.room:
+            notes += self.steps.note(arrival)
+        return notes
+
+    def settled(self, state: State, outcomes: Sequence[Outcome]) -> State:
+        """Return the state with the versions that clients hold.
+
+        A client whose upload was folded holds the version of the round. Of one that failed, nothing is known: it may
+        have refused the download. A client whose answer was lost holds its earlier version, or a later one.
+        """
+        held = state["downlink"][ACKNOWLEDGED].clone()
+        for outcome in outcomes:
+            if outcome.folded or (outcome.reason and not outcome.silent):
+                held[outcome.client] = outcome.version if outcome.folded else NEVER
+        return {**state, "downlink": {**state["downlink"], ACKNOWLEDGED: held}}
+
+    def advance(self, before: State, after: State, notes: bytearray, clock: Clock) -> State:
+        """Add the step of a round to the log. One that was not completed is too long to be kept."""
+        (model,) = self.models(before, self.server.download(before, GLOBAL).models)
+        (new_model,) = self.server.download(after, GLOBAL).models
+        step = self.steps.make(model, new_model, notes, clock.round)
+        log = {**self._log(before), str(clock.round): torch.from_numpy(np.frombuffer(step, np.uint8).copy())}
+        new = {**before["downlink"], LOG: self._recent(log)}
+        if not self.steps.exact:
+            rest = {name: new_model[name] for name, _ in self.rest.shapes}
+            new[SHADOW] = self._rounded({**rest, **self.steps.take(model, step, clock)})
+        return {**after, "downlink": new}
+
+    def _log(self, state: State) -> State:
+        """Return the steps by version; a checkpoint has no entry for an empty log."""
+        found: State = state["downlink"].get(LOG, {})
+        return found
+
+    def _recent(self, log: State) -> State:
+        """Return the last steps, as far as they are not longer than the whole model together."""
+        room, kept = self.room, State()
+        for version in sorted(log, key=int, reverse=True):
+            room -= log[version].numel() + ENTRY
+            if room < 0:
+                break
+            kept[version] = log[version]
+        return kept
+
+    # Client side.
+
+    def read(
+        self, payload: Payload, unread: SectionArrays, layout: Layout, key: Key, clock: Clock, state: State
+    ) -> Received:
+        """Return the whole model, or the client's model after the steps."""
+        if "checksum" not in unread:
+            return Received((layout.unflatten(self.whole.decode(payload, layout, key)),))
+        steps, base = _steps(unread.pop("steps", {}), clock.round)
+        wanted = expect(unread.pop("checksum"), ALONE, torch.int64, 1)
+        if payload or not self.readable(base, clock.round, state):
+            raise PayloadError(f"the client does not hold version {base}, from which the download continues")
+        params: Params = {name: state[HELD]["params"][name] for name, _ in self.steps.layout.shapes}
+        for version in range(int(state[HELD]["version"]), clock.round):
+            params = self._rounded(self.steps.take(params, steps[version], clock._replace(round=version)))
+        if self.rest.shapes:
+            params |= self.rest.unflatten(self.whole.decode(unread.pop("rest", {}), self.rest, key))
+        model = {name: params[name] for name, _ in layout.shapes}
+        if not torch.equal(self._checksum(model), wanted.cpu()):
+            raise PayloadError("the model after the steps of the download is not that of the server")
+        return Received((model,), base)
+
+    def readable(self, base: int, version: int, state: State) -> bool:
+        """Return whether the client holds a model from ``base`` to ``version``."""
+        held = state.get(HELD, {})
+        return base == NEVER or ("params" in held and base <= int(held["version"]) <= version)
+
+    def kept(self, version: int, models: Sequence[Params]) -> State:
+        """Return the model and its version."""
+        return {HELD: {"version": torch.tensor(version), "params": models[0]}}
+
+    # Both sides.
+
+    def _whole(self, layout: Layout, vector: torch.Tensor) -> Payload:
+        return self.whole.encode(vector, layout, Key(0, 0))  # a codec without randomness
+
+    def _rounded(self, params: Params) -> Params:
+        """Return tensors as they arrive at a client that receives the whole model."""
+        layout = Layout.of(params)
+        sent = self._whole(layout, layout.flatten(params))
+        return layout.unflatten(self.whole.decode(sent, layout, Key(0, 0)))
+
+    def _checksum(self, model: Params) -> torch.Tensor:
+        return torch.tensor([wire.checksum(wire.array_bytes(self.layout.flatten(model)))])
+
+
+def _steps(arrays: Payload, version: int) -> tuple[dict[int, bytes], int]:
+    """Return the steps of a download by version, and the version of the first one."""
+    found = {int(name): array for name, array in arrays.items() if name.isdecimal() and str(int(name)) == name}
+    base = min(found, default=version)
+    if len(found) < len(arrays) or set(found) != set(range(base, version)):
+        raise PayloadError(f"the steps of a download must end at version {version}, got {', '.join(sorted(arrays))}")
+    blobs = {number: expect({"step": array}, "step", torch.uint8, array.numel()) for number, array in found.items()}
+    return {number: blob.cpu().numpy().tobytes() for number, blob in blobs.items()}, base
