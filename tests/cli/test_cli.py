@@ -540,7 +540,7 @@ def test_any_codec_goes_into_any_method_and_stays_on_resume(
 
 def test_what_is_inside_a_part_can_be_set(gossamer: Gossamer) -> None:
     assert gossamer(f"run eden --rounds 1 {SMALL} --set codec.codec.bits=3 --out r").status == 0
-    assert "Eden(bits=3)" in json.loads(Path("r/run.json").read_text())["method"]["codec"]
+    assert "Eden(bits=3, coded=False)" in json.loads(Path("r/run.json").read_text())["method"]["codec"]
 
 
 def test_resuming_a_finished_run_says_so(gossamer: Gossamer, finished: Path) -> None:

@@ -435,7 +435,7 @@ def test_a_schedule_takes_everybody_through_all_steps_in_order() -> None:
 def test_compiled_equals_one_by_one() -> None:
     """One test for the compiler, as it takes its time: momentum, decay, ragged batches, a schedule and masks."""
     solver = SGD(epochs=2, batch=4, momentum=0.9, weight_decay=0.01, schedule=Exponential(0.5))
-    close(fedmrn(alpha=0.05).with_parts(solver=solver), tiny_task(clients=6, dtype=torch.float64), "compiled")
+    close(fedmrn(alpha=0.5).with_parts(solver=solver), tiny_task(clients=6, dtype=torch.float64), "compiled")
 
 
 def test_clients_of_a_round_share_what_the_server_sent() -> None:

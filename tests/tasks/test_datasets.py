@@ -54,8 +54,8 @@ def test_every_data_set_has_a_docstring_and_is_in_the_table(name: str) -> None:
 
 
 @pytest.mark.parametrize("image_set", [value for value in vars(image_sets).values() if isinstance(value, ImageSet)])
-def test_every_normalisation_is_in_the_table(image_set: ImageSet) -> None:
-    table = DOCS.read_text().partition("## Normalisation")[2].partition("## Augmentation")[0]
+def test_every_normalization_is_in_the_table(image_set: ImageSet) -> None:
+    table = DOCS.read_text().partition("## Normalization")[2].partition("## Augmentation")[0]
     lines = table.partition(f"| `{image_set.name}` |")[2].split("\n")
     rows = [lines[0], *itertools.takewhile(lambda line: line.startswith("| |"), lines[1:])]
     assert len(rows) == len(image_set.norms)

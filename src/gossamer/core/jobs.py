@@ -1,7 +1,6 @@
 """Values that the two sides of an exchange work with: messages, jobs, and results of local training."""
 
 from collections.abc import Callable, Iterable, Mapping
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +24,7 @@ class Outgoing(NamedTuple):
 
     data: Frame
     kinds: dict[str, int]
-    figures: Mapping[str, float] = MappingProxyType({})
+    figures: Mapping[str, float] = {}
 
 
 SILENT = Outgoing(Frame(b""), {})

@@ -5,8 +5,10 @@ The parts of a method are recorded as text. Runs of one method are compared fiel
 """
 
 import ast
+import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import MISSING, fields
 from typing import Any
 
 from gossamer.parts.channels import CHANNELS
@@ -15,11 +17,8 @@ from gossamer.parts.downlinks import DOWNLINKS
 from gossamer.parts.samplers import SAMPLERS
 from gossamer.runs.report.summary import method_name
 
-NAMES = {
-    attribute: name
-    for registry in (CODECS, DOWNLINKS, CHANNELS, SAMPLERS)
-    for name, (_, attribute) in registry.where.items()
-}
+REGISTRIES = (CODECS, DOWNLINKS, CHANNELS, SAMPLERS)
+NAMES = {attribute: name for registry in REGISTRIES for name, (_, attribute) in registry.where.items()}
 """Names of parts on the command line, by their class."""
 
 TASK = ("data", "model", "split", "clients", "statistics")
@@ -120,9 +119,18 @@ def _short(node: ast.expr) -> str:
         return _short(inner)
     if node.func.id not in NAMES or ast.unparse(node) == PLAIN:
         return _name(node)
-    plain = ("None", PLAIN) if _name(node) in DOWNLINKS else ()
-    fields = [_short(field.value) for field in node.keywords if ast.unparse(field.value) not in plain]
-    return ":".join([_name(node), *filter(None, [",".join(fields)])])
+    usual, given = _defaults(node.func.id), list(node.keywords)
+    while given and ast.unparse(given[-1].value) == usual.get(str(given[-1].arg)):
+        given.pop()  # as on the command line, where the last fields can be left out
+    return ":".join([_name(node), *filter(None, [",".join(_short(field.value) for field in given)])])
+
+
+@functools.cache
+def _defaults(kind: str) -> dict[str, str]:
+    """Return the default values of a class of parts that has a name on the command line, as text."""
+    registry = next(registry for registry in REGISTRIES if NAMES[kind] in registry)
+    made: Any = registry[NAMES[kind]]
+    return {field.name: repr(field.default) for field in fields(made) if field.default is not MISSING}
 
 
 def _name(call: ast.Call) -> str:
