@@ -6,11 +6,13 @@ import pytest
 
 from helpers.paths import ROOT
 
-NAMES = ("each_its_own", "early_stopping", "fedmrn_bounds", "one_bit", "thin_clients", "who_to_learn_with")
+NAMES = ("each_its_own", "early_stopping", "fedmrn_bounds", "less_down", "one_bit", "thin_clients", "who_to_learn_with")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
-def test_the_example_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
-    runpy.run_path(str(ROOT / f"examples/{name}.py"), run_name="__main__")
+def test_the_example_runs(name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    path = str(ROOT / f"examples/{name}.py")
+    monkeypatch.setattr("sys.argv", [path])
+    runpy.run_path(path, run_name="__main__")
     assert capsys.readouterr().out
