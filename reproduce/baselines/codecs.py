@@ -35,10 +35,10 @@ ROWS = (
     BASE,
     "fedavg --codec dense:float16 --down dense:float16",
     "fedavg --codec dense:bfloat16 --down dense:bfloat16",
-    "fedmrn",
-    "fedmrns",
-    "fedmrn --down delta",
-    "fedmrn --down delta:eden:2 --set down.whole.dtype=float16",
+    "fedmrn --block none",
+    "fedmrns --block none",
+    "fedmrn --block none --down delta",
+    "fedmrn --block none --down delta:eden:2 --set down.whole.dtype=float16",
     "signsgd",
     "z-signfedavg",
     "terngrad --no-coded",
@@ -95,7 +95,7 @@ class Setting(NamedTuple):
 
 TASKS = {
     "digits": Setting("digits, MLP", "digits", "mlp", "labels:4", 50, 50, 40, 0, 0.1, 5, 16),
-    "fashion": Setting("Fashion-MNIST, CNN", "fashion-mnist", "cnn2", "dirichlet:0.3", 100, 10, 40, 120, 0.1, 2, 20),
+    "fashion": Setting("Fashion-MNIST, CNN", "fashion-mnist", "cnn2", "dirichlet:0.3", 100, 10, 40, 120, 0.05, 2, 20),
     "rows": Setting("MNIST by rows, LSTM", "mnist", "lstm-rows", "dirichlet:1", 100, 10, 40, 120, 1.0, 3, 30),
 }
 
@@ -107,7 +107,7 @@ def cell(task: str, row: str, seed: int) -> Cell:
     given = {"epochs": mine.epochs, "batch": mine.batch, **({} if method in ("fedpm", "klms") else {"lr": mine.lr})}
     return Cell(
         f"{STUDY}-{task}-{slug(row)}-{seed}", method, given, mine.data, mine.model, mine.split, seed, mine.rounds,
-        mine.clients, mine.per_round, eval_every=mine.rounds, executor="one-by-one", samples=mine.samples, words=words,
+        mine.clients, mine.per_round, eval_every=mine.rounds, executor="stacked", samples=mine.samples, words=words,
     )  # fmt: skip
 
 

@@ -154,7 +154,7 @@ def outcome(cell: Cell, data_dir: Path, more: More = no_more, engine: Engine | N
     """Run a cell, or the rest of it. Return accuracy per evaluated round in percent, seconds per round, and bytes."""
     mine = task(cell, data_dir)
     options: dict[str, Any] = {"rounds": cell.rounds, "per_round": cell.per_round, "seed": cell.seed}
-    options |= {"eval_every": cell.eval_every, **how(mine.model(), cell.executor)}
+    options |= {"eval_every": cell.eval_every, **how(cell.executor)}
     if cell.fleet:
         options["channel"] = Wireless(Fleet.read(FLEETS / cell.fleet), retries=cell.retries)
     run_method = engine or simulate
@@ -258,15 +258,11 @@ def network(name: str, shape: torch.Size, classes: int) -> nn.Module:
     return lstm(shape, classes, dropout=0) if name == "lstm-plain" else build(name, shape, classes)
 
 
-def how(model: nn.Module, wanted: str = "") -> dict[str, Any]:
-    """Return device and executor: the wanted executor where the device has it.
-
-    The default on a GPU is ``captured``, or ``one-by-one`` if the network draws random numbers. A CPU captures nothing.
-    """
+def how(wanted: str = "") -> dict[str, Any]:
+    """Return device and executor: the wanted executor where the device has it, else ``captured`` on a GPU."""
     if not torch.cuda.is_available():
         return {"device": "cpu", "executor": "auto" if wanted.startswith("captured") else wanted or "auto"}
-    draws = any(isinstance(part, nn.Dropout) for part in model.modules())
-    return {"device": "cuda", "executor": wanted or ("one-by-one" if draws else "captured")}
+    return {"device": "cuda", "executor": wanted or "captured"}
 
 
 def keep(cell: Cell, data_dir: Path, until: float, more: More = no_more, engine: Engine | None = None) -> str:

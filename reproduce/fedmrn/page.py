@@ -62,8 +62,10 @@ def page() -> str:
     full = "Table 3: Shakespeare by role, weights by samples, all samples"
     parts += [role_table(quarter, list(roles()), names), role_table(full, list(roles_full()), names)]
     parts += [auto_table(), digits_table()]
-    parts += [bits_table("Bits against accuracy: Fashion-MNIST, `labels:3`, 25 rounds, held-out samples", spread())]
-    parts += [bits_table("Bits against accuracy: Shakespeare, 25 rounds, held-out roles", roles_search())]
+    parts += [bits_table("Noise and magnitude: Fashion-MNIST, `dirichlet:0.3`, 25 rounds, held-out samples", spread())]
+    parts += [
+        bits_table("Noise and magnitude: Shakespeare, every fourth sample, 50 rounds, held-out roles", roles_search())
+    ]
     parts += [times.section(), shakespeare_table(), error.section()]
     parts += [differences("The search for learning rates, 25 rounds of `labels:3`", search())]
     return tables.joined(parts)
@@ -165,13 +167,13 @@ def pair(cell: Cell) -> str:
 
 def bits_table(title: str, found: Iterable[Cell]) -> str:
     """Return accuracy by bits per weight, on validation data."""
-    rows = [row for cell in found for row in best_and_last([cell], [f"`{cell.method}`", spread_of(cell), *costs(cell)])]
-    return table(title, ["method", "spread", *COSTS], rows)
+    rows = [row for cell in found for row in best_and_last([cell], [f"`{cell.method}`", *noise_of(cell), *costs(cell)])]
+    return table(title, ["method", "noise", "spread", *COSTS], rows)
 
 
-def spread_of(cell: Cell) -> str:
-    """Return the magnitude of a cell's noise in units of the updates' own."""
-    return f"{cell.given['spread']:g}" if "spread" in cell.given else ""
+def noise_of(cell: Cell) -> tuple[str, str]:
+    """Return the distribution of a cell's noise, and its magnitude in units of the updates' own."""
+    return (cell.given["noise"], f"{cell.given['spread']:g}") if "spread" in cell.given else ("", "")
 
 
 def differences(title: str, found: Iterable[Cell]) -> str:

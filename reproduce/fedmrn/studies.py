@@ -21,8 +21,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "terngrad": {"lr": 0.03, "weights": "batches"},
     "drive": {"lr": 0.03, "scale": "least-squares", "weights": "batches"},
     "eden": {"lr": 0.03, "weights": "batches"},
-    "fedmrn": {"lr": 0.1, "alpha": 0.01, "coded": False, "weights": "batches"},
-    "fedmrns": {"lr": 0.1, "alpha": 0.005, "coded": False, "weights": "batches"},
+    "fedmrn": {"lr": 0.1, "noise": "uniform", "alpha": 0.01, "coded": False, "weights": "batches"},
+    "fedmrns": {"lr": 0.1, "noise": "uniform", "alpha": 0.005, "coded": False, "weights": "batches"},
 }
 """The ten rows of Table 1. FedAvg and FedMRN have the published learning rates, the others those of the search."""
 
@@ -82,17 +82,32 @@ ROLES = 256
 """Roles with enough text for one sample."""
 LETTERS: dict[str, dict[str, Any]] = {
     "fedavg": {},
-    "fedmrn": {"alpha": 0.003, "progressive": False, "coded": False},
-    "fedmrns": {"alpha": 0.0015, "progressive": False, "coded": False},
+    "fedmrn": {"noise": "uniform", "alpha": 0.003, "progressive": False, "coded": False},
+    "fedmrns": {"noise": "uniform", "alpha": 0.0015, "progressive": False, "coded": False},
 }
 """Shakespeare: masks from the first step, as in the appendix's code. Signed masks, not in it, get half the noise."""
 
 MORE_NOISE, NOISE_ROUNDS = (0.01, 0.03), 25
 
-AUTO: dict[str, Any] = {"alpha": "auto", "coded": True}
-"""Noise measured from the updates. The learning rate is FedAvg's: the gain of the masks makes up for clipping."""
-SPREADS = {"fedmrn": (1.5, 3.0, 6.0, 12.0), "fedmrns": (1.5, 3.0, 6.0)}
-"""Magnitudes of the noise, in units of the updates' own, from about 0.9 bits per weight to 0.3."""
+AUTO: dict[str, Any] = {"noise": "bernoulli", "alpha": "auto", "block": None, "coded": True}
+"""Noise measured from the updates, one magnitude per tensor. The learning rate is FedAvg's."""
+CANDIDATES: dict[str, tuple[str, str, tuple[float, ...]]] = {
+    "uniform": ("fedmrn", "uniform", (1.0, 1.5, 3.0)),
+    "bernoulli": ("fedmrn", "bernoulli", (0.5, 0.75, 1.0, 1.5)),
+    "signed-uniform": ("fedmrns", "uniform", (0.5, 1.0, 3.0)),
+    "signed-bernoulli": ("fedmrns", "bernoulli", (0.25, 0.5, 1.0)),
+}
+"""Recipe, noise, and its magnitudes in units of the updates' own: candidates for the defaults of alpha auto."""
+SEARCHED: dict[str, tuple[str, dict[str, Any]]] = {
+    "fedavg": ("fedavg", {}),
+    "eden": ("eden", {}),
+    **{
+        f"{name}-{spread:g}": (method, {**AUTO, "noise": noise, "spread": spread})
+        for name, (method, noise, spreads) in CANDIDATES.items()
+        for spread in spreads
+    },
+}
+"""What the search compares on validation data: name of the cell, recipe and parameters."""
 
 LESS_TEXT = "shakespeare:stride=4"
 """Every fourth character of a role is a sample, in training and in the test set."""
@@ -102,23 +117,20 @@ ROLE_METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "fedmrns-auto": ("fedmrns", AUTO),
     "eden": ("eden", {}),
     "signsgd": ("signsgd", {}),
-    "fedmrn-0.003-trained-base": ("fedmrn", {"alpha": 0.003, "progressive": False, "train_base": True}),
-    "fedmrn-0.003": ("fedmrn", {"alpha": 0.003, "progressive": False}),
+    "fedmrn-0.003-trained-base": (
+        "fedmrn",
+        {"noise": "uniform", "alpha": 0.003, "progressive": False, "train_base": True},
+    ),
+    "fedmrn-0.003": ("fedmrn", {"noise": "uniform", "alpha": 0.003, "progressive": False}),
 }
 """Table 3 with weights by samples, as the authors have them: name of the cell, recipe and parameters."""
-ROLE_SEARCH: dict[str, tuple[str, dict[str, Any]]] = {
-    "fedavg": ("fedavg", {}),
-    **{f"fedmrn-auto-{spread:g}": ("fedmrn", {**AUTO, "spread": spread}) for spread in (1.5, 3.0, 6.0)},
-    **{f"fedmrns-auto-{spread:g}": ("fedmrns", {**AUTO, "spread": spread}) for spread in (1.5, 3.0)},
-}
-"""Candidates for the magnitude of the noise, on roles that are held out."""
 DIGITS: dict[str, tuple[str, dict[str, Any]]] = {
     "fedavg": ("fedavg", {}),
     "fedmrn-auto": ("fedmrn", AUTO),
     "fedmrns-auto": ("fedmrns", AUTO),
-    "fedmrn-auto-6": ("fedmrn", {**AUTO, "spread": 6.0}),
-    "fedmrn-auto-12": ("fedmrn", {**AUTO, "spread": 12.0}),
-    "fedmrn-0.01": ("fedmrn", {"alpha": 0.01}),
+    "fedmrn-auto-2": ("fedmrn", {**AUTO, "spread": 2.0}),
+    "fedmrn-auto-4": ("fedmrn", {**AUTO, "spread": 4.0}),
+    "fedmrn-0.01": ("fedmrn", {"noise": "uniform", "alpha": 0.01}),
     "eden": ("eden", {}),
 }
 """The bundled digits, with the defaults of the command line: name of the cell, recipe and parameters."""
@@ -214,14 +226,10 @@ def cifar_auto() -> Iterator[Cell]:
 
 
 def spread() -> Iterator[Cell]:
-    """Bits per weight against accuracy on held-out samples: the magnitude of the noise in units of the updates'."""
-    yield fashion("fedmrn-spread-fedavg", "labels-3", SEARCHED_ON, "fedavg", 25)._replace(validate=HOLD_OUT)
-    for method, values in SPREADS.items():
-        for value in values:
-            made = fashion(
-                f"fedmrn-spread-{method}-{value:g}", "labels-3", SEARCHED_ON, method, 25, **AUTO, lr=0.03, spread=value
-            )
-            yield made._replace(validate=HOLD_OUT)
+    """Noise and magnitude on Fashion-MNIST, evaluated on held-out samples."""
+    for name, (method, more) in SEARCHED.items():
+        made = fashion(f"fedmrn-spread-{name}", "dirichlet-0.3", SEARCHED_ON, method, 25, **more, lr=0.03)
+        yield made._replace(validate=HOLD_OUT)
 
 
 def digits() -> Iterator[Cell]:
@@ -244,9 +252,9 @@ def roles_full() -> Iterator[Cell]:
 
 
 def roles_search() -> Iterator[Cell]:
-    """The magnitude of the noise on Shakespeare, evaluated on roles that do not train."""
-    for name, (method, more) in ROLE_SEARCH.items():
-        made = _role_cell(f"fedmrn-roles-search-{name}", method, more, LESS_TEXT, 25)
+    """Noise and magnitude on Shakespeare, evaluated on roles that do not train."""
+    for name, (method, more) in SEARCHED.items():
+        made = _role_cell(f"fedmrn-roles-search-{name}", method, more, LESS_TEXT, 50)
         left = ROLES - -(-ROLES // HOLD_OUT)
         yield made._replace(clients=left, per_round=left // 10, validate=HOLD_OUT, seed=SEARCHED_ON)
 

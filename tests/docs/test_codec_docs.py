@@ -53,4 +53,5 @@ def test_examples_hold_and_the_message_is_the_one_shown() -> None:
     assert block is not None
     lines = [re.match(r"((?:[0-9a-f]{2} )+)", line) for line in block[1].splitlines()]
     shown = bytes.fromhex("".join(line[1] for line in lines if line))
-    assert Body.of(OnWeights(MaskedNoise(alpha=0.01)).encode(layout.flatten(change), layout, key(1))).data == shown
+    codec = OnWeights(MaskedNoise(noise="uniform", alpha=0.01))
+    assert Body.of(codec.encode(layout.flatten(change), layout, key(1))).data == shown

@@ -34,6 +34,8 @@ ROUNDS = 3
 CLIENTS = 5
 PER_ROUND = 4
 SGD: dict[str, Any] = {"lr": 0.1, "epochs": 2, "batch": 8}
+NOISE: dict[str, Any] = {"noise": "uniform"}
+"""The paper's noise."""
 
 FIGURES = ("accuracy", "loss", "personal_accuracy", "worst_tenth_accuracy", "train_loss", "flops", "useful_flops")
 
@@ -84,10 +86,12 @@ CASES: dict[str, Case] = {
         lambda: methods.pfedme(lr=0.01, personal_lr=0.05, steps=4, inner_steps=2, batch=8, lam=15.0, beta=0.7),
         {},
     ),
-    "fedmrn": (lambda: methods.fedmrn(**SGD, weights="samples", alpha=0.01, coded=False), {}),
-    "fedmrns": (lambda: methods.fedmrns(**SGD, weights="samples", alpha=0.005, coded=False), {}),
-    "fedmrn, alpha auto": (lambda: methods.fedmrn(**SGD, weights="samples", alpha="auto", coded=True), {}),
-    "fedmrns, alpha auto": (lambda: methods.fedmrns(**SGD, weights="samples", alpha="auto", coded=True), {}),
+    "fedmrn": (lambda: methods.fedmrn(**SGD, weights="samples", **NOISE, alpha=0.01, coded=False), {}),
+    "fedmrns": (lambda: methods.fedmrns(**SGD, weights="samples", **NOISE, alpha=0.005, coded=False), {}),
+    "fedmrn, alpha auto": (lambda: methods.fedmrn(**SGD, weights="samples", **NOISE, spread=3.0, coded=True), {}),
+    "fedmrns, alpha auto": (lambda: methods.fedmrns(**SGD, weights="samples", **NOISE, spread=3.0, coded=True), {}),
+    "fedmrn, bernoulli": (lambda: methods.fedmrn(**SGD, weights="samples"), {}),
+    "fedmrns, bernoulli": (lambda: methods.fedmrns(**SGD, weights="samples"), {}),
     "fedpm": (lambda: methods.fedpm(lr=0.1, epochs=2, batch=8), {}),
     "klms": (lambda: methods.klms(lr=0.1, epochs=2, batch=8), {}),
     "fedavg-pruned": (lambda: methods.fedavg_pruned(**SGD, sparsity=0.97), {}),
@@ -169,7 +173,7 @@ CASES: dict[str, Case] = {
     ),
     "tuned, with masked noise": (
         lambda: methods.fedavg_tuned(**SGD, tune_epochs=1).with_parts(
-            codec=methods.fedmrn(**SGD, alpha=0.01, coded=False).codec
+            codec=methods.fedmrn(**SGD, **NOISE, alpha=0.01, coded=False).codec
         ),
         {},
     ),
@@ -221,7 +225,8 @@ def digests(nest: State) -> Digests:
 
 def digest(tensor: Tensor) -> str:
     """The beginning of the SHA-256 of a tensor's type, shape and bytes."""
-    array = tensor.detach().cpu().contiguous().numpy()
+    held = tensor.detach().cpu().contiguous()
+    array = (held.view(torch.int16) if held.dtype == torch.bfloat16 else held).numpy()  # NumPy has no bfloat16
     return hashlib.sha256(f"{array.dtype} {array.shape} ".encode() + array.tobytes()).hexdigest()[:16]
 
 

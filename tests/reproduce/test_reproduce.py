@@ -82,13 +82,16 @@ def test_a_cell_belongs_to_the_study_of_its_first_word(empty: Path) -> None:
     assert cells.read_all([CELL, CELL._replace(name="example-two")]) == [{"best": 1.0}]
 
 
-def test_a_network_that_draws_is_not_captured(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_dropout, without = (cells.network(name, torch.Size([80]), 80) for name in ("lstm", "lstm-plain"))
-    assert cells.how(with_dropout) == cells.how(without, "captured-plain") == {"device": "cpu", "executor": "auto"}
-    assert cells.how(without, "stacked") == {"device": "cpu", "executor": "stacked"}
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    assert [cells.how(model)["executor"] for model in (with_dropout, without)] == ["one-by-one", "captured"]
-    assert cells.how(with_dropout, "captured-plain") == {"device": "cuda", "executor": "captured-plain"}
+@pytest.mark.parametrize(("gpu", "device", "usual", "wanted"), [
+    (False, "cpu", "auto", "auto"), (True, "cuda", "captured", "captured-plain"),
+])  # fmt: skip
+def test_a_gpu_captures_and_a_cpu_does_not(
+    gpu: bool, device: str, usual: str, wanted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: gpu)
+    assert cells.how() == {"device": device, "executor": usual}
+    assert cells.how("captured-plain") == {"device": device, "executor": wanted}
+    assert cells.how("stacked") == {"device": device, "executor": "stacked"}
 
 
 def test_a_cell_that_fails_does_not_stop_the_others(

@@ -62,7 +62,7 @@ def test_of_the_lstm_all_but_the_embedding_is_masked() -> None:
 
 
 def test_shakespeare_runs(tmp_path: Path, empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cells, "how", lambda model, wanted: {"executor": "one-by-one"})
+    monkeypatch.setattr(cells, "how", lambda wanted: {"executor": "one-by-one"})
     shakespeare_roles(tmp_path)
     cell = next(cell for cell in studies.shakespeare() if cell.method == "fedmrn")
     small = cell._replace(clients=1, per_round=1, rounds=1, given={**cell.given, "steps": 1, "batch": 2})
@@ -136,7 +136,7 @@ def test_measured_noise_is_shown_beside_fedavg_with_its_bits(empty: Path) -> Non
     row = only(page.auto_table(), method="fedmrn")
     assert (row["bits per parameter"], row["bits per masked weight"], row["clipped"]) == ("0.81", "0.70", "20 %")
     assert (row["FedAvg, seed 0"], row["published noise, seed 0"]) == ("92.00, 91.80", "not run")
-    assert cells.method(cell).codec == OnWeights(MaskedNoise())
+    assert cells.method(cell).codec == OnWeights(MaskedNoise(block=None))
 
 
 def test_table_3_has_all_columns_of_the_paper_and_names_the_artefact(empty: Path) -> None:
@@ -163,7 +163,7 @@ def test_validation_holds_out_roles_or_samples() -> None:
 
 
 def test_bits_count_all_uploads(tmp_path: Path, empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cells, "how", lambda model, wanted: {"executor": "one-by-one"})
+    monkeypatch.setattr(cells, "how", lambda wanted: {"executor": "one-by-one"})
     shakespeare_roles(tmp_path)
     cell = next(cell for cell in studies.roles() if cell.name.endswith("fedmrn-auto"))
     small = cell._replace(clients=1, per_round=1, rounds=1, given={**cell.given, "steps": 1, "batch": 2})

@@ -46,11 +46,12 @@ __all__ = [
 class MaskFields(TypedDict, total=False):
     """Mask training: fields of ``MaskedNoise``."""
 
-    noise: Annotated[Kind, Default("uniform")]
+    noise: Annotated[Kind, Default("bernoulli")]
     stochastic: Annotated[bool, Default(True)]
     progressive: Annotated[bool, Default(True)]
     learn_masks: Annotated[bool, Default(True)]
     coded: Annotated[bool, Default(True)]
+    block: Annotated[int | None, Default(256)]
 
 
 class Masking(Averaging, MaskFields, total=False):
@@ -61,7 +62,7 @@ class Masking(Averaging, MaskFields, total=False):
 def fedmrn(
     *,
     alpha: Literal["auto"] | float = "auto",
-    spread: float = 3.0,
+    spread: float = 1.0,
     train_base: bool = False,
     **fields: Unpack[Masking],
 ) -> Method:
@@ -71,7 +72,7 @@ def fedmrn(
     https://arxiv.org/abs/2408.03220
 
     Args:
-        alpha: magnitude of the noise; auto measures it from each update, per tensor, and sends a scale per tensor
+        alpha: magnitude of the noise; auto measures it from each update, per block, and sends a scale per block
         spread: with alpha auto, the magnitude in units of the update's own; more gives sparser masks and fewer bits
         train_base: also train the base weights and send the sum uncompressed, as the authors' code for Shakespeare
     """
@@ -82,7 +83,7 @@ def fedmrn(
 def fedmrns(
     *,
     alpha: Literal["auto"] | float = "auto",
-    spread: float = 3.0,
+    spread: float = 1.0,
     train_base: bool = False,
     **fields: Unpack[Masking],
 ) -> Method:
@@ -92,7 +93,7 @@ def fedmrns(
     https://arxiv.org/abs/2408.03220
 
     Args:
-        alpha: magnitude of the noise; auto measures it from each update, per tensor, and sends a scale per tensor
+        alpha: magnitude of the noise; auto measures it from each update, per block, and sends a scale per block
         spread: with alpha auto, the magnitude in units of the update's own; less clips more, with a smaller error
         train_base: also train the base weights and send the sum uncompressed, as the authors' code for Shakespeare
     """

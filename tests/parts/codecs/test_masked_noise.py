@@ -251,7 +251,8 @@ def test_cnn8_takes_147_692_bytes_of_masks_and_nothing_else() -> None:
 def test_cnn4_takes_little_more_than_one_bit_per_weight(codec: MaskedNoise) -> None:
     layout = weights("cnn4", (1, 28, 28), 10)
     assert layout.size == 389_920
-    assert 8 * up(codec.encode(change(layout.size), layout, key(1))) <= 1.01 * layout.size
+    limit = 1.01 + (16 / 256 if codec.alpha == "auto" else 0)
+    assert 8 * up(codec.encode(change(layout.size), layout, key(1))) <= limit * layout.size
 
 
 def test_the_mask_is_packed_lowest_bit_first() -> None:
@@ -333,15 +334,33 @@ def test_the_expectation_over_uniform_noise_is_a_parabola(signed: bool, half: in
 
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("spread", [0.5, 3.0, 12.0])
-def test_scales_are_as_the_formula_says(signed: bool, spread: float) -> None:
-    """By plain sums in float64, for two tensors of very different size."""
-    codec, layout = MaskedNoise(signed, spread=spread), layout_of(3000, 500, dtype=torch.float64)
-    x = torch.cat([1e-4 * normal(3000).double(), 50 * normal(500, 1).double()])
-    scales, n = codec.encode(x, layout, key(1))["scales"], codec.draw(layout, key(1))
-    for u, own, scale in zip(x.split([3000, 500]), n.split([3000, 500]), scales, strict=True):
-        a = spread * u.square().sum() / u.abs().sum()
-        gain = (u * u).sum() / (u * clipped(u, own * a, signed)).sum()
-        assert scale.item() == pytest.approx(float(a * gain.clamp(1, 8)), rel=1e-6)
+@pytest.mark.parametrize("block", [None, 700])
+def test_scales_are_as_the_formula_says(signed: bool, spread: float, block: int | None) -> None:
+    """By plain sums in float64, for two tensors of very different size; up to the rounding of bfloat16."""
+    codec, layout = MaskedNoise(signed, spread=spread, block=block), layout_of(3000, 500, dtype=torch.float64)
+    x = torch.cat([1e-4 * normal(3000).double() * torch.linspace(1, 9, 3000), 50 * normal(500, 1).double()])
+    scales, n = codec.encode(x, layout, key(1))["scales"].double().tolist(), codec.draw(layout, key(1))
+    wanted = []
+    for u, own in zip(x.split([3000, 500]), n.split([3000, 500]), strict=True):
+        pieces = list(zip(u.split(block or 3000), own.split(block or 3000), strict=True))
+        sizes = [spread * piece.square().sum() / piece.abs().sum() for piece, _ in pieces]
+        left = sum((v * clipped(v, m * a, signed)).sum() for (v, m), a in zip(pieces, sizes, strict=True))
+        gain = (u.square().sum() / left).clamp(1, 8)
+        wanted += [float(a * gain) for a in sizes]
+    assert scales == pytest.approx(wanted, rel=2**-8)
+
+
+def test_blocks_keep_the_noise_of_large_rows_from_small_ones() -> None:
+    """Rows of very different size: the error is that of Gaussian entries, whatever their sizes."""
+    layout = Layout((("w", torch.Size([64, 256])),))
+    x = (normal(64 * 256).view(64, 256) * torch.logspace(0, 2, 64)[:, None]).view(-1)
+    errors = []
+    for block in (256, None):
+        codec = MaskedNoise(True, spread=0.25, block=block)
+        found = codec.decode(codec.encode(x, layout, key(1)), layout, key(1))
+        errors.append(float((found - x).square().sum() / x.square().sum()))
+    assert errors[0] == pytest.approx(0.62, abs=0.05)
+    assert errors[1] > 3 * errors[0]
 
 
 @pytest.mark.parametrize("codec", AUTO, ids=repr)
@@ -364,7 +383,7 @@ def test_the_reported_shares_are_those_of_the_noise(kind: Kind, alpha: Any) -> N
     x, layout = normal(n) * (uniform(key(5), n) < 0.5), flat(n)
     codec = MaskedNoise(noise=kind, alpha=alpha)
     found, draw = codec.figures(x, layout, key(1)), codec.draw(layout, key(1))
-    a = 3 * x.square().sum() / x.abs().sum() if alpha == "auto" else torch.tensor(1.0)  # drawn with alpha already
+    a = x.square().sum() / x.abs().sum() if alpha == "auto" else torch.tensor(1.0)  # drawn with alpha already
     size, noise_of = x.abs(), (draw * a).abs()
     assert found["clipped"] == pytest.approx(float((size > noise_of).sum() / size.count_nonzero()), abs=0.01)
     left = (size.double() @ torch.minimum(size, noise_of).double()) / (size.double() @ size.double())
@@ -375,7 +394,7 @@ def test_zeros_change_no_scale() -> None:
     """Units that do not learn, and entries of no client: the magnitude is that of the other entries."""
     u = normal(1000)
     spread = torch.cat([u, torch.zeros(3000)])
-    alone, padded = (MaskedNoise(noise="bernoulli").encode(x, flat(len(x)), key(1)) for x in (u, spread))
+    alone, padded = (MaskedNoise(block=None).encode(x, flat(len(x)), key(1)) for x in (u, spread))
     assert padded["scales"].item() == pytest.approx(alone["scales"].item(), rel=1e-6)
 
 
@@ -383,7 +402,8 @@ def test_a_tensor_without_change_has_scale_0_and_stays_as_it_is() -> None:
     for codec in AUTO:
         layout = layout_of(100, 50, 0)
         payload = codec.encode(torch.cat([torch.zeros(100), normal(50)]), layout, key(1))
-        assert payload["scales"][0] == payload["scales"][2] == 0
+        assert payload["scales"][0] == 0
+        assert len(payload["scales"]) == 2
         assert not codec.decode(payload, layout, key(1))[:100].any()
 
 

@@ -125,7 +125,9 @@ MASKS = [MaskedNoise(alpha=0.01), MaskedNoise(True, "gauss"), MaskedNoise()]
 
 
 @pytest.mark.parametrize(
-    "inner", [*(replace(m, coded=False) for m in MASKS), Feedback(MaskedNoise(True, coded=False))], ids=repr
+    "inner",
+    [*(replace(m, coded=False, block=64) for m in MASKS), Feedback(MaskedNoise(True, coded=False, block=64))],
+    ids=repr,
 )
 @pytest.mark.parametrize("each", [False, True])
 def test_masked_noise_is_added_in_place(inner: Codec, each: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +143,7 @@ def test_masked_noise_is_added_in_place(inner: Codec, each: bool, monkeypatch: p
     found = layout.unflatten(acc)
     assert all(torch.equal(found[name], wanted[name]) for name in MODEL if name.endswith("weight"))
     assert all(torch.allclose(found[name], wanted[name], rtol=0, atol=1e-7) for name in MODEL)
-    assert made.longest <= 100  # 64 entries of masked noise, and the words that they are drawn from
+    assert made.longest <= 128  # 64 entries of masked noise, their words, and the scales of two blocks
 
 
 @pytest.mark.parametrize("bad", ["2.mask", "1.scales", "0.mask", "rest.values", "stray"])
@@ -184,12 +186,13 @@ def test_a_nested_codec_trains_as_it_encodes() -> None:
 
 
 def test_metrics_are_means_over_the_entries_of_all_groups() -> None:
-    codec = OnWeights(MaskedNoise(alpha=0.5), per_tensor=True)
+    masked = MaskedNoise(noise="uniform", alpha=0.5)
+    codec = OnWeights(masked, per_tensor=True)
     assert codec.figure_names == ("clipped", "clipped_length")
     shares = []
     for number, name in enumerate(("conv.weight", "embedding.weight")):
         own, at = LAYOUT.only([name]), fold(KEY, "piece", f"{number}.")
-        share = MaskedNoise(alpha=0.5).figures(own.flatten(CHANGE), own, at)["clipped"]
+        share = masked.figures(own.flatten(CHANGE), own, at)["clipped"]
         assert share == pytest.approx(float((own.flatten(CHANGE).abs() / 0.5).clamp(max=1).mean()))
         shares.append(share)
     found = codec.figures(LAYOUT.flatten(CHANGE), LAYOUT, KEY)

@@ -12,8 +12,8 @@ the update is within this range. Without ``stochastic``, the mask is 1 where upd
 paper's deterministic masking.
 
 The paper has one magnitude ``alpha`` for all tensors and rounds. It bounds what a round can change: a binary mask over
-uniform noise moves a weight by at most alpha / 4 on average. With ``alpha="auto"``, each tensor and round has a
-magnitude of its own, measured from the update (``masked_noise_scale``), and a scale per tensor is sent with the mask.
+uniform noise moves a weight by at most alpha / 4 on average. With ``alpha="auto"``, each block of each update has a
+magnitude of its own, measured from the update (``masked_noise_scale``), and a scale per block is sent with the mask.
 
 Only the mask is sent, and the scales. The paper also sends a seed. Here, sender and receiver have the key of the round
 and the client, from which the noise (label "noise") and the sender's draws (label "mask") follow. The array ``mask``
@@ -52,7 +52,14 @@ from gossamer.core.random.noise import KINDS, LEAST, Kind, draw, single
 from gossamer.core.types import Layout, Params, Payload, State
 from gossamer.core.wire import expect, finite
 from gossamer.parts.codecs.masked_noise_clipping import clipping
-from gossamer.parts.codecs.masked_noise_scale import Scale, by_tensor, expect_scales, rescaled, rescaled_exactly
+from gossamer.parts.codecs.masked_noise_scale import (
+    Scale,
+    Slice,
+    by_tensor,
+    expect_scales,
+    rescaled,
+    rescaled_exactly,
+)
 
 CHUNK = {"cpu": 1 << 17, "cuda": 1 << 22}
 """Entries that are decoded at a time: they fit a CPU's cache, or keep a GPU busy. Multiples of 8."""
@@ -82,24 +89,28 @@ class MaskedNoise(StraightThrough, MeasuredCodec):
 
     Args:
         signed: use masks of -1 and 1 instead of 0 and 1
-        noise: uniform (from -alpha to alpha), gauss (standard deviation alpha) or bernoulli (-alpha or alpha)
-        alpha: the magnitude of the noise; auto measures it from each update, per tensor
+        noise: bernoulli (-alpha or alpha), uniform (from -alpha to alpha; the paper's) or gauss (standard deviation
+            alpha)
+        alpha: the magnitude of the noise; auto measures it from each update, per block
         stochastic: draw masks at random, unbiased within the range of the noise; else by sign
         progressive: in training, mask a growing share of the entries; else all entries in every step
         learn_masks: learn the masks during training, by a straight-through estimator; else mask only the final update
         coded: send sparse or dense masks in a shorter form
         spread: with alpha auto, the magnitude of the noise in units of the update's own; more clips less and gives
             binary masks fewer bits, with a larger error
+        block: with alpha auto, the number of entries of a tensor with one magnitude and one scale of 16 bits; none is
+            the whole tensor
     """
 
     signed: bool = False
-    noise: Kind = "uniform"
+    noise: Kind = "bernoulli"
     alpha: Literal["auto"] | float = "auto"
     stochastic: bool = True
     progressive: bool = True
     learn_masks: bool = True
     coded: bool = True
-    spread: float = 3.0
+    spread: float = 1.0
+    block: int | None = 256
 
     def __post_init__(self) -> None:
         fits = self.alpha == "auto" if isinstance(self.alpha, str) else 1e-8 <= self.alpha <= 1e30
@@ -107,6 +118,7 @@ class MaskedNoise(StraightThrough, MeasuredCodec):
             (self.noise in KINDS, wrong(self, "noise", f"must be one of {listed(KINDS)}")),
             (fits, wrong(self, "alpha", "must be auto or a number from 1e-8 to 1e30")),
             (0.01 <= self.spread <= 1000, wrong(self, "spread", "must be a number from 0.01 to 1000")),
+            (self.block is None or self.block > 0, wrong(self, "block", "must be at least 1, or none")),
         )
 
     @property
@@ -127,8 +139,10 @@ class MaskedNoise(StraightThrough, MeasuredCodec):
         return scales | (gaps if _worth(gaps, layout.size) else {"mask": packing.bits(mask)})
 
     def _rescaled(self, x: Tensor, n: Tensor, layout: Layout) -> tuple[Tensor, Payload]:
-        """Return the update in units of the noise's magnitude, and the scales of the tensors as an array."""
-        return rescaled_exactly(x, n, layout, self.spread, self._expected) if self.alpha == "auto" else (x, {})
+        """Return the update in units of the noise's magnitude, and the scales of the blocks as an array."""
+        if self.alpha != "auto":
+            return x, {}
+        return rescaled_exactly(x, n, layout, self.spread, self.block, self._expected)
 
     def _mask(self, x: Tensor, n: Tensor, key: Key) -> Tensor:
         if not self.stochastic:
@@ -154,7 +168,7 @@ class MaskedNoise(StraightThrough, MeasuredCodec):
         Both are expectations over the noise, so that none is drawn. Of a long update, some entries are measured.
         """
         alpha = None if isinstance(self.alpha, str) else self.alpha
-        return clipping([u for _, u in layout.cut(x)], self.noise, alpha, self.spread)
+        return clipping([u for _, u in layout.cut(x)], self.noise, alpha, self.spread, self.block)
 
     def warning(self, figures: Mapping[str, float]) -> str | None:
         """Warn if a fixed magnitude clips nearly all of the updates."""
@@ -168,11 +182,11 @@ class MaskedNoise(StraightThrough, MeasuredCodec):
         )
 
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        """Return noise times mask, times the scale of the tensor if ``alpha`` is auto."""
+        """Return noise times mask, times the scale of the block if ``alpha`` is auto."""
         packed, scales = self._read(payload, layout)
         out = torch.empty(layout.size, dtype=layout.dtype, device=packed.device)
-        for piece, first, scale in by_tensor([out], scales):
-            for chunk, values in self._values(packed, first, piece, key, scale):
+        for piece in by_tensor([out], scales):
+            for chunk, values in self._values(packed, piece, key):
                 chunk.copy_(values)
         return out
 
@@ -190,22 +204,24 @@ class MaskedNoise(StraightThrough, MeasuredCodec):
         """Return a function that adds like ``fold`` to pieces, on a GPU with one kernel per piece where possible."""
         packed, scales = self._read(payload, layout)
         packed = packed.to(like.device)
+        scales = [scale._replace(values=scale.values.to(like.device)) for scale in scales]
 
         def add(pieces: Sequence[Tensor]) -> None:
-            for piece, first, scale in by_tensor(pieces, scales):
-                self._add(piece, packed, first, key, weight, scale)
+            for piece in by_tensor(pieces, scales):
+                self._add(piece, packed, key, weight)
 
         return add
 
-    def _add(self, piece: Tensor, packed: Tensor, first: int, key: Key, weight: float, scale: float) -> None:
-        """Add the message's entries to a piece of the sum that starts at entry ``first``."""
-        fused = piece.is_cuda and piece.dtype == torch.float32 and self.noise == "uniform" and piece.is_contiguous()
+    def _add(self, piece: Slice, packed: Tensor, key: Key, weight: float) -> None:
+        """Add the message's entries to a piece of the sum."""
+        acc = piece.values
+        fused = acc.is_cuda and acc.dtype == torch.float32 and self.noise != "gauss" and acc.is_contiguous()
         if fused and (kernel := _kernel()):
-            where, magnitudes = random.fold(key, "noise"), (single(self._alpha), LEAST, scale)
-            kernel(piece, packed, where, *magnitudes, single(weight), self.signed, first)
+            where, magnitudes = random.fold(key, "noise"), (single(self._alpha), LEAST)
+            kernel(piece, packed, where, *magnitudes, single(weight), self.signed, self.noise == "bernoulli")
             return
-        for chunk, values in self._values(packed, first, piece, key, scale):
-            chunk.add_(values.to(piece.dtype).mul_(weight))
+        for chunk, values in self._values(packed, piece, key):
+            chunk.add_(values.to(acc.dtype).mul_(weight))
 
     def surrogate_context(self, layout: Layout, steps: int, key: Key, device: torch.device) -> State:
         """Return the noise, a key for the draws, and the number of steps. Empty without ``learn_masks``."""
@@ -228,15 +244,15 @@ class MaskedNoise(StraightThrough, MeasuredCodec):
         return torch.where(drawn < share, self._values_of(one, n), clipped(u, n, self.signed))
 
     def _masked_in_scale(self, u: Tensor, n: Tensor, drawn: Tensor, share: Tensor) -> Tensor:
-        units, scale = rescaled(u, n, self.spread, self._expected)
+        units, scale = rescaled(u, n, self.spread, self.block, self._expected)
         return self._masked(units, n, drawn, share) * scale
 
     def _read(self, payload: Payload, layout: Layout) -> tuple[Tensor, Sequence[Scale]]:
-        """Return the mask as packed bits, from either form, and the scale of each tensor."""
+        """Return the mask as packed bits, from either form, and the scales of each tensor."""
         if self.alpha != "auto":
-            return self._packed(payload, layout.size), [Scale(layout.size, 1.0)]
+            return self._packed(payload, layout.size), [Scale(layout.size, torch.ones(1), max(1, layout.size))]
         rest = {name: array for name, array in payload.items() if name != "scales"}
-        return self._packed(rest, layout.size), expect_scales(payload, layout)
+        return self._packed(rest, layout.size), expect_scales(payload, layout, self.block)
 
     def _packed(self, payload: Payload, size: int) -> Tensor:
         """Return the mask as packed bits, from either form."""
@@ -249,17 +265,18 @@ class MaskedNoise(StraightThrough, MeasuredCodec):
             raise PayloadError(f"'mask' has ones after its {size:,} bits")
         return packed
 
-    def _values(
-        self, packed: Tensor, first: int, into: Tensor, key: Key, scale: float
-    ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield chunks of ``into``, which starts at entry ``first`` of the message, each with its masked noise."""
-        for chunk in torch.split(into, CHUNK["cuda" if packed.is_cuda else "cpu"]):
+    def _values(self, packed: Tensor, piece: Slice, key: Key) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield chunks of a piece of the message's vector, each with its masked noise."""
+        first, start = piece.first, piece.start
+        for chunk in torch.split(piece.values, CHUNK["cuda" if packed.is_cuda else "cpu"]):
             skip, end = first % 8, first + len(chunk)
             flags = packing.unbits(packed[first // 8 : -(-end // 8)], skip + len(chunk))[skip:]
             mask = (packing.plus_minus if self.signed else packing.numbers)(flags, torch.float32)
             noise = self._noise(key, first, len(chunk), packed.device)
-            yield chunk, noise.mul_(scale).mul_(mask)
-            first = end
+            if self.alpha == "auto":
+                noise.mul_(piece.scale.of(start, len(chunk)))
+            yield chunk, noise.mul_(mask)
+            first, start = end, start + len(chunk)
 
     def _noise(self, key: Key, start: int, count: int, device: torch.device | str) -> Tensor:
         return draw(self.noise, self._alpha, random.fold(key, "noise"), count, start=start, device=device)

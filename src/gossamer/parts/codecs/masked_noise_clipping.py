@@ -16,22 +16,28 @@ import torch
 from torch import Tensor
 
 from gossamer.core.random.noise import Kind
-from gossamer.parts.codecs.masked_noise_scale import magnitude
+from gossamer.parts.codecs.masked_noise_scale import blocks, magnitude
 
 ENTRIES = 1 << 16
 """Entries that suffice for a share with two digits."""
 
 
-def clipping(tensors: Sequence[Tensor], noise: Kind, alpha: float | None, spread: float) -> dict[str, float]:
-    """Return the shares of an update's entries and of its length that clipping takes; ``alpha`` of none is auto."""
+def clipping(
+    tensors: Sequence[Tensor], noise: Kind, alpha: float | None, spread: float, block: int | None
+) -> dict[str, float]:
+    """Return the shares of an update's entries and of its length that clipping takes; ``alpha`` of none is auto.
+
+    Of a long update, some blocks are measured, or with a fixed magnitude some entries.
+    """
     step = max(1, sum(map(len, tensors)) // ENTRIES)
     touched = changed = left = whole = 0.0
     for u in tensors:
-        size = float(magnitude(u, spread)) if alpha is None else alpha
-        v = u[::step].double().abs() / size
+        rows = (u[::step].view(-1, 1) if alpha else blocks(u, block)[::step]).double()
+        size = torch.full_like(rows[:, :1], alpha) if alpha else magnitude(rows, spread)
+        v = rows.abs() / size
         some, rest = expected(v, noise)
         touched, changed = touched + float(some.sum()), changed + int(v.count_nonzero())
-        left, whole = left + size**2 * float(v @ rest), whole + size**2 * float(v @ v)
+        left, whole = left + float((size**2 * v * rest).sum()), whole + float((size**2 * v * v).sum())
     return {
         "clipped": touched / changed if changed else 0.0,
         "clipped_length": 1 - left / whole if whole else 0.0,

@@ -1,18 +1,27 @@
 """The magnitude of masked noise, measured from the update: ``MaskedNoise(alpha="auto")``.
 
-Each tensor of an update has its own magnitude. For entries u of one tensor and unit noise n:
+Each tensor of an update is cut into blocks of consecutive entries, and each block has its own magnitude. For entries u
+of a block and unit noise n:
 
     a = spread * sum(u^2) / sum(|u|)    the magnitude of the noise; entries that are 0 do not count
     v = u / a                           the update in units of it, from which the mask is drawn
-    g = sum(v^2) / sum(v E[n m])        the gain, from 1 to ``MAX_GAIN``
-    s = g a                             the scale of the noise at the receiver: it adds s n m
+    g = sum(u^2) / sum(u a E[n m])      the gain, summed over the whole tensor, from 1 to ``MAX_GAIN``
+    s = g a                             the scale of the block's noise at the receiver: it adds s n m
 
-``E[n m]`` is v clipped to the range of its noise. Clipping shortens an update: over uniform noise, ``E[n m]`` is
-``v / 2 - v^2 / 4`` with binary masks, for v from 0 to 1, and ``v - v^2 / 2`` with signed masks. Half of the noise has
-the wrong sign for a binary mask. The gain makes up for it: the expectation of ``s n m`` has the same inner product with
-the update as the update itself. DRIVE and EDEN choose their scales in this way. So an update moves the model as far as
-without masks, whatever the magnitude. A larger ``spread`` clips less and makes binary masks sparser, and a smaller one
-makes the masked noise less random.
+``E[n m]`` is v clipped to the range of its noise. Clipping shortens an update. For v from 0 to 1, ``E[n m]`` is:
+
+    noise        binary masks       signed masks
+    bernoulli    v / 2              v
+    uniform      v / 2 - v^2 / 4    v - v^2 / 2
+
+Half of the noise has the wrong sign for a binary mask. The gain makes up for it: the expectation of ``s n m`` has the
+same inner product with the update as the update itself. DRIVE and EDEN choose their scales in this way. So an update
+moves the model as far as without masks, whatever the magnitude. A larger ``spread`` clips less and makes binary masks
+sparser, and a smaller one makes the masked noise less random. With signed masks over Bernoulli noise and a small
+``spread``, it is the sign of each entry, times one number per block.
+
+The units of a layer change at different rates, so the entries of a whole tensor have heavy tails, and those of a row
+or a short block nearly none. With one magnitude per tensor, the small entries would get the noise of the large ones.
 
 The sender computes v and s with sums that have the same bits on every device. In training, the surrogate computes the
 same from the current update with ordinary sums.
@@ -23,94 +32,151 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from gossamer.core.errors import PayloadError
 from gossamer.core.exact import shift, total, unit
-from gossamer.core.random.noise import single
 from gossamer.core.types import Layout, Payload
 from gossamer.core.wire import expect, finite
+from gossamer.parts.codecs.scale import ratio
 
 MAX_GAIN = 8.0
 """Bounds the gain of a tensor in which noise of the wrong sign, or few large entries, leave little to send."""
-LARGEST = 1e30
+LARGEST = 2.0**99
 """The largest scale. The sum of many clients' noise must be finite too."""
 TINY = 1e-30
+SENT = torch.bfloat16
+"""The type of the scales: the range of float32, and a rounding error of at most 1/512."""
 
 Expected = Callable[[Tensor, Tensor], Tensor]
 """Maps an update and its noise to the expectation of the masked noise."""
 
 
 class Scale(NamedTuple):
-    """The scale of one tensor.
+    """The scales of one tensor.
 
     Args:
         entries: the number of entries of the tensor
-        value: the factor of its noise, a float32 number
+        values: the factor of the noise of each block, as float32
+        block: the number of entries per block
     """
 
     entries: int
-    value: float
+    values: Tensor
+    block: int
+
+    def of(self, start: int, count: int) -> Tensor:
+        """Return the factors of entries ``start`` to ``start + count``."""
+        first, skip = divmod(start, self.block)
+        blocks = self.values[first : -(-(start + count) // self.block)]
+        return blocks.repeat_interleave(min(self.block, skip + count))[skip:][:count]
 
 
-def rescaled(u: Tensor, n: Tensor, spread: float, expected: Expected) -> tuple[Tensor, Tensor]:
-    """Return a tensor of the update in units of its noise, and its scale. For training: can be compiled and stacked."""
-    size = magnitude(u, spread)
-    v = u / size
-    along = (v * expected(v, n)).sum()
-    gain = (v.square().sum() / along.clamp(min=TINY)).clamp(1, MAX_GAIN)
-    return v, gain * size
+class Slice(NamedTuple):
+    """A piece of a vector that lies in one tensor.
+
+    Args:
+        values: the piece
+        first: its first entry in the vector
+        start: its first entry in the tensor
+        scale: the scales of the tensor
+    """
+
+    values: Tensor
+    first: int
+    start: int
+    scale: Scale
 
 
-def magnitude(u: Tensor, spread: float) -> Tensor:
-    """Return the magnitude of a tensor's noise, by ordinary sums."""
-    return (spread * u.square().sum() / u.abs().sum().clamp(min=TINY)).clamp(min=TINY)
+def length(entries: int, block: int | None) -> int:
+    """Return the number of entries per block of a tensor."""
+    return max(1, entries if block is None else min(block, entries))
 
 
-def rescaled_exactly(x: Tensor, n: Tensor, layout: Layout, spread: float, expected: Expected) -> tuple[Tensor, Payload]:
+def blocks(u: Tensor, block: int | None) -> Tensor:
+    """Return a tensor as one row per block. The last row is padded with zeros."""
+    flat = u.reshape(-1)
+    size = length(len(flat), block)
+    return pad(flat, (0, -len(flat) % size)).view(-1, size)
+
+
+def rescaled(u: Tensor, n: Tensor, spread: float, block: int | None, expected: Expected) -> tuple[Tensor, Tensor]:
+    """Return a tensor of the update in units of its noise, and the scale of each entry.
+
+    For training: can be compiled and stacked.
+    """
+    rows = blocks(u, block)
+    size = magnitude(rows, spread)
+    v, noise = rows / size, blocks(n, block)
+    # Padded entries have noise 0; their update is 0, and so is their expectation.
+    along = (rows * size * expected(v, torch.where(noise == 0, 1.0, noise))).sum()
+    gain = (rows.square().sum() / along.clamp(min=TINY)).clamp(1, MAX_GAIN)
+    return _shaped(v, u), _shaped((gain * size).expand_as(rows), u)
+
+
+def _shaped(rows: Tensor, like: Tensor) -> Tensor:
+    return rows.reshape(-1)[: like.numel()].view(like.shape)
+
+
+def magnitude(rows: Tensor, spread: float) -> Tensor:
+    """Return the magnitude of each block's noise as a column, by ordinary sums."""
+    sums = rows.abs().sum(-1, keepdim=True)
+    return (spread * rows.square().sum(-1, keepdim=True) / sums.clamp(min=TINY)).clamp(min=TINY)
+
+
+def rescaled_exactly(
+    x: Tensor, n: Tensor, layout: Layout, spread: float, block: int | None, expected: Expected
+) -> tuple[Tensor, Payload]:
     """Return an update in units of its noise, and the array ``scales``. The bits are the same on every device."""
-    parts, scales = [x[:0]], []
+    parts, scales = [x[:0]], [torch.zeros(0, dtype=SENT, device=x.device)]
     for (_, u), (_, own) in zip(layout.cut(x), layout.cut(n), strict=True):
-        size = _magnitude(u, spread)
-        # A tensor, not a Python number: a GPU divides by a number by multiplying with its inverse.
-        v = u / torch.tensor(size or 1.0, dtype=u.dtype, device=u.device)
-        parts.append(v)
-        scales.append(single(min(size * _gain(v, expected(v, own)), LARGEST)))
-    return torch.cat(parts), {"scales": torch.tensor(scales, dtype=torch.float32, device=x.device)}
+        rows, noise = blocks(u, block), blocks(own, block)
+        size = _magnitude(rows, spread)
+        v = ratio(rows, size.to(u.dtype))
+        gain = _gain(v, expected(v, torch.where(noise == 0, 1.0, noise)), size)
+        parts.append(_shaped(v, u))
+        scales.append((size.double() * gain).clamp(max=LARGEST).to(torch.float32).to(SENT).view(-1))
+    return torch.cat(parts), {"scales": torch.cat(scales)}
 
 
-def _magnitude(u: Tensor, spread: float) -> float:
-    """Return the magnitude of the noise as a float32 number; 0 if the tensor did not change."""
-    y, exponent = unit(u)  # squares of the update itself may underflow
-    whole = float(total(y.abs()))
-    own = torch.tensor([float(total(y * y)) / whole if whole else 0.0], dtype=torch.float64)
-    found = spread * float(shift(own, exponent.cpu()))
-    if found > LARGEST:
-        raise PayloadError(f"the change is too large for masked noise: magnitude {found:g}, at most {LARGEST:g}")
-    return single(found)
+def _magnitude(rows: Tensor, spread: float) -> Tensor:
+    """Return the magnitude of each block's noise as a column of float32; 0 if the block did not change."""
+    y, exponent = unit(rows)  # squares of the update itself may underflow
+    whole = total(y.abs()).double().unsqueeze(-1)
+    found = shift(ratio(total(y * y).double().unsqueeze(-1), whole), exponent) * spread
+    if found.numel() and float(found.max()) > LARGEST:
+        raise PayloadError(f"the change is too large for masked noise: magnitude {found.max():g}, at most {LARGEST:g}")
+    return found.to(torch.float32)
 
 
-def _gain(v: Tensor, expected: Tensor) -> float:
-    along = float(total(v * expected))
-    return min(max(float(total(v * v)) / along, 1.0), MAX_GAIN) if along > 0 else 1.0
+def _gain(v: Tensor, expected: Tensor, size: Tensor) -> float:
+    """Return the gain of a tensor. Blocks count by the squares of their magnitudes, relative to the largest."""
+    share = ratio(size, size.amax(0, keepdim=True)).double().view(-1) if len(size) else size.double().view(-1)
+    weight = share * share
+    along = float(total(weight * total(v * expected).double()))
+    return min(max(float(total(weight * total(v * v).double())) / along, 1.0), MAX_GAIN) if along > 0 else 1.0
 
 
-def expect_scales(payload: Payload, layout: Layout) -> list[Scale]:
-    """Return the scale of each tensor in a payload. Raise ``PayloadError`` for scales that no update has."""
-    values = finite(expect(payload, "scales", torch.float32, len(layout.shapes)), "scales").tolist()
-    if not all(0 <= value <= LARGEST for value in values):
-        raise PayloadError(f"'scales' must be from 0 to {LARGEST:g}, got {min(values):g} to {max(values):g}")
-    return [Scale(count, value) for count, value in zip(layout.counts, values, strict=True)]
+def expect_scales(payload: Payload, layout: Layout, block: int | None) -> list[Scale]:
+    """Return the scales of each tensor in a payload. Raise ``PayloadError`` for scales that no update has."""
+    lengths = [length(count, block) for count in layout.counts]
+    counts = [-(-count // size) for count, size in zip(layout.counts, lengths, strict=True)]
+    values = finite(expect(payload, "scales", SENT, sum(counts)), "scales").to(torch.float32)
+    if len(values) and not (float(values.min()) >= 0 and float(values.max()) <= LARGEST):
+        raise PayloadError(f"'scales' must be from 0 to {LARGEST:g}, got {values.min():g} to {values.max():g}")
+    return list(map(Scale, layout.counts, values.split(counts), lengths))
 
 
-def by_tensor(pieces: Sequence[Tensor], scales: Sequence[Scale]) -> Iterator[tuple[Tensor, int, float]]:
-    """Yield the pieces of a vector, cut at the borders of tensors, each with its first entry and its scale."""
+def by_tensor(pieces: Sequence[Tensor], scales: Sequence[Scale]) -> Iterator[Slice]:
+    """Yield the pieces of a vector, cut at the borders of tensors."""
     tensors, first = iter(scales), 0
-    left, value = 0, 0.0
+    left, scale = 0, Scale(0, torch.zeros(0), 1)
     for piece in pieces:
         start = 0
         while start < len(piece):
             while not left:
-                left, value = next(tensors)
+                scale = next(tensors)
+                left = scale.entries
             size = min(left, len(piece) - start)
-            yield piece[start : start + size], first, value
+            yield Slice(piece[start : start + size], first, scale.entries - left, scale)
             start, first, left = start + size, first + size, left - size
