@@ -1,0 +1,102 @@
+"""Render the board on docs/speed.md, between its two marks.
+
+python bench/board/page.py [FILE ...]        files of results are first merged into bench/board/results/board.json
+"""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from board import table  # noqa: E402
+from board.race import Outcome  # noqa: E402
+from board.workloads import WORKLOADS, Workload  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+RESULTS = Path(__file__).parent / "results" / "board.json"
+PAGE = ROOT / "docs" / "speed.md"
+BEGIN, END = "<!-- written by bench/board/page.py: begin -->", "<!-- written by bench/board/page.py: end -->"
+SUMMARY = ("workload", "rounds", "plain loop", "pfl-research", "Gossamer", "published", "published on")
+NOTHING = "not measured"
+
+Results = dict[str, dict[str, Any]]
+
+
+def read(path: Path = RESULTS) -> Results:
+    """Return stored results, by workload."""
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def merge(path: Path, found: Results) -> None:
+    """Add results to a file; a workload that is there already is replaced."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(read(path) | found, indent=1) + "\n")
+
+
+def write() -> None:
+    """Update the page."""
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    PAGE.write_text(f"{before}{BEGIN}\n\n{render(read())}\n\n{END}{after}")
+
+
+def render(results: Results) -> str:
+    """Return the summary, and a section per workload."""
+    sections = [section(name, work, results.get(name)) for name, work in WORKLOADS.items()]
+    lines = [line(work, outcomes(results.get(name))) for name, work in WORKLOADS.items()]
+    return "\n\n".join([table.markdown(SUMMARY, lines, left=1), *sections])
+
+
+def outcomes(found: dict[str, Any] | None) -> list[Outcome]:
+    return [Outcome.read(stored) for stored in found["systems"]] if found else []
+
+
+def line(work: Workload, found: list[Outcome]) -> tuple[str, ...]:
+    """Return the row of the summary: the time of the whole run by each system, and the published one."""
+    return (
+        work.title,
+        f"{work.rounds:,}",
+        *(fastest(work, found, family) for family in ("plain", "pfl", "gossamer")),
+        work.published.text,
+        work.published.hardware,
+    )
+
+
+def fastest(work: Workload, found: list[Outcome], family: str) -> str:
+    """Return the time of the whole run by the fastest row of a system."""
+    taken = [o.total(work.rounds, work.scale) for o in found if o.family == family and not o.skipped]
+    return table.clock(min(taken)) if taken else NOTHING
+
+
+def section(name: str, work: Workload, found: dict[str, Any] | None) -> str:
+    """Return what was trained, the measurements, and the sources."""
+    published = f"Published: {work.published.text} ({work.published.source}), on {work.published.hardware}."
+    sources = [f"- {what}: {where}" for what, where in work.sources.items()]
+    notes = [f"- {note}" for note in work.notes]
+    blocks = [f"### {work.title}", f"`{name}`: {work.describe()}.", *measured(work, found), published]
+    return "\n\n".join([*blocks, "\n".join([*sources, *notes])])
+
+
+def measured(work: Workload, found: dict[str, Any] | None) -> list[str]:
+    if not found:
+        return ["This workload was not measured yet."]
+    facts, systems = found["about"], outcomes(found)
+    where = f"{facts['device']}; {facts['processor']}, {facts['cores']} cores"
+    missing = [f"- {one}" for one in table.absent(systems)]
+    versions = "; ".join(dict.fromkeys(outcome.version for outcome in systems if outcome.version))
+    setting = f"Data: {facts['data']}. Measured on {where}; {versions}; {facts['day']}."
+    shown = [table.markdown(table.HEADER, table.rows(systems, work))] if table.rows(systems, work) else []
+    return [setting, *shown, *(["\n".join(missing)] if missing else [])]
+
+
+def main() -> None:
+    """Merge the given files, and update the page."""
+    for path in map(Path, sys.argv[1:]):
+        merge(RESULTS, read(path))
+    write()
+
+
+if __name__ == "__main__":
+    main()
