@@ -1,7 +1,6 @@
 """Measure published workloads, and write the results."""
 
 import argparse
-import json
 import os
 import platform
 import time

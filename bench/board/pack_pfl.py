@@ -28,9 +28,7 @@ EMPTY = (
 NAMES = {
     "prv_accountant": "LaplaceMechanism = PoissonSubsampledGaussianMechanism = PRVAccountant = None\n",
     "packaging/version": (
-        "class Version:\n"
-        "    def __init__(self, text):\n"
-        "        self.major = int(text.partition('.')[0])\n"
+        "class Version:\n    def __init__(self, text):\n        self.major = int(text.partition('.')[0])\n"
     ),
     "packaging/__init__": "",
 }

@@ -5,14 +5,15 @@ python bench/board/page.py [FILE ...]        files of results are first merged i
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from board import table  # noqa: E402
-from board.race import Outcome  # noqa: E402
-from board.workloads import WORKLOADS, Workload  # noqa: E402
+from board import table
+from board.race import Outcome
+from board.workloads import WORKLOADS, Workload
 
 ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).parent / "results" / "board.json"
@@ -44,9 +45,15 @@ def write() -> None:
 
 def render(results: Results) -> str:
     """Return the summary, and a section per workload."""
-    sections = [section(name, work, results.get(name)) for name, work in WORKLOADS.items()]
-    lines = [line(work, outcomes(results.get(name))) for name, work in WORKLOADS.items()]
-    return "\n\n".join([table.markdown(SUMMARY, lines, left=1), *sections])
+    works = {name: as_measured(work, results.get(name)) for name, work in WORKLOADS.items()}
+    sections = [section(name, work, results.get(name)) for name, work in works.items()]
+    lines = [line(work, outcomes(results.get(name))) for name, work in works.items()]
+    return "\n\n".join([table.markdown(SUMMARY, lines, ("workload", "published on")), *sections])
+
+
+def as_measured(work: Workload, found: dict[str, Any] | None) -> Workload:
+    """Return a workload with the number of clients per round that were timed."""
+    return replace(work, timed=found["about"]["timed_clients"]) if found else work
 
 
 def outcomes(found: dict[str, Any] | None) -> list[Outcome]:
@@ -86,8 +93,11 @@ def measured(work: Workload, found: dict[str, Any] | None) -> list[str]:
     where = f"{facts['device']}; {facts['processor']}, {facts['cores']} cores"
     missing = [f"- {one}" for one in table.absent(systems)]
     versions = "; ".join(dict.fromkeys(outcome.version for outcome in systems if outcome.version))
-    setting = f"Data: {facts['data']}. Measured on {where}; {versions}; {facts['day']}."
-    shown = [table.markdown(table.HEADER, table.rows(systems, work))] if table.rows(systems, work) else []
+    part = f" A timed round has {work.count} of {work.cohort} clients; its time is multiplied by {work.scale:g}."
+    setting = (
+        f"Data: {facts['data']}. Measured on {where}; {versions}; {facts['day']}.{part if work.scale != 1 else ''}"
+    )
+    shown = [table.markdown(table.HEADER, table.rows(systems, work), ("system",))] if table.rows(systems, work) else []
     return [setting, *shown, *(["\n".join(missing)] if missing else [])]
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from board.cli import main  # noqa: E402
+from board.cli import main
 
 if __name__ == "__main__":
     main()

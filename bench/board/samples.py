@@ -13,6 +13,8 @@ CHARACTERS, TIME = 90, 80
 SHAPES = {"femnist": (1, 28, 28), "cifar10": (3, 32, 32), "cifar100": (3, 32, 32), "shakespeare": (TIME,)}
 CLASSES = {"femnist": 62, "cifar10": 10, "cifar100": 100, "shakespeare": CHARACTERS}
 FILE = "cifar10.npz"
+DIFFERENT = 4_096
+"""Number of different random images; they are repeated, because drawing millions takes longer than training."""
 
 
 class Held(NamedTuple):
@@ -54,7 +56,8 @@ def made_up(work: Workload, count: int) -> tuple[Tensor, Tensor]:
     if work.data == "shakespeare":
         text = torch.randint(1, CHARACTERS, (count, (6 if work.small else TIME) + 1), generator=generator)
         return text[:, :-1].contiguous(), text[:, 1:].contiguous()
-    x = torch.randn(count, *SHAPES[work.data], generator=generator)
+    some = torch.randn(min(count, DIFFERENT), *SHAPES[work.data], generator=generator)
+    x = some.repeat(-(-count // DIFFERENT), 1, 1, 1)[:count]
     return x, torch.randint(CLASSES[work.data], (count,), generator=generator)
 
 

@@ -59,7 +59,7 @@ def text(outcomes: Sequence[Outcome], work: Workload) -> str:
     return "\n".join([*shown, *absent(outcomes)])
 
 
-def markdown(header: Sequence[str], lines: Sequence[Sequence[str]], left: int = 1) -> str:
-    """Return a table for a page; the first ``left`` columns are texts."""
-    rule = ["---" if number < left else "---:" for number in range(len(header))]
+def markdown(header: Sequence[str], lines: Sequence[Sequence[str]], texts: Sequence[str]) -> str:
+    """Return a table for a page; the columns of ``texts`` are aligned on the left."""
+    rule = ["---" if name in texts else "---:" for name in header]
     return "\n".join(f"| {' | '.join(line)} |" for line in (header, rule, *lines))

@@ -9,15 +9,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-Numbers = npt.NDArray[np.int64]
+from board import sources
 
-FLUTE = "microsoft/msrflute"
-PFL = "apple/pfl-research"
-BLAZEFL = "blazefl/benchmarks"
-FEDML = "FedML-AI/FedML"
-FLUTE_GPUS = "4 processes with NCCL; the kind of GPU is not stated"
-PFL_GPU = "1 A100 (40 GB), 10 CPU cores"
-BLAZEFL_GPUS = "4 Quadro RTX 6000, AMD EPYC 7542 (32 cores)"
+Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -95,7 +89,7 @@ class Workload:
             return np.full(self.clients, self.samples // self.clients)
         sigma = math.sqrt(math.log(1 + self.spread**2))
         drawn = np.random.default_rng(0).lognormal(0, sigma, self.clients)
-        sizes = np.maximum(1, np.round(drawn / drawn.sum() * self.samples)).astype(np.int64)
+        sizes: Numbers = np.maximum(1, np.round(drawn / drawn.sum() * self.samples)).astype(np.int64)
         sizes[sizes.argmax()] += self.samples - sizes.sum()
         return sizes
 
@@ -103,7 +97,8 @@ class Workload:
         """Describe the job in one line."""
         spread = f" on average (standard deviation {self.spread:.1f} of it)" if self.spread else ""
         return (
-            f"{self.clients:,} clients with {self.samples / self.clients:,.0f} samples{spread}, {self.cohort} per round, "
+            f"{self.clients:,} clients with {self.samples / self.clients:,.0f} samples{spread}, "
+            f"{self.cohort} per round, "
             f"{plural(self.epochs, 'local epoch')}, batch {self.batch}, learning rate {self.lr}, {self.rounds:,} rounds"
         )
 
@@ -125,20 +120,10 @@ def reduced(work: Workload, count: int | None = None, small: bool = False) -> Wo
     return replace(work, timed=count) if count and count != work.cohort else work
 
 
-FLUTE_TABLE = f"{FLUTE} README.md, table of tasks"
-FLUTE_TIMES = f"{FLUTE} README.md, table FedML Comparison"
-BLAZEFL_README = "blazefl/blazefl README.md, Simulation Benchmarks (plots)"
-BLAZEFL_TIME = "read from a plot, not from a table; the plot could not be checked here"
-BLAZEFL_SOURCES = {
-    "clients, rounds, epochs, batch, learning rate": f"{BLAZEFL} blazefl-case/config.py",
-    "500 samples per client, all for training": f"{BLAZEFL} blazefl-case/dataset/dataset.py",
-    "network": f"{BLAZEFL} flower-case/example/models.py",
-    "hardware": "blazefl/blazefl README.md, Execution Environment",
-}
 BLAZEFL_NOTES = (
     "The split is uniform here, two classes per client there; it does not change the speed.",
-    f"The time is {BLAZEFL_TIME}. An earlier README names one A100 with 12 virtual cores instead.",
-    "A timed round has 20 of the 100 clients; its time is multiplied by 5.",
+    "The time is read from a plot, not from a table; the plot could not be checked here. An earlier README names one "
+    "A100 with 12 virtual cores instead.",
 )
 
 WORKLOADS = {
@@ -154,13 +139,8 @@ WORKLOADS = {
         epochs=1,
         lr=0.1,
         rounds=1_500,
-        published=Published(502, "8:22", FLUTE_GPUS, FLUTE_TIMES),
-        sources={
-            "clients, cohort, batch, epochs, learning rate, rounds": FLUTE_TABLE,
-            "network": f"{FLUTE} experiments/cv_cnn_femnist/model.py",
-            "671,585 training samples": f"{FEDML} python/fedml/data/FederatedEMNIST/README.md",
-            "processes": f"{FLUTE} experiments/cv_cnn_femnist/README.md",
-        },
+        published=Published(502, "8:22", sources.FLUTE_GPUS, sources.FLUTE_TIMES),
+        sources=sources.FEMNIST,
         notes=(
             "FLUTE's table says 1,500 rounds; its config.yaml says 800. The table counts here.",
             "Clients' sizes were not found. Log-normal ones are assumed, with a standard deviation of 0.4 of the mean.",
@@ -178,14 +158,8 @@ WORKLOADS = {
         epochs=1,
         lr=0.1,
         rounds=4_000,
-        published=Published(6_121, "1:42:01", FLUTE_GPUS, FLUTE_TIMES),
-        sources={
-            "clients, cohort, batch, epochs, learning rate, rounds": FLUTE_TABLE,
-            "network": f"{FLUTE} experiments/cv_resnet_fedcifar100/model.py",
-            "50,000 training samples": f"{FEDML} python/fedml/data/fed_cifar100/README.md",
-            "images of 32 x 32, not cropped": f"{FLUTE} experiments/cv_resnet_fedcifar100/dataloaders/dataset.py",
-            "processes": f"{FLUTE} experiments/cv_resnet_fedcifar100/README.md",
-        },
+        published=Published(6_121, "1:42:01", sources.FLUTE_GPUS, sources.FLUTE_TIMES),
+        sources=sources.FED_CIFAR100,
         notes=(
             "The group norm has 32 channels per group, as the file says. FLUTE's table names group norm, but its class "
             "calls `resnet18()`, which makes batch norms and 1,000 outputs. Here it is group norm and 100 outputs.",
@@ -203,14 +177,8 @@ WORKLOADS = {
         epochs=1,
         lr=0.8,
         rounds=1_200,
-        published=Published(1_310, "21:50", FLUTE_GPUS, FLUTE_TIMES),
-        sources={
-            "clients, cohort, batch, epochs, learning rate, rounds": FLUTE_TABLE,
-            "network": f"{FLUTE} experiments/nlp_rnn_fedshakespeare/model.py",
-            "sequences of 80 characters": f"{FLUTE} experiments/nlp_rnn_fedshakespeare/dataloaders/preprocessing.py",
-            "16,068 training examples": f"{FEDML} python/fedml/data/fed_shakespeare/README.md",
-            "processes": f"{FLUTE} experiments/nlp_rnn_fedshakespeare/README.md",
-        },
+        published=Published(1_310, "21:50", sources.FLUTE_GPUS, sources.FLUTE_TIMES),
+        sources=sources.SHAKESPEARE,
         notes=(
             "An example is cut into sequences of 80 characters. How many there are was not found: 3 per example are "
             "assumed. Clients' sizes were not found: log-normal ones with a standard deviation of 1.7 of the mean.",
@@ -229,17 +197,8 @@ WORKLOADS = {
         epochs=1,
         lr=0.1,
         rounds=1_500,
-        published=Published(
-            None, "not found", PFL_GPU, "arXiv:2404.06430 has it in Table 1, which could not be read here"
-        ),
-        sources={
-            "samples, cohort, batch, epochs, learning rate, rounds": (
-                f"{PFL} benchmarks/image_classification/configs/baseline.yaml"
-            ),
-            "1,000 clients": "50,000 images divided by 50 per client",
-            "network": f"{PFL} benchmarks/model/pytorch/cnn.py, simple_cnn",
-            "hardware": f"{PFL} publications/pfl/flower/cifar10/README.md",
-        },
+        published=Published(None, "not found", sources.PFL_GPU, sources.PFL_PAPER),
+        sources=sources.PFL_CIFAR10,
     ),
     "blazefl-cnn": Workload(
         "BlazeFL: CIFAR-10, CNN",
@@ -253,8 +212,8 @@ WORKLOADS = {
         epochs=5,
         lr=0.1,
         rounds=5,
-        published=Published(30, "about 0:30", BLAZEFL_GPUS, BLAZEFL_README),
-        sources=BLAZEFL_SOURCES,
+        published=Published(30, "about 0:30", sources.BLAZEFL_GPUS, sources.BLAZEFL_TIMES),
+        sources=sources.BLAZEFL,
         notes=BLAZEFL_NOTES,
         timed=20,
     ),
@@ -270,8 +229,8 @@ WORKLOADS = {
         epochs=5,
         lr=0.1,
         rounds=5,
-        published=Published(115, "about 1:55", BLAZEFL_GPUS, BLAZEFL_README),
-        sources=BLAZEFL_SOURCES,
+        published=Published(115, "about 1:55", sources.BLAZEFL_GPUS, sources.BLAZEFL_TIMES),
+        sources=sources.BLAZEFL,
         notes=(*BLAZEFL_NOTES, "The network is torchvision's ResNet18 with batch norm and 10 outputs."),
         timed=20,
     ),

@@ -7,12 +7,12 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+
+import gossamer
 from board.networks import network
 from board.samples import CLASSES, Held
 from board.systems.line import Line, Setting, serve
 from board.workloads import cohort
-
-import gossamer
 from gossamer import Options, Task, fedavg
 from gossamer.core.errors import ConfigError
 from gossamer.core.random import Key
