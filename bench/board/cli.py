@@ -54,16 +54,16 @@ def systems(asked: argparse.Namespace, work: Workload) -> list[System]:
     found = [System("plain loop", table.PLAIN)]
     if asked.pfl:
         found.append(System("pfl-research", "pfl", where=asked.pfl))
-    for executor in asked.executors or [own_executor(asked.device, work)]:
+    for executor in asked.executors or own_executors(asked.device, work):
         found += [gossamer(executor, precision) for precision in ("", *asked.precision)]
     return [system for system in found if not asked.only or any(word in system.name for word in asked.only)]
 
 
-def own_executor(device: str, work: Workload) -> str:
-    """Return the executor that a workload is measured with by default."""
+def own_executors(device: str, work: Workload) -> list[str]:
+    """Return the executors that a workload is measured with by default."""
     if device == "cpu":
-        return "auto"
-    return "captured-plain" if work.eager else "captured"
+        return ["auto"]
+    return ["captured-plain", "one-by-one"] if work.eager else ["captured"]
 
 
 def gossamer(executor: str, precision: str) -> System:

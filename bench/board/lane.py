@@ -6,7 +6,6 @@ import select
 import subprocess
 import sys
 import tempfile
-import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -106,9 +105,9 @@ class Lane:
             raise LaneError(self._last_line()) from None
 
     def _receive(self) -> dict[str, Any]:
-        out, end = self.process.stdout, time.perf_counter() + self.limit
+        out = self.process.stdout
         assert out is not None
-        if not select.select([out], [], [], max(0.0, end - time.perf_counter()))[0]:
+        if not select.select([out], [], [], self.limit)[0]:
             raise LaneError(f"no reply for {self.limit:.0f} s")
         line = out.readline()
         if not line:
@@ -128,10 +127,12 @@ class Lane:
     def close(self) -> None:
         """End the process."""
         assert self.process.stdin is not None
+        assert self.process.stdout is not None
         try:
             self.process.stdin.close()
             self.process.wait(GRACE)
         except (BrokenPipeError, subprocess.TimeoutExpired):
             self.process.kill()
             self.process.wait()
+        self.process.stdout.close()
         self.log.close()
