@@ -19,7 +19,8 @@ ROOT = Path(__file__).parents[2]
 RESULTS = Path(__file__).parent / "results" / "board.json"
 PAGE = ROOT / "docs" / "speed.md"
 BEGIN, END = "<!-- written by bench/board/page.py: begin -->", "<!-- written by bench/board/page.py: end -->"
-SUMMARY = ("workload", "rounds", "plain loop", "pfl-research", "Gossamer", "published", "published on")
+COLUMNS = {("plain", ""): "plain loop", ("pfl", ""): "pfl-research", ("gossamer", ""): "Gossamer"}
+"""Columns of the summary, by system and precision; other precisions have columns of their own if they are measured."""
 NOTHING = "not measured"
 
 Results = dict[str, dict[str, Any]]
@@ -47,8 +48,16 @@ def render(results: Results) -> str:
     """Return the summary, and a section per workload."""
     works = {name: as_measured(work, results.get(name)) for name, work in WORKLOADS.items()}
     sections = [section(name, work, results.get(name)) for name, work in works.items()]
-    lines = [line(work, outcomes(results.get(name))) for name, work in works.items()]
-    return "\n\n".join([table.markdown(SUMMARY, lines, ("workload", "published on")), *sections])
+    return "\n\n".join([summary(works, {name: outcomes(results.get(name)) for name in works}), *sections])
+
+
+def summary(works: dict[str, Workload], found: dict[str, list[Outcome]]) -> str:
+    """Return the time of the whole run by each system, beside the published one."""
+    measured = {(o.family, o.precision): o.precision for outcomes in found.values() for o in outcomes if not o.skipped}
+    columns = COLUMNS | {key: f"Gossamer, {name}" for key, name in measured.items() if key not in COLUMNS}
+    header = ("workload", "rounds", *columns.values(), "published", "published on")
+    lines = [line(work, found[name], list(columns)) for name, work in works.items()]
+    return table.markdown(header, lines, ("workload", "published on"))
 
 
 def as_measured(work: Workload, found: dict[str, Any] | None) -> Workload:
@@ -60,20 +69,21 @@ def outcomes(found: dict[str, Any] | None) -> list[Outcome]:
     return [Outcome.read(stored) for stored in found["systems"]] if found else []
 
 
-def line(work: Workload, found: list[Outcome]) -> tuple[str, ...]:
-    """Return the row of the summary: the time of the whole run by each system, and the published one."""
+def line(work: Workload, found: list[Outcome], columns: list[tuple[str, str]]) -> tuple[str, ...]:
+    """Return the row of a workload."""
     return (
         work.title,
         f"{work.rounds:,}",
-        *(fastest(work, found, family) for family in ("plain", "pfl", "gossamer")),
+        *(fastest(work, found, column) for column in columns),
         work.published.text,
         work.published.hardware,
     )
 
 
-def fastest(work: Workload, found: list[Outcome], family: str) -> str:
-    """Return the time of the whole run by the fastest row of a system."""
-    taken = [o.total(work.rounds, work.scale) for o in found if o.family == family and not o.skipped]
+def fastest(work: Workload, found: list[Outcome], column: tuple[str, str]) -> str:
+    """Return the time of the whole run by the fastest executor."""
+    measured = [o for o in found if (o.family, o.precision) == column and not o.skipped]
+    taken = [o.total(work.rounds, work.scale) for o in measured]
     return table.clock(min(taken)) if taken else NOTHING
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from board.lane import Lane, LaneError
+from board.lane import Lane, LaneError, System
 
 BLOCK = 5
 ENOUGH = 2
@@ -25,6 +25,7 @@ class Outcome:
 
     name: str
     family: str
+    precision: str = ""
     version: str = ""
     note: str = ""
     ready_seconds: float = 0.0
@@ -105,9 +106,14 @@ class Runner:
         return bool(self.outcome.skipped) or len(taken) >= rounds or long
 
 
+def empty(system: System) -> Outcome:
+    """Return the outcome of a system before it is measured."""
+    return Outcome(system.name, system.family, system.options.get("precision", ""))
+
+
 def race(lanes: Sequence[Lane], setting: dict[str, Any], rounds: int, limit: float, say: Say) -> list[Outcome]:
     """Run all systems on one workload."""
-    runners = [Runner(lane, Outcome(lane.system.name, lane.system.family), setting) for lane in lanes]
+    runners = [Runner(lane, empty(lane.system), setting) for lane in lanes]
     for runner in runners:
         say(f"{setting['workload']}: {runner.outcome.name} prepares")
         runner.attempt(runner.start, say)

@@ -110,11 +110,12 @@ def test_an_option_that_gossamer_lacks_leaves_its_row_out(board: Find) -> None:
 
 def results(board: Find) -> dict[str, Any]:
     outcome = board("race").Outcome
-    plain = outcome("plain loop", "plain", "torch 2", "", 0.5, 3.0, [1.0, 2.0, 3.0], 5_000_000)
-    ours = outcome("Gossamer, captured", "gossamer", "torch 2", "captured", 1.0, 9.25, [0.25, 0.25, 0.25])
+    plain = outcome("plain loop", "plain", "", "torch 2", "", 0.5, 3.0, [1.0, 2.0, 3.0], 5_000_000)
+    ours = outcome("Gossamer, captured", "gossamer", "", "torch 2", "captured", 1.0, 9.25, [0.25, 0.25, 0.25])
+    less = outcome("Gossamer, captured, bf16", "gossamer", "bf16", "torch 2", "captured", 0.0, 0.1, [0.1])
     lost = outcome("pfl-research", "pfl", skipped="no reply")
     facts = {"data": "random", "device": "H200", "processor": "Xeon", "cores": 16, "day": "today", "timed_clients": 5}
-    return {"femnist": {"about": facts, "systems": [found.store() for found in (plain, ours, lost)]}}
+    return {"femnist": {"about": facts, "systems": [found.store() for found in (plain, ours, less, lost)]}}
 
 
 def test_the_whole_run_is_extrapolated_and_its_preparation_is_not(board: Find) -> None:
@@ -131,6 +132,7 @@ def test_the_summary_has_published_figure_and_hardware(board: Find) -> None:
     shown = board("page").render(results(board))
     row = only(shown, workload="FLUTE: FEMNIST, CNN")
     assert (row["Gossamer"], row["pfl-research"], row["published"]) == ("12:40", "not measured", "8:22")
+    assert row["Gossamer, bf16"] == "5:00"
     assert "NCCL" in row["published on"]
     assert only(shown, workload="pfl-research: CIFAR-10, CNN with dropout")["published"] == "not found"
 

@@ -11,6 +11,7 @@ its construction, without that of the samples. All other output goes to standard
 """
 
 import gc
+import importlib
 import json
 import os
 import sys
@@ -110,6 +111,7 @@ def serve(version: str, run: Callable[[Setting, Line], None]) -> None:
     """Handle all workloads; ``run`` constructs one, calls ``ready``, and trains rounds until ``go`` returns False."""
     line = Line()
     synchronize()  # starts CUDA
+    importlib.import_module("torch._dynamo")  # torch imports it at the first step, which takes seconds
     line.send(version=f"{version}torch {torch.__version__}", device=device())
     for setting in line.settings():
         try:
