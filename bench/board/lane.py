@@ -58,8 +58,10 @@ class Lane:
         self.start()
 
     def start(self) -> None:
-        """Start the process; ``about`` waits until it has imported its libraries."""
-        self.log = tempfile.NamedTemporaryFile("w+", prefix="board-", suffix=".log")  # noqa: SIM115
+        """Start the process; ``about`` waits until it has imported its libraries. OUT keeps what it prints."""
+        kept = os.environ.get("OUT")
+        prefix = f"{self.system.name.replace(', ', '-').replace(' ', '-')}-"
+        self.log = tempfile.NamedTemporaryFile("w+", prefix=prefix, suffix=".log", dir=kept, delete=not kept)  # noqa: SIM115
         self.process = subprocess.Popen(
             self.system.command(),
             cwd=BENCH,

@@ -4,8 +4,9 @@
     python bench/board/run.py --pfl build/pfl [--data-dir DIR]      all workloads
     python bench/board/run.py --device cpu --small --rounds 2 --clients-per-round 2     a test
 
-Results go to ``--out``, by default to ``board.json`` in the folder that the variable OUT names. ``--docs`` adds them to
-``docs/speed.md``; ``python bench/board/page.py FILE ...`` does so later. Without ``--pfl`` it is not measured.
+Results go to ``--out``, by default to ``board.json`` in the folder that the variable OUT names, with what the systems
+print. ``--docs`` adds them to ``docs/speed.md``; ``python bench/board/page.py FILE ...`` does so later. Without
+``--pfl`` it is not measured.
 """
 
 import sys

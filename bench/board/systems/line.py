@@ -16,6 +16,7 @@ import json
 import os
 import sys
 import time
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -117,4 +118,5 @@ def serve(version: str, run: Callable[[Setting, Line], None]) -> None:
         try:
             run(setting, line)
         except Exception as error:
+            traceback.print_exc()
             line.send(skip=f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}")
