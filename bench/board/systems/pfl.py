@@ -103,6 +103,7 @@ def run(setting: Setting, line: Line) -> None:
         ),
         model_eval_params=NNEvalHyperParams(local_batch_size=1000),
         callbacks=[OnRequest(line)],
+        send_metrics_to_platform=False,  # which would print them after every round
     )
 
 
