@@ -43,9 +43,10 @@ gpu-test:
 docs: $(READY)
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
-# BENCH="--full --docs --data-dir DIR ..." for the whole comparison: see docs/speed.md
+# BENCH="--full --docs --data-dir DIR ..." for the whole comparison, BENCH="board --pfl FOLDER ..." for published
+# workloads on a GPU: see docs/speed.md
 bench: $(READY)
-	@$(BIN)/python bench/speed/run.py $(BENCH)
+	@$(BIN)/python bench/$(if $(filter board,$(BENCH)),board,speed)/run.py $(filter-out board,$(BENCH))
 
 # WHAT=fashion needs Fashion-MNIST: REPRODUCE="--data-dir DIR"
 WHAT ?= two-populations
