@@ -21,7 +21,7 @@ from gossamer.core.jobs import Job, Trained
 from gossamer.core.types import Flops, Params, State
 from gossamer.engines.client import BatchSchedule, Client, ClientTask
 from gossamer.engines.executors.compiled import check
-from gossamer.engines.executors.program import reset_compiler
+from gossamer.engines.executors.program import compile_on_gpu, reset_compiler
 from gossamer.engines.executors.stacked import ClientGroup, InChunks, Pair, announce, kind
 from gossamer.engines.executors.steps import Step, in_place, pure_step, tensors
 
@@ -50,7 +50,7 @@ class Captured(InChunks):
         if self.compiles:
             reset_compiler()
             pure = stepping(client, pure_step(client))
-            self.compiled = torch.compile(pure, fullgraph=True, dynamic=False)
+            self.compiled = torch.compile(pure, fullgraph=True, dynamic=False, backend=compile_on_gpu)
         self.full: int | None = None
         self.room = 0
         self.slots: dict[Any, list[ClientSlot]] = {}
