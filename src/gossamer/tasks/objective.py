@@ -392,9 +392,9 @@ class Objective:
             except ConfigError:
                 raise
             except INVALID as error:
-                where = f" at {layers[-1]}" if layers else ""
+                where = (f" at {layers[-1]}" if layers else "") + self._in_precision
                 raise ConfigError(
-                    f"the model fails on a batch of samples of shape {nests.shapes(x)}{where}{self._in_precision}: {error}"
+                    f"the model fails on a batch of samples of shape {nests.shapes(x)}{where}: {error}"
                     f"{_type_hint(x, params) if 'type' in str(error) else ''}"
                 ) from error
         if loss.dim() != 0 or not torch.isfinite(loss):

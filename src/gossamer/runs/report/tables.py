@@ -246,7 +246,18 @@ def differences(summaries: Sequence[Summary], methods: Sequence[Mapping[str, str
         summaries: the summaries of the runs
         methods: the parts of each method as text; they are compared if all runs have the same method
     """
-    names = ("data", "model", "split", "clients", "per_round", "rounds", "seed", "channel", "executor", "train_precision")
+    names = (
+        "data",
+        "model",
+        "split",
+        "clients",
+        "per_round",
+        "rounds",
+        "seed",
+        "channel",
+        "executor",
+        "train_precision",
+    )
     found = [name.replace("_", " ") for name in names if len({summary[name] for summary in summaries}) > 1]
     parts = dict.fromkeys(part for parts in methods for part in parts)
     if len({summary["method"] for summary in summaries}) > 1:
