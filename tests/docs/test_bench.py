@@ -91,8 +91,9 @@ def test_submodels(script: Script, monkeypatch: pytest.MonkeyPatch, capsys: pyte
 
 
 def test_rows_of_a_gpu(script: Script, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    sizes = "--alone --tiny --device cpu --rounds 1 --networks transformer --methods fedavg".split()
-    found = script("gpu_rows", *sizes, "--precisions", "bf16", "--profile", str(tmp_path))
+    sizes = ("--alone", "--tiny", "--device", "cpu", "--rounds", "1")
+    case = ("--networks", "transformer", "--methods", "fedavg", "--precisions", "bf16")
+    found = script("gpu_rows", *sizes, *case, "--profile", str(tmp_path))
     found.main()
     row = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert (row["precision"], row["executor"], row["failures"]) == ("bf16", "one-by-one", [])
