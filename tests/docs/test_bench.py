@@ -108,11 +108,14 @@ def test_rows_of_a_gpu(script: Script, capsys: pytest.CaptureFixture[str], tmp_p
     assert "transformer fedavg bf16" not in text
 
 
-def test_fedspa_masks(script: Script, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_fedspa_masks(
+    script: Script, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     found = script("fedspa_masks", "--models", "lenet5", "--repeats", "1", "--no-folding")
     monkeypatch.setitem(found.SETTINGS, "lenet5", found.Setting(20, (1, 28, 28), 5, 1))
     found.main()
-    found.folding("cpu", 1, "lenet5", 2)
+    found.folding("cpu", 1, "lenet5", 2, tmp_path / "profile.md")
+    assert "## folding 2 messages of lenet5" in (tmp_path / "profile.md").read_text()
     said = capsys.readouterr().out
     row = only(said, network="lenet5")
     assert (row["samples"], row["timed steps"]) == ("20", "1")
