@@ -41,7 +41,8 @@ def spans(work: Callable[[], object], device: str) -> tuple[list[Span], list[Spa
         if device == "cuda":
             torch.cuda.synchronize()
     found: Any = profiled.profiler
-    kernels, calls = [], []
+    kernels: list[Span] = []
+    calls: list[Span] = []
     for event in found.kineto_results.events():
         span = Span(event.name(), event.start_ns(), event.start_ns() + event.duration_ns())
         on_gpu = str(event.device_type()).endswith("CUDA")

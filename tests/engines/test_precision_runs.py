@@ -56,6 +56,7 @@ def test_executors_agree(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch's compiler uses what torch deprecates
 @pytest.mark.parametrize("name", ["fedavg", "fedmrn"])
 def test_compiled_steps_agree(name: str) -> None:
     assert apart(run(name, precision="bf16", executor="compiled"), run(name, precision="bf16")) < 0.05

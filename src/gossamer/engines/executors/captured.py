@@ -8,7 +8,8 @@ of its own computes it right after the last step of each client.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -228,9 +229,9 @@ class ClientSlot:
 
         Two warm-up runs compile programs and choose algorithms before a client is loaded.
         """
-        graph, tf32 = torch.cuda.CUDAGraph(), torch.backends.cudnn.allow_tf32
+        graph = torch.cuda.CUDAGraph()
         self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.backends.cudnn.flags(enabled=True, benchmark=benchmark, allow_tf32=tf32):
+        with benchmarking(benchmark):
             with torch.cuda.stream(self.stream):
                 for _ in range(2):
                     self.tensors["at"].zero_()
@@ -251,6 +252,16 @@ class ClientSlot:
             else:
                 self.client.objective.train_mode(alone=size == 1)
                 plain(self.tensors, size)
+
+
+@contextmanager
+def benchmarking(wanted: bool) -> Iterator[None]:
+    """Let cuDNN measure its algorithms, and leave its other settings as they are, such as those of TF32."""
+    before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, wanted
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def brought(client: Client, pair: Pair, batches: BatchSchedule) -> State:
