@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from gossamer import ConfigError, Task
 from gossamer.core.random import key
 from gossamer.tasks.objective import Objective
-from gossamer.tasks.precision import BF16, FLOAT32, TF32, Precision, check_type, products
+from gossamer.tasks.precision import BF16, FLOAT32, TF32, Precision, check_type, on_cpu, products
 from helpers.tf32 import settings
 
 B: Any = torch.backends
@@ -93,6 +93,10 @@ def test_what_a_device_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
             Precision(name, GPU)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (8, 0))
     assert Precision(TF32, GPU).name == TF32
+
+
+def test_a_run_in_tf32_can_be_inspected_on_a_cpu() -> None:
+    assert [Precision(on_cpu(name), CPU).name for name in (FLOAT32, TF32, BF16)] == [FLOAT32, FLOAT32, BF16]
 
 
 def test_a_model_of_float64_has_the_default_alone() -> None:
