@@ -15,15 +15,17 @@ few steps and extrapolated, since all steps are equal; the table has their numbe
 are medians.
 
 The second part folds 10 masked ResNet18-GN messages on the server: seconds, and the peak memory of aggregation in dense
-models, with 2 messages and with 10. It must not grow with their number.
+models, with 2 messages and with 10. It must not grow with their number. ``--profile FILE`` writes where its time goes.
 """
 
 import argparse
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, NamedTuple
 
+import gpu_profile
 import stopwatch
 import torch
 from held import peak
@@ -241,7 +243,9 @@ class Desk:
         server.finish(self.state, acc, Clock(0, ROUNDS, -1))
 
 
-def folding(device: str, repeats: int, model: str = "resnet18-gn", count: int = 10) -> None:
+def folding(
+    device: str, repeats: int, model: str = "resnet18-gn", count: int = 10, profile: Path | None = None
+) -> None:
     desk = Desk(model, count, device)
     clock = clock_of(device)
     desk.fold(1)
@@ -254,6 +258,9 @@ def folding(device: str, repeats: int, model: str = "resnet18-gn", count: int = 
         print(f"peak memory, {few} messages: {most / 2**20:.1f} MiB, {most / desk.dense:.2f} dense models")
     met = peaks[count] <= 1.01 * peaks[2]
     print("memory does not grow with messages: target met" if met else "memory GROWS with messages: target MISSED")
+    if profile is not None:
+        found = gpu_profile.spans(lambda: desk.fold(count), device)
+        profile.write_text(gpu_profile.report(f"folding {count} messages of {model}", taken / 1e3, {}, *found) + "\n")
 
 
 def main() -> None:
@@ -264,11 +271,12 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--clients", type=int, default=1, help="clients that train at once (1)")
     parser.add_argument("--no-folding", action="store_true", help="skip the aggregation")
+    parser.add_argument("--profile", type=Path, help="file for a profile of the aggregation")
     given: Any = parser.parse_args()
     with threads(1):
         searches(given.models, given.device, given.executor, given.repeats, given.clients)
         if not given.no_folding:
-            folding(given.device, given.repeats)
+            folding(given.device, given.repeats, profile=given.profile)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,8 @@
 The first part runs each method with each executor for three rounds in double precision, and prints the largest
 difference of any parameter from the CPU's. The second part runs FedAvg with CNN4 on images of Fashion-MNIST's size (the
 real ones if DIR has them): 100 clients, 10 per round, 10 epochs in batches of 64. It prints the median seconds per
-round of a plain loop and of each executor, in turns. The third part runs FedMRN, captured.
+round of a plain loop and of each executor, in turns. ``gpu_rows.py`` measures captured rounds of more networks and of
+FedMRN in each precision, with memory, seconds until ready, and profiles.
 """
 
 import argparse
@@ -18,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gossamer import METHODS, Method, Options, Task, fedavg, fedmrn, simulate
+from gossamer import METHODS, Method, Options, Task, fedavg, simulate
 from gossamer.core.random import key
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.simulate import Simulation
@@ -104,22 +105,6 @@ def race(task: Task, rounds: int) -> None:
         print(f"{name:12} {median:.3f} s per round, {base / median:.1f}x the plain loop")
 
 
-def surrogate_context(task: Task, rounds: int) -> None:
-    """Measure the cost of a surrogate in training: FedMRN and FedAvg, captured, in turns."""
-    options = {"rounds": rounds, "per_round": 10, "device": "cuda", "executor": "captured"}
-    methods = {
-        "fedavg": fedavg(lr=LR, epochs=EPOCHS, batch=BATCH),
-        "fedmrn": fedmrn(lr=0.1, epochs=EPOCHS, batch=BATCH),
-    }
-    runs = {name: Simulation(method, task, Options(**options)) for name, method in methods.items()}  # type: ignore[arg-type]
-    times: dict[str, list[float]] = {name: [] for name in runs}
-    for number in range(rounds):
-        for name, simulation in runs.items():
-            times[name].append(timed(simulation, number, simulation.cohort(number, Ledger()))[0])
-    medians = {name: statistics.median(taken[1:]) for name, taken in times.items()}
-    print(f"fedmrn       {medians['fedmrn']:.3f} s per round, {medians['fedmrn'] / medians['fedavg']:.2f}x fedavg")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Compare and measure executors on a GPU.")
     parser.add_argument("--data-dir")
@@ -131,7 +116,6 @@ def main() -> None:
             print(f"{executor:12} {name:12} {difference(recipe(), executor):.1e}", flush=True)
     if given.only != "agreement":
         race(fashion(given.data_dir), given.rounds)
-        surrogate_context(fashion(given.data_dir), given.rounds)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ STUDIES = {
     "sensing-quality": ("reproduce.wireless.sensing_quality", "decoders of one-bit measurements"),
     "classics": ("reproduce.baselines.classics", "eight methods on Fashion-MNIST, two labels per client"),
     "codecs": ("reproduce.baselines.codecs", "all compression methods on three tasks: accuracy, bits and times"),
+    "precision": ("reproduce.baselines.precision", "FedAvg trained in float32, tf32 and bf16: accuracy and times"),
     "fashion": ("reproduce.baselines.fashion", "FedAvg on Fashion-MNIST"),
     "two-populations": ("reproduce.baselines.two_populations", "PERM's synthetic data with three baselines"),
 }

@@ -6,13 +6,15 @@ Models are of float64, so that only rounding differs. A method fails if a client
 is farther from the CPU's than its bound: 1e-9, or more where a codec rounds (a sign or a quantile that turns over moves
 entries by a whole step). Networks with random layers (``--only dropout``) must draw the numbers that they draw on the
 CPU. With a delta downlink (``--only delta``), downloads of a server on one device are read on the other one, and must
-give the same bits. Needs torch, NumPy and safetensors alone. Without ``--quick`` steps are compiled as well, and that
-takes minutes.
+give the same bits. In each precision (``--only precision``), models of float32 must be as far from the CPU's as its
+rounding explains, relative to the change in training, and torch's settings must be restored. Needs torch, NumPy and
+safetensors alone. Without ``--quick`` steps are compiled as well, and that takes minutes.
 """
 
 import argparse
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from itertools import product
 from pathlib import Path
@@ -49,6 +51,7 @@ from gossamer.tasks.nets import build
 from gossamer.tasks.objective import Objective
 from gossamer.testing import tiny_task
 from helpers.random_nets import RANDOM_NETS
+from helpers.tf32 import settings
 
 EXECUTORS = ("one-by-one", "stacked", "captured-plain")
 COMPILED = ("compiled", "captured")
@@ -173,6 +176,69 @@ def check_deltas(devices: tuple[str, str]) -> int:
     return wrong
 
 
+PRECISION = "precision "
+BOUNDS = {"float32": (0.0, 2e-5), "tf32": (2e-5, 0.01), "bf16": (2e-4, 0.05)}
+"""Least and largest distance from the CPU's float32, relative to the change of the model in two rounds.
+
+With the least one, a precision that has no effect is found, as is TF32 where float32 was asked for.
+"""
+
+
+def images() -> Task:
+    """A network of float32 with convolutions and group norms, wide enough for tensor cores."""
+    x, y = torch.sin(torch.arange(320 * 3 * 64.0) ** 1.3).view(320, 3, 8, 8), torch.arange(320) % 4
+
+    def network() -> nn.Module:
+        body = (
+            nn.Conv2d(3, 32, 3, padding=1),
+            nn.GroupNorm(4, 32),
+            nn.ReLU(),
+            nn.Conv2d(32, 64, 3, padding=1),
+            nn.ReLU(),
+        )
+        return nn.Sequential(*body, nn.Flatten(), nn.Linear(4096, 64), nn.ReLU(), nn.Linear(64, 4))
+
+    return Task.of(network, (x, y), (x, y), clients=5)
+
+
+def trained(device: str, executor: str, precision: str) -> tuple[State, list[str]]:
+    """The parameters after two rounds of FedAvg, on the CPU, and why clients failed."""
+    options = Options(rounds=2, per_round=3, device=device, executor=executor, precision=precision)
+    run = Simulation(METHODS["fedavg"](epochs=2, batch=16, lr=0.05), images(), options)
+    with warnings.catch_warnings():
+        for advice in ("TensorFloat32 tensor cores", "Please use the new API", "clients could not be trained together"):
+            warnings.filterwarnings("error", advice)
+        result = run.run(None, lambda record: None)
+    reasons = [f["reason"] for record in result.metrics for f in record["failures"]]
+    return tree.move(run.server["params"], "cpu"), reasons
+
+
+def relative(found: State, wanted: State, start: State) -> float:
+    """The distance of two models, relative to the change of training."""
+    one, other, first = (torch.cat([tensor.flatten() for tensor in each.values()]) for each in (found, wanted, start))
+    return float((one - other).norm() / (other - first).norm())
+
+
+def check_precisions(executors: tuple[str, ...]) -> int:
+    """Run every executor in every precision against the CPU, and return how many fail."""
+    wrong, before = 0, settings()
+    wanted, _ = trained("cpu", "one-by-one", "float32")
+    start = Simulation(METHODS["fedavg"](), images(), Options()).like
+    for precision, executor in product(BOUNDS, executors):
+        least, most = BOUNDS[precision]
+        try:
+            found, reasons = trained("cuda", executor, precision)
+            far, restored = relative(found, wanted, start), settings() == before
+            well = not reasons and least <= far <= most and restored
+            result = f"{far:.1e}, within {least:g} and {most:g}" + ("" if restored else ", settings not restored")
+            result += f" failures: {reasons[0]}" if reasons else ""
+        except Exception as error:  # shown in its row, and counted
+            well, result = False, f"{type(error).__name__}: {str(error)[:200]}"
+        wrong += not well
+        print(f"{'ok  ' if well else 'BAD '} {PRECISION}{precision:8} {executor:15} {result}", flush=True)
+    return wrong
+
+
 def main() -> int:
     """Print a row for each method. The exit status is 0 if all pass."""
     parser = argparse.ArgumentParser()
@@ -181,12 +247,14 @@ def main() -> int:
     asked = parser.parse_args()
     methods = {**{name: recipe() for name, recipe in METHODS.items() if not recipe().pooled}, **VARIANTS}
     cases = {name: (method, tiny_task(5, torch.float64)) for name, method in methods.items()} | random_cases()
+    executors = (*EXECUTORS, *(() if asked.quick else COMPILED))
     wrong = check_deltas(("cuda", "cpu")) if not asked.only or DELTA.strip() in asked.only else 0
+    wrong += check_precisions(executors) if not asked.only or PRECISION.strip() in asked.only else 0
     for name, (method, task) in cases.items():
         if asked.only and name not in asked.only and not (name.startswith(DROPOUT) and "dropout" in asked.only):
             continue
         wanted, _ = final(method, task, "cpu", "one-by-one")
-        for executor in (*EXECUTORS, *(() if asked.quick else COMPILED)):
+        for executor in executors:
             begin = time.perf_counter()
             try:
                 found, reasons = final(method, task, "cuda", executor)

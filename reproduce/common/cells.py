@@ -69,6 +69,7 @@ class Cell(NamedTuple):
         retries: how often a message that radio links lost is sent again
         words: further flags of ``gossamer run`` for the method, such as ``--down dense:float16``
         validate: hold out every n-th natural owner, or every n-th training sample, and evaluate on these; 0 for none
+        precision: precision of local training
     """
 
     name: str
@@ -93,6 +94,7 @@ class Cell(NamedTuple):
     retries: int = 0
     words: str = ""
     validate: int = 0
+    precision: str = "float32"
 
     @property
     def study(self) -> str:
@@ -154,7 +156,7 @@ def outcome(cell: Cell, data_dir: Path, more: More = no_more, engine: Engine | N
     """Run a cell, or the rest of it. Return accuracy per evaluated round in percent, seconds per round, and bytes."""
     mine = task(cell, data_dir)
     options: dict[str, Any] = {"rounds": cell.rounds, "per_round": cell.per_round, "seed": cell.seed}
-    options |= {"eval_every": cell.eval_every, **how(cell.executor)}
+    options |= {"eval_every": cell.eval_every, "precision": cell.precision, **how(cell.executor)}
     if cell.fleet:
         options["channel"] = Wireless(Fleet.read(FLEETS / cell.fleet), retries=cell.retries)
     run_method = engine or simulate

@@ -1,6 +1,7 @@
 """The scripts in bench/ can be imported, and the cheap ones run at the smallest size. Times are not checked."""
 
 import importlib
+import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -89,11 +90,32 @@ def test_submodels(script: Script, monkeypatch: pytest.MonkeyPatch, capsys: pyte
     assert "speed-up of a round: " in said
 
 
-def test_fedspa_masks(script: Script, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_rows_of_a_gpu(script: Script, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    sizes = ("--alone", "--tiny", "--device", "cpu", "--rounds", "1")
+    case = ("--networks", "transformer", "--methods", "fedavg", "--precisions", "bf16")
+    found = script("gpu_rows", *sizes, *case, "--profile", str(tmp_path))
+    found.main()
+    row = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert (row["precision"], row["executor"], row["failures"]) == ("bf16", "one-by-one", [])
+    assert min(row[name] for name in ("seconds", "flops", "roofline", "memory", "ready")) > 0
+    profile = (tmp_path / "transformer-fedavg-bf16.md").read_text()
+    assert len(parsed(profile)) == 1 + found.gpu_profile.TOP  # the first row is the line below the heads
+    assert "device busy: " in profile
+    rows = [{**row, "method": name, "seconds": seconds} for name, seconds in (("fedavg", 2.0), ("fedmrn", 3.0))]
+    text = found.page({"about": "somewhere", "rows": rows})
+    assert "FedMRN relative to FedAvg: transformer in bf16 1.50." in text
+    assert "**Not run yet:** cnn4 fedavg float32, " in text
+    assert "transformer fedavg bf16" not in text
+
+
+def test_fedspa_masks(
+    script: Script, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     found = script("fedspa_masks", "--models", "lenet5", "--repeats", "1", "--no-folding")
     monkeypatch.setitem(found.SETTINGS, "lenet5", found.Setting(20, (1, 28, 28), 5, 1))
     found.main()
-    found.folding("cpu", 1, "lenet5", 2)
+    found.folding("cpu", 1, "lenet5", 2, tmp_path / "profile.md")
+    assert "## folding 2 messages of lenet5" in (tmp_path / "profile.md").read_text()
     said = capsys.readouterr().out
     row = only(said, network="lenet5")
     assert (row["samples"], row["timed steps"]) == ("20", "1")

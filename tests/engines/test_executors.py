@@ -420,6 +420,15 @@ def test_the_gradient_of_moving_masks_is_captured_with_the_steps(
     assert bool(asked) == bool(screening) == (given.get("regrow") != "random" and given.get("mask") != "rsm")
 
 
+def test_captured_steps_and_gradients_have_the_precision_of_the_run(without_gpu: list[Replayed]) -> None:
+    task, method = tiny_task(6), fedspa(epochs=4, batch=4, density=0.6)
+    exact, wanted = (simulate(method, task, rounds=2, per_round=4, precision=name) for name in ("float32", "bf16"))
+    found = simulate(method, task, rounds=2, per_round=4, precision="bf16", executor="captured-plain")
+    assert any(graph.times for graph in without_gpu)
+    one, other, reference = (torch.cat([t.flatten() for t in final(r).values()]) for r in (found, exact, wanted))
+    assert (one - reference).norm() < 0.1 * (other - reference).norm()
+
+
 def test_a_schedule_takes_everybody_through_all_steps_in_order() -> None:
     sizes = [[4, 4, 1, 4, 4, 1], [4, 2, 4, 2], [4, 4, 4, 4, 4, 3], [7]]
     at = [0] * len(sizes)

@@ -112,6 +112,20 @@ def test_running_statistics_travel(tmp_path: Path) -> None:
     check_parity(topk(steps=3, share=0.1, feedback=True), task, tmp_path, per_round=3)
 
 
+def test_nodes_train_in_the_precision_of_the_run(tmp_path: Path) -> None:
+    check_parity(fedavg(steps=3), TASK, tmp_path, precision="bf16")
+    grid = LocalGrid(nodes(fedavg(steps=3), TASK, tmp_path))
+    deployed = deploy(fedavg(steps=3), TASK, grid, precision="bf16")
+    assert not same(deployed.server, undisturbed(fedavg(steps=3), TASK).server)
+    assert deployed.about["options"]["precision"] == "bf16"
+
+
+def test_a_node_without_a_gpu_refuses_tf32(tmp_path: Path) -> None:
+    grid = LocalGrid(nodes(fedavg(steps=1), TASK, tmp_path))
+    with pytest.raises(RunError, match="precision=tf32 needs a GPU"):
+        deploy(fedavg(steps=1), TASK, grid, precision="tf32")
+
+
 def test_evaluation_comes_as_often_as_asked(tmp_path: Path) -> None:
     grid = LocalGrid(nodes(fedavg(steps=1), TASK, tmp_path))
     records = deploy(fedavg(steps=1), TASK, grid, rounds=5, eval_every=2).metrics

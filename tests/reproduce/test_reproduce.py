@@ -17,7 +17,7 @@ from gossamer.core.errors import ConfigError
 from helpers.markdown import only, parsed
 from helpers.paths import ROOT
 from reproduce import __main__ as dispatcher
-from reproduce.baselines import classics, codecs, fashion
+from reproduce.baselines import classics, codecs, fashion, precision
 from reproduce.common import cells, seeds, store, tables
 from reproduce.common.cells import Cell
 from reproduce.common.cli import Reproduction
@@ -254,6 +254,31 @@ def test_classics_draw_both_axes(empty: Path) -> None:
     classics.draw()
     drawn = (empty / classics.PLOT).read_text()
     assert all(word in drawn for word in (*classics.OTHERS, "round", "GB, both directions"))
+
+
+def test_precisions_are_compared_seed_by_seed(empty: Path) -> None:
+    for name, lasts in {"float32": (90.0, 80.0, 85.0), "bf16": (91.0, 80.5)}.items():
+        for seed, last in enumerate(lasts):
+            cells.save(
+                precision.cell("cifar", name, seed), {"last": last, "round_seconds": 0.5, "executor": "captured"}
+            )
+    row = only(precision.page(), data="cifar-10", precision="bf16")
+    assert (row["accuracy, last round"], row["minus float32"], row["seeds"]) == (
+        "85.75 (80.50 to 91.00)",
+        "0.75 ± 0.49",
+        "2",
+    )
+    assert only(precision.page(), data="cifar-10", precision="tf32")["accuracy, last round"] == "not run"
+    assert "`cifar` (4 of 9 cells)" in precision.page()
+
+
+def test_a_cell_is_trained_in_its_precision(empty: Path) -> None:
+    def engine(*_: Any, **options: Any) -> Any:
+        raise ConfigError(f"trained in {options['precision']}")
+
+    for name in ("bf16", "float32"):
+        cell = CELL._replace(name=f"precision-{name}", precision=name)
+        assert cells.keep(cell, Path(), math.inf, engine=engine).endswith(f"skipped, trained in {name}")
 
 
 # Codecs.

@@ -9,6 +9,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+
 from gossamer.cli import user_files
 from gossamer.cli.build import (
     OPTIONS,
@@ -35,6 +37,7 @@ from gossamer.runs.report.progress import Progress
 from gossamer.runs.report.scores import primary
 from gossamer.runs.report.text import count
 from gossamer.runs.trackers.tracking import Tracking
+from gossamer.tasks.precision import Precision
 from gossamer.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -217,6 +220,7 @@ def attempt(words: list[str]) -> int:
     place = Path(out) if out is not None else next(_free(asked))
     asked.mistakes.attempt(check_run_path, place)
     planned = plan(asked, resume=True, out=str(place.absolute()))
+    Precision(planned.settings.precision, torch.device(planned.settings.device))  # the nodes are on this machine
     Tracking.of(planned.settings.track)  # a missing package is reported before anything starts
     from gossamer.engines.flower.server import FlowerRun
 

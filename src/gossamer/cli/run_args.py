@@ -15,6 +15,7 @@ from gossamer.engines.control import Until
 from gossamer.engines.executors import EXECUTORS
 from gossamer.engines.options import AUTO
 from gossamer.runs.report.text import pairs
+from gossamer.tasks.precision import FLOAT32, PRECISIONS
 
 SUITS = "that of the data set"
 OWN = "that of the method"
@@ -45,6 +46,7 @@ RUN = [
     Flag("seed", int, 0, "seed of all randomness", "S"),
     Flag("device", str, "cpu", "device of the computation", "cpu|cuda"),
     Flag("executor", str, AUTO, f"how clients are trained: {EXECUTOR_NAMES}; auto measures and chooses", "NAME"),
+    Flag("precision", str, FLOAT32, "precision of local training; tf32 needs a GPU", "|".join(PRECISIONS)),
     Flag("channel", str, "perfect", "channel of the messages: perfect, lossy:0.1, or wireless", "SPEC"),
     Flag(FLEET, str, "", "file of the clients' devices, for --channel wireless (default: phones)", "FILE"),
     Flag(PLAN, str, "", "file of gossamer plan: powers, pruning and measurements", "FILE"),

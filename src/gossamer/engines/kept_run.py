@@ -49,7 +49,7 @@ class KeptRun(ABC):
         self.task = task = init.applied(task) if init else task
         self.cohort_size = options.cohort(task.clients)
         self.key = make_key(options.seed)
-        self.objective = Objective(task, options.device, self.key)
+        self.objective = Objective(task, options.device, self.key, self.precision_here)
         self.method = method.bind(self.objective)
         self.like = self.objective.initial()
         self.choice: dict[str, Any] = {"executor": options.executor}
@@ -76,6 +76,11 @@ class KeptRun(ABC):
         }
         if options.until:
             options.until.check(scores_of(self.about["task"]))
+
+    @property
+    def precision_here(self) -> str:
+        """The precision of training in this process."""
+        return self.options.precision
 
     # The run folder.
 

@@ -1,4 +1,4 @@
-"""Options of a run: rounds, cohort size, seed, device, executor and channel."""
+"""Options of a run: rounds, cohort size, seed, device, executor, precision and channel."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
@@ -15,6 +15,7 @@ from gossamer.engines.control import Until
 from gossamer.engines.executors import EXECUTORS
 from gossamer.parts.channels import CHANNELS
 from gossamer.parts.channels.perfect import Perfect
+from gossamer.tasks.precision import FLOAT32, PRECISIONS
 
 AUTO = "auto"
 """Value of ``executor`` that measures all executors and chooses the fastest."""
@@ -36,6 +37,7 @@ class Options:
         per_round: clients per round; none means all of them
         seed: seed of all randomness
         device: cpu or cuda, as a text or a ``torch.device``
+        precision: precision of local training: float32, tf32 (on a GPU) or bf16
         executor: how the clients of a round are trained; auto measures and chooses
         channel: model of the uplink
         failure_rate: probability of a simulated failure, per client and round
@@ -49,6 +51,7 @@ class Options:
     seed: int = 0
     device: str = "cpu"
     executor: str = "one-by-one"
+    precision: str = FLOAT32
     channel: Channel = Perfect()
     failure_rate: float = 0.0
     eval_every: int = 1
@@ -82,6 +85,7 @@ class Options:
             ),
             (self.seed >= 0, wrong_argument("seed", self.seed, "must not be negative")),
             (self.executor in (AUTO, *EXECUTORS), unknown("executor", self.executor, (AUTO, *EXECUTORS))),
+            (self.precision in PRECISIONS, unknown("precision", self.precision, PRECISIONS)),
             (0 <= self.failure_rate <= 1, wrong_argument("failure_rate", self.failure_rate, "must be in [0, 1]")),
             (self.eval_every >= 1, wrong_argument("eval_every", self.eval_every, "must be at least 1")),
             (hasattr(self.channel, "fit"), wrong_argument("channel", self.channel, "must be a Channel")),
@@ -96,10 +100,17 @@ class Options:
         return size
 
     def describe(self) -> dict[str, Any]:
-        """Return the options as JSON for the run folder; ``read`` is the inverse."""
-        control = {"until": self.until.to_text() if self.until else None, "patience": self.patience}
-        plain = {name: value for name, value in vars(self).items() if name not in control}
-        given = {name: value for name, value in control.items() if value is not None}
+        """Return the options as JSON for the run folder; ``read`` is the inverse.
+
+        What earlier releases lack is left out if it has its default, so that their runs can be continued.
+        """
+        newer = {
+            "until": self.until.to_text() if self.until else None,
+            "patience": self.patience,
+            "precision": None if self.precision == FLOAT32 else self.precision,
+        }
+        plain = {name: value for name, value in vars(self).items() if name not in newer}
+        given = {name: value for name, value in newer.items() if value is not None}
         return {**plain, "channel": spec(self.channel, CHANNELS), **given}
 
     @classmethod

@@ -38,6 +38,7 @@ from gossamer.engines.result import Result as Result
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import EXTENDED, STOPPED, Record
 from gossamer.runs.report.scores import scores_of
+from gossamer.tasks.precision import FLOAT32, products
 
 Watch = Callable[[Record], None]
 """Called with the record of a round, once it is saved."""
@@ -110,7 +111,8 @@ class FederatedRun(KeptRun):
     def run(self, folder: RunFolder | None, watch: Watch, callbacks: Callbacks = ()) -> Result:
         """Run all remaining rounds."""
         try:
-            with self.tracking.run(self.about, self.metrics, folder.path if folder else None):
+            exact = products(FLOAT32, self.objective.device)  # in aggregation and evaluation; training sets its own
+            with self.tracking.run(self.about, self.metrics, folder.path if folder else None), exact:
                 self.rounds(folder, watch, callbacks_of(callbacks))
         finally:
             self.close()

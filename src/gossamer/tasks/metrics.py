@@ -40,7 +40,7 @@ TAKEN = {
     "delivery", "empty_rounds", "energy", "evaluated_round", "exchanges", "executor", "failures", "figures",
     "flops", "joules", "loss", "lost", "memory_bytes", "method", "metrics", "model", "parameters", "parts",
     "per_round", "rates", "round", "rounds", "rounds_asked", "seconds", "seed", "split", "state", "stopped",
-    "train_loss", "useful_flops", "void",
+    "train_loss", "train_precision", "useful_flops", "void",
 }  # fmt: skip
 """Names of other entries of records and summaries."""
 

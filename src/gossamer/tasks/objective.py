@@ -35,6 +35,7 @@ from gossamer.tasks.factory import build
 from gossamer.tasks.losses import LOSSES, loss_name, weight
 from gossamer.tasks.memory import batch_size, client_memory, solver_copies
 from gossamer.tasks.metrics import Judgement, Rows
+from gossamer.tasks.precision import FLOAT32, Precision, check_type
 from gossamer.tasks.random_layers import Numbers, Randomness, drawing, trial
 from gossamer.tasks.static_norms import OfTraining, static_norms, tracking
 from gossamer.tasks.task import Task
@@ -55,12 +56,17 @@ TYPES = (torch.float32, torch.float64)
 
 
 class Objective:
-    """One network on one device, evaluated with the tensors that a client holds."""
+    """One network on one device, evaluated with the tensors that a client holds.
 
-    def __init__(self, task: Task, device: str, key: Key) -> None:
+    Gradients are computed in ``precision``, and outputs for evaluation in the type of the model.
+    """
+
+    def __init__(self, task: Task, device: str, key: Key, precision: str = FLOAT32) -> None:
         self.task, self.key = task, key
         self.device = torch.device(device)
+        self.precision = Precision(precision, self.device)
         self._module = stretch(self.build())
+        self.precision.prepare(self._module)
         parameters, buffers = dict(self._module.named_parameters()), dict(self._module.named_buffers())
         self.trained = [name for name, p in parameters.items() if p.requires_grad]
         stored = self._module.state_dict().keys()  # without buffers that are not persistent: these are not exchanged
@@ -79,11 +85,12 @@ class Objective:
         self._settled: tuple[Params, nn.Module] | None = None
         self._randomness: Randomness | None = None
         self.layout = Layout.of(self._outline)
+        check_type(precision, self.layout.dtype)
         self.samples = task.data.train.to(device)
         self._form: Nest = self.samples.example(0)[0] if len(self.samples) else torch.empty(0)
 
     def on_cpu(self) -> "Objective":
-        """Return the same objective on the CPU."""
+        """Return the same objective on the CPU, in float32."""
         return Objective(self.task, "cpu", self.key)
 
     def build(self, params: Params | None = None) -> nn.Module:
@@ -238,22 +245,29 @@ class Objective:
             self.train_mode(alone=len(y) == 1)
         else:
             self._module.eval()
-        with drawing(numbers):
-            loss = self.task.loss(_only(self._output({**leaves, **buffers}, x), labels), y)
-        grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        with self.precision.products():
+            with drawing(numbers):
+                output = self.precision.forward(lambda: self._output({**leaves, **buffers}, x))
+                loss = self.task.loss(_only(output, labels), y)
+            grads = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
         filled = (torch.zeros_like(leaf) if g is None else g for g, leaf in zip(grads, leaves.values(), strict=True))
         return loss.detach(), dict(zip(leaves, filled, strict=True)), buffers
 
     def pure_gradient(
         self, params: Params, x: Nest, y: Tensor, labels: Tensor | None = None, numbers: Numbers | None = None
     ) -> tuple[Tensor, Params, Params]:
-        """Return the same as ``gradient``, for ``torch.vmap`` and ``torch.compile``; the caller sets the mode."""
+        """Return the same as ``gradient``, for ``torch.vmap`` and ``torch.compile``.
+
+        The caller sets the mode of the network, and the precision of products.
+        """
 
         def loss(leaves: Params, others: Params) -> LossAndBuffers:
             changed = {name: tensor.clone() for name, tensor in others.items()}
             with drawing(numbers):
-                output = functional_call(self._module, {**leaves, **changed}, *arguments(x))
-                return self.task.loss(_only(scores(output), labels), y), changed
+                output = self.precision.forward(
+                    lambda: scores(functional_call(self._module, {**leaves, **changed}, *arguments(x)))
+                )
+                return self.task.loss(_only(output, labels), y), changed
 
         leaves = {name: params[name] for name in self.trained}
         others = {name: params[name] for name in (*self.averaged, *self.counters)}
@@ -378,7 +392,7 @@ class Objective:
             except ConfigError:
                 raise
             except INVALID as error:
-                where = f" at {layers[-1]}" if layers else ""
+                where = (f" at {layers[-1]}" if layers else "") + self._in_precision
                 raise ConfigError(
                     f"the model fails on a batch of samples of shape {nests.shapes(x)}{where}: {error}"
                     f"{_type_hint(x, params) if 'type' in str(error) else ''}"
@@ -386,6 +400,11 @@ class Objective:
         if loss.dim() != 0 or not torch.isfinite(loss):
             raise ConfigError(f"the loss of a batch must be one finite number, got {loss}: check model, loss and data")
         self._check_metrics(output, y)
+
+    @property
+    def _in_precision(self) -> str:
+        """The precision for an error message, if it is not the default: the network may not support it."""
+        return "" if self.precision.name == FLOAT32 else f" with precision {self.precision.name}"
 
     def _two_outputs(self, params: Params, x: Nest) -> Tensor:
         """Return the outputs for two samples in evaluation mode."""

@@ -8,7 +8,8 @@ of its own computes it right after the last step of each client.
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -21,7 +22,7 @@ from gossamer.core.jobs import Job, Trained
 from gossamer.core.types import Flops, Params, State
 from gossamer.engines.client import BatchSchedule, Client, ClientTask
 from gossamer.engines.executors.compiled import check
-from gossamer.engines.executors.program import reset_compiler
+from gossamer.engines.executors.program import compile_on_gpu, reset_compiler
 from gossamer.engines.executors.stacked import ClientGroup, InChunks, Pair, announce, kind
 from gossamer.engines.executors.steps import Step, in_place, pure_step, tensors
 
@@ -50,7 +51,7 @@ class Captured(InChunks):
         if self.compiles:
             reset_compiler()
             pure = stepping(client, pure_step(client))
-            self.compiled = torch.compile(pure, fullgraph=True, dynamic=False)
+            self.compiled = torch.compile(pure, fullgraph=True, dynamic=False, backend=compile_on_gpu)
         self.full: int | None = None
         self.room = 0
         self.slots: dict[Any, list[ClientSlot]] = {}
@@ -228,9 +229,9 @@ class ClientSlot:
 
         Two warm-up runs compile programs and choose algorithms before a client is loaded.
         """
-        graph, tf32 = torch.cuda.CUDAGraph(), torch.backends.cudnn.allow_tf32
+        graph = torch.cuda.CUDAGraph()
         self.stream.wait_stream(torch.cuda.current_stream())
-        with torch.backends.cudnn.flags(enabled=True, benchmark=benchmark, allow_tf32=tf32):
+        with benchmarking(benchmark):
             with torch.cuda.stream(self.stream):
                 for _ in range(2):
                     self.tensors["at"].zero_()
@@ -251,6 +252,16 @@ class ClientSlot:
             else:
                 self.client.objective.train_mode(alone=size == 1)
                 plain(self.tensors, size)
+
+
+@contextmanager
+def benchmarking(wanted: bool) -> Iterator[None]:
+    """Let cuDNN measure its algorithms, and leave its other settings as they are, such as those of TF32."""
+    before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, wanted
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def brought(client: Client, pair: Pair, batches: BatchSchedule) -> State:

@@ -17,7 +17,7 @@ from gossamer.core.random import draws_ahead
 from gossamer.core.solver import Hyperparams
 from gossamer.core.types import Params, State
 from gossamer.engines.client import Client, ClientTask, Failure, TaskOutcome, mean, step
-from gossamer.engines.executors.program import Program, reset_compiler
+from gossamer.engines.executors.program import Program, compile_on_gpu, reset_compiler
 from gossamer.engines.executors.side_by_side import SideBySide
 from gossamer.engines.executors.stacked import CHUNK, Stacked, kind, refuse_random
 from gossamer.engines.executors.steps import in_place, pure_step, tensors
@@ -125,7 +125,7 @@ class CompiledStacked(Stacked):
     def __init__(self, client: Client, size: int = CHUNK) -> None:
         super().__init__(client, size)
         reset_compiler()
-        self.step = torch.compile(self.step, fullgraph=True, dynamic=False)
+        self.step = torch.compile(self.step, fullgraph=True, dynamic=False, backend=compile_on_gpu)
 
     def prepare(self, client_task: ClientTask, client_tasks: int) -> None:
         """Compile for chunks of tasks like this one."""

@@ -5,6 +5,7 @@ take half as long as the step. Here arguments of one kind always have the same s
 Later calls pick the tensors that the graph needs from the arguments, and call the graph directly.
 """
 
+import warnings
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -83,6 +84,14 @@ def reset_compiler() -> None:
     torch.compiler.reset()
     dynamo.allow_rnn = True
     dynamo.recompile_limit = max(dynamo.recompile_limit, PROGRAMS)
+
+
+def compile_on_gpu(module: Any, inputs: Any) -> Graph:
+    """Compile with inductor, without its advice to enable TF32: the precision of a run is chosen by ``--precision``."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "TensorFloat32 tensor cores for float32 matrix multiplication available")
+        graph: Graph = torch._dynamo.lookup_backend("inductor")(module, inputs)
+    return graph
 
 
 def alone() -> AbstractContextManager[Any]:

@@ -82,7 +82,7 @@ class InChunks(AlwaysReady, ABC):
     def _train(self, bucket: Sequence[Pair]) -> Iterator[TaskOutcome]:
         """Train a bucket together; if that fails, train each client alone to find which one fails."""
         try:
-            with torch.no_grad():  # the step itself enables gradients
+            with torch.no_grad(), self.client.objective.precision.products():  # the step itself enables gradients
                 trained = self.group(bucket).train()
         except Exception as error:
             alone = [self.client.do(client_task) for client_task, _ in bucket]

@@ -40,6 +40,7 @@ from gossamer.runs.report.tables import method as short_name
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.data.samples import Samples
+from gossamer.tasks.precision import FLOAT32, on_cpu
 from gossamer.tasks.static_norms import OfTraining
 from gossamer.tasks.task import Task
 
@@ -93,7 +94,8 @@ def stand(path: str | Path, method: Method, task: Task) -> Simulation:
     The models are on the CPU, whatever the device of the run.
     """
     about = read_about(Path(path))
-    options = Options(rounds=about["options"]["rounds"], seed=about["options"]["seed"])
+    kept = {name: about["options"][name] for name in ("rounds", "seed")}
+    options = Options(**kept, precision=on_cpu(about["options"].get("precision", FLOAT32)))
     run = Simulation(method, task, options, init=Init.kept(Path(path)))
     run.about |= {name: about[name] for name in ("options", "request")}
     FederatedRun.restore(run, Path(path)).close()  # Simulation.restore would also create an executor

@@ -27,6 +27,7 @@ from gossamer.engines.executors.base import threads
 from gossamer.engines.flower.journal import Journal, JournalEntry, OutOfStepError
 from gossamer.engines.flower.messages import FIGURE, content, data, fingerprint, metric_words, word
 from gossamer.tasks.objective import Objective
+from gossamer.tasks.precision import FLOAT32, products
 from gossamer.tasks.task import AnyTask, Task, task_at
 
 Words = dict[str, Any]
@@ -54,15 +55,16 @@ class Node:
 
     def __init__(self, method: Method, task: AnyTask) -> None:
         self.method, self.task = method, task
-        self._members: dict[tuple[int, str, str], Member] = {}
+        self._members: dict[tuple[int, str, str, str], Member] = {}
 
     def handler(self, ask: Ask) -> Callable[[Message, Context], Message]:
         """Return a function for Flower to call; it reports every failure with a reason."""
 
         def handle(message: Message, context: Context) -> Message:
             try:
-                with threads(1):
-                    words, sent = ask(self.member(message, context), message)
+                member = self.member(message, context)
+                with threads(1), products(FLOAT32, member.objective.device):  # training sets its own precision
+                    words, sent = ask(member, message)
                     records = content(words, sent)
             except Exception as error:
                 fault = {FAULT: reason(error), OUT_OF_STEP: isinstance(error, OutOfStepError)}
@@ -74,11 +76,12 @@ class Node:
     def member(self, message: Message, context: Context) -> "Member":
         """Return this node's client in the run of a message."""
         client, seed = client_number(context.node_config), word(message, "seed", str)
-        device = str(context.node_config.get("device", "cpu"))
-        if (client, seed, device) not in self._members:
+        device, precision = str(context.node_config.get("device", "cpu")), word(message, "precision", str)
+        known = client, seed, device, precision
+        if known not in self._members:
             task = task_at(self.task, client, context.node_config)
-            self._members[client, seed, device] = Member(self.method, task, client, int(seed), device)
-        member = self._members[client, seed, device]
+            self._members[known] = Member(self.method, task, client, int(seed), device, precision)
+        member = self._members[known]
         member.home = state_folder(context.node_config)
         return member
 
@@ -102,12 +105,14 @@ class Node:
 class Member:
     """One client, with its samples on its device."""
 
-    def __init__(self, method: Method, task: Task, client: int, seed: int, device: str) -> None:
+    def __init__(
+        self, method: Method, task: Task, client: int, seed: int, device: str, precision: str = FLOAT32
+    ) -> None:
         if not 0 <= client < task.clients:
             raise ConfigError(f"partition-id is {client}, but the task has {task.clients} clients, numbered from 0")
         self.method, self.task, self.number = method, task, client
         self.key = make_key(seed)
-        self.objective = Objective(task, device, self.key)
+        self.objective = Objective(task, device, self.key, precision)
         bound = method.bind(self.objective)
         exchanges = [*bound.exchanges, *([bound.probe] if bound.probe else [])]
         self.clients = {each.number: Client(bound, self.objective, each) for each in exchanges}

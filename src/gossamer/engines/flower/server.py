@@ -47,6 +47,7 @@ from gossamer.runs.records import Record, read_about
 from gossamer.runs.report.scores import Score, primary
 from gossamer.runs.trackers.tracking import Track, Tracking
 from gossamer.tasks.losses import loss_name
+from gossamer.tasks.precision import FLOAT32, check_type
 from gossamer.tasks.task import AnyTask, Task, task_at
 
 FOLDED = "folded"
@@ -106,6 +107,7 @@ class FlowerRun(FederatedRun):
         if method.pooled:
             raise ConfigError("a method that pools all samples cannot be deployed: its clients are separate machines")
         super().__init__(method, task, settings.options(), request)
+        check_type(settings.precision, self.objective.layout.dtype)
         self.settings = settings
         self.choice = {"executor": "flower"}
         self.about |= {"id": uuid.uuid4().hex, "name": settings.name, "deployment": asdict(settings), **self.choice}
@@ -113,6 +115,11 @@ class FlowerRun(FederatedRun):
         self.anew: set[int] = set()
         self.renewed: set[int] = set()
         self.void: list[Record] = []
+
+    @property
+    def precision_here(self) -> str:
+        """The precision of training on the server, which trains nothing: its device may lack that of the nodes."""
+        return FLOAT32
 
     def restore(self, path: Path) -> RunFolder:
         """Load the last checkpoint of a run folder, and keep the run's ID: nodes find their client state by it."""
@@ -226,6 +233,7 @@ class FlowerRun(FederatedRun):
             "round": number,
             "rounds": self.options_of(number).rounds,
             "seed": str(self.options.seed),
+            "precision": self.options.precision,
             "known": known,
             "anew": anew,
             **more,

@@ -22,6 +22,7 @@ class Settings:
         per_round: clients per round; 0 means all of them
         seed: seed of all randomness
         device: device of the server, cpu or cuda
+        precision: precision of local training on the nodes, float32, tf32 or bf16
         eval_every: number of rounds between evaluations; the last round is always evaluated
         nodes: clients to wait for before the first round; 0 means a whole cohort
         wait: seconds to wait for them, and for enough clients in later rounds
@@ -39,6 +40,7 @@ class Settings:
     per_round: int = 0
     seed: int = 0
     device: str = "cpu"
+    precision: str = "float32"
     eval_every: int = 1
     nodes: int = 0
     wait: float = 600.0

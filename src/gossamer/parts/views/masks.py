@@ -76,10 +76,10 @@ def changes(old: Tensor, new: Tensor) -> Payload:
 
 def turned(old: Bits, payload: Payload, like: Params) -> Bits:
     """Return the new masks from the old masks and a payload of ``difference``."""
-    sizes = [8 * len(old[name]) for name in sorted(old)]
-    changed = indices.unpack(payload, sum(sizes)).cpu()
+    sizes = [len(old[name]) for name in sorted(old)]
+    changed = bits(indices.unpack(payload, 8 * sum(sizes))).cpu()  # packed before it leaves a GPU
     changes = zip(sorted(old), torch.split(changed, sizes), strict=True)
-    new = {name: old[name].cpu() ^ bits(change) for name, change in changes}
+    new = {name: old[name].cpu() ^ change for name, change in changes}
     for name, packed in new.items():
         count = like[name].numel()
         padded = not count % 8 or not int(packed[-1]) >> (count % 8)

@@ -22,7 +22,7 @@ NAMES = {attribute: name for registry in REGISTRIES for name, (_, attribute) in 
 """Names of parts on the command line, by their class."""
 
 TASK = ("data", "model", "split", "clients", "statistics")
-OPTIONS = ("per_round", "seed", "device", "executor", "channel", "failure_rate")
+OPTIONS = ("per_round", "seed", "device", "executor", "precision", "channel", "failure_rate")
 """Settings of the task and of the run that labels show."""
 
 DEFAULTS = {
@@ -34,6 +34,7 @@ DEFAULTS = {
     "seed": "0",
     "device": "cpu",
     "executor": "auto",
+    "precision": "float32",
     "channel": "perfect",
     "failure_rate": "0.0",
 }

@@ -89,6 +89,7 @@ def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any
         "seed": options["seed"],
         "channel": options.get("channel"),
         "executor": about.get("executor", options["executor"]),
+        "train_precision": options.get("precision", "float32"),
         "rates": about.get("rates"),
         "left_out": about.get("left_out"),
         **{name: last.get(name) for name in _evaluated(scores)},

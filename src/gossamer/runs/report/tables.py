@@ -97,9 +97,10 @@ def task(summary: Summary) -> str:
 
 
 def executor(summary: Summary) -> str:
-    """Return the executor and, if it was chosen automatically, the measured rates and why others were left out."""
+    """Return the executor, the precision if it is not float32, and the rates and reasons of an automatic choice."""
     rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in (summary["rates"] or {}).items())
-    chosen = str(summary["executor"]) + (f" (client steps per second: {rates})" if rates else "")
+    precision = "" if summary["train_precision"] == "float32" else f" in {summary['train_precision']}"
+    chosen = f"{summary['executor']}{precision}" + (f" (client steps per second: {rates})" if rates else "")
     reasons: dict[str, list[str]] = {}
     for name, reason in (summary["left_out"] or {}).items():
         reasons.setdefault(reason, []).append(name)
@@ -245,7 +246,18 @@ def differences(summaries: Sequence[Summary], methods: Sequence[Mapping[str, str
         summaries: the summaries of the runs
         methods: the parts of each method as text; they are compared if all runs have the same method
     """
-    names = ("data", "model", "split", "clients", "per_round", "rounds", "seed", "channel", "executor")
+    names = (
+        "data",
+        "model",
+        "split",
+        "clients",
+        "per_round",
+        "rounds",
+        "seed",
+        "channel",
+        "executor",
+        "train_precision",
+    )
     found = [name.replace("_", " ") for name in names if len({summary[name] for summary in summaries}) > 1]
     parts = dict.fromkeys(part for parts in methods for part in parts)
     if len({summary["method"] for summary in summaries}) > 1:
