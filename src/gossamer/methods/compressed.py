@@ -7,7 +7,7 @@ import math
 from typing import Annotated, Literal, TypedDict, Unpack
 
 from gossamer.core.codec import Codec
-from gossamer.core.errors import require
+from gossamer.core.errors import require, wrong_argument
 from gossamer.core.method import Method
 from gossamer.core.random.noise import Kind
 from gossamer.methods.averaging import fedavg
@@ -235,9 +235,8 @@ def _masked(codec: MaskedNoise, train_base: bool, fields: Masking) -> Method:
     method = _compressed(fedavg(**pick(Averaging, fields)), sent, each=False)
     if not codec.common:
         return method
-    require(
-        (not train_base, "train_base sends floats, which need no common noise: leave out train_base or common_noise")
-    )
+    rule = "must be False with train_base, which sends floats"
+    require((not train_base, wrong_argument("common_noise", codec.common, rule)))
     return method.with_parts(server=SumThenDecode(fields["weights"]))
 
 

@@ -162,11 +162,11 @@ def _unsummed(exchange: "BoundExchange", layout: Layout) -> str:
     """Return why a sum does not determine the next model; empty if it does."""
     server, limit = exchange.server, sum_limit(exchange.codec, layout)
     if not limit:
-        return f"the uploads of codec={exchange.codec} are not whole numbers: use CommonMaskedNoise or SampledMask"
+        return "uploads are not whole numbers: use CommonMaskedNoise (fedmrn --common-noise), SampledMask or KLMS"
     if not isinstance(server, SummingServer):
         return f"{type(server).__name__} needs every update: use SumThenDecode"
     if not server.equal_weights:
-        return "clients have different weights: use weights='uniform'"
+        return "clients have different weights: use weights='uniform' (--weights uniform)"
     # Every sum of whole numbers up to 2 / eps is exact.
     most = min(sums.LARGEST, int(2 / torch.finfo(layout.dtype).eps)) // limit
     return "" if exchange.context.clients <= most else f"there are more than {most:,} clients"
