@@ -16,8 +16,9 @@ KEY = key(71)
 SIZE = 900
 LAYOUT = Layout.of({"w": torch.zeros(SIZE)})
 CODECS = [
-    CommonMaskedNoise(signed, noise, 0.5, coded=coded)
-    for signed, noise, coded in ((False, "uniform", True), (False, "bernoulli", False), (True, "bernoulli", True))
+    CommonMaskedNoise(False, "uniform", 0.5),
+    CommonMaskedNoise(False, "bernoulli", 0.5, coded=False),
+    CommonMaskedNoise(True, "bernoulli", 0.5),
 ]
 
 
