@@ -2,21 +2,26 @@
 
     python bench/downlink.py                                     digits, MLP, 10 of 10 and 10 of 100 clients
     python bench/downlink.py --data fashion-mnist --data-dir DIR --model cnn4 --rounds 15 --steps 8
+    python bench/downlink.py --clients 10 --links delta:sum --set alpha=0.02 weights=uniform common_noise=true
 
-The method is FedMRN. Downloads are counted over all rounds, and over the rounds after the first, in which every client
-receives the whole model. Clients that take part for the first time later also receive it.
+The method is FedMRN, with the arguments of ``--set``. Downloads are counted over all rounds, and over the rounds after
+the first, in which every client receives the whole model. Clients that take part for the first time later also receive
+it.
 """
 
 import argparse
 from collections.abc import Sequence
 from typing import Any
 
-from gossamer import Delta, Dense, Eden, OnWeights, Result, Task, fedmrn, simulate
+from gossamer import Delta, Dense, Eden, OnWeights, Result, Task, simulate
+from gossamer.core.specs import read
+from gossamer.methods import METHODS
 
 LINKS: dict[str, Any] = {
     "dense": Dense(),
     "dense:float16": Dense("float16"),
     "delta": Delta(),
+    "delta:sum": Delta(sums_only=True),
     "delta:eden:2": Delta(OnWeights(Eden(2))),
     "delta:eden:1": Delta(OnWeights(Eden(1))),
     "delta:eden:2, float16": Delta(OnWeights(Eden(2)), Dense("float16")),
@@ -44,9 +49,15 @@ def row(name: str, clients: int, words: argparse.Namespace) -> tuple[str, ...]:
 def run(name: str, clients: int, seed: int, words: argparse.Namespace) -> Result:
     """Run one setting."""
     task = Task.named(words.data, data_dir=words.data_dir, model=words.model, split=words.split, clients=clients)
-    method = fedmrn(alpha=words.alpha, epochs=words.epochs, steps=words.steps).with_parts(down=LINKS[name])
+    method = METHODS[words.method](epochs=words.epochs, steps=words.steps, **words.set).with_parts(down=LINKS[name])
     often = {"rounds": words.rounds, "eval_every": words.rounds, "per_round": PER_ROUND}
     return simulate(method, task, progress=False, seed=seed, device=words.device, executor=words.executor, **often)
+
+
+def setting(text: str) -> tuple[str, Any]:
+    """Return name and value of an argument of the method."""
+    name, _, value = text.partition("=")
+    return name, read(value, float | bool | str)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -59,13 +70,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=40)
     parser.add_argument("--epochs", type=int, default=5)
     parser.add_argument("--steps", type=int)
-    parser.add_argument("--alpha", type=float, default=0.05)
+    parser.add_argument("--method", default="fedmrn")
+    parser.add_argument("--set", nargs="*", default=[], metavar="NAME=VALUE", help="arguments of the method")
     parser.add_argument("--clients", type=int, nargs="*", default=[10, 100])
     parser.add_argument("--seeds", type=int, nargs="*", default=[0])
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--executor", default="one-by-one")
-    parser.add_argument("--links", nargs="*", default=list(LINKS))
+    parser.add_argument("--links", nargs="*", default=[name for name in LINKS if name != "delta:sum"])
     words = parser.parse_args(arguments)
+    words.set = dict(map(setting, words.set))
     print("| " + " | ".join(HEAD) + " |\n" + "|---" * len(HEAD) + "|")
     for clients in words.clients:
         for name in words.links:

@@ -33,6 +33,7 @@ from gossamer.engines.run import Stage
 from gossamer.engines.simulate import Simulation
 from gossamer.methods import METHODS
 from gossamer.parts.codecs import (
+    CommonMaskedNoise,
     Dense,
     Drive,
     Eden,
@@ -93,6 +94,12 @@ DELTAS: dict[str, Method] = {
     "top entries": THREE_STEPS.with_parts(codec=OnWeights(TopK(0.02))),
     "EDEN": THREE_STEPS.with_parts(codec=OnWeights(Eden(1))),
     "one-bit": THREE_STEPS.with_parts(codec=OnWeights(OneBit()), server=SumThenDecode()),
+    "sums of masks": THREE_STEPS.with_parts(
+        codec=OnWeights(CommonMaskedNoise(alpha=0.05)),
+        server=SumThenDecode("uniform", server_lr=0.7),
+        down=Delta(sums_only=True),
+    ),
+    "sampled masks": METHODS["klms"](steps=3).with_parts(down=Delta()),
     "compressed": THREE_STEPS.with_parts(down=Delta(OnWeights(Eden(2)))),
     "compressed, float16": THREE_STEPS.with_parts(down=Delta(OnWeights(Drive()), Dense("float16"))),
 }

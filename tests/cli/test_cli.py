@@ -223,6 +223,8 @@ REFUSED = [
     ("run fedavg --down delta:edn:2", "codec 'delta:edn:2': unknown codec 'edn': did you mean eden?"),
     ("run fedavg --down delta", "Delta needs a codec that compresses the uploads, got codec=Dense(dtype='model')"),
     ("run fedadam --codec eden --down delta", "Delta cannot repeat the aggregation: ServerOptimizer does not"),
+    ("run fedmrn --down delta:sum", "Delta(sums_only=True) cannot send sums: uploads are not whole numbers"),
+    ("run fedmrn --common-noise", "--alpha must be a number: with auto, every client has scales of its own"),
     ("run local --codec eden", "--codec: local sends nothing"),
     ("run fedpm --codec eden", "--codec: fedpm sends masks, which have their own codec"),
     ("run fedavg --out full", "--out full is not empty"),

@@ -91,6 +91,10 @@ REMEMBERING = {
     **{name: METHODS[name](steps=2, feedback=True) for name in ("signsgd", "drive", "terngrad", "eden")},
     "ef21": METHODS["ef21"](share=0.2),
     "delta": METHODS["drive"](steps=2, feedback=True).with_parts(down=Delta()),
+    "summed delta": METHODS["fedmrn"](
+        steps=2, noise="uniform", alpha=0.05, common_noise=True, weights="uniform"
+    ).with_parts(down=Delta(sums_only=True)),
+    "sampled masks": METHODS["klms"](steps=2).with_parts(down=Delta()),
     "compressed delta": OWING.with_parts(down=Delta(OnWeights(Eden(2)), Dense("float16"))),
 }
 

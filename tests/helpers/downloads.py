@@ -22,6 +22,10 @@ from gossamer.engines.simulate import Simulation
 PLAIN = methods.fedavg(steps=3).with_parts(server=Mean(server_lr=0.7), down=Delta())
 METHODS: dict[str, Method] = {
     "masks": methods.fedmrn(steps=3, alpha=0.05).with_parts(down=Delta()),
+    "sums of masks": methods.fedmrn(
+        steps=3, noise="uniform", alpha=0.05, common_noise=True, weights="uniform"
+    ).with_parts(down=Delta(sums_only=True)),
+    "sampled masks": methods.klms(steps=3).with_parts(down=Delta()),
     "scores": methods.fedpm(steps=3).with_parts(down=Delta()),
     "EDEN": PLAIN.with_parts(codec=OnWeights(Eden(1))),
     "one-bit": PLAIN.with_parts(codec=OnWeights(OneBit()), server=SumThenDecode()),

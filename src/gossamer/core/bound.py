@@ -18,7 +18,7 @@ from typing import Any
 from torch import Tensor
 
 from gossamer.core import sections, tree, wire
-from gossamer.core.codec import MeasuredCodec, checked, informed, memory_of, sums_of, surrogate_of
+from gossamer.core.codec import Codec, MeasuredCodec, checked, informed, memory_of, of_client, sums_of, surrogate_of
 from gossamer.core.delivery import counted
 from gossamer.core.downlink import NEVER, downlink_of
 from gossamer.core.envelope import Envelope
@@ -227,7 +227,7 @@ class BoundExchange:
 
     def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Folding:
         """Return the empty accumulator of an exchange."""
-        return Folding(self.server.begin(state, assigned), bytearray())
+        return Folding(self.server.begin(state, assigned), self.down.begin())
 
     def fold(self, acc: Folding, arrival: Arrival) -> Folding:
         """Return the accumulator with one more arrival. Raises an exception to refuse the arrival."""
@@ -333,6 +333,10 @@ class BoundExchange:
         whole = job.state.get("solver") or self.solver_memory.init(self.context)
         return each(job.part.take, self.outline, whole)
 
+    def upload_codec(self, job: Job) -> Codec:
+        """Return the codec of one upload, as the client uses it."""
+        return informed(of_client(self.codec, job.clock.client), job.start)
+
     def make_upload(self, job: Job, trained: Trained, info: LocalTrainingInfo) -> tuple[Outgoing, State]:
         """Return the client's message, and the client state that ``settle`` completes."""
         memory, values = self.solver.end(trained.carry, info)
@@ -344,7 +348,7 @@ class BoundExchange:
             vector = layout.flatten(info.weights if self.send == "model" else trained.change)
             before = job.state.get("codec") or self.first
             held = each(job.part.take, self.outline, before)
-            codec = memory_of(informed(self.codec, job.start))
+            codec = memory_of(self.upload_codec(job))
             payload, after = codec.encode_with(vector, layout, held, job.codec_key)
             figures = self.measured_codec.figures(vector, layout, job.codec_key) if self.measured_codec else figures
             state["codec"] = each(job.part.put, self.outline, self.codec_memory.skipped_state(before), after)

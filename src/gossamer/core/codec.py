@@ -15,17 +15,20 @@ A complete codec that sends 16-bit floats:
             values = expect(payload, "values", torch.bfloat16, layout.size)
             return finite(values, "values").to(layout.dtype)
 
-Six base classes add optional abilities:
+Eight base classes add optional abilities:
 
     CodecMemory        client state between rounds, for example error feedback
     Summing            payloads that the server averages before it decodes them
+    IntegerSums        summing of small whole numbers, which is exact in any order
+    OwnDraws           random numbers of the sender's own, where all clients of a round have the same key
     StraightThrough    a surrogate of the codec in the forward pass of local training
     SideInformation    the tensors that a client has received, which both sides of an upload know
     MeasuredCodec      metrics of each upload in the record of a round, and a warning about them
     Replayable         payloads that are sent on to other clients, in part or under conditions
 
 ``memory_of``, ``sums_of``, ``surrogate_of`` and ``replay_of`` return a codec with the ability. For a codec that lacks
-it, they return a wrapper with neutral defaults. ``informed`` passes side information to a codec that takes it.
+it, they return a wrapper with neutral defaults. ``informed`` passes side information to a codec that takes it, and
+``of_client`` the sender's number. ``sum_limit`` returns 0 for a codec whose sums are not whole numbers.
 ``gossamer.testing.check_codec`` tests a codec against this interface.
 """
 
@@ -175,6 +178,30 @@ class Summing(Codec):
         return mean
 
 
+class IntegerSums(Summing):
+    """A ``Summing`` codec whose vectors from ``to_sum`` are small whole numbers.
+
+    Their sum over clients of equal weight is exact, whatever the order, and takes few bits: those of the number of
+    clients times ``sum_limit``. ``from_sum`` gives the same result with the key of any client: the key is ``common``,
+    or ``from_sum`` does not use it.
+    """
+
+    @abstractmethod
+    def sum_limit(self, layout: Layout) -> int:
+        """Return the largest entry of a vector from ``to_sum``; the smallest is 0. 0: they are not whole numbers."""
+
+
+class OwnDraws(Codec):
+    """A ``common`` codec that also uses random numbers of the sender's own, which the receiver does not need."""
+
+    @abstractmethod
+    def of_client(self, client: int) -> Codec:
+        """Return the codec of one client's uploads. Called by the sender, before ``surrogate_context`` and ``encode``.
+
+        Its own random numbers follow from the key and the client's number.
+        """
+
+
 class StraightThrough(Codec):
     """A codec that local training takes into account with a straight-through estimator.
 
@@ -286,6 +313,16 @@ def sums_of(codec: Codec) -> Summing:
 def surrogate_of(codec: Codec) -> StraightThrough:
     """Return the codec as a ``StraightThrough``: itself, or wrapped without a surrogate."""
     return codec if isinstance(codec, StraightThrough) else _plain(codec, "StraightThrough", "surrogate")
+
+
+def sum_limit(codec: Codec, layout: Layout) -> int:
+    """Return the largest entry of the vectors that a codec sums; 0 if they are not whole numbers."""
+    return codec.sum_limit(layout) if isinstance(codec, IntegerSums) else 0
+
+
+def of_client(codec: Codec, client: int) -> Codec:
+    """Return the codec of one client's uploads."""
+    return codec.of_client(client) if isinstance(codec, OwnDraws) else codec
 
 
 def informed(codec: Codec, start: Params) -> Codec:

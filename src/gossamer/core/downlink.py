@@ -8,7 +8,7 @@ calls, in order:
     held                 per client: the version that the client has acknowledged. Clients with the same version receive
                          the same bytes
     write, read          once per version that is held: the models as arrays, and back
-    note                 per arrival that the server has folded: what the log keeps of it
+    begin, note          once, and per arrival that the server has folded: what the log keeps of the round
     settled              once per round: the versions that clients hold, by the outcomes of the round
     advance              once per round that counts: the entry of the server state after the round
 
@@ -18,7 +18,7 @@ A client acknowledges a download by its upload. What it keeps of the download is
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from gossamer.core import sections
 from gossamer.core.codec import Codec, checked, memory_of
@@ -53,7 +53,13 @@ class Received(NamedTuple):
 
 
 class Downlink(CheckedFields, ABC):
-    """The configuration of a downlink, before the network is known."""
+    """The configuration of a downlink, before the network is known.
+
+    Args:
+        known: whether the server knows the model that a client holds after a download, bit for bit
+    """
+
+    known: ClassVar[bool] = False
 
     @abstractmethod
     def bind(self, exchange: "BoundExchange") -> "BoundDownlink":
@@ -113,7 +119,11 @@ class BoundDownlink(ABC):
         """Return the entries of the client state after a download."""
         return {}
 
-    def note(self, notes: bytearray, arrival: Arrival) -> bytearray:
+    def begin(self) -> Any:
+        """Return the notes of a round before its first arrival."""
+        return None
+
+    def note(self, notes: Any, arrival: Arrival) -> Any:
         """Return the notes of a round with what the log keeps of one more arrival. May modify and return ``notes``."""
         return notes
 
@@ -121,7 +131,7 @@ class BoundDownlink(ABC):
         """Return the server state with the versions that clients hold, given the outcomes of a round's clients."""
         return state
 
-    def advance(self, before: State, after: State, notes: bytearray, clock: Clock) -> State:
+    def advance(self, before: State, after: State, notes: Any, clock: Clock) -> State:
         """Return the server state after a round: ``after``, with the downlink's entries.
 
         ``before`` is the state before the round, ``notes`` are those of its arrivals.

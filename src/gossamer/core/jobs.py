@@ -110,11 +110,11 @@ class Folding(NamedTuple):
 
     Args:
         total: the accumulator of the server
-        notes: what the downlink keeps of the arrivals, in folding order
+        notes: what the downlink keeps of the arrivals
     """
 
     total: Any
-    notes: bytearray
+    notes: Any
 
 
 class Trained(NamedTuple):

@@ -35,6 +35,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
+from torch import Tensor
+
 from gossamer.core.exchange import GLOBAL, Arrival, Assignment, Context, Download, Section
 from gossamer.core.fields import CheckedFields
 from gossamer.core.random import Key
@@ -136,6 +138,23 @@ class ReplayableServer(BoundServer):
         declared = vars(type(self)).get("replays", False)
         name = type(self).__name__.removeprefix("Bound")
         return "" if declared else f"{name} does not declare that clients can repeat its aggregation"
+
+
+class SummingServer(ReplayableServer):
+    """A server that needs only the sum of the clients' vectors from ``Summing.to_sum``, not each of them."""
+
+    @property
+    @abstractmethod
+    def equal_weights(self) -> bool:
+        """Whether all clients have the weight 1."""
+
+    @abstractmethod
+    def fold_sum(self, acc: Any, arrival: Arrival, total: Tensor, clients: int) -> Any:
+        """Return the accumulator with the sum of several clients' vectors. May modify and return ``acc``.
+
+        The result is that of ``fold`` for each client, where the vectors are whole numbers (``IntegerSums``) and all
+        clients have the weight 1. ``arrival`` stands for the clients: they share its part, layout and ``from_sum``.
+        """
 
 
 def unreplayable(server: BoundServer) -> str:

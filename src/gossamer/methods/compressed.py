@@ -7,6 +7,7 @@ import math
 from typing import Annotated, Literal, TypedDict, Unpack
 
 from gossamer.core.codec import Codec
+from gossamer.core.errors import require, wrong_argument
 from gossamer.core.method import Method
 from gossamer.core.random.noise import Kind
 from gossamer.methods.averaging import fedavg
@@ -16,6 +17,7 @@ from gossamer.parts.codecs.drive import Drive
 from gossamer.parts.codecs.eden import Eden
 from gossamer.parts.codecs.feedback import Feedback
 from gossamer.parts.codecs.masked_noise import MaskedNoise
+from gossamer.parts.codecs.masked_noise_common import CommonMaskedNoise
 from gossamer.parts.codecs.masked_noise_dense import DenseMaskedNoise
 from gossamer.parts.codecs.noisy_sign import Noise, NoisySign
 from gossamer.parts.codecs.on_weights import OnWeights
@@ -26,6 +28,7 @@ from gossamer.parts.codecs.ternary import Ternary
 from gossamer.parts.codecs.topk import TopK
 from gossamer.parts.parametrizations.supermask import Supermask
 from gossamer.parts.servers.average import MaskAverage
+from gossamer.parts.servers.sum_then_decode import SumThenDecode
 from gossamer.parts.solvers.adam import Adam
 from gossamer.parts.views.full import Full
 
@@ -64,6 +67,7 @@ def fedmrn(
     alpha: Literal["auto"] | float = "auto",
     spread: float = 1.0,
     train_base: bool = False,
+    common_noise: bool = False,
     **fields: Unpack[Masking],
 ) -> Method:
     """Learned masks over shared random noise: at most one bit per parameter.
@@ -75,8 +79,10 @@ def fedmrn(
         alpha: magnitude of the noise; auto measures it from each update, per block, and sends a scale per block
         spread: with alpha auto, the magnitude in units of the update's own; more gives sparser masks and fewer bits
         train_base: also train the base weights and send the sum uncompressed, as the authors' code for Shakespeare
+        common_noise: all clients of a round use the same noise, so that their masks add up; needs a number as alpha
     """
-    return _masked(MaskedNoise(False, alpha=alpha, spread=spread, **pick(MaskFields, fields)), train_base, fields)
+    made = _noise(common_noise)(False, alpha=alpha, spread=spread, **pick(MaskFields, fields))
+    return _masked(made, train_base, fields)
 
 
 @recipe
@@ -85,6 +91,7 @@ def fedmrns(
     alpha: Literal["auto"] | float = "auto",
     spread: float = 1.0,
     train_base: bool = False,
+    common_noise: bool = False,
     **fields: Unpack[Masking],
 ) -> Method:
     """FedMRN with signed masks, which keep or negate the noise: one bit per parameter.
@@ -96,8 +103,10 @@ def fedmrns(
         alpha: magnitude of the noise; auto measures it from each update, per block, and sends a scale per block
         spread: with alpha auto, the magnitude in units of the update's own; less clips more, with a smaller error
         train_base: also train the base weights and send the sum uncompressed, as the authors' code for Shakespeare
+        common_noise: all clients of a round use the same noise, so that their masks add up; needs a number as alpha
     """
-    return _masked(MaskedNoise(True, alpha=alpha, spread=spread, **pick(MaskFields, fields)), train_base, fields)
+    made = _noise(common_noise)(True, alpha=alpha, spread=spread, **pick(MaskFields, fields))
+    return _masked(made, train_base, fields)
 
 
 @recipe
@@ -224,7 +233,17 @@ def eden(*, bits: int = 1, feedback: bool = False, coded: bool = False, **fields
 def _masked(codec: MaskedNoise, train_base: bool, fields: Masking) -> Method:
     """Return FedMRN with signed or binary masks."""
     sent = DenseMaskedNoise(codec) if train_base else codec
-    return _compressed(fedavg(**pick(Averaging, fields)), sent, each=False)
+    method = _compressed(fedavg(**pick(Averaging, fields)), sent, each=False)
+    if not codec.common:
+        return method
+    rule = "must be False with train_base, which sends floats"
+    require((not train_base, wrong_argument("common_noise", codec.common, rule)))
+    return method.with_parts(server=SumThenDecode(fields["weights"]))
+
+
+def _noise(common: bool) -> type[MaskedNoise]:
+    """Return the codec with noise of each client, or with that of the round."""
+    return CommonMaskedNoise if common else MaskedNoise
 
 
 def _compressed(method: Method, codec: Codec, feedback: bool = False, each: bool = True) -> Method:

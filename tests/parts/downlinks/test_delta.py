@@ -14,6 +14,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
 from gossamer import (
     ConfigError,
@@ -33,6 +34,7 @@ from gossamer import (
     fednova,
     fedpm,
     ifca,
+    klms,
     onebit_cs,
     perm,
     scaffold,
@@ -51,7 +53,7 @@ from gossamer.core.wire import Body, Frame
 from gossamer.engines.run import Stage
 from gossamer.engines.simulate import Simulation
 from gossamer.parts.channels.perfect import Perfect
-from gossamer.parts.codecs import Dense, Eden, Feedback, OneBit, OnWeights, StochasticSign, TopK
+from gossamer.parts.codecs import CommonMaskedNoise, Dense, Eden, Feedback, OneBit, OnWeights, StochasticSign, TopK
 from gossamer.parts.downlinks import Delta
 from gossamer.parts.servers import Mean, SumThenDecode
 from gossamer.parts.solvers import SGD
@@ -67,6 +69,7 @@ from helpers.tasks import batch_norm_task
 TASK, TINIER = tiny_task(6), tiny_task(3)
 LOSSY = Delta(OnWeights(Eden(2)))
 HALF = Delta(OnWeights(Eden(2)), Dense("float16"))
+SUMS = Delta(sums_only=True)
 TINY: dict[str, Any] = {"steps": 2, "batch": 4}
 
 
@@ -89,7 +92,25 @@ EXACT: dict[str, Callable[[], Method]] = {
     "models": lambda: fedavg_pruned(**TINY, sparsity=0.9),
     "summed codes": lambda: sensing(OneBit(0.5)),
     "server lr": lambda: fedmrn(**TINY).with_parts(server=Mean(server_lr=0.7)),
+    "importance-sampled masks": lambda: klms(**TINY),
+    "common noise, weights by samples": lambda: fedmrn(**TINY, noise="uniform", alpha=0.05, common_noise=True),
 }
+
+
+def common(signed: bool = False, **fields: Any) -> Method:
+    """FedMRN whose masks add up."""
+    recipe, noise = (fedmrns, "bernoulli") if signed else (fedmrn, "uniform")
+    return recipe(**{**TINY, "noise": noise, "alpha": 0.05, "common_noise": True, "weights": "uniform", **fields})
+
+
+ADDING: dict[str, Callable[[], Method]] = {
+    "common noise": common,
+    "signed, server lr": lambda: common(True).with_parts(server=SumThenDecode("uniform", server_lr=0.7)),
+    "common noise with feedback": lambda: common().with_parts(codec=OnWeights(Feedback(CommonMaskedNoise()))),
+    "masks of scores": lambda: fedpm(**TINY, coded=True),
+    "importance-sampled masks": lambda: klms(**TINY),
+}
+"""Methods whose uploads are whole numbers of equal weight."""
 
 
 class Watched(Simulation):
@@ -138,11 +159,16 @@ def down(record: dict[str, Any]) -> int:
 # Exactness.
 
 
-@pytest.mark.parametrize("name", EXACT)
-def test_clients_get_the_servers_model_and_the_run_is_that_of_a_dense_downlink(name: str) -> None:
-    method = EXACT[name]()
+@pytest.mark.parametrize(
+    ("method", "link"),
+    [
+        *(pytest.param(make(), Delta(), id=name) for name, make in EXACT.items()),
+        *(pytest.param(make(), SUMS, id=f"sum of {name}") for name, make in ADDING.items()),
+    ],
+)
+def test_clients_get_the_servers_model_and_the_run_is_that_of_a_dense_downlink(method: Method, link: Delta) -> None:
     options: dict[str, Any] = {"per_round": 2, "channel": Lossy(0.3), "failure_rate": 0.1, "seed": 4}
-    run = watched(method.with_parts(down=Delta()), TINIER, **options)
+    run = watched(method.with_parts(down=link), TINIER, **options)
     plain = simulation(simulate(method, TINIER, rounds=5, eval_every=99, executor="one-by-one", **options))
     assert all(same(start, model) for start, model in run.starts)
     assert same(run.server["params"], plain.server["params"])
@@ -153,7 +179,7 @@ def test_clients_get_the_servers_model_and_the_run_is_that_of_a_dense_downlink(n
 
 @settings(max_examples=8, deadline=None)
 @given(
-    st.sampled_from([Delta(), LOSSY, HALF]),
+    st.sampled_from([Delta(), LOSSY, HALF, SUMS]),
     st.integers(1, 6),
     st.sampled_from([Perfect(), Lossy(0.5)]),
     st.sampled_from([0.0, 0.3]),
@@ -163,7 +189,7 @@ def test_clients_get_the_servers_model_and_the_run_is_that_of_a_dense_downlink(n
 def test_devices_follow_the_server_whatever_is_lost_and_wherever_it_is_resumed(
     link: Delta, per_round: int, channel: Any, failure_rate: float, cut: int, seed: int
 ) -> None:
-    method = fedmrn(**TINY, alpha=0.05).with_parts(down=link)
+    method = common(common_noise=link.sums_only).with_parts(down=link)
     options = {"per_round": per_round, "channel": channel, "failure_rate": failure_rate, "seed": seed}
     run = watched(method, cut=cut, **options)
     assert all(same(start, model) for start, model in run.starts)
@@ -230,7 +256,7 @@ def test_the_server_does_not_keep_the_uploads_of_a_large_cohort() -> None:
         up = exchange.codec_key(run.clock(2, client), run.round_key(2))
         found = exchange.arrival(client, Part(), layout, 1.0, payload(vector, layout, up), up)
         acc = exchange.fold(acc, found)
-    assert room < len(acc.notes) < 2 * room
+    assert room < len(acc.notes.listed) < 2 * room
     assert run.server["downlink"].get("log", {}) == {}
 
 
@@ -265,12 +291,49 @@ def test_clients_share_one_copy_of_a_version() -> None:
     assert all(set(run.clients.get(client)["held"]) == {"version"} for client in run.clients.known())
 
 
+# Sums.
+
+
+def folded(run: Simulation, masks: list[int]) -> bytes:
+    """The step of a round in which client k sends a mask with the bits of ``masks[k]`` in every byte."""
+    exchange, clock, layout = run.method.training, run.clock(0), run.objective.layout
+    acc = exchange.begin(run.server, dict.fromkeys(range(len(masks)), GLOBAL))
+    for client, byte in enumerate(masks):
+        payload = {"mask": torch.full((9,), byte, dtype=torch.uint8), "rest.values": torch.zeros(11)}
+        up = exchange.codec_key(clock._replace(client=client), run.round_key(0))
+        acc = exchange.fold(acc, exchange.arrival(client, Part(), layout, 5.0 + client, payload, up))
+    after = exchange.advance(run.server, exchange.finish(run.server, acc, clock), acc, (), clock)
+    return bytes(after["downlink"]["log"]["0"].tolist())
+
+
+def test_a_sum_does_not_say_whose_masks_it_has() -> None:
+    run = Simulation(common().with_parts(down=SUMS), TINIER, Options(rounds=2))
+    step = folded(run, [0b10110010, 0b01010101, 0b11110000])
+    assert step == folded(run, [0b11110000, 0b01010101, 0b10110010])
+    assert step == folded(run, [0b11110010, 0b01010000, 0b10110101])  # other masks with the same sum
+    assert step != folded(run, [0b11110000, 0b01010101, 0b10110011])
+
+
+def test_the_shorter_of_list_and_sum_is_sent() -> None:
+    x, y = torch.sin(torch.arange(9200.0)).view(46, 200), torch.arange(46) % 3
+    task = Task.of(lambda: nn.Sequential(nn.Linear(200, 100), nn.ReLU(), nn.Linear(100, 3)), (x, y), (x, y), clients=9)
+    costs = {
+        name: watched(method, task, rounds=2).metrics[1]["bytes_down"]["down.steps"]
+        for name, method in {
+            "list": common(common_noise=False).with_parts(down=Delta()),
+            "sum": common().with_parts(down=SUMS),
+            "either": common().with_parts(down=Delta()),
+        }.items()
+    }
+    assert costs["sum"] == costs["either"] < 0.5 * costs["list"]
+
+
 # Interruptions.
 
 
-@pytest.mark.parametrize("link", [Delta(), HALF])
+@pytest.mark.parametrize("link", [Delta(), HALF, SUMS])
 def test_a_resumed_run_has_the_same_bytes(link: Delta, tmp_path: Path) -> None:
-    method = topk(**TINY, share=0.1, feedback=True).with_parts(down=link)
+    method = (common() if link.sums_only else topk(**TINY, share=0.1, feedback=True)).with_parts(down=link)
     options: dict[str, Any] = {"rounds": 6, "per_round": 3, "channel": Lossy(0.3), "executor": "one-by-one"}
 
     def stop(record: dict[str, Any], run: Any) -> None:
@@ -294,7 +357,8 @@ class Link:
     """Both sides of a bound exchange after some rounds, for messages by hand."""
 
     def __init__(self, link: Delta | None = None, rounds: int = 4) -> None:
-        method = fedmrn(**TINY, alpha=0.05).with_parts(down=link or Delta())
+        link = link or Delta()
+        method = common(common_noise=link.sums_only).with_parts(down=link)
         self.run = watched(method, rounds=rounds, per_round=2)
         self.exchange: BoundExchange = self.run.method.training
         self.number = rounds
@@ -364,7 +428,7 @@ def test_a_client_that_refused_a_download_receives_the_whole_model() -> None:
     assert whole == [3 * one, 0, 0, one, 0]
 
 
-@pytest.mark.parametrize("link", [Delta(), LOSSY], ids=["exact", "compressed"])
+@pytest.mark.parametrize("link", [Delta(), LOSSY, SUMS], ids=["exact", "compressed", "sums"])
 def test_damaged_steps_are_refused(link: Delta) -> None:
     """Whatever the bytes of a piece are, with a fitting header they are refused, or give the server's model."""
     made = Link(link)
@@ -412,6 +476,7 @@ def test_what_cannot_be_repeated_is_refused_before_the_run(method: Method, probl
     ("make", "problem"),
     [
         (lambda: Delta(whole=Dense("float16")), r"Delta.whole must be Dense\(\) without a codec"),
+        (lambda: Delta(OnWeights(Eden(2)), sums_only=True), "Delta.sums_only must be False with a codec"),
         (lambda: Delta(OnWeights(Feedback(TopK(0.1)))), "its own error feedback"),
         (lambda: Delta(Dense("float16")), "Delta.codec must compress the weights"),
         (lambda: Delta(OnWeights(OneBit(matrix="gaussian"))), "the same bits on every device"),
@@ -423,17 +488,35 @@ def test_wrong_settings_are_refused(make: Callable[[], Delta], problem: str) -> 
         simulate(fedavg().with_parts(down=make()), TASK, rounds=1)
 
 
+@pytest.mark.parametrize(
+    ("method", "problem"),
+    [
+        (fedmrn(alpha=0.05), "uploads are not whole numbers: use CommonMaskedNoise"),
+        (common(weights="samples"), "clients have different weights: use weights='uniform'"),
+        (common().with_parts(server=Mean("uniform")), "Mean needs every update: use SumThenDecode"),
+    ],
+)
+def test_uploads_that_do_not_add_up_are_refused_where_only_sums_may_be_sent(method: Method, problem: str) -> None:
+    with pytest.raises(ConfigError, match=problem):
+        simulate(method.with_parts(down=SUMS), TASK, rounds=1)
+
+
 def test_compressed_steps_work_with_any_server() -> None:
-    for method in (fedadam(**TINY), fedpm(**TINY), scaffold(**TINY), fednova(**TINY)):
+    for method in (fedadam(**TINY), fedpm(**TINY), scaffold(**TINY), fednova(**TINY), klms(**TINY)):
         run = watched(method.with_parts(down=LOSSY), rounds=3, per_round=4)
         assert all(same(start, model) for start, model in run.starts)
         assert not any(record["failures"] for record in run.metrics)
 
 
-def test_a_golden_download_is_written_and_read_for_ever() -> None:
-    """Two clients with signs by hand: the bytes of the step, and the model that a client computes from it."""
-    run = Simulation(SIGNS, TINIER, Options(rounds=2))
-    exchange, clock, data = run.method.training, run.clock(0), (TESTS / "golden/downlinks/delta.bin").read_bytes()
+@pytest.mark.parametrize(
+    ("method", "name", "file"),
+    [(SIGNS, "bits", "delta.bin"), (common().with_parts(down=SUMS), "mask", "sum.bin")],
+    ids=["list", "sum"],
+)
+def test_a_golden_download_is_written_and_read_for_ever(method: Method, name: str, file: str) -> None:
+    """Two clients with bits by hand: the bytes of the step, and the model that a client computes from it."""
+    run = Simulation(method, TINIER, Options(rounds=2))
+    exchange, clock, data = run.method.training, run.clock(0), (TESTS / "golden/downlinks" / file).read_bytes()
     first = {name: torch.arange(t.numel()).view(t.shape) / 64 for name, t in run.server["params"].items()}
     state = {**run.server, "params": first}
     acc = exchange.begin(state, {0: GLOBAL, 2: GLOBAL})
@@ -441,7 +524,7 @@ def test_a_golden_download_is_written_and_read_for_ever() -> None:
     for client, samples, byte in ((0, 300, 0b10110010), (2, 7, 0b01010101)):
         signs, rest = torch.full((9,), byte, dtype=torch.uint8), torch.full((11,), byte / 256)
         up = exchange.codec_key(clock._replace(client=client), run.round_key(0))
-        payload = {"bits": signs, "rest.values": rest}
+        payload = {name: signs, "rest.values": rest}
         acc = exchange.fold(acc, exchange.arrival(client, Part(), layout, float(samples), payload, up))
     after = exchange.advance(state, exchange.finish(state, acc, clock), acc, (), clock)
     clock, key = run.clock(1, 1), run.round_key(1)

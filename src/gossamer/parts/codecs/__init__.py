@@ -12,7 +12,9 @@ from gossamer.core.lazy import Registry, attach
 if TYPE_CHECKING:
     from gossamer.core.codec import Codec as Codec
     from gossamer.core.codec import CodecMemory as CodecMemory
+    from gossamer.core.codec import IntegerSums as IntegerSums
     from gossamer.core.codec import MeasuredCodec as MeasuredCodec
+    from gossamer.core.codec import OwnDraws as OwnDraws
     from gossamer.core.codec import Replayable as Replayable
     from gossamer.core.codec import SideInformation as SideInformation
     from gossamer.core.codec import StraightThrough as StraightThrough
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from gossamer.parts.codecs.integers import Int8 as Int8
     from gossamer.parts.codecs.klms import KLMS as KLMS
     from gossamer.parts.codecs.masked_noise import MaskedNoise as MaskedNoise
+    from gossamer.parts.codecs.masked_noise_common import CommonMaskedNoise as CommonMaskedNoise
     from gossamer.parts.codecs.masked_noise_dense import DenseMaskedNoise as DenseMaskedNoise
     from gossamer.parts.codecs.noisy_sign import NoisySign as NoisySign
     from gossamer.parts.codecs.on_weights import OnWeights as OnWeights

@@ -31,7 +31,8 @@ import torch
 from torch import Tensor
 
 from gossamer.core.bits import codes, expect_codes
-from gossamer.core.codec import SideInformation
+from gossamer.core.codec import IntegerSums, Replayable, SideInformation
+from gossamer.core.downlink import Downlink
 from gossamer.core.errors import ConfigError, PayloadError, require, wrong
 from gossamer.core.exchange import Context
 from gossamer.core.random import Key, fold, signed, uniform, words
@@ -45,7 +46,7 @@ LEAST = 2.0**-24  # the smallest probability of a mask entry
 
 
 @dataclass(frozen=True)
-class KLMS(SideInformation):
+class KLMS(SideInformation, IntegerSums, Replayable):
     """Sends the numbers of importance-sampled masks, given the scores that the server has sent.
 
     See https://arxiv.org/abs/2306.12625. Without side information, the probabilities of the server are 1/2.
@@ -73,10 +74,19 @@ class KLMS(SideInformation):
         return False
 
     def bind(self, context: Context) -> "KLMS":
-        """Refuse a lossy download: both sides must know the same scores."""
-        if context.exchange.down != Dense():
-            raise ConfigError(f"KLMS needs scores that both sides know: use down=Dense(), got {context.exchange.down}")
+        """Refuse a download after which the server does not know the client's scores."""
+        down = context.exchange.down
+        if down != Dense() and not (isinstance(down, Downlink) and down.known):
+            raise ConfigError(f"KLMS needs scores that both sides know: use down=Dense() or down=Delta(), got {down}")
         return self
+
+    def unreplayable(self) -> str:
+        """Return nothing: only the choice of the candidates depends on the device, not the decoded mask."""
+        return ""
+
+    def sum_limit(self, layout: Layout) -> int:
+        """Return 1: the decoded vector is a mask."""
+        return 1
 
     def with_side_information(self, start: Params) -> "KLMS":
         """Return the codec with the scores that both sides know."""

@@ -134,7 +134,7 @@ class MaskedNoise(StraightThrough, MeasuredCodec):
         """Return the mask, as bits or as coded gaps, and the scales if ``alpha`` is auto."""
         n = self.draw(layout, key, x.device)
         x, scales = self._rescaled(finite(x, "change"), n, layout)
-        mask = self._mask(x, n, random.fold(key, "mask"))
+        mask = self._mask(x, n, random.fold(self._own(key), "mask"))
         gaps = indices.pack(mask) if self.coded else {}
         return scales | (gaps if _worth(gaps, layout.size) else {"mask": packing.bits(mask)})
 
@@ -229,7 +229,7 @@ class MaskedNoise(StraightThrough, MeasuredCodec):
             return {}
         noise = layout.unflatten(self.draw(layout, key, device), fill=self._alpha)
         total = torch.tensor(steps, dtype=layout.dtype, device=device)
-        return {"noise": noise, "key": random.tensor(random.fold(key, "rehearse"), device), "steps": total}
+        return {"noise": noise, "key": random.tensor(random.fold(self._own(key), "rehearse"), device), "steps": total}
 
     def surrogate(self, change: Params, context: State, step_index: Tensor) -> Params:
         """Return masked noise for a random share of the entries, and the clipped update for the others."""
@@ -277,6 +277,10 @@ class MaskedNoise(StraightThrough, MeasuredCodec):
                 noise.mul_(piece.scale.of(start, len(chunk)))
             yield chunk, noise.mul_(mask)
             first, start = end, start + len(chunk)
+
+    def _own(self, key: Key) -> Key:
+        """Return the key of the sender's draws: that of the noise, which is the sender's own."""
+        return key
 
     def _noise(self, key: Key, start: int, count: int, device: torch.device | str) -> Tensor:
         return draw(self.noise, self._alpha, random.fold(key, "noise"), count, start=start, device=device)

@@ -14,15 +14,18 @@ from torch import Tensor
 from gossamer.core.codec import (
     Codec,
     CodecMemory,
+    IntegerSums,
     Kept,
     MeasuredCodec,
+    OwnDraws,
     Replayable,
     SideInformation,
     StraightThrough,
-    Summing,
     informed,
     memory_of,
+    of_client,
     replay_of,
+    sum_limit,
     sums_of,
     surrogate_of,
 )
@@ -52,7 +55,7 @@ class TensorGroup(NamedTuple):
 
 
 @dataclass(frozen=True)
-class OnWeights(CodecMemory, Summing, StraightThrough, SideInformation, MeasuredCodec, Replayable):
+class OnWeights(CodecMemory, IntegerSums, OwnDraws, StraightThrough, SideInformation, MeasuredCodec, Replayable):
     """Applies a codec to the weight matrices of a model, and another codec to the remaining tensors.
 
     Args:
@@ -103,7 +106,13 @@ class OnWeights(CodecMemory, Summing, StraightThrough, SideInformation, Measured
 
     def with_side_information(self, start: Params) -> "OnWeights":
         """Give both codecs the tensors that both sides know."""
-        codec, other = informed(self.codec, start), informed(self.other, start)
+        return self._with(informed(self.codec, start), informed(self.other, start))
+
+    def of_client(self, client: int) -> "OnWeights":
+        """Give both codecs the sender's number."""
+        return self._with(of_client(self.codec, client), of_client(self.other, client))
+
+    def _with(self, codec: Codec, other: Codec) -> "OnWeights":
         return self if codec is self.codec and other is self.other else replace(self, codec=codec, other=other)
 
     def chosen(self, name: str, dimensions: int) -> bool:
@@ -176,6 +185,11 @@ class OnWeights(CodecMemory, Summing, StraightThrough, SideInformation, Measured
     def sum_size(self, layout: Layout) -> int:
         """Return the total size over all groups."""
         return sum(sums_of(piece.codec).sum_size(piece.layout) for piece in self.pieces(layout))
+
+    def sum_limit(self, layout: Layout) -> int:
+        """Return the largest limit of the groups; 0 if the numbers of one are not whole."""
+        limits = [sum_limit(piece.codec, piece.layout) for piece in self.pieces(layout)]
+        return max(limits, default=0) if all(limits) else 0
 
     def to_sum(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
         """Return the vectors of all groups as one vector."""

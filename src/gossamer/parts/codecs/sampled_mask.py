@@ -10,14 +10,14 @@ from torch import Tensor
 
 from gossamer.core import bits as packing
 from gossamer.core import entropy
-from gossamer.core.codec import Replayable
+from gossamer.core.codec import IntegerSums, Replayable
 from gossamer.core.random import Key, uniform
 from gossamer.core.types import Layout, Payload
 from gossamer.core.wire import finite
 
 
 @dataclass(frozen=True)
-class SampledMask(Replayable):
+class SampledMask(IntegerSums, Replayable):
     """Sends a random mask in place of scores. Its expectation is the sigmoid of the scores.
 
     FedPM, https://arxiv.org/abs/2209.15328.
@@ -45,6 +45,10 @@ class SampledMask(Replayable):
         if self.coded and entropy.NAME in payload:
             return entropy.expect_symbols(payload, 2, layout.size, -(-layout.size // 8)).to(layout.dtype)
         return packing.numbers(packing.expect_bits(payload, "mask", layout.size), layout.dtype)
+
+    def sum_limit(self, layout: Layout) -> int:
+        """Return 1: the decoded vector is a mask."""
+        return 1
 
     def unreplayable(self) -> str:
         """Return nothing: only the draws depend on the device, not the decoded mask."""

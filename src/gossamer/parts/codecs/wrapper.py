@@ -1,13 +1,27 @@
 """Base of codecs that modify the input of another codec, and use its payload unchanged."""
 
+from dataclasses import replace
+from typing import Any, Self, cast
+
 from torch import Tensor
 
-from gossamer.core.codec import Codec, CodecMemory, FoldInto, Replayable, Summing, replay_of, sums_of
+from gossamer.core.codec import (
+    Codec,
+    CodecMemory,
+    FoldInto,
+    IntegerSums,
+    OwnDraws,
+    Replayable,
+    of_client,
+    replay_of,
+    sum_limit,
+    sums_of,
+)
 from gossamer.core.random import Key
 from gossamer.core.types import Layout, Payload
 
 
-class CodecWrapper(CodecMemory, Summing, Replayable):
+class CodecWrapper(CodecMemory, IntegerSums, OwnDraws, Replayable):
     """A codec with client state around another codec. Payloads are those of the wrapped codec.
 
     Args:
@@ -53,6 +67,15 @@ class CodecWrapper(CodecMemory, Summing, Replayable):
     def from_sum(self, mean: Tensor, layout: Layout, key: Key) -> Tensor:
         """Delegate to the wrapped codec."""
         return sums_of(self.codec).from_sum(mean, layout, key)
+
+    def sum_limit(self, layout: Layout) -> int:
+        """Delegate to the wrapped codec."""
+        return sum_limit(self.codec, layout)
+
+    def of_client(self, client: int) -> Self:
+        """Delegate to the wrapped codec."""
+        codec = of_client(self.codec, client)
+        return self if codec is self.codec else replace(cast(Any, self), codec=codec)
 
     def unreplayable(self) -> str:
         """Delegate to the wrapped codec."""

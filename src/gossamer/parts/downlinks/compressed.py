@@ -51,7 +51,7 @@ class Compressed(Steps):
         )
         return cls(bound, layout, exchange.context.network.key)
 
-    def make(self, held: Params, model: Params, notes: bytearray, version: int) -> bytes:
+    def make(self, held: Params, model: Params, notes: None, version: int) -> bytes:
         """Return the encoded difference between the server's model and that of the clients."""
         change = self.layout.flatten(model) - self.layout.flatten(held)
         piece = Body.of(self.codec.encode(change, self.layout, self._key(version)))

@@ -6,8 +6,8 @@ a client that holds version v contains the steps since v, and the new values of 
 norms, running statistics). There are two kinds of steps:
 
     Delta()           the uploads of the round, as they were folded: client, number of samples and payload. The client
-                      repeats the aggregation, and gets the server's model bit for bit
-                      (``gossamer.parts.downlinks.replay``)
+                      repeats the aggregation, and gets the server's model bit for bit. Where uploads are masks of
+                      equal weight, their sum, which is shorter (``gossamer.parts.downlinks.replay``)
     Delta(codec)      the change of the model, compressed. The server keeps the model that the clients hold, and the
                       next step contains the error of the last one (``gossamer.parts.downlinks.compressed``)
 
@@ -17,12 +17,13 @@ same bytes. A client may hold a later version than it has acknowledged, because 
 that it has. A download also contains a checksum of the new model. A client whose result differs refuses the download,
 and receives the whole model in its next round.
 
-With ``Delta()``, every client sees the uploads of all others.
+With ``Delta()``, every client may see the uploads of all others. With ``Delta(sums_only=True)``, it sees only their
+sum.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
@@ -63,19 +64,29 @@ class Delta(Downlink):
         codec: the codec of the steps; none sends the uploads of the missed rounds, and is exact
         whole: the type in which the whole model and the tensors outside of the steps are sent. A type with fewer bits
             needs a codec: clients then hold rounded values
+        sums_only: without a codec, send only sums of uploads, so that no client sees the upload of another. A method
+            whose uploads do not add up is refused
     """
+
+    known: ClassVar[bool] = True
 
     codec: Codec | None = None
     whole: Dense = Dense()
+    sums_only: bool = False
 
     @classmethod
     def of_spec(cls, text: str) -> "Delta":
-        """Return the downlink of the command line: ``delta``, or ``delta:eden:2`` with the codec of the weights."""
-        return cls(OnWeights(parse(text, CODECS, "codec"))) if text else cls()
+        """Return the downlink of the command line: ``delta``, ``delta:sum``, or ``delta:eden:2`` with a codec."""
+        if text in ("", "sum"):
+            return cls(sums_only=bool(text))
+        return cls(OnWeights(parse(text, CODECS, "codec")))
 
     def __post_init__(self) -> None:
         exact = self.codec is not None or self.whole.dtype == "model"
-        require((exact, wrong(self, "whole", "must be Dense() without a codec: clients need the exact model")))
+        require(
+            (exact, wrong(self, "whole", "must be Dense() without a codec: clients need the exact model")),
+            (self.codec is None or not self.sums_only, wrong(self, "sums_only", "must be False with a codec")),
+        )
 
     def bind(self, exchange: "BoundExchange") -> "BoundDelta":
         """Return the downlink of an exchange. Refuse parts with which clients cannot follow the server."""
@@ -89,7 +100,7 @@ class Delta(Downlink):
         server = exchange.server
         single = len(server.download(server.init(exchange.outline), GLOBAL).models) == 1
         require((single, f"Delta needs one global model, and {type(exchange.exchange.server).__name__} has several"))
-        steps = Replay.of(exchange) if self.codec is None else Compressed.of(self.codec, exchange)
+        steps = Replay.of(exchange, self.sums_only) if self.codec is None else Compressed.of(self.codec, exchange)
         return BoundDelta(self, steps, server, Layout.of(exchange.outline), exchange.context.clients)
 
 
@@ -111,7 +122,8 @@ class BoundDelta(BoundDownlink):
         covered = {name for name, _ in steps.layout.shapes}
         self.rest = layout.only([name for name, _ in layout.shapes if name not in covered])
         self.room = wire.piece_size(self._whole(layout, torch.zeros(layout.size, dtype=layout.dtype)))
-        self.name = repr(config)
+        # Without sums_only: it does not change how messages are read.
+        self.name = f"Delta(codec={config.codec!r}, whole={config.whole!r})"
 
     # Server side.
 
@@ -146,11 +158,13 @@ class BoundDelta(BoundDownlink):
         delta = joined({}, packed | rest)
         return min(whole, delta, key=wire.piece_size)
 
-    def note(self, notes: bytearray, arrival: Arrival) -> bytearray:
+    def begin(self) -> Any:
+        """Return the notes of the steps."""
+        return self.steps.begin()
+
+    def note(self, notes: Any, arrival: Arrival) -> Any:
         """Add what a step contains of an arrival. A step that is longer than the whole model is not completed."""
-        if len(notes) <= self.room:
-            notes += self.steps.note(arrival)
-        return notes
+        return self.steps.note(notes, arrival, self.room)
 
     def settled(self, state: State, outcomes: Sequence[Outcome]) -> State:
         """Return the state with the versions that clients hold.
@@ -164,7 +178,7 @@ class BoundDelta(BoundDownlink):
                 held[outcome.client] = outcome.version if outcome.folded else NEVER
         return {**state, "downlink": {**state["downlink"], ACKNOWLEDGED: held}}
 
-    def advance(self, before: State, after: State, notes: bytearray, clock: Clock) -> State:
+    def advance(self, before: State, after: State, notes: Any, clock: Clock) -> State:
         """Add the step of a round to the log. One that was not completed is too long to be kept."""
         (model,) = self.models(before, self.server.download(before, GLOBAL).models)
         (new_model,) = self.server.download(after, GLOBAL).models

@@ -1,22 +1,32 @@
-"""Exact steps: the uploads of a round, with which a client repeats the aggregation.
+"""Exact steps: the uploads of a round, or their sum, with which a client repeats the aggregation.
 
-A step contains, for each arrival in folding order, the client's number, its number of samples, and the arrays of its
-payload as they arrived: three varints, the length as a varint, and a piece of the wire format. Arrays of tensors that
-are shorter as new values are left out (``Codec.replayed``). The client reconstructs the arrivals, and calls ``begin``,
+A step lists the arrivals in folding order: the client's number, its number of samples, and the arrays of its payload as
+they arrived. Each has three varints, the length as a varint, and a piece of the wire format. Arrays of tensors that are
+shorter as new values are left out (``Codec.replayed``). The client reconstructs the arrivals, and calls ``begin``,
 ``fold`` and ``finish`` of its own copy of the server. All random numbers follow from the keys of the round.
+
+Where the codec's vectors are whole numbers (``IntegerSums``) and the server needs only their sum, with equal weights
+(``SummingServer``), the step may be the sum instead: the number of arrivals, 0 in place of the number of samples, and
+the sum as the only payload (``gossamer.parts.downlinks.sums``). The client calls ``fold_sum``. Sums of whole numbers
+are exact, so the model is the same. The shorter of the two is sent.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
+import torch
+from torch import Tensor
+
 from gossamer.core import tree, wire
-from gossamer.core.codec import replay_of
+from gossamer.core.codec import replay_of, sum_limit, sums_of
 from gossamer.core.errors import PayloadError, require
 from gossamer.core.exchange import GLOBAL, Arrival
 from gossamer.core.jobs import moved, round_key
-from gossamer.core.server import unreplayable
+from gossamer.core.server import SummingServer, unreplayable
 from gossamer.core.types import Clock, Layout, Params, Part, Payload, State
 from gossamer.core.wire import Body
+from gossamer.parts.downlinks import sums
 from gossamer.parts.downlinks.steps import Steps
 
 if TYPE_CHECKING:
@@ -24,11 +34,35 @@ if TYPE_CHECKING:
 
 
 class Note(NamedTuple):
-    """What a step contains of an arrival: the client, its number of samples, and the arrays of its payload."""
+    """What a step contains of an arrival: the client, its number of samples, and the arrays of its payload.
+
+    A sum has no samples, and the number of its arrivals in place of the client.
+    """
 
     client: int
     samples: int
     payload: Payload
+
+    def data(self) -> bytes:
+        """Return the note as bytes."""
+        piece = Body.of(self.payload)
+        numbers = (self.client, self.samples, piece.arrays, len(piece.data))
+        return b"".join((*map(wire.varint, numbers), piece.data))
+
+
+@dataclass
+class Notes:
+    """The notes of a round.
+
+    Args:
+        listed: those of the arrivals, one after the other
+        count: the number of arrivals
+        total: the sum of their vectors
+    """
+
+    listed: bytearray = field(default_factory=bytearray)
+    count: int = 0
+    total: Tensor | None = None
 
 
 class Replay(Steps):
@@ -37,15 +71,21 @@ class Replay(Steps):
     Args:
         exchange: the exchange, with its bound parts
         layout: the tensors that are aggregated again
+        server: the server, if it needs only sums of whole numbers
+        listing: whether steps may list the arrivals
     """
 
     exact = True
 
-    def __init__(self, exchange: "BoundExchange", layout: Layout) -> None:
-        self.exchange, self.layout = exchange, layout
+    def __init__(
+        self, exchange: "BoundExchange", layout: Layout, server: SummingServer | None = None, listing: bool = True
+    ) -> None:
+        self.exchange, self.layout, self.summing, self.listing = exchange, layout, server, listing
+        self.limit = sum_limit(exchange.codec, layout)
+        self.size = sums_of(exchange.codec).sum_size(layout)
 
     @classmethod
-    def of(cls, exchange: "BoundExchange") -> "Replay":
+    def of(cls, exchange: "BoundExchange", sums_only: bool = False) -> "Replay":
         """Return the steps of an exchange. Refuse parts whose results clients cannot repeat bit for bit."""
         server, codec, outline = exchange.server, replay_of(exchange.codec), exchange.outline
         sections = [section.name for part in (server, exchange.solver) for section in part.sections]
@@ -64,36 +104,76 @@ class Replay(Steps):
                 f"Delta needs a codec that compresses the uploads, got codec={exchange.codec}: {lossy}",
             ),
         )
-        return cls(exchange, layout)
+        problem = _unsummed(exchange, layout)
+        require((not (sums_only and problem), f"Delta(sums_only=True) cannot send sums: {problem}"))
+        summing = server if isinstance(server, SummingServer) and not problem else None
+        return cls(exchange, layout, summing, not sums_only)
 
-    def note(self, arrival: Arrival) -> bytes:
-        """Return client, samples and arrays as bytes."""
+    def begin(self) -> Notes:
+        """Return empty notes."""
+        return Notes()
+
+    def note(self, notes: Notes, arrival: Arrival, room: int) -> Notes:
+        """Add an arrival to the list and to the sum."""
         payload, _ = replay_of(self.exchange.codec).replayed(arrival.payload, arrival.layout)
-        piece = Body.of(payload)
-        numbers = (arrival.client, int(arrival.samples), piece.arrays, len(piece.data))
-        return b"".join((*map(wire.varint, numbers), piece.data))
+        notes.count += 1
+        if self.listing and len(notes.listed) <= room:
+            notes.listed += Note(arrival.client, int(arrival.samples), payload).data()
+        if self.summing:
+            again = self._arrival(arrival.version, arrival.client, arrival.samples, payload, arrival.model)
+            assert again.to_sum is not None
+            whole = again.to_sum().to(torch.int32)
+            notes.total = whole if notes.total is None else notes.total.add_(whole)
+        return notes
 
-    def make(self, held: Params, model: Params, notes: bytearray, version: int) -> bytes:
-        """Return the notes of a round."""
-        return bytes(notes)
+    def make(self, held: Params, model: Params, notes: Notes, version: int) -> bytes:
+        """Return the list of the arrivals or their sum, whichever is shorter."""
+        found = [bytes(notes.listed)] if self.listing or not notes.count else []
+        if notes.total is not None:
+            found.append(Note(notes.count, 0, sums.pack(notes.total.cpu(), self.limit * notes.count)).data())
+        return min(found, key=len)
 
     def take(self, held: Params, step: bytes, clock: Clock) -> Params:
         """Return the covered tensors after the aggregation of a round."""
-        server, context = self.exchange.server, self.exchange.context
-        key, device = self.exchange.key(round_key(context.network.key, clock.round)), tree.device(held)
-        notes = list(_notes(step, context.clients))
-        state: State = {"params": {name: held[name] for name, _ in self.layout.shapes}}
-        acc = server.begin(state, dict.fromkeys((note.client for note in notes), GLOBAL))
-        for client, samples, payload in notes:
-            up = self.exchange.codec_key(clock._replace(client=client), key)
-            arrays = moved(payload, device)
-            acc = server.fold(acc, self.exchange.arrival(client, Part(), self.layout, float(samples), arrays, up))
+        server, start = self.exchange.server, {name: held[name] for name, _ in self.layout.shapes}
+        notes, state = list(_notes(step, self.exchange.context.clients)), State(params=start)
+        acc = server.begin(state, dict.fromkeys((note.client for note in notes if note.samples), GLOBAL))
+        for note in notes:
+            arrays = moved(note.payload, tree.device(held))
+            if note.samples:
+                acc = server.fold(acc, self._arrival(clock.round, note.client, float(note.samples), arrays, start))
+            elif self.summing:
+                total = sums.unpack(note.payload, self.size, self.limit * note.client)
+                whole = total.to(tree.device(held), self.layout.dtype)
+                acc = self.summing.fold_sum(acc, self._arrival(clock.round, 0, 1.0, {}, start), whole, note.client)
+            else:
+                raise PayloadError("a step holds a sum, and this method has none")
         after: Params = server.finish(state, acc, clock._replace(client=-1))["params"]
         return after
 
+    def _arrival(self, version: int, client: int, samples: float, payload: Payload, start: Params) -> Arrival:
+        """Return an arrival with the covered tensors alone. ``start`` is the model that the client had received."""
+        key = self.exchange.key(round_key(self.exchange.context.network.key, version))
+        up = self.exchange.codec_key(Clock(version, version + 1, client), key)
+        return self.exchange.arrival(client, Part(), self.layout, samples, payload, up, start)
+
+
+def _unsummed(exchange: "BoundExchange", layout: Layout) -> str:
+    """Return why a sum does not determine the next model; empty if it does."""
+    server, limit = exchange.server, sum_limit(exchange.codec, layout)
+    if not limit:
+        return "uploads are not whole numbers: use CommonMaskedNoise (fedmrn --common-noise), SampledMask or KLMS"
+    if not isinstance(server, SummingServer):
+        return f"{type(server).__name__} needs every update: use SumThenDecode"
+    if not server.equal_weights:
+        return "clients have different weights: use weights='uniform' (--weights uniform)"
+    # Every sum of whole numbers up to 2 / eps is exact.
+    most = min(sums.LARGEST, int(2 / torch.finfo(layout.dtype).eps)) // limit
+    return "" if exchange.context.clients <= most else f"there are more than {most:,} clients"
+
 
 def _notes(step: bytes, clients: int) -> Iterator[Note]:
-    """Yield the arrivals of a step."""
+    """Yield the arrivals of a step, or their sum."""
     view, at = memoryview(step), 0
     while at < len(view):
         numbers = []
@@ -101,7 +181,7 @@ def _notes(step: bytes, clients: int) -> Iterator[Note]:
             number, at = wire.read_varint(view, at)
             numbers.append(number)
         client, samples, arrays, length = numbers
-        if client >= clients or not samples:
+        if not (client < clients if samples else 1 <= client <= clients):
             raise PayloadError(f"a step holds client {client} of {clients} with {samples} samples")
         if at + length > len(view):
             raise PayloadError(f"a step ends inside the arrays of client {client}")

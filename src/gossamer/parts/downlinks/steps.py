@@ -1,7 +1,7 @@
 """Steps of a delta downlink: how the model of one version becomes that of the next, as bytes."""
 
 from abc import ABC, abstractmethod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from gossamer.core.exchange import Arrival
 from gossamer.core.types import Clock, Layout, Params
@@ -18,16 +18,23 @@ class Steps(ABC):
     exact: ClassVar[bool]
     layout: Layout
 
-    def note(self, arrival: Arrival) -> bytes:
-        """Return what a step contains of an arrival."""
-        return b""
+    def begin(self) -> Any:
+        """Return the notes of a round before its first arrival."""
+        return None
+
+    def note(self, notes: Any, arrival: Arrival, room: int) -> Any:
+        """Return the notes with what a step contains of one more arrival. May modify and return ``notes``.
+
+        Steps with more than ``room`` bytes are not kept, so their notes need not be completed.
+        """
+        return notes
 
     @abstractmethod
-    def make(self, held: Params, model: Params, notes: bytearray, version: int) -> bytes:
+    def make(self, held: Params, model: Params, notes: Any, version: int) -> bytes:
         """Return the step of a round.
 
         ``held`` is the model that clients hold in it, ``model`` the server's new model. ``notes`` are those of the
-        arrivals, one after the other. ``version`` is the round.
+        round's arrivals. ``version`` is the round.
         """
 
     @abstractmethod

@@ -8,6 +8,8 @@ from torch import Tensor
 
 from gossamer.core.errors import require, wrong
 from gossamer.core.exact import log
+from gossamer.core.exchange import Arrival
+from gossamer.core.server import SummingServer
 from gossamer.core.types import Clock, Params, State
 from gossamer.parts.servers.mean import Mean, Sum
 
@@ -35,7 +37,7 @@ class Average(Mean):
 
 
 @dataclass(frozen=True)
-class MaskAverage(Average):
+class MaskAverage(Average, SummingServer):
     """Mean of client masks, converted to scores by the logit, for tensors with two or more dimensions (FedPM).
 
     Isik et al., Sparse Random Networks for Communication-Efficient Federated Learning, ICLR 2023,
@@ -52,6 +54,12 @@ class MaskAverage(Average):
     def __post_init__(self) -> None:
         super().__post_init__()
         require((0 < self.eps < 0.5, wrong(self, "eps", "must be between 0 and 0.5")))
+
+    def fold_sum(self, acc: Sum, arrival: Arrival, total: Tensor, clients: int) -> Sum:
+        """Add the sum of several clients' masks."""
+        assert arrival.from_sum is not None
+        acc.vector.add_(arrival.from_sum(total))
+        return self.counted(acc, arrival, float(clients))
 
     def finish(self, state: State, acc: Sum, clock: Clock) -> State:
         """Return the mean as the next model, with means of masks converted to scores."""

@@ -89,6 +89,11 @@ class Mean(ReplayableServer):
         """Return the weight of an arrival: samples, batches or 1."""
         return float({"samples": arrival.samples, "batches": arrival.batches, "uniform": 1}[self.weights])
 
+    @property
+    def equal_weights(self) -> bool:
+        """Whether all clients have the weight 1."""
+        return self.weights == "uniform"
+
     def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Sum:
         """Return an empty sum in the shape of the global model."""
         return self.empty(state["params"])
@@ -110,6 +115,10 @@ class Mean(ReplayableServer):
             arrival.add(acc.vector, weight)
         else:
             arrival.part.add(acc.total, arrival.change(acc.vector.device), weight)
+        return self.counted(acc, arrival, weight)
+
+    def counted(self, acc: Sum, arrival: Arrival, weight: float) -> Sum:
+        """Add the weight of a client whose update was added."""
         if acc.cover is not None:
             arrival.part.add(acc.cover, arrival.part.ones(acc.like), weight)
         acc.weight += weight

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from gossamer.core.exchange import Arrival, Assignment
+from gossamer.core.server import SummingServer
 from gossamer.core.types import Clock, Layout, Params, State
 from gossamer.parts.servers.mean import Mean, Sum
 
@@ -40,7 +41,7 @@ class PartSums:
 
 
 @dataclass(frozen=True)
-class SumThenDecode(Mean):
+class SumThenDecode(Mean, SummingServer):
     """Weighted mean of codes, decoded once per round."""
 
     replays: ClassVar[bool] = True
@@ -52,12 +53,19 @@ class SumThenDecode(Mean):
     def fold(self, acc: PartSums, arrival: Arrival) -> PartSums:  # type: ignore[override]
         """Add one client's code, multiplied by its weight, to the sum of its part."""
         assert arrival.to_sum is not None
-        vector, weight = arrival.to_sum(), self.weigh(arrival)
+        weight = self.weigh(arrival)
+        return self._add(acc, arrival, arrival.to_sum() * weight, weight)  # as in Mean.finish
+
+    def fold_sum(self, acc: PartSums, arrival: Arrival, total: Tensor, clients: int) -> PartSums:
+        """Add the sum of the codes of several clients with the same part."""
+        return self._add(acc, arrival, total, float(clients))
+
+    def _add(self, acc: PartSums, arrival: Arrival, total: Tensor, weight: float) -> PartSums:
         group = next((group for group in acc.groups if group.fits(arrival.layout)), None)
         if group is None:
-            group = PartSum(arrival, torch.zeros_like(vector))
+            group = PartSum(arrival, torch.zeros_like(total))
             acc.groups.append(group)
-        group.total.add_(vector * weight)  # as in Mean.finish
+        group.total.add_(total)
         group.weight += weight
         return acc
 
