@@ -1,0 +1,164 @@
+"""The client app's process on a node: it stays for all messages of a run, and so keeps the app and its data.
+
+It does what ``flower-superexec`` and ``flwr-clientapp`` do: it takes a task from the SuperNode, gets the message, calls
+the app, and returns the reply. Messages of another run are for a new process, because two apps may have modules of the
+same name: this one then replaces itself. If it dies, ``supernode.py`` starts it again, and the journal has the client
+state.
+"""
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from logging import ERROR
+from pathlib import Path
+from typing import NamedTuple
+
+from flwr.app import Error, Message
+from flwr.cli.install import install_from_fab
+from flwr.clientapp import ClientApp
+from flwr.clientapp.client_app import LoadClientAppError
+from flwr.clientapp.utils import get_load_client_app_fn
+from flwr.common.constant import ErrorCode, SubStatus
+from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.supercore.app_utils import start_parent_process_monitor
+from flwr.supercore.constant import TaskType
+from flwr.supercore.fab import Fab
+from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
+from flwr.supercore.logger import log
+from flwr.supercore.retry import make_simple_http_retry_invoker
+from flwr.supercore.run import Run
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+
+HANDED = "GOSSAMER_HANDED_TASK"
+"""Environment variable with the task that a process leaves to the one that replaces it."""
+
+
+class Claim(NamedTuple):
+    """A task taken from the SuperNode: the run it belongs to, and the token that gives access to it."""
+
+    run: int
+    token: str
+
+
+class SuperNode(NamedTuple):
+    """The SuperNode's API on this machine, and the certificates that it is checked with, if it uses TLS."""
+
+    address: str
+    certificates: bytes | None
+
+    def connect(self, token: str = "") -> RuntimeHttpClient:
+        """Return a connection, with the access to one task if there is a token."""
+        access = [RuntimeTokenHttpInterceptor(token)] if token else []
+        return RuntimeHttpClient.from_server_address(
+            self.address,
+            self.certificates is None,
+            self.certificates,
+            [RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), *access],
+            retry_invoker=make_simple_http_retry_invoker(),
+        )
+
+    def claims(self, poll: float) -> Iterator[Claim]:
+        """Yield tasks as they come."""
+        wanted = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+        with closing(self.connect()) as client:
+            while True:
+                found = client.AcquireTask(wanted)
+                if found.token:
+                    yield Claim(found.task.run_id, found.token)
+                else:
+                    time.sleep(poll)
+
+
+class Resident:
+    """Handles the tasks of one run."""
+
+    def __init__(self, node: SuperNode) -> None:
+        self.node = node
+        self.run: int | None = None
+        self._app: ClientApp | None = None
+
+    def handle(self, claim: Claim) -> None:
+        """Handle a task; leave it to a new process if it belongs to another run."""
+        if self.run not in (None, claim.run):
+            replace(claim)
+        self.run = claim.run
+        with closing(self.node.connect(claim.token)) as client, _alive(client):
+            try:
+                message, context, run, fab = pull_task_input(client)
+            except Exception as error:  # the run may have been stopped in the meantime
+                log(ERROR, "a task could not be read", exc_info=error)
+                push_task_output(client, None, SubStatus.FAILED, str(error))
+                return
+            try:
+                reply, fault = self.app(run, fab)(message=message, context=context), ""
+            except Exception as error:
+                log(ERROR, "the client app failed", exc_info=error)
+                fault, reply = str(error), Message(_failure(error), reply_to=message)
+            push_message(client, reply, context)
+            push_task_output(client, context, SubStatus.FAILED if fault else SubStatus.COMPLETED, fault)
+
+    def app(self, run: Run, fab: Fab) -> ClientApp:
+        """Return the client app; the first call installs and imports it."""
+        if self._app is None:
+            install_from_fab(fab.content, skip_prompt=True)
+            load = get_load_client_app_fn(default_app_ref="", app_path=None, multi_app=True)
+            self._app = load(run.fab_id, run.fab_version, fab.hash_str)
+        return self._app
+
+
+def replace(claim: Claim) -> None:
+    """Replace this process by a new one that begins with a task."""
+    os.environ[HANDED] = f"{claim.run} {claim.token}"
+    os.execv(sys.executable, sys.orig_argv)
+
+
+def handed() -> Iterator[Claim]:
+    """Yield the task that another process left for this one, if any."""
+    run, _, token = os.environ.pop(HANDED, "").partition(" ")
+    if token:
+        yield Claim(int(run), token)
+
+
+@contextmanager
+def _alive(client: RuntimeHttpClient) -> Iterator[None]:
+    """Send heartbeats during a task; without them Flower gives it up."""
+    sender = HeartbeatSender(make_task_heartbeat_fn_http(client))
+    sender.start()
+    try:
+        yield
+    finally:
+        if sender.is_running:
+            sender.stop()
+
+
+def _failure(error: Exception) -> Error:
+    """Return the error message of an app that failed, with Flower's codes."""
+    loading = isinstance(error, LoadClientAppError | ImportError)
+    code = ErrorCode.LOAD_CLIENT_APP_EXCEPTION if loading else ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+    return Error(code, f"{type(error).__name__}: {error}")
+
+
+def main() -> None:
+    """Handle tasks until the SuperNode is gone."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runtime-api-address", required=True, help="address of the SuperNode's API")
+    parser.add_argument("--root-certificates", type=Path, help="certificates to check the SuperNode with")
+    parser.add_argument("--poll", type=float, required=True, help="seconds between two requests for tasks")
+    parser.add_argument("--parent-pid", type=int, required=True, help="process with which this one ends")
+    asked = parser.parse_args()
+    start_parent_process_monitor(asked.parent_pid)
+    certificates = asked.root_certificates.expanduser().read_bytes() if asked.root_certificates else None
+    resident = Resident(SuperNode(asked.runtime_api_address, certificates))
+    for claim in handed():
+        resident.handle(claim)
+    for claim in resident.node.claims(asked.poll):
+        resident.handle(claim)
+
+
+if __name__ == "__main__":
+    main()
