@@ -10,11 +10,12 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
+from functools import partial
 from logging import ERROR
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from flwr.app import Error, Message
 from flwr.cli.install import install_from_fab
@@ -22,7 +23,8 @@ from flwr.clientapp import ClientApp
 from flwr.clientapp.client_app import LoadClientAppError
 from flwr.clientapp.utils import get_load_client_app_fn
 from flwr.common.constant import ErrorCode, SubStatus
-from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.proto.message_pb2 import PullObjectRequest, PullObjectResponse
+from flwr.proto.runtime_pb2 import AcquireTaskRequest, PullAppMessagesRequest, PullAppMessagesResponse
 from flwr.supercore.app_utils import start_parent_process_monitor
 from flwr.supercore.constant import TaskType
 from flwr.supercore.fab import Fab
@@ -33,6 +35,13 @@ from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.run import Run
 from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+
+from gossamer.engines.flower.supernode import LOCAL
+
+T = TypeVar("T")
+
+ON_ITS_WAY = 5.0
+"""Seconds to wait for a message that is announced; Flower then waits for its parts, with longer and longer pauses."""
 
 HANDED = "GOSSAMER_HANDED_TASK"
 """Environment variable with the task that a process leaves to the one that replaces it."""
@@ -45,16 +54,35 @@ class Claim(NamedTuple):
     token: str
 
 
+class TaskClient(RuntimeHttpClient):
+    """A connection that waits for a message on its way.
+
+    A SuperNode announces a task before it has the whole message. Flower's own process starts so slowly that it finds
+    everything; this one may come too early, would fail without the message, and would pause a second for a missing
+    array.
+    """
+
+    def PullMessages(self, request: PullAppMessagesRequest) -> PullAppMessagesResponse:  # noqa: N802
+        """Return the message of the task."""
+        return _awaited(partial(super().PullMessages, request), lambda found: bool(found.messages_list))
+
+    def PullObject(self, request: PullObjectRequest) -> PullObjectResponse:  # noqa: N802
+        """Return a part of the message."""
+        return _awaited(
+            partial(super().PullObject, request), lambda found: found.object_available or not found.object_found
+        )
+
+
 class SuperNode(NamedTuple):
     """The SuperNode's API on this machine, and the certificates that it is checked with, if it uses TLS."""
 
     address: str
     certificates: bytes | None
 
-    def connect(self, token: str = "") -> RuntimeHttpClient:
+    def connect(self, token: str = "") -> TaskClient:
         """Return a connection, with the access to one task if there is a token."""
         access = [RuntimeTokenHttpInterceptor(token)] if token else []
-        return RuntimeHttpClient.from_server_address(
+        return TaskClient.from_server_address(
             self.address,
             self.certificates is None,
             self.certificates,
@@ -122,6 +150,14 @@ def handed() -> Iterator[Claim]:
     run, _, token = os.environ.pop(HANDED, "").partition(" ")
     if token:
         yield Claim(int(run), token)
+
+
+def _awaited(ask: Callable[[], T], ready: Callable[[T], bool]) -> T:
+    """Return an answer that is ready; the last one if none is in time."""
+    until = time.monotonic() + ON_ITS_WAY
+    while not ready(answer := ask()) and time.monotonic() < until:
+        time.sleep(LOCAL)
+    return answer
 
 
 @contextmanager

@@ -18,6 +18,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -51,16 +52,31 @@ def resident_command(arguments: Sequence[str], poll: float) -> list[str]:
     host = f"[{known.host}]" if ":" in known.host else known.host
     trust = ["--root-certificates", known.ssl_ca_certfile] if known.ssl_ca_certfile else []
     where = ["--runtime-api-address", f"{host}:{known.port}", *trust]
-    return [sys.executable, "-m", RESIDENT, *where, "--poll", str(poll), "--parent-pid", str(os.getpid())]
+    return [sys.executable, "-P", "-m", RESIDENT, *where, "--poll", str(poll), "--parent-pid", str(os.getpid())]
+
+
+def known_release() -> bool:
+    """Return whether the installed Flower is the one that this file was written for."""
+    return version("flwr") == FLOWER
 
 
 def shorten_pauses(module: ModuleType, poll: float) -> None:
-    """Limit the pauses of Flower's main loop: between requests to the SuperLink, and between looks at its own state."""
+    """Limit the pauses of Flower's main loop.
+
+    It pauses between requests to the SuperLink, between looks at its own state, and before it asks again for a message
+    that has not arrived whole.
+    """
 
     def sleep(seconds: float) -> None:
         time.sleep(min(seconds, poll if seconds >= 1 else LOCAL))
 
     vars(module)["time"] = SimpleNamespace(sleep=sleep)
+    shorten_pulls(module)
+
+
+def shorten_pulls(module: ModuleType) -> None:
+    """Let a module of Flower ask again soon for a message that has not arrived whole, and not after a second."""
+    vars(module)["pull_objects"] = partial(module.pull_objects, initial_backoff=LOCAL)
 
 
 def keep_running(line: Sequence[str]) -> None:
@@ -75,7 +91,7 @@ def keep_running(line: Sequence[str]) -> None:
 def main() -> None:
     """Run a SuperNode until it is stopped."""
     poll, arguments = float(sys.argv[1]), sys.argv[2:]
-    if version("flwr") != FLOWER:
+    if not known_release():
         found = f"Flower {version('flwr')} is installed and Gossamer was written for {FLOWER}"
         print(f"{found}: Flower starts a process for every message", flush=True)
         os.execv(Path(sys.executable).with_name("flower-supernode"), ["flower-supernode", *arguments])
