@@ -13,7 +13,7 @@ last:
     return    from the reply to the end of the server's phase: pauses of the SuperNode and of the server
 
 Processor time is that of the nodes' processes per round, and memory is their proportional share (PSS) at its peak and
-between messages, per node. ``idle`` is the processor time of all nodes and the SuperLink per second without a run.
+between messages, per node. ``idle CPU`` is the processor time of all nodes and the SuperLink per second after the run.
 """
 
 import argparse
@@ -22,7 +22,6 @@ import os
 import statistics
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -34,7 +33,7 @@ from gossamer.engines.flower.network import LocalNetwork
 from gossamer.runs.records import read_metrics
 from gossamer.runs.report import text
 
-IDLE = 6.0
+IDLE = 10.0
 """Seconds over which the processor time without a run is measured."""
 
 PARTS = ("pickup", "start", "work", "return")
@@ -206,21 +205,19 @@ def watched(running: LocalNetwork, way: Way, folder: Path, rounds: int) -> Measu
     """
     groups = {process.pid for name, process in running._processes.items() if name.startswith("node")}
     link = running._processes["superlink"].pid
-    time.sleep(IDLE)  # processes that are started in advance import their modules
-    before, now = processor(groups | {link}), time.monotonic()
-    time.sleep(IDLE)
-    idle = (processor(groups | {link}) - before) / (time.monotonic() - now)
     sizes: list[int] = []
-    watching = threading.Event()
-    threading.Thread(target=weigh, args=(groups, sizes, watching), daemon=True).start()
     out = folder / "run"
     run = running.run(folder / "app", {"rounds": rounds, "out": str(out), "eval-every": way.eval_every})
     marks: dict[int, float] = {}
     while running.state(run).status == "running":
         done = len(read_metrics(out)) if (out / "metrics.jsonl").exists() else 0
         marks.setdefault(done, processor(groups))
-        time.sleep(0.05)
-    watching.set()
+        if done:
+            sizes.append(memory(groups))
+        time.sleep(0.1)
+    before, now = processor(groups | {link}), time.monotonic()
+    time.sleep(IDLE)
+    idle = (processor(groups | {link}) - before) / (time.monotonic() - now)
     records = read_metrics(out)
     counted = [split(record, traces(folder)) for record in records]
     cpu = (marks[rounds - 1] - marks[1]) / (rounds - 2)
@@ -265,15 +262,14 @@ def processor(groups: set[int]) -> float:
     return ticks / os.sysconf("SC_CLK_TCK")
 
 
-def weigh(groups: set[int], sizes: list[int], end: threading.Event) -> None:
-    """Note the memory of some process groups per group, every half second."""
-    while not end.wait(0.5):
-        total = 0
-        for path in members(groups):
-            with suppress(OSError, StopIteration):
-                lines = (path / "smaps_rollup").read_text().splitlines()
-                total += 1024 * int(next(line for line in lines if line.startswith("Pss:")).split()[1])
-        sizes.append(total // len(groups))
+def memory(groups: set[int]) -> int:
+    """Return the mean memory of some process groups."""
+    total = 0
+    for path in members(groups):
+        with suppress(OSError, StopIteration):
+            lines = (path / "smaps_rollup").read_text().splitlines()
+            total += 1024 * int(next(line for line in lines if line.startswith("Pss:")).split()[1])
+    return total // len(groups)
 
 
 if __name__ == "__main__":

@@ -1,20 +1,26 @@
 """The client app's process on a node: it stays for all messages of a run, and so keeps the app and its data.
 
 It does what ``flower-superexec`` and ``flwr-clientapp`` do: it takes a task from the SuperNode, gets the message, calls
-the app, and returns the reply. Messages of another run are for a new process, because two apps may have modules of the
-same name: this one then replaces itself. If it dies, ``supernode.py`` starts it again, and the journal has the client
-state.
+the app, and returns the reply. The process replaces itself by a new one when a task comes
+
+- of another run, because two apps may have modules of the same name;
+- while it is busy. A SuperNode has one message at a time, so it has given up the earlier one: the server may have died
+  before it had sent all of it, and the rest would be awaited for hours.
+
+If the process dies, ``supernode.py`` starts it again. The client state is in the journal.
 """
 
 import argparse
 import os
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from logging import ERROR
 from pathlib import Path
+from queue import SimpleQueue
 from typing import NamedTuple, TypeVar
 
 from flwr.app import Error, Message
@@ -40,8 +46,14 @@ from gossamer.engines.flower.supernode import LOCAL
 
 T = TypeVar("T")
 
+POLL = 0.2
+"""Seconds between two requests for tasks to the SuperNode, which is on the same machine."""
+
 ON_ITS_WAY = 5.0
 """Seconds to wait for a message that is announced; Flower then waits for its parts, with longer and longer pauses."""
+
+GRACE = 5.0
+"""Seconds that a finished task has to be closed before the next one."""
 
 HANDED = "GOSSAMER_HANDED_TASK"
 """Environment variable with the task that a process leaves to the one that replaces it."""
@@ -90,7 +102,7 @@ class SuperNode(NamedTuple):
             retry_invoker=make_simple_http_retry_invoker(),
         )
 
-    def claims(self, poll: float) -> Iterator[Claim]:
+    def claims(self) -> Iterator[Claim]:
         """Yield tasks as they come."""
         wanted = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
         with closing(self.connect()) as client:
@@ -99,22 +111,44 @@ class SuperNode(NamedTuple):
                 if found.token:
                     yield Claim(found.task.run_id, found.token)
                 else:
-                    time.sleep(poll)
+                    time.sleep(POLL)
 
 
 class Resident:
-    """Handles the tasks of one run."""
+    """Handles the tasks of one run, in the main thread; another thread watches for new ones."""
 
     def __init__(self, node: SuperNode) -> None:
         self.node = node
         self.run: int | None = None
+        self.idle, self.waiting = threading.Event(), SimpleQueue[Claim]()
+        self.idle.set()
         self._app: ClientApp | None = None
 
-    def handle(self, claim: Claim) -> None:
-        """Handle a task; leave it to a new process if it belongs to another run."""
-        if self.run not in (None, claim.run):
+    def watch(self) -> None:
+        """Take tasks as they come; without this thread the process is of no use, and ends."""
+        try:
+            for claim in self.node.claims():
+                self.take(claim)
+        except Exception as error:
+            log(ERROR, "no more tasks can be taken", exc_info=error)
+        os._exit(1)
+
+    def take(self, claim: Claim) -> None:
+        """Let the main thread handle a task, or a new process."""
+        if self.run not in (None, claim.run) or not self.idle.wait(GRACE):
             replace(claim)
         self.run = claim.run
+        self.idle.clear()
+        self.waiting.put(claim)
+
+    def work(self) -> None:
+        """Handle tasks forever."""
+        while True:
+            self.handle(self.waiting.get())
+            self.idle.set()
+
+    def handle(self, claim: Claim) -> None:
+        """Handle a task."""
         with closing(self.node.connect(claim.token)) as client, _alive(client):
             try:
                 message, context, run, fab = pull_task_input(client)
@@ -126,7 +160,7 @@ class Resident:
                 reply, fault = self.app(run, fab)(message=message, context=context), ""
             except Exception as error:
                 log(ERROR, "the client app failed", exc_info=error)
-                fault, reply = str(error), Message(_failure(error), reply_to=message)
+                reply, fault = Message(_failure(error), reply_to=message), str(error) or repr(error)
             push_message(client, reply, context)
             push_task_output(client, context, SubStatus.FAILED if fault else SubStatus.COMPLETED, fault)
 
@@ -184,16 +218,16 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--runtime-api-address", required=True, help="address of the SuperNode's API")
     parser.add_argument("--root-certificates", type=Path, help="certificates to check the SuperNode with")
-    parser.add_argument("--poll", type=float, required=True, help="seconds between two requests for tasks")
     parser.add_argument("--parent-pid", type=int, required=True, help="process with which this one ends")
     asked = parser.parse_args()
     start_parent_process_monitor(asked.parent_pid)
     certificates = asked.root_certificates.expanduser().read_bytes() if asked.root_certificates else None
     resident = Resident(SuperNode(asked.runtime_api_address, certificates))
     for claim in handed():
-        resident.handle(claim)
-    for claim in resident.node.claims(asked.poll):
-        resident.handle(claim)
+        resident.take(claim)
+    threading.Thread(target=resident.watch, daemon=True).start()
+    with suppress(KeyboardInterrupt):  # how Flower ends a task and its process
+        resident.work()
 
 
 if __name__ == "__main__":

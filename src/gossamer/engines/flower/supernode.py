@@ -43,7 +43,7 @@ def command(arguments: Sequence[str], poll: float = POLL) -> list[str]:
     return [sys.executable, "-P", __file__, str(poll), *arguments]
 
 
-def resident_command(arguments: Sequence[str], poll: float) -> list[str]:
+def resident_command(arguments: Sequence[str]) -> list[str]:
     """Return the command line of the client app's process of a SuperNode with these arguments."""
     parser = argparse.ArgumentParser(allow_abbrev=False, add_help=False)
     for flag, default in (("--host", "127.0.0.1"), ("--port", "9094"), ("--ssl-ca-certfile", "")):
@@ -52,7 +52,7 @@ def resident_command(arguments: Sequence[str], poll: float) -> list[str]:
     host = f"[{known.host}]" if ":" in known.host else known.host
     trust = ["--root-certificates", known.ssl_ca_certfile] if known.ssl_ca_certfile else []
     where = ["--runtime-api-address", f"{host}:{known.port}", *trust]
-    return [sys.executable, "-P", "-m", RESIDENT, *where, "--poll", str(poll), "--parent-pid", str(os.getpid())]
+    return [sys.executable, "-P", "-m", RESIDENT, *where, "--parent-pid", str(os.getpid())]
 
 
 def known_release() -> bool:
@@ -61,14 +61,14 @@ def known_release() -> bool:
 
 
 def shorten_pauses(module: ModuleType, poll: float) -> None:
-    """Limit the pauses of Flower's main loop.
+    """Set the pauses of Flower's main loop.
 
     It pauses between requests to the SuperLink, between looks at its own state, and before it asks again for a message
     that has not arrived whole.
     """
 
     def sleep(seconds: float) -> None:
-        time.sleep(min(seconds, poll if seconds >= 1 else LOCAL))
+        time.sleep(poll if seconds >= 1 else min(seconds, LOCAL))
 
     vars(module)["time"] = SimpleNamespace(sleep=sleep)
     shorten_pulls(module)
@@ -91,15 +91,16 @@ def keep_running(line: Sequence[str]) -> None:
 def main() -> None:
     """Run a SuperNode until it is stopped."""
     poll, arguments = float(sys.argv[1]), sys.argv[2:]
+    os.environ["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
     if not known_release():
-        found = f"Flower {version('flwr')} is installed and Gossamer was written for {FLOWER}"
-        print(f"{found}: Flower starts a process for every message", flush=True)
-        os.execv(Path(sys.executable).with_name("flower-supernode"), ["flower-supernode", *arguments])
+        found = f"Flower {version('flwr')} is installed, and a client app that stays needs Flower {FLOWER}"
+        print(f"{found}: flower-supernode starts a process for every message", flush=True)
+        os.execvp("flower-supernode", ["flower-supernode", *arguments])
     from flwr.supernode import start_client_internal
     from flwr.supernode.cli import flower_supernode
 
     shorten_pauses(start_client_internal, poll)
-    threading.Thread(target=keep_running, args=(resident_command(arguments, poll),), daemon=True).start()
+    threading.Thread(target=keep_running, args=(resident_command(arguments),), daemon=True).start()
     sys.argv = ["flower-supernode", *arguments, "--isolation", "process"]
     flower_supernode()
 
