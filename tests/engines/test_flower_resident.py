@@ -278,6 +278,17 @@ def test_a_process_that_is_busy_with_a_task_that_was_given_up_is_replaced(replac
     assert replaced == [Claim(1, "b")]
 
 
+@pytest.mark.parametrize("error", [KeyboardInterrupt(), ValueError("no reply was taken")])
+def test_a_process_ends_with_its_work(error: BaseException, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise error
+
+    codes: list[int] = []
+    monkeypatch.setattr(os, "_exit", codes.append)
+    resident.end_with(fail)
+    assert codes == [1]
+
+
 def test_a_message_on_its_way_is_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
     messages = [PullAppMessagesResponse(), PullAppMessagesResponse()]
     messages[1].messages_list.add()

@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from functools import partial
 from logging import ERROR
 from pathlib import Path
@@ -125,13 +125,9 @@ class Resident:
         self._app: ClientApp | None = None
 
     def watch(self) -> None:
-        """Take tasks as they come; without this thread the process is of no use, and ends."""
-        try:
-            for claim in self.node.claims():
-                self.take(claim)
-        except Exception as error:
-            log(ERROR, "no more tasks can be taken", exc_info=error)
-        os._exit(1)
+        """Take tasks as they come."""
+        for claim in self.node.claims():
+            self.take(claim)
 
     def take(self, claim: Claim) -> None:
         """Let the main thread handle a task, or a new process."""
@@ -194,6 +190,17 @@ def _awaited(ask: Callable[[], T], ready: Callable[[T], bool]) -> T:
     return answer
 
 
+def end_with(work: Callable[[], None]) -> None:
+    """Do some work, and end the process with it: other threads may wait for a SuperNode that is gone."""
+    try:
+        work()
+    except KeyboardInterrupt:
+        pass  # how Flower ends a task and its process
+    except Exception as error:
+        log(ERROR, "the process of the client app ends", exc_info=error)
+    os._exit(1)
+
+
 @contextmanager
 def _alive(client: RuntimeHttpClient) -> Iterator[None]:
     """Send heartbeats during a task; without them Flower gives it up."""
@@ -225,9 +232,8 @@ def main() -> None:
     resident = Resident(SuperNode(asked.runtime_api_address, certificates))
     for claim in handed():
         resident.take(claim)
-    threading.Thread(target=resident.watch, daemon=True).start()
-    with suppress(KeyboardInterrupt):  # how Flower ends a task and its process
-        resident.work()
+    threading.Thread(target=end_with, args=(resident.watch,), daemon=True).start()
+    end_with(resident.work)
 
 
 if __name__ == "__main__":
