@@ -3,7 +3,9 @@
 import ast
 import inspect
 import os
+import subprocess
 import sys
+import time
 import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -60,7 +62,7 @@ def test_flower_pulls_messages_with_the_pause_that_is_replaced(module: ModuleTyp
 
 def test_pauses_are_set(monkeypatch: pytest.MonkeyPatch) -> None:
     slept: list[float] = []
-    monkeypatch.setattr(supernode.time, "sleep", slept.append)
+    monkeypatch.setattr(time, "sleep", slept.append)
     module: Any = ModuleType("a main loop")
     module.pull_objects = lambda names, *, initial_backoff: (names, initial_backoff)
     supernode.shorten_pauses(module, 0.7)
@@ -125,8 +127,8 @@ def test_a_process_that_ends_is_started_again(monkeypatch: pytest.MonkeyPatch) -
         if len(slept) == 2:
             raise InterruptedError
 
-    monkeypatch.setattr(supernode.subprocess, "Popen", start)
-    monkeypatch.setattr(supernode.time, "sleep", sleep)
+    monkeypatch.setattr(subprocess, "Popen", start)
+    monkeypatch.setattr(time, "sleep", sleep)
     with pytest.raises(InterruptedError):
         supernode.keep_running(["app"])
     assert started == [["app"], ["app"]]
