@@ -28,7 +28,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gossamer.engines.flower import network, supernode
+from gossamer.engines.flower import supernode
 from gossamer.engines.flower.network import LocalNetwork
 from gossamer.runs.records import read_metrics
 from gossamer.runs.report import text
@@ -104,7 +104,7 @@ class Way(NamedTuple):
 
     words: str
     command: Command
-    poll: float = network.NODE_POLL
+    poll: float = supernode.POLL
     eval_every: int = 1
 
 
@@ -118,7 +118,7 @@ WAYS = {
     "resident": Way("one process per run, polls of 3 s", supernode.command, 3.0),
     "half": Way("one process per run, polls of 0.5 s", supernode.command, 0.5),
     "fifth": Way("one process per run, polls of 0.2 s", supernode.command, 0.2),
-    "rare": Way("the same, nodes evaluate in the last round only", supernode.command, 0.2, 1000),
+    "rare": Way("one process per run, polls of 0.2 s, no evaluation", supernode.command, 0.2, 1000),
 }
 
 
@@ -189,13 +189,13 @@ def started(way: Way, folder: Path, nodes: int) -> Iterator[LocalNetwork]:
     def config(node: int) -> dict[str, str | int | float | bool]:
         return {"partition-id": node, "state-dir": str(folder / f"{node}"), "trace": str(folder / f"{node}.jsonl")}
 
-    before = supernode.command, network.NODE_POLL
-    supernode.command, network.NODE_POLL = way.command, way.poll  # type: ignore[assignment]
+    before = supernode.command
+    supernode.command = lambda arguments: way.command(arguments, way.poll)  # type: ignore[assignment,misc]
     try:
         with LocalNetwork(folder / "network", nodes, config) as running:
             yield running
     finally:
-        supernode.command, network.NODE_POLL = before
+        supernode.command = before
 
 
 def watched(running: LocalNetwork, way: Way, folder: Path, rounds: int) -> Measured:

@@ -58,9 +58,6 @@ MISSED = 75.0
 
 POLL = 0.2
 
-NODE_POLL = 0.2
-"""Seconds between two requests of an idle node: the SuperLink is near, and has few nodes."""
-
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
@@ -199,7 +196,7 @@ class LocalNetwork:
         where = ("--superlink", self.address, "--root-certificates", str(self.credential("ca.crt")))
         who = ("--auth-supernode-private-key", str(self.credential(_node(node))))
         how = ("--port", str(self._node_ports[node]), "--node-config", _spelled(self.node_config(node)))
-        self._spawn(_node(node), _node(node), *supernode.command([*where, *who, *how], NODE_POLL))
+        self._spawn(_node(node), _node(node), *supernode.command([*where, *who, *how]))
 
     def _spawn(self, name: str, home: str, *line: str) -> None:
         """Start a process, and register it before a signal can interrupt."""
