@@ -31,12 +31,7 @@ from gossamer.engines.flower import client_app, server_app
 method = fedavg(epochs=1).with_parts(codec=Feedback(OnWeights(TopK(0.1))))
 
 
-def task(client, settings):
-    hold = Path(settings.get("hold", "never"))
-    if hold.exists():
-        hold.with_suffix(".reached").touch()
-        while hold.exists():
-            time.sleep(0.1)
+def task():
     return Task.named("digits", split="iid", clients=3)
 
 
@@ -45,7 +40,15 @@ server = server_app(method, task)
 honest = client._registered_funcs["train.default"]
 
 
+def wait(hold):
+    if hold.exists():
+        hold.with_suffix(".reached").touch()
+        while hold.exists():
+            time.sleep(0.1)
+
+
 def garbled(message, context):
+    wait(Path(context.node_config.get("hold", "never")))
     reply = honest(message, context)
     if context.node_config.get("garbage"):
         words = reply.content.config_records["gossamer"]
@@ -128,7 +131,7 @@ def model(method: Method, rounds: int, folder: Path) -> bytes:
 
 
 def test_a_node_that_is_killed_does_not_stop_the_run_and_comes_back_with_its_memory(tmp_path: Path) -> None:
-    rounds, hold = 14, tmp_path / "hold"
+    rounds, hold = 60, tmp_path / "hold"
     with field(tmp_path, hold=lambda node: str(hold if node == 2 else tmp_path / "never")) as out:
         run = out.run(rounds=rounds)
         out.until(lambda: len(out.done()) == 1)
@@ -151,14 +154,15 @@ def test_a_node_that_is_killed_does_not_stop_the_run_and_comes_back_with_its_mem
 
 def test_a_server_that_is_killed_ends_where_it_would_have_ended(tmp_path: Path) -> None:
     with field(tmp_path) as out:
-        out.run(rounds=3)
+        out.run(rounds=6)
         out.until(lambda: len(out.done()) == 1)
         out.network.kill_server()
-        records = out.finish(out.run(rounds=3, resume=True))
-    assert [record["round"] for record in records] == [1, 2, 3]
+        assert len(out.done()) < 6
+        records = out.finish(out.run(rounds=6, resume=True))
+    assert [record["round"] for record in records] == [1, 2, 3, 4, 5, 6]
     assert not any(record["failures"] for record in records)
-    ended = (out.out / "checkpoints/3/server.safetensors").read_bytes()
-    assert ended == model(METHOD, 3, tmp_path / "simulated")
+    ended = (out.out / "checkpoints/6/server.safetensors").read_bytes()
+    assert ended == model(METHOD, 6, tmp_path / "simulated")
 
 
 def test_a_node_that_sends_garbage_is_named_and_ignored(tmp_path: Path) -> None:

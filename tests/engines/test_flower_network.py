@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 
 from gossamer.core.errors import ConfigError, RunError
-from gossamer.engines.flower import credentials, network
+from gossamer.engines.flower import credentials, network, resident
 from gossamer.engines.flower.network import LocalNetwork, RunState
 
 APP = Path(__file__).parent / "flower_network_app"
@@ -196,10 +196,61 @@ def supernode(running: LocalNetwork, key: Path, trust: Path) -> subprocess.Popen
 
 
 def end(running: LocalNetwork, run: str) -> RunState:
-    until = time.monotonic() + 60
+    until = time.monotonic() + 90
     while (state := running.state(run)).status == "running" and time.monotonic() < until:
         time.sleep(0.1)
     return state
+
+
+@pytest.mark.network
+def test_a_client_app_stays_for_a_run_and_not_for_the_next(tmp_path: Path) -> None:
+    with LocalNetwork(tmp_path / "network", 1, config) as running:
+        assert counted(running, tmp_path, "one") == [["one", 1], ["one", 2]]
+        assert counted(running, tmp_path, "two") == [["two", 1], ["two", 2]]
+        (app,) = [pid for pid, line in children(os.getpid()).items() if resident.__name__ in line]
+        os.kill(app, signal.SIGKILL)
+        assert counted(running, tmp_path, "two") == [["two", 1], ["two", 2]]
+
+
+COUNTED = """
+import json
+from pathlib import Path
+
+from flwr.app import ConfigRecord, Message, MessageType, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+server = ServerApp()
+client = ClientApp()
+questions = []
+
+
+@server.main()
+def ask(grid, context):
+    (node,), found = grid.get_node_ids(), []
+    for _ in range(2):
+        (reply,) = grid.send_and_receive([Message(RecordDict(), node, MessageType.QUERY)], timeout=60)
+        found.append(list(reply.content["counted"].values()))
+    Path(context.run_config["out"]).write_text(json.dumps(found))
+
+
+@client.query()
+def answer(message, context):
+    questions.append(message)
+    counted = ConfigRecord({"word": "WORD", "questions": len(questions)})
+    return Message(RecordDict({"counted": counted}), reply_to=message)
+"""
+
+
+def counted(running: LocalNetwork, folder: Path, word: str) -> list[list[str | int]]:
+    """What an app answers to two questions: a word of its source, and the questions that its process has got."""
+    app, out = folder / word, folder / f"{word}.json"
+    app.mkdir(exist_ok=True)
+    (app / "round_trip.py").write_text(COUNTED.replace("WORD", word))
+    (app / "pyproject.toml").write_text((APP / "pyproject.toml").read_text())
+    assert end(running, running.run(app, {"out": str(out)})).status == "finished", running.tail()
+    found: list[list[str | int]] = loads(out.read_text())
+    return found
 
 
 @pytest.mark.network

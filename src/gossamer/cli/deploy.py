@@ -1,4 +1,4 @@
-"""The command ``deploy``: ``deploy try``, ``deploy new`` and ``deploy keys``.
+"""The command ``deploy``: ``deploy try``, ``deploy new``, ``deploy keys`` and ``deploy node``.
 
 Flower is an extra and slow to import. It is imported when one of these commands needs it.
 """
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from gossamer.cli import user_files
+from gossamer.cli import deploy_node, user_files
 from gossamer.cli.build import (
     OPTIONS,
     as_typed,
@@ -71,18 +71,19 @@ commands:
   try METHOD [flags]      start a SuperLink and nodes on this machine, with TLS and node keys, and run on them
   new DIR METHOD [flags]  write a Flower app for your own machines, with a README of the steps
   keys DIR [flags]        write certificates for a SuperLink and keys for nodes
+  node [flags]            run a SuperNode on this machine
 
 `gossamer deploy COMMAND --help` describes a command."""
 
 
 def deploy(words: list[str]) -> int:
     """``gossamer deploy ...``."""
-    known: dict[str, Callable[[list[str]], int]] = {"try": attempt, "new": new, "keys": keys}
+    known: dict[str, Callable[[list[str]], int]] = {"try": attempt, "new": new, "keys": keys, "node": deploy_node.node}
     if words[:1] in ([], ["-h"], ["--help"]):
         print(USAGE)
         return 0
     if words[0] not in known:
-        raise ConfigError(f"gossamer deploy {words[0]}: unknown command: use try, new or keys")
+        raise ConfigError(f"gossamer deploy {words[0]}: unknown command: use try, new, keys or node")
     return known[words[0]](words[1:])
 
 

@@ -18,8 +18,14 @@ from gossamer.core.errors import GossamerError, PayloadError, RunError
 from gossamer.engines.flower.messages import carried, word
 from gossamer.engines.flower.node import FAULT
 
-POLL = 0.25
-"""Seconds between two checks for replies."""
+POLL = 0.1
+"""Seconds between the first checks for replies."""
+
+SHARE = 0.02
+"""Pause between two checks as a fraction of the time waited so far: long rounds are checked less often."""
+
+LONGEST_PAUSE = 1.0
+"""Maximum seconds between two checks for replies."""
 
 HELLO = 120.0
 """Seconds within which a new node must answer the query."""
@@ -145,14 +151,14 @@ class NodePool:
                 waiting[sent[0]] = node
             else:
                 yield NodeReply(node, None, "the SuperLink did not accept the message: it may be too large")
-        until = time.monotonic() + deadline
-        while waiting and time.monotonic() < until:
+        begun = time.monotonic()
+        while waiting and time.monotonic() < begun + deadline:
             arrived = list(self.grid.pull_messages(list(waiting)))
             for message in arrived:
                 if message.metadata.reply_to_message_id in waiting:
                     yield self._reply(waiting.pop(message.metadata.reply_to_message_id), message)
             if waiting and not arrived:
-                time.sleep(POLL)
+                time.sleep(_pause(time.monotonic() - begun))
         for node in waiting.values():
             yield NodeReply(node, None, f"no reply within {deadline:g} s")
 
@@ -161,3 +167,8 @@ class NodePool:
             return NodeReply(node, None, f"Flower reports: {message.error.reason or message.error.code}")
         self.bytes_up += carried(message)
         return NodeReply(node, message)
+
+
+def _pause(waited: float) -> float:
+    """Return the seconds until the next check for replies, after some seconds of waiting."""
+    return min(max(POLL, SHARE * waited), LONGEST_PAUSE)

@@ -6,7 +6,7 @@
 
     superlink    forwards messages
     server       starts the server app when there is a run
-    node-I       runs the client app; one per node
+    node-I       a SuperNode and the process of its client app; one per node
     run-ID       copies the output of the server app, which Flower shows nowhere else
 
 Every process leads a process group, and its children stay in that group, so a killed node dies completely. No process
@@ -40,7 +40,7 @@ from flwr.supercore.control import ControlHttpClient
 
 from gossamer.core import files
 from gossamer.core.errors import RunError
-from gossamer.engines.flower import credentials
+from gossamer.engines.flower import credentials, supernode
 from gossamer.engines.flower.processes import end, kill, leaving, start, uninterrupted
 
 Config = Mapping[str, str | int | float | bool]
@@ -184,29 +184,29 @@ class LocalNetwork:
         where = ("--host", HOST, "--port", str(self._port))
         # By default a SuperLink starts the server app's launcher in another process group, which we could not end.
         how = ("--isolation", "process", "--enable-supernode-auth", "--disable-runtime-dependency-installation")
-        self._spawn("superlink", "superlink", "flower-superlink", *tls, *where, *how)
+        self._spawn("superlink", "superlink", _command("flower-superlink"), *tls, *where, *how)
         self._await(self._responds, "the SuperLink to answer", PATIENCE, ["superlink"])
         self._spawn_server()
 
     def _spawn_server(self) -> None:
         trust = ("--root-certificates", str(self.credential("ca.crt")))
-        self._spawn("server", "server", "flower-superexec", "--runtime-api-address", self.address, *trust)
+        self._spawn("server", "server", _command("flower-superexec"), "--runtime-api-address", self.address, *trust)
 
     def _spawn_node(self, node: int) -> None:
         where = ("--superlink", self.address, "--root-certificates", str(self.credential("ca.crt")))
         who = ("--auth-supernode-private-key", str(self.credential(_node(node))))
         how = ("--port", str(self._node_ports[node]), "--node-config", _spelled(self.node_config(node)))
-        self._spawn(_node(node), _node(node), "flower-supernode", *where, *who, *how)
+        self._spawn(_node(node), _node(node), *supernode.command([*where, *who, *how]))
 
-    def _spawn(self, name: str, home: str, command: str, *arguments: str) -> None:
+    def _spawn(self, name: str, home: str, *line: str) -> None:
         """Start a process, and register it before a signal can interrupt."""
-        line, log = [_command(command), *arguments], self.folder / f"logs/{name}.log"
+        log = self.folder / f"logs/{name}.log"
         with uninterrupted():
             self._processes[name] = start(line, self._environment(home), log)
 
     def _follow(self, run: str) -> None:
         """Copy the output of the server app to a log until the run is over."""
-        self._spawn(f"run-{run}", "user", "flwr", "log", run, CONNECTION, "--stream")
+        self._spawn(f"run-{run}", "user", _command("flwr"), "log", run, CONNECTION, "--stream")
 
     def _environment(self, home: str) -> dict[str, str]:
         """Return the environment of a process: its own Flower home, no telemetry, Flower's commands on the PATH."""

@@ -1,8 +1,8 @@
 """A Flower node: one client of the method on its own machine.
 
-Flower starts a process for every message, so the client state is in the journal, and data is read anew. A node handles
-three types of messages: query (its client number and sample counts), train, and evaluate. It sends the method's message
-and a few numbers, never a sample.
+A process may handle one message (``flower-supernode``) or all messages of a run (``gossamer deploy node``). So the
+client state is in the journal, and data is read once per process. A node handles three types of messages: query (its
+client number and sample counts), train, and evaluate. It sends the method's message and a few numbers, never a sample.
 """
 
 import os

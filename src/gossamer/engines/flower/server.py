@@ -18,6 +18,7 @@ import torch
 from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.logger import log
+from flwr.superlink.grid import http_grid
 from torch import nn
 
 from gossamer.core import tree, wire
@@ -38,6 +39,7 @@ from gossamer.engines.flower.journal import NEVER
 from gossamer.engines.flower.messages import FIGURE, content, data, fingerprint, metric_words, word
 from gossamer.engines.flower.node import OUT_OF_STEP
 from gossamer.engines.flower.settings import Settings
+from gossamer.engines.flower.supernode import known_release, shorten_pulls
 from gossamer.engines.inbox import ClientReply, Inbox
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.result import Result
@@ -78,6 +80,8 @@ def server_app(
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
+        if known_release():
+            shorten_pulls(http_grid)
         chosen = defaults.given(context.run_config)
         run = FlowerRun(method, task_at(task, None, context.run_config), chosen, grid)
         serve(run, callbacks, chosen.track or track)
