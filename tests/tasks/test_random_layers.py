@@ -14,10 +14,10 @@ from torch.utils.checkpoint import checkpoint
 
 from gossamer import SGD, ConfigError, Task, fedavg, simulate
 from gossamer.core.random import draws, fold, key, tensor, uniform
-from gossamer.core.random.streams import _philox, draws_ahead
+from gossamer.core.random.streams import _philox
 from gossamer.runs.report.tables import executor as executor_text
 from gossamer.tasks.objective import Objective
-from gossamer.tasks.random_layers import Ahead, Layers, Numbers, Recorded, drawing, trial
+from gossamer.tasks.random_layers import Layers, Numbers, Recorded, drawing, trial
 from gossamer.tasks.random_layers.rules import RULES
 from gossamer.tasks.widths.elastic import stretch
 
@@ -54,14 +54,12 @@ def test_the_counter_has_step_layer_and_evaluation() -> None:
     assert torch.equal(draws(tensor(words), torch.tensor(0), 17), uniform(words, 17))
 
 
-def test_numbers_drawn_ahead_are_those_drawn_in_the_step() -> None:
-    sizes = [(5, 0, 0), (0, 1, 0), (8, 2, 0), (5, 0, 1)]
-    own = numbers(step=3)
-    values = draws_ahead(own.root, own.step, sizes)
-    ahead = Ahead(values)
-    assert len(values) == 18
-    for size in sizes:
-        assert torch.equal(ahead.take(*size), own.take(*size))
+def test_draws_do_not_depend_on_earlier_ones_of_the_same_key() -> None:
+    """The generator of a key is kept between draws, with words left over if their number is not a multiple of four."""
+    root, other = numbers().root, tensor(fold(key(4), "layers"))
+    wanted = {step: draws(root, torch.tensor(step), 5, 1) for step in (3, 4) if len(draws(other, torch.tensor(0), 1))}
+    for step, n in ((3, 5), (4, 0), (4, 8), (3, 13), (4, 5)):
+        assert torch.equal(draws(root, torch.tensor(step), n, 1)[:5], wanted[step][:n])
 
 
 def test_each_layer_and_evaluation_draws_in_the_order_of_calls() -> None:

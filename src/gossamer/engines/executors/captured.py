@@ -21,7 +21,8 @@ from gossamer.core.jobs import Job, Trained
 from gossamer.core.types import Flops, Params, State
 from gossamer.engines.client import BatchSchedule, Client, ClientTask
 from gossamer.engines.executors.compiled import check
-from gossamer.engines.executors.program import reset_compiler
+from gossamer.engines.executors.program import Program
+from gossamer.engines.executors.program import kind as program_kind
 from gossamer.engines.executors.stacked import ClientGroup, InChunks, Pair, announce, kind
 from gossamer.engines.executors.steps import Step, in_place, pure_step, tensors
 
@@ -46,24 +47,38 @@ class Captured(InChunks):
             raise ConfigError("executor captured needs a GPU: use --device cuda, or another executor")
         super().__init__(client, size)
         # In eager mode GroupNorm's backward pass is one kernel; in a pure step it takes twenty.
-        self.plain = self.compiled = stepping(client, torch.enable_grad()(client.step))
+        self.plain: Stepping = stepping(client, torch.enable_grad()(client.step))
+        self.compiled: Stepping = self.plain
         if self.compiles:
-            reset_compiler()
-            pure = stepping(client, pure_step(client))
-            self.compiled = torch.compile(pure, fullgraph=True, dynamic=False)
+            self.compiled = CompiledStepping(client)
         self.full: int | None = None
         self.room = 0
         self.slots: dict[Any, list[ClientSlot]] = {}
 
     def prepare(self, client_task: ClientTask, client_tasks: int) -> None:
         """Compile and capture; the memory of one slot determines the number of slots."""
-        plan = self.client.exchange.solver.plan(len(client_task.samples), client_task.key)
-        self.full, self.room = len(plan[0]), 2 * sum(map(len, plan))
+        self._fit(client_task)
         before, _ = torch.cuda.mem_get_info()
         self._try(client_task, 1)
         free, _ = torch.cuda.mem_get_info()
         self.size = max(1, min(self.size, client_tasks, int(SHARE * free / max(before - free, 1))))
         self._try(client_task, self.size)
+
+    def _fit(self, client_task: ClientTask) -> None:
+        """Set the batch size that is compiled, and the memory for sample indices."""
+        plan = self.client.exchange.solver.plan(len(client_task.samples), client_task.key)
+        self.full, self.room = len(plan[0]), 2 * sum(map(len, plan))
+
+    @torch.no_grad()
+    def is_kept(self, client_task: ClientTask) -> bool:
+        """Return whether the program for tasks like this one is kept from an earlier run."""
+        assert isinstance(self.compiled, CompiledStepping)
+        self._fit(client_task)
+        job, batches = self.client.read_download(client_task), self.client.batches(client_task._replace(limit=1))
+        slot = ClientSlot(self.client, (client_task, job), batches, self.room)
+        slot.place(batches, 0)
+        self.client.objective.train_mode(alone=batches.sizes[0] == 1)
+        return self.compiled.program(batches.sizes[0]).is_kept(slot.tensors)
 
     def _try(self, client_task: ClientTask, count: int) -> None:
         for done in self.run([client_task._replace(limit=WORTH_CAPTURING)] * count):
@@ -110,20 +125,37 @@ class CapturedPlain(Captured):
     compiles: ClassVar[bool] = False
 
 
-Stepping = Callable[[State, int], None]
-"""Run one step of a slot's client on its next batch of the given size."""
+Stepping = Callable[[State, int], Tensor]
+"""Run one step of a slot's client on its next batch of the given size, and return the loss."""
 
 
 def stepping(client: Client, by: Step) -> Stepping:
     """Return a step on tensors with fixed addresses, starting from sample indices."""
     step = in_place(by, client.objective)
 
-    def take(slot: State, size: int) -> None:
+    def take(slot: State, size: int) -> Tensor:
         feed = slot["feeds"][str(size)] if "feeds" in slot else _next_feed(slot, size)
-        slot["loss"].add_(step(slot["start"], slot["carry"], slot["context"], feed, slot["hyperparams"]))
+        loss = step(slot["start"], slot["carry"], slot["context"], feed, slot["hyperparams"])
+        slot["loss"].add_(loss)
         slot["at"].add_(size)
+        return loss
 
     return take
+
+
+class CompiledStepping:
+    """The same step, compiled: one program for each batch size and each kind of slot."""
+
+    def __init__(self, client: Client) -> None:
+        self.stepping, self.programs = stepping(client, pure_step(client)), dict[int, Program]()
+
+    def program(self, size: int) -> Program:
+        """Return the step on batches of a size."""
+        return self.programs.setdefault(size, Program(lambda slot: self.stepping(slot, size)))
+
+    def __call__(self, slot: State, size: int) -> Tensor:
+        """Run one step."""
+        return self.program(size)(program_kind(slot), slot)
 
 
 def _next_feed(slot: State, size: int) -> State:
