@@ -86,11 +86,11 @@ def _build_library(recording: Recording, room: Path) -> Path:
 
 
 def _compile_library(recording: Recording, room: Path) -> None:
+    warnings.simplefilter("ignore")
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(room)
     import torch._inductor
     from torch._inductor.exc import CppCompileError
 
-    warnings.simplefilter("ignore")
     graph, examples = recording.graph, tuple(recording.examples)
     with torch.no_grad():
         try:
@@ -103,7 +103,7 @@ def _compile_library(recording: Recording, room: Path) -> None:
 def _in_child(work: Callable[[], None], report: Path) -> str:
     """Run some work in a forked process, and return why it failed; empty if it did not."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads, which the child does not use
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads; the child uses none
         child = os.fork()
     if not child:
         try:
@@ -135,4 +135,4 @@ def _load_artifact(path: Path) -> Graph:
     from torch._inductor.standalone_compile import CompiledArtifact
 
     artifact = CompiledArtifact.load(path=str(path), format="binary")
-    return lambda inputs: artifact(*inputs)  # type: ignore[no-any-return]
+    return lambda inputs: artifact(*inputs)

@@ -89,7 +89,7 @@ class KeptPrograms:
         """Move a new program to its place, and delete old ones; without a folder it stays where it is."""
         if self.folder is None:
             return made
-        os.chmod(made, stat.S_IRUSR | stat.S_IWUSR)
+        made.chmod(stat.S_IRUSR | stat.S_IWUSR)
         path = made.replace(self.folder / f"{key}-{_digest(made.read_bytes())}{SUFFIX}")
         self._prune(path)
         return path

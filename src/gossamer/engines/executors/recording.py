@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, fx
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map
 
 from gossamer.core import tree
 from gossamer.core.errors import ConfigError
+from gossamer.core.random import draws
 from gossamer.core.types import State
+from gossamer.tasks.modes import LightMode
 
 Path = tuple[str, ...]
 """Names along the way to a tensor of a nest."""
@@ -86,7 +87,7 @@ def _recorded(function: Callable[[State], Tensor], nest: State) -> Recording:
     leaves, before = tree.flatten(nest), tree.flatten(tree.clone(nest))
     versions = {path: leaf._version for path, leaf in leaves.items()}
     aliases = {path: leaf.detach() for path, leaf in leaves.items()}
-    with _compiling(), Recorder(aliases) as recorder:
+    with _compiling(True), Recorder(aliases) as recorder:
         result = function(_with_leaves(nest, aliases))
     for path, leaf in leaves.items():
         if leaf._version != versions[path]:
@@ -95,10 +96,10 @@ def _recorded(function: Callable[[State], Tensor], nest: State) -> Recording:
 
 
 @contextmanager
-def _compiling() -> Iterator[None]:
+def _compiling(on: bool) -> Iterator[None]:
     """Let ``torch.compiler.is_compiling`` return true, as in ``torch.export``: some libraries then read no values."""
     before = torch.compiler._is_compiling_flag
-    torch.compiler._is_compiling_flag = True
+    torch.compiler._is_compiling_flag = on
     try:
         yield
     finally:
@@ -127,11 +128,11 @@ def _merged(a: State, b: State) -> State:
     return {**a, **{name: _merged(a[name], v) if isinstance(v, dict) else v for name, v in b.items()}}
 
 
-class Recorder(TorchDispatchMode):
+class Recorder(LightMode):
     """Records operations while it is active."""
 
     def __init__(self, named: dict[str, Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.graph, self.nodes = fx.Graph(), dict[int, fx.Node]()
         self.seen: list[Tensor] = []  # kept alive: nodes are found by the identity of tensors
         self.sources: list[tuple[Source, Tensor, fx.Node]] = []
@@ -139,17 +140,11 @@ class Recorder(TorchDispatchMode):
         for tensor in named.values():
             self._input(self.paths[id(tensor)], tensor)
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # torch would import its compiler to keep it out of this mode
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if REFUSED & set(func.tags) and not _by_numbers(func, args):
             raise ConfigError(f"a step cannot be compiled or captured: it uses {func}")
         if func is torch.ops.gossamer.draws.default and all(id(a) in self.paths and a.is_cpu for a in args[:2]):
-            numbers = func(*args)
-            self._input(Drawn((*(self.paths[id(a)] for a in args[:2]), *args[2:])), numbers)
-            return numbers
+            return self._drawn(*args)
         node = self.graph.call_function(func, *tree_map(self._node, (tuple(args), kwargs or {})))
         result = func(*args, **(kwargs or {}))
         if isinstance(result, Tensor):
@@ -159,6 +154,13 @@ class Recorder(TorchDispatchMode):
                 if isinstance(part, Tensor):
                     self._note(part, self.graph.call_function(operator.getitem, (node, number)))
         return result
+
+    def _drawn(self, key: Tensor, step: Tensor, *numbers: int) -> Tensor:
+        """Add random numbers as an input."""
+        with _compiling(False):
+            values = draws(key, step, *numbers)
+        self._input(Drawn((self.paths[id(key)], self.paths[id(step)], *numbers)), values)
+        return values
 
     def finish(self, result: Tensor) -> Recording:
         """Return the graph with this result; inputs that no operation uses are left out."""
