@@ -56,7 +56,7 @@ def test_random_numbers_are_drawn_before_the_program() -> None:
 
     given = {"key": tensor(Key(3, 4)), "step": torch.tensor(2)}
     recording = record(lambda nest: draws(nest["key"], nest["step"], 5, 1) * 2, given)
-    assert recording.inputs == [Drawn((("key",), ("step",), 5, 1, 0))]
+    assert recording.inputs == [Drawn(("key",), ("step",), (5, 1, 0))]
     assert torch.equal(recording.examples[0], draws(given["key"], given["step"], 5, 1))
 
 

@@ -69,7 +69,8 @@ def choose(client: Client, client_task: ClientTask, client_tasks: int, rounds: i
     seconds = race.seconds(rounds)
     long = seconds > (LONG_ON_GPU if gpu else LONG)
     if seconds > SHORT and (stackable or (compilable and not gpu)):
-        race.enter(*(("captured", Captured) if gpu else ("compiled", CompiledSideBySide)), only_kept=not long)
+        name = "captured" if gpu else "compiled"
+        race.enter(name, Captured if gpu else CompiledSideBySide, only_kept=not long)
     if long and stackable and not gpu and race.leader != "compiled" and race.rates["one-by-one"] * SHORT_STEP > 1:
         race.enter("stacked", Stacked)
     return race.won()

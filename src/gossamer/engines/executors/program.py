@@ -52,7 +52,7 @@ def _picked(nest: State, source: Source) -> Tensor:
             value = value[name]
         return value  # type: ignore[no-any-return]
     if isinstance(source, Drawn):
-        return draws(*(_picked(nest, arg) if isinstance(arg, tuple) else arg for arg in source.args))
+        return draws(_picked(nest, source.key), _picked(nest, source.step), *source.numbers)
     return source
 
 

@@ -28,12 +28,14 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True)
 class Drawn:
-    """Random numbers that are drawn before a call, by ``draws``; the arguments are paths and numbers.
+    """Random numbers that are drawn before a call, by ``draws``.
 
     On a CPU this is faster than an operation in the program, and a shared library cannot call Python.
     """
 
-    args: tuple[Path | int, ...]
+    key: Path
+    step: Path
+    numbers: tuple[int, ...]
 
 
 Source = Path | Drawn | Tensor
@@ -87,7 +89,8 @@ def _recorded(function: Callable[[State], Tensor], nest: State) -> Recording:
     leaves, before = tree.flatten(nest), tree.flatten(tree.clone(nest))
     versions = {path: leaf._version for path, leaf in leaves.items()}
     aliases = {path: leaf.detach() for path, leaf in leaves.items()}
-    with _compiling(True), Recorder(aliases) as recorder:
+    recorder = Recorder(aliases)
+    with _compiling(True), recorder:
         result = function(_with_leaves(nest, aliases))
     for path, leaf in leaves.items():
         if leaf._version != versions[path]:
@@ -159,7 +162,7 @@ class Recorder(LightMode):
         """Add random numbers as an input."""
         with _compiling(False):
             values = draws(key, step, *numbers)
-        self._input(Drawn((self.paths[id(key)], self.paths[id(step)], *numbers)), values)
+        self._input(Drawn(self.paths[id(key)], self.paths[id(step)], numbers), values)
         return values
 
     def finish(self, result: Tensor) -> Recording:
