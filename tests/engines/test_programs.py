@@ -156,6 +156,22 @@ def test_a_damaged_program_is_a_miss_with_a_notice(tmp_path: Path) -> None:
     assert compiler.built == 5
 
 
+def test_a_program_is_kept_with_its_sidecar(tmp_path: Path) -> None:
+    def build(room: Path) -> Path:
+        (room / "made.json").write_text("calls")
+        return Compiler().build(room)
+
+    def both(path: Path) -> str:
+        return load(path) + path.with_suffix(".json").read_text()
+
+    programs = KeptPrograms(tmp_path)
+    assert [programs.obtain("k", build, both) for _ in range(2)] == ["programcalls"] * 2
+    next(tmp_path.glob("*.json")).write_text("other calls")
+    with pytest.warns(KeptProgramWarning, match="does not fit its name"):
+        assert "k" not in programs
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_program_that_cannot_be_loaded_is_a_miss_with_a_notice(tmp_path: Path) -> None:
     programs, accepting = KeptPrograms(tmp_path), Path.read_text
     programs.obtain("k", Compiler("broken").build, accepting)

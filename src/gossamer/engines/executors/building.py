@@ -21,7 +21,7 @@ from torch import Tensor
 
 import gossamer
 from gossamer.core.errors import ConfigError
-from gossamer.engines.executors.kept import KeptPrograms
+from gossamer.engines.executors.kept import SIDECAR, KeptPrograms
 from gossamer.engines.executors.recording import Recording
 
 Graph = Callable[[list[Tensor]], Sequence[Tensor]]
@@ -33,6 +33,7 @@ OPTIONS: dict[str, Any] = {
     "aot_inductor.precompile_headers": False,  # for one program they cost more than they save
     "compile_threads": 1,
     "cpp.threads": 1,  # each core runs a program of its own
+    "layout_optimization": False,  # channels-last convolutions gain less than norms and pooling lose
     "cpp.vec_isa_ok": True,  # else three test programs are compiled first
 }
 
@@ -98,6 +99,8 @@ def _compile_library(recording: Recording, room: Path) -> None:
         except CppCompileError:  # an old compiler, which does not know the processor: find out what it knows
             made = torch._inductor.aot_compile(graph, examples, options=OPTIONS | {"cpp.vec_isa_ok": None})
     shutil.move(str(made), room / "library.so")
+    if (calls := Path(str(made)).with_suffix(SIDECAR)).exists():  # operations that the library calls by name
+        shutil.move(calls, room / f"library{SIDECAR}")
 
 
 def _in_child(work: Callable[[], None], report: Path) -> str:

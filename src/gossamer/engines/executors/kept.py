@@ -1,7 +1,7 @@
 """Compiled programs that are kept on disk, so that the next run need not compile.
 
 A program is machine code, and loading it runs it. So a folder is used only if no other user can write to it. A file is
-named after the key of its program and the digest of its content. A damaged file does not fit its name: it is deleted
+named after the key of its program and the digest of its content (with that of its sidecar, if it has one). A damaged file does not fit its name: it is deleted
 with a notice, and the program is compiled again. Files are written aside and renamed, and one process at a time
 compiles a program; so runs may share the folder. Programs that were not used for the longest time are deleted if all
 take more than ``LIMIT`` bytes.
@@ -31,6 +31,8 @@ LIMIT = 512 * 2**20
 ABANDONED = 3600.0
 """Seconds after which the files of a compilation that was interrupted are deleted."""
 SUFFIX = ".program"
+SIDECAR = ".json"
+"""Suffix of a file that a program may need beside it, with the same name: torch's loader looks for it there."""
 
 
 class KeptProgramWarning(UserWarning):
@@ -77,7 +79,7 @@ class KeptPrograms:
         """Return the file of a program, and note its use; a damaged one is deleted."""
         for path in [] if self.folder is None else self.folder.glob(f"{key}-*{SUFFIX}"):
             try:
-                if path.stem.endswith(_digest(path.read_bytes())):
+                if path.stem.endswith(_digest(path)):
                     os.utime(path)
                     return path
             except OSError:  # deleted by another process
@@ -89,8 +91,11 @@ class KeptPrograms:
         """Move a new program to its place, and delete old ones; without a folder it stays where it is."""
         if self.folder is None:
             return made
+        name = f"{key}-{_digest(made)}"
+        if (beside := made.with_suffix(SIDECAR)).exists():
+            beside.replace(self.folder / f"{name}{SIDECAR}")
         made.chmod(stat.S_IRUSR | stat.S_IWUSR)
-        path = made.replace(self.folder / f"{key}-{_digest(made.read_bytes())}{SUFFIX}")
+        path = made.replace(self.folder / f"{name}{SUFFIX}")
         self._prune(path)
         return path
 
@@ -101,7 +106,7 @@ class KeptPrograms:
         for facts, path in sorted(files, key=lambda file: -file[0].st_mtime):
             room -= facts.st_size
             if room < 0:
-                path.unlink(missing_ok=True)
+                _delete(path)
         for path in _existing(self.folder.glob("building-*")):
             if path.stat().st_mtime < time.time() - ABANDONED:
                 shutil.rmtree(path, ignore_errors=True)
@@ -157,11 +162,19 @@ def _existing(paths: Iterator[Path]) -> list[Path]:
     return [path for path in paths if path.exists()]
 
 
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:32]
+def _digest(path: Path) -> str:
+    """Return a digest of a program and its sidecar."""
+    beside = path.with_suffix(SIDECAR)
+    parts = (path.read_bytes(), beside.read_bytes() if beside.exists() else b"")
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()[:32]
+
+
+def _delete(path: Path) -> None:
+    for file in (path, path.with_suffix(SIDECAR)):
+        file.unlink(missing_ok=True)
 
 
 def _discard(path: Path, reason: str) -> None:
-    path.unlink(missing_ok=True)
+    _delete(path)
     text = f"the kept program {path.name} was deleted and is compiled again: {reason}"
     warnings.warn(text, KeptProgramWarning, stacklevel=2)

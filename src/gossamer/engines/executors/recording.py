@@ -41,8 +41,8 @@ class Drawn:
 Source = Path | Drawn | Tensor
 """Where an input of a graph is found: a path in the function's argument, random numbers, or a constant."""
 
-REFUSED = {torch.Tag.nondeterministic_seeded, torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-"""Operations that draw from torch's generator, or that give Python a value or a shape that depends on values."""
+REFUSED = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+"""Operations that give Python a value, or a shape that depends on values."""
 
 
 class Recording(NamedTuple):
@@ -67,7 +67,10 @@ class Recording(NamedTuple):
 
 def record(function: Callable[[State], Tensor], nest: State) -> Recording:
     """Return the operations of a function on nested tensors, which stay unchanged."""
+    generator = torch.get_rng_state()
     first, second = _recorded(function, nest), _recorded(function, _other(nest))
+    if not torch.equal(generator, torch.get_rng_state()):
+        raise ConfigError("a step draws from torch's generator: it cannot be compiled or captured")
     if first.describe() != second.describe() or not all(map(_same, first.inputs, second.inputs)):
         raise ConfigError("the operations of a step depend on values: it cannot be compiled or captured")
     return first
