@@ -111,6 +111,7 @@ def _in_child(work: Callable[[], None], report: Path) -> str:
     if not child:
         try:
             ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+            _silence()
             work()
         except BaseException as error:
             report.write_text(" ".join(f"{type(error).__name__}: {error}".splitlines()[:2]))
@@ -120,6 +121,13 @@ def _in_child(work: Callable[[], None], report: Path) -> str:
     if report.exists():
         return report.read_text()
     return f"the compiler died (status {status}): out of memory?" if status else ""
+
+
+def _silence() -> None:
+    """Drop what the compiler says; its errors are reported."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
 
 
 def _build_here(recording: Recording, room: Path) -> Path:
