@@ -128,11 +128,11 @@ def program(recording: Recording, options: dict[str, Any]) -> Work:
     """Return a compiled step; only that with the usual options is kept."""
     usual = building.OPTIONS
     programs = KeptPrograms(Path(tempfile.mkdtemp())) if options else KeptPrograms.of_user()
-    building.OPTIONS = usual | options  # type: ignore[misc]
+    building.OPTIONS = usual | options
     try:
         graph: Graph = compile_graph(recording, programs)
     finally:
-        building.OPTIONS = usual  # type: ignore[misc]
+        building.OPTIONS = usual
     inputs = [example.clone() for example in recording.examples]
     return lambda: graph(inputs)
 
@@ -182,7 +182,9 @@ def main() -> None:
     for workload in asked.workloads.split(","):
         found = medians(rows(workload, asked.images, asked.layouts), asked.repeats)
         best = min(found["floor"], found["floor, channels-last"])
-        lines = [(name, f"{ms:.2f}", f"{found['plain loop'] / ms:.2f}x", f"{best / ms:.2f}") for name, ms in found.items()]
+        lines = [
+            (name, f"{ms:.2f}", f"{found['plain loop'] / ms:.2f}x", f"{best / ms:.2f}") for name, ms in found.items()
+        ]
         print(f"{workload}: {WORKLOADS[workload].describe()}")
         print(text.table((workload, "ms per step", "speed", "floor / step"), lines), flush=True)
 

@@ -1,7 +1,7 @@
 """Compiled programs that are kept on disk, so that the next run need not compile.
 
 A program is machine code, and loading it runs it. So a folder is used only if no other user can write to it. A file is
-named after the key of its program and the digest of its content (with that of its sidecar, if it has one). A damaged file does not fit its name: it is deleted
+named after the key of its program and the digest of its content. A damaged file does not fit its name: it is deleted
 with a notice, and the program is compiled again. Files are written aside and renamed, and one process at a time
 compiles a program; so runs may share the folder. Programs that were not used for the longest time are deleted if all
 take more than ``LIMIT`` bytes.
