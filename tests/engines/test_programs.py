@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gossamer import ConfigError
 from gossamer.core.types import State
-from gossamer.engines.executors.building import _build_here, _load_artifact, key
+from gossamer.engines.executors.building import _compile_here, key
 from gossamer.engines.executors.kept import VARIABLE, KeptPrograms, KeptProgramWarning
 from gossamer.engines.executors.recording import Drawn, record
 
@@ -108,11 +108,27 @@ def test_the_key_covers_versions_and_settings(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch's compiler uses what torch deprecates
 def test_a_program_of_this_process_is_saved_and_loaded(tmp_path: Path) -> None:
     """On a GPU programs are compiled this way; here on the CPU."""
-    graph = _load_artifact(_build_here(record(descend, nest()), tmp_path))
-    wanted, found = nest(), nest()
+    wanted, programs = nest(), KeptPrograms(tmp_path)
     loss = descend(wanted)
-    torch.testing.assert_close(graph([found["params"]["w"], found["x"], WEIGHT])[0], loss)
-    torch.testing.assert_close(found["params"]["w"], wanted["params"]["w"])
+    for kept in (False, True):
+        recording, found = record(descend, nest()), nest()
+        assert (key(recording) in programs) == kept
+        graph = _compile_here(recording, programs)
+        torch.testing.assert_close(graph([found["params"]["w"], found["x"], WEIGHT])[0], loss)
+        torch.testing.assert_close(found["params"]["w"], wanted["params"]["w"])
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
+def test_a_program_that_cannot_be_saved_is_used_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(self: KeptPrograms, key: str, made: Path) -> Path:
+        raise RuntimeError("no room\nleft")
+
+    monkeypatch.setattr(KeptPrograms, "_keep", refuse)
+    with pytest.warns(KeptProgramWarning, match="is not kept: no room$"):
+        graph = _compile_here(record(descend, nest()), KeptPrograms(tmp_path))
+    found = nest()
+    torch.testing.assert_close(graph([found["params"]["w"], found["x"], WEIGHT])[0], descend(nest()))
 
 
 # Kept programs. These build files, not programs.

@@ -21,7 +21,7 @@ from torch import Tensor
 
 import gossamer
 from gossamer.core.errors import ConfigError
-from gossamer.engines.executors.kept import SIDECAR, KeptPrograms
+from gossamer.engines.executors.kept import SIDECAR, KeptPrograms, KeptProgramWarning
 from gossamer.engines.executors.recording import Recording
 
 Graph = Callable[[list[Tensor]], Sequence[Tensor]]
@@ -64,7 +64,7 @@ def _processor() -> list[str]:
 def compile_graph(recording: Recording, programs: KeptPrograms) -> Graph:
     """Return the compiled graph of a recording, from the kept programs if it is there."""
     if _on_gpu(recording):
-        return programs.obtain(key(recording), lambda room: _build_here(recording, room), _load_artifact)
+        return _compile_here(recording, programs)
     return programs.obtain(key(recording), lambda room: _build_library(recording, room), _load_library)
 
 
@@ -92,12 +92,14 @@ def _compile_library(recording: Recording, room: Path) -> None:
     import torch._inductor
     from torch._inductor.exc import CppCompileError
 
+    known = set(torch._inductor.list_options())
+    options = {name: value for name, value in OPTIONS.items() if name in known}
     graph, examples = recording.graph, tuple(recording.examples)
     with torch.no_grad():
         try:
-            made = torch._inductor.aot_compile(graph, examples, options=OPTIONS)
+            made = torch._inductor.aot_compile(graph, examples, options=options)
         except CppCompileError:  # an old compiler, which does not know the processor: find out what it knows
-            made = torch._inductor.aot_compile(graph, examples, options=OPTIONS | {"cpp.vec_isa_ok": None})
+            made = torch._inductor.aot_compile(graph, examples, options=options | {"cpp.vec_isa_ok": None})
     shutil.move(str(made), room / "library.so")
     if (calls := Path(str(made)).with_suffix(SIDECAR)).exists():  # operations that the library calls by name
         shutil.move(calls, room / f"library{SIDECAR}")
@@ -130,19 +132,31 @@ def _silence() -> None:
         os.dup2(nowhere, stream)
 
 
-def _build_here(recording: Recording, room: Path) -> Path:
-    """Compile in this process, and return the path of the program."""
-    from torch._inductor import standalone_compile
+def _compile_here(recording: Recording, programs: KeptPrograms) -> Graph:
+    """Compile in this process; a program that torch cannot save is used, but not kept."""
+    made: list[Any] = []
 
-    with torch.no_grad():
-        made = standalone_compile(recording.graph, list(recording.examples), dynamic_shapes="from_example_inputs")
-    path = room / "artifact"
-    made.save(path=str(path), format="binary")
-    return path
+    def build(room: Path) -> Path:
+        from torch._inductor import standalone_compile
+
+        with torch.no_grad():
+            inputs: list[Any] = list(recording.examples)
+            made.append(standalone_compile(recording.graph, inputs, dynamic_shapes="from_example_inputs"))
+        made[0].save(path=str(room / "artifact"), format="binary")
+        return room / "artifact"
+
+    try:
+        return programs.obtain(key(recording), build, _load_artifact)
+    except Exception as error:
+        if not made:
+            raise
+        text = f"a compiled program is not kept: {str(error).partition(chr(10))[0]}"
+        warnings.warn(text, KeptProgramWarning, stacklevel=2)
+        return lambda inputs: made[0](*inputs)
 
 
 def _load_artifact(path: Path) -> Graph:
-    """Load a program that ``_build_here`` saved."""
+    """Load a program that ``_compile_here`` saved."""
     from torch._inductor.standalone_compile import CompiledArtifact
 
     artifact = CompiledArtifact.load(path=str(path), format="binary")

@@ -125,20 +125,18 @@ class CapturedPlain(Captured):
     compiles: ClassVar[bool] = False
 
 
-Stepping = Callable[[State, int], Tensor]
-"""Run one step of a slot's client on its next batch of the given size, and return the loss."""
+Stepping = Callable[[State, int], None]
+"""Run one step of a slot's client on its next batch of the given size."""
 
 
 def stepping(client: Client, by: Step) -> Stepping:
     """Return a step on tensors with fixed addresses, starting from sample indices."""
     step = in_place(by, client.objective)
 
-    def take(slot: State, size: int) -> Tensor:
+    def take(slot: State, size: int) -> None:
         feed = slot["feeds"][str(size)] if "feeds" in slot else _next_feed(slot, size)
-        loss = step(slot["start"], slot["carry"], slot["context"], feed, slot["hyperparams"])
-        slot["loss"].add_(loss)
+        slot["loss"].add_(step(slot["start"], slot["carry"], slot["context"], feed, slot["hyperparams"]))
         slot["at"].add_(size)
-        return loss
 
     return take
 
@@ -151,11 +149,17 @@ class CompiledStepping:
 
     def program(self, size: int) -> Program:
         """Return the step on batches of a size."""
-        return self.programs.setdefault(size, Program(lambda slot: self.stepping(slot, size)))
 
-    def __call__(self, slot: State, size: int) -> Tensor:
+        def take(slot: State) -> Tensor:
+            self.stepping(slot, size)
+            result: Tensor = slot["loss"].clone()  # a program has a result
+            return result
+
+        return self.programs.setdefault(size, Program(take))
+
+    def __call__(self, slot: State, size: int) -> None:
         """Run one step."""
-        return self.program(size)(program_kind(slot), slot)
+        self.program(size)(program_kind(slot), slot)
 
 
 def _next_feed(slot: State, size: int) -> State:
