@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from gossamer.engines.executors import kept
 from gossamer.tasks.data import locate
 
 settings.register_profile("gossamer", deadline=None, derandomize=True)
@@ -28,3 +29,9 @@ def empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def offline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(locate, "fetch", lambda folder, remotes: "not downloaded")
     monkeypatch.delenv(locate.VARIABLE, raising=False)
+
+
+@pytest.fixture(autouse=True)
+def own_programs(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Programs that tests compile are not kept with those of the user."""
+    monkeypatch.setenv(kept.VARIABLE, str(tmp_path_factory.getbasetemp() / "cache"))

@@ -31,8 +31,9 @@ from gossamer import (
 from gossamer.core import tree
 from gossamer.core.exchange import GLOBAL
 from gossamer.engines.client import Client, ClientResult, ClientTask, Failure
-from gossamer.engines.executors import CapturedPlain, SideBySide, Stacked
+from gossamer.engines.executors import CapturedPlain, SideBySide, Stacked, auto, building, program
 from gossamer.engines.executors.captured import ClientSlot, stepping
+from gossamer.engines.executors.kept import KeptPrograms
 from gossamer.engines.executors.stacked import InChunks, schedule
 from gossamer.engines.run import Stage
 from gossamer.engines.simulate import Simulation
@@ -169,17 +170,32 @@ def test_random_layers_draw_the_same_numbers_in_other_processes() -> None:
     assert all(torch.equal(final(other)[name], tensor) for name, tensor in final(reference).items())
 
 
-@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
-def test_random_layers_draw_the_same_numbers_if_compiled() -> None:
-    """One network here; the others take long to compile, and are slow tests."""
-    close(RAGGED, random_task("dense"), "compiled", rounds=2)
+@pytest.fixture
+def without_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let recorded programs run in eager mode."""
+    monkeypatch.setattr(program, "compile_graph", lambda recording, kept: lambda inputs: recording.graph(*inputs))
+
+
+@pytest.mark.usefixtures("without_compiler")
+@pytest.mark.parametrize("net", RANDOM_NETS)
+def test_random_layers_draw_the_same_numbers_if_recorded(net: str) -> None:
+    close(RAGGED, random_task(net), "compiled", rounds=2)
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
-@pytest.mark.parametrize("net", [net for net in RANDOM_NETS if net != "dense"])
-def test_all_random_layers_draw_the_same_numbers_if_compiled(net: str) -> None:
+@pytest.mark.parametrize("net", RANDOM_NETS)
+def test_random_layers_draw_the_same_numbers_if_compiled(net: str) -> None:
     close(RAGGED, random_task(net), "compiled", rounds=2)
+
+
+OWN_STEPS = ("ditto", "fedmrn", "fedpm", "fedrolex", "per-fedavg", "scaffold")
+"""Methods with steps of different kinds; the others are slow tests."""
+
+
+@pytest.mark.usefixtures("without_compiler")
+@pytest.mark.parametrize("name", [n if n in OWN_STEPS else pytest.param(n, marks=pytest.mark.slow) for n in METHODS])
+def test_recorded_steps_equal_one_by_one_for_every_method(name: str) -> None:
+    close(METHODS[name](), tiny_task(clients=4, dtype=torch.float64), "compiled", rounds=2)
 
 
 @pytest.mark.parametrize("name", ["ditto", "pfedme", "per-fedavg", "fedmrn", "fedpm", "scaffold", "fedrolex"])
@@ -190,7 +206,6 @@ def test_random_layers_draw_the_same_numbers_in_every_gradient_evaluation(name: 
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")
 @pytest.mark.parametrize("executor", ["stacked", "compiled"])
 def test_the_recurrent_network_of_fedmrn_trains_with_dropout_in_every_executor(executor: str) -> None:
     generator = torch.Generator().manual_seed(1)
@@ -440,11 +455,25 @@ def test_a_schedule_takes_everybody_through_all_steps_in_order() -> None:
     assert max(len(clients) for _, clients in schedule(sizes)) == 3
 
 
-@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch's compiler uses what torch deprecates
-def test_compiled_equals_one_by_one() -> None:
+def test_compiled_equals_one_by_one_and_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """One test for the compiler, as it takes its time: momentum, decay, ragged batches, a schedule and masks."""
     solver = SGD(epochs=2, batch=4, momentum=0.9, weight_decay=0.01, schedule=Exponential(0.5))
-    close(fedmrn(alpha=0.5).with_parts(solver=solver), tiny_task(clients=6, dtype=torch.float64), "compiled")
+    method, task = fedmrn(alpha=0.5).with_parts(solver=solver), tiny_task(clients=6, dtype=torch.float64)
+    close(method, task, "compiled")
+    monkeypatch.delattr(building, "_compile_library")  # from here on nothing is compiled
+    close(method, task, "compiled")
+    runs = [simulate(method, task, rounds=ROUNDS, per_round=4, executor="compiled") for _ in range(2)]
+    assert all(torch.equal(final(runs[0])[name], tensor) for name, tensor in final(runs[1]).items())
+
+
+@pytest.mark.usefixtures("without_compiler")
+@pytest.mark.parametrize("kept", [True, False])
+def test_auto_compiles_a_short_run_only_if_the_program_is_kept(kept: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auto, "SHORT", 0.0)
+    monkeypatch.setattr(KeptPrograms, "__contains__", lambda self, key: kept)
+    chosen = simulate(fedavg(), tiny_task(clients=6), rounds=2, per_round=4, executor="auto")
+    assert ("compiled" in chosen.about["rates"]) == kept
+    assert "left_out" not in chosen.about
 
 
 def test_clients_of_a_round_share_what_the_server_sent() -> None:

@@ -12,7 +12,7 @@ from gossamer import ConfigError, Method, Options, Result, RunError, Task, fedav
 from gossamer.cli import main
 from gossamer.cli.config import written
 from gossamer.core.codec import Codec
-from gossamer.engines.executors.program import compile_on_gpu
+from gossamer.engines.executors.compiled import compile_on_gpu
 from gossamer.engines.simulate import Simulation
 from gossamer.parts.codecs.masked_noise import MaskedNoise
 from gossamer.runs.records import read_about

@@ -14,10 +14,10 @@ from torch.utils.checkpoint import checkpoint
 
 from gossamer import SGD, ConfigError, Task, fedavg, simulate
 from gossamer.core.random import draws, fold, key, tensor, uniform
-from gossamer.core.random.streams import _philox, draws_ahead
+from gossamer.core.random.streams import _philox
 from gossamer.runs.report.tables import executor as executor_text
 from gossamer.tasks.objective import Objective
-from gossamer.tasks.random_layers import Ahead, Layers, Numbers, Recorded, drawing, trial
+from gossamer.tasks.random_layers import Layers, Numbers, Recorded, drawing, trial
 from gossamer.tasks.random_layers.rules import RULES
 from gossamer.tasks.widths.elastic import stretch
 
@@ -54,14 +54,15 @@ def test_the_counter_has_step_layer_and_evaluation() -> None:
     assert torch.equal(draws(tensor(words), torch.tensor(0), 17), uniform(words, 17))
 
 
-def test_numbers_drawn_ahead_are_those_drawn_in_the_step() -> None:
-    sizes = [(5, 0, 0), (0, 1, 0), (8, 2, 0), (5, 0, 1)]
-    own = numbers(step=3)
-    values = draws_ahead(own.root, own.step, sizes)
-    ahead = Ahead(values)
-    assert len(values) == 18
-    for size in sizes:
-        assert torch.equal(ahead.take(*size), own.take(*size))
+def test_draws_do_not_depend_on_earlier_ones_of_the_same_key() -> None:
+    """The generator of a key is kept between draws, with words left over if their number is not a multiple of four."""
+    words, steps = fold(key(3), "layers"), (0, 1, 1, 0, 2)
+    for step, n in zip(steps, (5, 0, 8, 13, 6), strict=True):
+        bits = np.random.Philox(
+            key=np.array(words, dtype=np.uint64), counter=np.array([0, step, 1, 0], dtype=np.uint64)
+        )
+        wanted = torch.from_numpy((bits.random_raw(7) & 0xFFFFFFFF) >> 8).float() / 2**24
+        assert torch.equal(draws(tensor(words), torch.tensor(step), n, layer=1)[::2], wanted[: -(-n // 2)])
 
 
 def test_each_layer_and_evaluation_draws_in_the_order_of_calls() -> None:

@@ -33,7 +33,7 @@ from gossamer.tasks.data.lazy import LazySamples, Request
 from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.losses import weight
 from gossamer.tasks.objective import Objective
-from gossamer.tasks.random_layers import Ahead, Numbers
+from gossamer.tasks.random_layers import Numbers
 
 Evaluate = Callable[[Params], tuple[Tensor, Params, Params]]
 """Map model tensors to the loss, the gradients and the changed buffers of the current batch."""
@@ -289,7 +289,7 @@ def step(
         codec: context of the straight-through estimator; empty if there is none
         form: context of the parametrization; empty if the network's own tensors are trained
         labels: vector of the labels that count, if not all do
-        random: the key of random layers, and their numbers if they are drawn ahead; absent if there are none
+        random: the key of random layers; absent if there are none
         scale: factor of the loss, if it is not 1
     """
     losses: list[Tensor] = []
@@ -320,8 +320,7 @@ def random_numbers(context: State, carry: State) -> Numbers | None:
     """Return the numbers of random layers for the current step; none if there are no such layers."""
     if "random" not in context:
         return None
-    ahead = context["random"].get("ahead")
-    return Numbers(context["random"]["key"], carry["step_index"]) if ahead is None else Ahead(ahead)
+    return Numbers(context["random"]["key"], carry["step_index"])
 
 
 def surrogate_params(

@@ -22,7 +22,6 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad_and_value
 from torch.nn.modules.batchnorm import _BatchNorm
-from torch.utils.flop_counter import FlopCounterMode
 
 from gossamer.core.errors import ConfigError, require
 from gossamer.core.random import Key, fold, seeded, uniform
@@ -35,6 +34,7 @@ from gossamer.tasks.factory import build
 from gossamer.tasks.losses import LOSSES, loss_name, weight
 from gossamer.tasks.memory import batch_size, client_memory, solver_copies
 from gossamer.tasks.metrics import Judgement, Rows
+from gossamer.tasks.modes import FlopCounter
 from gossamer.tasks.precision import FLOAT32, Precision, check_type
 from gossamer.tasks.random_layers import Numbers, Randomness, drawing, trial
 from gossamer.tasks.static_norms import OfTraining, static_norms, tracking
@@ -360,7 +360,7 @@ class Objective:
         """
         shapes = (len(rows), *(params[name].shape for name in self.trained))
         if shapes not in self._flops:
-            counter, by_hand = FlopCounterMode(display=False), torch.backends.cudnn.flags(enabled=False)
+            counter, by_hand = FlopCounter(), torch.backends.cudnn.flags(enabled=False)
             with seeded(Key(0, 0)), torch.enable_grad(), by_hand, counter:
                 self.gradient({**self.local(), **params}, *self.samples.read(rows))
             layers = {name.partition(".")[2]: sum(ops.values()) for name, ops in counter.get_flop_counts().items()}
@@ -375,7 +375,7 @@ class Objective:
         """Return the operations of evaluating samples, as a multiple of the first sample's."""
         shapes = ("forward", *(params[name].shape for name in self.trained))
         if shapes not in self._flops:
-            with FlopCounterMode(display=False) as counter:
+            with FlopCounter() as counter:
                 self.evaluate(params, *self.samples.read(rows[:1]))
             self._flops[shapes] = counter.get_total_flops(), {}
         return len(rows) * self._flops[shapes][0]

@@ -29,7 +29,7 @@ import importlib.util
 import operator
 import struct
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
 from typing import NamedTuple
@@ -238,28 +238,13 @@ def _draws(key: Tensor, step: Tensor, n: int, layer: int, evaluation: int) -> Te
 _draws_op = torch.library.custom_op("gossamer::draws", mutates_args=())(_draws)
 
 
-def draws_ahead(key: Tensor, step: Tensor, sizes: Sequence[tuple[int, int, int]]) -> Tensor:
-    """Return the ``draws`` of several layers and evaluations on a CPU, one after the other.
-
-    Each entry of ``sizes`` is the number of values, the layer and the evaluation.
-    """
-    bits, number, found = _last_bits(_read(key)), int(step), []
-    state = bits.state  # to set the counter takes a fraction of the time of a new generator
-    for n, layer, evaluation in sizes:
-        state["state"]["counter"] = np.array([0, number, layer, evaluation], dtype=np.uint64)
-        bits.state = state
-        found.append(_halves(bits, n))
-    return _floats(np.concatenate(found))
-
-
 def _halves_at(key: Key, step: int, n: int, layer: int, evaluation: int) -> npt.NDArray[np.uint32]:
     """Return the first ``n`` 32-bit halves of the words whose counters have these upper words."""
-    counter = step << 64 | layer << 128 | evaluation << 192  # the 256-bit counter as one integer
-    return _halves(_bits(key, counter), n)
-
-
-def _halves(bits: np.random.Philox, n: int) -> npt.NDArray[np.uint32]:
-    """Return the next ``n`` 32-bit halves, low half of a word first."""
+    bits = _last_bits(key)
+    state = bits.state  # to set the counter takes a fraction of the time of a new generator
+    state["state"]["counter"] = np.array([0, step, layer, evaluation], dtype=np.uint64)
+    state["buffer_pos"] = len(state["buffer"])  # words that are left of the previous counter are dropped
+    bits.state = state
     return np.asarray(bits.random_raw(-(-n // 2))).astype("<u8", copy=False).view("<u4")[:n]
 
 

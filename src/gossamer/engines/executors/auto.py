@@ -1,10 +1,11 @@
 """Choose an executor by measuring a few steps of each on one client of the first round.
 
-On a CPU, short runs use ``one-by-one`` or ``side-by-side``, whichever is faster. Both give the same bits, so the result
-does not depend on the measurement. Longer runs may also use ``compiled`` or ``stacked`` if that is clearly faster; the
-results differ in rounding. Compilation is tried only where it pays off. Stacking needs more memory, so it is tried only
-if compilation does not win and steps are short: it saves the overhead of each operation. On a GPU short runs use
-``one-by-one`` or ``stacked``, longer ones ``captured``. The run folder records the choice.
+On a CPU, runs of a few seconds use ``one-by-one`` or ``side-by-side``, whichever is faster. Both give the same bits, so
+the result does not depend on the measurement. Longer runs may also use ``compiled`` if that is clearly faster; the
+results differ in rounding. If the program is kept from an earlier run, it is ready at once; otherwise the compiler runs
+only if the run is long enough. Stacking needs more memory, so it is tried only in long runs with short steps if
+compilation does not win: it saves the overhead of each operation. On a GPU short runs use ``one-by-one`` or
+``stacked``, longer ones ``captured``. The run folder records the choice.
 """
 
 import ctypes
@@ -17,20 +18,20 @@ from typing import NamedTuple
 
 from gossamer.core.errors import ConfigError
 from gossamer.engines.client import Client, ClientTask, Failure
-from gossamer.engines.executors.base import Executor, OneByOne, threads
+from gossamer.engines.executors.base import Compiling, Executor, OneByOne, threads
 from gossamer.engines.executors.captured import Captured
-from gossamer.engines.executors.compiled import compiled
+from gossamer.engines.executors.compiled import CompiledSideBySide
 from gossamer.engines.executors.side_by_side import SideBySide
 from gossamer.engines.executors.stacked import Stacked, TrainedAloneWarning, refuse_random
 
-AT_ONCE = 8
-"""Number of clients in a measurement."""
 ENOUGH = 0.6
 """Approximate seconds per measured executor."""
 TIMES = 4
 """Number of measurements; the fastest counts."""
-LONG = 120.0
-"""Seconds above which a run may change its rounding to be faster, and wait for a compiler."""
+SHORT = 5.0
+"""Seconds above which a run may change its rounding to be faster, with a program that is kept."""
+LONG = 30.0
+"""Seconds above which a run may wait for a compiler: 12 s for a small network, once."""
 LONG_ON_GPU = 60.0
 SHORT_STEP = 0.02
 """Seconds per step above which stacking gains nothing."""
@@ -65,11 +66,13 @@ def choose(client: Client, client_task: ClientTask, client_tasks: int, rounds: i
         race.enter("side-by-side", SideBySide, clearly=1.0)
     if stackable and gpu:
         race.enter("stacked", Stacked)
-    if race.seconds(rounds) > (LONG_ON_GPU if gpu else LONG):
-        if stackable or (compilable and not gpu):
-            race.enter(*(("captured", Captured) if gpu else ("compiled", compiled)))
-        if stackable and not gpu and race.leader != "compiled" and race.rates["one-by-one"] * SHORT_STEP > 1:
-            race.enter("stacked", Stacked)
+    seconds = race.seconds(rounds)
+    long = seconds > (LONG_ON_GPU if gpu else LONG)
+    if seconds > (LONG_ON_GPU if gpu else SHORT) and (stackable or (compilable and not gpu)):
+        name = "captured" if gpu else "compiled"
+        race.enter(name, Captured if gpu else CompiledSideBySide, only_kept=not long)
+    if long and stackable and not gpu and race.leader != "compiled" and race.rates["one-by-one"] * SHORT_STEP > 1:
+        race.enter("stacked", Stacked)
     return race.won()
 
 
@@ -91,16 +94,20 @@ class Race:
             self.left_out |= dict.fromkeys(names, str(error))
         return not self.left_out
 
-    def enter(self, name: str, make: Callable[[Client], Executor], clearly: float = CLEARLY) -> None:
-        """Measure one more executor; it wins if it is ``clearly`` times faster than the best so far."""
-        if self.best is not None:
-            self.best[1].close()  # its workers are started again on demand
-            self.client.objective.samples.close()
-            release()  # what is not in use now would be copied to the workers of the next executor
+    def enter(
+        self, name: str, make: Callable[[Client], Executor], clearly: float = CLEARLY, only_kept: bool = False
+    ) -> None:
+        """Measure one more executor; it wins if it is ``clearly`` times faster than the best so far.
+
+        With ``only_kept`` it takes part only if its program is kept from an earlier run.
+        """
         executor = make(self.client)
         try:
             with threads(executor.threads), warnings.catch_warnings():
                 warnings.simplefilter("error", TrainedAloneWarning)
+                if only_kept and not (isinstance(executor, Compiling) and executor.is_kept(self.client_task)):
+                    return
+                self._rest()
                 executor.prepare(self.client_task, self.client_tasks)
                 self.rates[name] = _rate(executor, self.client_task, self.client_tasks, self.steps)
         except (ConfigError, TrainedAloneWarning) as error:  # the network cannot be compiled or stacked
@@ -109,6 +116,13 @@ class Race:
             self.best = name, executor
         else:
             executor.close()
+
+    def _rest(self) -> None:
+        """Stop the workers of the best executor so far, which are started again on demand."""
+        if self.best is not None:
+            self.best[1].close()
+            self.client.objective.samples.close()
+            release()  # what is not in use now would be copied to the workers of the next executor
 
     @property
     def leader(self) -> str:
@@ -139,17 +153,17 @@ def release() -> None:
 def _rate(executor: Executor, client_task: ClientTask, client_tasks: int, steps: int) -> float:
     """Return client steps per second; 0 if the client fails.
 
-    Two steps determine how many more to measure. The fastest of several short measurements counts, because other
+    A few steps determine how many more to measure. The fastest of several short measurements counts, because other
     processes can only slow them down.
     """
-    clients = min(client_tasks, AT_ONCE)
+    clients = min(client_tasks, executor.size)
     with threads(executor.threads):
-        _seconds(executor, client_task, clients, 1)  # starts workers and fills caches
-        two = min(steps, 2)
+        first = _seconds(executor, client_task, clients, 1)  # starts workers and fills caches
+        two = 1 if first > ENOUGH else min(steps, 2)
         taken = _seconds(executor, client_task, clients, two) / two
-        if two * taken > ENOUGH:
+        if two * taken > ENOUGH / 2:
             return clients / taken
-        few = int(min(steps, max(4, ENOUGH / TIMES / taken)))
+        few = int(min(steps, max(2, ENOUGH / TIMES / taken)))
         fastest = min(_seconds(executor, client_task, clients, few) for _ in range(TIMES))
     return clients * few / fastest
 

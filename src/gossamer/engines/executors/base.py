@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 
@@ -11,6 +11,11 @@ from gossamer.engines.client import Client, ClientTask, TaskOutcome
 
 class Executor(Protocol):
     """Runs client tasks and yields their outcomes in any order; the engine restores client order."""
+
+    @property
+    def size(self) -> int:
+        """Number of clients that train at the same time."""
+        ...
 
     @property
     def threads(self) -> int | None:
@@ -30,6 +35,15 @@ class Executor(Protocol):
         ...
 
 
+@runtime_checkable
+class Compiling(Protocol):
+    """An executor that needs a compiled program."""
+
+    def is_kept(self, client_task: ClientTask) -> bool:
+        """Return whether the program for tasks like this one is kept from an earlier run."""
+        ...
+
+
 class AlwaysReady:
     """Base of executors that need no preparation and hold no resources."""
 
@@ -44,6 +58,7 @@ class OneByOne(AlwaysReady):
     """One client after the other, on one thread: bitwise reproducible, and the reference for other executors."""
 
     threads: int | None = 1
+    size: int = 1
 
     def __init__(self, client: Client) -> None:
         self.client = client

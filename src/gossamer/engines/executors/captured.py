@@ -21,8 +21,7 @@ from gossamer.core.errors import ConfigError
 from gossamer.core.jobs import Job, Trained
 from gossamer.core.types import Flops, Params, State
 from gossamer.engines.client import BatchSchedule, Client, ClientTask
-from gossamer.engines.executors.compiled import check
-from gossamer.engines.executors.program import compile_on_gpu, reset_compiler
+from gossamer.engines.executors.compiled import check, compile_on_gpu, reset_compiler
 from gossamer.engines.executors.stacked import ClientGroup, InChunks, Pair, announce, kind
 from gossamer.engines.executors.steps import Step, in_place, pure_step, tensors
 

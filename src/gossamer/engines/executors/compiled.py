@@ -5,6 +5,8 @@ Each core runs the program for one client at a time, as ``side-by-side`` does. O
 clients. Only the step on a full batch is compiled; the smaller last batch of an epoch runs in eager mode.
 """
 
+import warnings
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -13,16 +15,17 @@ from torch import Tensor
 from gossamer.core import tree
 from gossamer.core.errors import ConfigError
 from gossamer.core.jobs import Job, Trained
-from gossamer.core.random import draws_ahead
-from gossamer.core.solver import Hyperparams
-from gossamer.core.types import Params, State
-from gossamer.engines.client import Client, ClientTask, Failure, TaskOutcome, mean, step
-from gossamer.engines.executors.program import Program, compile_on_gpu, reset_compiler
+from gossamer.core.types import State
+from gossamer.engines.client import Client, ClientTask, Failure, TaskOutcome, mean
+from gossamer.engines.executors.program import Program, kind
 from gossamer.engines.executors.side_by_side import SideBySide
-from gossamer.engines.executors.stacked import CHUNK, Stacked, kind, refuse_random
-from gossamer.engines.executors.steps import in_place, pure_step, tensors
+from gossamer.engines.executors.stacked import CHUNK, Stacked, refuse_random
+from gossamer.engines.executors.steps import in_place, tensors
 from gossamer.tasks.data.nests import Nest
-from gossamer.tasks.random_layers import Recorded, Size
+from gossamer.tasks.random_layers.rules import RULES
+
+PROGRAMS = 64
+"""Maximum number of client kinds that a stacked step is compiled for."""
 
 
 def compiled(client: Client) -> "CompiledSideBySide | CompiledStacked":
@@ -35,12 +38,9 @@ class CompiledClient(Client):
 
     def __init__(self, client: Client) -> None:
         super().__init__(client.method, client.objective, client.exchange)
-        objective = self.objective
-        refuse_random(objective)
+        refuse_random(self.objective)
         self.size: int | None = None
-        self.draws: dict[Any, list[Size]] = {}
-        reset_compiler()
-        stepped = in_place(pure_step(self), objective)
+        stepped = in_place(torch.enable_grad()(self.step), self.objective)
 
         def take(nest: State) -> Tensor:
             return stepped(nest["start"], nest["carry"], nest["context"], nest["feed"], nest["hyperparams"])
@@ -52,58 +52,39 @@ class CompiledClient(Client):
         self.size = len(self.exchange.solver.plan(len(client_task.samples), client_task.key)[0])
         check(self.do(client_task._replace(limit=1)))
 
+    @torch.no_grad()
+    def is_kept(self, client_task: ClientTask) -> bool:
+        """Return whether the program for the first batch of this task is kept from an earlier run."""
+        job, batches = self.read_download(client_task), self.batches(client_task._replace(limit=1))
+        nest = {**self._nest(job, len(batches)), "feed": batches.feed(0)}
+        self.objective.train_mode(alone=batches.sizes[0] == 1)
+        return self.program.is_kept(nest)
+
     def train(self, client_task: ClientTask, job: Job) -> Trained:
         """Run all local steps, with the program for full batches."""
-        objective, batches = self.objective, self.batches(client_task)
-        start, carry, context = self.begin(job, len(batches))
-        carry, losses, shapes = tree.clone(carry), [], kind(job)
-        hyperparams = tensors(self.exchange.solver.hyperparams(job.clock), objective)
-        nest = {"start": start, "carry": carry, "context": context, "hyperparams": hyperparams}
+        objective, batches, losses = self.objective, self.batches(client_task), []
+        nest = self._nest(job, len(batches))
         with torch.no_grad():
+            shapes = kind(nest)
             for size, feed in zip(batches.sizes, batches, strict=True):
                 if size == self.size:
                     objective.train_mode(alone=size == 1)
-                    kinds = (shapes, tree.shape(feed)) if objective.samples.lazy else shapes  # else equal in size
-                    losses.append(self._program_step(kinds, {**nest, "feed": feed}))
+                    kinds = (shapes, kind(feed)) if objective.samples.lazy else shapes  # else equal in size
+                    losses.append(self.program(kinds, {**nest, "feed": feed}))
                 else:
-                    losses.append(self._odd_step(start, carry, context, *objective.open(feed), hyperparams))
-        return self.finish(client_task, job, batches, carry, mean(losses))
+                    losses.append(self._odd_step(nest, *objective.open(feed)))
+        return self.finish(client_task, job, batches, nest["carry"], mean(losses))
 
-    def _program_step(self, shapes: Any, nest: State) -> Tensor:
-        """Run the program. Numbers of random layers are drawn before, because that is faster than in the program.
+    def _nest(self, job: Job, steps: int) -> State:
+        """Return all tensors of a task but its batches."""
+        start, carry, context = self.begin(job, steps)
+        hyperparams = tensors(self.exchange.solver.hyperparams(job.clock), self.objective)
+        return {"start": start, "carry": tree.clone(carry), "context": context, "hyperparams": hyperparams}
 
-        A step in eager mode finds how many numbers there are. Its loss must be that of the first compiled step.
-        """
-        if "random" not in nest["context"]:
-            return self.program(shapes, nest)
-        key, index = nest["context"]["random"]["key"], nest["carry"]["step_index"]
-        wanted = None if shapes in self.draws else self._try(shapes, nest)
-        ahead = {"key": key, "ahead": draws_ahead(key, index, self.draws[shapes])}
-        loss = self.program(shapes, {**nest, "context": {**nest["context"], "random": ahead}})
-        if wanted is not None and not torch.allclose(loss, wanted, rtol=1e-3, equal_nan=True):
-            raise ConfigError(f"the network draws other random numbers if compiled: its loss is {loss}, not {wanted}")
-        return loss
-
-    def _try(self, shapes: Any, nest: State) -> Tensor:
-        """Run a step in eager mode; store the sizes of its draws and return the loss."""
-        context, carry = nest["context"], nest["carry"]
-        numbers = Recorded(context["random"]["key"], carry["step_index"])
-        (x, y), labels = self.objective.open(nest["feed"]), context.get("labels")
-
-        def evaluate(at: Params) -> tuple[Tensor, Params, Params]:
-            return self.objective.gradient(at, x, y, labels, numbers=numbers)
-
+    def _odd_step(self, nest: State, x: Nest, y: Tensor) -> Tensor:
         with torch.enable_grad():
-            _, loss = step(self, self.objective.trained, evaluate, nest["start"], carry, context, nest["hyperparams"])
-        self.draws[shapes] = numbers.sizes
-        return loss
-
-    def _odd_step(
-        self, start: Params, carry: State, context: State, x: Nest, y: Tensor, hyperparams: Hyperparams
-    ) -> Tensor:
-        with torch.enable_grad():
-            new, loss = self.step(start, carry, context, x, y, hyperparams)
-        tree.put(carry, ..., new)
+            new, loss = self.step(nest["start"], nest["carry"], nest["context"], x, y, nest["hyperparams"])
+        tree.put(nest["carry"], ..., new)
         return loss
 
 
@@ -117,6 +98,10 @@ class CompiledSideBySide(SideBySide):
     def prepare(self, client_task: ClientTask, client_tasks: int) -> None:
         """Compile before the workers are forked, so that all share the program."""
         self.program.prepare(client_task)
+
+    def is_kept(self, client_task: ClientTask) -> bool:
+        """Return whether the program is kept from an earlier run."""
+        return self.program.is_kept(client_task)
 
 
 class CompiledStacked(Stacked):
@@ -132,6 +117,29 @@ class CompiledStacked(Stacked):
         self.size = min(self.size, client_tasks)
         for done in self.run([client_task._replace(limit=2)] * self.size):
             check(done)
+
+
+def reset_compiler() -> None:
+    """Discard the programs of earlier runs in this process, and raise the limit to one program per client width.
+
+    Recurrent layers are allowed: ``gossamer.tasks.random_layers`` runs them as loops. Its operations are added to those
+    that the compiler passes to a mode; some, such as ``torch.rand_like``, would draw from torch's generator instead.
+    """
+    import torch._dynamo.config as dynamo
+    from torch._dynamo.variables.torch import get_overridable_functions
+
+    get_overridable_functions().update(RULES)
+    torch.compiler.reset()
+    dynamo.allow_rnn = True
+    dynamo.recompile_limit = max(dynamo.recompile_limit, PROGRAMS)
+
+
+def compile_on_gpu(module: Any, inputs: Any) -> Callable[..., Sequence[Any]]:
+    """Compile with inductor, without its advice to enable TF32: the precision of a run is chosen by ``--precision``."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "TensorFloat32 tensor cores for float32 matrix multiplication available")
+        graph: Callable[..., Sequence[Any]] = torch._dynamo.lookup_backend("inductor")(module, inputs)
+    return graph
 
 
 def check(done: TaskOutcome) -> None:

@@ -10,7 +10,6 @@ and another worker is started.
 
 import ctypes
 import gc
-import importlib
 import io
 import mmap
 import multiprocessing
@@ -96,7 +95,6 @@ class SideBySide(AlwaysReady):
 
     def _hire(self, room: int) -> Connection:
         """Start a worker, with ``room`` bytes of shared memory for its uploads."""
-        importlib.import_module("torch._dynamo")  # slow; imported once here instead of in each worker
         if not self._workers:
             gc.collect()
             gc.freeze()  # a collection here or in a worker would write to all objects, and so copy shared pages

@@ -46,19 +46,6 @@ class Numbers:
         return draws(self.root, self.step, n, layer, evaluation)
 
 
-class Ahead(Numbers):
-    """The same numbers, drawn before the step: the values of all draws, one after the other."""
-
-    def __init__(self, values: Tensor) -> None:
-        super().__init__(values, values)
-        self.at = 0
-
-    def take(self, n: int, layer: int, evaluation: int) -> Tensor:
-        """Return the next ``n`` values."""
-        self.at += n
-        return self.root[self.at - n : self.at]
-
-
 class Recorded(Numbers):
     """The same numbers; the sizes of all draws are recorded."""
 

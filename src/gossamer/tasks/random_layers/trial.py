@@ -14,10 +14,10 @@ import numpy as np
 import torch
 from torch import nn
 from torch.overrides import resolve_name
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import CheckpointError
 
 from gossamer.core.random import Key, tensor
+from gossamer.tasks.modes import LightMode
 from gossamer.tasks.random_layers.mode import Layers, Recorded
 
 T = TypeVar("T")
@@ -59,11 +59,11 @@ def _numbers(device: torch.device) -> Recorded:
     return Recorded(tensor(Key(0, 0), device), torch.zeros((), dtype=torch.int64, device=device))
 
 
-class _Backward(TorchDispatchMode):
+class _Backward(LightMode):
     """Notices random operations in the backward pass: a checkpoint there repeats a part of the forward pass."""
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.draws = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -10,17 +10,17 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from gossamer.core.errors import ConfigError
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.nests import Nest
+from gossamer.tasks.modes import LightMode
 from gossamer.tasks.widths.dims import Dim, MismatchError, fix, fresh
 from gossamer.tasks.widths.opened import opened
 from gossamer.tasks.widths.rules import Call, UnknownOperationError, rule
 
 
-class Trace(TorchDispatchMode):
+class Trace(LightMode):
     """Tracks the dimensions of tensors through operations.
 
     With ``streams`` added dimensions are tied. Without it, a sum takes the channels of the newest layer: each layer
@@ -28,7 +28,7 @@ class Trace(TorchDispatchMode):
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], layers: list[str], streams: bool) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.layers, self.streams = layers, streams
         self.known: dict[int, tuple[Tensor, list[Dim]]] = {}
         for tensor in tensors.values():

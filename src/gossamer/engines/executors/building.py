@@ -1,0 +1,122 @@
+"""Compile recorded steps with inductor, torch's compiler, and load them.
+
+A child process compiles, and ends: the compiler takes seconds to import and 300 MB, which this process never holds. Its
+result is a shared library (AOTInductor). Loading one takes milliseconds, and a call has no Python in it.
+"""
+
+import ctypes
+import hashlib
+import os
+import platform
+import shutil
+import signal
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import gossamer
+from gossamer.core.errors import ConfigError
+from gossamer.engines.executors.kept import SIDECAR, KeptPrograms
+from gossamer.engines.executors.recording import Recording
+
+Graph = Callable[[list[Tensor]], Sequence[Tensor]]
+"""A compiled graph: map its inputs to its outputs; it may update inputs in place."""
+
+DIE_WITH_PARENT = 1  # Linux's PR_SET_PDEATHSIG
+OPTIONS: dict[str, Any] = {
+    "aot_inductor.compile_wrapper_opt_level": "O0",  # it only calls kernels: 5 s of the compiler instead of 9
+    "aot_inductor.precompile_headers": False,  # for one program they cost more than they save
+    "compile_threads": 1,
+    "cpp.threads": 1,  # each core runs a program of its own
+    "layout_optimization": False,  # channels-last convolutions gain less than norms and pooling lose
+    "cpp.vec_isa_ok": True,  # else three test programs are compiled first
+}
+
+
+def key(recording: Recording) -> str:
+    """Return a digest of everything that a compiled program depends on."""
+    return hashlib.sha256("\n".join((*_surroundings(), recording.describe())).encode()).hexdigest()
+
+
+def _surroundings() -> list[str]:
+    """Return versions, settings and hardware."""
+    git = getattr(torch.version, "git_version", "")
+    found = [gossamer.__version__, torch.__version__, str(git), torch.get_float32_matmul_precision(), repr(OPTIONS)]
+    found.append(str(torch.are_deterministic_algorithms_enabled()))
+    return [*found, platform.machine(), torch.backends.cpu.get_cpu_capability(), *_processor()]
+
+
+def _processor() -> list[str]:
+    """Return the model and the instructions of the processor: programs are compiled for exactly this one."""
+    lines = Path("/proc/cpuinfo").read_text().splitlines()
+    wanted = ("model name", "cpu family", "model\t", "stepping", "flags", "Features")
+    return [next((line for line in lines if line.startswith(name)), "") for name in wanted]
+
+
+def compile_graph(recording: Recording, programs: KeptPrograms) -> Graph:
+    """Return the compiled graph of a recording, from the kept programs if it is there."""
+    return programs.obtain(key(recording), lambda room: _build_library(recording, room), _load_library)
+
+
+def _load_library(path: Path) -> Graph:
+    """Load a shared library, without importing the compiler."""
+    run: Graph = torch._C._aoti.AOTIModelContainerRunnerCpu(str(path), 1).run
+    return run
+
+
+def _build_library(recording: Recording, room: Path) -> Path:
+    """Compile in a child process, and return the path of the shared library."""
+    problem = _in_child(lambda: _compile_library(recording, room), room / "problem")
+    if problem:
+        raise ConfigError(f"the step cannot be compiled, use another executor: {problem}")
+    return room / "library.so"
+
+
+def _compile_library(recording: Recording, room: Path) -> None:
+    warnings.simplefilter("ignore")
+    os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(room)
+    import torch._inductor
+    from torch._inductor.exc import CppCompileError
+
+    known = set(torch._inductor.list_options())
+    options = {name: value for name, value in OPTIONS.items() if name in known}
+    graph, examples = recording.graph, tuple(recording.examples)
+    with torch.no_grad():
+        try:
+            made = torch._inductor.aot_compile(graph, examples, options=options)
+        except CppCompileError:  # an old compiler, which does not know the processor: find out what it knows
+            made = torch._inductor.aot_compile(graph, examples, options=options | {"cpp.vec_isa_ok": None})
+    shutil.move(str(made), room / "library.so")
+    if (calls := Path(str(made)).with_suffix(SIDECAR)).exists():  # operations that the library calls by name
+        shutil.move(calls, room / f"library{SIDECAR}")
+
+
+def _in_child(work: Callable[[], None], report: Path) -> str:
+    """Run some work in a forked process, and return why it failed; empty if it did not."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads; the child uses none
+        child = os.fork()
+    if not child:
+        try:
+            ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+            _silence()
+            work()
+        except BaseException as error:
+            report.write_text(" ".join(f"{type(error).__name__}: {error}".splitlines()[:2]))
+        finally:
+            os._exit(0)
+    _, status = os.waitpid(child, 0)
+    if report.exists():
+        return report.read_text()
+    return f"the compiler died (status {status}): out of memory?" if status else ""
+
+
+def _silence() -> None:
+    """Drop what the compiler says; its errors are reported."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for stream in (1, 2):
+        os.dup2(nowhere, stream)
