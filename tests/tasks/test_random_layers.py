@@ -179,6 +179,11 @@ LAWS: dict[str, tuple[Callable[[], Tensor], float, float]] = {
     "bernoulli_ of a tensor": (lambda: torch.empty_like(ONES).bernoulli_(0.2 * ONES), 0.2, 0.16),
     "uniform_": (lambda: ONES.new_empty(100, 200).uniform_(-1, 3), 1, 16 / 12),
     "normal_": (lambda: torch.empty(100, 200).normal_(1, 2), 1, 4),
+    "normal_, with a format": (
+        lambda: torch.empty_like(ONES, memory_format=torch.contiguous_format, requires_grad=False).normal_(1, 2),
+        1,
+        4,
+    ),
     "exponential_": (lambda: torch.empty(100, 200).exponential_(2), 1 / 2, 1 / 4),
 }
 

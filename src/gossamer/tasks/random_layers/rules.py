@@ -250,18 +250,24 @@ def exponential_(mode: Source, func: Any, input: Tensor, lambd: float = 1.0) -> 
     return input.copy_(-torch.log1p(-mode.uniform(input.shape).to(_wide(input.dtype)).clamp(min=0.5 / BITS)) / lambd)
 
 
-def empty(mode: Source, func: Any, *args: Any, size: Any = None, dtype: Any = None, device: Any = None) -> Any:
+def empty(
+    mode: Source, func: Any, *args: Any, size: Any = None, dtype: Any = None, device: Any = None, **more: Any
+) -> Any:
     """Return an empty tensor that stacked clients can fill with numbers of their own."""
     root, shape = mode.numbers.root, _shape(args if size is None else size)
+    more.pop("memory_format", None)  # new_empty has no such argument
     if device is None and root.device.type != "cpu":
-        return func(shape, dtype=dtype)
-    return root.new_empty(shape, dtype=dtype or torch.get_default_dtype(), device=device)
+        return func(shape, dtype=dtype, **more)
+    return root.new_empty(shape, dtype=dtype or torch.get_default_dtype(), device=device, **more)
 
 
-def empty_like(mode: Source, func: Any, input: Tensor, *size: Any, dtype: Any = None, device: Any = None) -> Any:
+def empty_like(
+    mode: Source, func: Any, input: Tensor, *size: Any, dtype: Any = None, device: Any = None, **more: Any
+) -> Any:
     """Return ``torch.empty_like(input)`` or ``input.new_empty(size)``, as ``empty`` does."""
     shape = _shape(size) if size else input.shape
-    return mode.numbers.root.new_empty(shape, dtype=dtype or input.dtype, device=device or input.device)
+    more.pop("memory_format", None)
+    return mode.numbers.root.new_empty(shape, dtype=dtype or input.dtype, device=device or input.device, **more)
 
 
 RULES: dict[Any, Rule] = {
