@@ -57,7 +57,7 @@ def run(name: str, clients: int, seed: int, words: argparse.Namespace) -> Result
 def setting(text: str) -> tuple[str, Any]:
     """Return name and value of an argument of the method."""
     name, _, value = text.partition("=")
-    return name, read(value, float | bool | str)
+    return name, None if value == "none" else read(value, float | bool | str)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -69,7 +69,9 @@ class Reproduction:
         made = parser(self.description)
         made.add_argument("--only", choices=names, nargs="*", default=list(self.default) or names, help="studies")
         made.add_argument("--methods", nargs="*", help=f"{self.methods} (all)")
-        made.add_argument("--list", action="store_true", help="list the cells and their cost, and run nothing")
+        made.add_argument(
+            "--list", action="store_true", help="list the cells, with their cost where it is known, and run nothing"
+        )
         return made
 
     def wanted(self, study: str, methods: Collection[str] | None = None) -> list[Cell]:

@@ -224,7 +224,10 @@ REFUSED = [
     ("run fedavg --down delta", "Delta needs a codec that compresses the uploads, got codec=Dense(dtype='model')"),
     ("run fedadam --codec eden --down delta", "Delta cannot repeat the aggregation: ServerOptimizer does not"),
     ("run fedmrn --down delta:sum", "Delta(sums_only=True) cannot send sums: uploads are not whole numbers"),
-    ("run fedmrn --common-noise", "--alpha must be a number: with auto, every client has scales of its own"),
+    (
+        "run fedmrn --common-noise",
+        "--alpha must be a number, such as 0.1: with auto, every client has scales of its own",
+    ),
     ("run local --codec eden", "--codec: local sends nothing"),
     ("run fedpm --codec eden", "--codec: fedpm sends masks, which have their own codec"),
     ("run fedavg --out full", "--out full is not empty"),
@@ -746,3 +749,11 @@ def test_the_core_and_its_help_need_torch_and_numpy_alone(tmp_path: Path) -> Non
     out, err = process.communicate()
     assert (process.returncode, err) == (0, "")
     assert "--mu X" in out
+
+
+def test_warnings_are_lines_without_a_place_in_the_source(tmp_path: Path) -> None:
+    flags = ("--alpha", "1e-6", "--rounds", "1", "--clients", "5", "--steps", "1", "--executor", "one-by-one")
+    _, err = python("-m", "gossamer", "run", "fedmrn", *flags, cwd=tmp_path).communicate()
+    (line,) = [line for line in err.splitlines() if "warning" in line.lower()]
+    assert line.startswith("gossamer: warning: the noise magnitude alpha=1e-06 is small")
+    assert ".py" not in err

@@ -7,7 +7,10 @@ Exit status: 0 success, 1 the command failed and finished rounds are kept, 2 wro
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
 
 from gossamer.cli import user_files
 from gossamer.cli.commands import dispatch
@@ -22,7 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in words
     try:
-        return dispatch([word for word in words if word != "--debug"])
+        with _short_warnings():
+            return dispatch([word for word in words if word != "--debug"])
     except ConfigError as error:
         return _refuse(error.mistakes, 2, error if debug else None)
     except ModuleNotFoundError as error:
@@ -40,6 +44,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         if not (where := _where(error)):  # not raised in a user file: a bug of Gossamer
             raise
         return _refuse([f"{type(error).__name__}: {error}{where}"], 1, error if debug else None)
+
+
+@contextmanager
+def _short_warnings() -> Iterator[None]:
+    """Print warnings of Gossamer as one line, without a place in its source; others as Python does."""
+    usual = warnings.formatwarning
+
+    def short(message: Warning | str, category: type[Warning], *place: Any, **line: Any) -> str:
+        if category.__module__.startswith("gossamer."):
+            return f"gossamer: warning: {message}\n"
+        return usual(message, category, *place, **line)
+
+    warnings.formatwarning = short
+    try:
+        yield
+    finally:
+        warnings.formatwarning = usual
 
 
 def _where(error: BaseException | None) -> str:

@@ -491,7 +491,7 @@ def test_wrong_settings_are_refused(make: Callable[[], Delta], problem: str) -> 
 @pytest.mark.parametrize(
     ("method", "problem"),
     [
-        (fedmrn(alpha=0.05), "uploads are not whole numbers: use CommonMaskedNoise"),
+        (fedmrn(alpha=0.05), "uploads are not whole numbers: use fedmrn or fedmrns with common noise"),
         (common(weights="samples"), "clients have different weights: use weights='uniform'"),
         (common().with_parts(server=Mean("uniform")), "Mean needs every update: use SumThenDecode"),
     ],

@@ -66,8 +66,8 @@ CHUNK = {"cpu": 1 << 17, "cuda": 1 << 22}
 GAPS = {"quotients", "remainders"}
 WORTH = 32
 """Bytes that coded gaps must save, because two arrays have a longer table than one."""
-LIMITING = 0.9
-"""The share of the updates' length that is clipped, from which a run warns."""
+LIMITING = 0.8
+"""The share of the updates' squared norm that is clipped, from which a run warns."""
 
 
 def probability(u: Tensor, n: Tensor, signed: bool) -> Tensor:

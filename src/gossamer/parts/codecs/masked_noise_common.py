@@ -41,7 +41,7 @@ class CommonMaskedNoise(MaskedNoise, IntegerSums, OwnDraws):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        rule = "must be a number: with auto, every client has scales of its own, and masks do not add up"
+        rule = "must be a number, such as 0.1: with auto, every client has scales of its own, and masks do not add up"
         require((self.alpha != "auto", wrong(self, "alpha", rule)))
 
     @property

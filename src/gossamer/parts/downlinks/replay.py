@@ -162,7 +162,10 @@ def _unsummed(exchange: "BoundExchange", layout: Layout) -> str:
     """Return why a sum does not determine the next model; empty if it does."""
     server, limit = exchange.server, sum_limit(exchange.codec, layout)
     if not limit:
-        return "uploads are not whole numbers: use CommonMaskedNoise (fedmrn --common-noise), SampledMask or KLMS"
+        return (
+            "uploads are not whole numbers: use fedmrn or fedmrns with common noise (--common-noise --alpha 0.1 "
+            "--weights uniform), fedpm or klms"
+        )
     if not isinstance(server, SummingServer):
         return f"{type(server).__name__} needs every update: use SumThenDecode"
     if not server.equal_weights:
