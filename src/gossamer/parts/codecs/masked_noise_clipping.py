@@ -27,14 +27,13 @@ def clipping(
 ) -> dict[str, float]:
     """Return the shares of an update's entries and of its length that clipping takes; ``alpha`` of none is auto.
 
-    Of a long update, some blocks are measured, or with a fixed magnitude some entries.
+    Of a long update, some blocks are measured, or some entries of the only block.
     """
     step = max(1, sum(map(len, tensors)) // ENTRIES)
     touched = changed = left = whole = 0.0
     for u in tensors:
-        rows = (u[::step].view(-1, 1) if alpha else blocks(u, block)[::step]).double()
-        size = torch.full_like(rows[:, :1], alpha) if alpha else magnitude(rows, spread)
-        v = rows.abs() / size
+        rows, size = _sample(u, step, alpha, spread, block)
+        v = rows.double().abs() / size
         some, rest = expected(v, noise)
         touched, changed = touched + float(some.sum()), changed + int(v.count_nonzero())
         left, whole = left + float((size**2 * v * rest).sum()), whole + float((size**2 * v * v).sum())
@@ -42,6 +41,14 @@ def clipping(
         "clipped": touched / changed if changed else 0.0,
         "clipped_length": 1 - left / whole if whole else 0.0,
     }
+
+
+def _sample(u: Tensor, step: int, alpha: float | None, spread: float, block: int | None) -> tuple[Tensor, Tensor]:
+    """Return every ``step``-th block of a tensor, or entry of its only block, with the magnitudes of the noise."""
+    rows = blocks(u, block if alpha is None else None)
+    some = rows[::step] if len(rows) > 1 else rows
+    size = magnitude(some, spread) if alpha is None else torch.full_like(some[:, :1], alpha)
+    return some if len(rows) > 1 else rows[:, ::step], size.double()
 
 
 def expected(v: Tensor, noise: Kind) -> tuple[Tensor, Tensor]:

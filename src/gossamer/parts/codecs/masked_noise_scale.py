@@ -66,10 +66,10 @@ class Scale(NamedTuple):
     block: int
 
     def of(self, start: int, count: int) -> Tensor:
-        """Return the factors of entries ``start`` to ``start + count``."""
+        """Return the factors of entries ``start`` to ``start + count``; one factor if all are in one block."""
         first, skip = divmod(start, self.block)
         blocks = self.values[first : -(-(start + count) // self.block)]
-        return blocks.repeat_interleave(min(self.block, skip + count))[skip:][:count]
+        return blocks if len(blocks) == 1 else blocks.repeat_interleave(self.block)[skip:][:count]
 
 
 class Slice(NamedTuple):
@@ -93,11 +93,12 @@ def length(entries: int, block: int | None) -> int:
     return max(1, entries if block is None else min(block, entries))
 
 
-def blocks(u: Tensor, block: int | None) -> Tensor:
-    """Return a tensor as one row per block. The last row is padded with zeros."""
+def blocks(u: Tensor, block: int | None, fill: float = 0.0) -> Tensor:
+    """Return a tensor as one row per block. The last row is padded with ``fill``."""
     flat = u.reshape(-1)
     size = length(len(flat), block)
-    return pad(flat, (0, -len(flat) % size)).view(-1, size)
+    missing = -len(flat) % size
+    return (pad(flat, (0, missing), value=fill) if missing else flat).view(-1, size)
 
 
 def rescaled(u: Tensor, n: Tensor, spread: float, block: int | None, expected: Expected) -> tuple[Tensor, Tensor]:
@@ -107,9 +108,8 @@ def rescaled(u: Tensor, n: Tensor, spread: float, block: int | None, expected: E
     """
     rows = blocks(u, block)
     size = magnitude(rows, spread)
-    v, noise = rows / size, blocks(n, block)
-    # Padded entries have noise 0; their update is 0, and so is their expectation.
-    along = (rows * size * expected(v, torch.where(noise == 0, 1.0, noise))).sum()
+    v = rows / size
+    along = (rows * size * expected(v, blocks(n, block, 1.0))).sum()
     gain = (rows.square().sum() / along.clamp(min=TINY)).clamp(1, MAX_GAIN)
     return _shaped(v, u), _shaped((gain * size).expand_as(rows), u)
 
@@ -130,10 +130,10 @@ def rescaled_exactly(
     """Return an update in units of its noise, and the array ``scales``. The bits are the same on every device."""
     parts, scales = [x[:0]], [torch.zeros(0, dtype=SENT, device=x.device)]
     for (_, u), (_, own) in zip(layout.cut(x), layout.cut(n), strict=True):
-        rows, noise = blocks(u, block), blocks(own, block)
+        rows = blocks(u, block)
         size = _magnitude(rows, spread)
         v = ratio(rows, size.to(u.dtype))
-        gain = _gain(v, expected(v, torch.where(noise == 0, 1.0, noise)), size)
+        gain = _gain(v, expected(v, blocks(own, block, 1.0)), size)
         parts.append(_shaped(v, u))
         scales.append((size.double() * gain).clamp(max=LARGEST).to(torch.float32).to(SENT).view(-1))
     return torch.cat(parts), {"scales": torch.cat(scales)}
