@@ -101,9 +101,11 @@ def _guess(text: str) -> Any:
 
 def parse(text: str, choices: Mapping[str, type[T]], what: str) -> T:
     """Build the value of a spec such as ``dirichlet:0.3,min_samples=10``. ``what`` names its kind in errors."""
-    name, _, rest = text.partition(":")
+    name, colon, rest = text.partition(":")
     if name not in choices:
         raise ConfigError(unknown(what, name, choices))
+    if colon and not rest:
+        raise ConfigError(f"{what} {text!r}: nothing follows the colon: write it as {usage(name, choices[name])}")
     try:
         own = getattr(choices[name], "of_spec", None)  # a class may read the text after the colon itself
         return typing.cast(T, own(rest)) if own else choices[name](**_values(rest, name, choices[name]))
@@ -153,7 +155,9 @@ def written(field: str, value: str) -> str:
 
 
 def usage(name: str, cls: type) -> str:
-    """Return the usage of a spec: ``dirichlet:ALPHA[,min_samples=1]``."""
+    """Return the usage of a spec: ``dirichlet:ALPHA[,min_samples=1]``. A class with ``of_spec`` has ``spec_usage``."""
+    if own := getattr(cls, "spec_usage", ""):
+        return str(own)
     needed = ",".join(field.upper() for field in _names(cls) if _required(cls, field))
     extra = ",".join(
         f"{field}={as_text(getattr(cls, field, '...'))}" for field in _names(cls) if not _required(cls, field)

@@ -478,6 +478,7 @@ def test_what_cannot_be_repeated_is_refused_before_the_run(method: Method, probl
         (lambda: Delta(whole=Dense("float16")), r"Delta.whole must be Dense\(\) without a codec"),
         (lambda: Delta(OnWeights(Eden(2)), sums_only=True), "Delta.sums_only must be False with a codec"),
         (lambda: Delta(OnWeights(Feedback(TopK(0.1)))), "its own error feedback"),
+        (lambda: Delta(OnWeights(Dense())), "a dense change is as long as the whole model"),
         (lambda: Delta(Dense("float16")), "Delta.codec must compress the weights"),
         (lambda: Delta(OnWeights(OneBit(matrix="gaussian"))), "the same bits on every device"),
         (lambda: Delta(Eden), re.escape("must be a Codec or none, got the class Eden: write Eden()")),  # type: ignore[arg-type]

@@ -31,12 +31,12 @@ import torch
 from gossamer.core import wire
 from gossamer.core.codec import Codec
 from gossamer.core.downlink import HELD, NEVER, BoundDownlink, Downlink, Received
-from gossamer.core.errors import PayloadError, require, wrong
+from gossamer.core.errors import ConfigError, PayloadError, require, wrong
 from gossamer.core.exchange import GLOBAL, Arrival, Outcome, Section
 from gossamer.core.random import Key
 from gossamer.core.sections import ALONE, SectionArrays, joined
 from gossamer.core.server import BoundServer
-from gossamer.core.specs import parse
+from gossamer.core.specs import parse, unknown
 from gossamer.core.types import Clock, Layout, Params, Payload, State
 from gossamer.core.wire import expect
 from gossamer.parts.codecs import CODECS
@@ -51,6 +51,14 @@ if TYPE_CHECKING:
 
 ENTRY = 16
 """Bytes of a step in the table of a message, at most. They bound the log where steps are empty."""
+
+SUM = "sum"
+"""The spec of ``sums_only``, in place of a codec."""
+
+DENSE = (
+    "a dense change is as long as the whole model: leave the codec out for the exact form, Delta() or --down delta, or "
+    "compress it, as with Delta(OnWeights(Eden(2))) or --down delta:eden:2"
+)
 
 LOG, SHADOW, ACKNOWLEDGED = "log", "shadow", "held"
 """Entries of the downlink's state: the steps by version, the clients' model, and the version of each client."""
@@ -69,6 +77,7 @@ class Delta(Downlink):
     """
 
     known: ClassVar[bool] = True
+    spec_usage: ClassVar[str] = "delta, delta:sum, or delta:CODEC such as delta:eden:2"
 
     codec: Codec | None = None
     whole: Dense = Dense()
@@ -77,13 +86,18 @@ class Delta(Downlink):
     @classmethod
     def of_spec(cls, text: str) -> "Delta":
         """Return the downlink of the command line: ``delta``, ``delta:sum``, or ``delta:eden:2`` with a codec."""
-        if text in ("", "sum"):
+        if text in ("", SUM):
             return cls(sums_only=bool(text))
+        name = text.partition(":")[0]
+        if name not in CODECS:
+            raise ConfigError(unknown("codec", text if name == SUM else name, [*CODECS, SUM]))
         return cls(OnWeights(parse(text, CODECS, "codec")))
 
     def __post_init__(self) -> None:
         exact = self.codec is not None or self.whole.dtype == "model"
+        inner = self.codec.codec if isinstance(self.codec, OnWeights) else self.codec
         require(
+            (inner != Dense(), DENSE),
             (exact, wrong(self, "whole", "must be Dense() without a codec: clients need the exact model")),
             (self.codec is None or not self.sums_only, wrong(self, "sums_only", "must be False with a codec")),
         )
