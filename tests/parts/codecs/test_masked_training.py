@@ -135,12 +135,13 @@ def test_the_surrogate_has_the_scale_that_is_sent(signed: bool) -> None:
 
 
 @pytest.mark.parametrize("signed", [False, True])
-@pytest.mark.parametrize("size", [1e-6, 1.0, 1e6])
+@pytest.mark.parametrize("size", [1e-18, 1e-6, 1.0, 1e6, 1e18])
 def test_the_surrogate_is_as_long_as_the_update(signed: bool, size: float) -> None:
     codec, u = MaskedNoise(signed), size * (uniform(fold(KEY, 7), N) - 0.5)
     for step in (0, 9):
         surrogate, _ = surrogate_of(codec, u, step, 10)
-        assert float(surrogate @ u / (u @ u)) == pytest.approx(1, abs=0.05)
+        own, other = u.double(), surrogate.double()  # of which the squares neither underflow nor overflow
+        assert float(other @ own / (own @ own)) == pytest.approx(1, abs=0.05)
 
 
 def test_an_update_of_zeros_has_a_surrogate_of_zeros() -> None:
@@ -176,6 +177,15 @@ def test_the_record_has_the_share_of_clipped_entries_and_a_run_warns_once() -> N
     with pytest.warns(CodecWarning) as shown:
         simulate(fedmrn(alpha=1e-6), tiny_task(), rounds=3, executor="one-by-one")
     assert len(shown) == 1
+
+
+@pytest.mark.parametrize(("block", "bits"), [(1, "16"), (31, "0.52")])
+def test_a_run_warns_of_blocks_whose_scales_outweigh_the_masks(block: int, bits: str) -> None:
+    with pytest.warns(CodecWarning, match=f"block={block} is small: the scales take {bits} bits per weight") as shown:
+        simulate(fedmrn(block=block), tiny_task(), rounds=2, executor="one-by-one")
+    assert len(shown) == 1
+    simulate(fedmrn(block=32), tiny_task(), rounds=1)
+    simulate(fedmrn(block=1, alpha=0.1), tiny_task(), rounds=1)  # without scales
 
 
 # The authors' code for Shakespeare

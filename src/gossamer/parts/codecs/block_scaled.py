@@ -18,7 +18,7 @@ from gossamer.core.errors import PayloadError
 from gossamer.core.random import Key, uniform
 from gossamer.core.types import Layout, Payload
 from gossamer.core.wire import finite
-from gossamer.parts.codecs.scale import expect_scales, ratio
+from gossamer.parts.codecs.scale import block_length, blocks, expect_scales, ratio
 
 
 class BlockScaled(Codec):
@@ -54,26 +54,19 @@ class BlockScaled(Codec):
 
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
         """Return the levels, and a scale per block."""
-        rows = self._blocks(finite(x, "change"))
+        rows = blocks(finite(x, "change"), block_length(len(x), self.length))
         scales = self.scales(rows)
         levels = self.rounded(ratio(rows, scales.view(-1, 1)) * self.top, key)
         return {**self.pack(levels.view(-1)[: len(x)]), "scales": scales}
 
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
         """Return level divided by ``top``, times scale."""
-        scales = expect_scales(payload, layout, -(-layout.size // self._length(layout.size)))
+        length = block_length(layout.size, self.length)
+        scales = expect_scales(payload, layout, -(-layout.size // length))
         levels = self.unpack(payload, layout.size)
         if bool((levels.abs() > self.top).any()):
             raise PayloadError(f"a level is above {self.top}")
         # A tensor as divisor: a GPU rounds a division by a Python number differently.
         top = torch.tensor(self.top, dtype=layout.dtype, device=levels.device)
         # The quotient comes first: it is at most 1, so that the product with the largest scale is finite.
-        return (self._blocks(levels.to(layout.dtype) / top) * scales.view(-1, 1)).view(-1)[: layout.size]
-
-    def _length(self, count: int) -> int:
-        return max(1, count if self.length is None else self.length)
-
-    def _blocks(self, x: Tensor) -> Tensor:
-        """Return a vector as one row per block. The last row is padded with zeros."""
-        length = self._length(len(x))
-        return torch.nn.functional.pad(x, (0, -len(x) % length)).view(-1, length)
+        return (blocks(levels.to(layout.dtype) / top, length) * scales.view(-1, 1)).view(-1)[: layout.size]

@@ -59,6 +59,7 @@ from gossamer.parts.codecs.masked_noise_scale import (
     expect_scales,
     rescaled,
     rescaled_exactly,
+    small_blocks,
 )
 
 CHUNK = {"cpu": 1 << 17, "cuda": 1 << 22}
@@ -171,9 +172,11 @@ class MaskedNoise(StraightThrough, MeasuredCodec):
         return clipping([u for _, u in layout.cut(x)], self.noise, alpha, self.spread, self.block)
 
     def warning(self, figures: Mapping[str, float]) -> str | None:
-        """Warn if a fixed magnitude clips nearly all of the updates."""
+        """Warn if a fixed magnitude clips nearly all of the updates, or if blocks are so small that scales dominate."""
+        if self.alpha == "auto":
+            return small_blocks(self.block)
         share = figures["clipped_length"]
-        if self.alpha == "auto" or share < LIMITING:
+        if share < LIMITING:
             return None
         return (
             f"the noise magnitude alpha={self.alpha:g} is small: {100 * share:.0f} % of the updates' length exceeds "

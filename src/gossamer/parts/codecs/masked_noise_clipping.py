@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 
 from gossamer.core.random.noise import Kind
-from gossamer.parts.codecs.masked_noise_scale import blocks, magnitude
+from gossamer.parts.codecs.masked_noise_scale import length, magnitude
+from gossamer.parts.codecs.scale import blocks
 
 ENTRIES = 1 << 16
 """Entries that suffice for a share with two digits."""
@@ -45,7 +46,7 @@ def clipping(
 
 def _sample(u: Tensor, step: int, alpha: float | None, spread: float, block: int | None) -> tuple[Tensor, Tensor]:
     """Return every ``step``-th block of a tensor, or entry of its only block, with the magnitudes of the noise."""
-    rows = blocks(u, block if alpha is None else None)
+    rows = blocks(u, length(len(u), block if alpha is None else None))
     some = rows[::step] if len(rows) > 1 else rows
     size = magnitude(some, spread) if alpha is None else torch.full_like(some[:, :1], alpha)
     return some if len(rows) > 1 else rows[:, ::step], size.double()

@@ -32,13 +32,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
 from gossamer.core.errors import PayloadError
 from gossamer.core.exact import shift, total, unit
 from gossamer.core.types import Layout, Payload
 from gossamer.core.wire import expect, finite
-from gossamer.parts.codecs.scale import ratio
+from gossamer.parts.codecs.scale import block_length, blocks, ratio
 
 MAX_GAIN = 8.0
 """Bounds the gain of a tensor in which noise of the wrong sign, or few large entries, leave little to send."""
@@ -47,6 +46,8 @@ LARGEST = 2.0**99
 TINY = 1e-30
 SENT = torch.bfloat16
 """The type of the scales: the range of float32, and a rounding error of at most 1/512."""
+SMALL = 32
+"""Entries per block below which a run warns: the scales then take more than half a bit per entry."""
 
 Expected = Callable[[Tensor, Tensor], Tensor]
 """Maps an update and its noise to the expectation of the masked noise."""
@@ -89,16 +90,18 @@ class Slice(NamedTuple):
 
 
 def length(entries: int, block: int | None) -> int:
-    """Return the number of entries per block of a tensor."""
-    return max(1, entries if block is None else min(block, entries))
+    """Return the number of entries per block of a tensor. A block is not longer than the tensor."""
+    return block_length(entries, None if block is None else min(block, entries))
 
 
-def blocks(u: Tensor, block: int | None, fill: float = 0.0) -> Tensor:
-    """Return a tensor as one row per block. The last row is padded with ``fill``."""
-    flat = u.reshape(-1)
-    size = length(len(flat), block)
-    missing = -len(flat) % size
-    return (pad(flat, (0, missing), value=fill) if missing else flat).view(-1, size)
+def small_blocks(block: int | None) -> str | None:
+    """Return a warning about blocks whose scales take more than half a bit per entry; ``None`` for larger blocks."""
+    if block is None or block >= SMALL:
+        return None
+    return (
+        f"block={block} is small: the scales take {8 * SENT.itemsize / block:.2g} bits per weight, and the mask at most "
+        f"1. Use --block 256 (block=256), or at least {SMALL}"
+    )
 
 
 def rescaled(u: Tensor, n: Tensor, spread: float, block: int | None, expected: Expected) -> tuple[Tensor, Tensor]:
@@ -106,11 +109,15 @@ def rescaled(u: Tensor, n: Tensor, spread: float, block: int | None, expected: E
 
     For training: can be compiled and stacked.
     """
-    rows = blocks(u, block)
+    each = length(u.numel(), block)
+    rows = blocks(u, each)
     size = magnitude(rows, spread)
     v = rows / size
-    along = (rows * size * expected(v, blocks(n, block, 1.0))).sum()
-    gain = (rows.square().sum() / along.clamp(min=TINY)).clamp(1, MAX_GAIN)
+    # The gain is a ratio. In units of a power of two, its squares do not underflow, and no bit of it changes.
+    factor = torch.exp2(-size.sum().log2().floor())
+    y = rows * factor
+    along = (y * (size * factor) * expected(v, blocks(n, each, 1.0))).sum()
+    gain = (y.square().sum() / along.clamp(min=TINY)).clamp(1, MAX_GAIN)
     return _shaped(v, u), _shaped((gain * size).expand_as(rows), u)
 
 
@@ -130,10 +137,11 @@ def rescaled_exactly(
     """Return an update in units of its noise, and the array ``scales``. The bits are the same on every device."""
     parts, scales = [x[:0]], [torch.zeros(0, dtype=SENT, device=x.device)]
     for (_, u), (_, own) in zip(layout.cut(x), layout.cut(n), strict=True):
-        rows = blocks(u, block)
+        each = length(len(u), block)
+        rows = blocks(u, each)
         size = _magnitude(rows, spread)
         v = ratio(rows, size.to(u.dtype))
-        gain = _gain(v, expected(v, blocks(own, block, 1.0)), size)
+        gain = _gain(v, expected(v, blocks(own, each, 1.0)), size)
         parts.append(_shaped(v, u))
         scales.append((size.double() * gain).clamp(max=LARGEST).to(torch.float32).to(SENT).view(-1))
     return torch.cat(parts), {"scales": torch.cat(scales)}

@@ -1,7 +1,8 @@
-"""The scale that many codecs send in addition to their bits."""
+"""The scale that many codecs send in addition to their bits, of a whole vector or of each of its blocks."""
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from gossamer.core.errors import PayloadError
 from gossamer.core.types import Layout, Payload
@@ -24,6 +25,23 @@ def ratio(x: Tensor, scale: Tensor) -> Tensor:
     inverse, which is rounded differently.
     """
     return x / torch.where(scale > 0, scale, 1)
+
+
+def block_length(entries: int, block: int | None) -> int:
+    """Return the number of entries per block of a tensor; without ``block`` it is one block."""
+    return max(1, entries if block is None else block)
+
+
+def blocks(x: Tensor, length: int, fill: float = 0.0) -> Tensor:
+    """Return a tensor as one row per block of ``length`` entries. The last row is padded with ``fill``.
+
+    >>> blocks(torch.tensor([1.0, 2.0, 3.0]), 2)
+    tensor([[1., 2.],
+            [3., 0.]])
+    """
+    flat = x.reshape(-1)
+    missing = -len(flat) % length
+    return (pad(flat, (0, missing), value=fill) if missing else flat).view(-1, length)
 
 
 def expect_scale(payload: Payload, layout: Layout) -> Tensor:
