@@ -516,6 +516,16 @@ def test_a_report_in_the_file_of_the_part_is_used(own_reports: Path, capsys: pyt
     assert "Who was &lt;counted&gt;" in page_
 
 
+def test_shares_are_in_percent_in_tables_and_on_the_page() -> None:
+    records = [record(number, figures={"clipped": 0.125 * number, "clipped_length": 0.5}) for number in (1, 2)]
+    summary = base.summaries_of(records, 4)
+    assert base.rows_of(summary) == [("clipped", "25.00 %"), ("clipped_length", "50.00 %")]
+    assert base.cells_of(summary) == {"clipped": "25.00 %", "clipped_length": "50.00 %"}
+    (drawn, _) = [each for report in base.reports_of(records) for each in report.charts(records)]
+    assert "clipped (%)" in drawn
+    assert "clipped: 12.5 at 1" in drawn
+
+
 def test_where_the_file_of_a_report_has_changed_the_default_shows_its_figures(
     own_reports: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

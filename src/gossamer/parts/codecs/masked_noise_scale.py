@@ -99,8 +99,8 @@ def small_blocks(block: int | None) -> str | None:
     if block is None or block >= SMALL:
         return None
     return (
-        f"block={block} is small: the scales take {8 * SENT.itemsize / block:.2g} bits per weight, and the mask at most "
-        f"1. Use --block 256 (block=256), or at least {SMALL}"
+        f"block={block} is small: the scales take {8 * SENT.itemsize / block:.2g} bits per weight, and the mask at "
+        f"most 1. Use --block 256 (block=256), or at least {SMALL}"
     )
 
 

@@ -9,12 +9,12 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from gossamer.runs.records import Record
 from gossamer.runs.report import html
 from gossamer.runs.report.plots import Series, chart
-from gossamer.runs.report.text import number
+from gossamer.runs.report.text import number, percent
 
 if TYPE_CHECKING:
     from gossamer.core.types import State
@@ -61,9 +61,11 @@ class Report:
 
     Args:
         title: the heading of the section on the page, if ``picture`` returns something
+        format: number, or percent for shares; in tables and charts alike
     """
 
     title: ClassVar[str] = ""
+    format: ClassVar[Literal["number", "percent"]] = "number"
 
     def __init__(self, name: str) -> None:
         self.name, self.heading = name, self.title or name
@@ -80,7 +82,8 @@ class Report:
 
     def rows(self, summary: Figures) -> list[tuple[str, str]]:
         """Return names and values, one line each, for ``show`` and the end of a run."""
-        return [(f"{self.name} {key}".strip(), number(value)) for key, value in _numbers(summary).items()]
+        write = percent if self.format == "percent" else number
+        return [(f"{self.name} {key}".strip(), write(value)) for key, value in _numbers(summary).items()]
 
     def cells(self, summary: Figures) -> dict[str, str]:
         """Return the cells of a run in ``compare``, by column."""
@@ -90,9 +93,10 @@ class Report:
         """Return charts by round, as HTML made by ``gossamer.runs.report.chart``."""
         found = [(record["round"], _numbers(figures)) for record, figures in self.found(records)]
         keys = dict.fromkeys(key for _, figures in found for key in figures)
-        lines = {key: [(float(at), figures[key]) for at, figures in found if key in figures] for key in keys}
+        scale, unit = (100, " (%)") if self.format == "percent" else (1, "")
+        lines = {key: [(float(at), scale * figures[key]) for at, figures in found if key in figures] for key in keys}
         return [
-            chart(f"{self.name} {key}".strip(), "round", [Series(key or self.name, points)])
+            chart(f"{self.name} {key}".strip() + unit, "round", [Series(key or self.name, points)])
             for key, points in lines.items()
         ]
 
