@@ -94,7 +94,18 @@ def test_what_travels_is_what_is_trained_and_running_statistics() -> None:
     assert set(ours.initial()) == {
         "1.bias", "2.weight", "2.bias", "2.running_mean", "2.running_var", "4.weight", "4.bias",
     }  # fmt: skip
-    assert set(ours.local()) == {"2.num_batches_tracked"}
+    assert not ours.local()
+
+
+def test_batches_are_counted_where_running_statistics_depend_on_their_number() -> None:
+    x, y = images(8)
+
+    def plain_mean() -> nn.Module:
+        module = normed()
+        module.get_submodule("2").momentum = None  # type: ignore[assignment]
+        return module
+
+    assert set(objective(plain_mean, x, y).local()) == {"2.num_batches_tracked"}
 
 
 def test_one_image_is_normalised_by_its_own_pixels_as_torch_does() -> None:

@@ -65,7 +65,7 @@ class Objective:
         self.task, self.key = task, key
         self.device = torch.device(device)
         self.precision = Precision(precision, self.device)
-        self._module = stretch(self.build())
+        self._module = _without_counters(stretch(self.build()))
         self.precision.prepare(self._module)
         parameters, buffers = dict(self._module.named_parameters()), dict(self._module.named_buffers())
         self.trained = [name for name, p in parameters.items() if p.requires_grad]
@@ -125,7 +125,7 @@ class Objective:
         return dict(self._outline)
 
     def local(self) -> Params:
-        """Return the integer buffers, which a client counts within a round (the batches of a BatchNorm)."""
+        """Return the integer buffers, which a client counts within a round."""
         return {name: count.clone() for name, count in self._counts.items()}
 
     @property
@@ -478,6 +478,17 @@ def _check_types(tensors: Params, names: Iterable[str]) -> None:
             f"the model's tensor {name} has type {dtype}: models are trained in float32 or float64; build the network "
             "in one of these, with model.float() (for half-precision messages use Dense('float16'))"
         )
+
+
+def _without_counters(network: nn.Module) -> nn.Module:
+    """Let BatchNorm layers count no batches if nothing depends on the count; counting takes two operations per step.
+
+    Only with ``momentum=None`` do the running statistics depend on it.
+    """
+    for norm in network.modules():
+        if isinstance(norm, _BatchNorm) and norm.momentum is not None:
+            norm.num_batches_tracked = None
+    return network
 
 
 def _hollow(tensor: Tensor) -> Tensor:

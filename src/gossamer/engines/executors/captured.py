@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import groupby, zip_longest
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
@@ -21,6 +22,7 @@ from gossamer.core.errors import ConfigError
 from gossamer.core.jobs import Job, Trained
 from gossamer.core.types import Flops, Params, State
 from gossamer.engines.client import BatchSchedule, Client, ClientTask
+from gossamer.engines.executors.channels_last import channels_last_options
 from gossamer.engines.executors.compiled import check, compile_on_gpu, reset_compiler
 from gossamer.engines.executors.stacked import ClientGroup, InChunks, Pair, announce, kind
 from gossamer.engines.executors.steps import Step, in_place, pure_step, tensors
@@ -33,6 +35,8 @@ SHARE = 0.5
 """Fraction of the free memory that slots may take."""
 WORTH_CAPTURING = 4
 """Minimum number of steps with a batch size for which a graph is captured."""
+LENGTHS = (8, 1)
+"""Numbers of steps that one graph may hold, in decreasing order. A launch of several steps costs the host less."""
 PER_SAMPLE = {"samples", "draws"}
 
 
@@ -50,7 +54,8 @@ class Captured(InChunks):
         if self.compiles:
             reset_compiler()
             pure = stepping(client, pure_step(client))
-            self.compiled = torch.compile(pure, fullgraph=True, dynamic=False, backend=compile_on_gpu)
+            backend = partial(compile_on_gpu, options=channels_last_options())
+            self.compiled = torch.compile(pure, fullgraph=True, dynamic=False, backend=backend)
         self.full: int | None = None
         self.room = 0
         self.slots: dict[Any, list[ClientSlot]] = {}
@@ -66,7 +71,7 @@ class Captured(InChunks):
         self._try(client_task, self.size)
 
     def _try(self, client_task: ClientTask, count: int) -> None:
-        for done in self.run([client_task._replace(limit=WORTH_CAPTURING)] * count):
+        for done in self.run([client_task._replace(limit=sum(LENGTHS))] * count):
             check(done)
 
     def bucket(self, job: Job) -> Any:
@@ -152,7 +157,7 @@ class ClientSlot:
             self.tensors[name] = given.new_zeros(max(room, len(given)), *given.shape[1:])
         self.stream = torch.cuda.Stream()
         self.pool = torch.cuda.graph_pool_handle()
-        self.graphs: dict[int, torch.cuda.CUDAGraph] = {}
+        self.graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}  # by batch size and number of steps
         self.screens: dict[int, Screen] = {}
         self.seen: Counter[int] = Counter()
         self.screened: Counter[int] = Counter()
@@ -179,12 +184,30 @@ class ClientSlot:
         Another batch size gets a graph when it occurs again. Until then its steps run in eager mode.
         """
         for size, steps in Counter(batches.sizes).items():
-            if size not in self.graphs and steps >= WORTH_CAPTURING and (size == full or self.seen[size]):
-                self.place(batches, batches.sizes.index(size))
+            if steps >= WORTH_CAPTURING and (size == full or self.seen[size]):
                 step = compiled if size == full else plain
-                self.client.objective.train_mode(alone=size == 1)
-                self.graphs[size], _ = self._captured(partial(step, self.tensors, size), benchmark=size == full)
+                for length in {part.steps for part in self.parts(batches) if part.size == size}:
+                    self._capture_steps(batches, size, length, step, benchmark=size == full)
             self.seen[size] += 1
+
+    def _capture_steps(
+        self, batches: BatchSchedule, size: int, length: int, step: "Stepping", benchmark: bool
+    ) -> None:
+        """Capture a graph of some steps, unless it exists."""
+        if (size, length) in self.graphs:
+            return
+        self.place(batches, batches.sizes.index(size))
+        self.client.objective.train_mode(alone=size == 1)
+
+        def work() -> None:
+            for _ in range(length):
+                step(self.tensors, size)
+
+        self.graphs[size, length], _ = self._captured(work, benchmark)
+
+    def parts(self, batches: BatchSchedule) -> "list[Part]":
+        """Cut a schedule into parts of one launch; batches that are read are placed before each step."""
+        return cut(batches.sizes, (1,) if "feeds" in self.tensors else LENGTHS)
 
     def capture_screen(self, feed: State, full: int | None) -> None:
         """Capture the gradient after training for the size of a batch, under the same conditions as a step."""
@@ -241,16 +264,16 @@ class ClientSlot:
         torch.cuda.current_stream().wait_stream(self.stream)
         return graph, made
 
-    def step(self, batches: BatchSchedule, number: int, plain: Stepping) -> None:
-        """Run one step on a batch, the next of its client."""
-        size = batches.sizes[number]
+    def run(self, batches: BatchSchedule, part: "Part", plain: Stepping) -> None:
+        """Run the steps of a part, the next of its client."""
         with torch.cuda.stream(self.stream):
-            self.place(batches, number)
-            if size in self.graphs:
-                self.graphs[size].replay()
-            else:
-                self.client.objective.train_mode(alone=size == 1)
-                plain(self.tensors, size)
+            self.place(batches, part.first)
+            if graph := self.graphs.get((part.size, part.steps)):
+                graph.replay()
+                return
+            self.client.objective.train_mode(alone=part.size == 1)
+            for _ in range(part.steps):
+                plain(self.tensors, part.size)
 
 
 @contextmanager
@@ -282,13 +305,44 @@ def brought(client: Client, pair: Pair, batches: BatchSchedule) -> State:
     return found | {"samples": batches.numbers.to(device)} | draws
 
 
-def in_turn(steps: Sequence[int]) -> list[tuple[int, int]]:
-    """Return clients and step numbers in the order of execution, one step of each client in turn.
+class Part(NamedTuple):
+    """Consecutive steps of a client on batches of the same size.
 
-    >>> in_turn([2, 1])
-    [(0, 0), (1, 0), (0, 1)]
+    Args:
+        first: number of the first step
+        size: batch size
+        steps: number of steps
     """
-    return [(client, number) for number in range(max(steps)) for client, own in enumerate(steps) if number < own]
+
+    first: int
+    size: int
+    steps: int
+
+
+def cut(sizes: Sequence[int], lengths: Sequence[int]) -> list[Part]:
+    """Cut a schedule of batch sizes into parts of the given lengths, which decrease to 1.
+
+    >>> [(part.size, part.steps) for part in cut([4, 4, 4, 1], (2, 1))]
+    [(4, 2), (4, 1), (1, 1)]
+    """
+    parts, first = [], 0
+    for size, group in groupby(sizes):
+        left = len(list(group))
+        while left:
+            steps = next(length for length in lengths if length <= left)
+            parts.append(Part(first, size, steps))
+            first, left = first + steps, left - steps
+    return parts
+
+
+def in_turn(own: Sequence[Sequence[T]]) -> list[tuple[int, T]]:
+    """Return clients and items in the order of execution, one item of each client in turn.
+
+    >>> in_turn(["ab", "c"])
+    [(0, 'a'), (1, 'c'), (0, 'b')]
+    """
+    rows = zip_longest(*([(client, item) for item in items] for client, items in enumerate(own)))
+    return [each for row in rows for each in row if each is not None]
 
 
 class CapturedGroup:
@@ -314,16 +368,17 @@ class CapturedGroup:
         self.gradients: list[Params] = []
 
     def train(self) -> list[Trained]:
-        """Run all steps, one of each client in turn, so that all streams are busy."""
+        """Run all steps, some of each client in turn, so that all streams are busy."""
         main = torch.cuda.current_stream()
         for pair, batches, slot in zip(self.bucket, self.batches_per_client, self.slots, strict=True):
             slot.load(brought(self.client, pair, batches))
         for slot in self.slots:
             slot.stream.wait_stream(main)
-        order = in_turn([len(batches) for batches in self.batches_per_client])
-        announce(self.batches_per_client, [index for index, _ in order])
-        for index, number in order:
-            self.slots[index].step(self.batches_per_client[index], number, self.plain)
+        paired = list(zip(self.slots, self.batches_per_client, strict=True))
+        order = in_turn([slot.parts(batches) for slot, batches in paired])
+        announce(self.batches_per_client, [index for index, part in order for _ in range(part.steps)])
+        for index, part in order:
+            self.slots[index].run(self.batches_per_client[index], part, self.plain)
         self.gradients = [slot.screen(feed) for slot, feed in zip(self.slots, self.feeds, strict=False)]
         for slot in self.slots:
             main.wait_stream(slot.stream)

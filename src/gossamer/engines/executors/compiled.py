@@ -6,7 +6,8 @@ clients. Only the step on a full batch is compiled; the smaller last batch of an
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -134,12 +135,16 @@ def reset_compiler() -> None:
     dynamo.recompile_limit = max(dynamo.recompile_limit, PROGRAMS)
 
 
-def compile_on_gpu(module: Any, inputs: Any) -> Callable[..., Sequence[Any]]:
+def compile_on_gpu(
+    module: Any, inputs: Any, options: Mapping[str, Any] = MappingProxyType({})
+) -> Callable[..., Sequence[Any]]:
     """Compile with inductor, without its advice to enable TF32: the precision of a run is chosen by ``--precision``."""
+    from torch._inductor.compile_fx import compile_fx
+
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "TensorFloat32 tensor cores for float32 matrix multiplication available")
-        graph: Callable[..., Sequence[Any]] = torch._dynamo.lookup_backend("inductor")(module, inputs)
-    return graph
+        graph: Any = compile_fx(module, inputs, config_patches=dict(options))
+    return graph  # type: ignore[no-any-return]
 
 
 def check(done: TaskOutcome) -> None:

@@ -53,6 +53,7 @@ from gossamer.core.types import Layout, Params, Payload, State
 from gossamer.core.wire import expect, finite
 from gossamer.parts.codecs.masked_noise_clipping import clipping
 from gossamer.parts.codecs.masked_noise_scale import (
+    Rows,
     Scale,
     Slice,
     by_tensor,
@@ -60,6 +61,7 @@ from gossamer.parts.codecs.masked_noise_scale import (
     rescaled,
     rescaled_exactly,
     small_blocks,
+    together,
 )
 
 CHUNK = {"cpu": 1 << 17, "cuda": 1 << 22}
@@ -239,15 +241,23 @@ class MaskedNoise(StraightThrough, MeasuredCodec):
         share = (step_index + 1) / context["steps"] if self.progressive else torch.ones_like(context["steps"])
         noise: Params = context["noise"]
         drawn = random.draws_like(context["key"], step_index, noise)
-        one = self._masked if self.alpha != "auto" else self._masked_in_scale
-        return {name: one(change[name], n, drawn[name], share) for name, n in noise.items() if name in change}
+        names = [name for name in noise if name in change]
+        if self.alpha != "auto":
+            return {name: self._masked(change[name], noise[name], drawn[name], share) for name in names}
+        found: Params = {}
+        for rows, alike in together({name: noise[name].numel() for name in names}, self.block).items():
+            u, numbers = (rows.join(one[name] for name in alike) for one in (change, drawn))
+            n = rows.join((noise[name] for name in alike), 1.0)
+            values = rows.part(self._masked_in_scale(u, n, numbers, share, rows))
+            found |= {name: value.view(noise[name].shape) for name, value in zip(alike, values, strict=True)}
+        return found
 
     def _masked(self, u: Tensor, n: Tensor, drawn: Tensor, share: Tensor) -> Tensor:
         one = drawn < share * probability(u, n, self.signed) if self.stochastic else u / n > 0
         return torch.where(drawn < share, self._values_of(one, n), clipped(u, n, self.signed))
 
-    def _masked_in_scale(self, u: Tensor, n: Tensor, drawn: Tensor, share: Tensor) -> Tensor:
-        units, scale = rescaled(u, n, self.spread, self.block, self._expected)
+    def _masked_in_scale(self, u: Tensor, n: Tensor, drawn: Tensor, share: Tensor, rows: Rows) -> Tensor:
+        units, scale = rescaled(u, n, rows, self.spread, self._expected)
         return self._masked(units, n, drawn, share) * scale
 
     def _read(self, payload: Payload, layout: Layout) -> tuple[Tensor, Sequence[Scale]]:

@@ -10,7 +10,7 @@ it leaves ``sum(|u| min(|u|, |n|))``. With v = |u| / alpha, the expectations ove
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -31,25 +31,46 @@ def clipping(
     Of a long update, some blocks are measured, or some entries of the only block.
     """
     step = max(1, sum(map(len, tensors)) // ENTRIES)
-    touched = changed = left = whole = 0.0
-    for u in tensors:
-        rows, size = _sample(u, step, alpha, spread, block)
-        v = rows.double().abs() / size
-        some, rest = expected(v, noise)
-        touched, changed = touched + float(some.sum()), changed + int(v.count_nonzero())
-        left, whole = left + float((size**2 * v * rest).sum()), whole + float((size**2 * v * v).sum())
+    sums = [_sums(*sample, noise) for sample in _samples(tensors, step, alpha, spread, block)]
+    touched, changed, left, whole = torch.stack(sums).sum(0).tolist() if sums else (0, 0, 0, 0)
     return {
         "clipped": touched / changed if changed else 0.0,
         "clipped_length": 1 - left / whole if whole else 0.0,
     }
 
 
-def _sample(u: Tensor, step: int, alpha: float | None, spread: float, block: int | None) -> tuple[Tensor, Tensor]:
-    """Return every ``step``-th block of a tensor, or entry of its only block, with the magnitudes of the noise."""
-    rows = blocks(u, length(len(u), block if alpha is None else None))
-    some = rows[::step] if len(rows) > 1 else rows
-    size = magnitude(some, spread) if alpha is None else torch.full_like(some[:, :1], alpha)
-    return some if len(rows) > 1 else rows[:, ::step], size.double()
+def _sums(rows: Tensor, size: Tensor, noise: Kind) -> Tensor:
+    """Return the number of entries that clipping touches, that of changed entries, what is left of length, and length.
+
+    They stay on their device, so that a GPU is waited for once.
+    """
+    v = rows.double().abs() / size
+    some, rest = expected(v, noise)
+    along = size**2 * v
+    return torch.stack([some.sum(), (v > 0).sum(), (along * rest).sum(), (along * v).sum()])
+
+
+def _samples(
+    tensors: Sequence[Tensor], step: int, alpha: float | None, spread: float, block: int | None
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield every ``step``-th block of all tensors, or entry of an only block, with the magnitudes of the noise.
+
+    Blocks of the same length are measured together.
+    """
+    several: dict[int, list[Tensor]] = {}
+    for u in tensors:
+        rows = blocks(u, length(len(u), block if alpha is None else None))
+        if len(rows) > 1:
+            several.setdefault(rows.shape[1], []).append(rows[::step])
+        else:
+            yield rows[:, ::step], _magnitude(rows, alpha, spread)
+    for alike in several.values():
+        yield (rows := torch.cat(alike)), _magnitude(rows, alpha, spread)
+
+
+def _magnitude(rows: Tensor, alpha: float | None, spread: float) -> Tensor:
+    """Return the magnitude of the noise of each row, in float64."""
+    return (magnitude(rows, spread) if alpha is None else torch.full_like(rows[:, :1], alpha)).double()
 
 
 def expected(v: Tensor, noise: Kind) -> tuple[Tensor, Tensor]:

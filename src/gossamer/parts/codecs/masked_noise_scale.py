@@ -27,7 +27,8 @@ The sender computes v and s with sums that have the same bits on every device. I
 same from the current update with ordinary sums.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -104,25 +105,61 @@ def small_blocks(block: int | None) -> str | None:
     )
 
 
-def rescaled(u: Tensor, n: Tensor, spread: float, block: int | None, expected: Expected) -> tuple[Tensor, Tensor]:
-    """Return a tensor of the update in units of its noise, and the scale of each entry.
+class Rows(NamedTuple):
+    """Tensors whose blocks have the same length, as one matrix with a row per block.
+
+    One matrix for all of them takes a GPU a few operations, where a matrix per tensor takes a few per tensor.
+
+    Args:
+        length: the number of entries per block
+        entries: the number of entries of each tensor
+    """
+
+    length: int
+    entries: tuple[int, ...]
+
+    @property
+    def counts(self) -> list[int]:
+        """The number of rows of each tensor."""
+        return [-(-entries // self.length) for entries in self.entries]
+
+    def join(self, tensors: Iterable[Tensor], fill: float = 0.0) -> Tensor:
+        """Return the blocks of all tensors. The last block of each is padded with ``fill``."""
+        return torch.cat([blocks(tensor, self.length, fill) for tensor in tensors])
+
+    def part(self, rows: Tensor) -> list[Tensor]:
+        """Return the entries of each tensor as a vector, without padding."""
+        pieces = rows.split(self.counts)
+        return [piece.reshape(-1)[:entries] for piece, entries in zip(pieces, self.entries, strict=True)]
+
+    def owners(self, device: torch.device) -> Tensor:
+        """Return the number of each row's tensor. It is computed: a CUDA graph cannot copy a list to its device."""
+        number = torch.arange(sum(self.counts), device=device)
+        return sum((number >= first for first in accumulate(self.counts[:-1])), torch.zeros_like(number))
+
+
+def together(sizes: Mapping[str, int], block: int | None) -> dict[Rows, list[str]]:
+    """Return the names of the tensors whose blocks have the same length, given their numbers of entries."""
+    names: dict[int, list[str]] = {}
+    for name, entries in sizes.items():
+        names.setdefault(length(entries, block), []).append(name)
+    return {Rows(each, tuple(sizes[name] for name in alike)): alike for each, alike in names.items()}
+
+
+def rescaled(u: Tensor, n: Tensor, rows: Rows, spread: float, expected: Expected) -> tuple[Tensor, Tensor]:
+    """Return the blocks of an update in units of their noise, and the scale of each block as a column.
 
     For training: can be compiled and stacked.
     """
-    each = length(u.numel(), block)
-    rows = blocks(u, each)
-    size = magnitude(rows, spread)
-    v = rows / size
-    # The gain is a ratio. In units of a power of two, its squares do not underflow, and no bit of it changes.
-    factor = torch.exp2(-size.sum().log2().floor())
-    y = rows * factor
-    along = (y * (size * factor) * expected(v, blocks(n, each, 1.0))).sum()
-    gain = (y.square().sum() / along.clamp(min=TINY)).clamp(1, MAX_GAIN)
-    return _shaped(v, u), _shaped((gain * size).expand_as(rows), u)
-
-
-def _shaped(rows: Tensor, like: Tensor) -> Tensor:
-    return rows.reshape(-1)[: like.numel()].view(like.shape)
+    size = magnitude(u, spread)
+    v = u / size
+    weight = size.squeeze(-1).double().square()  # in float32 the squares may underflow
+    owner = rows.owners(u.device)
+    mine = owner == torch.arange(len(rows.entries), device=u.device).unsqueeze(-1)
+    squares, along = (v * v).sum(-1), (v * expected(v, n)).sum(-1)
+    whole, left = (torch.where(mine, weight * sums, 0).sum(-1) for sums in (squares, along))
+    gain = (whole / left.clamp(min=TINY * TINY)).clamp(1, MAX_GAIN).to(u.dtype)
+    return v, gain[owner].unsqueeze(-1) * size
 
 
 def magnitude(rows: Tensor, spread: float) -> Tensor:
@@ -135,16 +172,19 @@ def rescaled_exactly(
     x: Tensor, n: Tensor, layout: Layout, spread: float, block: int | None, expected: Expected
 ) -> tuple[Tensor, Payload]:
     """Return an update in units of its noise, and the array ``scales``. The bits are the same on every device."""
-    parts, scales = [x[:0]], [torch.zeros(0, dtype=SENT, device=x.device)]
-    for (_, u), (_, own) in zip(layout.cut(x), layout.cut(n), strict=True):
-        each = length(len(u), block)
-        rows = blocks(u, each)
-        size = _magnitude(rows, spread)
-        v = ratio(rows, size.to(u.dtype))
-        gain = _gain(v, expected(v, blocks(own, each, 1.0)), size)
-        parts.append(_shaped(v, u))
-        scales.append((size.double() * gain).clamp(max=LARGEST).to(torch.float32).to(SENT).view(-1))
-    return torch.cat(parts), {"scales": torch.cat(scales)}
+    update, noise = dict(layout.cut(x)), dict(layout.cut(n))
+    found: dict[str, tuple[Tensor, Tensor]] = {}
+    for rows, names in together({name: len(u) for name, u in update.items()}, block).items():
+        u = rows.join(update[name] for name in names)
+        size = _magnitude(u, spread)
+        v = ratio(u, size.to(u.dtype))
+        sums = total(v * v), total(v * expected(v, rows.join((noise[name] for name in names), 1.0)))
+        columns = torch.stack([size.view(-1).double(), *(each.double() for each in sums)]).cpu()
+        scales = [_scales(*piece) for piece in columns.split(rows.counts, -1)]
+        found |= dict(zip(names, zip(rows.part(v), scales, strict=True), strict=True))
+    ordered = [found[name] for name, _ in layout.shapes]
+    sent = torch.cat([torch.zeros(0, dtype=SENT), *(own for _, own in ordered)])
+    return torch.cat([x[:0], *(units for units, _ in ordered)]), {"scales": sent.to(x.device)}
 
 
 def _magnitude(rows: Tensor, spread: float) -> Tensor:
@@ -152,17 +192,18 @@ def _magnitude(rows: Tensor, spread: float) -> Tensor:
     y, exponent = unit(rows)  # squares of the update itself may underflow
     whole = total(y.abs()).double().unsqueeze(-1)
     found = shift(ratio(total(y * y).double().unsqueeze(-1), whole), exponent) * spread
-    if found.numel() and float(found.max()) > LARGEST:
-        raise PayloadError(f"the change is too large for masked noise: magnitude {found.max():g}, at most {LARGEST:g}")
     return found.to(torch.float32)
 
 
-def _gain(v: Tensor, expected: Tensor, size: Tensor) -> float:
-    """Return the gain of a tensor. Blocks count by the squares of their magnitudes, relative to the largest."""
-    share = ratio(size, size.amax(0, keepdim=True)).double().view(-1) if len(size) else size.double().view(-1)
+def _scales(size: Tensor, squares: Tensor, along: Tensor) -> Tensor:
+    """Return the scales of one tensor's blocks, from the magnitude and the sums of each, on a CPU."""
+    if len(size) and float(size.max()) > LARGEST:
+        raise PayloadError(f"the change is too large for masked noise: magnitude {size.max():g}, at most {LARGEST:g}")
+    share = ratio(size.float(), size.float().amax(0, keepdim=True)).double() if len(size) else size
     weight = share * share
-    along = float(total(weight * total(v * expected).double()))
-    return min(max(float(total(weight * total(v * v).double())) / along, 1.0), MAX_GAIN) if along > 0 else 1.0
+    left = float(total(weight * along))
+    gain = min(max(float(total(weight * squares)) / left, 1.0), MAX_GAIN) if left > 0 else 1.0
+    return (size * gain).clamp(max=LARGEST).to(torch.float32).to(SENT)
 
 
 def expect_scales(payload: Payload, layout: Layout, block: int | None) -> list[Scale]:
