@@ -15,7 +15,7 @@ is at most 5 % and three bytes longer than the entropy, the logarithm of the num
 import torch
 from torch import Tensor
 
-from gossamer.core.bits import bits, expect_bits, numbers, unbits
+from gossamer.core.bits import bits, expect_bits, expect_packed, numbers, unbits
 from gossamer.core.errors import PayloadError
 from gossamer.core.types import Payload, true_at
 from gossamer.core.wire import expect
@@ -57,6 +57,11 @@ def unpack(payload: Payload, count: int) -> Tensor:
     mask = torch.zeros(count, dtype=torch.bool, device=gaps.device)
     mask[_indices(gaps, count)] = True
     return ~mask if inverted else mask
+
+
+def unpack_bits(payload: Payload, count: int) -> Tensor:
+    """Decode the same as packed bits. Raise ``PayloadError`` as ``unpack`` does."""
+    return expect_packed(payload, "bitmap", count) if "bitmap" in payload else bits(unpack(payload, count))
 
 
 def spread(values: Tensor, mask: Tensor) -> Tensor:
