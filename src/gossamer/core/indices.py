@@ -55,7 +55,7 @@ def unpack(payload: Payload, count: int) -> Tensor:
     for bit, column in enumerate(digits.view(len(gaps), shift).unbind(1)):
         gaps += numbers(column, torch.int64) << bit
     mask = torch.zeros(count, dtype=torch.bool, device=gaps.device)
-    mask[_indices(gaps, count)] = True
+    mask.index_fill_(0, _indices(gaps, count), True)
     return ~mask if inverted else mask
 
 
@@ -99,8 +99,7 @@ def _descend(gaps: Tensor, most: int) -> tuple[int, int]:
 def _unary(lengths: Tensor, total: int) -> Tensor:
     """Return a unary code word for each length: zeros, then a one, ``length`` bits each and ``total`` together."""
     flags = torch.zeros(total, dtype=torch.bool, device=lengths.device)
-    flags[lengths.cumsum(0) - 1] = True
-    return flags
+    return flags.index_fill_(0, lengths.cumsum(0) - 1, True)
 
 
 def _digits(numbers: Tensor, width: int) -> Tensor:

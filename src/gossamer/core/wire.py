@@ -285,8 +285,15 @@ def varint(number: int) -> bytes:
 
 def array_bytes(tensor: Tensor) -> memoryview:
     """Return the little-endian bytes of a tensor, which may be on any device."""
-    array: npt.NDArray[Any] = _plain(tensor.detach().cpu().contiguous()).numpy()
+    array: npt.NDArray[Any] = _plain(_on_host(tensor.detach()).contiguous()).numpy()
     return array.astype(CODES[tensor.dtype][1], copy=False).view(np.uint8).data
+
+
+def _on_host(tensor: Tensor) -> Tensor:
+    """Return a tensor on the CPU. From a GPU, pinned memory is several times faster."""
+    if not tensor.is_cuda:
+        return tensor.cpu()
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
 
 
 def _plain(tensor: Tensor) -> Tensor:

@@ -40,6 +40,7 @@ class Captured(InChunks):
     """Chunks of clients on a GPU; each client step replays a captured graph."""
 
     compiles: ClassVar[bool] = True
+    ahead: ClassVar[bool] = True
 
     def __init__(self, client: Client, size: int = CHUNK) -> None:
         if client.objective.device.type != "cuda":
@@ -291,7 +292,7 @@ def in_turn(steps: Sequence[int]) -> list[tuple[int, int]]:
     return [(client, number) for number in range(max(steps)) for client, own in enumerate(steps) if number < own]
 
 
-class CapturedGroup:
+class CapturedGroup(ClientGroup):
     """Clients in their slots, for one round."""
 
     def __init__(
@@ -313,10 +314,14 @@ class CapturedGroup:
         self.feeds = feeds
         self.gradients: list[Params] = []
 
-    def train(self) -> list[Trained]:
-        """Run all steps, one of each client in turn, so that all streams are busy."""
+    def launch(self) -> None:
+        """Launch all steps, one of each client in turn, so that all streams are busy.
+
+        The current stream does not wait for them: meanwhile the host makes uploads on it.
+        """
         main = torch.cuda.current_stream()
         for pair, batches, slot in zip(self.bucket, self.batches_per_client, self.slots, strict=True):
+            main.wait_stream(slot.stream)  # a group that failed may have left steps behind
             slot.load(brought(self.client, pair, batches))
         for slot in self.slots:
             slot.stream.wait_stream(main)
@@ -325,12 +330,11 @@ class CapturedGroup:
         for index, number in order:
             self.slots[index].step(self.batches_per_client[index], number, self.plain)
         self.gradients = [slot.screen(feed) for slot, feed in zip(self.slots, self.feeds, strict=False)]
-        for slot in self.slots:
-            main.wait_stream(slot.stream)
-        return self.results()
 
     def results(self) -> list[Trained]:
-        """Return the training result of each client, copied out of its slot."""
+        """Wait for the steps, and return the training result of each client, copied out of its slot."""
+        for slot in self.slots:
+            torch.cuda.current_stream().wait_stream(slot.stream)
         losses = torch.stack([slot.tensors["loss"] for slot in self.slots]).tolist()
         return [self._result(number, losses[number]) for number in range(len(self.bucket))]
 

@@ -131,8 +131,11 @@ def _small(pieces: int) -> torch.dtype:
 
 
 def count(packed: Tensor) -> int:
-    """Return the number of entries that a mask covers."""
-    return int(np.bitwise_count(packed.cpu().numpy()).sum(dtype=np.int64))
+    """Return the number of entries that a mask covers. Words of eight bytes are counted at once."""
+    held = packed.cpu().numpy()
+    whole = len(held) // 8 * 8
+    pieces = np.ascontiguousarray(held[:whole]).view(np.uint64), held[whole:]
+    return sum(int(np.bitwise_count(piece).sum(dtype=np.int64)) for piece in pieces)
 
 
 def refuse_unless(holds: bool, reason: str) -> None:
