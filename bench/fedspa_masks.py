@@ -14,74 +14,35 @@ On a CPU there is one thread, and its processor time counts, so that other load 
 few steps and extrapolated, since all steps are equal; the table has their number. Training and search take turns. Times
 are medians.
 
-The second part folds 10 masked ResNet18-GN messages on the server: seconds, and the peak memory of aggregation in dense
-models, with 2 messages and with 10. It must not grow with their number. ``--profile FILE`` writes where its time goes.
+The second part folds 10 masked ResNet18-GN messages on the server (``mask_folding.py``). ``--folding-only`` does that
+alone, in less than a minute; ``--profile FILE`` writes where its time goes.
 """
 
 import argparse
 import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import gpu_profile
-import stopwatch
 import torch
-from held import peak
+from mask_folding import KEY, ROUNDS, SETTINGS, Made, clock_of, folding, images
+from mask_folding import Setting as Setting
 
-from gossamer import METHODS, Task
+from gossamer import METHODS
 from gossamer.core.exchange import GLOBAL, LocalTrainingInfo
 from gossamer.core.jobs import Job, Trained
-from gossamer.core.random import fold, key
-from gossamer.core.types import Clock, Flops, Params, State
+from gossamer.core.random import fold
+from gossamer.core.types import Clock, State
 from gossamer.engines.client import Client, ClientTask, TrainingInfo
 from gossamer.engines.executors import EXECUTORS, Executor, threads
 from gossamer.engines.executors.stacked import InChunks
-from gossamer.tasks.nets import build
 from gossamer.tasks.objective import Objective
 
-KEY, ROUNDS = key(0), 1000
 BATCH, EPOCHS = 128, 5
 WARM_UP = {"cpu": 1, "cuda": 2}
 """Turns that do not count: a GPU captures the last, smaller batch when it occurs for the second time."""
 MOST = 0.1
 """Target for the share of the search in the training time."""
-
-
-class Setting(NamedTuple):
-    """A client of the paper: samples, their shape, classes, and the number of timed steps on a CPU."""
-
-    samples: int
-    shape: tuple[int, ...]
-    classes: int
-    steps: int
-
-
-SETTINGS = {
-    "lenet5": Setting(1248, (1, 28, 28), 26, 50),
-    "vgg11": Setting(500, (3, 32, 32), 10, 4),
-    "resnet18-gn": Setting(500, (3, 32, 32), 100, 2),
-}
-
-
-def images(model: str, samples: int, clients: int = 1) -> Task:
-    """Return random images."""
-    _, shape, classes, _ = SETTINGS[model]
-    draw = torch.Generator().manual_seed(0)
-    x, y = torch.randn(samples, *shape, generator=draw), torch.randint(classes, (samples,), generator=draw)
-    return Task.of(lambda: build(model, shape, classes), (x, y), (x[:2], y[:2]), clients=clients)
-
-
-def on_one_thread(work: Callable[[], object]) -> float:
-    """Return the processor milliseconds of ``work`` on one thread."""
-    before = time.process_time()
-    work()
-    return 1e3 * (time.process_time() - before)
-
-
-def clock_of(device: str) -> Callable[[Callable[[], object]], float]:
-    return stopwatch.on_gpu if device == "cuda" else on_one_thread
 
 
 # Training and search.
@@ -153,7 +114,7 @@ class Entrant(NamedTuple):
             alone = TrainingInfo(self.client, job, trained._replace(gradient=None)).gradient()
             used = trained.gradient or alone
             far = max(far, *(float((used[n] - t).norm() / t.norm().clamp(min=1e-30)) for n, t in alone.items()))
-            here, there = self.revise(job, info), self.revise(job, Made.of(info, used))
+            here, there = self.revise(job, info), self.revise(job, Made.copied(info.weights, used))
             same &= all(torch.equal(here["mask"][n].cpu(), there["mask"][n]) for n in there["mask"])
         return f"masks as on the CPU: {'SAME' if same else 'DIFFERENT'}; gradients differ by at most {far:.1e}"
 
@@ -185,84 +146,6 @@ def searches(models: list[str], device: str, executor: str, repeats: int, client
     print("\n".join(["", *checks]))
 
 
-# Folding.
-
-
-class Made:
-    """Training information of a client without training: given weights, and given or random gradients."""
-
-    def __init__(self, weights: Params, draw: torch.Generator, slopes: Params | None = None) -> None:
-        self.start, self.weights, self.carry, self.draw, self.slopes = weights, weights, State(), draw, slopes
-
-    @classmethod
-    def of(cls, info: TrainingInfo, gradient: Params) -> "Made":
-        """Copy weights and gradients to the CPU."""
-        weights, slopes = ({name: t.cpu() for name, t in each.items()} for each in (info.weights, gradient))
-        return cls(weights, torch.Generator(), slopes)
-
-    def loss(self) -> float:
-        return 1.0
-
-    def accuracy(self, params: Params) -> float:
-        return 1.0
-
-    def gradient(self) -> Params:
-        drawn = ((name, torch.randn(t.shape, generator=self.draw).to(t)) for name, t in self.weights.items())
-        return self.slopes or dict(drawn)
-
-    def start_gradient(self) -> Params:
-        return self.gradient()
-
-
-class Desk:
-    """A server with the messages of a round."""
-
-    def __init__(self, model: str, count: int, device: str) -> None:
-        objective = Objective(images(model, count, count), device, KEY)
-        method = METHODS["fedspa"](own_init=True).bind(objective)
-        self.exchange, self.state = method.training, method.init(objective.initial(), KEY)
-        self.dense = 4 * objective.layout.size
-        draw = torch.Generator().manual_seed(1)
-        self.messages = [self._message(Clock(0, ROUNDS, c), draw) for c in range(count)]
-
-    def _message(self, clock: Clock, draw: torch.Generator) -> tuple[Clock, bytes]:
-        down = self.exchange.make_download(self.state, clock, KEY, GLOBAL, None, None)
-        job = self.exchange.read_download(down.data, {}, clock, KEY)
-        made = Made(job.start, draw)
-        trained = Trained(job.part.take(made.gradient()), {}, 0.0, Flops(0, 0), 500)
-        sent, _ = self.exchange.make_upload(job, trained, made)
-        return clock, bytes(sent.data)
-
-    def fold(self, count: int) -> None:
-        """Aggregate the first messages, from their bytes to the new model."""
-        server = self.exchange.server
-        acc = server.begin(self.state, {clock.client: GLOBAL for clock, _ in self.messages[:count]})
-        for clock, data in self.messages[:count]:
-            arrival, _ = self.exchange.read_upload(data, self.state, clock, KEY, GLOBAL, None)
-            acc = server.fold(acc, arrival)
-        server.finish(self.state, acc, Clock(0, ROUNDS, -1))
-
-
-def folding(
-    device: str, repeats: int, model: str = "resnet18-gn", count: int = 10, profile: Path | None = None
-) -> None:
-    desk = Desk(model, count, device)
-    clock = clock_of(device)
-    desk.fold(1)
-    taken = statistics.median(clock(lambda: desk.fold(count)) for _ in range(repeats))
-    peaks = {few: peak(lambda: desk.fold(few), device) for few in (1, 2, count)}  # noqa: B023
-    size = statistics.mean(len(data) for _, data in desk.messages)
-    print(f"\ndense `{model}`: {desk.dense / 2**20:.1f} MiB; message: {size / 2**20:.1f} MiB")
-    print(f"folding {count} messages: {taken:,.0f} ms, {taken / count:,.0f} ms each")
-    for few, most in peaks.items():
-        print(f"peak memory, {few} messages: {most / 2**20:.1f} MiB, {most / desk.dense:.2f} dense models")
-    met = peaks[count] <= 1.01 * peaks[2]
-    print("memory does not grow with messages: target met" if met else "memory GROWS with messages: target MISSED")
-    if profile is not None:
-        found = gpu_profile.spans(lambda: desk.fold(count), device)
-        profile.write_text(gpu_profile.report(f"folding {count} messages of {model}", taken / 1e3, {}, *found) + "\n")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description="Measure personal masks.")
     parser.add_argument("--models", nargs="*", choices=list(SETTINGS), default=list(SETTINGS))
@@ -270,11 +153,14 @@ def main() -> None:
     parser.add_argument("--executor", choices=("one-by-one", "captured", "captured-plain"), default="one-by-one")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--clients", type=int, default=1, help="clients that train at once (1)")
-    parser.add_argument("--no-folding", action="store_true", help="skip the aggregation")
+    parts = parser.add_mutually_exclusive_group()
+    parts.add_argument("--no-folding", action="store_true", help="skip the aggregation")
+    parts.add_argument("--folding-only", action="store_true", help="skip training and search")
     parser.add_argument("--profile", type=Path, help="file for a profile of the aggregation")
     given: Any = parser.parse_args()
     with threads(1):
-        searches(given.models, given.device, given.executor, given.repeats, given.clients)
+        if not given.folding_only:
+            searches(given.models, given.device, given.executor, given.repeats, given.clients)
         if not given.no_folding:
             folding(given.device, given.repeats, profile=given.profile)
 

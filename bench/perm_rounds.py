@@ -22,7 +22,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from fedspa_masks import clock_of
+from mask_folding import clock_of
 
 from gossamer import METHODS, Method, Options, Task
 from gossamer.engines.executors import threads

@@ -44,10 +44,15 @@ def plus_minus(flags: Tensor, dtype: torch.dtype) -> Tensor:
 
 def expect_bits(payload: Payload, name: str, count: int) -> Tensor:
     """Return ``count`` booleans from a payload. Refuse a wrong number of bytes, and ones in the padding."""
+    return unbits(expect_packed(payload, name, count), count)
+
+
+def expect_packed(payload: Payload, name: str, count: int) -> Tensor:
+    """Return the same, still packed."""
     packed = expect(payload, name, torch.uint8, -(-count // 8))
     if count % 8 and bool(packed[-1] >> (count % 8)):
         raise PayloadError(f"{name!r} has ones after its {count:,} bits")
-    return unbits(packed, count)
+    return packed
 
 
 def _shifts(device: torch.device) -> Tensor:

@@ -18,13 +18,23 @@ from typing import Any
 from torch import Tensor
 
 from gossamer.core import sections, tree, wire
-from gossamer.core.codec import Codec, MeasuredCodec, checked, informed, memory_of, of_client, sums_of, surrogate_of
+from gossamer.core.codec import (
+    Codec,
+    MeasuredCodec,
+    SideInformation,
+    checked,
+    informed,
+    memory_of,
+    of_client,
+    sums_of,
+    surrogate_of,
+)
 from gossamer.core.delivery import counted
 from gossamer.core.downlink import NEVER, downlink_of
 from gossamer.core.envelope import Envelope
 from gossamer.core.errors import PayloadError, require
 from gossamer.core.exchange import GLOBAL, Arrival, Assignment, Context, LocalTrainingInfo, Outcome, Section
-from gossamer.core.jobs import SILENT, Broadcast, Folding, Job, Outgoing, Trained, each, moved, own_key
+from gossamer.core.jobs import SILENT, Broadcast, Folding, Job, Outgoing, Trained, each, own_key
 from gossamer.core.method import Exchange
 from gossamer.core.random import Key, fold
 from gossamer.core.sections import OwnLabels, SectionArrays, index, read_index
@@ -179,25 +189,25 @@ class BoundExchange:
         The update stays encoded until the server asks for it.
         """
         mine, up, _ = self._keys(clock, key)
-        message = wire.unpack(data)
+        models = self.down.models(state, self.server.download(state, to).models)
+        message = wire.unpack(data, tree.device(models[0]))
         self.envelope.check(message.head, "up", clock, self.version(clock))
         if not (message.weight > 0 and message.weight == int(message.weight)):
             raise PayloadError(f"the number of samples must be a positive whole number, got {message.weight}")
-        models = self.down.models(state, self.server.download(state, to).models)
-        payload, unread = sections.split(moved(message.arrays, tree.device(models[0])))
+        payload, unread = sections.split(message.arrays)
         choice = read_index(unread, "choice", len(models)) if len(models) > 1 else 0
         model = models[choice]
         # A described part belongs to the first of several models: the client has no other.
         part = self._part(self.view.part, models[0] if self.described else model, clock, mine, memory, to.owner)
-        held = part.take(model)
-        layout = Layout.of(held, part.keep)
+        layout = part.layout(model)
         after = self._followed(unread, clock.client, memory, model)
+        start = part.take(model) if isinstance(self.codec, SideInformation) else None
         if self.labels is not None:
             part = self.labels.counting(part, unread, model)
         values = sections.unpack(self.solver.sections, unread, layout, self.context.trained, up)
         sections.check_read(unread)
 
-        arrival = self.arrival(clock.client, part, layout, message.weight, payload, up, held)
+        arrival = self.arrival(clock.client, part, layout, message.weight, payload, up, start)
         arrival = replace(arrival, sections=values, model=model, owner=to.owner)
         return replace(arrival, choice=choice, version=message.version), after
 
@@ -211,7 +221,10 @@ class BoundExchange:
         up: Key,
         start: Params | None = None,
     ) -> Arrival:
-        """Return a client's update, still encoded. ``up`` is the key of its codec, ``start`` what it had received."""
+        """Return a client's update, still encoded.
+
+        ``up`` is the key of its codec, ``start`` what it had received, where the codec needs it.
+        """
         codec = self.codec if start is None else informed(self.codec, start)
         sums = self.sums if codec is self.codec else sums_of(codec)
 
@@ -279,7 +292,7 @@ class BoundExchange:
         head, counts = wire.read_head(frame, before.checksum if before else None)
         self.envelope.check(head, "down", clock, self.version(clock))
         device = tree.device(self.outline)
-        own, unread = sections.split(moved(wire.read_piece(frame.single, counts.single), device))
+        own, unread = sections.split(wire.read_piece(frame.single, counts.single, device))
         owner = read_index(unread, "owner", self.context.clients) if self.per_client and not self.view.common else None
         sent = self._received_part(unread, clock, mine, state.get("view"), owner)
         layout = sent.layout(self.outline)
@@ -311,7 +324,7 @@ class BoundExchange:
         self, frame: Frame, arrays: int, key: Key, layout: Layout, down: Key, clock: Clock, state: State
     ) -> Broadcast:
         """Decode the common piece of a message."""
-        payload, unread = sections.split(moved(wire.read_piece(frame.common, arrays), tree.device(self.outline)))
+        payload, unread = sections.split(wire.read_piece(frame.common, arrays, tree.device(self.outline)))
         models, base = self.down.read(payload, unread, layout, down, clock, state)
         common = [section for section in self.server.sections if section.common]
         values = sections.unpack(common, unread, layout, self.context.trained, down)

@@ -15,7 +15,7 @@ is at most 5 % and three bytes longer than the entropy, the logarithm of the num
 import torch
 from torch import Tensor
 
-from gossamer.core.bits import bits, expect_bits, numbers, unbits
+from gossamer.core.bits import bits, expect_bits, expect_packed, numbers, unbits
 from gossamer.core.errors import PayloadError
 from gossamer.core.types import Payload, true_at
 from gossamer.core.wire import expect
@@ -55,8 +55,13 @@ def unpack(payload: Payload, count: int) -> Tensor:
     for bit, column in enumerate(digits.view(len(gaps), shift).unbind(1)):
         gaps += numbers(column, torch.int64) << bit
     mask = torch.zeros(count, dtype=torch.bool, device=gaps.device)
-    mask[_indices(gaps, count)] = True
+    mask.index_fill_(0, _indices(gaps, count), True)
     return ~mask if inverted else mask
+
+
+def unpack_bits(payload: Payload, count: int) -> Tensor:
+    """Decode the same as packed bits. Raise ``PayloadError`` as ``unpack`` does."""
+    return expect_packed(payload, "bitmap", count) if "bitmap" in payload else bits(unpack(payload, count))
 
 
 def spread(values: Tensor, mask: Tensor) -> Tensor:
@@ -94,8 +99,7 @@ def _descend(gaps: Tensor, most: int) -> tuple[int, int]:
 def _unary(lengths: Tensor, total: int) -> Tensor:
     """Return a unary code word for each length: zeros, then a one, ``length`` bits each and ``total`` together."""
     flags = torch.zeros(total, dtype=torch.bool, device=lengths.device)
-    flags[lengths.cumsum(0) - 1] = True
-    return flags
+    return flags.index_fill_(0, lengths.cumsum(0) - 1, True)
 
 
 def _digits(numbers: Tensor, width: int) -> Tensor:

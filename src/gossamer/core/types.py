@@ -11,6 +11,7 @@ Clock      the round and the client of a call
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import accumulate, compress, pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -62,12 +63,12 @@ class Layout:
     Args:
         shapes: name and shape of each tensor
         dtype: the type of the vector
-        held: indices of the entries in the vector, for tensors that a client holds in part; other entries are zero
+        held: indices of the vector's entries among all entries of the tensors; none if the vector has all of them
     """
 
     shapes: tuple[tuple[str, torch.Size], ...]
     dtype: torch.dtype = torch.float32
-    held: Mapping[str, Tensor] = field(default_factory=dict, compare=False)
+    held: Tensor | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, params: Mapping[str, Tensor], keep: Mapping[str, Tensor] | None = None) -> "Layout":
@@ -76,56 +77,74 @@ class Layout:
         if len(dtypes) > 1:
             found = listed(map(str, dtypes))
             raise ConfigError(f"all tensors of a model must have one floating-point type, got {found}")
-        held = {name: true_at(mask.reshape(-1) != 0) for name, mask in (keep or {}).items() if name in params}
-        return cls(tuple((name, params[name].shape) for name in sorted(params)), dtypes.pop(), held)
+        shapes = tuple((name, params[name].shape) for name in sorted(params))
+        masks = {name: mask for name, mask in (keep or {}).items() if name in params}
+        return cls(shapes, dtypes.pop(), _held(shapes, masks) if masks else None)
 
     def only(self, names: Collection[str]) -> "Layout":
         """Return the layout of a subset of the tensors."""
-        shapes = tuple(entry for entry in self.shapes if entry[0] in names)
-        return Layout(shapes, self.dtype, {name: at for name, at in self.held.items() if name in names})
+        kept = [name in names for name, _ in self.shapes]
+        shapes = tuple(compress(self.shapes, kept))
+        if self.held is None or all(kept):
+            return Layout(shapes, self.dtype, self.held)
+        before = accumulate((0 if keep else shape.numel() for (_, shape), keep in zip(self.shapes, kept, strict=True)))
+        pieces = zip(kept, self.held.split(self.counts), before, strict=True)
+        held = [piece - left_out for keep, piece, left_out in pieces if keep]
+        return Layout(shapes, self.dtype, torch.cat(held) if held else self.held[:0])
 
     @cached_property
     def counts(self) -> tuple[int, ...]:
         """The number of entries of each tensor in the vector."""
-        return tuple(self._count(*entry) for entry in self.shapes)
+        sizes = [shape.numel() for _, shape in self.shapes]
+        if self.held is None:
+            return tuple(sizes)
+        ends = torch.tensor(list(accumulate(sizes)), dtype=self.held.dtype).to(self.held.device)
+        until = torch.searchsorted(self.held, ends).tolist()
+        return tuple(end - start for start, end in pairwise([0, *until]))
 
     @cached_property
     def size(self) -> int:
         """The number of entries of the vector."""
-        return sum(self.counts)
-
-    def _count(self, name: str, shape: torch.Size) -> int:
-        return len(self.held[name]) if name in self.held else shape.numel()
+        return sum(self.counts) if self.held is None else len(self.held)
 
     def flatten(self, params: Mapping[str, Tensor]) -> Tensor:
         """Return the tensors of this layout as one new vector."""
-        return torch.cat([self._entries(name, params[name].reshape(-1)) for name, _ in self.shapes])
-
-    def _entries(self, name: str, flat: Tensor) -> Tensor:
-        return flat[self.held[name].to(flat.device)] if name in self.held else flat
+        whole = torch.cat([params[name].reshape(-1) for name, _ in self.shapes])
+        return whole if self.held is None else whole[self.held.to(whole.device)]
 
     def cut(self, vector: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Yield the name of each tensor, and its piece of the vector as a view."""
-        start = 0
-        for name, shape in self.shapes:
-            end = start + self._count(name, shape)
-            yield name, vector[start:end]
-            start = end
+        yield from zip((name for name, _ in self.shapes), vector.split(self.counts), strict=True)
+
+    def spread(self, vector: Tensor, fill: float = 0.0) -> Tensor:
+        """Return a vector with all entries of the tensors, with ``fill`` at those that are not in the given vector."""
+        if self.held is None:
+            return vector
+        whole = vector.new_full((sum(shape.numel() for _, shape in self.shapes),), fill)
+        whole[self.held.to(whole.device)] = vector
+        return whole
 
     def unflatten(self, vector: Tensor, fill: float = 0.0) -> Params:
         """Return the tensors behind a vector, as views of it.
 
         Tensors that are held in part are new, with ``fill`` at entries that are not in the vector.
         """
-        shapes = dict(self.shapes)
-        return {name: self._shaped(name, shapes[name], piece, fill) for name, piece in self.cut(vector)}
+        if self.held is None:
+            return {
+                name: piece.view(shape) for (name, shape), (_, piece) in zip(self.shapes, self.cut(vector), strict=True)
+            }
+        starts = accumulate((shape.numel() for _, shape in self.shapes), initial=0)
+        pieces = zip(self.shapes, vector.split(self.counts), self.held.split(self.counts), starts, strict=False)
+        return {name: _filled(shape, piece, held, start, fill) for (name, shape), piece, held, start in pieces}
 
-    def _shaped(self, name: str, shape: torch.Size, piece: Tensor, fill: float) -> Tensor:
-        if name not in self.held:
-            return piece.view(shape)
-        whole = piece.new_full((shape.numel(),), fill)
-        whole[self.held[name].to(piece.device)] = piece
-        return whole.view(shape)
+
+def _filled(shape: torch.Size, piece: Tensor, held: Tensor, start: int, fill: float) -> Tensor:
+    """Return one tensor from its entries. ``held`` has their indices, counted from ``start``."""
+    if len(piece) == shape.numel():
+        return piece.view(shape)
+    whole = piece.new_full((shape.numel(),), fill)
+    whole[held.to(piece.device) - start] = piece
+    return whole.view(shape)
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,12 +171,20 @@ class Part:
         """Whether this is the whole model."""
         return not (self.index or self.keep or self.count)
 
+    @property
+    def masked(self) -> bool:
+        """Whether tensors are not sliced, and all entries that the client holds are aggregated."""
+        return not (self.index or self.count)
+
     def take(self, params: Mapping[str, Tensor]) -> Params:
         """Return the client's tensors: the slices of the model, zero where ``keep`` is 0."""
         if self.whole:
             return dict(params)
-        held = {name: _slice(tensor, self.index.get(name, ())) for name, tensor in params.items()}
+        held = self._sliced(params)
         return {name: tensor * self.keep[name] if name in self.keep else tensor for name, tensor in held.items()}
+
+    def _sliced(self, params: Mapping[str, Tensor]) -> Params:
+        return {name: _slice(tensor, self.index.get(name, ())) for name, tensor in params.items()}
 
     def spread(self, change: Mapping[str, Tensor], like: Mapping[str, Tensor]) -> Params:
         """Return a client's change in the shape of the whole model, zero at entries that are not aggregated."""
@@ -185,7 +212,7 @@ class Part:
 
     def layout(self, params: Mapping[str, Tensor]) -> Layout:
         """Return the layout of the client's entries. Entries with ``keep`` 0 are not in the vector."""
-        return Layout.of(self.take(params), self.keep)
+        return Layout.of(self._sliced(params), self.keep)
 
     def put(self, whole: Mapping[str, Tensor], held: Mapping[str, Tensor]) -> Params:
         """Return the tensors of the whole model with the entries replaced that the client holds."""
@@ -209,7 +236,7 @@ class Part:
 
     def ones(self, like: Mapping[str, Tensor]) -> Params:
         """Return tensors of ones in the shapes of the slices."""
-        return {name: torch.ones_like(_slice(tensor, self.index.get(name, ()))) for name, tensor in like.items()}
+        return {name: torch.ones_like(tensor) for name, tensor in self._sliced(like).items()}
 
     def add(self, total: Mapping[str, Tensor], change: Mapping[str, Tensor], weight: float) -> None:
         """Add ``weight`` times a client's change to tensors of the whole model, in place."""
@@ -230,6 +257,14 @@ class Part:
         full = torch.zeros_like(like)
         full[_mesh(self.index[name], like.shape, like.device)] = tensor
         return full
+
+
+def _held(shapes: Iterable[tuple[str, torch.Size]], masks: Mapping[str, Tensor]) -> Tensor:
+    """Return the indices of held entries among all entries: found at once, because a GPU is waited for each time."""
+    device = next(iter(masks.values())).device
+    ones = torch.ones(max(shape.numel() for _, shape in shapes), dtype=torch.bool, device=device)
+    pieces = [masks[name].reshape(-1) != 0 if name in masks else ones[: shape.numel()] for name, shape in shapes]
+    return true_at(torch.cat(pieces))
 
 
 def true_at(mask: Tensor) -> Tensor:

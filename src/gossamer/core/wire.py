@@ -16,8 +16,9 @@ unpickled. The encoding is canonical: ``pack`` turns every message that ``unpack
 import math
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from gossamer.core import chunks
 from gossamer.core.delivery import OVERHEAD as OVERHEAD
 from gossamer.core.errors import PayloadError
 from gossamer.core.types import Payload
@@ -33,6 +35,8 @@ MAGIC = b"GSMR"
 VERSION = 3
 HEADER = struct.Struct("<4sBBBHHIIIIdQI")
 CHECKED = HEADER.size - 4  # the checksum is the header's last field
+ALIGNMENT = 64  # bytes, of each array in memory
+CPU = torch.device("cpu")
 NOT_FINITE = "values that are not finite"
 NAMES = f"1 to 255 printable ASCII characters and not {OVERHEAD!r}"
 
@@ -149,11 +153,11 @@ class Frame:
 
     head: bytes
     common: bytes = b""
-    single: bytes = b""
+    single: bytes | memoryview = b""
 
     @classmethod
     def of(cls, data: "bytes | Frame") -> "Frame":
-        """Split the bytes of a message into pieces, as its header and table say."""
+        """Split the bytes of a message into pieces, as its header and table say. The single piece is not copied."""
         if isinstance(data, Frame):
             return data
         _, _, _, _, arrays, *_ = _checked_head(data[: HEADER.size], len(data))
@@ -162,13 +166,13 @@ class Frame:
         at += sum(entry.nbytes for entry in entries)
         if at > len(rest):
             raise PayloadError(f"arrays run past the message's {len(data):,} bytes")
-        return cls(data[: HEADER.size], bytes(rest[:at]), bytes(rest[at:]))
+        return cls(data[: HEADER.size], bytes(rest[:at]), rest[at:])
 
     def __len__(self) -> int:
         return len(self.head) + len(self.common) + len(self.single)
 
     def __bytes__(self) -> bytes:
-        return self.head + self.common + self.single
+        return b"".join((self.head, self.common, self.single))
 
 
 class Head(NamedTuple):
@@ -197,7 +201,7 @@ def codec_id(description: str) -> int:
 
 def checksum(piece: bytes | memoryview, before: int = 0) -> int:
     """Return the CRC-32 of a piece, continued from the checksum of the pieces before it."""
-    return zlib.crc32(piece, before)
+    return chunks.crc32(piece, before)
 
 
 def pack(message: Message) -> bytes:
@@ -281,19 +285,27 @@ def varint(number: int) -> bytes:
 
 def array_bytes(tensor: Tensor) -> memoryview:
     """Return the little-endian bytes of a tensor, which may be on any device."""
-    array: npt.NDArray[Any] = _plain(tensor.detach().cpu().contiguous()).numpy()
+    array: npt.NDArray[Any] = _plain(_on_host(tensor.detach()).contiguous()).numpy()
     return array.astype(CODES[tensor.dtype][1], copy=False).view(np.uint8).data
+
+
+def _on_host(tensor: Tensor) -> Tensor:
+    """Return a tensor on the CPU. From a GPU, pinned memory is several times faster."""
+    if not tensor.is_cuda:
+        return tensor.cpu()
+    return torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True).copy_(tensor)
 
 
 def _plain(tensor: Tensor) -> Tensor:
     return tensor.view(torch.int16) if tensor.dtype == torch.bfloat16 else tensor
 
 
-def unpack(data: bytes | Frame) -> Message:
-    """Decode a message. Raise ``PayloadError`` with the reason if it is refused."""
+def unpack(data: bytes | Frame, device: torch.device = CPU) -> Message:
+    """Decode a message, with its arrays on a device. Raise ``PayloadError`` with the reason if it is refused."""
     frame = Frame.of(data)
     head, counts = read_head(frame)
-    common, own = read_piece(frame.common, counts.common), read_piece(frame.single, counts.single)
+    pieces = (frame.common, counts.common), (frame.single, counts.single)
+    common, own = (read_piece(piece, arrays, device) for piece, arrays in pieces)
     if twice := common.keys() & own.keys():
         raise PayloadError(f"array {min(twice)!r} is in both pieces of the message")
     return Message(*head[:5], own, head.exchange, head.version, common)
@@ -342,12 +354,29 @@ def read_sizes(frame: Frame) -> dict[str, int]:
     return found | {OVERHEAD: overhead}
 
 
-def read_piece(piece: bytes, arrays: int) -> Payload:
-    """Decode a piece with this number of arrays. The arrays are copies."""
+def read_piece(piece: bytes | memoryview, arrays: int, device: torch.device = CPU) -> Payload:
+    """Decode a piece with this number of arrays. The arrays are copies, on a device.
+
+    They share one buffer, so that a GPU gets them in one transfer, from pinned memory. The bytes are used as they are:
+    torch runs on little-endian machines.
+    """
     view = memoryview(piece)
     entries, at = _read_table(view, arrays)
     _check_room(view, entries, at)
-    return dict(_read_arrays(view, entries, at))
+    starts = _aligned(entries)
+    buffer = torch.empty(starts[-1], dtype=torch.uint8, pin_memory=device.type == "cuda")
+    for entry, start in zip(entries, starts, strict=False):
+        bytes_ = np.frombuffer(view, np.uint8, entry.nbytes, at)
+        chunks.copy(bytes_, buffer.numpy()[start : start + entry.nbytes])
+        at += entry.nbytes
+    buffer = buffer.to(device, non_blocking=True)
+    pieces = ((entry, buffer[start : start + entry.nbytes]) for entry, start in zip(entries, starts, strict=False))
+    return {entry.name: bytes_.view(entry.dtype) for entry, bytes_ in pieces}
+
+
+def _aligned(entries: Sequence[ArrayEntry]) -> list[int]:
+    """Return the start of each array in a buffer, and the length of the buffer."""
+    return [0, *accumulate(-(-entry.nbytes // ALIGNMENT) * ALIGNMENT for entry in entries)]
 
 
 def _check_room(view: memoryview, entries: list[ArrayEntry], at: int) -> None:
@@ -399,15 +428,6 @@ def read_varint(view: memoryview, at: int) -> tuple[int, int]:
                 raise PayloadError(f"count {number} is not encoded in the shortest form")
             return number, at
     raise PayloadError("a count has more than 63 bits")
-
-
-def _read_arrays(view: memoryview, entries: list[ArrayEntry], at: int) -> Iterator[tuple[str, Tensor]]:
-    for entry in entries:
-        tensor = torch.empty(entry.count, dtype=entry.dtype)
-        # Copied, so that the tensor is writable, aligned, and in native byte order.
-        _plain(tensor).numpy()[:] = np.frombuffer(view, CODES[entry.dtype][1], entry.count, at)
-        yield entry.name, tensor
-        at += entry.nbytes
 
 
 def expect(payload: Payload, name: str, dtype: torch.dtype, count: int) -> Tensor:

@@ -44,6 +44,7 @@ class Captured(InChunks):
     """Chunks of clients on a GPU; each client step replays a captured graph."""
 
     compiles: ClassVar[bool] = True
+    ahead: ClassVar[bool] = True
 
     def __init__(self, client: Client, size: int = CHUNK) -> None:
         if client.objective.device.type != "cuda":
@@ -190,9 +191,7 @@ class ClientSlot:
                     self._capture_steps(batches, size, length, step, benchmark=size == full)
             self.seen[size] += 1
 
-    def _capture_steps(
-        self, batches: BatchSchedule, size: int, length: int, step: "Stepping", benchmark: bool
-    ) -> None:
+    def _capture_steps(self, batches: BatchSchedule, size: int, length: int, step: "Stepping", benchmark: bool) -> None:
         """Capture a graph of some steps, unless it exists."""
         if (size, length) in self.graphs:
             return
@@ -345,7 +344,7 @@ def in_turn(own: Sequence[Sequence[T]]) -> list[tuple[int, T]]:
     return [each for row in rows for each in row if each is not None]
 
 
-class CapturedGroup:
+class CapturedGroup(ClientGroup):
     """Clients in their slots, for one round."""
 
     def __init__(
@@ -367,10 +366,14 @@ class CapturedGroup:
         self.feeds = feeds
         self.gradients: list[Params] = []
 
-    def train(self) -> list[Trained]:
-        """Run all steps, some of each client in turn, so that all streams are busy."""
+    def launch(self) -> None:
+        """Launch all steps, some of each client in turn, so that all streams are busy.
+
+        The current stream does not wait for them: meanwhile the host makes uploads on it.
+        """
         main = torch.cuda.current_stream()
         for pair, batches, slot in zip(self.bucket, self.batches_per_client, self.slots, strict=True):
+            main.wait_stream(slot.stream)  # a group that failed may have left steps behind
             slot.load(brought(self.client, pair, batches))
         for slot in self.slots:
             slot.stream.wait_stream(main)
@@ -380,12 +383,11 @@ class CapturedGroup:
         for index, part in order:
             self.slots[index].run(self.batches_per_client[index], part, self.plain)
         self.gradients = [slot.screen(feed) for slot, feed in zip(self.slots, self.feeds, strict=False)]
-        for slot in self.slots:
-            main.wait_stream(slot.stream)
-        return self.results()
 
     def results(self) -> list[Trained]:
-        """Return the training result of each client, copied out of its slot."""
+        """Wait for the steps, and return the training result of each client, copied out of its slot."""
+        for slot in self.slots:
+            torch.cuda.current_stream().wait_stream(slot.stream)
         losses = torch.stack([slot.tensors["loss"] for slot in self.slots]).tolist()
         return [self._result(number, losses[number]) for number in range(len(self.bucket))]
 

@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -37,18 +37,29 @@ class TrainedAloneWarning(UserWarning):
     """Clients of a group were trained one by one, because the network's operations cannot be stacked or captured."""
 
 
-class ClientGroup(Protocol):
+class ClientGroup(ABC):
     """Clients that train together."""
 
+    @abstractmethod
+    def launch(self) -> None:
+        """Run all steps of all clients. A GPU may still be running them when this returns."""
+
+    @abstractmethod
+    def results(self) -> list[Trained]:
+        """Wait for the steps, and return the training result of each client."""
+
     def train(self) -> list[Trained]:
-        """Run all steps of all clients."""
-        ...
+        """Run all steps of all clients, and return the results."""
+        self.launch()
+        return self.results()
 
 
 class InChunks(AlwaysReady, ABC):
     """Trains clients in groups of at most ``size``, by default of equal shapes."""
 
     threads: int | None = None
+    ahead: ClassVar[bool] = False
+    """Whether a group starts before the uploads of the last one are made: groups that train beside the host."""
 
     def __init__(self, client: Client, size: int) -> None:
         refuse_random(client.objective)
@@ -63,34 +74,66 @@ class InChunks(AlwaysReady, ABC):
         return kind(job)
 
     def run(self, client_tasks: Iterable[ClientTask]) -> Iterator[TaskOutcome]:
-        """Run chunk after chunk."""
+        """Run group after group.
+
+        With ``ahead``, the uploads of a group are made and aggregated, and the tasks of the next one are read, while a
+        group trains. Then up to two chunks of tasks are in memory.
+        """
+        running: tuple[Sequence[Pair], ClientGroup | Exception] | None = None
+        for bucket in self._buckets(client_tasks):
+            if isinstance(bucket, TaskOutcome):
+                yield bucket
+                continue
+            outcomes = self._outcomes(*running) if running else iter(())
+            running = bucket, self._started(bucket)
+            yield from outcomes
+            if not self.ahead:
+                yield from self._outcomes(*running)
+                running = None
+        yield from self._outcomes(*running) if running else ()
+
+    def _buckets(self, client_tasks: Iterable[ClientTask]) -> Iterator[list[Pair] | TaskOutcome]:
+        """Read the tasks chunk by chunk. Yield the buckets, and tasks whose message is refused."""
         waiting = iter(client_tasks)
         while chunk := list(islice(waiting, self.size)):
-            yield from self._do(chunk)
+            buckets: dict[Any, list[Pair]] = {}
+            for client_task in chunk:
+                try:
+                    job = self.client.read_download(client_task)
+                    buckets.setdefault(self.bucket(job), []).append((client_task, job))
+                except Exception as error:
+                    yield TaskOutcome(client_task, Failure.of(error))
+            yield from buckets.values()
 
-    def _do(self, client_tasks: Sequence[ClientTask]) -> Iterator[TaskOutcome]:
-        buckets: dict[Any, list[Pair]] = {}
-        for client_task in client_tasks:
-            try:
-                job = self.client.read_download(client_task)
-                buckets.setdefault(self.bucket(job), []).append((client_task, job))
-            except Exception as error:
-                yield TaskOutcome(client_task, Failure.of(error))
-        for bucket in buckets.values():
-            yield from self._train(bucket)
-
-    def _train(self, bucket: Sequence[Pair]) -> Iterator[TaskOutcome]:
-        """Train a bucket together; if that fails, train each client alone to find which one fails."""
+    def _started(self, bucket: Sequence[Pair]) -> ClientGroup | Exception:
+        """Start the training of a bucket; return the reason if that fails."""
         try:
             with torch.no_grad(), self.client.objective.precision.products():  # the step itself enables gradients
-                trained = self.group(bucket).train()
+                group = self.group(bucket)
+                group.launch()
+                return group
         except Exception as error:
-            alone = [self.client.do(client_task) for client_task, _ in bucket]
-            if not any(isinstance(done.result, Failure) for done in alone):
-                text = f"clients could not be trained together and were trained one by one: {reason(error)}"
-                warnings.warn(text, TrainedAloneWarning, stacklevel=2)
-            yield from alone
-            return
+            return error
+
+    def _outcomes(self, bucket: Sequence[Pair], group: ClientGroup | Exception) -> Iterator[TaskOutcome]:
+        """Wait for a bucket, and return its outcomes. Uploads are made one at a time."""
+        if isinstance(group, Exception):
+            return self._alone(bucket, group)
+        try:
+            with torch.no_grad(), self.client.objective.precision.products():
+                return self._uploads(bucket, group.results())
+        except Exception as error:
+            return self._alone(bucket, error)
+
+    def _alone(self, bucket: Sequence[Pair], error: Exception) -> Iterator[TaskOutcome]:
+        """Train each client of a bucket alone, to find which one fails."""
+        alone = [self.client.do(client_task) for client_task, _ in bucket]
+        if not any(isinstance(done.result, Failure) for done in alone):
+            text = f"clients could not be trained together and were trained one by one: {reason(error)}"
+            warnings.warn(text, TrainedAloneWarning, stacklevel=2)
+        yield from alone
+
+    def _uploads(self, bucket: Sequence[Pair], trained: Sequence[Trained]) -> Iterator[TaskOutcome]:
         for (client_task, job), result in zip(bucket, trained, strict=True):
             try:
                 yield TaskOutcome(client_task, self.client.make_upload(job, result))
@@ -111,7 +154,7 @@ class Stacked(InChunks):
         return Chunk(self.client, self.step, bucket)
 
 
-class Chunk:
+class Chunk(ClientGroup):
     """Clients that step together, each at its own position in its batch schedule."""
 
     def __init__(self, client: Client, step: Step, bucket: Sequence[Pair]) -> None:
@@ -124,7 +167,7 @@ class Chunk:
         self.losses = torch.zeros(len(jobs), dtype=objective.layout.dtype, device=objective.device)
         self.at = [0] * len(jobs)
 
-    def train(self) -> list[Trained]:
+    def launch(self) -> None:
         """Run all steps of all clients."""
         steps = schedule([batches.sizes for batches in self.batches_per_client])
         announce(self.batches_per_client, [c for _, clients in steps for c in clients])
@@ -133,7 +176,6 @@ class Chunk:
             self.advance(clients)
             for c in clients:
                 self.at[c] += 1
-        return self.results()
 
     def advance(self, clients: list[int]) -> None:
         """Run one step of some clients, whose next batches have the same size."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from gossamer.core import tree, wire
 from gossamer.core.codec import Codec, checked, memory_of, replay_of
 from gossamer.core.errors import require
-from gossamer.core.jobs import moved, round_key
+from gossamer.core.jobs import round_key
 from gossamer.core.random import Key, fold
 from gossamer.core.types import Clock, Layout, Params
 from gossamer.core.wire import Body
@@ -60,7 +60,7 @@ class Compressed(Steps):
     def take(self, held: Params, step: bytes, clock: Clock) -> Params:
         """Return the covered tensors plus the decoded change."""
         arrays, at = wire.read_varint(memoryview(step), 0)
-        payload = moved(wire.read_piece(step[at:], arrays), tree.device(held))
+        payload = wire.read_piece(step[at:], arrays, tree.device(held))
         change = checked(self.codec.decode(payload, self.layout, self._key(clock.round)), self.layout)
         return self.layout.unflatten(self.layout.flatten(held) + change)
 

@@ -113,6 +113,8 @@ class Mean(ReplayableServer):
         """Add one client's update, multiplied by ``weight``."""
         if arrival.part.whole:
             arrival.add(acc.vector, weight)
+        elif arrival.part.masked and arrival.layout.held is not None:  # all tensors at once
+            acc.vector.add_(arrival.layout.spread(arrival.vector(acc.vector.device)), alpha=weight)
         else:
             arrival.part.add(acc.total, arrival.change(acc.vector.device), weight)
         return self.counted(acc, arrival, weight)

@@ -29,8 +29,9 @@ class PartSum:
     def fits(self, layout: Layout) -> bool:
         """Return whether a client with this layout holds the same part."""
         mine = self.first.layout
-        same = mine == layout and mine.held.keys() == layout.held.keys()
-        return same and all(torch.equal(at, layout.held[name]) for name, at in mine.held.items())
+        if mine.held is None or layout.held is None:
+            return mine == layout and mine.held is layout.held
+        return mine == layout and torch.equal(mine.held, layout.held)
 
 
 @dataclass

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gossamer.core import indices
-from gossamer.core.bits import bits, numbers, unbits
+from gossamer.core.bits import numbers, unbits
 from gossamer.core.errors import PayloadError
 from gossamer.core.types import Params, Part, Payload, State, true_at
 from gossamer.core.view import ViewMemory
@@ -31,11 +31,13 @@ class MaskMemory(ViewMemory):
 
 def part(masks: Bits, like: Params) -> Part:
     """Return the part of a model that masks cover."""
-    return Part(keep={name: _unpacked(packed, like[name]) for name, packed in masks.items()})
-
-
-def _unpacked(packed: Tensor, like: Tensor) -> Tensor:
-    return numbers(unbits(packed.to(like.device), like.numel()), like.dtype).view(like.shape)
+    if not masks:
+        return Part()
+    first = next(iter(like.values()))
+    packed = joined(masks, first.device)
+    pieces = numbers(unbits(packed, 8 * len(packed)), first.dtype).split([8 * len(masks[n]) for n in sorted(masks)])
+    found = dict(zip(sorted(masks), pieces, strict=True))
+    return Part(keep={name: found[name][: like[name].numel()].view(like[name].shape) for name in masks})
 
 
 def joined(masks: Bits, device: torch.device) -> Tensor:
@@ -76,10 +78,9 @@ def changes(old: Tensor, new: Tensor) -> Payload:
 
 def turned(old: Bits, payload: Payload, like: Params) -> Bits:
     """Return the new masks from the old masks and a payload of ``difference``."""
-    sizes = [len(old[name]) for name in sorted(old)]
-    changed = bits(indices.unpack(payload, 8 * sum(sizes))).cpu()  # packed before it leaves a GPU
-    changes = zip(sorted(old), torch.split(changed, sizes), strict=True)
-    new = {name: old[name].cpu() ^ change for name, change in changes}
+    before = joined(old, torch.device("cpu"))
+    changed = indices.unpack_bits(payload, 8 * len(before)).cpu()  # packed before it leaves a GPU
+    new = cut(before ^ changed, dict(sorted(old.items())))
     for name, packed in new.items():
         count = like[name].numel()
         padded = not count % 8 or not int(packed[-1]) >> (count % 8)
@@ -130,8 +131,11 @@ def _small(pieces: int) -> torch.dtype:
 
 
 def count(packed: Tensor) -> int:
-    """Return the number of entries that a mask covers."""
-    return int(np.bitwise_count(packed.cpu().numpy()).sum(dtype=np.int64))
+    """Return the number of entries that a mask covers. Words of eight bytes are counted at once."""
+    held = packed.cpu().numpy()
+    whole = len(held) // 8 * 8
+    pieces = np.ascontiguousarray(held[:whole]).view(np.uint64), held[whole:]
+    return sum(int(np.bitwise_count(piece).sum(dtype=np.int64)) for piece in pieces)
 
 
 def refuse_unless(holds: bool, reason: str) -> None:
