@@ -141,7 +141,7 @@ def auto_table() -> str:
     by_method = {cell.method: cell for cell in cifar()}
     for cell in cifar_auto():
         rows += _beside(cell, "CIFAR-10, `labels:3`", by_method["fedavg"], by_method[cell.method])
-    heads = ["split", "method", *COSTS, "FedAvg, seed 0", "published noise, seed 0"]
+    heads = ["split", "method", "entries per magnitude", *COSTS, "FedAvg, seed 0", "published noise, seed 0"]
     return table("Noise measured from the updates (`alpha=auto`), FedAvg's learning rate, seed 0", heads, rows)
 
 
@@ -156,7 +156,8 @@ def digits_table() -> str:
 def _beside(cell: Cell, split: str, plain: Cell, published: Cell) -> list[list[str]]:
     """Return the row of a cell, with best and last rounds of two other cells."""
     others = [pair(other) for other in (plain, published)]
-    return best_and_last([cell], [split, f"`{cell.method}`", *costs(cell), *others])
+    block = cell.given["block"] or "tensor"
+    return best_and_last([cell], [split, f"`{cell.method}`", f"{block}", *costs(cell), *others])
 
 
 def pair(cell: Cell) -> str:

@@ -1,8 +1,10 @@
 """Settings of FedMRN's experiments, published values, and the cells of each study."""
 
 from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
+from gossamer.tasks.precision import TF32
 from reproduce.common.cells import Cell, Studies
 
 FASHION, CIFAR = "fashion-mnist:norm=fedmrn", "cifar-10:norm=imagenet"
@@ -91,6 +93,10 @@ MORE_NOISE, NOISE_ROUNDS = (0.01, 0.03), 25
 
 AUTO: dict[str, Any] = {"noise": "bernoulli", "alpha": "auto", "block": None, "coded": True}
 """Noise measured from the updates, one magnitude per tensor. The learning rate is FedAvg's."""
+BLOCKS: dict[str, Any] = {**AUTO, "block": 256}
+"""The same with a magnitude per 256 entries: the default of the library."""
+MEASURED = {"auto": AUTO, "blocks": BLOCKS}
+"""Both settings, by their part of a cell's name."""
 CANDIDATES: dict[str, tuple[str, str, tuple[float, ...]]] = {
     "uniform": ("fedmrn", "uniform", (1.0, 1.5, 3.0)),
     "bernoulli": ("fedmrn", "bernoulli", (0.5, 0.75, 1.0, 1.5)),
@@ -115,6 +121,8 @@ ROLE_METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "fedavg": ("fedavg", {}),
     "fedmrn-auto": ("fedmrn", AUTO),
     "fedmrns-auto": ("fedmrns", AUTO),
+    "fedmrn-blocks": ("fedmrn", BLOCKS),
+    "fedmrns-blocks": ("fedmrns", BLOCKS),
     "eden": ("eden", {}),
     "signsgd": ("signsgd", {}),
     "fedmrn-0.003-trained-base": (
@@ -128,6 +136,8 @@ DIGITS: dict[str, tuple[str, dict[str, Any]]] = {
     "fedavg": ("fedavg", {}),
     "fedmrn-auto": ("fedmrn", AUTO),
     "fedmrns-auto": ("fedmrns", AUTO),
+    "fedmrn-blocks": ("fedmrn", BLOCKS),
+    "fedmrns-blocks": ("fedmrns", BLOCKS),
     "fedmrn-auto-2": ("fedmrn", {**AUTO, "spread": 2.0}),
     "fedmrn-auto-4": ("fedmrn", {**AUTO, "spread": 4.0}),
     "fedmrn-0.01": ("fedmrn", {"noise": "uniform", "alpha": 0.01}),
@@ -213,16 +223,24 @@ def shakespeare_noise() -> Iterator[Cell]:
 
 def auto() -> Iterator[Cell]:
     """Table 1 with the noise measured from the updates, and FedAvg's learning rate."""
-    for split in SPLITS:
-        for method in ("fedmrn", "fedmrns"):
-            yield fashion(f"fedmrn-auto-{method}-{split}-0", split, 0, method, **AUTO, lr=0.03)
+    for split, method, label in product(SPLITS, ("fedmrn", "fedmrns"), MEASURED):
+        made = fashion(f"fedmrn-{label}-{method}-{split}-0", split, 0, method, **MEASURED[label], lr=0.03)
+        yield _as_before(made, label)
 
 
 def cifar_auto() -> Iterator[Cell]:
     """CIFAR-10, Non-IID-2, with the noise measured from the updates."""
-    for method in ("fedmrn", "fedmrns"):
-        setting = given(method, **AUTO, lr=0.03)
-        yield Cell(f"fedmrn-cifar-{method}-auto-labels-3-0", method, setting, CIFAR, "cnn8", "labels:3", 0, 200)
+    for method, label in product(("fedmrn", "fedmrns"), MEASURED):
+        setting, name = given(method, **MEASURED[label], lr=0.03), f"fedmrn-cifar-{method}-{label}-labels-3-0"
+        yield _as_before(Cell(name, method, setting, CIFAR, "cnn8", "labels:3", 0, 200), label)
+
+
+def _as_before(cell: Cell, label: str) -> Cell:
+    """Return a cell with TF32 in convolutions, if it was not run before precisions could be chosen.
+
+    At that time torch's default counted, which is TF32 in convolutions on a GPU.
+    """
+    return cell if label == "auto" else cell._replace(precision=TF32)
 
 
 def spread() -> Iterator[Cell]:
