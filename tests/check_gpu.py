@@ -1,6 +1,6 @@
 """Every method and every random layer on a GPU, in every executor there, against the CPU: ``make gpu-test``.
 
-    python tests/check_gpu.py [--quick] [--only NAME ...]
+    python tests/check_gpu.py [--quick] [--only NAME ...] [--jobs 8]
 
 Models are of float64, so that only rounding differs. A method fails if a client fails, or if its model after two rounds
 is farther from the CPU's than its bound: 1e-9, or more where a codec rounds (a sign or a quantile that turns over moves
@@ -8,10 +8,12 @@ entries by a whole step). Networks with random layers (``--only dropout``) must 
 CPU. With a delta downlink (``--only delta``), downloads of a server on one device are read on the other one, and must
 give the same bits. In each precision (``--only precision``), models of float32 must be as far from the CPU's as its
 rounding explains, relative to the change in training, and torch's settings must be restored. Needs torch, NumPy and
-safetensors alone. Without ``--quick`` steps are compiled as well, and that takes minutes.
+safetensors alone. Without ``--quick`` steps are compiled as well, and that takes minutes; ``--jobs`` processes share
+the cases.
 """
 
 import argparse
+import subprocess
 import sys
 import time
 import warnings
@@ -81,6 +83,7 @@ ROUGH = {
 VARIANTS: dict[str, Method] = {
     "error feedback": METHODS["fedavg"](steps=3).with_parts(codec=OnWeights(Feedback(TopK(0.2)))),
     "power-of-choice": METHODS["fedavg"](steps=3).with_parts(sampler=PowerOfChoice(4)),
+    "several per launch": METHODS["fedavg"](steps=20, batch=2),
 }
 
 
@@ -246,14 +249,31 @@ def check_precisions(executors: tuple[str, ...]) -> int:
     return wrong
 
 
+def shared(names: list[str], jobs: int, words: list[str]) -> int:
+    """Run the cases in several processes, print all rows, and return 0 if all pass."""
+    command = [sys.executable, __file__, *words, "--only"]
+    started = [
+        subprocess.Popen([*command, *names[job::jobs]], stdout=subprocess.PIPE, text=True) for job in range(jobs)
+    ]
+    rows = [line for job in started for line in job.communicate()[0].splitlines() if line.startswith(("ok", "BAD"))]
+    died = sum(job.returncode not in (0, 1) for job in started)
+    wrong = died + sum(row.startswith("BAD") for row in rows)
+    print("\n".join(rows))
+    print(f"{len(rows)} rows, {wrong} wrong, torch {torch.__version__}, {torch.cuda.get_device_name()}")
+    return min(wrong, 1)
+
+
 def main() -> int:
     """Print a row for each method. The exit status is 0 if all pass."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", nargs="*", default=None)
+    parser.add_argument("--jobs", type=int, default=1)
     asked = parser.parse_args()
     methods = {**{name: recipe() for name, recipe in METHODS.items() if not recipe().pooled}, **VARIANTS}
     cases = {name: (method, tiny_task(5, torch.float64)) for name, method in methods.items()} | random_cases()
+    if asked.jobs > 1:
+        return shared([DELTA.strip(), PRECISION.strip(), *cases], asked.jobs, ["--quick"] if asked.quick else [])
     executors = (*EXECUTORS, *(() if asked.quick else COMPILED))
     wrong = check_deltas(("cuda", "cpu")) if not asked.only or DELTA.strip() in asked.only else 0
     wrong += check_precisions(executors) if not asked.only or PRECISION.strip() in asked.only else 0
