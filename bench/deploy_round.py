@@ -28,6 +28,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gossamer.cli import flower_app
 from gossamer.engines.flower import supernode
 from gossamer.engines.flower.network import LocalNetwork
 from gossamer.runs.records import read_metrics
@@ -76,25 +77,7 @@ for name, handle in list(client._registered_funcs.items()):
 server = server_app(method, task, name="fedavg")
 """
 
-PROJECT = """
-[project]
-name = "timed"
-version = "1.0.0"
-description = "FedAvg whose nodes write down when they work"
-license = "Apache-2.0"
-
-[tool.flwr.app]
-publisher = "gossamer"
-
-[tool.flwr.app.components]
-serverapp = "app:server"
-clientapp = "app:client"
-
-[tool.flwr.app.config]
-rounds = 1
-out = ""
-eval-every = 1
-"""
+CONFIG = 'rounds = 1\nout = ""\neval-every = 1'
 
 Command = Callable[[list[str], float], list[str]]
 
@@ -177,7 +160,8 @@ def measure(way: Way, nodes: int, rounds: int) -> Measured:
         folder = Path(name)
         (folder / "app").mkdir()
         (folder / "app/app.py").write_text(APP.replace("CLIENTS", str(nodes)))
-        (folder / "app/pyproject.toml").write_text(PROJECT)
+        project = flower_app.project("timed", "FedAvg whose nodes write down when they work", CONFIG)
+        (folder / "app/pyproject.toml").write_text(project)
         with started(way, folder, nodes) as running:
             return watched(running, way, folder, rounds)
 

@@ -2,13 +2,14 @@
 
 import json
 import os
-import select
 import subprocess
 import sys
 import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from common.lane import LaneProcess
 
 BENCH = Path(__file__).parents[1]
 SOURCE = BENCH.parent / "src"
@@ -46,11 +47,7 @@ class System:
         return {**os.environ, "PYTHONPATH": os.pathsep.join([str(BENCH), str(SOURCE), *given])}
 
 
-class LaneError(Exception):
-    """A system that cannot take part, with the reason."""
-
-
-class Lane:
+class Lane(LaneProcess):
     """The process of one system."""
 
     def __init__(self, system: System, limit: float) -> None:
@@ -76,50 +73,21 @@ class Lane:
     def about(self) -> dict[str, str]:
         """Return the versions and the device of the system."""
         if self.hello is None:
-            self.hello = self._receive()
+            self.hello = self.receive()
         return self.hello
 
     def load(self, setting: dict[str, Any]) -> float:
         """Load a workload, and return the seconds of the construction."""
         self.about()
-        return float(self._ask(json.dumps({**setting, "options": self.system.options}))["ready"])
+        return float(self.ask(json.dumps({**setting, "options": self.system.options}))["ready"])
 
     def round(self) -> dict[str, Any]:
         """Run one round."""
-        return self._ask("round")
+        return self.ask("round")
 
     def end(self) -> None:
         """Leave the workload."""
-        self._send("end")
-
-    def _ask(self, word: str) -> dict[str, Any]:
-        self._send(word)
-        reply = self._receive()
-        if "skip" in reply:
-            raise LaneError(reply["skip"])
-        return reply
-
-    def _send(self, word: str) -> None:
-        assert self.process.stdin is not None
-        try:
-            print(word, file=self.process.stdin, flush=True)
-        except BrokenPipeError:
-            raise LaneError(self._last_line()) from None
-
-    def _receive(self) -> dict[str, Any]:
-        out = self.process.stdout
-        assert out is not None
-        if not select.select([out], [], [], self.limit)[0]:
-            raise LaneError(f"no reply for {self.limit:.0f} s")
-        line = out.readline()
-        if not line:
-            raise LaneError(self._last_line())
-        reply: dict[str, Any] = json.loads(line)
-        return reply
-
-    def _last_line(self) -> str:
-        lines = [line.strip() for line in Path(self.log.name).read_text().splitlines() if line.strip()]
-        return f"ended: {lines[-1] if lines else 'without output'}"
+        self.send("end")
 
     def restart(self) -> None:
         """Begin with a fresh process, after a failure."""

@@ -10,7 +10,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from board.lane import Lane, LaneError, System
+from common.lane import LaneError
+
+from board.lane import Lane, System
 
 BLOCK = 5
 ENOUGH = 2

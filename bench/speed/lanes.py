@@ -7,7 +7,6 @@ of a system are stopped, since some keep a core half busy while they wait.
 import contextlib
 import json
 import os
-import select
 import signal
 import subprocess
 import sys
@@ -17,12 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
+sys.path.append(str(Path(__file__).parents[1]))
+
 import meter
+from common.lane import LaneProcess
 
 HERE = Path(__file__).parent
 GRACE = 10.0
 CATCH_UP = 0.3
-OFTEN, SELDOM = 0.1, 1.0
+OFTEN = 0.1
 """Seconds between two measurements of memory. A measurement takes some milliseconds, so timed rounds have few."""
 
 
@@ -60,11 +62,7 @@ class Round(NamedTuple):
     memory: int
 
 
-class LaneError(Exception):
-    """A system that cannot take part, with the reason."""
-
-
-class Lane:
+class Lane(LaneProcess):
     """One system with one workload."""
 
     def __init__(self, system: System, setting: dict[str, Any], limit: float) -> None:
@@ -82,10 +80,7 @@ class Lane:
 
     def ready(self) -> str:
         """Wait until the system has loaded everything; return its version."""
-        reply = self._receive()
-        if "skip" in reply:
-            raise LaneError(reply["skip"])
-        return str(reply["version"])
+        return str(self.receive()["version"])
 
     def stop(self) -> None:
         """Stop all processes of the system."""
@@ -104,47 +99,21 @@ class Lane:
     def round(self, pause: float) -> Round:
         """Run one round, and measure memory every ``pause`` seconds."""
         others = meter.Others(self.process.pid)
-        self._send("round")
+        self.send("round")
         peak = 0
 
         def look() -> None:
             nonlocal peak
             peak = max(peak, meter.own(meter.family(self.process.pid)))
 
-        reply = self._receive(pause, look)
+        reply = self.receive(pause, look)
         cores = others.cores()
         look()
         return Round(**reply, others=cores, memory=peak + meter.mapped(meter.family(self.process.pid)))
 
     def accuracy(self) -> float:
         """Return the accuracy on the test set."""
-        self._send("accuracy")
-        return float(self._receive()["accuracy"])
-
-    def _send(self, word: str) -> None:
-        assert self.process.stdin is not None
-        try:
-            print(word, file=self.process.stdin, flush=True)
-        except BrokenPipeError:
-            raise LaneError(self._last_line()) from None
-
-    def _receive(self, pause: float = SELDOM, look: Any = lambda: None) -> dict[str, Any]:
-        """Return the next message of the system; call ``look`` every ``pause`` seconds until then."""
-        out, end = self.process.stdout, time.perf_counter() + self.limit
-        assert out is not None
-        while not select.select([out], [], [], pause)[0]:
-            look()
-            if time.perf_counter() > end:
-                raise LaneError(f"no reply for {self.limit:.0f} s")
-        line = out.readline()
-        if not line:
-            raise LaneError(self._last_line())
-        reply: dict[str, Any] = json.loads(line)
-        return reply
-
-    def _last_line(self) -> str:
-        lines = [line.strip() for line in Path(self.log.name).read_text().splitlines() if line.strip()]
-        return f"ended: {lines[-1] if lines else 'without output'}"
+        return float(self.ask("accuracy")["accuracy"])
 
     def close(self) -> None:
         """End the system and all of its processes."""

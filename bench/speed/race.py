@@ -6,12 +6,17 @@ a core. A median is over clean rounds if there are at least three.
 """
 
 import statistics
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).parents[1]))
+
 import meter
-from lanes import OFTEN, SELDOM, Lane, LaneError, System
+from common.lane import SELDOM, LaneError
+from lanes import OFTEN, Lane, System
 
 CLEAN = 0.15
 ENOUGH = 3

@@ -237,6 +237,12 @@ REFUSED = [
         "run fedmrn --common-noise",
         "--alpha must be a number, such as 0.1: with auto, every client has scales of its own",
     ),
+    ("run fedprox --mu -1", "--mu must not be negative, got -1.0"),
+    ("run perm --capacities 3", "--capacities must be in (0, 1], got 3.0"),
+    ("run fedavg --init nope", "--init: there is no file or run nope"),
+    ("run fedavg --until acc=0.9", "--until: unknown metric 'acc'"),
+    ("run fedavg --precision tf32", "--precision tf32 needs a GPU: use --device cuda or --precision bf16"),
+    ("run klms --down eden", "KLMS needs scores that both sides know: use Dense() or Delta(), --down dense or --down"),
     ("run local --codec eden", "--codec: local sends nothing"),
     ("run fedpm --codec eden", "--codec: fedpm sends masks, which have their own codec"),
     ("run fedavg --out full", "--out full is not empty"),
@@ -293,6 +299,18 @@ def test_a_mistake_is_one_clear_line_and_nothing_is_written(gossamer: Gossamer, 
     assert refused.err.startswith("gossamer: ")
     assert refused.err.count("\n") == 1 or "--rounds=0" in line
     assert listing() == before
+
+
+def test_settings_without_effect_are_noticed(gossamer: Gossamer) -> None:
+    words = "--clients 3 --rounds 2 --steps 1 --executor one-by-one"
+    said = gossamer(f"run perm {words} --warmup 2 --statistics train:9 --out a")
+    assert said.status == 0
+    assert said.err.splitlines()[:2] == [
+        "gossamer: --statistics train:9: the network has no static batch norms, so only the batch size of the "
+        "evaluation changes",
+        "gossamer: --warmup is 2, and the run has 2 rounds: no round follows the warm-up",
+    ]
+    assert gossamer(f"run perm {words} --warmup 1 --out b").err.splitlines()[0] == "b: 2 rounds left"
 
 
 def test_independent_mistakes_are_listed_at_once_and_each_once(gossamer: Gossamer) -> None:

@@ -152,3 +152,17 @@ def test_a_run_starts_from_a_file_or_a_run(capsys: pytest.CaptureFixture[str]) -
     err = capsys.readouterr().err
     assert "init: there is no file or run none.pt" in err
     assert "unknown data set 'nope'" in err
+
+
+def test_what_a_run_keeps_is_refused_on_resume_with_what_may_change(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "fedavg", *SMALL, "--rounds", "1", "--out", "a"]) == 0
+    capsys.readouterr()
+    assert main(["resume", "a", "--precision", "bf16"]) == 2
+    rule = "a run keeps the value that it was started with"
+    may = "resume can change --rounds, --until and --patience"
+    assert capsys.readouterr().err == f"gossamer: --precision: {rule}, float32; {may}\n"
+    assert main(["resume", "--seed=3", "a", "--lr", "0.2", "--rounds", "2"]) == 2
+    assert capsys.readouterr().err.splitlines()[1:] == [f"  - --seed: {rule}, 0; {may}", f"  - --lr: {rule}; {may}"]
+    assert main(["resume", "a", "--bogus", "2"]) == 2
+    assert "unrecognized arguments: --bogus 2" in capsys.readouterr().err
+    assert len(kept(Path("a"))) == 1

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gossamer import ConfigError, Layout, Part
-from gossamer.core.types import Params
+from gossamer.core.types import Flops, Params
 
 
 def test_a_layout_is_in_name_order_and_undoes_itself() -> None:
@@ -23,6 +23,10 @@ def test_a_layout_is_in_name_order_and_undoes_itself() -> None:
 def test_a_model_of_two_precisions_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"one floating-point type, got torch.float32, torch.float64"):
         Layout.of({"a": torch.zeros(1), "b": torch.zeros(1, dtype=torch.float64)})
+
+
+def test_operations_of_the_whole_model_count_as_done_and_as_useful() -> None:
+    assert Flops(10, 5).plus(2) == Flops(done=12, useful=7)
 
 
 @st.composite

@@ -11,6 +11,7 @@ import pytest
 pytest.importorskip("flwr")
 
 from gossamer import Feedback, Method, OnWeights, Task, TopK, fedavg, simulate
+from gossamer.cli.flower_app import project
 from gossamer.engines.flower.network import LocalNetwork
 from gossamer.runs.records import read_metrics
 
@@ -60,28 +61,12 @@ def garbled(message, context):
 client._registered_funcs["train.default"] = garbled
 """
 
-PROJECT = """
-[project]
-name = "field"
-version = "1.0.0"
-description = "three nodes, one of which may misbehave"
-license = "Apache-2.0"
-
-[tool.flwr.app]
-publisher = "gossamer"
-
-[tool.flwr.app.components]
-serverapp = "app:server"
-clientapp = "app:client"
-
-[tool.flwr.app.config]
-rounds = 1
+CONFIG = """rounds = 1
 out = ""
 resume = false
 eval-every = 1000
 deadline = 40.0
-wait = 120.0
-"""
+wait = 120.0"""
 
 
 class Field:
@@ -92,7 +77,7 @@ class Field:
         self.app = folder / "app"
         self.app.mkdir()
         (self.app / "app.py").write_text(APP)
-        (self.app / "pyproject.toml").write_text(PROJECT)
+        (self.app / "pyproject.toml").write_text(project("field", "three nodes, one of which may misbehave", CONFIG))
 
     def run(self, **config: Any) -> str:
         return self.network.run(self.app, {"out": str(self.out), **config})

@@ -82,7 +82,7 @@ def test_a_cpu_has_no_settings() -> None:
 
 
 def test_what_a_device_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(ConfigError, match="precision=tf32 needs a GPU: use device cuda, or precision bf16"):
+    with pytest.raises(ConfigError, match="precision=tf32 needs a GPU: use device=cuda or precision=bf16"):
         Precision(TF32, CPU)
     with pytest.raises(ConfigError, match="unknown precision 'float16'"):
         Precision("float16", CPU)

@@ -13,15 +13,11 @@ from itertools import count
 from typing import Any
 
 import torch
-from pfl.aggregate.simulate import SimulatedBackend
-from pfl.algorithm.base import NNAlgorithmParams
-from pfl.algorithm.federated_averaging import FederatedAveraging
+from common.pfl_training import train
 from pfl.callback.base import TrainingProcessCallback
 from pfl.data.dataset import Dataset
 from pfl.data.federated_dataset import FederatedDataset
-from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
 from pfl.metrics import Metrics, Weighted
-from pfl.model.pytorch import PyTorchModel
 from torch import Tensor, nn
 
 from board.networks import loss, seeded
@@ -85,26 +81,8 @@ def run(setting: Setting, line: Line) -> None:
 
     net, order = Net(work), users(work)
     data = FederatedDataset(user, lambda: next(order))
-    FederatedAveraging().run(
-        algorithm_params=NNAlgorithmParams(
-            central_num_iterations=ENDLESS,
-            evaluation_frequency=ENDLESS,
-            train_cohort_size=work.count,
-            val_cohort_size=0,
-        ),
-        backend=SimulatedBackend(training_data=data, val_data=data),
-        model=PyTorchModel(
-            net,
-            local_optimizer_create=torch.optim.SGD,
-            central_optimizer=torch.optim.SGD(net.parameters(), lr=1.0),
-        ),
-        model_train_params=NNTrainHyperParams(
-            local_num_epochs=work.epochs, local_learning_rate=work.lr, local_batch_size=work.batch
-        ),
-        model_eval_params=NNEvalHyperParams(local_batch_size=1000),
-        callbacks=[OnRequest(line)],
-        send_metrics_to_platform=False,  # which would print them after every round
-    )
+    # pfl would print metrics after every round.
+    train(net, data, work, work.count, ENDLESS, [OnRequest(line)], send_metrics_to_platform=False)
 
 
 if __name__ == "__main__":

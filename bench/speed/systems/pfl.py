@@ -8,21 +8,21 @@ shuffled once per round, when they are created. Its loop is its own; the callbac
 # (the simulator is absent when types are checked)
 
 import os
+import sys
+from pathlib import Path
 from typing import Any
+
+sys.path.append(str(Path(__file__).parents[2]))
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from pfl.aggregate.simulate import SimulatedBackend
-from pfl.algorithm.base import NNAlgorithmParams
-from pfl.algorithm.federated_averaging import FederatedAveraging
+from common.pfl_training import train
 from pfl.callback.base import TrainingProcessCallback
 from pfl.data.dataset import Dataset
 from pfl.data.federated_dataset import FederatedDataset
 from pfl.data.sampling import get_user_sampler
-from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
 from pfl.metrics import Metrics, Weighted
-from pfl.model.pytorch import PyTorchModel
 from torch import Tensor
 
 from systems.line import Line, Setting
@@ -83,8 +83,8 @@ def main() -> None:
     setting = Setting.read()
     work = setting.workload
     torch.set_num_threads(setting.options["threads"])
-    train, test = setting.images()
-    x, y = tensors(train)
+    samples, test = setting.images()
+    x, y = tensors(samples)
     shards = work.shards()
 
     def user(number: int) -> Any:
@@ -94,25 +94,7 @@ def main() -> None:
     np.random.seed(0)
     net = Net(work.net)
     data = FederatedDataset(user, get_user_sampler("minimize_reuse", list(range(work.clients))))
-    FederatedAveraging().run(
-        algorithm_params=NNAlgorithmParams(
-            central_num_iterations=setting.rounds + 1,
-            evaluation_frequency=10**9,  # pfl divides by it, so it cannot be 0
-            train_cohort_size=work.cohort,
-            val_cohort_size=0,
-        ),
-        backend=SimulatedBackend(training_data=data, val_data=data),
-        model=PyTorchModel(
-            net,
-            local_optimizer_create=torch.optim.SGD,
-            central_optimizer=torch.optim.SGD(net.parameters(), lr=1.0),
-        ),
-        model_train_params=NNTrainHyperParams(
-            local_num_epochs=work.epochs, local_learning_rate=work.lr, local_batch_size=work.batch
-        ),
-        model_eval_params=NNEvalHyperParams(local_batch_size=1000),
-        callbacks=[OnRequest(net, tensors(test))],
-    )
+    train(net, data, work, work.cohort, setting.rounds + 1, [OnRequest(net, tensors(test))])
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gossamer.cli import user_files
 from gossamer.cli.flags import REQUIRED, Flag, Recipe, arguments, by_flags, defaults, flags, value
@@ -40,6 +40,8 @@ from gossamer.tasks.nets import NETS, build
 from gossamer.tasks.static_norms import STATISTICS
 from gossamer.tasks.task import Task, deal, task_at
 
+T = TypeVar("T")
+
 OPTIONS = tuple(option.name for option in fields(Options))
 
 KINDS: dict[str, tuple[type, Mapping[str, Any]]] = {
@@ -57,7 +59,7 @@ def assemble(
 ) -> Simulation:
     """Return a checked simulation; nothing is written before this returns."""
     mistakes = Mistakes()
-    start = mistakes.attempt(Init.of, init) if init else None
+    start = mistakes.attempt(in_flags, request, Init.of, init) if init else None
     method = mistakes.attempt(make_method, request)
     checked = mistakes.attempt(make_options, options)
     task = mistakes.attempt(make_task, request, checked.seed if checked else 0, split)
@@ -68,10 +70,22 @@ def assemble(
     assert method is not None  # or there were mistakes
     assert task is not None
     assert checked is not None
+    given = (method, task, checked, request.plain(), start)
     if not request.files():
-        return Simulation(method, task, checked, request.plain(), start)
+        return in_flags(request, Simulation, *given)
     label = " with ".join(request.files().values())
-    return user_files.called(label, Simulation, method, task, checked, request.plain(), start)
+    made: Simulation = in_flags(request, user_files.called, label, Simulation, *given)
+    return made
+
+
+def in_flags(request: Request, function: Callable[..., T], *args: Any) -> T:
+    """Call a function. Its mistakes name the flags of the method and of the run in place of fields and options."""
+    try:
+        return function(*args)
+    except ConfigError as error:
+        own = Mistakes().attempt(lambda: flags(find_recipe(request.method), request.method)) or []
+        options = (*OPTIONS, "init")
+        raise ConfigError(*(by_flags(mistake, own, options)[0] for mistake in error.mistakes)) from error
 
 
 def make_method(request: Request) -> Method:
@@ -185,8 +199,15 @@ def blamed(
             others = Mistakes()
             others.attempt(call, recipe, name, {field: v for field, v in values.items() if field != flag.name})
             if mistake not in others.found:
-                return f"{flag.word}: {text}", {flag.name}
+                return _about_flag(mistake, flag, values[flag.name]), {flag.name}
     return text, found
+
+
+def _about_flag(mistake: Mistake, flag: Flag, given: Any) -> str:
+    """Return a mistake that a flag causes. A field that has the value of the flag is called by the flag."""
+    if mistake.about and mistake.rest.endswith(f", got {given!r}"):
+        return mistake.written(lambda setting: flag.word if setting == mistake.about else str(setting))
+    return f"{flag.word}: {mistake}"
 
 
 def call(recipe: Recipe, name: str, values: dict[str, Any]) -> Method:

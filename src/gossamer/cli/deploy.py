@@ -17,6 +17,7 @@ from gossamer.cli.build import (
     as_typed,
     check_cohort,
     find_recipe,
+    in_flags,
     make_method,
     make_options,
     make_task,
@@ -25,6 +26,7 @@ from gossamer.cli.build import (
 from gossamer.cli.common import command, say
 from gossamer.cli.flags import Flag, arguments, flags, value
 from gossamer.cli.launch import Asked, announce, carry_out, check_run_path, read, unused_paths
+from gossamer.cli.notices import notices
 from gossamer.cli.parser import Parser
 from gossamer.cli.request import DATA, Request
 from gossamer.cli.run_args import RUN, Verb
@@ -122,6 +124,8 @@ def plan(asked: Asked, resume: bool, out: str | None) -> Deployment:
     assert method is not None  # or there were mistakes
     assert task is not None
     assert settings is not None
+    for note in notices(request, task, settings.rounds):
+        say(f"gossamer: {note}")
     where = out or f"runs/{settings.name}"
     settings = replace(settings, nodes=task.clients, resume=resume, out=where)
     return Deployment(request, method, task, settings, _pieces(request, method, task.clients, settings.seed))
@@ -226,7 +230,8 @@ def attempt(words: list[str]) -> int:
     from gossamer.engines.flower.server import FlowerRun
 
     # The folder is created before anything starts; the server resumes it like an interrupted run.
-    run = FlowerRun(planned.method, planned.task, planned.settings, None, planned.request.plain())
+    given = (planned.method, planned.task, planned.settings, None, planned.request.plain())
+    run = in_flags(planned.request, FlowerRun, *given)
     folder = run.create(place)
     write_app(place / "deploy/app", planned)
     return _go(run, folder)

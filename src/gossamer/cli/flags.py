@@ -181,12 +181,18 @@ def value(word: str, text: Any, kind: Any) -> Any:
         raise ConfigError(f"{word} must be {error}, got {text!r}") from None
 
 
-def by_flags(mistake: Mistake, known: Sequence[Flag]) -> tuple[str, set[str]]:
-    """Return a mistake about fields, such as ``SGD.lr``, in terms of flags, and the names of these flags."""
+def by_flags(mistake: Mistake, known: Sequence[Flag], options: Sequence[str] = ()) -> tuple[str, set[str]]:
+    """Return a mistake about fields, such as ``SGD.lr``, in terms of flags, and the names of these flags.
+
+    ``options`` are names of settings that belong to no part and are flags too.
+    """
     flags = {flag.name: flag for flag in known}
 
     def word(setting: Setting) -> str:
-        return _typed(flags[setting.field], setting.value) if setting.field in flags else str(setting)
+        if setting.field in flags:
+            return _typed(flags[setting.field], setting.value)
+        named = Flag(setting.field, str, None, "", "")
+        return _typed(named, setting.value) if not setting.part and setting.field in options else str(setting)
 
     return mistake.written(word), {setting.field for setting in mistake.settings} & flags.keys()
 

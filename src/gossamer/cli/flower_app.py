@@ -83,10 +83,23 @@ def write(folder: Path, method: Snippet, task: Snippet, settings: Settings, conf
     for file in copied:
         shutil.copyfile(file, folder / file.name)
     (folder / f"{APP}.py").write_text(_code(settings.name, method, task))
-    texts = {"project": project_name(folder), "method": settings.name, "config": _config(settings, config)}
-    for template, written in (("project.toml", "pyproject.toml"), ("readme.md", "README.md")):
-        source = resources("gossamer.cli").joinpath(f"template/{template}").read_text()
-        (folder / written).write_text(Template(source).substitute(texts, copied=_listed(copied)))
+    name = project_name(folder)
+    (folder / "pyproject.toml").write_text(project(name, f"{settings.name} across machines", _config(settings, config)))
+    readme = _filled("readme.md", project=name, method=settings.name, copied=_listed(copied))
+    (folder / "README.md").write_text(readme)
+
+
+def project(name: str, description: str, config: str) -> str:
+    """Return the project file of an app whose module ``app`` has ``server`` and ``client``.
+
+    ``config`` is the run configuration, in TOML.
+    """
+    return _filled("project.toml", project=name, description=description, config=config)
+
+
+def _filled(template: str, **texts: str) -> str:
+    source = resources("gossamer.cli").joinpath(f"template/{template}").read_text()
+    return Template(source).substitute(texts)
 
 
 def project_name(folder: Path) -> str:

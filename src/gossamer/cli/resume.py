@@ -1,25 +1,39 @@
 """The command ``resume``."""
 
+import argparse
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
-from gossamer.cli.build import one_method, whole_task
+from gossamer.cli.build import find_recipe, one_method, whole_task
 from gossamer.cli.common import open_run, warn
-from gossamer.cli.flags import value
+from gossamer.cli.flags import flags, value
 from gossamer.cli.parser import Parser
 from gossamer.cli.rebuild import reopened
+from gossamer.cli.request import Request
 from gossamer.cli.run import go
+from gossamer.cli.run_args import CONFIG, RUN, SET
 from gossamer.core.errors import Mistakes
 from gossamer.engines.control import Until
+from gossamer.tasks.precision import FLOAT32
 
 CONTROL = {"rounds": int, "until": Until, "patience": int}
 """The options that a run may change when it is continued, and their types."""
 
+KEPT = [flag for flag in (*RUN, SET, CONFIG) if flag.name not in (*CONTROL, "task")]
+"""The flags of ``run`` whose values a run keeps."""
+
 
 def resume(words: list[str]) -> int:
     """``gossamer resume RUN [flags]``."""
-    asked = _parser().parse_args(words)
+    parser = _parser()
+    asked, strange = parser.parse_known_args(words)
     path, mistakes = Path(asked.run), Mistakes()
     about = mistakes.attempt(open_run, path)
+    own = [word.partition("=")[0] for word in strange] if about else []
+    mistakes.note(*_kept([flag.word for flag in KEPT if getattr(asked, flag.name) is not None], own, about or {}))
+    if strange and not mistakes.found:
+        parser.error(f"unrecognized arguments: {' '.join(strange)}")
     given = {name: text for name in CONTROL if (text := getattr(asked, name)) is not None}
     control = {name: mistakes.attempt(value, f"--{name}", text, CONTROL[name]) for name, text in given.items()}
     method = mistakes.attempt(one_method, asked.method) if asked.method else None
@@ -34,6 +48,20 @@ def resume(words: list[str]) -> int:
     return go(simulation, simulation.reopen(path, **control))
 
 
+def _kept(given: Sequence[str], strange: Sequence[str], about: dict[str, Any]) -> Iterator[str]:
+    """Yield a mistake for each flag of ``run`` or of the run's method: their values are those of the start."""
+    request = Request.recorded(about) if about else None
+    recipe = Mistakes().attempt(find_recipe, request.method) if request else None
+    own = {word for flag in flags(recipe, request.method) for word in flag.words} if recipe and request else set()
+    options = {"precision": FLOAT32} | about.get("options", {})  # the default is not recorded
+    for word in (*given, *(word for word in strange if word in own)):
+        was = options.get(word[2:].replace("-", "_"))
+        yield (
+            f"{word}: a run keeps the value that it was started with{'' if was is None else f', {was}'}; "
+            "resume can change --rounds, --until and --patience"
+        )
+
+
 def _parser() -> Parser:
     about = "Continue an interrupted run, or give a finished run more rounds."
     parser = Parser(prog="gossamer resume", description=about)
@@ -43,4 +71,6 @@ def _parser() -> Parser:
     parser.add_argument("--patience", metavar="N", help="new number of evaluations without improvement")
     parser.add_argument("--method", metavar="FILE.py:NAME", help="the method of a run from Python")
     parser.add_argument("--task", metavar="FILE.py:NAME", help="the task of a run from Python")
+    for flag in KEPT:  # read, to be refused with a reason
+        parser.add_argument(flag.word, help=argparse.SUPPRESS)
     return parser

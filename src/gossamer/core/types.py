@@ -55,6 +55,14 @@ class Flops(NamedTuple):
     done: int
     useful: int
 
+    def plus(self, spent: int) -> "Flops":
+        """Return the sum with further operations, all of them useful.
+
+        >>> Flops(10, 5).plus(2)
+        Flops(done=12, useful=7)
+        """
+        return Flops(self.done + spent, self.useful + spent)
+
 
 @dataclass(frozen=True)
 class Layout:

@@ -162,8 +162,7 @@ class Client:
         """Encode the upload from the result of training."""
         info = TrainingInfo(self, job, trained)
         sent, state = self.exchange.make_upload(job, trained, info)
-        spent = info.flops + job.spent
-        flops = Flops(trained.flops.done + spent, trained.flops.useful + spent)
+        flops = trained.flops.plus(info.flops + job.spent)
         return ClientResult(sent, state, trained.loss, flops, delivery(job.state))
 
     def train(self, client_task: ClientTask, job: Job) -> Trained:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
-from gossamer.core.errors import ConfigError, RunError, gather
+from gossamer.core.errors import ConfigError, Mistake, RunError, Setting, gather
 from gossamer.core.specs import unknown
 from gossamer.runs.records import Record
 from gossamer.runs.report.scores import Score
@@ -25,6 +25,9 @@ SIGNS: dict[str, Callable[[float, float], bool]] = {
 
 LOSSES = ("loss", "train_loss")
 """Numbers of a record that are better when they are lower, besides the metrics of the task."""
+
+ABOUT = Setting("", "until")
+"""What mistakes in a target are about."""
 
 COSTS = ("flops", "useful_flops", "joules", "airtime", "delay", "memory_bytes")
 """Other numbers of every record; a target for one of them needs a sign."""
@@ -90,12 +93,12 @@ class Target:
         """
         known = (*better, *COSTS)
         if self.metric not in known and not self.metric.startswith(FIGURES):
-            return f"until: {unknown('metric', self.metric, known)}"
+            return Mistake(f": {unknown('metric', self.metric, known)}", ABOUT)
         if self.sign == "=" and self.metric not in better:
-            return f"until: {self}: write {self.metric}<{self.shown} or {self.metric}>{self.shown}"
+            return Mistake(f": {self}: write {self.metric}<{self.shown} or {self.metric}>{self.shown}", ABOUT)
         if self.metric in shares and self.value > 1:
             meant = f": write {replace(self, value=self.value / 100)}" if self.value <= 100 else ""
-            return f"until: {self}: {self.metric} is at most 1{meant}"
+            return Mistake(f": {self}: {self.metric} is at most 1{meant}", ABOUT)
         return None
 
     def reached(self, record: Record, better: Mapping[str, str]) -> bool:

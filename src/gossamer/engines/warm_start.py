@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.core import files, sparse
-from gossamer.core.errors import ConfigError, RunError, gather
+from gossamer.core.errors import ConfigError, Mistake, RunError, Setting, gather
 from gossamer.runs.folder import INIT, read_server
 from gossamer.runs.records import read_about
 from gossamer.tasks.task import Task
@@ -30,6 +30,9 @@ Source = Union[str, Path, Mapping[str, Tensor], nn.Module, "Init"]
 
 EXPORTED = "model.safetensors"
 """The file of an export, in a folder that is given as the source."""
+
+ABOUT = Setting("", "init")
+"""What mistakes in initial weights are about."""
 
 NAMED = 20
 """The number of tensors that a message lists by name."""
@@ -55,11 +58,11 @@ class Init:
         if isinstance(source, nn.Module):
             return cls(_plain(source.state_dict()), type(source).__name__)
         if isinstance(source, Mapping):
-            return cls(_checked(source, "init"), "tensors")
+            return cls(_checked(source), "tensors")
         if not isinstance(source, str | Path):
             what = "a file, a run folder, a module or a mapping of tensors"
             hint = ": write init=result.model" if hasattr(type(source), "model") else ""
-            raise ConfigError(f"init must be {what}, got a {type(source).__name__}{hint}")
+            raise ConfigError(Mistake(f"must be {what}, got a {type(source).__name__}{hint}", ABOUT))
         return cls(_read(Path(source)), str(Path(source).absolute()))
 
     @classmethod
@@ -89,7 +92,7 @@ class Init:
 
     def applied(self, task: Task) -> Task:
         """Return the task whose network starts with these weights; refuse a network that they do not fit."""
-        gather([f"init {self.source}: {mistake}" for mistake in _mismatches(task.model(), self.tensors)])
+        gather([Mistake(f"{self.source}: {mistake}", ABOUT) for mistake in _mismatches(task.model(), self.tensors)])
 
         def model() -> nn.Module:
             module = copy.deepcopy(task.model())  # some tasks return the same module at every call
@@ -132,26 +135,27 @@ def _read(path: Path) -> Mapping[str, Tensor]:
     if path.is_dir():
         path = path / EXPORTED
     if not path.is_file():
-        raise ConfigError(f"init: there is no file or run {path}")
+        raise ConfigError(Mistake(f": there is no file or run {path}", ABOUT))
     try:
         safe = path.suffix == ".safetensors"
         found = sparse.read(path) if safe else torch.load(path, map_location="cpu", weights_only=True)
     except UnpicklingError as error:
         what = "pickled objects, such as a whole module" if is_zipfile(path) else "no tensors that can be read"
-        raise ConfigError(f"init {path}: it holds {what}: save model.state_dict()") from error
+        raise ConfigError(Mistake(f"{path}: it holds {what}: save model.state_dict()", ABOUT)) from error
     except Exception as error:  # a damaged file raises errors of many types
-        raise ConfigError(f"init {path}: it holds no tensors that can be read: {_short(error)}") from error
-    return _checked(found, f"init {path}")
+        raise ConfigError(Mistake(f"{path}: it holds no tensors that can be read: {_short(error)}", ABOUT)) from error
+    return _checked(found, path)
 
 
 def _short(error: Exception) -> str:
     return str(error).partition("\n")[0] or type(error).__name__
 
 
-def _checked(found: Any, label: str) -> Mapping[str, Tensor]:
+def _checked(found: Any, source: str | Path = "") -> Mapping[str, Tensor]:
     """Return a mapping of tensors; refuse anything else."""
     if not isinstance(found, Mapping) or not all(isinstance(value, Tensor) for value in found.values()):
-        raise ConfigError(f"{label}: it must be a mapping of names to tensors: save model.state_dict()")
+        wanted = "it must be a mapping of names to tensors: save model.state_dict()"
+        raise ConfigError(Mistake(f"{source}: {wanted}", ABOUT))
     return _plain(found)
 
 
@@ -163,8 +167,6 @@ def _model_of(path: Path) -> Mapping[str, Tensor]:
     """Return the global model of a run folder."""
     method, found = read_about(path)["method"], read_server(path)
     if method["parametrization"] != "Weights()" or method["send"] == "'nothing'" or "params" not in found:
-        raise ConfigError(
-            f"init {path}: the run has no global model that is stored as weights: "
-            f"use gossamer export {path}, with --client N for the model of a client, and give the folder it writes"
-        )
+        advice = f"use gossamer export {path}, with --client N for the model of a client, and give the folder it writes"
+        raise ConfigError(Mistake(f"{path}: the run has no global model that is stored as weights: {advice}", ABOUT))
     return dict(found["params"])

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
 
-from gossamer.core.errors import ConfigError, require, wrong
+from gossamer.core.errors import ConfigError, Mistake, Setting, require, wrong
 from gossamer.core.random import Key, fold, uniform
 from gossamer.core.types import Clock
 from gossamer.fleet.units import read_size
@@ -53,9 +53,10 @@ Needs = Callable[[float], int]
 def check_capacities(name: str, capacities: Capacities) -> None:
     """Refuse invalid capacities."""
     shares = (share for share in capacities if not isinstance(share, Room))
+    about = Setting(name, "capacities")
     require(
-        (len(capacities) > 0, f"{name}.capacities must not be empty"),
-        *((0 < share <= 1, f"{name}.capacities must be in (0, 1], got {share}") for share in shares),
+        (len(capacities) > 0, Mistake("must not be empty", about)),
+        *((0 < share <= 1, Mistake(f"must be in (0, 1], got {share}", about)) for share in shares),
     )
 
 
@@ -63,7 +64,8 @@ def check_shares(name: str, capacities: Capacities) -> None:
     """Refuse invalid capacities and memory sizes, for views in which a smaller fraction saves no memory."""
     check_capacities(name, capacities)
     rooms = [share for share in capacities if isinstance(share, Room)]
-    require((not rooms, f"{name}.capacities must be shares: masks take as much memory as the whole model"))
+    rule = "must be shares: masks take as much memory as the whole model"
+    require((not rooms, Mistake(rule, Setting(name, "capacities"))))
 
 
 def capacity(capacities: Any, drawn: bool, clock: Clock, key: Key) -> float:

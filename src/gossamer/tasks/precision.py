@@ -31,6 +31,9 @@ FLOAT32, TF32, BF16 = PRECISIONS = ("float32", "tf32", "bf16")
 NORMS = (_NormBase, nn.GroupNorm, nn.LayerNorm, nn.RMSNorm)
 """Normalization layers, with their statistics in float32."""
 
+ELSE = (Setting("", "device", "cuda"), Setting("", "precision", "bf16"))
+"""What may be used where there is no TF32."""
+
 AMPERE = (8, 0)
 """The first compute capability with TF32 and bfloat16."""
 
@@ -52,7 +55,7 @@ class Precision:
         on_gpu, asked = self.device.type == "cuda", Setting("", "precision", self.name)
         old = on_gpu and self.name != FLOAT32 and torch.cuda.get_device_capability() < AMPERE
         require(
-            (on_gpu or self.name != TF32, Mistake("needs a GPU: use device cuda, or precision bf16", asked)),
+            (on_gpu or self.name != TF32, Mistake("needs a GPU: use {} or {}", asked, *ELSE)),
             (not old, Mistake("needs a GPU of compute capability 8.0 or above (Ampere): use float32", asked)),
         )
 

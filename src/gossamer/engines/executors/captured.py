@@ -20,7 +20,7 @@ from torch import Tensor
 from gossamer.core import tree
 from gossamer.core.errors import ConfigError
 from gossamer.core.jobs import Job, Trained
-from gossamer.core.types import Flops, Params, State
+from gossamer.core.types import Params, State
 from gossamer.engines.client import BatchSchedule, Client, ClientTask
 from gossamer.engines.executors.channels_last import channels_last_options
 from gossamer.engines.executors.compiled import check, compile_on_gpu, reset_compiler
@@ -397,5 +397,4 @@ class CapturedGroup(ClientGroup):
         if not self.gradients:
             return trained
         spent = self.client.objective.flops(trained.change, self.feeds[number]["rows"]).done
-        flops = Flops(trained.flops.done + spent, trained.flops.useful + spent)
-        return trained._replace(flops=flops, gradient=tree.clone(self.gradients[number]))
+        return trained._replace(flops=trained.flops.plus(spent), gradient=tree.clone(self.gradients[number]))

@@ -77,7 +77,8 @@ class KLMS(SideInformation, IntegerSums, Replayable):
         """Refuse a download after which the server does not know the client's scores."""
         down = context.exchange.down
         if down != Dense() and not (isinstance(down, Downlink) and down.known):
-            raise ConfigError(f"KLMS needs scores that both sides know: use down=Dense() or down=Delta(), got {down}")
+            use = "use Dense() or Delta(), --down dense or --down delta"
+            raise ConfigError(f"KLMS needs scores that both sides know: {use}, got down={down}")
         return self
 
     def unreplayable(self) -> str:

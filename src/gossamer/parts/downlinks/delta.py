@@ -31,7 +31,7 @@ import torch
 from gossamer.core import wire
 from gossamer.core.codec import Codec
 from gossamer.core.downlink import HELD, NEVER, BoundDownlink, Downlink, Received
-from gossamer.core.errors import ConfigError, PayloadError, require, wrong
+from gossamer.core.errors import ConfigError, Mistake, PayloadError, Setting, require, wrong
 from gossamer.core.exchange import GLOBAL, Arrival, Outcome, Section
 from gossamer.core.random import Key
 from gossamer.core.sections import ALONE, SectionArrays, joined
@@ -108,7 +108,7 @@ class Delta(Downlink):
             (exchange.last and exchange.number == 0, "Delta needs a method with one exchange per round"),
             (exchange.exchange.view.whole, "Delta needs clients that hold the whole model: use Full()"),
             (exchange.per_client is None, "Delta needs one global model, and this method has one per client"),
-            (exchange.exchange.labels == "all", "Delta needs labels='all'"),
+            (exchange.exchange.labels == "all", Mistake("Delta needs {}", None, Setting("", "labels", "all"))),
             (exchange.send in ("change", "model"), f"Delta needs uploads of models, got send={exchange.send!r}"),
         )
         server = exchange.server

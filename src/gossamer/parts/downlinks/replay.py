@@ -89,7 +89,10 @@ class Replay(Steps):
         """Return the steps of an exchange. Refuse parts whose results clients cannot repeat bit for bit."""
         server, codec, outline = exchange.server, replay_of(exchange.codec), exchange.outline
         sections = [section.name for part in (server, exchange.solver) for section in part.sections]
-        lossy = "send the compressed change of the model, Delta(codec) or --down delta:eden:2, or use down=Dense()"
+        lossy = (
+            "send the compressed change of the model, Delta(codec) or --down delta:eden:2, or whole models, Dense() or "
+            "--down dense"
+        )
         require(
             (not unreplayable(server), f"Delta cannot repeat the aggregation: {unreplayable(server)}: {lossy}"),
             (not codec.unreplayable(), f"Delta cannot repeat the aggregation: {codec.unreplayable()}"),

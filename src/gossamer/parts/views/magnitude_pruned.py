@@ -45,7 +45,7 @@ class MagnitudePruned(View):
     def bind(self, context: Context) -> "BoundMagnitudePruned":
         """Return the view with the names of the weights that can be pruned. The download must be lossless."""
         exact, outline = context.exchange.down == Dense(), context.network.outline()
-        require((exact, "MagnitudePruned needs a lossless downlink codec: use Dense()"))
+        require((exact, "MagnitudePruned needs a lossless downlink codec: use Dense() or --down dense"))
         return BoundMagnitudePruned(**vars(self), names=tuple(n for n in context.trained if outline[n].dim() >= 2))
 
     def ratio_of(self, clock: Clock) -> float:

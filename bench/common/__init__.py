@@ -1,0 +1,1 @@
+"""What the comparisons ``speed`` and ``board`` share."""
