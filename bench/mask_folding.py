@@ -36,6 +36,8 @@ from gossamer.core.types import Clock, Flops, Params, State
 from gossamer.tasks.nets import build
 from gossamer.tasks.objective import Objective
 
+Messages = list[tuple[Clock, bytes]]
+
 KEY, ROUNDS = key(0), 1000
 STAGES = ("check", "copy", "decode", "fold", "finish")
 MOST = 50.0
@@ -104,15 +106,15 @@ class Made:
 
 
 class Desk:
-    """A server with the messages of a round."""
+    """A server with the messages of a round, which it makes itself unless they are given."""
 
-    def __init__(self, model: str, count: int, device: str) -> None:
+    def __init__(self, model: str, count: int, device: str, messages: Messages | None = None) -> None:
         objective = Objective(images(model, count, count), device, KEY)
         method = METHODS["fedspa"](own_init=True).bind(objective)
         self.exchange, self.state = method.training, method.init(objective.initial(), KEY)
         self.dense = 4 * objective.layout.size
         draw = torch.Generator().manual_seed(1)
-        self.messages = [self._message(Clock(0, ROUNDS, c), draw) for c in range(count)]
+        self.messages = messages or [self._message(Clock(0, ROUNDS, c), draw) for c in range(count)]
 
     def _message(self, clock: Clock, draw: torch.Generator) -> tuple[Clock, bytes]:
         down = self.exchange.make_download(self.state, clock, KEY, GLOBAL, None, None)
@@ -122,21 +124,20 @@ class Desk:
         sent, _ = self.exchange.make_upload(job, trained, made)
         return clock, bytes(sent.data)
 
-    def fold(self, count: int) -> None:
-        """Aggregate the first messages, from their bytes to the new model."""
+    def fold(self, count: int) -> Params:
+        """Aggregate the first messages, from their bytes to the new model, and return it."""
         server = self.exchange.server
         acc = server.begin(self.state, {clock.client: GLOBAL for clock, _ in self.messages[:count]})
         for clock, data in self.messages[:count]:
             acc = server.fold(acc, self._read(clock, data))
-        server.finish(self.state, acc, Clock(0, ROUNDS, -1))
+        new: Params = server.finish(self.state, acc, Clock(0, ROUNDS, -1))["params"]
+        return new
 
     def stages(self, clock: Callable[[Callable[[], object]], float]) -> dict[str, float]:
         """Return the milliseconds of each stage, over all messages."""
         server, device = self.exchange.server, next(iter(self.state["params"].values())).device
-        acc, spent = (
-            server.begin(self.state, {each.client: GLOBAL for each, _ in self.messages}),
-            dict.fromkeys(STAGES, 0.0),
-        )
+        acc = server.begin(self.state, {each.client: GLOBAL for each, _ in self.messages})
+        spent = dict.fromkeys(STAGES, 0.0)
         for at, data in self.messages:
             arrivals, frame, counts = list[Arrival](), wire.Frame.of(data), wire.read_head(wire.Frame.of(data))[1]
             spent["check"] += (check := clock(lambda: wire.read_head(wire.Frame.of(data))))  # noqa: B023
@@ -170,12 +171,13 @@ def folding(
         print(f"peak memory, {few} messages: {most / 2**20:.1f} MiB, {most / desk.dense:.2f} dense models")
     met = peaks[count] <= 1.01 * peaks[2]
     print("memory does not grow with messages: target met" if met else "memory GROWS with messages: target MISSED")
+    alone, found = Desk(model, count, "cpu", desk.messages).fold(count), desk.fold(count)
+    same = all(torch.equal(found[name].cpu(), tensor) for name, tensor in alone.items())
+    print(f"model as on the CPU: {'SAME' if same else 'DIFFERENT'}")
     if profile is not None:
         phases = {name: spent / 1e3 for name, spent in stages.items()}
-        found = gpu_profile.spans(lambda: desk.fold(count), device)
-        profile.write_text(
-            gpu_profile.report(f"folding {count} messages of {model}", taken / 1e3, phases, *found) + "\n"
-        )
+        spans, title = gpu_profile.spans(lambda: desk.fold(count), device), f"folding {count} messages of {model}"
+        profile.write_text(gpu_profile.report(title, taken / 1e3, phases, *spans) + "\n")
 
 
 def main() -> None:

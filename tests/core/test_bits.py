@@ -188,6 +188,7 @@ masks = st.one_of(
 def test_positions_come_back_and_are_never_longer_than_a_bitmap(mask: Tensor) -> None:
     payload = positions.pack(mask)
     assert torch.equal(positions.unpack(payload, len(mask)), mask)
+    assert torch.equal(positions.unpack_bits(payload, len(mask)), bits(mask))
     assert size(payload) <= -(-len(mask) // 8)
 
 

@@ -46,6 +46,26 @@ def parts(draw: st.DrawFn) -> tuple[Params, Part]:
     return params, Part(part.index, keep if draw(st.booleans()) else {}, keep if draw(st.booleans()) else {})
 
 
+@given(parts(), st.sets(st.sampled_from(["w", "b"])))
+def test_a_layout_with_masks_against_plain_selection(drawn: tuple[Params, Part], names: set[str]) -> None:
+    """Of a masked tensor the kept entries are sent, of another one all; alone and together with others."""
+    params, part = drawn
+    held = part.take(params)
+    layout, kept = part.layout(params), {n: part.keep.get(n, torch.ones_like(t)).bool() for n, t in held.items()}
+    pieces = {name: held[name][kept[name]] for name in sorted(held)}
+    vector = layout.flatten(held)
+    assert torch.equal(vector, torch.cat(list(pieces.values())))
+    assert (layout.size, layout.counts) == (len(vector), tuple(map(len, pieces.values())))
+    assert all(torch.equal(piece, pieces[name]) for name, piece in layout.cut(vector))
+    filled = {name: torch.where(kept[name], tensor, -1) for name, tensor in held.items()}
+    assert all(torch.equal(t, filled[name]) for name, t in layout.unflatten(vector, -1).items())
+    assert torch.equal(layout.spread(vector, -1), torch.cat([filled[name].reshape(-1) for name in sorted(filled)]))
+    if names:
+        some = layout.only(names)
+        assert torch.equal(some.flatten(held), torch.cat([pieces[name] for name in sorted(names)]))
+        assert some.unflatten(some.flatten(held)).keys() == names
+
+
 @given(parts())
 def test_take_and_spread_against_plain_indexing(drawn: tuple[Params, Part]) -> None:
     params, part = drawn

@@ -17,6 +17,7 @@ from gossamer.core.errors import PayloadError
 from gossamer.core.exchange import GLOBAL
 from gossamer.core.random import key
 from gossamer.core.wire import (
+    ALIGNMENT,
     NOTHING,
     Body,
     Frame,
@@ -28,6 +29,7 @@ from gossamer.core.wire import (
     finite,
     pack,
     read_head,
+    read_piece,
     read_sizes,
     sizes,
     unpack,
@@ -190,6 +192,20 @@ def test_a_message_is_the_sum_of_its_pieces() -> None:
     assert Frame.of(frame) is frame
     assert same(unpack(frame), message)
     assert read_sizes(frame) == sizes(message)
+
+
+def test_a_client_s_piece_is_not_copied_and_its_arrays_are_aligned_copies() -> None:
+    data = pack(download())
+    cut = Frame.of(data)
+    assert isinstance(cut.single, memoryview)
+    assert cut.single.obj is data
+    arrays = read_piece(
+        Body.of({"a": torch.ones(3, dtype=torch.uint8), "b": torch.arange(5.0), "c": torch.ones(0)}).data, 3
+    )
+    assert [array.tolist() for array in arrays.values()] == [[1, 1, 1], [0, 1, 2, 3, 4], []]
+    assert all(array.data_ptr() % ALIGNMENT == 0 for array in (arrays["a"], arrays["b"]))
+    arrays["a"].zero_()
+    assert arrays["b"].tolist() == [0, 1, 2, 3, 4], "arrays do not overlap"
 
 
 def test_a_common_piece_is_made_and_checked_once() -> None:

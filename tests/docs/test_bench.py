@@ -120,6 +120,7 @@ def test_fedspa_masks(
     row = only(said, network="lenet5")
     assert (row["samples"], row["timed steps"]) == ("20", "1")
     assert "folding 2 messages" in said
+    assert "model as on the CPU: SAME" in said
     assert all(f"{stage} " in said.partition("stages: ")[2] for stage in ("check", "copy", "decode", "fold", "finish"))
 
 

@@ -435,6 +435,18 @@ def test_the_gradient_of_moving_masks_is_captured_with_the_steps(
     assert bool(asked) == bool(screening) == (given.get("regrow") != "random" and given.get("mask") != "rsm")
 
 
+def test_captured_groups_follow_each_other_in_the_same_slots(without_gpu: list[Replayed]) -> None:
+    """The results of a group are copied out of its slots before the next one is loaded."""
+    task, method = tiny_task(24, torch.float64), fedspa(epochs=4, batch=4, density=0.6)
+    options: dict[str, Any] = {"rounds": 2, "per_round": 20}  # more clients than slots
+    reference = simulate(method, task, executor="one-by-one", **options)
+    other = simulate(method, task, executor="captured-plain", **options)
+    assert any(graph.times for graph in without_gpu)
+    assert exact_figures(other) == exact_figures(reference)
+    for name, tensor in final(reference).items():
+        torch.testing.assert_close(final(other)[name], tensor, rtol=0, atol=1e-9, msg=name)
+
+
 def test_captured_steps_and_gradients_have_the_precision_of_the_run(without_gpu: list[Replayed]) -> None:
     task, method = tiny_task(6), fedspa(epochs=4, batch=4, density=0.6)
     exact, wanted = (simulate(method, task, rounds=2, per_round=4, precision=name) for name in ("float32", "bf16"))

@@ -6,19 +6,17 @@ The results do not depend on the number of threads. zlib and NumPy release Pytho
 
 import os
 import zlib
-from collections.abc import Callable, Iterable
+from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-T = TypeVar("T")
 Bytes = npt.NDArray[np.uint8]
 
 CHUNK = 2**20
-"""Bytes that one thread works on at a time."""
+"""Bytes that are worth a thread; the bytes of a thread are a multiple of it."""
 THREADS = 8
 """Maximum number of threads; more are limited by the memory."""
 POLYNOMIAL = 0xEDB88320
@@ -31,26 +29,31 @@ def crc32(data: bytes | memoryview, before: int = 0) -> int:
     >>> crc32(b"ab", crc32(b"c")) == crc32(b"cab") == zlib.crc32(b"cab")
     True
     """
-    if len(data) < 2 * CHUNK:
+    pieces = [memoryview(data)[part] for part in _parts(len(data))]
+    if len(pieces) < 2:
         return zlib.crc32(data, before)
-    pieces = [memoryview(data)[at : at + CHUNK] for at in range(0, len(data), CHUNK)]
-    for piece, found in zip(pieces, _each(zlib.crc32, pieces), strict=True):
-        before = _product(_shifted(len(piece)), before) ^ found
-    return before
+    first, *others = _pool().map(zlib.crc32, pieces, (before, *[0] * (len(pieces) - 1)))
+    for piece, found in zip(pieces[1:], others, strict=True):
+        first = _product(_shifted(len(piece)), first) ^ found
+    return first
 
 
 def copy(source: Bytes, target: Bytes) -> None:
     """Copy bytes into an array of the same length."""
-    if len(source) < 2 * CHUNK:
+    parts = _parts(len(source))
+    if len(parts) < 2:
         target[:] = source
-        return
-    parts = [slice(at, at + CHUNK) for at in range(0, len(source), CHUNK)]
-    _each(lambda part: np.copyto(target[part], source[part]), parts)
+    else:
+        deque(_pool().map(lambda part: np.copyto(target[part], source[part]), parts), maxlen=0)
 
 
-def _each(work: Callable[[Any], T], pieces: Iterable[Any]) -> list[T]:
-    """Return the results of some work on each piece, in order."""
-    return list(map(work, pieces) if _cores() == 1 else _pool().map(work, pieces))
+def _parts(length: int) -> list[slice]:
+    """Return a part for each thread. All but the first have the same length, a multiple of ``CHUNK``."""
+    if length < 2 * CHUNK or _cores() == 1:
+        return [slice(0, length)]
+    step = -(-length // (CHUNK * min(THREADS, _cores()))) * CHUNK
+    ends = range(length % step or step, length + 1, step)
+    return [slice(max(0, end - step), end) for end in ends]
 
 
 @lru_cache(maxsize=1)

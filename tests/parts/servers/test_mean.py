@@ -47,6 +47,22 @@ def test_entry_by_entry(seed: int, clients: int, over: Literal["cohort", "holder
             assert moved[i, j].item() == pytest.approx(wanted, rel=1e-5, abs=1e-5)
 
 
+@given(seed=st.integers(0, 1000), clients=st.integers(1, 5), over=st.sampled_from(["cohort", "holders"]))
+def test_masked_updates_added_at_once_are_those_added_tensor_by_tensor(
+    seed: int, clients: int, over: Literal["cohort", "holders"]
+) -> None:
+    """To the bit. A vector of the held entries is expanded at once; a whole update is masked tensor by tensor."""
+    params, cpu = {"w": torch.randn(4, 3), "b": torch.randn(2)}, torch.device("cpu")
+    whole = arrivals(seed, clients, full=False)
+    sent = []
+    for arrival in whole:
+        layout = arrival.part.layout(params)
+        vector = layout.flatten(arrival.change(cpu))
+        sent.append(Arrival.laid(arrival.client, arrival.part, layout, vector, arrival.samples))
+    one, other = (run(Mean(over=over), params, found) for found in (whole, sent))
+    assert all(torch.equal(one[name], other[name]) for name in params)
+
+
 @given(seed=st.integers(0, 1000), clients=st.integers(1, 5))
 def test_both_agree_when_everybody_holds_everything(seed: int, clients: int) -> None:
     params = {"w": torch.randn(4, 3), "b": torch.randn(2)}
