@@ -32,8 +32,8 @@ from gossamer.core import tree
 from gossamer.core.exchange import GLOBAL
 from gossamer.engines.client import Client, ClientResult, ClientTask, Failure
 from gossamer.engines.executors import CapturedPlain, SideBySide, Stacked, auto, building, program
-from gossamer.engines.executors.captured import ClientSlot, stepping
 from gossamer.engines.executors.kept import KeptPrograms
+from gossamer.engines.executors.slots import LENGTHS, ClientSlot, stepping
 from gossamer.engines.executors.stacked import InChunks, schedule
 from gossamer.engines.run import Stage
 from gossamer.engines.simulate import Simulation
@@ -433,6 +433,17 @@ def test_the_gradient_of_moving_masks_is_captured_with_the_steps(
     screening = [graph for graph in without_gpu if graph.made is not None]
     assert sum(graph.times for graph in screening) >= (12 if not given or "distribution" in given else 0)
     assert bool(asked) == bool(screening) == (given.get("regrow") != "random" and given.get("mask") != "rsm")
+
+
+def test_one_launch_runs_several_steps(without_gpu: list[Replayed]) -> None:
+    task, method, steps = tiny_task(6, torch.float64), fedavg(steps=21, batch=2), 21
+    reference = simulate(method, task, rounds=2, per_round=4, executor="one-by-one")
+    other = simulate(method, task, rounds=2, per_round=4, executor="captured-plain")
+    for name, tensor in final(reference).items():
+        torch.testing.assert_close(final(other)[name], tensor, rtol=0, atol=1e-9, msg=name)
+    last_round = 4 * (steps // LENGTHS[0] + steps % LENGTHS[0])
+    assert sum(graph.times for graph in without_gpu) >= last_round
+    assert max(graph.times for graph in without_gpu) < 2 * steps
 
 
 def test_captured_groups_follow_each_other_in_the_same_slots(without_gpu: list[Replayed]) -> None:

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 Bytes = npt.NDArray[np.uint8]
 
-CHUNK = 2**20
+CHUNK = 2**19
 """Bytes that are worth a thread; the bytes of a thread are a multiple of it."""
 THREADS = 8
 """Maximum number of threads; more are limited by the memory."""

@@ -1,21 +1,18 @@
 """Many clients at once on a GPU, each with its own stream and CUDA graphs.
 
-On a GPU small operations cost more to launch than to run. A CUDA graph launches a whole step at once: gathering the
-batch, forward, backward and update. The graphs of several clients run concurrently. A graph has fixed shapes and
-addresses, so each client's tensors and sample indices are copied to a slot for the round. Clients need not be in step:
-each follows its own batch schedule. If the view asks for the gradient after training (``ViewMemory.screens``), a graph
+On a GPU small operations cost more to launch than to run. A CUDA graph launches whole steps at once: gathering the
+batch, forward, backward and update. The graphs of several clients run concurrently. Clients need not be in step: each
+follows its own batch schedule. If the view asks for the gradient after training (``ViewMemory.screens``), a graph
 of its own computes it right after the last step of each client.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from functools import partial
-from itertools import groupby, zip_longest
+from itertools import zip_longest
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 import torch
-from torch import Tensor
 
 from gossamer.core import tree
 from gossamer.core.errors import ConfigError
@@ -24,8 +21,9 @@ from gossamer.core.types import Params, State
 from gossamer.engines.client import BatchSchedule, Client, ClientTask
 from gossamer.engines.executors.channels_last import channels_last_options
 from gossamer.engines.executors.compiled import check, compile_on_gpu, reset_compiler
-from gossamer.engines.executors.stacked import ClientGroup, InChunks, Pair, announce, kind
-from gossamer.engines.executors.steps import Step, in_place, pure_step, tensors
+from gossamer.engines.executors.slots import LENGTHS, ClientSlot, Part, Stepping, brought, stepping
+from gossamer.engines.executors.stacked import ClientGroup, InChunks, Pair, kind
+from gossamer.engines.executors.steps import pure_step
 
 T = TypeVar("T")
 
@@ -33,11 +31,6 @@ CHUNK = 16
 """Maximum number of concurrent clients; more are not faster."""
 SHARE = 0.5
 """Fraction of the free memory that slots may take."""
-WORTH_CAPTURING = 4
-"""Minimum number of steps with a batch size for which a graph is captured."""
-LENGTHS = (8, 1)
-"""Numbers of steps that one graph may hold, in decreasing order. A launch of several steps costs the host less."""
-PER_SAMPLE = {"samples", "draws"}
 
 
 class Captured(InChunks):
@@ -79,20 +72,18 @@ class Captured(InChunks):
         """Group all clients of a chunk: each has its own graph, so widths may differ."""
 
     def group(self, bucket: Sequence[Pair]) -> ClientGroup:
-        """Assign each client of a bucket a slot with its shapes."""
-        batches_per_client, taken, slots = (
-            [self.client.batches(client_task) for client_task, _ in bucket],
-            Counter[Any](),
-            [],
-        )
-        feeds = [self.client.screen_feed(job) for _, job in bucket] if self._screens else []
-        for number, (pair, batches) in enumerate(zip(bucket, batches_per_client, strict=True)):
-            shapes = kind(pair[1])
-            slots.append(self._slot(self.slots.setdefault(shapes, []), taken[shapes], pair, batches))
-            if feeds:
-                slots[-1].capture_screen(feeds[number], self.full)
-            taken[shapes] += 1
-        return CapturedGroup(self.client, bucket, batches_per_client, slots, self.plain, feeds)
+        """Return the clients of a bucket; they get their slots as they are launched."""
+        return CapturedGroup(self, bucket)
+
+    def seat(self, pair: Pair, taken: "Counter[Any]") -> "Seat":
+        """Assign a client a slot with its shapes, the next of those that are not taken."""
+        batches, shapes = self.client.batches(pair[0]), kind(pair[1])
+        slot = self._slot(self.slots.setdefault(shapes, []), taken[shapes], pair, batches)
+        taken[shapes] += 1
+        feed = self.client.screen_feed(pair[1]) if self._screens else None
+        if feed is not None:
+            slot.capture_screen(feed, self.full)
+        return Seat(slot, batches, slot.parts(batches), feed)
 
     @property
     def _screens(self) -> bool:
@@ -100,7 +91,7 @@ class Captured(InChunks):
         view = self.client.exchange.view_memory
         return view is not None and view.screens and not self.client.objective.samples.lazy
 
-    def _slot(self, alike: "list[ClientSlot]", number: int, pair: Pair, batches: BatchSchedule) -> "ClientSlot":
+    def _slot(self, alike: list[ClientSlot], number: int, pair: Pair, batches: BatchSchedule) -> ClientSlot:
         """Return a slot of the given shapes, with graphs for the batch schedule; create it if necessary."""
         if number == len(alike):
             alike.append(ClientSlot(self.client, pair, batches, self.room))
@@ -116,224 +107,6 @@ class CapturedPlain(Captured):
     compiles: ClassVar[bool] = False
 
 
-Stepping = Callable[[State, int], None]
-"""Run one step of a slot's client on its next batch of the given size."""
-
-
-def stepping(client: Client, by: Step) -> Stepping:
-    """Return a step on tensors with fixed addresses, starting from sample indices."""
-    step = in_place(by, client.objective)
-
-    def take(slot: State, size: int) -> None:
-        feed = slot["feeds"][str(size)] if "feeds" in slot else _next_feed(slot, size)
-        slot["loss"].add_(step(slot["start"], slot["carry"], slot["context"], feed, slot["hyperparams"]))
-        slot["at"].add_(size)
-
-    return take
-
-
-def _next_feed(slot: State, size: int) -> State:
-    """Return the next ``size`` sample indices of a slot's client, with their draws."""
-    rows = slot["at"] + torch.arange(size, device=slot["at"].device)
-    draws = {"draws": slot["draws"][rows]} if "draws" in slot else {}
-    return {"rows": slot["samples"][rows], **draws}
-
-
-class Screen(NamedTuple):
-    """The captured gradient after training: the memory of its batch, its graph, and the memory of the gradient."""
-
-    feed: State
-    graph: "torch.cuda.CUDAGraph"
-    gradient: Params
-
-
-class ClientSlot:
-    """Fixed memory for one client's tensors, with a stream and the graphs of its steps."""
-
-    def __init__(self, client: Client, pair: Pair, batches: BatchSchedule, room: int) -> None:
-        self.client = client
-        self.tensors = tree.clone(brought(client, pair, batches))
-        for name in PER_SAMPLE & self.tensors.keys():
-            given = self.tensors[name]
-            self.tensors[name] = given.new_zeros(max(room, len(given)), *given.shape[1:])
-        self.stream = torch.cuda.Stream()
-        self.pool = torch.cuda.graph_pool_handle()
-        self.graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}  # by batch size and number of steps
-        self.screens: dict[int, Screen] = {}
-        self.seen: Counter[int] = Counter()
-        self.screened: Counter[int] = Counter()
-
-    def holds(self, batches: BatchSchedule) -> bool:
-        """Return whether the sample indices of a schedule fit; batches that are read have no indices here."""
-        return "samples" not in self.tensors or sum(batches.sizes) <= len(self.tensors["samples"])
-
-    def load(self, new: State) -> None:
-        """Copy a client's tensors into the slot."""
-        for name, value in new.items():
-            if name == "feeds":
-                continue  # filled step by step
-            if name in PER_SAMPLE:
-                self.tensors[name][: len(value)] = value
-            elif isinstance(value, Tensor):
-                self.tensors[name].copy_(value)
-            else:
-                tree.put(self.tensors[name], ..., value)
-
-    def capture(self, batches: BatchSchedule, plain: Stepping, compiled: Stepping, full: int | None) -> None:
-        """Capture the graphs for a batch schedule; only the step on full batches is compiled.
-
-        Another batch size gets a graph when it occurs again. Until then its steps run in eager mode.
-        """
-        for size, steps in Counter(batches.sizes).items():
-            if steps >= WORTH_CAPTURING and (size == full or self.seen[size]):
-                step = compiled if size == full else plain
-                for length in {part.steps for part in self.parts(batches) if part.size == size}:
-                    self._capture_steps(batches, size, length, step, benchmark=size == full)
-            self.seen[size] += 1
-
-    def _capture_steps(self, batches: BatchSchedule, size: int, length: int, step: "Stepping", benchmark: bool) -> None:
-        """Capture a graph of some steps, unless it exists."""
-        if (size, length) in self.graphs:
-            return
-        self.place(batches, batches.sizes.index(size))
-        self.client.objective.train_mode(alone=size == 1)
-
-        def work() -> None:
-            for _ in range(length):
-                step(self.tensors, size)
-
-        self.graphs[size, length], _ = self._captured(work, benchmark)
-
-    def parts(self, batches: BatchSchedule) -> "list[Part]":
-        """Cut a schedule into parts of one launch; batches that are read are placed before each step."""
-        return cut(batches.sizes, (1,) if "feeds" in self.tensors else LENGTHS)
-
-    def capture_screen(self, feed: State, full: int | None) -> None:
-        """Capture the gradient after training for the size of a batch, under the same conditions as a step."""
-        size = len(feed["rows"])
-        if size not in self.screens and (size == full or self.screened[size]):
-            fixed = tree.clone(feed)
-            graph, gradient = self._captured(partial(self._gradient, fixed), benchmark=size == full)
-            self.screens[size] = Screen(fixed, graph, gradient)
-        self.screened[size] += 1
-
-    def _gradient(self, feed: State) -> Params:
-        """Return the gradient at the slot's trained tensors."""
-        start, params = self.tensors["start"], self.tensors["carry"]["params"]
-        names = self.client.objective.outline()
-        weights = {name: start[name] + (params[name] - start[name]) for name in names}  # rounded as sent
-        with torch.enable_grad():
-            return self.client.screen(weights, feed, self.tensors["context"].get("labels"))
-
-    def screen(self, feed: State) -> Params:
-        """Compute the gradient after training, on the slot's stream; the result is valid until the next step."""
-        known = self.screens.get(len(feed["rows"]))
-        with torch.cuda.stream(self.stream):
-            if known is None:
-                return self._gradient(feed)
-            tree.put(known.feed, ..., feed)
-            known.graph.replay()
-            return known.gradient
-
-    def place(self, batches: BatchSchedule, number: int) -> None:
-        """Copy a batch that was read into the memory for its size; a new size gets memory of its own."""
-        if "feeds" not in self.tensors:
-            return
-        feed, size = batches.feed(number), str(batches.sizes[number])
-        if size in self.tensors["feeds"]:
-            tree.put(self.tensors["feeds"][size], ..., feed)
-        else:
-            self.tensors["feeds"][size] = tree.clone(feed)
-
-    def _captured(self, work: Callable[[], T], benchmark: bool) -> "tuple[torch.cuda.CUDAGraph, T]":
-        """Capture some work, and return its graph and result, whose memory each replay fills.
-
-        Two warm-up runs compile programs and choose algorithms before a client is loaded.
-        """
-        graph = torch.cuda.CUDAGraph()
-        self.stream.wait_stream(torch.cuda.current_stream())
-        with benchmarking(benchmark):
-            with torch.cuda.stream(self.stream):
-                for _ in range(2):
-                    self.tensors["at"].zero_()
-                    work()
-                self.tensors["at"].zero_()
-            with torch.cuda.graph(graph, pool=self.pool, stream=self.stream):
-                made = work()
-        torch.cuda.current_stream().wait_stream(self.stream)
-        return graph, made
-
-    def run(self, batches: BatchSchedule, part: "Part", plain: Stepping) -> None:
-        """Run the steps of a part, the next of its client."""
-        with torch.cuda.stream(self.stream):
-            self.place(batches, part.first)
-            if graph := self.graphs.get((part.size, part.steps)):
-                graph.replay()
-                return
-            self.client.objective.train_mode(alone=part.size == 1)
-            for _ in range(part.steps):
-                plain(self.tensors, part.size)
-
-
-@contextmanager
-def benchmarking(wanted: bool) -> Iterator[None]:
-    """Let cuDNN measure its algorithms, and leave its other settings as they are, such as those of TF32."""
-    before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, wanted
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
-
-
-def brought(client: Client, pair: Pair, batches: BatchSchedule) -> State:
-    """Return all tensors that a client's steps need."""
-    (_, job), solver, objective = pair, client.exchange.solver, client.objective
-    start, carry, context = client.begin(job, len(batches))
-    device, dtype = objective.device, objective.layout.dtype
-    found: State = {
-        "start": start,
-        "carry": carry,
-        "context": context,
-        "hyperparams": tensors(solver.hyperparams(job.clock), objective),
-        "at": torch.zeros((), dtype=torch.int64, device=device),
-        "loss": torch.zeros((), dtype=dtype, device=device),
-    }
-    if objective.samples.lazy:
-        return found | {"feeds": {}}
-    draws = {"draws": torch.cat(batches.draws)} if batches.draws else {}
-    return found | {"samples": batches.numbers.to(device)} | draws
-
-
-class Part(NamedTuple):
-    """Consecutive steps of a client on batches of the same size.
-
-    Args:
-        first: number of the first step
-        size: batch size
-        steps: number of steps
-    """
-
-    first: int
-    size: int
-    steps: int
-
-
-def cut(sizes: Sequence[int], lengths: Sequence[int]) -> list[Part]:
-    """Cut a schedule of batch sizes into parts of the given lengths, which decrease to 1.
-
-    >>> [(part.size, part.steps) for part in cut([4, 4, 4, 1], (2, 1))]
-    [(4, 2), (4, 1), (1, 1)]
-    """
-    parts, first = [], 0
-    for size, group in groupby(sizes):
-        left = len(list(group))
-        while left:
-            steps = next(length for length in lengths if length <= left)
-            parts.append(Part(first, size, steps))
-            first, left = first + steps, left - steps
-    return parts
-
-
 def in_turn(own: Sequence[Sequence[T]]) -> list[tuple[int, T]]:
     """Return clients and items in the order of execution, one item of each client in turn.
 
@@ -344,57 +117,67 @@ def in_turn(own: Sequence[Sequence[T]]) -> list[tuple[int, T]]:
     return [each for row in rows for each in row if each is not None]
 
 
+class Seat(NamedTuple):
+    """A client's place in a round: its slot, its batches, the parts of its schedule, and its batch for the gradient."""
+
+    slot: ClientSlot
+    batches: BatchSchedule
+    parts: list[Part]
+    feed: State | None
+
+    def run(self, part: Part, plain: Stepping) -> None:
+        """Launch the steps of a part, the next of the client."""
+        self.slot.run(self.batches, part, plain)
+
+
 class CapturedGroup(ClientGroup):
     """Clients in their slots, for one round."""
 
-    def __init__(
-        self,
-        client: Client,
-        bucket: Sequence[Pair],
-        batches_per_client: Sequence[BatchSchedule],
-        slots: Sequence[ClientSlot],
-        plain: Stepping,
-        feeds: Sequence[State],
-    ) -> None:
-        self.client, self.bucket, self.batches_per_client, self.slots, self.plain = (
-            client,
-            bucket,
-            batches_per_client,
-            slots,
-            plain,
-        )
-        self.feeds = feeds
+    def __init__(self, executor: Captured, bucket: Sequence[Pair]) -> None:
+        self.executor, self.client, self.bucket = executor, executor.client, bucket
+        self.seats: list[Seat] = []
         self.gradients: list[Params] = []
 
     def launch(self) -> None:
         """Launch all steps, some of each client in turn, so that all streams are busy.
 
-        The current stream does not wait for them: meanwhile the host makes uploads on it.
+        The first steps of a client run while the host prepares the next client. The current stream does not wait for
+        any: meanwhile the host makes uploads on it.
         """
-        main = torch.cuda.current_stream()
-        for pair, batches, slot in zip(self.bucket, self.batches_per_client, self.slots, strict=True):
-            main.wait_stream(slot.stream)  # a group that failed may have left steps behind
-            slot.load(brought(self.client, pair, batches))
-        for slot in self.slots:
-            slot.stream.wait_stream(main)
-        paired = list(zip(self.slots, self.batches_per_client, strict=True))
-        order = in_turn([slot.parts(batches) for slot, batches in paired])
-        announce(self.batches_per_client, [index for index, part in order for _ in range(part.steps)])
-        for index, part in order:
-            self.slots[index].run(self.batches_per_client[index], part, self.plain)
-        self.gradients = [slot.screen(feed) for slot, feed in zip(self.slots, self.feeds, strict=False)]
+        taken = Counter[Any]()
+        for pair in self.bucket:
+            self._begin(pair, self.executor.seat(pair, taken))
+        rest = in_turn([seat.parts[1:] for seat in self.seats])
+        for index, part in rest:
+            self.seats[index].batches.announce(part.numbers)
+        for index, part in rest:
+            self.seats[index].run(part, self.executor.plain)
+        self.gradients = [seat.slot.screen(seat.feed) for seat in self.seats if seat.feed is not None]
+
+    def _begin(self, pair: Pair, seat: Seat) -> None:
+        """Load a client into its slot, and launch its first steps."""
+        main, slot = torch.cuda.current_stream(), seat.slot
+        main.wait_stream(slot.stream)  # a group that failed may have left steps behind
+        slot.load(brought(self.client, pair, seat.batches))
+        slot.stream.wait_stream(main)
+        for part in seat.parts[:1]:
+            seat.batches.announce(part.numbers)
+            seat.run(part, self.executor.plain)
+        self.seats.append(seat)
 
     def results(self) -> list[Trained]:
         """Wait for the steps, and return the training result of each client, copied out of its slot."""
-        for slot in self.slots:
-            torch.cuda.current_stream().wait_stream(slot.stream)
-        losses = torch.stack([slot.tensors["loss"] for slot in self.slots]).tolist()
+        for seat in self.seats:
+            torch.cuda.current_stream().wait_stream(seat.slot.stream)
+        losses = torch.stack([seat.slot.tensors["loss"] for seat in self.seats]).tolist()
         return [self._result(number, losses[number]) for number in range(len(self.bucket))]
 
     def _result(self, number: int, loss: float) -> Trained:
-        batches, carry = self.batches_per_client[number], self.slots[number].tensors["carry"]
-        trained = self.client.finish(*self.bucket[number], batches, tree.clone(carry), loss / len(batches))
-        if not self.gradients:
+        slot, batches, _, feed = self.seats[number]
+        trained = self.client.finish(
+            *self.bucket[number], batches, tree.clone(slot.tensors["carry"]), loss / len(batches)
+        )
+        if feed is None:
             return trained
-        spent = self.client.objective.flops(trained.change, self.feeds[number]["rows"]).done
+        spent = self.client.objective.flops(trained.change, feed["rows"]).done
         return trained._replace(flops=trained.flops.plus(spent), gradient=tree.clone(self.gradients[number]))

@@ -33,6 +33,8 @@ def channels_last_options() -> dict[str, Any]:
 
 def rewrite(graph: fx.Graph, node: fx.Node) -> None:
     """Let the backward pass of a convolution over images of several channels take channels-last tensors."""
+    from torch._inductor.inductor_prims import force_stride_order
+
     image = node.args[1].meta["val"]  # type: ignore[union-attr]
     if image.dim() != 4 or image.shape[1] == 1:
         return
@@ -40,8 +42,6 @@ def rewrite(graph: fx.Graph, node: fx.Node) -> None:
         given: Any = node.args[number]
         value = given.meta["val"].contiguous(memory_format=torch.channels_last)
         with graph.inserting_before(node):
-            asked = graph.call_function(
-                torch.ops.prims.inductor_force_stride_order.default, (given, list(value.stride()))
-            )
+            asked = graph.call_function(force_stride_order, (given, list(value.stride())))
         asked.meta["val"] = value
         node.update_arg(number, asked)
