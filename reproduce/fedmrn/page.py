@@ -27,6 +27,7 @@ from reproduce.fedmrn.studies import (
     noise,
     roles,
     roles_full,
+    roles_rates,
     roles_search,
     search,
     shakespeare,
@@ -66,6 +67,7 @@ def page() -> str:
     parts += [
         bits_table("Noise and magnitude: Shakespeare, every fourth sample, 50 rounds, held-out roles", roles_search())
     ]
+    parts += [differences("Learning rates: Shakespeare, all samples, 25 rounds, held-out roles", roles_rates())]
     parts += [times.section(), shakespeare_table(), error.section()]
     parts += [differences("The search for learning rates, 25 rounds of `labels:3`", search())]
     return tables.joined(parts)

@@ -115,6 +115,21 @@ SEARCHED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """What the search compares on validation data: name of the cell, recipe and parameters."""
 
+RATES: dict[str, tuple[str, dict[str, Any]]] = {
+    "fedavg-3": ("fedavg", {"lr": 3.0}),
+    "eden-3": ("eden", {"lr": 3.0}),
+    **{
+        f"{method}-{rate:g}": (method, {**BLOCKS, "lr": rate})
+        for method, rate in product(("fedmrn", "fedmrns"), (3.0, 6.0, 10.0))
+    },
+    **{
+        f"{method}-3-after-training": (method, {**BLOCKS, "lr": 3.0, "learn_masks": False})
+        for method in ("fedmrn", "fedmrns")
+    },
+}
+"""Learning rates of FedMRN on Shakespeare, and masks that training does not see: name, recipe and parameters."""
+RATE_ROUNDS = 25
+
 LESS_TEXT = "shakespeare:stride=4"
 """Every fourth character of a role is a sample, in training and in the test set."""
 ROLE_METHODS: dict[str, tuple[str, dict[str, Any]]] = {
@@ -272,9 +287,18 @@ def roles_full() -> Iterator[Cell]:
 def roles_search() -> Iterator[Cell]:
     """Noise and magnitude on Shakespeare, evaluated on roles that do not train."""
     for name, (method, more) in SEARCHED.items():
-        made = _role_cell(f"fedmrn-roles-search-{name}", method, more, LESS_TEXT, 50)
-        left = ROLES - -(-ROLES // HOLD_OUT)
-        yield made._replace(clients=left, per_round=left // 10, validate=HOLD_OUT, seed=SEARCHED_ON)
+        yield _held_out(_role_cell(f"fedmrn-roles-search-{name}", method, more, LESS_TEXT, 50))
+
+
+def roles_rates() -> Iterator[Cell]:
+    """Learning rates on Shakespeare with all samples, evaluated on roles that do not train."""
+    for name, (method, more) in RATES.items():
+        yield _held_out(_role_cell(f"fedmrn-roles-rates-{name}", method, more, "shakespeare", RATE_ROUNDS))
+
+
+def _held_out(cell: Cell) -> Cell:
+    left = ROLES - -(-ROLES // HOLD_OUT)
+    return cell._replace(clients=left, per_round=left // 10, validate=HOLD_OUT, seed=SEARCHED_ON)
 
 
 def _role_cell(name: str, method: str, more: dict[str, Any], data: str, rounds: int) -> Cell:
@@ -298,5 +322,6 @@ STUDIES: Studies = {
     "cifar-auto": cifar_auto,
     "spread": spread,
     "roles-search": roles_search,
+    "roles-rates": roles_rates,
     "roles-full": roles_full,
 }
