@@ -129,7 +129,7 @@ def test_flags_reach_a_part_with_fields_of_their_names(folder: Path, given: list
     [
         ("fedprox --mu 0.5 --solver own.py:Steps", "--mu changes nothing with --solver own.py:Steps"),
         ("fedavg --weights uniform --server own.py:folding", "--weights changes nothing with --server own.py:folding"),
-        ("fedprox --mu -1", "--mu: SGD.proximal must not be negative, got -1.0"),
+        ("fedprox --mu -1", "--mu must not be negative, got -1.0"),
     ],
 )
 def test_flags_that_do_nothing_or_wrong_are_named(

@@ -37,7 +37,7 @@ from gossamer.tasks.metrics import Judgement, Rows
 from gossamer.tasks.modes import FlopCounter
 from gossamer.tasks.precision import FLOAT32, Precision, check_type
 from gossamer.tasks.random_layers import Numbers, Randomness, drawing, trial
-from gossamer.tasks.static_norms import OfTraining, static_norms, tracking
+from gossamer.tasks.static_norms import OfTraining, static_norms, tracking, without_counters
 from gossamer.tasks.task import Task
 from gossamer.tasks.widths import Widths, derive
 from gossamer.tasks.widths.elastic import stretch
@@ -65,7 +65,7 @@ class Objective:
         self.task, self.key = task, key
         self.device = torch.device(device)
         self.precision = Precision(precision, self.device)
-        self._module = _without_counters(stretch(self.build()))
+        self._module = without_counters(stretch(self.build()))
         self.precision.prepare(self._module)
         parameters, buffers = dict(self._module.named_parameters()), dict(self._module.named_buffers())
         self.trained = [name for name, p in parameters.items() if p.requires_grad]
@@ -478,17 +478,6 @@ def _check_types(tensors: Params, names: Iterable[str]) -> None:
             f"the model's tensor {name} has type {dtype}: models are trained in float32 or float64; build the network "
             "in one of these, with model.float() (for half-precision messages use Dense('float16'))"
         )
-
-
-def _without_counters(network: nn.Module) -> nn.Module:
-    """Let BatchNorm layers count no batches if nothing depends on the count; counting takes two operations per step.
-
-    Only with ``momentum=None`` do the running statistics depend on it.
-    """
-    for norm in network.modules():
-        if isinstance(norm, _BatchNorm) and norm.momentum is not None:
-            norm.num_batches_tracked = None
-    return network
 
 
 def _hollow(tensor: Tensor) -> Tensor:

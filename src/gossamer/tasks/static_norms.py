@@ -63,3 +63,14 @@ def tracking(module: nn.Module) -> nn.Module:
         for name, buffer in type(norm)(channels).to(some.device, some.dtype).named_buffers():
             norm.register_buffer(name, buffer)
     return network
+
+
+def without_counters(network: nn.Module) -> nn.Module:
+    """Let BatchNorm layers count no batches if nothing depends on the count; counting takes two operations per step.
+
+    Only with ``momentum=None`` do the running statistics depend on it.
+    """
+    for norm in network.modules():
+        if isinstance(norm, _BatchNorm) and norm.momentum is not None:
+            norm.num_batches_tracked = None
+    return network

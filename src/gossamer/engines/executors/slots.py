@@ -238,8 +238,8 @@ class Part(NamedTuple):
 def cut(sizes: Sequence[int], lengths: Sequence[int]) -> list[Part]:
     """Cut a schedule of batch sizes into parts of the given lengths, which decrease to 1.
 
-    >>> [(part.size, part.steps) for part in cut([4, 4, 4, 1], (2, 1))]
-    [(4, 2), (4, 1), (1, 1)]
+    >>> tuple((part.size, part.steps) for part in cut([4, 4, 4, 1], (2, 1)))
+    ((4, 2), (4, 1), (1, 1))
     """
     parts, first = [], 0
     for size, group in groupby(sizes):
