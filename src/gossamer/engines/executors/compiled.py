@@ -56,9 +56,9 @@ class CompiledClient(Client):
     def is_kept(self, client_task: ClientTask) -> bool:
         """Return whether the program for the first batch of this task is kept from an earlier run."""
         job, batches = self.read_download(client_task), self.batches(client_task._replace(limit=1))
-        nest = {**self._nest(job, len(batches)), "feed": batches.feed(0)}
+        nest, feed = self._nest(job, len(batches)), batches.feed(0)
         self.objective.train_mode(alone=batches.sizes[0] == 1)
-        return self.program.is_kept(nest)
+        return self.program.is_kept(self._kind(kind(nest), feed), {**nest, "feed": feed})
 
     def train(self, client_task: ClientTask, job: Job) -> Trained:
         """Run all local steps, with the program for full batches."""
@@ -70,11 +70,14 @@ class CompiledClient(Client):
             for size, feed in zip(batches.sizes, batches, strict=True):
                 if size == self.size:
                     objective.train_mode(alone=size == 1)
-                    kinds = (shapes, kind(feed)) if objective.samples.lazy else shapes  # else equal in size
-                    losses.append(program(kinds, feed))
+                    losses.append(program(self._kind(shapes, feed), feed))
                 else:
                     losses.append(self._odd_step(nest, *objective.open(feed)))
         return self.finish(client_task, job, batches, nest["carry"], mean(losses))
+
+    def _kind(self, shapes: Any, feed: State) -> Any:
+        """Return the kind of a step's arguments, given that of a task's; batches of indices are equal in kind."""
+        return (shapes, kind(feed)) if self.objective.samples.lazy else shapes
 
     def _nest(self, job: Job, steps: int) -> State:
         """Return all tensors of a task but its batches."""

@@ -18,7 +18,7 @@ from gossamer.core.types import State
 from gossamer.engines.executors.building import Graph, compile_graph, key
 from gossamer.engines.executors.kept import KeptPrograms
 from gossamer.engines.executors.products import add_products, separate
-from gossamer.engines.executors.recording import Drawn, Source, record
+from gossamer.engines.executors.recording import Drawn, Recording, Source, record
 
 
 class Program:
@@ -33,23 +33,28 @@ class Program:
         """The programs of earlier runs."""
         return KeptPrograms.of_user()
 
-    def is_kept(self, nest: State) -> bool:
-        """Return whether arguments like these need no compiler."""
+    def is_kept(self, kind: Any, nest: State) -> bool:
+        """Return whether arguments of this kind, like these, need no compiler; a kept program is loaded."""
         recording = record(self.function, nest)
-        separate(recording)
-        return key(recording) in self.kept
+        weights = separate(recording)
+        if key(recording) not in self.kept:
+            return False
+        self._load(kind, recording, weights)
+        return True
 
     def on(self, nest: State) -> "Calls":
         """Return the function with all arguments but those named ``feed``, for several calls."""
         return Calls(self, nest)
 
     def compiled(self, kind: Any, nest: State) -> "Compiled":
-        """Return the compiled function for a kind of arguments, like these."""
+        """Return the compiled function for arguments of this kind, like these."""
         if kind not in self._compiled:
             recording = record(self.function, nest)
-            weights = separate(recording)
-            self._compiled[kind] = Compiled(compile_graph(recording, self.kept), recording.inputs, weights)
+            self._load(kind, recording, separate(recording))
         return self._compiled[kind]
+
+    def _load(self, kind: Any, recording: Recording, weights: list[int]) -> None:
+        self._compiled[kind] = Compiled(compile_graph(recording, self.kept), recording.inputs, weights)
 
 
 class Calls:
