@@ -32,6 +32,7 @@ from gossamer.engines.executors import building
 from gossamer.engines.executors.building import Graph, compile_graph
 from gossamer.engines.executors.compiled import CompiledClient
 from gossamer.engines.executors.kept import KeptPrograms
+from gossamer.engines.executors.products import add_products, separate
 from gossamer.engines.executors.recording import Recording, record
 from gossamer.engines.run import Stage
 from gossamer.engines.simulate import Simulation
@@ -92,13 +93,16 @@ class Step:
 
 
 class Calls(fx.Interpreter):
-    """Collects the calls of convolutions and matrix products in a graph."""
+    """Collects the calls of convolutions and matrix products in a graph, and of those that are added to weights."""
 
-    def __init__(self, recording: Recording) -> None:
+    def __init__(self, recording: Recording, weights: list[int]) -> None:
         super().__init__(recording.graph)
         self.found: list[tuple[Any, Any]] = []
         with torch.no_grad():
-            self.run(*(example.clone() for example in recording.examples))
+            inputs = [example.clone() for example in recording.examples]
+            _, *factors = self.run(*inputs)
+        pairs = zip(weights, factors[::2], factors[1::2], strict=True)
+        self.found += [(ATEN.addmm_.default, (inputs[number], a * 1e-9, b)) for number, a, b in pairs]
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         if target in PRODUCTS:
@@ -124,7 +128,7 @@ def _formed(value: Any, layout: torch.memory_format, dtype: torch.dtype) -> Any:
     return value.contiguous(memory_format=layout) if value.dim() == 4 and layout is torch.channels_last else value
 
 
-def program(recording: Recording, options: dict[str, Any]) -> Work:
+def program(recording: Recording, weights: list[int], options: dict[str, Any]) -> Work:
     """Return a compiled step; only that with the usual options is kept."""
     usual = building.OPTIONS
     programs = KeptPrograms(Path(tempfile.mkdtemp())) if options else KeptPrograms.of_user()
@@ -134,18 +138,19 @@ def program(recording: Recording, options: dict[str, Any]) -> Work:
     finally:
         building.OPTIONS = usual
     inputs = [example.clone() for example in recording.examples]
-    return lambda: graph(inputs)
+    return torch.no_grad()(lambda: add_products(inputs, weights, graph(inputs)))
 
 
 def rows(workload: str, images: int, layouts: bool) -> dict[str, Work]:
     """Return the work of each row of the table."""
     step = Step(workload, images)
     recording, last, half = step.recording(), torch.channels_last, torch.bfloat16
-    calls = Calls(recording)
-    found = {"plain loop": step.plain(), "one-by-one": step.one_by_one(), "compiled": program(recording, {})}
+    weights = separate(recording)
+    calls = Calls(recording, weights)
+    found = {"plain loop": step.plain(), "one-by-one": step.one_by_one(), "compiled": program(recording, weights, {})}
     if layouts:
         found["plain loop, channels-last"] = step.plain(last)
-        found["compiled, channels-last"] = program(recording, {"layout_optimization": True})
+        found["compiled, channels-last"] = program(recording, weights, {"layout_optimization": True})
     found["floor"] = floor(calls, torch.preserve_format)
     found["floor, channels-last"] = floor(calls, last)
     if torch.cpu._is_avx512_bf16_supported():

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -33,6 +34,7 @@ from gossamer.core.exchange import GLOBAL
 from gossamer.engines.client import Client, ClientResult, ClientTask, Failure
 from gossamer.engines.executors import CapturedPlain, SideBySide, Stacked, auto, building, program
 from gossamer.engines.executors.kept import KeptPrograms
+from gossamer.engines.executors.side_by_side import cores
 from gossamer.engines.executors.slots import LENGTHS, ClientSlot, stepping
 from gossamer.engines.executors.stacked import InChunks, schedule
 from gossamer.engines.run import Stage
@@ -497,6 +499,22 @@ def test_auto_compiles_a_short_run_only_if_the_program_is_kept(kept: bool, monke
     chosen = simulate(fedavg(), tiny_task(clients=6), rounds=2, per_round=4, executor="auto")
     assert ("compiled" in chosen.about["rates"]) == kept
     assert "left_out" not in chosen.about
+
+
+def test_side_by_side_counts_the_processor_time_of_its_workers() -> None:
+    simulation = Simulation(fedavg(), tiny_task(clients=4), Options(rounds=1))
+    executor = SideBySide(simulation.client, workers=2)
+    assert len(list(executor.run([order(c, simulation) for c in range(4)]))) == 4
+    alone = time.process_time()
+    assert executor.processor_seconds() - alone > 0
+    executor.close()
+
+
+@pytest.mark.parametrize(("limits", "most"), [("100000 100000", 1), ("50000 100000", 1), ("max 100000", None)])
+def test_workers_keep_to_the_quota_of_a_container(limits: str, most: int | None, tmp_path: Path) -> None:
+    (tmp_path / "cpu.max").write_text(limits)
+    assert cores(tmp_path / "cpu.max") == (most or len(os.sched_getaffinity(0)))
+    assert cores(tmp_path / "none") == len(os.sched_getaffinity(0))
 
 
 def test_clients_of_a_round_share_what_the_server_sent() -> None:

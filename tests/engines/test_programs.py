@@ -14,6 +14,7 @@ from gossamer import ConfigError
 from gossamer.core.types import State
 from gossamer.engines.executors.building import key
 from gossamer.engines.executors.kept import VARIABLE, KeptPrograms, KeptProgramWarning
+from gossamer.engines.executors.products import add_products, separate
 from gossamer.engines.executors.recording import Drawn, record
 
 WEIGHT = torch.arange(12.0).view(3, 4) - 5
@@ -102,6 +103,76 @@ def test_the_key_covers_versions_and_settings(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("gossamer.engines.executors.building._processor", lambda: ["another one"])
     found.add(key(recording))
     assert len(found) == 4
+
+
+# Products that are added in place.
+
+
+def linear(nest: State) -> Tensor:
+    """One step of gradient descent on a linear layer with a bias."""
+    weight, bias = (nest["params"][name].detach().requires_grad_() for name in ("weight", "bias"))
+    with torch.enable_grad():
+        loss = torch.addmm(bias, nest["x"], weight.T).square().mean()
+        grads = torch.autograd.grad(loss, (weight, bias))
+    for name, grad in zip(("weight", "bias"), grads, strict=True):
+        nest["params"][name].copy_(nest["params"][name] + -nest["rate"] * grad)
+    return loss.detach()
+
+
+def layer(outputs: int, inputs: int) -> State:
+    generator = torch.Generator().manual_seed(2)
+    weight, bias, x = (torch.randn(*n, generator=generator) for n in ((outputs, inputs), (outputs,), (6, inputs)))
+    params = {"weight": weight.double() / inputs, "bias": bias.double()}
+    return {"params": params, "x": x.double(), "rate": torch.tensor(0.3).double()}
+
+
+def test_the_gradient_of_a_large_layer_is_added_in_place() -> None:
+    given, wanted = layer(128, 300), layer(128, 300)
+    recording = record(linear, given)
+    weights = separate(recording)
+    assert [recording.inputs[number] for number in weights] == [("params", "weight")]
+    code = recording.graph.code
+    assert code.count("copy_.default(") == 1  # of the bias
+    inputs = [_at(given, source) for source in recording.inputs]
+    found = add_products(inputs, weights, recording.graph(*inputs))
+    assert torch.equal(found, linear(wanted))
+    for name, tensor in wanted["params"].items():
+        torch.testing.assert_close(given["params"][name], tensor, rtol=1e-12, atol=1e-14)
+
+
+def _at(nest: State, source: Any) -> Any:
+    value: Any = nest
+    for name in source:
+        value = value[name]
+    return value
+
+
+def clipped(nest: State) -> Tensor:
+    """A gradient that is used twice."""
+    weight = nest["params"]["weight"]
+    grad = nest["x"].T.mm(nest["x"])
+    weight.copy_(weight + nest["rate"] * grad)
+    return grad.sum()
+
+
+def chained(nest: State) -> Tensor:
+    """A product with a factor that the step overwrites."""
+    first, second = nest["params"]["weight"], nest["params"]["other"]
+    new = first + nest["rate"] * second.mm(first)
+    second.copy_(second * 2)
+    first.copy_(new)
+    return first.sum()
+
+
+@pytest.mark.parametrize("step", [clipped, chained])
+def test_gradients_that_are_needed_elsewhere_are_not_separated(step: Callable[[State], Tensor]) -> None:
+    given = layer(200, 200)
+    given["params"]["other"] = given["params"]["weight"] + 1
+    assert separate(record(step, given)) == []
+
+
+def test_small_layers_are_updated_by_the_program() -> None:
+    assert separate(record(linear, layer(10, 20))) == []
 
 
 # Kept programs. These build files, not programs.

@@ -20,8 +20,10 @@ from torch import Tensor
 from gossamer.core import sections, tree, wire
 from gossamer.core.codec import (
     Codec,
+    CodecMemory,
     MeasuredCodec,
     SideInformation,
+    StraightThrough,
     checked,
     informed,
     memory_of,
@@ -350,6 +352,16 @@ class BoundExchange:
         """Return the codec of one upload, as the client uses it."""
         return informed(of_client(self.codec, job.clock.client), job.start)
 
+    def upload_memory(self, job: Job) -> CodecMemory:
+        """Return the codec of one upload as a ``CodecMemory``."""
+        codec = self.upload_codec(job)
+        return self.codec_memory if codec is self.codec else memory_of(codec)
+
+    def upload_surrogate(self, job: Job) -> StraightThrough:
+        """Return the codec of one upload as a ``StraightThrough``."""
+        codec = self.upload_codec(job)
+        return self.surrogate if codec is self.codec else surrogate_of(codec)
+
     def make_upload(self, job: Job, trained: Trained, info: LocalTrainingInfo) -> tuple[Outgoing, State]:
         """Return the client's message, and the client state that ``settle`` completes."""
         memory, values = self.solver.end(trained.carry, info)
@@ -361,8 +373,7 @@ class BoundExchange:
             vector = layout.flatten(info.weights if self.send == "model" else trained.change)
             before = job.state.get("codec") or self.first
             held = each(job.part.take, self.outline, before)
-            codec = memory_of(self.upload_codec(job))
-            payload, after = codec.encode_with(vector, layout, held, job.codec_key)
+            payload, after = self.upload_memory(job).encode_with(vector, layout, held, job.codec_key)
             figures = self.measured_codec.figures(vector, layout, job.codec_key) if self.measured_codec else figures
             state["codec"] = each(job.part.put, self.outline, self.codec_memory.skipped_state(before), after)
         packed = sections.pack(self.solver.sections, values, layout, job.codec_key, self.solver)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from gossamer.core.binding import BoundMethod
 from gossamer.core.bound import BoundExchange
-from gossamer.core.codec import StraightThrough, surrogate_of
+from gossamer.core.codec import StraightThrough
 from gossamer.core.delivery import Delivery, delivery
 from gossamer.core.errors import GossamerError
 from gossamer.core.jobs import SILENT, Broadcast, Job, Outgoing, Trained, own_key
@@ -196,7 +196,7 @@ class Client:
         start = {**job.start, **self.objective.local()}
         exchange, device = self.exchange, self.objective.device
         carry = exchange.solver.begin(start, job.sections, exchange.solver_state(job), steps)
-        codec = surrogate_of(exchange.upload_codec(job)).surrogate_context(job.layout, steps, job.codec_key, device)
+        codec = exchange.upload_surrogate(job).surrogate_context(job.layout, steps, job.codec_key, device)
         parametrization = (
             self.method.parametrization.context(job.part.take(self.built), fold(job.key, "form"))
             if self.parametrized

@@ -29,10 +29,11 @@ import importlib.util
 import operator
 import struct
 import sys
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -154,18 +155,30 @@ def signed(word: int) -> int:
 def _raw(key: Key, n: int, start: int = 0) -> npt.NDArray[np.uint64]:
     _check(n, start)
     skip = start % 4
-    return np.asarray(_bits(key, start // 4).random_raw(skip + n)[skip:])
+    return np.asarray(_bits_at(key, start // 4).random_raw(skip + n)[skip:])
 
 
-def _bits(key: Key, counter: int = 0) -> np.random.Philox:
+def _bits(key: Key) -> np.random.Philox:
     # An array, not a list: NumPy converts a list with a word above 2**63 to floats.
-    return np.random.Philox(key=np.array(key, dtype=np.uint64), counter=counter)
+    return np.random.Philox(key=np.array(key, dtype=np.uint64))
 
 
-@functools.lru_cache(maxsize=1)
-def _last_bits(key: Key) -> np.random.Philox:
-    """Return the generator of a key, at any position; the steps of a client use one key."""
-    return _bits(key)
+class _Own(threading.local):
+    """A generator per thread, which is set to a key and a position before each use."""
+
+    def __init__(self) -> None:
+        self.bits = _bits(Key(0, 0))
+        self.state: Any = dict(self.bits.state)  # with no words left of an earlier position
+
+
+_own = _Own()
+
+
+def _bits_at(key: Key, *counter: int) -> np.random.Philox:
+    """Return this thread's generator, at the start of a block; this takes a fraction of the time of a new one."""
+    words = np.array((*counter, 0, 0, 0)[:4], dtype=np.uint64)
+    _own.bits.state = _own.state | {"state": {"counter": words, "key": np.array(key, dtype=np.uint64)}}
+    return _own.bits
 
 
 def _check(n: int, start: int = 0) -> None:
@@ -240,11 +253,7 @@ _draws_op = torch.library.custom_op("gossamer::draws", mutates_args=())(_draws)
 
 def _halves_at(key: Key, step: int, n: int, layer: int, evaluation: int) -> npt.NDArray[np.uint32]:
     """Return the first ``n`` 32-bit halves of the words whose counters have these upper words."""
-    bits = _last_bits(key)
-    state = bits.state  # to set the counter takes a fraction of the time of a new generator
-    state["state"]["counter"] = np.array([0, step, layer, evaluation], dtype=np.uint64)
-    state["buffer_pos"] = len(state["buffer"])  # words that are left of the previous counter are dropped
-    bits.state = state
+    bits = _bits_at(key, 0, step, layer, evaluation)
     return np.asarray(bits.random_raw(-(-n // 2))).astype("<u8", copy=False).view("<u4")[:n]
 
 

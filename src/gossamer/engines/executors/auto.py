@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from gossamer.core.errors import ConfigError
 from gossamer.engines.client import Client, ClientTask, Failure
-from gossamer.engines.executors.base import Compiling, Executor, OneByOne, threads
+from gossamer.engines.executors.base import Compiling, Executor, OnCores, OneByOne, threads
 from gossamer.engines.executors.captured import Captured
 from gossamer.engines.executors.compiled import CompiledSideBySide
 from gossamer.engines.executors.side_by_side import SideBySide
@@ -26,6 +26,8 @@ from gossamer.engines.executors.stacked import Stacked, TrainedAloneWarning, ref
 
 ENOUGH = 0.6
 """Approximate seconds per measured executor."""
+PATIENCE = 1.2
+"""Seconds after which no measurement of an executor is repeated: other processes may use the cores."""
 TIMES = 4
 """Number of measurements; the fastest counts."""
 SHORT = 5.0
@@ -82,6 +84,8 @@ class Race:
     def __init__(self, client: Client, client_task: ClientTask, client_tasks: int) -> None:
         self.client, self.client_task, self.client_tasks = client, client_task, client_tasks
         self.steps = len(client.exchange.solver.plan(len(client_task.samples), client_task.key))
+        objective = client.objective
+        self.by_processor = objective.device.type == "cpu" and not objective.samples.lazy
         self.rates: dict[str, float] = {}
         self.left_out: dict[str, str] = {}
         self.best: tuple[str, Executor] | None = None
@@ -109,7 +113,8 @@ class Race:
                     return
                 self._rest()
                 executor.prepare(self.client_task, self.client_tasks)
-                self.rates[name] = _rate(executor, self.client_task, self.client_tasks, self.steps)
+                watch = Stopwatch(executor, self.client_task, min(self.client_tasks, executor.size))
+                self.rates[name] = watch.rate(self.steps, self.by_processor)
         except (ConfigError, TrainedAloneWarning) as error:  # the network cannot be compiled or stacked
             self.rates[name], self.left_out[name] = 0.0, str(error).partition(". ")[0]
         if self.best is None or self.rates[name] > clearly * self.rates[self.best[0]]:
@@ -150,27 +155,49 @@ def release() -> None:
         trim(0)
 
 
-def _rate(executor: Executor, client_task: ClientTask, client_tasks: int, steps: int) -> float:
-    """Return client steps per second; 0 if the client fails.
+class Stopwatch(NamedTuple):
+    """Measures an executor on tasks like one.
 
-    A few steps determine how many more to measure. The fastest of several short measurements counts, because other
-    processes can only slow them down.
+    Executors with one thread per core are compared by processor time, which other processes of the machine hardly
+    change. Others, and those that wait for a GPU or for files, are compared by wall-clock time.
+
+    Args:
+        executor: the executor
+        client_task: the task
+        clients: the number of clients that train at the same time
     """
-    clients = min(client_tasks, executor.size)
-    with threads(executor.threads):
-        first = _seconds(executor, client_task, clients, 1)  # starts workers and fills caches
+
+    executor: Executor
+    client_task: ClientTask
+    clients: int
+
+    def rate(self, steps: int, by_processor: bool) -> float:
+        """Return client steps per second; 0 if the client fails.
+
+        A few steps determine how many more to measure. The fastest of several short measurements counts, because other
+        processes can only slow them down.
+        """
+        begin = time.perf_counter()
+        first = self.seconds(1, by_processor)  # starts workers and fills caches
         two = 1 if first > ENOUGH else min(steps, 2)
-        taken = _seconds(executor, client_task, clients, two) / two
+        taken = self.seconds(two, by_processor) / two
         if two * taken > ENOUGH / 2:
-            return clients / taken
+            return self.clients / taken
         few = int(min(steps, max(2, ENOUGH / TIMES / taken)))
-        fastest = min(_seconds(executor, client_task, clients, few) for _ in range(TIMES))
-    return clients * few / fastest
+        found: list[float] = []
+        while len(found) < TIMES and (not found or time.perf_counter() - begin < PATIENCE):
+            found.append(self.seconds(few, by_processor))
+        return self.clients * few / min(found)
 
+    def seconds(self, steps: int, by_processor: bool) -> float:
+        """Return the time of this number of steps of all clients; infinity if one fails."""
+        executor = self.executor
+        if not (by_processor and isinstance(executor, OnCores)):
+            return self._timed(time.perf_counter, steps)
+        return self._timed(executor.processor_seconds, steps) / self.clients
 
-def _seconds(executor: Executor, client_task: ClientTask, clients: int, steps: int) -> float:
-    """Return the time of ``clients`` tasks of ``steps`` steps; infinity if one fails."""
-    begin = time.perf_counter()
-    done = list(executor.run([client_task._replace(limit=steps)] * clients))
-    failed = any(isinstance(d.result, Failure) for d in done)
-    return math.inf if failed else time.perf_counter() - begin
+    def _timed(self, clock: Callable[[], float], steps: int) -> float:
+        begin = clock()
+        done = list(self.executor.run([self.client_task._replace(limit=steps)] * self.clients))
+        failed = any(isinstance(d.result, Failure) for d in done)
+        return math.inf if failed else clock() - begin

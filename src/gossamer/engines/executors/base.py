@@ -1,5 +1,6 @@
 """The executor protocol, and the reference executor ``OneByOne``."""
 
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Protocol, runtime_checkable
@@ -44,6 +45,15 @@ class Compiling(Protocol):
         ...
 
 
+@runtime_checkable
+class OnCores(Protocol):
+    """An executor that keeps ``size`` cores of a CPU busy, one thread each."""
+
+    def processor_seconds(self) -> float:
+        """Return the processor time of all of its processes so far."""
+        ...
+
+
 class AlwaysReady:
     """Base of executors that need no preparation and hold no resources."""
 
@@ -62,6 +72,10 @@ class OneByOne(AlwaysReady):
 
     def __init__(self, client: Client) -> None:
         self.client = client
+
+    def processor_seconds(self) -> float:
+        """Return the processor time of this process so far."""
+        return time.process_time()
 
     def run(self, client_tasks: Iterable[ClientTask]) -> Iterator[TaskOutcome]:
         """Run each task when it is taken; samples that are read when needed are read one task ahead."""

@@ -16,7 +16,7 @@ from torch import Tensor
 from gossamer.core import tree
 from gossamer.core.errors import ConfigError
 from gossamer.core.jobs import Job, Trained
-from gossamer.core.types import State
+from gossamer.core.types import Params, State
 from gossamer.engines.client import Client, ClientTask, Failure, TaskOutcome, mean
 from gossamer.engines.executors.program import Program, kind
 from gossamer.engines.executors.side_by_side import SideBySide
@@ -57,36 +57,53 @@ class CompiledClient(Client):
     def is_kept(self, client_task: ClientTask) -> bool:
         """Return whether the program for the first batch of this task is kept from an earlier run."""
         job, batches = self.read_download(client_task), self.batches(client_task._replace(limit=1))
-        nest = {**self._nest(job, len(batches)), "feed": batches.feed(0)}
+        nest, feed = self._nest(job, len(batches)), batches.feed(0)
         self.objective.train_mode(alone=batches.sizes[0] == 1)
-        return self.program.is_kept(nest)
+        return self.program.is_kept(self._kind(kind(nest), feed), {**nest, "feed": feed})
 
     def train(self, client_task: ClientTask, job: Job) -> Trained:
         """Run all local steps, with the program for full batches."""
         objective, batches, losses = self.objective, self.batches(client_task), []
         nest = self._nest(job, len(batches))
+        program = self.program.on(nest)
         with torch.no_grad():
             shapes = kind(nest)
             for size, feed in zip(batches.sizes, batches, strict=True):
                 if size == self.size:
                     objective.train_mode(alone=size == 1)
-                    kinds = (shapes, kind(feed)) if objective.samples.lazy else shapes  # else equal in size
-                    losses.append(self.program(kinds, {**nest, "feed": feed}))
+                    losses.append(program(self._kind(shapes, feed), feed))
                 else:
                     losses.append(self._odd_step(nest, *objective.open(feed)))
         return self.finish(client_task, job, batches, nest["carry"], mean(losses))
+
+    def _kind(self, shapes: Any, feed: State) -> Any:
+        """Return the kind of a step's arguments, given that of a task's; batches of indices are equal in kind."""
+        return (shapes, kind(feed)) if self.objective.samples.lazy else shapes
 
     def _nest(self, job: Job, steps: int) -> State:
         """Return all tensors of a task but its batches."""
         start, carry, context = self.begin(job, steps)
         hyperparams = tensors(self.exchange.solver.hyperparams(job.clock), self.objective)
-        return {"start": start, "carry": tree.clone(carry), "context": context, "hyperparams": hyperparams}
+        params = _apart(carry["params"], start)
+        rest = tree.clone({name: value for name, value in carry.items() if name != "params"})
+        return {"start": start, "carry": {"params": params, **rest}, "context": context, "hyperparams": hyperparams}
 
     def _odd_step(self, nest: State, x: Nest, y: Tensor) -> Tensor:
         with torch.enable_grad():
             new, loss = self.step(nest["start"], nest["carry"], nest["context"], x, y, nest["hyperparams"])
         tree.put(nest["carry"], ..., new)
         return loss
+
+
+def _apart(params: Params, start: Params) -> Params:
+    """Return parameters that may be overwritten: those that share memory with the start or each other are copied."""
+    taken = {tensor.untyped_storage().data_ptr() for tensor in start.values()}
+    found = Params()
+    for name, tensor in params.items():
+        memory = tensor.untyped_storage().data_ptr()
+        found[name] = tensor.clone() if memory in taken or not tensor.is_contiguous() else tensor
+        taken.add(memory)
+    return found
 
 
 class CompiledSideBySide(SideBySide):

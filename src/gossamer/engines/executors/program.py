@@ -6,6 +6,7 @@ recording per kind is enough. A call picks the tensors that the graph needs from
 """
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,7 +17,8 @@ from gossamer.core.random import draws
 from gossamer.core.types import State
 from gossamer.engines.executors.building import Graph, compile_graph, key
 from gossamer.engines.executors.kept import KeptPrograms
-from gossamer.engines.executors.recording import Drawn, Source, record
+from gossamer.engines.executors.products import add_products, separate
+from gossamer.engines.executors.recording import Drawn, Recording, Source, record
 
 
 class Program:
@@ -24,24 +26,81 @@ class Program:
 
     def __init__(self, function: Callable[[State], Tensor]) -> None:
         self.function = function
-        self._compiled: dict[Any, tuple[Graph, list[Source]]] = {}
+        self._compiled: dict[Any, Compiled] = {}
 
     @cached_property
     def kept(self) -> KeptPrograms:
         """The programs of earlier runs."""
         return KeptPrograms.of_user()
 
-    def is_kept(self, nest: State) -> bool:
-        """Return whether arguments like these need no compiler."""
-        return key(record(self.function, nest)) in self.kept
+    def is_kept(self, kind: Any, nest: State) -> bool:
+        """Return whether arguments of this kind, like these, need no compiler; a kept program is loaded."""
+        recording = record(self.function, nest)
+        weights = separate(recording)
+        if key(recording) not in self.kept:
+            return False
+        self._load(kind, recording, weights)
+        return True
 
-    def __call__(self, kind: Any, nest: State) -> Tensor:
-        """Call the function; all arguments of one kind have the same names, shapes and strides."""
+    def on(self, nest: State) -> "Calls":
+        """Return the function with all arguments but those named ``feed``, for several calls."""
+        return Calls(self, nest)
+
+    def compiled(self, kind: Any, nest: State) -> "Compiled":
+        """Return the compiled function for arguments of this kind, like these."""
         if kind not in self._compiled:
             recording = record(self.function, nest)
-            self._compiled[kind] = compile_graph(recording, self.kept), recording.inputs
-        graph, wanted = self._compiled[kind]
-        return graph([_picked(nest, source) for source in wanted])[0]
+            self._load(kind, recording, separate(recording))
+        return self._compiled[kind]
+
+    def _load(self, kind: Any, recording: Recording, weights: list[int]) -> None:
+        self._compiled[kind] = Compiled(compile_graph(recording, self.kept), recording.inputs, weights)
+
+
+class Calls:
+    """Calls of a program with the same arguments, except those named ``feed``; it may update them in place."""
+
+    def __init__(self, program: Program, nest: State) -> None:
+        self.program, self.nest = program, nest
+        self._kind: Any = None
+        self._compiled: Compiled | None = None
+        self._inputs: list[Tensor] = []
+
+    def __call__(self, kind: Any, feed: State) -> Tensor:
+        """Call the function; all arguments of one kind have the same names, shapes and strides."""
+        nest, compiled, inputs = {**self.nest, "feed": feed}, self._compiled, self._inputs
+        if compiled is None or kind is not self._kind:  # to compare kinds takes longer
+            self._kind, self._compiled = kind, self.program.compiled(kind, nest)
+            compiled = self._compiled
+            inputs = self._inputs = [_picked(nest, source) for source in compiled.sources]
+        else:
+            for number, source in compiled.changing:
+                inputs[number] = _picked(nest, source)
+        return add_products(inputs, compiled.weights, compiled.graph(inputs))
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A compiled function.
+
+    Args:
+        graph: the program
+        sources: where its inputs are found
+        weights: the numbers of the inputs to which products are added after a call
+    """
+
+    graph: Graph
+    sources: list[Source]
+    weights: list[int]
+
+    @cached_property
+    def changing(self) -> list[tuple[int, Source]]:
+        """The inputs that differ between the calls of a client."""
+        return [(number, source) for number, source in enumerate(self.sources) if _changes(source)]
+
+
+def _changes(source: Source) -> bool:
+    return isinstance(source, Drawn) or (isinstance(source, tuple) and source[0] == "feed")
 
 
 def _picked(nest: State, source: Source) -> Tensor:

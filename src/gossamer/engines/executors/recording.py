@@ -184,6 +184,7 @@ class Recorder(LightMode):
         return self.nodes[id(value)] if isinstance(value, Tensor) else value
 
     def _note(self, tensor: Tensor, node: fx.Node) -> None:
+        node.meta["shape"] = tensor.shape
         self.nodes[id(tensor)] = node
         self.seen.append(tensor)
 

@@ -16,9 +16,11 @@ import multiprocessing
 import os
 import pickle
 import signal
+import time
 import traceback
 from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -31,6 +33,7 @@ from gossamer.engines.executors.base import AlwaysReady
 
 FORK = multiprocessing.get_context("fork")
 DIE_WITH_PARENT = 1  # Linux's PR_SET_PDEATHSIG
+PROCESS_CLOCK = 2  # the low bits of Linux's clock of a process, see clock_getcpuclockid(3)
 
 LINES: set[Connection] = set()
 """This process's ends of the pipes to all workers, of all executors."""
@@ -43,7 +46,7 @@ class SideBySide(AlwaysReady):
 
     def __init__(self, client: Client, workers: int | None = None) -> None:
         self.client = client
-        self.size = workers or len(os.sched_getaffinity(0))
+        self.size = workers or cores()
         self._workers: dict[Connection, tuple[Any, mmap.mmap]] = {}
         self._known: dict[Connection, bytes] = {}
 
@@ -65,6 +68,10 @@ class SideBySide(AlwaysReady):
                     busy[worker] = self._send(worker, following)
                     following = next(waiting, None)
                 yield done
+
+    def processor_seconds(self) -> float:
+        """Return the processor time of this process and of all workers so far."""
+        return time.process_time() + sum(_processor_seconds(process.pid) for process, _ in self._workers.values())
 
     def _send(self, worker: Connection, client_task: ClientTask) -> ClientTask:
         """Send a task to a worker and return it; a common part that the worker received last is not sent again."""
@@ -123,6 +130,21 @@ class SideBySide(AlwaysReady):
         self._workers.clear()
         self._known.clear()
         gc.unfreeze()
+
+
+def cores(limits: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Return the number of cores that this process may use, also within the limits of its container."""
+    allowed = len(os.sched_getaffinity(0))
+    try:
+        quota, period = map(int, limits.read_text().split())
+    except (OSError, ValueError):  # no control group, or no quota
+        return allowed
+    return max(1, min(allowed, round(quota / period)))
+
+
+def _processor_seconds(pid: int) -> float:
+    """Return the processor time of another process so far."""
+    return time.clock_gettime(~pid << 3 | PROCESS_CLOCK)
 
 
 def _hang_up(worker: Connection) -> None:
