@@ -5,6 +5,7 @@ from itertools import product
 from typing import Any
 
 from gossamer.tasks.precision import TF32
+from reproduce.baselines.codecs import TASKS
 from reproduce.common.cells import Cell, Studies
 
 FASHION, CIFAR = "fashion-mnist:norm=fedmrn", "cifar-10:norm=imagenet"
@@ -115,6 +116,15 @@ SEARCHED: dict[str, tuple[str, dict[str, Any]]] = {
 }
 """What the search compares on validation data: name of the cell, recipe and parameters."""
 
+SEEN: dict[str, tuple[str, dict[str, Any]]] = {
+    "fedavg": ("fedavg", {}),
+    **{
+        f"{method}-{label}": (method, {**BLOCKS, "learn_masks": label == "learned"})
+        for method, label in product(("fedmrn", "fedmrns"), ("learned", "after-training"))
+    },
+}
+"""Masks that training sees, or not: name, recipe and parameters."""
+SEEN_SEEDS = (100, 101)
 RATES: dict[str, tuple[str, dict[str, Any]]] = {
     "fedavg-3": ("fedavg", {"lr": 3.0}),
     "eden-3": ("eden", {"lr": 3.0}),
@@ -290,6 +300,17 @@ def roles_search() -> Iterator[Cell]:
         yield _held_out(_role_cell(f"fedmrn-roles-search-{name}", method, more, LESS_TEXT, 50))
 
 
+def seen() -> Iterator[Cell]:
+    """Masks that training sees, or not, on the tasks of the table of codecs, evaluated on held-out samples."""
+    for seed, (task, mine), (name, (method, more)) in product(SEEN_SEEDS, TASKS.items(), SEEN.items()):
+        setting = {"lr": mine.lr, "epochs": mine.epochs, "batch": mine.batch, **more}
+        made = Cell(
+            f"fedmrn-seen-{task}-{name}-{seed}", method, setting, mine.data, mine.model, mine.split, seed, mine.rounds,
+            mine.clients, mine.per_round, eval_every=mine.rounds, executor="stacked", samples=mine.samples,
+        )  # fmt: skip
+        yield made._replace(validate=HOLD_OUT)
+
+
 def roles_rates() -> Iterator[Cell]:
     """Learning rates on Shakespeare with all samples, evaluated on roles that do not train."""
     for name, (method, more) in RATES.items():
@@ -324,5 +345,6 @@ STUDIES: Studies = {
     "spread": spread,
     "roles-search": roles_search,
     "roles-rates": roles_rates,
+    "seen": seen,
     "roles-full": roles_full,
 }
