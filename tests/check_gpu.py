@@ -59,6 +59,7 @@ from helpers.tf32 import settings
 EXECUTORS = ("one-by-one", "stacked", "captured-plain")
 COMPILED = ("compiled", "captured")
 ROUGH = {
+    "learned masks",
     "fedmrn",
     "fedmrns",
     "fedpm",
@@ -83,6 +84,7 @@ ROUGH = {
 VARIANTS: dict[str, Method] = {
     "error feedback": METHODS["fedavg"](steps=3).with_parts(codec=OnWeights(Feedback(TopK(0.2)))),
     "power-of-choice": METHODS["fedavg"](steps=3).with_parts(sampler=PowerOfChoice(4)),
+    "learned masks": METHODS["fedmrn"](steps=3, learn_masks=True),
     "several per launch": METHODS["fedavg"](steps=20, batch=2),
 }
 

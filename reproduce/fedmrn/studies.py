@@ -92,12 +92,14 @@ LETTERS: dict[str, dict[str, Any]] = {
 
 MORE_NOISE, NOISE_ROUNDS = (0.01, 0.03), 25
 
-AUTO: dict[str, Any] = {"noise": "bernoulli", "alpha": "auto", "block": None, "coded": True}
+AUTO: dict[str, Any] = {"noise": "bernoulli", "alpha": "auto", "block": None, "learn_masks": True, "coded": True}
 """Noise measured from the updates, one magnitude per tensor. The learning rate is FedAvg's."""
 BLOCKS: dict[str, Any] = {**AUTO, "block": 256}
-"""The same with a magnitude per 256 entries: the default of the library."""
-MEASURED = {"auto": AUTO, "blocks": BLOCKS}
-"""Both settings, by their part of a cell's name."""
+"""The same with a magnitude per 256 entries."""
+DEFAULT: dict[str, Any] = {**BLOCKS, "learn_masks": False}
+"""The same without masks in training: the default of the library."""
+MEASURED = {"auto": AUTO, "blocks": BLOCKS, "default": DEFAULT}
+"""The settings, by their part of a cell's name."""
 CANDIDATES: dict[str, tuple[str, str, tuple[float, ...]]] = {
     "uniform": ("fedmrn", "uniform", (1.0, 1.5, 3.0)),
     "bernoulli": ("fedmrn", "bernoulli", (0.5, 0.75, 1.0, 1.5)),
@@ -148,6 +150,8 @@ ROLE_METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     "fedmrns-auto": ("fedmrns", AUTO),
     "fedmrn-blocks": ("fedmrn", BLOCKS),
     "fedmrns-blocks": ("fedmrns", BLOCKS),
+    "fedmrn-default": ("fedmrn", DEFAULT),
+    "fedmrns-default": ("fedmrns", DEFAULT),
     "eden": ("eden", {}),
     "signsgd": ("signsgd", {}),
     "fedmrn-0.003-trained-base": (
@@ -163,6 +167,8 @@ DIGITS: dict[str, tuple[str, dict[str, Any]]] = {
     "fedmrns-auto": ("fedmrns", AUTO),
     "fedmrn-blocks": ("fedmrn", BLOCKS),
     "fedmrns-blocks": ("fedmrns", BLOCKS),
+    "fedmrn-default": ("fedmrn", DEFAULT),
+    "fedmrns-default": ("fedmrns", DEFAULT),
     "fedmrn-auto-2": ("fedmrn", {**AUTO, "spread": 2.0}),
     "fedmrn-auto-4": ("fedmrn", {**AUTO, "spread": 4.0}),
     "fedmrn-0.01": ("fedmrn", {"noise": "uniform", "alpha": 0.01}),

@@ -35,6 +35,7 @@ CLIENTS = 5
 PER_ROUND = 4
 SGD: dict[str, Any] = {"lr": 0.1, "epochs": 2, "batch": 8}
 NOISE: dict[str, Any] = {"noise": "uniform"}
+LEARNED: dict[str, Any] = {"weights": "samples", "spread": 3.0, "learn_masks": True}
 """The paper's noise."""
 
 FIGURES = ("accuracy", "loss", "personal_accuracy", "worst_tenth_accuracy", "train_loss", "flops", "useful_flops")
@@ -88,8 +89,11 @@ CASES: dict[str, Case] = {
     ),
     "fedmrn": (lambda: methods.fedmrn(**SGD, weights="samples", **NOISE, alpha=0.01, coded=False), {}),
     "fedmrns": (lambda: methods.fedmrns(**SGD, weights="samples", **NOISE, alpha=0.005, coded=False), {}),
-    "fedmrn, alpha auto": (lambda: methods.fedmrn(**SGD, weights="samples", **NOISE, spread=3.0, coded=True), {}),
-    "fedmrns, alpha auto": (lambda: methods.fedmrns(**SGD, weights="samples", **NOISE, spread=3.0, coded=True), {}),
+    "fedmrn, alpha auto": (lambda: methods.fedmrn(**SGD, **NOISE, **LEARNED), {}),
+    "fedmrns, alpha auto": (
+        lambda: methods.fedmrns(**SGD, weights="samples", **NOISE, spread=3.0, learn_masks=True),
+        {},
+    ),
     "fedmrn, bernoulli": (lambda: methods.fedmrn(**SGD, weights="samples"), {}),
     "fedmrns, bernoulli": (lambda: methods.fedmrns(**SGD, weights="samples"), {}),
     "fedpm": (lambda: methods.fedpm(lr=0.1, epochs=2, batch=8), {}),

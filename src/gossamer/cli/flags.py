@@ -1,8 +1,8 @@
 """The parameters of a recipe as flags, read from its signature.
 
-``lambda_`` becomes ``--lambda``, ``own_init`` becomes ``--own-init``; a boolean ``x`` is ``--x/--no-x``. The help of a
-flag is a line ``name: meaning`` in the docstring of the recipe, or of the part with a field of that name. Parts of
-earlier exchanges are searched last.
+``lambda_`` becomes ``--lambda``, ``own_init`` becomes ``--own-init``; a boolean ``x`` is ``--x/--no-x``, also if its
+default is none. The help of a flag is a line ``name: meaning`` in the docstring of the recipe, or of the part with a
+field of that name. Parts of earlier exchanges are searched last.
 """
 
 import dataclasses
@@ -60,7 +60,7 @@ class Flag(NamedTuple):
     @property
     def words(self) -> dict[str, bool | None]:
         """All spellings of the flag, and the value that each implies, if any."""
-        return {self.word: True, f"--no-{self.word[2:]}": False} if self.kind is bool else {self.word: None}
+        return {self.word: True, f"--no-{self.word[2:]}": False} if switches(self.kind) else {self.word: None}
 
     @property
     def usage(self) -> str:
@@ -95,7 +95,16 @@ def _flag(parameter: inspect.Parameter, known: dict[str, str]) -> Flag:
     if kind is REQUIRED:  # without annotation, the type is that of the default
         kind = type(default) if type(default) in (bool, int, float, str) else Any
     meaning = known.get(name) or known.get(name.rstrip("_"), "")
-    return Flag(name, kind, default, meaning, "" if kind is bool else takes(kind))
+    return Flag(name, kind, default, meaning, "" if switches(kind) else takes(kind))
+
+
+def switches(kind: Any) -> bool:
+    """Return whether a parameter is a boolean, or a boolean that may be none.
+
+    >>> switches(bool), switches(bool | None), switches(int | None)
+    (True, True, False)
+    """
+    return kind is bool or set(typing.get_args(kind)) == {bool, types.NoneType}
 
 
 def takes(kind: Any) -> str:
@@ -199,7 +208,7 @@ def by_flags(mistake: Mistake, known: Sequence[Flag], options: Sequence[str] = (
 
 def _typed(flag: Flag, value: object) -> str:
     """Return a flag with a value, as it is typed."""
-    if isinstance(value, bool) and flag.kind is bool:
+    if isinstance(value, bool) and switches(flag.kind):
         return next(word for word, implied in flag.words.items() if implied is value)
     return flag.word if value is None else f"{flag.word} {value}"
 

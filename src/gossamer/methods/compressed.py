@@ -52,7 +52,7 @@ class MaskFields(TypedDict, total=False):
     noise: Annotated[Kind, Default("bernoulli")]
     stochastic: Annotated[bool, Default(True)]
     progressive: Annotated[bool, Default(True)]
-    learn_masks: Annotated[bool, Default(True)]
+    learn_masks: Annotated[bool | None, Default(None)]
     coded: Annotated[bool, Default(True)]
     block: Annotated[int | None, Default(256)]
 
@@ -70,7 +70,7 @@ def fedmrn(
     common_noise: bool = False,
     **fields: Unpack[Masking],
 ) -> Method:
-    """Learned masks over shared random noise: at most one bit per parameter.
+    """Masks over shared random noise: at most one bit per parameter.
 
     Li et al., Masked Random Noise for Communication Efficient Federated Learning, ACM Multimedia 2024,
     https://arxiv.org/abs/2408.03220

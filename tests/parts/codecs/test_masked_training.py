@@ -1,5 +1,6 @@
 """Training through a codec with a straight-through estimator, and training of mask scores."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -32,6 +33,7 @@ from gossamer.testing import check_codec, check_server, check_solver, tiny_task
 
 KEY, CPU = key(9), torch.device("cpu")
 N = 40_000
+LEARNED = partial(MaskedNoise, learn_masks=True)
 
 
 def count(number: int) -> torch.Tensor:
@@ -121,7 +123,7 @@ def test_the_change_itself_is_never_clipped() -> None:
 @pytest.mark.parametrize("signed", [False, True])
 def test_the_surrogate_has_the_scale_that_is_sent(signed: bool) -> None:
     """In the last step all entries are masked: 0 or the noise of the message, or both signs of it."""
-    codec, u = MaskedNoise(signed), {"a": 0.01 * uniform(fold(KEY, 5), 500), "b": 3 * uniform(fold(KEY, 6), 300) - 1}
+    codec, u = LEARNED(signed), {"a": 0.01 * uniform(fold(KEY, 5), 500), "b": 3 * uniform(fold(KEY, 6), 300) - 1}
     layout = Layout.of(u)
     a, rest, b, end = codec.encode(layout.flatten(u), layout, KEY)["scales"].float()
     scales = (torch.cat([a.repeat(256), rest.repeat(244)]), torch.cat([b.repeat(256), end.repeat(44)]))
@@ -137,7 +139,7 @@ def test_the_surrogate_has_the_scale_that_is_sent(signed: bool) -> None:
 @pytest.mark.parametrize("signed", [False, True])
 @pytest.mark.parametrize("size", [1e-18, 1e-6, 1.0, 1e6, 1e18])
 def test_the_surrogate_is_as_long_as_the_update(signed: bool, size: float) -> None:
-    codec, u = MaskedNoise(signed), size * (uniform(fold(KEY, 7), N) - 0.5)
+    codec, u = LEARNED(signed), size * (uniform(fold(KEY, 7), N) - 0.5)
     for step in (0, 9):
         surrogate, _ = surrogate_of(codec, u, step, 10)
         own, other = u.double(), surrogate.double()  # of which the squares neither underflow nor overflow
@@ -146,14 +148,14 @@ def test_the_surrogate_is_as_long_as_the_update(signed: bool, size: float) -> No
 
 def test_an_update_of_zeros_has_a_surrogate_of_zeros() -> None:
     for signed in (False, True):
-        surrogate, _ = surrogate_of(MaskedNoise(signed), torch.zeros(50), 9, 10)
+        surrogate, _ = surrogate_of(LEARNED(signed), torch.zeros(50), 9, 10)
         assert float(surrogate.abs().max()) < 1e-20
 
 
 def test_entries_that_a_client_does_not_hold_change_no_scale() -> None:
     """The layout of a mask: a client trains every third entry of a tensor. Blocks would be those of all entries."""
     u, keep = 0.01 * uniform(fold(KEY, 8), 600), torch.arange(600) % 3 == 0
-    layout, codec = Layout.of({"w": u}, {"w": keep.float()}), MaskedNoise(progressive=False, block=None)
+    layout, codec = Layout.of({"w": u}, {"w": keep.float()}), LEARNED(progressive=False, block=None)
     held = u * keep
     scale = codec.encode(layout.flatten({"w": held}), layout, KEY)["scales"]
     found = codec.surrogate({"w": held}, codec.surrogate_context(layout, 10, KEY, CPU), count(0))["w"]
@@ -210,6 +212,16 @@ def test_probability_and_clip_agree() -> None:
     u, n = uniform(KEY, 1000) - 0.5, uniform(fold(KEY, 4), 1000) - 0.5
     assert torch.allclose(probability(u, n, False) * n, clipped(u, n, False), atol=1e-7)
     assert torch.allclose((2 * probability(u, n, True) - 1) * n, clipped(u, n, True), atol=1e-6)
+
+
+@pytest.mark.parametrize(("alpha", "learns"), [("auto", False), (0.01, True)])
+def test_masks_are_learned_by_default_with_a_fixed_magnitude_only(alpha: Any, learns: bool) -> None:
+    layout = Layout.of({"w": torch.zeros(9)})
+    found = [
+        bool(MaskedNoise(alpha=alpha, learn_masks=asked).surrogate_context(layout, 3, KEY, CPU))
+        for asked in (None, True, False)
+    ]
+    assert found == [learns, True, False]
 
 
 def test_the_ablations_differ_from_each_other() -> None:

@@ -163,7 +163,7 @@ def test_a_refused_piece_of_masked_noise_leaves_the_sum_as_it_was(bad: str) -> N
 @pytest.mark.parametrize("per_tensor", [False, True])
 def test_training_uses_the_codec_of_the_remaining_tensors(per_tensor: bool) -> None:
     """It is the same as with the codec directly, but for the key of the group."""
-    inner = OnWeights(MaskedNoise(), per_tensor=per_tensor, exclude=("embedding.*",))
+    inner = OnWeights(MaskedNoise(learn_masks=True), per_tensor=per_tensor, exclude=("embedding.*",))
     codec = OnWeights(Dense(), exclude=("conv.*",), other=inner)
     context = codec.surrogate_context(LAYOUT, 4, KEY, torch.device("cpu"))
     found = codec.surrogate(CHANGE, context, torch.tensor(3))

@@ -387,5 +387,5 @@ def test_it_needs_the_whole_model(view: View) -> None:
 
 def test_codecs_with_a_surrogate_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"Ditto trains two models and cannot use a codec.*learn_masks=False"):
-        simulate(ditto().with_parts(codec=OnWeights(MaskedNoise())), tiny_task(), rounds=1)
+        simulate(ditto().with_parts(codec=OnWeights(MaskedNoise(learn_masks=True))), tiny_task(), rounds=1)
     simulate(ditto().with_parts(codec=OnWeights(MaskedNoise(learn_masks=False))), tiny_task(), rounds=1)

@@ -546,7 +546,7 @@ def test_tuning_that_makes_no_sense_is_refused() -> None:
 
 def test_codecs_with_a_surrogate_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"PFedMe trains two models and cannot use a codec.*learn_masks=False"):
-        simulate(pfedme().with_parts(codec=OnWeights(MaskedNoise())), tiny_task(), rounds=1)
+        simulate(pfedme().with_parts(codec=OnWeights(MaskedNoise(learn_masks=True))), tiny_task(), rounds=1)
     simulate(pfedme().with_parts(codec=OnWeights(MaskedNoise(learn_masks=False))), tiny_task(), rounds=1)
 
 

@@ -21,7 +21,9 @@ has one bit per entry, the first in the lowest bit of the first byte. With ``cod
 one half is sent as ``quotients`` and ``remainders`` (``gossamer.core.indices``) where this is shorter.
 
 With ``learn_masks``, the mask is learned during training (the paper's progressive stochastic masking), by a
-straight-through estimator. In step t of S, the forward pass uses for each entry of the update u
+straight-through estimator. With a fixed magnitude this is needed: what exceeds the noise is lost, and training makes up
+for it. With ``alpha="auto"`` little is lost, and masks in training only slow it down. So by default, masks are learned
+with a fixed magnitude only. In step t of S, the forward pass uses for each entry of the update u
 
     with probability t / S    n m, with m drawn anew as above
     otherwise                 u clipped to the range of the noise
@@ -97,7 +99,8 @@ class MaskedNoise(StraightThrough, MeasuredCodec):
         alpha: the magnitude of the noise; auto measures it from each update, per block
         stochastic: draw masks at random, unbiased within the range of the noise; else by sign
         progressive: in training, mask a growing share of the entries; else all entries in every step
-        learn_masks: learn the masks during training, by a straight-through estimator; else mask only the final update
+        learn_masks: learn the masks during training, by a straight-through estimator, or mask only the final update;
+            none learns them if alpha is a number
         coded: send sparse or dense masks in a shorter form
         spread: with alpha auto, the magnitude of the noise in units of the update's own; more clips less and gives
             binary masks fewer bits, with a larger error
@@ -110,7 +113,7 @@ class MaskedNoise(StraightThrough, MeasuredCodec):
     alpha: Literal["auto"] | float = "auto"
     stochastic: bool = True
     progressive: bool = True
-    learn_masks: bool = True
+    learn_masks: bool | None = None
     coded: bool = True
     spread: float = 1.0
     block: int | None = 256
@@ -229,8 +232,8 @@ class MaskedNoise(StraightThrough, MeasuredCodec):
             chunk.add_(values.to(acc.dtype).mul_(weight))
 
     def surrogate_context(self, layout: Layout, steps: int, key: Key, device: torch.device) -> State:
-        """Return the noise, a key for the draws, and the number of steps. Empty without ``learn_masks``."""
-        if not self.learn_masks:
+        """Return the noise, a key for the draws, and the number of steps. Empty if masks are not learned."""
+        if not (self.alpha != "auto" if self.learn_masks is None else self.learn_masks):
             return {}
         noise = layout.unflatten(self.draw(layout, key, device), fill=self._alpha)
         total = torch.tensor(steps, dtype=layout.dtype, device=device)
