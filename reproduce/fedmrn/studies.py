@@ -126,7 +126,6 @@ SEEN: dict[str, tuple[str, dict[str, Any]]] = {
     },
 }
 """Masks that training sees, or not: name, recipe and parameters."""
-SEEN_SEEDS = (100, 101)
 RATES: dict[str, tuple[str, dict[str, Any]]] = {
     "fedavg-3": ("fedavg", {"lr": 3.0}),
     "eden-3": ("eden", {"lr": 3.0}),
@@ -308,10 +307,10 @@ def roles_search() -> Iterator[Cell]:
 
 def seen() -> Iterator[Cell]:
     """Masks that training sees, or not, on the tasks of the table of codecs, evaluated on held-out samples."""
-    for seed, (task, mine), (name, (method, more)) in product(SEEN_SEEDS, TASKS.items(), SEEN.items()):
+    for (task, mine), (name, (method, more)) in product(TASKS.items(), SEEN.items()):
         setting = {"lr": mine.lr, "epochs": mine.epochs, "batch": mine.batch, **more}
         made = Cell(
-            f"fedmrn-seen-{task}-{name}-{seed}", method, setting, mine.data, mine.model, mine.split, seed, mine.rounds,
+            f"fedmrn-seen-{task}-{name}", method, setting, mine.data, mine.model, mine.split, SEARCHED_ON, mine.rounds,
             mine.clients, mine.per_round, eval_every=mine.rounds, executor="stacked", samples=mine.samples,
         )  # fmt: skip
         yield made._replace(validate=HOLD_OUT)
