@@ -21,6 +21,7 @@ docs/reproduction/fedmrn.md. ``--only`` names studies; without a name it only re
     cifar-auto          CIFAR-10 with alpha auto
     spread              bits per weight against accuracy, 25 rounds of labels:3, on held-out samples
     roles-search        the same on Shakespeare, on held-out roles
+    seen                masks in training, or after it, on three tasks with held-out samples
     roles-rates         learning rates on Shakespeare with all samples, 25 rounds, on held-out roles
     roles-full          Table 3 with weights by samples and all samples
 """

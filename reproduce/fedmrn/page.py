@@ -30,6 +30,7 @@ from reproduce.fedmrn.studies import (
     roles_rates,
     roles_search,
     search,
+    seen,
     shakespeare,
     shakespeare_noise,
     shakespeare_plain,
@@ -45,6 +46,8 @@ CLEAR = 1.0
 WINDOW = 5
 """Rounds in the running mean of a curve: single rounds vary too much to tell curves apart."""
 TABLE_3_ROUNDS = 100
+LETTERS_RATE = 3.0
+"""FedAvg's learning rate on Shakespeare."""
 SHOWN = ("lr", "scale", "alpha")
 """Parameters that a row always shows."""
 COSTS = ("bits per parameter", "bits per masked weight", "clipped")
@@ -67,6 +70,7 @@ def page() -> str:
     parts += [
         bits_table("Noise and magnitude: Shakespeare, every fourth sample, 50 rounds, held-out roles", roles_search())
     ]
+    parts += [seen_table()]
     parts += [differences("Learning rates: Shakespeare, all samples, 25 rounds, held-out roles", roles_rates())]
     parts += [times.section(), shakespeare_table(), error.section()]
     parts += [differences("The search for learning rates, 25 rounds of `labels:3`", search())]
@@ -153,6 +157,17 @@ def digits_table() -> str:
     for cell in digits():
         rows += best_and_last([cell], [f"`{cell.method}`", differs(cell), *costs(cell)])
     return table("The bundled digits: MLP, `labels:4`, 50 clients, 40 rounds", ["method", "with", *COSTS], rows)
+
+
+def seen_table() -> str:
+    """Return accuracy with and without masks in training, on held-out samples or roles."""
+    slow = [cell for cell in roles_rates() if cell.given["lr"] == LETTERS_RATE]
+    rows = []
+    for cell in (*seen(), *slow):
+        masks = cell.given.get("learn_masks")
+        label = "" if masks is None else "in training" if masks else "after training"
+        rows += best_and_last([cell], [f"`{cell.data}`", f"`{cell.model}`", f"`{cell.method}`", label, *costs(cell)])
+    return table("Masks in training", ["data", "network", "method", "masks", *COSTS], rows)
 
 
 def _beside(cell: Cell, split: str, plain: Cell, published: Cell) -> list[list[str]]:
