@@ -147,7 +147,7 @@ def auto_table() -> str:
     by_method = {cell.method: cell for cell in cifar()}
     for cell in cifar_auto():
         rows += _beside(cell, "CIFAR-10, `labels:3`", by_method["fedavg"], by_method[cell.method])
-    heads = ["split", "method", "entries per magnitude", *COSTS, "FedAvg, seed 0", "published noise, seed 0"]
+    heads = ["split", "method", "masks", "entries per magnitude", *COSTS, "FedAvg, seed 0", "published noise, seed 0"]
     return table("Noise measured from the updates (`alpha=auto`), FedAvg's learning rate, seed 0", heads, rows)
 
 
@@ -164,17 +164,21 @@ def seen_table() -> str:
     slow = [cell for cell in roles_rates() if cell.given["lr"] == LETTERS_RATE]
     rows = []
     for cell in (*seen(), *slow):
-        masks = cell.given.get("learn_masks")
-        label = "" if masks is None else "in training" if masks else "after training"
-        rows += best_and_last([cell], [f"`{cell.data}`", f"`{cell.model}`", f"`{cell.method}`", label, *costs(cell)])
+        rows += best_and_last([cell], [f"`{cell.data}`", f"`{cell.model}`", *masks_of(cell), *costs(cell)])
     return table("Masks in training", ["data", "network", "method", "masks", *COSTS], rows)
+
+
+def masks_of(cell: Cell) -> tuple[str, str]:
+    """Return the method of a cell, and when it masks."""
+    learned = cell.given.get("learn_masks")
+    return f"`{cell.method}`", "" if learned is None else "in training" if learned else "after training"
 
 
 def _beside(cell: Cell, split: str, plain: Cell, published: Cell) -> list[list[str]]:
     """Return the row of a cell, with best and last rounds of two other cells."""
     others = [pair(other) for other in (plain, published)]
     block = cell.given["block"] or "tensor"
-    return best_and_last([cell], [split, f"`{cell.method}`", f"{block}", *costs(cell), *others])
+    return best_and_last([cell], [split, *masks_of(cell), f"{block}", *costs(cell), *others])
 
 
 def pair(cell: Cell) -> str:

@@ -137,7 +137,11 @@ def test_measured_noise_is_shown_beside_fedavg_with_its_bits(empty: Path) -> Non
     row = only(page.auto_table(), method="fedmrn")
     assert (row["bits per parameter"], row["bits per masked weight"], row["clipped"]) == ("0.81", "0.70", "20 %")
     assert (row["FedAvg, seed 0"], row["published noise, seed 0"]) == ("92.00, 91.80", "not run")
-    assert cells.method(cell).codec == OnWeights(MaskedNoise(block=None))
+    assert row["masks"] == "in training"
+    assert cells.method(cell).codec == OnWeights(MaskedNoise(block=None, learn_masks=True))
+    names = {made.name: made for made in studies.auto()}
+    default = names["fedmrn-default-fedmrn-iid-0"]
+    assert cells.method(default).codec == OnWeights(MaskedNoise(learn_masks=False)), "what MaskedNoise() does"
 
 
 def test_table_3_has_all_columns_of_the_paper_and_names_the_artefact(empty: Path) -> None:
