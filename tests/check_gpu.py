@@ -270,7 +270,8 @@ def main() -> int:
     methods = {**{name: recipe() for name, recipe in METHODS.items() if not recipe().pooled}, **VARIANTS}
     cases = {name: (method, tiny_task(5, torch.float64)) for name, method in methods.items()} | random_cases()
     if asked.jobs > 1:
-        return shared([DELTA.strip(), PRECISION.strip(), *cases], asked.jobs, ["--quick"] if asked.quick else [])
+        names = asked.only or [DELTA.strip(), PRECISION.strip(), *cases]
+        return shared(names, min(asked.jobs, len(names)), ["--quick"] if asked.quick else [])
     executors = (*EXECUTORS, *(() if asked.quick else COMPILED))
     wrong = check_deltas(("cuda", "cpu")) if not asked.only or DELTA.strip() in asked.only else 0
     wrong += check_precisions(executors) if not asked.only or PRECISION.strip() in asked.only else 0

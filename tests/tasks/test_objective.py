@@ -99,8 +99,27 @@ def test_what_travels_is_what_is_trained_and_running_statistics() -> None:
     assert not ours.local()
 
 
-def test_batches_are_counted_where_running_statistics_depend_on_their_number() -> None:
+class Counting(nn.BatchNorm2d):
+    """Counts on its own, before it normalizes."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        assert self.num_batches_tracked is not None
+        self.num_batches_tracked.add_(1)
+        return nn.functional.batch_norm(x, None, None, self.weight, self.bias, training=True)
+
+
+def test_batches_are_counted_where_a_layer_or_its_statistics_depend_on_their_number() -> None:
     x, y = images(8)
+
+    def own_count() -> nn.Module:
+        module = normed()
+        module[2] = Counting(module[2].num_features)  # type: ignore[operator, index]
+        return module
+
+    ours = objective(own_count, x, y)
+    assert set(ours.local()) == {"2.num_batches_tracked"}
+    _, _, buffers = ours.gradient({**ours.initial(), **ours.local()}, x, y)
+    assert int(buffers["2.num_batches_tracked"]) == 1
 
     def plain_mean() -> nn.Module:
         module = normed()

@@ -9,6 +9,7 @@ import zlib
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
+from multiprocessing import current_process
 
 import numpy as np
 import numpy.typing as npt
@@ -49,7 +50,7 @@ def copy(source: Bytes, target: Bytes) -> None:
 
 def _parts(length: int) -> list[slice]:
     """Return a part for each thread. All but the first have the same length, a multiple of ``CHUNK``."""
-    if length < 2 * CHUNK or _cores() == 1:
+    if length < 2 * CHUNK or _cores() == 1 or current_process().daemon:  # workers have a core each
         return [slice(0, length)]
     step = -(-length // (CHUNK * min(THREADS, _cores()))) * CHUNK
     ends = range(length % step or step, length + 1, step)

@@ -68,9 +68,9 @@ def tracking(module: nn.Module) -> nn.Module:
 def without_counters(network: nn.Module) -> nn.Module:
     """Let BatchNorm layers count no batches if nothing depends on the count; counting takes two operations per step.
 
-    Only with ``momentum=None`` do the running statistics depend on it.
+    Of torch's own layers, only those with ``momentum=None`` depend on it. A subclass may use the count in its own way.
     """
     for norm in network.modules():
-        if isinstance(norm, _BatchNorm) and norm.momentum is not None:
+        if isinstance(norm, _BatchNorm) and type(norm).forward is _BatchNorm.forward and norm.momentum is not None:
             norm.num_batches_tracked = None
     return network

@@ -7,7 +7,7 @@ of its own computes it right after the last step of each client.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from itertools import zip_longest
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -75,9 +75,9 @@ class Captured(InChunks):
         """Return the clients of a bucket; they get their slots as they are launched."""
         return CapturedGroup(self, bucket)
 
-    def seat(self, pair: Pair, taken: "Counter[Any]") -> "Seat":
+    def seat(self, pair: Pair, batches: BatchSchedule, taken: "Counter[Any]") -> "Seat":
         """Assign a client a slot with its shapes, the next of those that are not taken."""
-        batches, shapes = self.client.batches(pair[0]), kind(pair[1])
+        shapes = kind(pair[1])
         slot = self._slot(self.slots.setdefault(shapes, []), taken[shapes], pair, batches)
         taken[shapes] += 1
         feed = self.client.screen_feed(pair[1]) if self._screens else None
@@ -142,11 +142,18 @@ class CapturedGroup(ClientGroup):
         """Launch all steps, some of each client in turn, so that all streams are busy.
 
         The first steps of a client run while the host prepares the next client. The current stream does not wait for
-        any: meanwhile the host makes uploads on it.
+        any: meanwhile the host makes uploads on it. After a failure nothing is left running.
         """
+        try:
+            self._launch()
+        except BaseException:
+            torch.cuda.synchronize()
+            raise
+
+    def _launch(self) -> None:
         taken = Counter[Any]()
-        for pair in self.bucket:
-            self._begin(pair, self.executor.seat(pair, taken))
+        for pair, batches in zip(self.bucket, self._schedules(), strict=True):
+            self._begin(pair, self.executor.seat(pair, batches, taken))
         rest = in_turn([seat.parts[1:] for seat in self.seats])
         for index, part in rest:
             self.seats[index].batches.announce(part.numbers)
@@ -154,14 +161,22 @@ class CapturedGroup(ClientGroup):
             self.seats[index].run(part, self.executor.plain)
         self.gradients = [seat.slot.screen(seat.feed) for seat in self.seats if seat.feed is not None]
 
+    def _schedules(self) -> Iterable[BatchSchedule]:
+        """Return the batches of each client, when it is their turn; first batches that are read are announced first."""
+        schedules = (self.client.batches(client_task) for client_task, _ in self.bucket)
+        if not self.client.objective.samples.lazy:
+            return schedules
+        made = list(schedules)
+        for batches in made:
+            batches.announce([0])
+        return made
+
     def _begin(self, pair: Pair, seat: Seat) -> None:
         """Load a client into its slot, and launch its first steps."""
-        main, slot = torch.cuda.current_stream(), seat.slot
-        main.wait_stream(slot.stream)  # a group that failed may have left steps behind
+        slot = seat.slot
         slot.load(brought(self.client, pair, seat.batches))
-        slot.stream.wait_stream(main)
+        slot.stream.wait_stream(torch.cuda.current_stream())
         for part in seat.parts[:1]:
-            seat.batches.announce(part.numbers)
             seat.run(part, self.executor.plain)
         self.seats.append(seat)
 

@@ -28,7 +28,6 @@ same from the current update with ordinary sums.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
 from typing import NamedTuple
 
 import torch
@@ -132,10 +131,13 @@ class Rows(NamedTuple):
         pieces = rows.split(self.counts)
         return [piece.reshape(-1)[:entries] for piece, entries in zip(pieces, self.entries, strict=True)]
 
-    def owners(self, device: torch.device) -> Tensor:
-        """Return the number of each row's tensor. It is computed: a CUDA graph cannot copy a list to its device."""
-        number = torch.arange(sum(self.counts), device=device)
-        return sum((number >= first for first in accumulate(self.counts[:-1])), torch.zeros_like(number))
+    def sums(self, rows: Tensor) -> Tensor:
+        """Return the sums of a vector with an entry per row, for each tensor."""
+        return torch.stack([piece.sum(-1) for piece in rows.split(self.counts, -1)], -1)
+
+    def of_each(self, values: Tensor) -> Tensor:
+        """Return the value of each row's tensor."""
+        return torch.cat([value.expand(count) for value, count in zip(values.unbind(), self.counts, strict=True)])
 
 
 def together(sizes: Mapping[str, int], block: int | None) -> dict[Rows, list[str]]:
@@ -154,12 +156,9 @@ def rescaled(u: Tensor, n: Tensor, rows: Rows, spread: float, expected: Expected
     size = magnitude(u, spread)
     v = u / size
     weight = size.squeeze(-1).double().square()  # in float32 the squares may underflow
-    owner = rows.owners(u.device)
-    mine = owner == torch.arange(len(rows.entries), device=u.device).unsqueeze(-1)
-    squares, along = (v * v).sum(-1), (v * expected(v, n)).sum(-1)
-    whole, left = (torch.where(mine, weight * sums, 0).sum(-1) for sums in (squares, along))
+    whole, left = (rows.sums(weight * each.sum(-1)) for each in (v * v, v * expected(v, n)))
     gain = (whole / left.clamp(min=TINY * TINY)).clamp(1, MAX_GAIN).to(u.dtype)
-    return v, gain[owner].unsqueeze(-1) * size
+    return v, rows.of_each(gain).unsqueeze(-1) * size
 
 
 def magnitude(rows: Tensor, spread: float) -> Tensor:
