@@ -19,7 +19,7 @@ docs/reproduction/fedmrn.md. ``--only`` names studies; without a name it only re
     roles               Table 3 with weights by samples, every fourth sample, seven methods
     auto                Table 1 with the noise measured from the updates (alpha auto)
     cifar-auto          CIFAR-10 with alpha auto
-    spread              bits per weight against accuracy, 25 rounds of labels:3, on held-out samples
+    spread              bits per weight against accuracy, 25 rounds of dirichlet:0.3, on held-out samples
     roles-search        the same on Shakespeare, on held-out roles
     seen                masks in training, or after it, on three tasks with held-out samples
     roles-rates         learning rates on Shakespeare with all samples, 25 rounds, on held-out roles

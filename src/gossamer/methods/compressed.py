@@ -4,6 +4,7 @@ Weight matrices are compressed. Norms, biases and running statistics are sent un
 """
 
 import math
+from dataclasses import replace
 from typing import Annotated, Literal, TypedDict, Unpack
 
 from gossamer.core.codec import Codec
@@ -232,6 +233,8 @@ def eden(*, bits: int = 1, feedback: bool = False, coded: bool = False, **fields
 
 def _masked(codec: MaskedNoise, train_base: bool, fields: Masking) -> Method:
     """Return FedMRN with signed or binary masks."""
+    if train_base and codec.learn_masks is None:
+        codec = replace(codec, learn_masks=True)  # as in the authors' code, whatever the magnitude
     sent = DenseMaskedNoise(codec) if train_base else codec
     method = _compressed(fedavg(**pick(Averaging, fields)), sent, each=False)
     if not codec.common:

@@ -205,7 +205,9 @@ def test_with_a_trained_base_the_dense_sum_of_update_and_masked_noise_is_sent() 
         each.surrogate({"w": x}, context, count(1))["w"] for each, context in zip((codec, masks), contexts, strict=True)
     )
     assert torch.equal(found, x + masked)
-    assert fedmrn(train_base=True, alpha=0.003).codec == OnWeights(DenseMaskedNoise(MaskedNoise(alpha=0.003)))
+    for alpha in (0.003, "auto"):
+        wanted = OnWeights(DenseMaskedNoise(MaskedNoise(alpha=alpha, learn_masks=True)))  # type: ignore[arg-type]
+        assert fedmrn(train_base=True, alpha=alpha).codec == wanted  # type: ignore[arg-type]
 
 
 def test_probability_and_clip_agree() -> None:

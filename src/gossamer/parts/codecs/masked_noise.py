@@ -185,8 +185,8 @@ class MaskedNoise(StraightThrough, MeasuredCodec):
             return None
         return (
             f"the noise magnitude alpha={self.alpha:g} is small: {100 * share:.0f} % of the updates' length exceeds "
-            "their noise and is clipped, which may limit the speed of training. Use --alpha auto (alpha='auto'), or a "
-            "larger magnitude"
+            "their noise and is clipped, which may limit the speed of training. Use alpha=auto (--alpha auto with "
+            "fedmrn), or a larger magnitude"
         )
 
     def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:

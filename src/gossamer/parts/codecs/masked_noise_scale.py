@@ -100,7 +100,7 @@ def small_blocks(block: int | None) -> str | None:
         return None
     return (
         f"block={block} is small: the scales take {8 * SENT.itemsize / block:.2g} bits per weight, and the mask at "
-        f"most 1. Use --block 256 (block=256), or at least {SMALL}"
+        f"most 1. Use block=256 (--block 256 with fedmrn), or at least {SMALL}"
     )
 
 

@@ -42,7 +42,7 @@ class OwnModel(SolverMemory):
             (
                 not surrogate,
                 f"{name} trains two models and cannot use a codec with a straight-through estimator: {codec}; "
-                "give the codec learn_masks=False (--codec masked-noise:learn_masks=false)",
+                "add learn_masks=False to the codec (--codec masked-noise:...,learn_masks=false)",
             ),
         )
         return self
