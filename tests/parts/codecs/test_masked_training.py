@@ -167,7 +167,7 @@ def test_training_with_measured_noise_does_not_need_a_magnitude() -> None:
     """Where a fixed magnitude is a hundred times too small, the measured one learns as FedAvg does."""
     task = tiny_task()
     auto, plain = (simulate(each(lr=0.3), task, rounds=8, executor="one-by-one") for each in (fedmrn, fedavg))
-    with pytest.warns(CodecWarning, match=r"Use --alpha auto"):
+    with pytest.warns(CodecWarning, match=r"Use alpha=auto"):
         small = simulate(fedmrn(lr=0.3, alpha=1e-4), task, rounds=8, executor="one-by-one")
     assert auto.accuracy >= plain.accuracy - 0.1
     assert small.accuracy < plain.accuracy - 0.2
@@ -205,9 +205,10 @@ def test_with_a_trained_base_the_dense_sum_of_update_and_masked_noise_is_sent() 
         each.surrogate({"w": x}, context, count(1))["w"] for each, context in zip((codec, masks), contexts, strict=True)
     )
     assert torch.equal(found, x + masked)
-    for alpha in (0.003, "auto"):
-        wanted = OnWeights(DenseMaskedNoise(MaskedNoise(alpha=alpha, learn_masks=True)))  # type: ignore[arg-type]
-        assert fedmrn(train_base=True, alpha=alpha).codec == wanted  # type: ignore[arg-type]
+    magnitudes: list[Any] = [0.003, "auto"]
+    for alpha in magnitudes:
+        wanted = OnWeights(DenseMaskedNoise(MaskedNoise(alpha=alpha, learn_masks=True)))
+        assert fedmrn(train_base=True, alpha=alpha).codec == wanted
 
 
 def test_probability_and_clip_agree() -> None:
