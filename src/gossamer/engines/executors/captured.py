@@ -80,10 +80,12 @@ class Captured(InChunks):
         shapes = kind(pair[1])
         slot = self._slot(self.slots.setdefault(shapes, []), taken[shapes], pair, batches)
         taken[shapes] += 1
+        parts = slot.parts(batches)
+        slot.capture(batches, parts, self.plain, self.compiled, self.full)
         feed = self.client.screen_feed(pair[1]) if self._screens else None
         if feed is not None:
             slot.capture_screen(feed, self.full)
-        return Seat(slot, batches, slot.parts(batches), feed)
+        return Seat(slot, batches, parts, feed)
 
     @property
     def _screens(self) -> bool:
@@ -92,12 +94,11 @@ class Captured(InChunks):
         return view is not None and view.screens and not self.client.objective.samples.lazy
 
     def _slot(self, alike: list[ClientSlot], number: int, pair: Pair, batches: BatchSchedule) -> ClientSlot:
-        """Return a slot of the given shapes, with graphs for the batch schedule; create it if necessary."""
+        """Return a slot of the given shapes that holds the batch schedule; create it if necessary."""
         if number == len(alike):
             alike.append(ClientSlot(self.client, pair, batches, self.room))
         elif not alike[number].holds(batches):
             alike[number] = ClientSlot(self.client, pair, batches, 2 * sum(batches.sizes))
-        alike[number].capture(batches, self.plain, self.compiled, self.full)
         return alike[number]
 
 

@@ -91,15 +91,17 @@ class ClientSlot:
             else:
                 tree.put(self.tensors[name], ..., value)
 
-    def capture(self, batches: BatchSchedule, plain: Stepping, compiled: Stepping, full: int | None) -> None:
-        """Capture the graphs for a batch schedule; only the step on full batches is compiled.
+    def capture(
+        self, batches: BatchSchedule, parts: "Sequence[Part]", plain: Stepping, compiled: Stepping, full: int | None
+    ) -> None:
+        """Capture the graphs for the parts of a batch schedule; only the step on full batches is compiled.
 
         Another batch size gets a graph when it occurs again. Until then its steps run in eager mode.
         """
         for size, steps in Counter(batches.sizes).items():
             if steps >= WORTH_CAPTURING and (size == full or self.seen[size]):
                 step = compiled if size == full else plain
-                for length in {part.steps for part in self.parts(batches) if part.size == size}:
+                for length in {part.steps for part in parts if part.size == size}:
                     self._capture_steps(batches, size, length, step, benchmark=size == full)
             self.seen[size] += 1
 

@@ -52,7 +52,7 @@ from gossamer.core.errors import PayloadError, listed, require, wrong
 from gossamer.core.random import Key
 from gossamer.core.random.noise import KINDS, LEAST, Kind, draw, single
 from gossamer.core.types import Layout, Params, Payload, State
-from gossamer.core.wire import expect, finite
+from gossamer.core.wire import finite
 from gossamer.parts.codecs.masked_noise_clipping import clipping
 from gossamer.parts.codecs.masked_noise_scale import (
     Rows,
@@ -274,11 +274,9 @@ class MaskedNoise(StraightThrough, MeasuredCodec):
         """Return the mask as packed bits, from either form."""
         if self.coded and _worth(payload, size):
             return packing.bits(indices.unpack(payload, size))
-        packed = expect(payload, "mask", torch.uint8, -(-size // 8))
+        packed = packing.expect_packed(payload, "mask", size)
         if len(payload) > 1:
             raise PayloadError(f"expected only 'mask', got {listed(payload)}")
-        if size % 8 and bool(packed[-1] >> (size % 8)):
-            raise PayloadError(f"'mask' has ones after its {size:,} bits")
         return packed
 
     def _values(self, packed: Tensor, piece: Slice, key: Key) -> Iterator[tuple[Tensor, Tensor]]:
