@@ -1,6 +1,7 @@
 """Payload to bytes and back: the format is pinned by hand, and nothing that is not a message gets through."""
 
 import doctest
+import pickle
 import re
 import struct
 import zlib
@@ -215,9 +216,24 @@ def test_a_common_piece_is_made_and_checked_once() -> None:
     one, two = address(head, own, common), address(head._replace(client=18), NOTHING, common)
     assert one.common is two.common
     assert [unpack(frame).client for frame in (one, two)] == [17, 18]
-    assert read_head(one) == read_head(one, checksum(one.common)) == (head, (2, 1))
+    arrived = Frame.of(bytes(one))
+    assert read_head(one) == read_head(arrived) == read_head(arrived, checksum(one.common)) == (head, (2, 1))
     with pytest.raises(PayloadError, match="message has checksum"):
-        read_head(one, checksum(one.common + b"x"))
+        read_head(arrived, checksum(one.common + b"x"))
+
+
+def test_a_message_that_leaves_the_process_is_checked_when_it_comes_back() -> None:
+    made = address(download().head, Body.of(download().payload), Body.of(download().common))
+    for away in (pickle.loads(pickle.dumps(made)), Frame.of(bytes(made)), replace(made, single=made.single)):
+        assert made.checksum is not None
+        assert away.checksum is None
+        assert bytes(away) == bytes(made)
+        damaged = replace(away, single=bytes(away.single[:-1]) + b"?")
+        with pytest.raises(PayloadError, match="message has checksum"):
+            read_head(damaged)
+    cut = Frame.of(bytes(made))
+    assert isinstance(cut.single, memoryview)
+    assert bytes(pickle.loads(pickle.dumps(cut))) == bytes(made), "views are pickled as bytes"
 
 
 def test_the_documented_message_is_the_packed_one() -> None:

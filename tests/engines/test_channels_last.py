@@ -45,9 +45,11 @@ def test_arguments_are_channels_last_and_gradients_are_the_same() -> None:
         torch.testing.assert_close(found, expected)
 
 
-def test_images_of_one_channel_and_other_convolutions_stay() -> None:
+def test_images_of_one_channel_or_pixel_and_other_convolutions_stay() -> None:
     for image, kernel in (
         (torch.randn(2, 1, 5, 5), torch.randn(4, 1, 3, 3)),
+        (torch.randn(2, 3, 1, 1), torch.randn(4, 3, 1, 1)),
+        (torch.randn(2, 3, 3, 3), torch.randn(4, 3, 3, 3)),
         (torch.randn(2, 3, 5), torch.randn(4, 3, 3)),
     ):
         before = len(traced(image.requires_grad_(), kernel.requires_grad_()).graph.nodes)

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -33,10 +34,12 @@ from gossamer.core import tree
 from gossamer.core.exchange import GLOBAL
 from gossamer.engines.client import Client, ClientResult, ClientTask, Failure
 from gossamer.engines.executors import CapturedPlain, SideBySide, Stacked, auto, building, program
+from gossamer.engines.executors.captured import NotCompiledWarning
 from gossamer.engines.executors.kept import KeptPrograms
 from gossamer.engines.executors.side_by_side import cores
-from gossamer.engines.executors.slots import LENGTHS, ClientSlot, stepping
+from gossamer.engines.executors.slots import HIGH, LENGTHS, NORMAL, ClientSlot, stepping
 from gossamer.engines.executors.stacked import InChunks, schedule
+from gossamer.engines.metrics import Ledger
 from gossamer.engines.run import Stage
 from gossamer.engines.simulate import Simulation
 from gossamer.runs.records import read_about
@@ -394,6 +397,9 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> list[Replayed]:
         return graphs[-1], made
 
     class Idle:
+        def __init__(self, priority: int = 0) -> None:
+            self.priority = priority
+
         def wait_stream(self, other: Any) -> None:
             """All work is done at once."""
 
@@ -406,6 +412,7 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> list[Replayed]:
         monkeypatch.setattr(torch.cuda, name, fake)
     monkeypatch.setattr(torch.cuda, "stream", lambda stream: nullcontext())
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (10**9, 10**9))
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     monkeypatch.setattr(CapturedPlain, "__init__", init)
     monkeypatch.setattr(ClientSlot, "_captured", captured)
     return graphs
@@ -446,6 +453,67 @@ def test_one_launch_runs_several_steps(without_gpu: list[Replayed]) -> None:
     last_round = 4 * (steps // LENGTHS[0] + steps % LENGTHS[0])
     assert sum(graph.times for graph in without_gpu) >= last_round
     assert max(graph.times for graph in without_gpu) < 2 * steps
+
+
+def of_sizes(*sizes: int) -> Task:
+    """A task with clients of these sizes."""
+    ends = np.cumsum(sizes)
+    x, y = torch.sin(torch.arange(6.0 * ends[-1], dtype=torch.float64)).view(-1, 6), torch.arange(ends[-1]) % 3
+    split = [list(range(end - size, end)) for size, end in zip(sizes, ends, strict=True)]
+    return Task.of(lambda: nn.Linear(6, 3).double(), (x, y), (x, y), split=split)
+
+
+def test_a_batch_size_is_captured_once_it_has_occurred_often(without_gpu: list[Replayed]) -> None:
+    """Clients of many sizes have a last batch of their own size, with one step per round."""
+    task, method = of_sizes(6, 6), fedavg(epochs=1, batch=4)
+    reference = simulate(method, task, rounds=8, executor="one-by-one")
+    other = simulate(method, task, rounds=8, executor="captured-plain")
+    for name, tensor in final(reference).items():
+        torch.testing.assert_close(final(other)[name], tensor, rtol=0, atol=1e-9, msg=name)
+    assert len(without_gpu) == 4, "one graph per slot and size"
+    assert all(graph.times >= 2 for graph in without_gpu)
+
+
+def test_slots_have_room_for_clients_of_all_sizes(
+    without_gpu: list[Replayed], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slot that is replaced would lose its graphs."""
+    made, real = list[ClientSlot](), ClientSlot.__init__
+
+    def init(self: ClientSlot, *given: Any) -> None:
+        made.append(self)
+        real(self, *given)
+
+    monkeypatch.setattr(ClientSlot, "__init__", init)
+    simulation = Simulation(fedavg(epochs=3, batch=2), of_sizes(3, 57), Options(rounds=1, executor="captured-plain"))
+    simulation.prepare(0, [0], Ledger())
+    assert simulation.train(0, Ledger()) == [0, 1]
+    assert len(made) == 1, "one slot serves both clients"
+
+
+def test_the_first_half_of_the_clients_has_priority(without_gpu: list[Replayed]) -> None:
+    """Their uploads are made while the others train."""
+    task = tiny_task(6, torch.float64)
+    simulation = Simulation(fedavg(steps=5), task, Options(rounds=1, executor="captured-plain"))
+    simulation.train(0, Ledger())
+    assert isinstance(simulation.executor, CapturedPlain)
+    (slots,) = simulation.executor.slots.values()
+    assert [slot.stream.priority for slot in slots] == [HIGH] * 3 + [NORMAL] * 3
+
+
+def test_a_step_that_cannot_be_compiled_is_captured_as_it_is(without_gpu: list[Replayed]) -> None:
+    task, method = tiny_task(6, torch.float64), fedavg(steps=9, batch=2)
+    simulation = Simulation(method, task, Options(rounds=1, per_round=4, executor="captured-plain"))
+    assert isinstance(simulation.executor, CapturedPlain)
+
+    def fails(slot: Any, size: int) -> None:
+        raise RuntimeError("no kernel for this layout")
+
+    simulation.executor.compiled = fails
+    with pytest.warns(NotCompiledWarning, match="no kernel for this layout"):
+        simulation.prepare(0, range(4), Ledger())
+    simulation.train(0, Ledger())
+    assert sum(graph.times for graph in without_gpu) >= 4 * 2
 
 
 def test_captured_groups_follow_each_other_in_the_same_slots(without_gpu: list[Replayed]) -> None:

@@ -30,7 +30,7 @@ class Watched(ClientGroup):
         self.events.append(f"launch {self.first}")
         self.group.launch()
 
-    def results(self) -> list[Trained]:
+    def results(self) -> Iterator[Trained]:
         self.events.append(f"results {self.first}")
         return self.group.results()
 

@@ -322,14 +322,30 @@ def test_a_generator_of_the_networks_own_is_named() -> None:
     assert found == (False, "the generator own")
 
 
+class Twice(nn.Sequential):
+    """Layers whose forward pass is repeated in the backward pass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores: Tensor = checkpoint(super().forward, x, use_reentrant=False)
+        return scores
+
+
+class Attention(nn.Module):
+    """Attention of a sample's six numbers among each other, without dropout."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        heads = x.view(-1, 1, 3, 2)
+        return F.scaled_dot_product_attention(heads, heads, heads).reshape(x.shape)
+
+
+def test_attention_without_dropout_draws_nothing_in_the_backward_pass() -> None:
+    """Torch marks its operations as random, and on a GPU their gradients too."""
+    made = Objective(small(lambda: Twice(nn.Linear(6, 6), Attention(), nn.Linear(6, 3))), "cpu", key(0))
+    assert made.random == (False, "")
+
+
 def test_a_checkpoint_with_dropout_trains_with_torchs_generator() -> None:
     """Its layers run twice, and must draw the same numbers both times, which torch's checkpoint arranges."""
-
-    class Twice(nn.Sequential):
-        def forward(self, x: Tensor) -> Tensor:
-            scores: Tensor = checkpoint(super().forward, x, use_reentrant=False)
-            return scores
-
     objective = Objective(small(lambda: Twice(nn.Linear(6, 5), nn.Dropout(0.5), nn.Linear(5, 3))), "cpu", key(0))
     assert not objective.random.layers
     assert "torch.utils.checkpoint" in objective.random.other

@@ -43,7 +43,7 @@ class Broadcast(NamedTuple):
     """
 
     key: Key
-    common: bytes
+    common: bytes | memoryview
     checksum: int
     models: tuple[Params, ...]
     sections: Sections
@@ -51,7 +51,8 @@ class Broadcast(NamedTuple):
 
     def fits(self, frame: Frame, key: Key) -> bool:
         """Return whether a message of the exchange with this key has the same common piece."""
-        return self.key == key and self.common == frame.common
+        mine, other = self.common, frame.common
+        return self.key == key and (mine is other or (len(mine) == len(other) and bytes(mine) == bytes(other)))
 
     def sharing(self, others: Iterable["Broadcast"]) -> "Broadcast":
         """Return the broadcast with the models of another one if they are equal, so that one copy is kept."""

@@ -2,12 +2,14 @@
 
 On a GPU small operations cost more to launch than to run. A CUDA graph launches whole steps at once: gathering the
 batch, forward, backward and update. The graphs of several clients run concurrently. Clients need not be in step: each
-follows its own batch schedule. If the view asks for the gradient after training (``ViewMemory.screens``), a graph
+follows its own batch schedule. The first half of them has priority, so that the host makes their uploads while the
+others train. If the view asks for the gradient after training (``ViewMemory.screens``), a graph
 of its own computes it right after the last step of each client.
 """
 
+import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import zip_longest
 from typing import Any, ClassVar, NamedTuple, TypeVar
@@ -22,7 +24,7 @@ from gossamer.engines.client import BatchSchedule, Client, ClientTask
 from gossamer.engines.executors.channels_last import channels_last_options
 from gossamer.engines.executors.compiled import check, compile_on_gpu, reset_compiler
 from gossamer.engines.executors.slots import LENGTHS, ClientSlot, Part, Stepping, brought, stepping
-from gossamer.engines.executors.stacked import ClientGroup, InChunks, Pair, kind
+from gossamer.engines.executors.stacked import ClientGroup, InChunks, Pair, TrainedAloneWarning, kind
 from gossamer.engines.executors.steps import pure_step
 
 T = TypeVar("T")
@@ -31,6 +33,12 @@ CHUNK = 16
 """Maximum number of concurrent clients; more are not faster."""
 SHARE = 0.5
 """Fraction of the free memory that slots may take."""
+MOST_INDICES = 2**20
+"""Sample indices that a slot has memory for at first, at most."""
+
+
+class NotCompiledWarning(UserWarning):
+    """A compiled step failed, and steps are captured without compilation."""
 
 
 class Captured(InChunks):
@@ -57,7 +65,28 @@ class Captured(InChunks):
     def prepare(self, client_task: ClientTask, client_tasks: int) -> None:
         """Compile and capture; the memory of one slot determines the number of slots."""
         plan = self.client.exchange.solver.plan(len(client_task.samples), client_task.key)
-        self.full, self.room = len(plan[0]), 2 * sum(map(len, plan))
+        self.full, self.room = len(plan[0]), self._room(sum(map(len, plan)), len(client_task.samples))
+        try:
+            self._fill(client_task, client_tasks)
+        except (ConfigError, TrainedAloneWarning) as error:
+            if self.compiled is self.plain:
+                raise
+            text = "the compiled step fails, so steps are captured without compilation: "
+            warnings.warn(text + str(error).rpartition("one by one: ")[2], NotCompiledWarning, stacklevel=2)
+            self.compiled = self.plain
+            self.slots.clear()
+            self._fill(client_task, client_tasks)
+
+    def _room(self, taken: int, samples: int) -> int:
+        """Return for how many sample indices a slot has memory: enough for all samples, if they are not too many.
+
+        ``taken`` is the number of indices of a client with ``samples`` samples. A slot that is too small for a client
+        is replaced, and its graphs are captured again.
+        """
+        return max(2 * taken, min(taken * len(self.client.objective.samples) // samples, MOST_INDICES))
+
+    def _fill(self, client_task: ClientTask, client_tasks: int) -> None:
+        """Make the slots."""
         before, _ = torch.cuda.mem_get_info()
         self._try(client_task, 1)
         free, _ = torch.cuda.mem_get_info()
@@ -65,8 +94,10 @@ class Captured(InChunks):
         self._try(client_task, self.size)
 
     def _try(self, client_task: ClientTask, count: int) -> None:
-        for done in self.run([client_task._replace(limit=sum(LENGTHS))] * count):
-            check(done)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error", TrainedAloneWarning)
+            for done in self.run([client_task._replace(limit=sum(LENGTHS))] * count):
+                check(done)
 
     def bucket(self, job: Job) -> Any:
         """Group all clients of a chunk: each has its own graph, so widths may differ."""
@@ -95,10 +126,11 @@ class Captured(InChunks):
 
     def _slot(self, alike: list[ClientSlot], number: int, pair: Pair, batches: BatchSchedule) -> ClientSlot:
         """Return a slot of the given shapes that holds the batch schedule; create it if necessary."""
+        first = 2 * number < self.size
         if number == len(alike):
-            alike.append(ClientSlot(self.client, pair, batches, self.room))
+            alike.append(ClientSlot(self.client, pair, batches, self.room, first))
         elif not alike[number].holds(batches):
-            alike[number] = ClientSlot(self.client, pair, batches, 2 * sum(batches.sizes))
+            alike[number] = ClientSlot(self.client, pair, batches, 2 * sum(batches.sizes), first)
         return alike[number]
 
 
@@ -181,12 +213,11 @@ class CapturedGroup(ClientGroup):
             seat.run(part, self.executor.plain)
         self.seats.append(seat)
 
-    def results(self) -> list[Trained]:
-        """Wait for the steps, and return the training result of each client, copied out of its slot."""
-        for seat in self.seats:
+    def results(self) -> Iterator[Trained]:
+        """Wait for one client after the other, and yield its training result, copied out of its slot."""
+        for number, seat in enumerate(self.seats):
             torch.cuda.current_stream().wait_stream(seat.slot.stream)
-        losses = torch.stack([seat.slot.tensors["loss"] for seat in self.seats]).tolist()
-        return [self._result(number, losses[number]) for number in range(len(self.bucket))]
+            yield self._result(number, float(seat.slot.tensors["loss"]))
 
     def _result(self, number: int, loss: float) -> Trained:
         slot, batches, _, feed = self.seats[number]

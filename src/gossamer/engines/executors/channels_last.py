@@ -3,8 +3,8 @@
 Torch's compiler gives the convolutions of the forward pass channels-last inputs. Those of the backward pass keep the
 layout in which the step was traced. In a step that is one graph this is the default layout, so that cuDNN converts each
 argument and each result of each convolution: six kernels per layer. The rewritten graph asks for channels-last
-arguments. The operation before then writes this layout, and no conversion is left. Images of one channel have the same
-layout in both cases, which torch takes for the default one; so their convolutions stay as they are.
+arguments. The operation before then writes this layout, and no conversion is left. Images of one channel or of one pixel
+have the same layout in both cases, which torch takes for the default one; so their convolutions stay as they are.
 """
 
 from typing import Any
@@ -35,8 +35,8 @@ def rewrite(graph: fx.Graph, node: fx.Node) -> None:
     """Let the backward pass of a convolution over images of several channels take channels-last tensors."""
     from torch._inductor.inductor_prims import force_stride_order
 
-    image = node.args[1].meta["val"]  # type: ignore[union-attr]
-    if image.dim() != 4 or image.shape[1] == 1:
+    result, image = (given.meta["val"] for given in node.args[:2])  # type: ignore[union-attr]
+    if image.dim() != 4 or image.shape[1] == 1 or 1 in (result[0, 0].numel(), image[0, 0].numel()):
         return
     for number in range(ARGUMENTS):
         given: Any = node.args[number]

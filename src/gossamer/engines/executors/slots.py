@@ -23,10 +23,14 @@ from gossamer.engines.executors.steps import Step, in_place, tensors
 T = TypeVar("T")
 
 WORTH_CAPTURING = 4
-"""Minimum number of steps with a batch size for which a graph is captured."""
+"""Number of steps with a batch size after which a graph is captured: capturing takes as long as four steps."""
+MAX_GRAPHS = 64
+"""Maximum number of graphs per slot: clients of many sizes have many sizes of the last batch."""
 LENGTHS = (8, 1)
 """Numbers of steps that one graph may hold, in decreasing order. A launch of several steps costs the host less."""
 PER_SAMPLE = {"samples", "draws"}
+NORMAL, HIGH = 0, -1
+"""Priorities of streams."""
 
 Stepping = Callable[[State, int], None]
 """Run one step of a slot's client on its next batch of the given size."""
@@ -60,15 +64,23 @@ class Screen(NamedTuple):
 
 
 class ClientSlot:
-    """Fixed memory for one client's tensors, with a stream and the graphs of its steps."""
+    """Fixed memory for one client's tensors, with a stream and the graphs of its steps.
 
-    def __init__(self, client: Client, pair: Pair, batches: BatchSchedule, room: int) -> None:
+    Args:
+        client: the client side of the run
+        pair: a client with the tensors of this slot
+        batches: the batch schedule of that client
+        room: the number of sample indices to have memory for
+        first: whether the GPU prefers this client to those that are not first
+    """
+
+    def __init__(self, client: Client, pair: Pair, batches: BatchSchedule, room: int, first: bool = False) -> None:
         self.client = client
         self.tensors = tree.clone(brought(client, pair, batches))
         for name in PER_SAMPLE & self.tensors.keys():
             given = self.tensors[name]
             self.tensors[name] = given.new_zeros(max(room, len(given)), *given.shape[1:])
-        self.stream = torch.cuda.Stream()
+        self.stream = torch.cuda.Stream(priority=HIGH if first else NORMAL)
         self.pool = torch.cuda.graph_pool_handle()
         self.graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}  # by batch size and number of steps
         self.screens: dict[int, Screen] = {}
@@ -96,14 +108,15 @@ class ClientSlot:
     ) -> None:
         """Capture the graphs for the parts of a batch schedule; only the step on full batches is compiled.
 
-        Another batch size gets a graph when it occurs again. Until then its steps run in eager mode.
+        Another batch size gets a graph when it has occurred often enough. Until then its steps run in eager mode.
         """
         for size, steps in Counter(batches.sizes).items():
-            if steps >= WORTH_CAPTURING and (size == full or self.seen[size]):
+            before = self.seen[size] + (steps if size == full else 0)
+            if before >= WORTH_CAPTURING and len(self.graphs) < MAX_GRAPHS:
                 step = compiled if size == full else plain
                 for length in {part.steps for part in parts if part.size == size}:
                     self._capture_steps(batches, size, length, step, benchmark=size == full)
-            self.seen[size] += 1
+            self.seen[size] += steps
 
     def _capture_steps(self, batches: BatchSchedule, size: int, length: int, step: Stepping, benchmark: bool) -> None:
         """Capture a graph of some steps, unless it exists."""

@@ -45,13 +45,13 @@ class ClientGroup(ABC):
         """Run all steps of all clients. A GPU may still be running them when this returns."""
 
     @abstractmethod
-    def results(self) -> list[Trained]:
-        """Wait for the steps, and return the training result of each client."""
+    def results(self) -> Iterator[Trained]:
+        """Yield the training result of each client, as soon as its steps are finished."""
 
     def train(self) -> list[Trained]:
         """Run all steps of all clients, and return the results."""
         self.launch()
-        return self.results()
+        return list(self.results())
 
 
 class InChunks(AlwaysReady, ABC):
@@ -77,20 +77,24 @@ class InChunks(AlwaysReady, ABC):
         """Run group after group.
 
         With ``ahead``, the uploads of a group are made and aggregated, and the tasks of the next one are read, while a
-        group trains. Then up to two chunks of tasks are in memory.
+        group trains. Then up to two chunks of tasks are in memory. The uploads of the last group are made while its
+        other clients train.
         """
         running: tuple[Sequence[Pair], ClientGroup | Exception] | None = None
         for bucket in self._buckets(client_tasks):
             if isinstance(bucket, TaskOutcome):
                 yield bucket
                 continue
-            outcomes = self._outcomes(*running) if running else iter(())
+            before, outcomes = running, iter(())
+            if before:  # all results are copied before the next group takes their place
+                outcomes = self._outcomes(before[0], self._finished(before[1]))
             running = bucket, self._started(bucket)
             yield from outcomes
             if not self.ahead:
-                yield from self._outcomes(*running)
+                yield from self._outcomes(bucket, self._finished(running[1]))
                 running = None
-        yield from self._outcomes(*running) if running else ()
+        if running:
+            yield from self._outcomes(running[0], self._results(running[1]))
 
     def _buckets(self, client_tasks: Iterable[ClientTask]) -> Iterator[list[Pair] | TaskOutcome]:
         """Read the tasks chunk by chunk. Yield the buckets, and tasks whose message is refused."""
@@ -115,15 +119,37 @@ class InChunks(AlwaysReady, ABC):
         except Exception as error:
             return error
 
-    def _outcomes(self, bucket: Sequence[Pair], group: ClientGroup | Exception) -> Iterator[TaskOutcome]:
-        """Wait for a bucket, and return its outcomes. Uploads are made one at a time."""
+    def _results(self, group: ClientGroup | Exception) -> Iterator[Trained]:
+        """Yield the results of a group, as soon as each is there; raise if the group failed."""
         if isinstance(group, Exception):
-            return self._alone(bucket, group)
-        try:
+            raise group
+        results = iter(group.results())
+        while True:
             with torch.no_grad(), self.client.objective.precision.products():
-                return self._uploads(bucket, group.results())
+                result = next(results, None)
+            if result is None:
+                return
+            yield result
+
+    def _finished(self, group: ClientGroup | Exception) -> Iterator[Trained]:
+        """Return the results of a group, once all are there; they raise when they are taken if the group failed."""
+        try:
+            return iter(list(self._results(group)))
         except Exception as error:
-            return self._alone(bucket, error)
+            return self._results(error)
+
+    def _outcomes(self, bucket: Sequence[Pair], results: Iterator[Trained]) -> Iterator[TaskOutcome]:
+        """Make the uploads of a bucket, one at a time. From the first result that fails, clients are trained alone."""
+        for number, (client_task, job) in enumerate(bucket):
+            try:
+                result = next(results)
+            except Exception as error:
+                yield from self._alone(bucket[number:], error)
+                return
+            try:
+                yield TaskOutcome(client_task, self.client.make_upload(job, result))
+            except Exception as error:
+                yield TaskOutcome(client_task, Failure.of(error))
 
     def _alone(self, bucket: Sequence[Pair], error: Exception) -> Iterator[TaskOutcome]:
         """Train each client of a bucket alone, to find which one fails."""
@@ -132,13 +158,6 @@ class InChunks(AlwaysReady, ABC):
             text = f"clients could not be trained together and were trained one by one: {reason(error)}"
             warnings.warn(text, TrainedAloneWarning, stacklevel=2)
         yield from alone
-
-    def _uploads(self, bucket: Sequence[Pair], trained: Sequence[Trained]) -> Iterator[TaskOutcome]:
-        for (client_task, job), result in zip(bucket, trained, strict=True):
-            try:
-                yield TaskOutcome(client_task, self.client.make_upload(job, result))
-            except Exception as error:
-                yield TaskOutcome(client_task, Failure.of(error))
 
 
 class Stacked(InChunks):
@@ -207,12 +226,11 @@ class Chunk(ClientGroup):
         shape = (len(clients), len(y) // len(clients))
         return nests.apply(lambda tensor: tensor.view(*shape, *tensor.shape[1:]), x), y.view(*shape, *y.shape[1:])
 
-    def results(self) -> list[Trained]:
-        """Return the training result of each client."""
-        losses = (
-            self.losses / torch.tensor([len(batches) for batches in self.batches_per_client]).to(self.losses)
-        ).tolist()
-        return [self._result(index, losses[index]) for index in range(len(self.bucket))]
+    def results(self) -> Iterator[Trained]:
+        """Yield the training result of each client."""
+        steps = torch.tensor([len(batches) for batches in self.batches_per_client]).to(self.losses)
+        for index, loss in enumerate((self.losses / steps).tolist()):
+            yield self._result(index, loss)
 
     def _result(self, index: int, loss: float) -> Trained:
         return self.client.finish(

@@ -55,7 +55,7 @@ class Compressed(Steps):
         """Return the encoded difference between the server's model and that of the clients."""
         change = self.layout.flatten(model) - self.layout.flatten(held)
         piece = Body.of(self.codec.encode(change, self.layout, self._key(version)))
-        return wire.varint(piece.arrays) + piece.data
+        return b"".join((wire.varint(piece.arrays), piece.data))
 
     def take(self, held: Params, step: bytes, clock: Clock) -> Params:
         """Return the covered tensors plus the decoded change."""

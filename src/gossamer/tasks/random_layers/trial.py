@@ -67,9 +67,19 @@ class _Backward(LightMode):
         self.draws = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if torch._C._current_graph_task_id() != -1 and torch.Tag.nondeterministic_seeded in func.tags:
+        if torch._C._current_graph_task_id() != -1 and _may_draw(func, args, kwargs or {}):
             self.draws = True
         return func(*args, **(kwargs or {}))
+
+
+def _may_draw(func: Any, args: Any, kwargs: Any) -> bool:
+    """Return whether an operation draws random numbers. Attention is marked as random, also without dropout."""
+    if torch.Tag.nondeterministic_seeded not in func.tags:
+        return False
+    arguments = func._schema.arguments
+    usual = {argument.name: argument.default_value for argument in arguments if argument.has_default_value()}
+    given = dict(zip((argument.name for argument in arguments), args, strict=False))
+    return bool({**usual, **given, **kwargs}.get("dropout_p", 1.0) != 0)
 
 
 def generators(module: nn.Module) -> dict[str, State]:
