@@ -111,6 +111,8 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--only", choices=("agreement", "speed"))
     given = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("torch finds no GPU: this benchmark needs one")
     for executor in EXECUTORS if given.only != "speed" else ():
         for name, recipe in METHODS.items():
             print(f"{executor:12} {name:12} {difference(recipe(), executor):.1e}", flush=True)

@@ -292,6 +292,8 @@ def parser() -> argparse.ArgumentParser:
 def main() -> None:
     """Measure the rows that were asked for."""
     given = parser().parse_args()
+    if given.device == "cuda" and not given.render and not torch.cuda.is_available():
+        raise SystemExit("torch finds no GPU: give --device cpu --tiny to test the script")
     if given.render:
         render()
     elif given.alone:

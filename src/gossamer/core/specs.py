@@ -45,7 +45,7 @@ def pieces(text: str) -> list[str]:
 def _read_choice(text: str, choices: tuple[Any, ...]) -> Any:
     written = {str(choice): choice for choice in choices}
     if text not in written:
-        raise ValueError(f"one of {listed(written)}")
+        raise ValueError(f"one of {listed(written)}" if len(written) > 1 else listed(written))
     return written[text]
 
 

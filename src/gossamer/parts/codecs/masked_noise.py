@@ -125,7 +125,16 @@ class MaskedNoise(StraightThrough, MeasuredCodec):
             (fits, wrong(self, "alpha", "must be auto or a number from 1e-8 to 1e30")),
             (0.01 <= self.spread <= 1000, wrong(self, "spread", "must be a number from 0.01 to 1000")),
             (self.block is None or self.block > 0, wrong(self, "block", "must be at least 1, or none")),
+            (
+                self.progressive or self.learns,
+                wrong(self, "progressive", "has an effect on learned masks only: set learn_masks (--learn-masks)"),
+            ),
         )
+
+    @property
+    def learns(self) -> bool:
+        """Whether masks are learned during training."""
+        return self.alpha != "auto" if self.learn_masks is None else self.learn_masks
 
     @property
     def _alpha(self) -> float:
@@ -233,7 +242,7 @@ class MaskedNoise(StraightThrough, MeasuredCodec):
 
     def surrogate_context(self, layout: Layout, steps: int, key: Key, device: torch.device) -> State:
         """Return the noise, a key for the draws, and the number of steps. Empty if masks are not learned."""
-        if not (self.alpha != "auto" if self.learn_masks is None else self.learn_masks):
+        if not self.learns:
             return {}
         noise = layout.unflatten(self.draw(layout, key, device), fill=self._alpha)
         total = torch.tensor(steps, dtype=layout.dtype, device=device)
