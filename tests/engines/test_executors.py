@@ -37,7 +37,7 @@ from gossamer.engines.executors import CapturedPlain, SideBySide, Stacked, auto,
 from gossamer.engines.executors.captured import NotCompiledWarning
 from gossamer.engines.executors.kept import KeptPrograms
 from gossamer.engines.executors.side_by_side import cores
-from gossamer.engines.executors.slots import HIGH, LENGTHS, NORMAL, ClientSlot, stepping
+from gossamer.engines.executors.slots import LENGTHS, ClientSlot, stepping
 from gossamer.engines.executors.stacked import InChunks, schedule
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.run import Stage
@@ -397,9 +397,6 @@ def without_gpu(monkeypatch: pytest.MonkeyPatch) -> list[Replayed]:
         return graphs[-1], made
 
     class Idle:
-        def __init__(self, priority: int = 0) -> None:
-            self.priority = priority
-
         def wait_stream(self, other: Any) -> None:
             """All work is done at once."""
 
@@ -489,16 +486,6 @@ def test_slots_have_room_for_clients_of_all_sizes(
     simulation.prepare(0, [0], Ledger())
     assert simulation.train(0, Ledger()) == [0, 1]
     assert len(made) == 1, "one slot serves both clients"
-
-
-def test_the_first_half_of_the_clients_has_priority(without_gpu: list[Replayed]) -> None:
-    """Their uploads are made while the others train."""
-    task = tiny_task(6, torch.float64)
-    simulation = Simulation(fedavg(steps=5), task, Options(rounds=1, executor="captured-plain"))
-    simulation.train(0, Ledger())
-    assert isinstance(simulation.executor, CapturedPlain)
-    (slots,) = simulation.executor.slots.values()
-    assert [slot.stream.priority for slot in slots] == [HIGH] * 3 + [NORMAL] * 3
 
 
 def test_a_step_that_cannot_be_compiled_is_captured_as_it_is(without_gpu: list[Replayed]) -> None:

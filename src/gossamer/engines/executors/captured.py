@@ -2,8 +2,7 @@
 
 On a GPU small operations cost more to launch than to run. A CUDA graph launches whole steps at once: gathering the
 batch, forward, backward and update. The graphs of several clients run concurrently. Clients need not be in step: each
-follows its own batch schedule. The first half of them has priority, so that the host makes their uploads while the
-others train. If the view asks for the gradient after training (``ViewMemory.screens``), a graph
+follows its own batch schedule. If the view asks for the gradient after training (``ViewMemory.screens``), a graph
 of its own computes it right after the last step of each client.
 """
 
@@ -126,11 +125,10 @@ class Captured(InChunks):
 
     def _slot(self, alike: list[ClientSlot], number: int, pair: Pair, batches: BatchSchedule) -> ClientSlot:
         """Return a slot of the given shapes that holds the batch schedule; create it if necessary."""
-        first = 2 * number < self.size
         if number == len(alike):
-            alike.append(ClientSlot(self.client, pair, batches, self.room, first))
+            alike.append(ClientSlot(self.client, pair, batches, self.room))
         elif not alike[number].holds(batches):
-            alike[number] = ClientSlot(self.client, pair, batches, 2 * sum(batches.sizes), first)
+            alike[number] = ClientSlot(self.client, pair, batches, 2 * sum(batches.sizes))
         return alike[number]
 
 

@@ -29,8 +29,6 @@ MAX_GRAPHS = 64
 LENGTHS = (8, 1)
 """Numbers of steps that one graph may hold, in decreasing order. A launch of several steps costs the host less."""
 PER_SAMPLE = {"samples", "draws"}
-NORMAL, HIGH = 0, -1
-"""Priorities of streams."""
 
 Stepping = Callable[[State, int], None]
 """Run one step of a slot's client on its next batch of the given size."""
@@ -71,16 +69,15 @@ class ClientSlot:
         pair: a client with the tensors of this slot
         batches: the batch schedule of that client
         room: the number of sample indices to have memory for
-        first: whether the GPU prefers this client to those that are not first
     """
 
-    def __init__(self, client: Client, pair: Pair, batches: BatchSchedule, room: int, first: bool = False) -> None:
+    def __init__(self, client: Client, pair: Pair, batches: BatchSchedule, room: int) -> None:
         self.client = client
         self.tensors = tree.clone(brought(client, pair, batches))
         for name in PER_SAMPLE & self.tensors.keys():
             given = self.tensors[name]
             self.tensors[name] = given.new_zeros(max(room, len(given)), *given.shape[1:])
-        self.stream = torch.cuda.Stream(priority=HIGH if first else NORMAL)
+        self.stream = torch.cuda.Stream()
         self.pool = torch.cuda.graph_pool_handle()
         self.graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}  # by batch size and number of steps
         self.screens: dict[int, Screen] = {}
