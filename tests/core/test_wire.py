@@ -219,7 +219,7 @@ def test_a_common_piece_is_made_and_checked_once() -> None:
     arrived = Frame.of(bytes(one))
     assert read_head(one) == read_head(arrived) == read_head(arrived, checksum(one.common)) == (head, (2, 1))
     with pytest.raises(PayloadError, match="message has checksum"):
-        read_head(arrived, checksum(one.common + b"x"))
+        read_head(arrived, checksum(bytes(one.common) + b"x"))
 
 
 def test_a_message_that_leaves_the_process_is_checked_when_it_comes_back() -> None:

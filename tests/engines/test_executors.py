@@ -471,9 +471,7 @@ def test_a_batch_size_is_captured_once_it_has_occurred_often(without_gpu: list[R
     assert all(graph.times >= 2 for graph in without_gpu)
 
 
-def test_slots_have_room_for_clients_of_all_sizes(
-    without_gpu: list[Replayed], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_slots_have_room_for_clients_of_all_sizes(without_gpu: list[Replayed], monkeypatch: pytest.MonkeyPatch) -> None:
     """A slot that is replaced would lose its graphs."""
     made, real = list[ClientSlot](), ClientSlot.__init__
 

@@ -378,8 +378,8 @@ def read_sizes(frame: Frame) -> dict[str, int]:
 def read_piece(piece: bytes | memoryview, arrays: int, device: torch.device = CPU) -> Payload:
     """Decode a piece with this number of arrays. The arrays are copies, on a device.
 
-    They share one buffer. A GPU gets it in one transfer from pinned memory, unless the piece is in pinned memory itself.
-    The bytes are used as they are: torch runs on little-endian machines.
+    They share one buffer. A GPU gets it in one transfer from pinned memory, or from the piece, if that is in pinned
+    memory. The bytes are used as they are: torch runs on little-endian machines.
     """
     view = memoryview(piece)
     entries, at = _read_table(view, arrays)

@@ -3,7 +3,7 @@
 Torch's compiler gives the convolutions of the forward pass channels-last inputs. Those of the backward pass keep the
 layout in which the step was traced. In a step that is one graph this is the default layout, so that cuDNN converts each
 argument and each result of each convolution: six kernels per layer. The rewritten graph asks for channels-last
-arguments. The operation before then writes this layout, and no conversion is left. Images of one channel or of one pixel
+arguments. The operation before then writes this layout, and no conversion is left. Images of one channel or one pixel
 have the same layout in both cases, which torch takes for the default one; so their convolutions stay as they are.
 """
 

@@ -48,7 +48,7 @@ class SideBySide(AlwaysReady):
         self.client = client
         self.size = workers or cores()
         self._workers: dict[Connection, tuple[Any, mmap.mmap]] = {}
-        self._known: dict[Connection, bytes] = {}
+        self._known: dict[Connection, bytes | memoryview] = {}
 
     def run(self, client_tasks: Iterable[ClientTask]) -> Iterator[TaskOutcome]:
         """Hand tasks to free workers and yield outcomes as they arrive; start workers on demand."""

@@ -85,9 +85,9 @@ class InChunks(AlwaysReady, ABC):
             if isinstance(bucket, TaskOutcome):
                 yield bucket
                 continue
-            before, outcomes = running, iter(())
-            if before:  # all results are copied before the next group takes their place
-                outcomes = self._outcomes(before[0], self._finished(before[1]))
+            outcomes: Iterator[TaskOutcome] = iter(())
+            if running:  # all results are copied before the next group takes their place
+                outcomes = self._outcomes(running[0], self._finished(running[1]))
             running = bucket, self._started(bucket)
             yield from outcomes
             if not self.ahead:
