@@ -20,7 +20,7 @@ def short() -> Iterator[None]:
     """Chunks of a few bytes, so that short strings have many; on four threads."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(chunks, "CHUNK", 7)
-        patch.setattr(chunks, "_cores", lambda: 4)
+        patch.setattr(chunks, "cores", lambda: 4)
         chunks._pool.cache_clear()
         yield
     chunks._pool.cache_clear()
@@ -61,7 +61,7 @@ FORKED = """
 import os, warnings, zlib
 from gossamer.core import chunks
 warnings.simplefilter("ignore")
-chunks._cores = lambda: 2
+chunks.cores = lambda: 2
 data = bytes(5 * chunks.CHUNK)
 assert chunks.crc32(data) == zlib.crc32(data)
 if (child := os.fork()) == 0:

@@ -31,12 +31,12 @@ from gossamer import (
     simulate,
 )
 from gossamer.core import tree
+from gossamer.core.chunks import cores
 from gossamer.core.exchange import GLOBAL
 from gossamer.engines.client import Client, ClientResult, ClientTask, Failure
 from gossamer.engines.executors import CapturedPlain, SideBySide, Stacked, auto, building, program
 from gossamer.engines.executors.captured import NotCompiledWarning
 from gossamer.engines.executors.kept import KeptPrograms
-from gossamer.engines.executors.side_by_side import cores
 from gossamer.engines.executors.slots import LENGTHS, ClientSlot, stepping
 from gossamer.engines.executors.stacked import InChunks, schedule
 from gossamer.engines.metrics import Ledger

@@ -1,4 +1,4 @@
-"""Checksums and copies of long byte strings, in chunks on several threads.
+"""Checksums and copies of long byte strings, in chunks on several threads; and how many cores there are.
 
 One thread takes milliseconds for the checksum of a message of a large network, as long as a GPU takes to aggregate it.
 The results do not depend on the number of threads. zlib and NumPy release Python's lock, so that training goes on.
@@ -10,6 +10,7 @@ from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from multiprocessing import current_process
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -50,21 +51,27 @@ def copy(source: Bytes, target: Bytes) -> None:
 
 def _parts(length: int) -> list[slice]:
     """Return a part for each thread. All but the first have the same length, a multiple of ``CHUNK``."""
-    if length < 2 * CHUNK or _cores() == 1 or current_process().daemon:  # workers have a core each
+    if length < 2 * CHUNK or cores() == 1 or current_process().daemon:  # workers have a core each
         return [slice(0, length)]
-    step = -(-length // (CHUNK * min(THREADS, _cores()))) * CHUNK
+    step = -(-length // (CHUNK * min(THREADS, cores()))) * CHUNK
     ends = range(length % step or step, length + 1, step)
     return [slice(max(0, end - step), end) for end in ends]
 
 
 @lru_cache(maxsize=1)
-def _cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+def cores(limits: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """Return the number of cores that this process may use, also within the limits of its container."""
+    allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = map(int, limits.read_text().split())
+    except (OSError, ValueError):  # no control group, or no quota
+        return allowed
+    return max(1, min(allowed, round(quota / period)))
 
 
 @lru_cache(maxsize=1)
 def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(min(THREADS, _cores()), "gossamer-chunks")
+    return ThreadPoolExecutor(min(THREADS, cores()), "gossamer-chunks")
 
 
 if hasattr(os, "register_at_fork"):

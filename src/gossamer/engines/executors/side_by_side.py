@@ -13,19 +13,18 @@ import gc
 import io
 import mmap
 import multiprocessing
-import os
 import pickle
 import signal
 import time
 import traceback
 from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection, wait
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from gossamer.core import tree
+from gossamer.core.chunks import cores
 from gossamer.core.types import State
 from gossamer.core.wire import Frame
 from gossamer.engines.client import Client, ClientTask, Failure, TaskOutcome
@@ -130,16 +129,6 @@ class SideBySide(AlwaysReady):
         self._workers.clear()
         self._known.clear()
         gc.unfreeze()
-
-
-def cores(limits: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
-    """Return the number of cores that this process may use, also within the limits of its container."""
-    allowed = len(os.sched_getaffinity(0))
-    try:
-        quota, period = map(int, limits.read_text().split())
-    except (OSError, ValueError):  # no control group, or no quota
-        return allowed
-    return max(1, min(allowed, round(quota / period)))
 
 
 def _processor_seconds(pid: int) -> float:
