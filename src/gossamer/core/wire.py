@@ -149,7 +149,7 @@ class Frame:
         head: the header
         common: the piece that all clients of the round share
         single: the piece of this client
-        checksum: the CRC-32 of the message, if this process computed it when it made the pieces
+        checksum: the CRC-32 of the message, if this process or its worker computed it when it made the pieces
     """
 
     head: bytes
@@ -175,6 +175,11 @@ class Frame:
 
     def __bytes__(self) -> bytes:
         return b"".join((self.head, self.common, self.single))
+
+    def with_checksum(self, checksum: int | None) -> "Frame":
+        """Return the frame with the checksum that was computed from its pieces, so that it is not computed again."""
+        object.__setattr__(self, "checksum", checksum)
+        return self
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Frame, (self.head, bytes(self.common), bytes(self.single))
@@ -229,9 +234,7 @@ def address(head: Head, own: Body, common: Body = NOTHING) -> Frame:
     numbers = head.round, head.version, head.client, head.codec, head.weight, len(common.data) + len(own.data)
     checked = HEADER.pack(MAGIC, VERSION, *which, *numbers, 0)[:CHECKED]
     whole = checksum(checked, checksum(own.data, common.checksum) if common.arrays else own.checksum)
-    frame = Frame(checked + struct.pack("<I", whole), common.data, own.data)
-    object.__setattr__(frame, "checksum", whole)
-    return frame
+    return Frame(checked + struct.pack("<I", whole), common.data, own.data).with_checksum(whole)
 
 
 def sizes(message: Message) -> dict[str, int]:

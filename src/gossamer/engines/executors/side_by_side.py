@@ -85,7 +85,7 @@ class SideBySide(AlwaysReady):
         """Receive an outcome from a worker; replace the worker if it died."""
         process, room = self._workers[worker]
         try:
-            result, state, length = pickle.loads(worker.recv_bytes())
+            result, state, length, checksum = pickle.loads(worker.recv_bytes())
         except EOFError:
             del self._workers[worker], self._known[worker]
             _hang_up(worker)
@@ -95,8 +95,8 @@ class SideBySide(AlwaysReady):
         if isinstance(result, Failure):
             return worker, TaskOutcome(client_task, result)
         if length is not None:
-            sent = result.sent._replace(data=Frame(result.sent.data.head, single=room[:length]))
-            result = result._replace(sent=sent)
+            data = Frame(result.sent.data.head, single=room[:length]).with_checksum(checksum)
+            result = result._replace(sent=result.sent._replace(data=data))
         return worker, TaskOutcome(client_task, result._replace(state=_restore(state)))
 
     def _hire(self, room: int) -> Connection:
@@ -161,14 +161,15 @@ def _work(client: Client, client_tasks: Connection, room: mmap.mmap) -> None:
         data = Frame(client_task.data.head, common, client_task.data.single)
         _, result = client.do(client_task._replace(state=_restore(state), data=data))
         if isinstance(result, Failure):
-            client_tasks.send_bytes(pickle.dumps((_portable(result), {}, None), 5))
+            client_tasks.send_bytes(pickle.dumps((_portable(result), {}, None, None), 5))
             continue
-        sent, length = result.sent, None
+        sent, length, checksum = result.sent, None, result.sent.data.checksum
         if len(sent.data.single) <= len(room):
             length = len(sent.data.single)
             room[:length] = sent.data.single
             sent = sent._replace(data=Frame(sent.data.head))
-        client_tasks.send_bytes(pickle.dumps((result._replace(sent=sent, state={}), _store(result.state), length), 5))
+        reply = result._replace(sent=sent, state={}), _store(result.state), length, checksum
+        client_tasks.send_bytes(pickle.dumps(reply, 5))
 
 
 def _portable(failure: Failure) -> Failure:
