@@ -33,7 +33,7 @@ RUN = [
     Flag("codec", str, OWN, "codec of uploaded weights, such as eden:2", "SPEC|FILE.py:NAME"),
     Flag("down", str, "dense", "codec of downloaded weights, such as dense:float16; or delta", "SPEC|FILE.py:NAME"),
     Flag("solver", str, OWN, "your own solver: the local training of clients", "FILE.py:NAME"),
-    Flag("server", str, OWN, "your own server: the aggregation of updates", "FILE.py:NAME"),
+    Flag("server", str, OWN, "robust aggregation, such as median or trimmed-mean:0.2", "SPEC|FILE.py:NAME"),
     Flag(
         "sampler",
         str,

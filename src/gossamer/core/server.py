@@ -70,6 +70,9 @@ class BoundServer(Server):
         """Return the server itself: it needs nothing from the network."""
         return self
 
+    def check_cohort(self, clients: int) -> None:
+        """Raise ``ConfigError`` if rounds with this number of clients are too small. Called once, before the first round."""
+
     def init(self, params: Params) -> State:
         """Return the server's entries of the state before the first round. ``params`` is the initial model."""
         return {"params": params}
