@@ -6,6 +6,7 @@ from gossamer.core.lazy import attach
 
 if TYPE_CHECKING:
     from gossamer.core.server import BoundServer as BoundServer
+    from gossamer.core.server import CohortServer as CohortServer
     from gossamer.core.server import MeasuredServer as MeasuredServer
     from gossamer.core.server import ModelPerClient as ModelPerClient
     from gossamer.core.server import ReplayableServer as ReplayableServer

@@ -79,9 +79,9 @@ class Mean(ReplayableServer):
         )
 
     def takes_any_mean(self) -> bool:
-        """Return whether ``finish`` uses only ``acc.mean()`` and ``acc.weight``, so that a robust rule can replace the mean.
+        """Return whether ``finish`` reads only ``mean()`` and ``weight`` of the sum. A robust rule can replace such a mean.
 
-        Each class declares it for itself, as ``mean_only``: a subclass that declares nothing needs its own accumulator.
+        Each class declares it for itself, as ``mean_only``: a subclass that declares nothing takes no rule.
         """
         return bool(vars(type(self)).get("mean_only", False))
 

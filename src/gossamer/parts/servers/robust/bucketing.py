@@ -60,6 +60,11 @@ class Bucketing(Rule):
         """The smallest number with enough buckets for the rule."""
         return (self.rule.min_updates - 1) * self.size + 1
 
+    @property
+    def min_cohort(self) -> int:
+        """The smallest number of clients with enough buckets for the rule."""
+        return (self.rule.min_cohort - 1) * self.size + 1
+
     def tolerates(self, updates: int) -> int:
         """Return what the rule tolerates of the number of buckets."""
         return self.rule.tolerates(-(-updates // self.size))

@@ -7,9 +7,9 @@ Sun et al., Can You Really Backdoor Federated Learning?, 2019, https://arxiv.org
 and the mean of these is the aggregate. The bound c is a number, or follows the round: a multiple of the median of the
 round's norms, so that it needs no tuning and shrinks as training converges.
 
-Breaking point: one hostile client of n moves the mean by at most c / n (by its weight, if weights differ). The median of
-the norms is one of the honest norms, or between two, while fewer than half of the clients are hostile. Against updates
-of an ordinary norm in a harmful direction, clipping does not protect.
+Breaking point: one hostile client of n moves the mean by at most c / n (by its weight, if weights differ). The median
+is at most the largest honest norm while fewer than half of the clients are hostile. Against updates of an ordinary norm
+in a harmful direction, clipping does not protect.
 """
 
 import math

@@ -2,8 +2,8 @@
 
 Blanchard et al., Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent, NeurIPS 2017,
 https://arxiv.org/abs/1703.02757. With n updates of which at most f are hostile, the score of an update is the sum of
-its squared distances to the n - f - 2 nearest others. The aggregate is the update with the smallest score. Updates count
-equally, as in the paper.
+its squared distances to the n - f - 2 nearest others. The aggregate is the update with the smallest score. Weights are
+not used, as in the paper.
 
 Breaking point: f hostile updates, and n >= 2 f + 3. Krum takes one client's update per round, so training is slower
 than with a mean; where the clients' data differ, the others are never heard (``Bucketing`` helps).

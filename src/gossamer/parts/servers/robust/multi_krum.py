@@ -2,8 +2,8 @@
 
 Blanchard et al., Machine Learning with Adversaries: Byzantine Tolerant Gradient Descent, NeurIPS 2017,
 https://arxiv.org/abs/1703.02757, section 4. m = 1 is Krum; more updates make the aggregate less noisy. Damaskinos et
-al., AggregaThor, MLSys 2019, prove that f hostile updates are tolerated for m up to n - f - 2, which is the default here
-and the largest value.
+al., AggregaThor, MLSys 2019, prove that f hostile updates are tolerated for m up to n - f - 2, which is the default and
+the largest value here.
 
 Breaking point: f hostile updates, and n >= 2 f + 3. If fewer updates arrive than in a full round, m is reduced to
 n - f - 2.
@@ -32,6 +32,11 @@ class MultiKrum(Krum):
     def __post_init__(self) -> None:
         super().__post_init__()
         require((self.m is None or self.m >= 1, wrong(self, "m", "must be at least 1")))
+
+    @property
+    def min_cohort(self) -> int:
+        """The number of clients of which m can be selected."""
+        return max(self.min_updates, (self.m or 1) + self.f + 2)
 
     def aggregate(self, updates: Updates, memory: State, key: Key) -> Aggregate:
         """Return the mean of the best updates."""

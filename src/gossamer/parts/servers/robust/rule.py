@@ -61,6 +61,11 @@ class Rule(CheckedFields, ABC):
     def min_updates(self) -> int:
         """The smallest number of updates with which the rule protects. With fewer, the model is kept."""
 
+    @property
+    def min_cohort(self) -> int:
+        """The smallest number of clients per round. Some of them may fail, so it may exceed ``min_updates``."""
+        return self.min_updates
+
     @abstractmethod
     def tolerates(self, updates: int) -> int:
         """Return the breaking point: how many of a number of updates may be hostile."""

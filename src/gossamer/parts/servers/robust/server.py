@@ -18,7 +18,7 @@ from typing import Any
 from gossamer.core.errors import Mistake, Setting, require
 from gossamer.core.exchange import Arrival, Assignment, Context, Download
 from gossamer.core.random import Key, fold
-from gossamer.core.server import MeasuredServer, Server
+from gossamer.core.server import CohortServer, MeasuredServer, Server
 from gossamer.core.types import Clock, Layout, Params, State
 from gossamer.parts.servers.mean import Mean, Sum
 from gossamer.parts.servers.robust.rule import Aggregate, Rule
@@ -68,7 +68,7 @@ class Robust(Server):
 
 
 @dataclass(frozen=True)
-class BoundRobust(Robust, MeasuredServer):
+class BoundRobust(Robust, MeasuredServer, CohortServer):
     """``Robust`` with a bound mean and the run's key."""
 
     key: Key = field(kw_only=True)
@@ -88,7 +88,7 @@ class BoundRobust(Robust, MeasuredServer):
 
     def check_cohort(self, clients: int) -> None:
         """Refuse rounds with fewer clients than the rule needs."""
-        least, rule = self.rule.min_updates, self.rule.to_text()
+        least, rule = self.rule.min_cohort, self.rule.to_text()
         few = f"{rule} needs at least {least} clients per round, and a round has {clients}: use more ({{}})"
         require((clients >= least, Mistake(few, None, Setting("", "per_round"))))
 

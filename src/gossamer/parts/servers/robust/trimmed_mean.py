@@ -1,8 +1,8 @@
 """Coordinate-wise trimmed mean.
 
 Yin et al., Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates, ICML 2018,
-https://arxiv.org/abs/1803.01498. Of each entry's n values, the floor(share n) largest and as many smallest are left out;
-the aggregate is the mean of the others. Updates count equally, as in the paper.
+https://arxiv.org/abs/1803.01498. Of each entry's n values, the floor(share n) largest and as many smallest are left
+out; the aggregate is the mean of the others. Updates count equally, as in the paper.
 
 Breaking point: floor(share n) hostile updates. With up to that number, each entry is between two honest values. A share
 of 0.2 tolerates 20 % hostile clients, and not 30 %.

@@ -111,7 +111,7 @@ class Updates(ABC):
             if factor > 0:  # an infinite distance has the factor 0
                 away = self.vector(index) if center is None else self.vector(index) - center
                 total.add_((away if held is None else away * held) * (factor * weight))
-            cover.add_(weight if held is None else held * weight)
+            cover.add_(weight if held is None else held.to(cover) * weight)
         return total / torch.where(cover > 0, cover, 1)
 
     def share(self, weights: Tensor) -> Tensor:
@@ -119,7 +119,7 @@ class Updates(ABC):
         total = self.like.new_zeros(self.size)
         for index, weight in enumerate(weights.tolist()):
             held = self.held(index)
-            total.add_(weight if held is None else held * weight)
+            total.add_(weight if held is None else held.to(total) * weight)
         return total
 
     def holders(self) -> Tensor:
