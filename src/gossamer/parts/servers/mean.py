@@ -79,7 +79,7 @@ class Mean(ReplayableServer):
         )
 
     def takes_any_mean(self) -> bool:
-        """Return whether ``finish`` reads only ``mean()`` and ``weight`` of the sum. A robust rule can replace such a mean.
+        """Return whether ``finish`` reads only ``mean()`` and ``weight`` of the sum, which a robust rule can replace.
 
         Each class declares it for itself, as ``mean_only``: a subclass that declares nothing takes no rule.
         """

@@ -84,7 +84,7 @@ class Buckets(Updates):
     def __init__(self, updates: Updates, groups: Sequence[Sequence[int]]) -> None:
         self.updates, self.groups = updates, groups
         self.count, self.size = len(groups), updates.size
-        self.partial, self.like = updates.partial, updates.like
+        self.partial, self.like, self.small = updates.partial, updates.like, False
 
     def vector(self, index: int) -> Tensor:
         """Return the mean of a group."""

@@ -12,10 +12,7 @@ import torch
 from torch import Tensor
 
 from gossamer.parts.servers.robust.clip import bound, shrink
-from gossamer.parts.servers.robust.updates import Updates
-
-BLOCK = 2**22
-"""Values that are sorted at once: it bounds the memory of the sort."""
+from gossamer.parts.servers.robust.updates import Updates, blocks
 
 Combine = Callable[[Tensor, Tensor], Tensor]
 """``combine(ranked, holders)``: one value per column of sorted values, of which the first ``holders`` count."""
@@ -24,8 +21,8 @@ Combine = Callable[[Tensor, Tensor], Tensor]
 def by_coordinate(updates: Updates, combine: Combine, min_holders: int) -> Tensor:
     """Return the combination of each entry's values."""
     found = updates.like.new_empty(updates.size)
-    for at, rows, held in updates.chunks():
-        found[at] = torch.cat([_combined(*block, combine) for block in _blocks(rows, held)])
+    for chunk in updates.chunks():
+        found[chunk.at] = torch.cat([_combined(rows, held, combine) for rows, held in blocks(chunk)])
     if not updates.partial:
         return found
     holders = updates.holders()
@@ -34,12 +31,6 @@ def by_coordinate(updates: Updates, combine: Combine, min_holders: int) -> Tenso
         norms = updates.norms()
         found = torch.where(few, updates.mean(updates.equal_weights, shrink(norms, bound("median", norms))), found)
     return torch.where(holders > 0, found, 0)
-
-
-def _blocks(rows: Tensor, held: Tensor | None) -> list[tuple[Tensor, Tensor | None]]:
-    width = max(1, BLOCK // len(rows))
-    pieces = rows.split(width, 1)
-    return [*zip(pieces, held.split(width, 1) if held is not None else [None] * len(pieces), strict=True)]
 
 
 def _combined(rows: Tensor, held: Tensor | None, combine: Combine) -> Tensor:

@@ -23,10 +23,7 @@ from gossamer.core.errors import require, wrong
 from gossamer.core.random import Key
 from gossamer.core.types import State
 from gossamer.parts.servers.robust.rule import Aggregate, Rule
-from gossamer.parts.servers.robust.updates import Updates
-
-BLOCK = 2**22
-"""Values that are converted to float64 at once."""
+from gossamer.parts.servers.robust.updates import Updates, blocks
 
 
 @dataclass(frozen=True)
@@ -75,12 +72,11 @@ def squared_distances(updates: Updates) -> Tensor:
     """Return the squared distance of every two updates, in float64."""
     zero = torch.zeros(updates.count, updates.count, dtype=torch.float64, device=updates.like.device)
     squares, products, common = zero, zero.clone(), zero.clone()
-    for _, rows, held in updates.chunks():
-        for start in range(0, rows.shape[1], width := max(1, BLOCK // updates.count)):
-            x = rows[:, start : start + width].double()
-            m = torch.ones_like(x) if held is None else held[:, start : start + width].double()
-            products += x @ x.T
-            squares += (x * x) @ m.T  # of each update, over the entries that the other holds
-            common += m @ m.T
+    for rows, held in (block for chunk in updates.chunks() for block in blocks(chunk)):
+        x = rows.double()
+        products += x @ x.T
+        # The squares of each update, over the entries that the other holds.
+        squares += (x * x).sum(1, keepdim=True) if held is None else (x * x) @ held.T.double()
+        common += rows.shape[1] if held is None else held.double() @ held.T.double()
     found = (squares + squares.T - 2 * products).clamp(min=0) * (updates.size / common)
     return found.nan_to_num(nan=torch.inf, posinf=torch.inf)

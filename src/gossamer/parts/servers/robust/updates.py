@@ -28,6 +28,9 @@ from gossamer.core.types import Layout, Params
 ENTRIES = 2**25
 """Decoded entries that are held at once, however small the model is: 128 MiB of float32."""
 
+BLOCK = 2**20
+"""Values that a rule works on at once."""
+
 MODELS = 4
 """Decoded entries that are held at once, in units of the model's size."""
 
@@ -53,12 +56,14 @@ class Updates(ABC):
         count: the number of updates
         size: the number of entries of the model
         partial: whether some client holds a part of the model
+        small: whether decoded vectors are kept, so that using them again costs nothing
         like: a tensor with the type and the device of the vectors
     """
 
     count: int
     size: int
     partial: bool
+    small: bool
     like: Tensor
 
     @abstractmethod
@@ -131,11 +136,13 @@ class Updates(ABC):
         return counts
 
     def chunks(self) -> Iterator[Chunk]:
-        """Yield all updates, a range of entries at a time."""
-        width = max(1, max(ENTRIES, MODELS * self.size) // self.count)
+        """Yield all updates, a range of entries at a time. The next chunk replaces the rows of the last one."""
+        most = BLOCK if self.small else max(ENTRIES, MODELS * self.size)
+        width = min(self.size, max(1, most // self.count))
+        room = self.like.new_empty(self.count * width)  # of one chunk after the other
         for start in range(0, self.size, width):
             at = slice(start, min(start + width, self.size))
-            rows = self.like.new_empty(self.count, at.stop - start)
+            rows = room[: self.count * (at.stop - start)].view(self.count, -1)
             held = torch.ones(rows.shape, dtype=torch.bool, device=rows.device) if self.partial else None
             for index in range(self.count):
                 rows[index] = self.vector(index)[at]
@@ -143,6 +150,13 @@ class Updates(ABC):
                 if held is not None and mine is not None:
                     held[index] = mine[at]
             yield Chunk(at, rows, held)
+
+
+def blocks(chunk: Chunk) -> Iterator[tuple[Tensor, Tensor | None]]:
+    """Yield the rows and the holders of a chunk, ``BLOCK`` values at a time: it bounds the memory of what follows."""
+    width = max(1, BLOCK // len(chunk.rows))
+    pieces = chunk.rows.split(width, 1)
+    yield from zip(pieces, [None] * len(pieces) if chunk.held is None else chunk.held.split(width, 1), strict=True)
 
 
 class Kept(NamedTuple):
