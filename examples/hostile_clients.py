@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from gossamer import CODECS, RULES, Mean, OnWeights, Robust, Task, fedavg, simulate
+from gossamer import CODECS, RULES, Mean, OnWeights, Robust, RunError, Task, fedavg, simulate
 from gossamer.core.random import Key
 from gossamer.core.specs import parse
 from gossamer.core.types import Layout, Payload
@@ -60,12 +60,15 @@ class Hostile(OwnDraws):
         return self.codec.decode(payload, layout, key)
 
 
-def accuracy(server: Server, codec: Codec, asked: argparse.Namespace) -> float:
-    """Return the accuracy after the last round."""
+def accuracy(server: Server, codec: Codec, asked: argparse.Namespace) -> str:
+    """Return the accuracy after the last round, or that the model was lost."""
     method = fedavg(lr=0.1, epochs=2).with_parts(server=server, codec=codec)
     task = Task.named("digits", clients=asked.clients, split=asked.split)
-    result = simulate(method, task, rounds=asked.rounds, eval_every=asked.rounds, seed=asked.seed, progress=False)
-    return float(result.metrics[-1]["accuracy"])
+    try:
+        result = simulate(method, task, rounds=asked.rounds, eval_every=asked.rounds, seed=asked.seed, progress=False)
+    except RunError:  # the model is not finite
+        return "diverged"
+    return f"{100 * result.metrics[-1]['accuracy']:.1f} %"
 
 
 def main(words: Sequence[str] | None = None) -> None:
@@ -85,7 +88,7 @@ def main(words: Sequence[str] | None = None) -> None:
     print("| server | honest | two hostile |\n|---|---|---|")
     for name, server in servers.items():
         scores = [accuracy(server, codec, asked) for codec in (honest, Hostile(honest))]
-        print(f"| {name} | {' | '.join(f'{100 * score:.1f} %' for score in scores)} |", flush=True)
+        print(f"| {name} | {' | '.join(scores)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -52,6 +52,7 @@ from gossamer.parts.codecs import OwnDraws
 from gossamer.parts.servers import Rule
 from gossamer.parts.servers.robust import updates as memory
 from gossamer.parts.servers.robust.server import BoundRobust, Waiting
+from gossamer.runs.report import AggregationReport
 from gossamer.testing import bound, check_method, tiny_task
 
 Array = npt.NDArray[np.float64]
@@ -379,6 +380,9 @@ def test_a_run_whose_updates_are_lost_goes_on() -> None:
     folded_in = [record["exchanges"][-1]["folded"] for record in result.metrics]
     assert [bool(text) for text in kept] == [count < 3 for count in folded_in]
     assert 0 < sum(map(bool, kept)) < 6
+    rows = dict(AggregationReport("aggregation").rows(result.summary()["figures"]["aggregation"]))
+    last = next(text for text in reversed(kept) if text)
+    assert rows["model kept"] == f"in {sum(map(bool, kept))} rounds; the last: {last}"
 
 
 @pytest.mark.parametrize(
