@@ -49,7 +49,20 @@ from gossamer.parts.codecs import (
 )
 from gossamer.parts.downlinks import Delta
 from gossamer.parts.samplers import PowerOfChoice
-from gossamer.parts.servers import Mean, SumThenDecode
+from gossamer.parts.servers import (
+    Bucketing,
+    CenteredClipping,
+    Clip,
+    GeometricMedian,
+    Krum,
+    Mean,
+    Median,
+    MultiKrum,
+    Robust,
+    Rule,
+    SumThenDecode,
+    TrimmedMean,
+)
 from gossamer.tasks.nets import build
 from gossamer.tasks.objective import Objective
 from gossamer.testing import tiny_task
@@ -86,6 +99,25 @@ VARIANTS: dict[str, Method] = {
     "power-of-choice": METHODS["fedavg"](steps=3).with_parts(sampler=PowerOfChoice(4)),
     "learned masks": METHODS["fedmrn"](steps=3, learn_masks=True),
     "several per launch": METHODS["fedavg"](steps=20, batch=2),
+}
+RULES_HERE: list[tuple[str, Rule]] = [
+    ("fedavg", Clip()),
+    ("fedavg", Median()),
+    ("fedavg", TrimmedMean(0.34)),
+    ("fedavg", GeometricMedian()),
+    ("fedavg", Krum(1)),
+    ("fedavg", MultiKrum(1)),
+    ("fedavg", CenteredClipping()),
+    ("fedavg", Bucketing(2, Clip(0.1))),
+    ("fedadam", Median()),
+    ("heterofl", Median()),
+    ("heterofl", GeometricMedian()),
+]
+"""Robust rules, and the methods that they are checked with."""
+
+VARIANTS |= {
+    f"{name} {rule.to_text()}": (method := METHODS[name](steps=3)).with_parts(server=Robust(rule, method.server))
+    for name, rule in RULES_HERE
 }
 
 
@@ -135,8 +167,8 @@ def random_cases() -> dict[str, tuple[Method, Task]]:
 
 def final(method: Method, task: Task, device: str, executor: str) -> tuple[State, list[str]]:
     """The server's state after two rounds, on the CPU, and why clients failed."""
-    options = Options(rounds=2, per_round=3, device=device, executor=executor)
-    run = Simulation(method, task, options)
+    clients = max(3, method.server.rule.min_cohort) if isinstance(method.server, Robust) else 3
+    run = Simulation(method, task, Options(rounds=2, per_round=clients, device=device, executor=executor))
     result = run.run(None, lambda record: None)
     return tree.move(run.server, "cpu"), [f["reason"] for record in result.metrics for f in record["failures"]]
 

@@ -55,14 +55,23 @@ from gossamer.parts.parametrizations import Parametrization, Supermask, Weights
 from gossamer.parts.samplers import SAMPLERS, PowerOfChoice, Sampler
 from gossamer.parts.servers import (
     Average,
+    Bucketing,
+    CenteredClipping,
+    Clip,
+    GeometricMedian,
     GradientSimilarity,
+    Krum,
     MajorityAverage,
     MaskAverage,
     Mean,
+    Median,
     ModelRotation,
+    MultiKrum,
     PrunedAverage,
+    Robust,
     Server,
     SumThenDecode,
+    TrimmedMean,
     WarmUp,
 )
 from gossamer.parts.servers.listen import Listen
@@ -191,6 +200,9 @@ SERVERS: list[tuple[Server, Solver]] = [
     (FedNova(), FedNovaSGD()),
     (Scaffold(), ScaffoldSGD()),
     *((ServerOptimizer(rule=rule), SGD()) for rule in ("momentum", "adagrad", "adam", "yogi")),
+    *((Robust(rule), SGD()) for rule in (Clip(), Clip(0.1), Median(), TrimmedMean(0.4), GeometricMedian(), Krum(1))),
+    (Robust(CenteredClipping(), Mean(over="holders", server_lr=0.5)), SGD()),
+    (Robust(Bucketing(2, MultiKrum(1)), ServerOptimizer()), SGD()),
 ]
 PAIRED: dict[Codec, Server] = {codec: MeanOfEstimates() for codec in ALL_CODECS if "EF21" in repr(codec)}
 """Servers of the codecs that need a specific one."""

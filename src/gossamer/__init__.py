@@ -6,6 +6,7 @@ from gossamer.core.lazy import attach
 from gossamer.parts.channels import CHANNELS as CHANNELS
 from gossamer.parts.codecs import CODECS as CODECS
 from gossamer.parts.samplers import SAMPLERS as SAMPLERS
+from gossamer.parts.servers.robust import RULES as RULES
 
 __version__ = "0.2.0.dev0"
 
@@ -69,6 +70,15 @@ if TYPE_CHECKING:
     from gossamer.parts.servers.mean import Mean as Mean
     from gossamer.parts.servers.model_rotation import ModelRotation as ModelRotation
     from gossamer.parts.servers.model_rotation import WarmUp as WarmUp
+    from gossamer.parts.servers.robust.bucketing import Bucketing as Bucketing
+    from gossamer.parts.servers.robust.centered_clipping import CenteredClipping as CenteredClipping
+    from gossamer.parts.servers.robust.clip import Clip as Clip
+    from gossamer.parts.servers.robust.geometric_median import GeometricMedian as GeometricMedian
+    from gossamer.parts.servers.robust.krum import Krum as Krum
+    from gossamer.parts.servers.robust.median import Median as Median
+    from gossamer.parts.servers.robust.multi_krum import MultiKrum as MultiKrum
+    from gossamer.parts.servers.robust.server import Robust as Robust
+    from gossamer.parts.servers.robust.trimmed_mean import TrimmedMean as TrimmedMean
     from gossamer.parts.servers.sparse_average import MajorityAverage as MajorityAverage
     from gossamer.parts.servers.sparse_average import PrunedAverage as PrunedAverage
     from gossamer.parts.servers.sum_then_decode import SumThenDecode as SumThenDecode
@@ -102,4 +112,4 @@ if TYPE_CHECKING:
     from gossamer.tasks.task import Task as Task
 
 if not TYPE_CHECKING:
-    __getattr__, __dir__, __all__ = attach(__name__, CHANNELS, CODECS, SAMPLERS)
+    __getattr__, __dir__, __all__ = attach(__name__, CHANNELS, CODECS, SAMPLERS, RULES)

@@ -29,6 +29,7 @@ OTHER_PARTS = [
     ["fedmrn", "--alpha", "0.02", "--set", "codec.min_dim=1"],
     ["heterofl", "--capacities", "1,1/2,200kB"],
     ["fedrolex", "--fleet", str(FLEET)],
+    ["fedadam", "--server", "bucketing:2/trimmed-mean:0.2", "--server-lr", "0.05"],
 ]
 
 
@@ -110,6 +111,12 @@ def test_an_apps_configuration_is_that_of_the_run(tmp_path: Path) -> None:
     config = tomllib.loads((tmp_path / "x/pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
     assert (config["rounds"], config["deadline"], config["nodes"], config["resume"]) == (7, 5.0, 4, False)
     assert (config["until"], config["patience"], config["track"]) == ("accuracy=0.9,loss<0.3", 2, "mlflow,wandb")
+    assert config["max-weight"] == 5.0
+
+
+@pytest.mark.parametrize(("given", "limit"), [("none", 0.0), ("2", 2.0)])
+def test_the_limit_of_claimed_samples_can_be_set(given: str, limit: float) -> None:
+    assert planned(["fedavg", "--max-weight", given]).settings.max_weight == limit
 
 
 def test_a_missing_package_of_a_tracker_is_reported_before_anything_starts(

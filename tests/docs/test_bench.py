@@ -66,6 +66,7 @@ def test_the_comparison_can_be_imported(name: str, script: Script) -> None:
         ("export", ("--networks", "mlp", "--densities", "0.5", "--side", "8", "--repeats", "1"), "| `mlp` | 0.5 |"),
         ("masked_noise", ("--millions", "0.001"), "MaskedNoise(signed=True"),
         ("perm_memory", ("--alone", "--clients", "60", "--form", "clusters"), '"schedule_s"'),
+        ("robust", ("--one", "median", "sign", "4", "640"), '"peak"'),
         ("quic_fl_tables", ("--bits", "3"), "3 bits, squared error 0.0426"),
         ("perm_scale", ("--alone", "--clients", "6", "--keep", "3", "--rounds", "2"), '"mixing"'),
     ],

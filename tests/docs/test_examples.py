@@ -6,7 +6,16 @@ import pytest
 
 from helpers.paths import ROOT
 
-NAMES = ("each_its_own", "early_stopping", "fedmrn_bounds", "less_down", "one_bit", "thin_clients", "who_to_learn_with")
+NAMES = (
+    "each_its_own",
+    "early_stopping",
+    "fedmrn_bounds",
+    "hostile_clients",
+    "less_down",
+    "one_bit",
+    "thin_clients",
+    "who_to_learn_with",
+)
 
 
 @pytest.mark.slow

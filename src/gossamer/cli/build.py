@@ -32,6 +32,9 @@ from gossamer.parts.codecs.masked_noise import MaskedNoise
 from gossamer.parts.codecs.on_weights import OnWeights
 from gossamer.parts.downlinks import DOWNLINKS
 from gossamer.parts.samplers import SAMPLERS
+from gossamer.parts.servers.robust import RULES
+from gossamer.parts.servers.robust.rule import Rule
+from gossamer.parts.servers.robust.server import Robust
 from gossamer.tasks.data.datasets import DATASETS, load
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.data.partitioners import SPLITS
@@ -48,10 +51,14 @@ KINDS: dict[str, tuple[type, Mapping[str, Any]]] = {
     "codec": (Codec, CODECS),
     "down": (Codec, CODECS | DOWNLINKS),
     "solver": (Solver, {}),
-    "server": (Server, {}),
+    "server": (Server, RULES),
     "sampler": (Sampler, SAMPLERS),
 }
 """The interface of each part that a flag can replace, and the registry of those with a name."""
+
+
+OTHERS: dict[str, type] = {"down": Downlink, "server": Rule}
+"""Other types that a flag accepts in place of a part."""
 
 
 def assemble(
@@ -137,8 +144,19 @@ def with_parts(method: Method, request: Request, values: Mapping[str, Any]) -> M
         mistakes.note(f"--codec: {request.method} sends masks, which have their own codec")
     if isinstance(found.get("down"), MaskedNoise):
         mistakes.note("--down: masked noise can encode a small update, not a model")
+    rule = found.get("server")
+    if isinstance(rule, Rule) and method.shared:
+        found["server"] = mistakes.attempt(_replacing, rule, method, request)
     mistakes.settle()
     return method.with_parts(**{name: _lifted(part) for name, part in found.items() if part})
+
+
+def _replacing(rule: Rule, method: Method, request: Request) -> Robust:
+    """Return the server with a robust rule in place of the method's mean."""
+    try:
+        return Robust(rule, method.server)
+    except ConfigError as error:
+        raise ConfigError(*(f"--server {request.server} with {request.method}: {e}" for e in error.mistakes)) from None
 
 
 def find_part(name: str, spec: str, values: Mapping[str, Any]) -> Any:
@@ -156,7 +174,8 @@ def find_part(name: str, spec: str, values: Mapping[str, Any]) -> Any:
     if isinstance(found, type) or (callable(found) and not isinstance(found, kind)):
         own = {field.name for field in fields(found) if field.init} if is_dataclass(found) else set()
         found = user_files.called(label, found, **{field: value for field, value in values.items() if field in own})
-    check_part(found, Downlink if name == "down" and isinstance(found, Downlink) else kind, label)
+    other = OTHERS.get(name)
+    check_part(found, other if other and isinstance(found, other) else kind, label)
     return found
 
 

@@ -32,7 +32,7 @@ from gossamer.cli.request import DATA, Request
 from gossamer.cli.run_args import RUN, Verb
 from gossamer.core.errors import ConfigError, Mistakes, RunError
 from gossamer.core.method import Method
-from gossamer.engines.options import Options
+from gossamer.engines.options import DEPLOYED_WEIGHT, Options
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import read_metrics
 from gossamer.runs.report.progress import Progress
@@ -55,13 +55,17 @@ POLL = 0.2
 SIMULATED = ("clients", "executor", "channel", "fleet", "plan", "failure_rate", "init")
 """Flags of ``run`` that apply to simulations alone."""
 
+DEPLOYED = {"max_weight": DEPLOYED_WEIGHT}
+"""Flags of ``run`` with another default in a deployment."""
+
 TERMS = [
     Flag("nodes", int, None, f"number of nodes, one client each; none: {NODES}, or those of --task", "N"),
     Flag("deadline", float, 600, "deadline of a round in seconds", "S"),
     Flag("wait", float, 600, "seconds to wait until enough clients are connected", "S"),
     Flag("min_replies", float, 0.5, "fraction of a round's clients that must reply for the round to count", "P"),
 ]
-COMMON = [*TERMS, *(flag for flag in RUN if flag.name not in SIMULATED)]
+SHARED = [flag._replace(default=DEPLOYED.get(flag.name, flag.default)) for flag in RUN if flag.name not in SIMULATED]
+COMMON = [*TERMS, *SHARED]
 TRY = Verb("gossamer deploy try METHOD", COMMON)
 NEW = Verb("gossamer deploy new DIR METHOD", [flag for flag in COMMON if flag.name != "out"])
 
@@ -102,7 +106,7 @@ class Deployment(NamedTuple):
 def plan(asked: Asked, resume: bool, out: str | None) -> Deployment:
     """Return the deployment of the arguments; every mistake is listed at once."""
     mistakes = asked.mistakes
-    asked_options, track = asked.take(OPTIONS), asked.given.pop("track", "")
+    asked_options, track = {**DEPLOYED, **asked.take(OPTIONS)}, asked.given.pop("track", "")
     given = {flag.name: asked.given.pop(flag.name, flag.default) for flag in TERMS}
     terms = {flag.name: mistakes.attempt(value, flag.word, given[flag.name], flag.kind) for flag in TERMS}
     if terms["nodes"] is not None and terms["nodes"] < 1:
@@ -138,6 +142,7 @@ def _settings(options: Options, terms: dict[str, Any], named: dict[str, str]) ->
     given = {word: float(term) for word, term in terms.items() if term is not None}
     until = options.until.to_text() if options.until else ""
     control = {"per_round": options.per_round or 0, "until": until, "patience": options.patience or 0}
+    control |= {"max_weight": options.max_weight or 0.0}
     try:
         return Settings(**{**common, **control, **given, **named})
     except ConfigError as error:
@@ -253,7 +258,8 @@ def resume(path: Path, about: dict[str, Any], control: dict[str, Any]) -> int:
     request = Request.read(about["request"])
     user_files.check_unchanged(about["request"]["digests"])
     options = {"until": "", "patience": 0, **about["options"]}  # newer than the settings if the run was extended
-    settings = Settings(**{**about["deployment"], **{name: options[name] for name in ("rounds", "until", "patience")}})
+    before = {"max_weight": 0.0, **about["deployment"]}  # an earlier release had no such limit
+    settings = Settings(**{**before, **{name: options[name] for name in ("rounds", "until", "patience")}})
     task = make_task(request, settings.seed, None, server_task)
     run = FlowerRun(make_method(request), task, settings, None, about["request"])
     return _go(run, run.reopen(path, **control))  # only a check: the server restores it again

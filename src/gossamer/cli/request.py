@@ -41,7 +41,7 @@ class Request:
         codec: the codec of uploads
         down: the codec or the downlink of downloads
         solver: ``file.py:name`` of a solver
-        server: ``file.py:name`` of a server
+        server: a robust rule, or ``file.py:name`` of a server
         sampler: the sampler
         data_seed: the seed of the data and the partition; by default that of the run
     """

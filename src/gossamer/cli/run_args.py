@@ -33,7 +33,7 @@ RUN = [
     Flag("codec", str, OWN, "codec of uploaded weights, such as eden:2", "SPEC|FILE.py:NAME"),
     Flag("down", str, "dense", "codec of downloaded weights, such as dense:float16; or delta", "SPEC|FILE.py:NAME"),
     Flag("solver", str, OWN, "your own solver: the local training of clients", "FILE.py:NAME"),
-    Flag("server", str, OWN, "your own server: the aggregation of updates", "FILE.py:NAME"),
+    Flag("server", str, OWN, "robust aggregation, such as median or trimmed-mean:0.2", "SPEC|FILE.py:NAME"),
     Flag(
         "sampler",
         str,
@@ -52,6 +52,7 @@ RUN = [
     Flag(PLAN, str, "", "file of gossamer plan: powers, pruning and measurements", "FILE"),
     Flag("failure_rate", float, 0, "fraction of clients that fail in a round, to test failures", "P"),
     Flag("eval_every", int, 1, "rounds between evaluations", "K"),
+    Flag("max_weight", float | None, None, "samples that count for a client, as a multiple of the median", "X|none"),
     Flag("until", Until, "", "target that ends the run, such as accuracy=0.9 or loss<0.3", "METRIC=X"),
     Flag("patience", int, "", "evaluations without improvement that end the run", "N"),
     Flag("init", str, "", "initial weights: a state dict (.pt, .safetensors), or a run", "FILE|RUN"),

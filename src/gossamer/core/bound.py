@@ -10,6 +10,7 @@ The simulator and a deployment call the same functions, with the same bytes betw
 the client. The key is the exchange's; the key of each client is folded from it.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -40,7 +41,7 @@ from gossamer.core.jobs import SILENT, Broadcast, Folding, Job, Outgoing, Traine
 from gossamer.core.method import Exchange
 from gossamer.core.random import Key, fold
 from gossamer.core.sections import OwnLabels, SectionArrays, index, read_index
-from gossamer.core.server import MeasuredServer, ModelPerClient
+from gossamer.core.server import CohortServer, MeasuredServer, ModelPerClient
 from gossamer.core.solver import memory_of as solver_memory_of
 from gossamer.core.types import Clock, Layout, Params, Part, Payload, State
 from gossamer.core.view import DescribedView, ViewMemory
@@ -93,6 +94,11 @@ class BoundExchange:
             ),
             (self.last or not stateful, "only the last exchange of a round may have parts with client state"),
         )
+
+    def check_cohort(self, clients: int) -> None:
+        """Raise ``ConfigError`` if the server needs more clients per round than these."""
+        if isinstance(self.server, CohortServer):
+            self.server.check_cohort(clients)
 
     def home(self, client: int) -> Assignment:
         """Return the assignment with which a client downloads the model that it deploys."""
@@ -184,11 +190,18 @@ class BoundExchange:
         return clock.round
 
     def read_upload(
-        self, data: Frame | bytes, state: State, clock: Clock, key: Key, to: Assignment, memory: State | None
+        self,
+        data: Frame | bytes,
+        state: State,
+        clock: Clock,
+        key: Key,
+        to: Assignment,
+        memory: State | None,
+        most: float = math.inf,
     ) -> tuple[Arrival, State]:
         """Return a client's update, and its new view state. Raise ``PayloadError`` to refuse the message.
 
-        The update stays encoded until the server asks for it.
+        The update stays encoded until the server asks for it. A number of samples above ``most`` counts as ``most``.
         """
         mine, up, _ = self._keys(clock, key)
         models = self.down.models(state, self.server.download(state, to).models)
@@ -209,7 +222,7 @@ class BoundExchange:
         values = sections.unpack(self.solver.sections, unread, layout, self.context.trained, up)
         sections.check_read(unread)
 
-        arrival = self.arrival(clock.client, part, layout, message.weight, payload, up, start)
+        arrival = self.arrival(clock.client, part, layout, min(message.weight, most), payload, up, start)
         arrival = replace(arrival, sections=values, model=model, owner=to.owner)
         return replace(arrival, choice=choice, version=message.version), after
 

@@ -58,6 +58,7 @@ BASES = {
     "surrogate": "StraightThrough",
     "figures": "MeasuredCodec",
     "measure": "MeasuredServer",
+    "check_cohort": "CohortServer",
     "replayed": "Replayable",
     "replays": "ReplayableServer",
 }

@@ -120,6 +120,14 @@ class MeasuredServer(BoundServer):
         """Return metrics by name. Called after ``finish``, with the new state and the final accumulator."""
 
 
+class CohortServer(BoundServer):
+    """A server that needs a minimum number of clients per round."""
+
+    @abstractmethod
+    def check_cohort(self, clients: int) -> None:
+        """Raise ``ConfigError`` if a round needs more clients than these. Called once, before the first round."""
+
+
 class ReplayableServer(BoundServer):
     """A server whose aggregation clients can repeat, as the exact delta downlink needs.
 
@@ -161,4 +169,4 @@ def unreplayable(server: BoundServer) -> str:
     """Return why clients cannot repeat the aggregation of a server bit for bit; empty if they can."""
     if isinstance(server, ReplayableServer):
         return server.unreplayable()
-    return f"{type(server).__name__} is not a ReplayableServer"
+    return f"{type(server).__name__.removeprefix('Bound')} is not a ReplayableServer"

@@ -51,6 +51,8 @@ class KeptRun(ABC):
         self.key = make_key(options.seed)
         self.objective = Objective(task, options.device, self.key, self.precision_here)
         self.method = method.bind(self.objective)
+        for exchange in self.method.exchanges:
+            exchange.check_cohort(self.cohort_size)
         self.like = self.objective.initial()
         self.choice: dict[str, Any] = {"executor": options.executor}
         self.server: State = self.method.init(self.like, self.key)

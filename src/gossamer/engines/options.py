@@ -1,5 +1,6 @@
 """Options of a run: rounds, cohort size, seed, device, executor, precision and channel."""
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any
@@ -19,6 +20,9 @@ from gossamer.tasks.precision import FLOAT32, PRECISIONS
 
 AUTO = "auto"
 """Value of ``executor`` that measures all executors and chooses the fastest."""
+
+DEPLOYED_WEIGHT = 5.0
+"""Default of ``max_weight`` in a deployment, where clients state their numbers of samples themselves."""
 
 ELSEWHERE = {
     **dict.fromkeys(("lr", "epochs", "steps", "batch", "weights"), "method, such as fedavg({}=...)"),
@@ -44,6 +48,8 @@ class Options:
         eval_every: number of rounds between evaluations; the last round is always evaluated
         until: targets such as accuracy=0.9 or loss<0.3; the first that is reached ends the run
         patience: evaluations without improvement of the primary metric that end the run; none means no such limit
+        max_weight: largest number of samples that counts for a client, as a multiple of the cohort's median; none means
+            no such limit
     """
 
     rounds: int = 30
@@ -57,6 +63,7 @@ class Options:
     eval_every: int = 1
     until: Until | None = None
     patience: int | None = None
+    max_weight: float | None = None
 
     def __new__(cls, *args: Any, **options: Any) -> "Options":
         """Check the types of the options, then make the object."""
@@ -79,6 +86,10 @@ class Options:
                 wrong_argument("patience", self.patience, "must be at least 1"),
             ),
             (self.rounds >= 1, wrong_argument("rounds", self.rounds, "must be at least 1")),
+            (
+                self.max_weight is None or 1 <= self.max_weight < math.inf,
+                wrong_argument("max_weight", self.max_weight, "must be at least 1, or none"),
+            ),
             (
                 self.per_round is None or self.per_round >= 1,
                 wrong_argument("per_round", self.per_round, "must be at least 1"),
@@ -108,6 +119,7 @@ class Options:
             "until": self.until.to_text() if self.until else None,
             "patience": self.patience,
             "precision": None if self.precision == FLOAT32 else self.precision,
+            "max_weight": self.max_weight,
         }
         plain = {name: value for name, value in vars(self).items() if name not in newer}
         given = {name: value for name, value in newer.items() if value is not None}

@@ -14,10 +14,12 @@ reason and the round continues without it. Engines implement the transport: ``go
 in this process, ``gossamer.engines.flower`` reaches them across a network.
 """
 
+import math
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from statistics import median_low
 
 from gossamer.core import tree
 from gossamer.core.bound import BoundExchange
@@ -56,12 +58,14 @@ class Stage:
         number: index of the round
         assigned: the assignment of each client: which model it trains
         outcomes: outcomes so far, in client order
+        most: the number of samples above which a client's claim does not count
     """
 
     exchange: BoundExchange
     number: int
     assigned: Mapping[int, Assignment]
     outcomes: list[Outcome] = field(default_factory=list)
+    most: float = math.inf
 
     @property
     def active(self) -> list[int]:
@@ -83,6 +87,8 @@ class FederatedRun(KeptRun):
 
     warned = False
     """Whether a warning of a codec was shown."""
+    sizes: Mapping[int, int] = {}
+    """The number of samples that each client has, by its own account."""
 
     # Implemented by engines.
 
@@ -186,12 +192,20 @@ class FederatedRun(KeptRun):
 
     def cohort(self, number: int, ledger: Ledger) -> list[int]:
         """Sample the cohort of a round, in client order."""
-        sampler, pool = self.method.sampler, Pool(self.task.clients, self.available(), self.cohort_size)
+        self.sizes = self.available()
+        most = self.most_samples(self.sizes)
+        available = {client: int(min(samples, most)) for client, samples in self.sizes.items()}
+        sampler, pool = self.method.sampler, Pool(self.task.clients, available, self.cohort_size)
         proposed = sampler.propose(pool, self.clock(number), self.key)
         if self.method.probe is None:
             return proposed
         self.prepare(number, proposed, ledger)
         return sampler.choose(self.run_exchange(self.method.probe, number, proposed, ledger), self.cohort_size)
+
+    def most_samples(self, clients: Iterable[int]) -> float:
+        """Return the number of samples above which a client's claim does not count: a multiple of their median."""
+        sizes, multiple = [self.sizes[client] for client in clients if client in self.sizes], self.options.max_weight
+        return math.inf if multiple is None or not sizes else float(max(1, int(multiple * median_low(sizes))))
 
     def run_exchange(
         self, exchange: BoundExchange, number: int, cohort: Sequence[int], ledger: Ledger
@@ -202,7 +216,10 @@ class FederatedRun(KeptRun):
         if assigned is None:
             return []
         ledger.begin()
-        stage, acc = Stage(exchange, number, assigned), exchange.begin(self.server, assigned)
+        most, acc = self.most_samples(assigned), exchange.begin(self.server, assigned)
+        stage = Stage(exchange, number, assigned, most=most)
+        if limited := [client for client in stage.active if self.sizes.get(client, 0) > most]:
+            ledger.notes["limited"] = limited
 
         def deliver(client: int, reply: ClientReply) -> None:
             nonlocal acc
@@ -256,7 +273,8 @@ class FederatedRun(KeptRun):
         assert reply.data is not None
         clock, key = self.clock_and_key(stage, client)
         known = self.view_state(stage, client)
-        arrival, after = stage.exchange.read_upload(reply.data, self.server, clock, key, stage.assigned[client], known)
+        to = stage.assigned[client]
+        arrival, after = stage.exchange.read_upload(reply.data, self.server, clock, key, to, known, stage.most)
         values = {name: value for name, value in arrival.sections.items() if isinstance(value, float)}
         return stage.exchange.fold(acc, arrival), after, values
 

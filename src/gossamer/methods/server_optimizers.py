@@ -18,7 +18,7 @@ statistics of the network are averaged.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, Unpack
+from typing import Annotated, Any, ClassVar, Literal, Unpack
 
 import torch
 from torch import Tensor
@@ -54,6 +54,8 @@ class ServerOptimizer(Mean):
         beta2: decay rate of the second moment; unused by adagrad
         tau: adaptivity: constant added to the square root of the second moment
     """
+
+    mean_only: ClassVar[bool] = True
 
     rule: Rule = "adam"
     server_lr: float = 0.1

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, get_type_hints
 
 from gossamer.core.errors import ConfigError, Mistakes, require, wrong_argument
-from gossamer.engines.options import Options
+from gossamer.engines.options import DEPLOYED_WEIGHT, Options
 from gossamer.runs.trackers.tracking import check_names
 
 
@@ -31,6 +31,7 @@ class Settings:
         until: targets such as accuracy=0.9 or loss<0.3; the first that is reached ends the run; empty: none
         patience: evaluations without improvement of the primary metric that end the run; 0: no such limit
         track: trackers on the server's machine, such as tensorboard or tensorboard,wandb; empty: none
+        max_weight: number of samples that counts for a client, as a multiple of the cohort's median; 0: no such limit
     """
 
     name: str = "custom"
@@ -49,6 +50,7 @@ class Settings:
     until: str = ""
     patience: int = 0
     track: str = ""
+    max_weight: float = DEPLOYED_WEIGHT
 
     def __post_init__(self) -> None:
         mistakes = Mistakes()
@@ -71,6 +73,7 @@ class Settings:
         """Return the options that all engines share."""
         common = {field.name: getattr(self, field.name) for field in fields(Options) if hasattr(self, field.name)}
         optional = {"per_round": max(self.per_round, 0), "until": self.until, "patience": self.patience}
+        optional |= {"max_weight": self.max_weight}
         return Options(**common | {name: value or None for name, value in optional.items()})
 
     def given(self, config: Mapping[str, Any]) -> "Settings":

@@ -6,6 +6,7 @@ from gossamer.core.lazy import attach
 
 if TYPE_CHECKING:
     from gossamer.core.server import BoundServer as BoundServer
+    from gossamer.core.server import CohortServer as CohortServer
     from gossamer.core.server import MeasuredServer as MeasuredServer
     from gossamer.core.server import ModelPerClient as ModelPerClient
     from gossamer.core.server import ReplayableServer as ReplayableServer
@@ -19,6 +20,16 @@ if TYPE_CHECKING:
     from gossamer.parts.servers.mean import Weighting as Weighting
     from gossamer.parts.servers.model_rotation import ModelRotation as ModelRotation
     from gossamer.parts.servers.model_rotation import WarmUp as WarmUp
+    from gossamer.parts.servers.robust.bucketing import Bucketing as Bucketing
+    from gossamer.parts.servers.robust.centered_clipping import CenteredClipping as CenteredClipping
+    from gossamer.parts.servers.robust.clip import Clip as Clip
+    from gossamer.parts.servers.robust.geometric_median import GeometricMedian as GeometricMedian
+    from gossamer.parts.servers.robust.krum import Krum as Krum
+    from gossamer.parts.servers.robust.median import Median as Median
+    from gossamer.parts.servers.robust.multi_krum import MultiKrum as MultiKrum
+    from gossamer.parts.servers.robust.rule import Rule as Rule
+    from gossamer.parts.servers.robust.server import Robust as Robust
+    from gossamer.parts.servers.robust.trimmed_mean import TrimmedMean as TrimmedMean
     from gossamer.parts.servers.sparse_average import MajorityAverage as MajorityAverage
     from gossamer.parts.servers.sparse_average import PrunedAverage as PrunedAverage
     from gossamer.parts.servers.sum_then_decode import SumThenDecode as SumThenDecode

@@ -60,6 +60,7 @@ class Mean(ReplayableServer):
     """
 
     replays: ClassVar[bool] = True
+    mean_only: ClassVar[bool] = True
 
     weights: Weighting = "samples"
     over: Literal["cohort", "holders"] = "cohort"
@@ -76,6 +77,13 @@ class Mean(ReplayableServer):
             (self.radius is None or self.radius > 0, wrong(self, "radius", "must be positive")),
             (0 < self.server_lr < math.inf, wrong(self, "server_lr", "must be a positive number")),
         )
+
+    def takes_any_mean(self) -> bool:
+        """Return whether ``finish`` reads only ``mean()`` and ``weight`` of the sum, which a robust rule can replace.
+
+        Each class declares it for itself, as ``mean_only``: a subclass that declares nothing takes no rule.
+        """
+        return bool(vars(type(self)).get("mean_only", False))
 
     def fixed_rate(self) -> tuple[bool, str]:
         """Return the check of servers that do not use ``server_lr``, with its error message."""
