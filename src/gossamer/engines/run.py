@@ -22,11 +22,12 @@ from dataclasses import dataclass, field
 from gossamer.core import tree
 from gossamer.core.bound import BoundExchange
 from gossamer.core.errors import RunError
-from gossamer.core.exchange import GLOBAL, Assignment, Outcome
+from gossamer.core.exchange import GLOBAL, Arrival, Assignment, Outcome
 from gossamer.core.jobs import Folding, Outgoing, round_key
 from gossamer.core.random import Key
 from gossamer.core.sampler import Pool
 from gossamer.core.types import Clock, State
+from gossamer.core.untrusted import shown
 from gossamer.core.wire import NOT_FINITE, Body
 from gossamer.engines.client import Failure
 from gossamer.engines.control import Callback, Callbacks, ask, callbacks_of, out_of_patience
@@ -212,7 +213,7 @@ class FederatedRun(KeptRun):
 
         with ledger.time("train"):
             self.exchange(stage, ledger, Inbox(stage.active, deliver))
-        after = exchange.finish(self.server, acc, clock)
+        after = self.finish(stage, acc)
         self.check_exchange(stage, after)
         self.server = after = exchange.advance(self.server, after, acc, stage.outcomes, clock)
         arrived = [outcome.client for outcome in stage.outcomes if outcome.folded] if exchange.last else []
@@ -240,7 +241,7 @@ class FederatedRun(KeptRun):
                 ledger.fold(client)
             except Exception as error:  # any error of a decoder refuses the upload, and the run continues
                 refused = Failure.of(error)
-                failure = refused._replace(reason=f"refused: {refused.reason}")
+                failure = refused._replace(reason=shown(f"refused: {refused.reason}"))  # it may quote the upload
         if failure is not None:
             ledger.fail(client, failure.reason)
         arrived = reply.data is not None and failure is None
@@ -257,8 +258,16 @@ class FederatedRun(KeptRun):
         clock, key = self.clock_and_key(stage, client)
         known = self.view_state(stage, client)
         arrival, after = stage.exchange.read_upload(reply.data, self.server, clock, key, stage.assigned[client], known)
+        self.admit(stage, arrival)
         values = {name: value for name, value in arrival.sections.items() if isinstance(value, float)}
         return stage.exchange.fold(acc, arrival), after, values
+
+    def admit(self, stage: Stage, arrival: Arrival) -> None:
+        """Check an update before it is folded; raise ``PayloadError`` to refuse it. By default, all are admitted."""
+
+    def finish(self, stage: Stage, acc: Folding) -> State:
+        """Return the server state after the aggregation of an exchange."""
+        return stage.exchange.finish(self.server, acc, self.clock(stage.number))
 
     @abstractmethod
     def settle_client(self, stage: Stage, client: int, reply: ClientReply, arrived: bool, known: State) -> None:

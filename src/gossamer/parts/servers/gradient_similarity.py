@@ -195,11 +195,12 @@ class BoundGradientSimilarity(MeasuredServer, GradientSimilarity):
         if noise < 0:
             raise PayloadError(f"noise must not be negative, got {noise}")
         client, part, layout, like = arrival.client, arrival.part, arrival.layout, acc.total.like
-        vector = arrival.vector(acc.total.vector.device)
-        self._mean.fold(acc.total, Arrival.laid(client, part, layout, vector, arrival.samples))
+        vector = compared = arrival.vector(acc.total.vector.device)
         if not (part.whole and layout == acc.layout):
-            vector = acc.layout.flatten(part.spread(layout.unflatten(vector), like))
-        acc.table.add(client, vector, None if part.whole else acc.layout.flatten(part.coverage(like)))
+            compared = acc.layout.flatten(part.spread(layout.unflatten(vector), like))
+        # The table comes first: it refuses some gradients, and then nothing was added.
+        acc.table.add(client, compared, None if part.whole else acc.layout.flatten(part.coverage(like)))
+        self._mean.fold(acc.total, Arrival.laid(client, part, layout, vector, arrival.samples))
         acc.facts[client] = {"samples": arrival.samples, "noise": noise, "size": layout.size}
         return acc
 
