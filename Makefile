@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup run test check deploy-test slow-test gpu-test docs bench reproduce clean
+.PHONY: setup run test check deploy-test slow-test gpu-test fuzz docs bench reproduce clean
 
 setup: $(READY)
 
@@ -38,6 +38,11 @@ slow-test: $(READY)
 # Every method on a GPU against the CPU; needs torch, NumPy and safetensors alone
 gpu-test:
 	@$(PYTHON) tests/check_gpu.py $(GPU)
+
+# Campaigns of random damage, a minute each; FUZZ=--full runs all of them, FUZZ="--seed N" repeats one
+fuzz: $(READY)
+	@PYTHONPATH=tests:. $(BIN)/python -m fuzz.messages $(FUZZ)
+	@PYTHONPATH=tests:. $(BIN)/python -m fuzz.data_files $(FUZZ)
 
 # The site, in site/; nothing on it is loaded from another server
 docs: $(READY)
