@@ -31,6 +31,7 @@ from gossamer.core.untrusted import shown
 from gossamer.core.wire import NOT_FINITE, Body
 from gossamer.engines.client import Failure
 from gossamer.engines.control import Callback, Callbacks, ask, callbacks_of, out_of_patience
+from gossamer.engines.divergence import DIVERGES, DivergenceWarning, divergence
 from gossamer.engines.evaluate import Evaluated
 from gossamer.engines.inbox import ClientReply, Inbox
 from gossamer.engines.kept_run import KeptRun
@@ -147,12 +148,23 @@ class FederatedRun(KeptRun):
             evaluated = self.evaluate_round(number, ledger) if due else {}
         record = ledger.record(number + 1, cohort, evaluated)
         self.metrics.append(record)
+        if evaluated and not any(DIVERGES in each for each in self.metrics):
+            self._warn_of_divergence(record)
         try:
             self.decide(record, callbacks)
         finally:  # the round counts, whatever a callback raises
             if folder is not None:
                 self.save(record, folder)
         return record
+
+    def _warn_of_divergence(self, record: Record) -> None:
+        """Note in the record that the run diverges, and show a warning, once per run."""
+        models = [self.like, *self.method.global_models(self.server)]
+        trained = [{name: model[name] for name in self.objective.trained} for model in models]
+        text = divergence(self.metrics, scores_of(self.about["task"])[0], trained)
+        if text is not None:
+            record[DIVERGES] = text
+            warnings.warn(text, DivergenceWarning, stacklevel=2)
 
     def decide(self, record: Record, callbacks: Sequence[Callback]) -> None:
         """Note in the record of a round whether the run ends with it, and why."""

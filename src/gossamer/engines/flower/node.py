@@ -113,6 +113,7 @@ class Member:
         self.method, self.task, self.number = method, task, client
         self.key = make_key(seed)
         self.objective = Objective(task, device, self.key, precision)
+        self.objective.check(self.objective.initial())  # labels beyond the outputs would end a GPU's process
         bound = method.bind(self.objective)
         exchanges = [*bound.exchanges, *([bound.probe] if bound.probe else [])]
         self.clients = {each.number: Client(bound, self.objective, each) for each in exchanges}

@@ -51,6 +51,9 @@ SKETCH = 1024
 PAIRS, CLUSTERS = 2000, 50
 """Above this number of clients, there is this number of clusters, unless ``keep`` or ``clusters`` is given."""
 
+MOST_PAIRS = 20_000
+"""The most clients with a weight of each pair: the weights take 3.2 GB, and their distances as much."""
+
 
 @dataclass
 class Gathered:
@@ -145,6 +148,14 @@ class GradientSimilarity(Server):
     def bind(self, context: Context) -> "BoundGradientSimilarity":
         """Return the server with the number of clients and the names of the trained tensors."""
         fields = {**vars(self), "clusters": self.clusters or self._clusters(context)}
+        gigabytes = 8 * context.clients**2 / 1e9
+        require(
+            (
+                context.clients <= MOST_PAIRS or bool(fields["keep"] or fields["clusters"]),
+                f"weights of all pairs of {context.clients:,} clients take {gigabytes:,.0f} GB: give clusters=50 or "
+                f"keep=50 with models of equal size and exact weights, or use at most {MOST_PAIRS:,} clients",
+            )
+        )
         return BoundGradientSimilarity(**fields, clients=context.clients, trained=context.trained)
 
     def _clusters(self, context: Context) -> int | None:
