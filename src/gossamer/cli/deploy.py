@@ -289,6 +289,7 @@ def _go(run: "FlowerRun", folder: RunFolder) -> int:
                 LocalNetwork(home / "network", nodes, node_config) as network,
                 Progress(rounds, run.metrics, primary(run.about)) as progress,
             ):
+                config["keys"] = str(network.credential(""))
                 _follow(network, path, network.run(home / "app", config), done, progress)
 
     try:

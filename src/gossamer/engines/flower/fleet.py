@@ -75,12 +75,19 @@ class NodePool:
     """Nodes by client.
 
     ``hello`` builds the query for new nodes. ``wanted`` holds the fingerprints that their answer must match.
+    ``identify`` raises ``PayloadError`` if a node is not the client that it claims to be.
     """
 
     def __init__(
-        self, grid: Grid | None, clients: int, hello: Callable[[], RecordDict], wanted: Mapping[str, str]
+        self,
+        grid: Grid | None,
+        clients: int,
+        hello: Callable[[], RecordDict],
+        wanted: Mapping[str, str],
+        identify: Callable[[int, int, Message], None] = lambda node, client, message: None,
     ) -> None:
         self._grid, self.clients, self.hello, self.wanted = grid, clients, hello, dict(wanted)
+        self.identify = identify
         self.peers: dict[int, Peer] = {}
         self.refused: dict[int, tuple[float, str]] = {}
         self.bytes_down = self.bytes_up = 0
@@ -127,6 +134,7 @@ class NodePool:
         client = word(message, "client", int)
         if not 0 <= client < self.clients:
             raise PayloadError(f"it claims to be client {client}, of {self.clients}")
+        self.identify(reply.node, client, message)
         if client in self.peers:
             raise PayloadError(f"it claims to be client {client}, as does node {self.peers[client].node}")
         for name, wanted in self.wanted.items():

@@ -9,6 +9,7 @@ at once, or the round is repeated without them.
 """
 
 import math
+import secrets
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -39,10 +40,11 @@ from gossamer.core.wire import Body, Frame
 from gossamer.engines.client import Failure
 from gossamer.engines.control import Callback, Callbacks
 from gossamer.engines.evaluate import Evaluated, Evaluator, evaluation_exchange, figures
+from gossamer.engines.flower import identity
 from gossamer.engines.flower.fleet import NodePool, NodeReply
 from gossamer.engines.flower.journal import NEVER
 from gossamer.engines.flower.messages import FIGURE, content, data, fingerprint, metric_words, word
-from gossamer.engines.flower.node import OUT_OF_STEP
+from gossamer.engines.flower.node import OUT_OF_STEP, PROOF
 from gossamer.engines.flower.scales import Scales
 from gossamer.engines.flower.settings import Settings
 from gossamer.engines.flower.supernode import known_release, shorten_pulls
@@ -121,7 +123,11 @@ class FlowerRun(FederatedRun):
         self.settings = settings
         self.choice = {"executor": "flower"}
         self.about |= {"id": uuid.uuid4().hex, "name": settings.name, "deployment": asdict(settings), **self.choice}
-        self.fleet = NodePool(grid, task.clients, lambda: content(self.words(0)), fingerprint(method, self.objective))
+        self.challenge = secrets.token_hex(16)
+        keys = Path(settings.keys) if settings.keys and grid is not None else None
+        self.keys = {client: identity.public_key(keys, client) for client in range(task.clients)} if keys else {}
+        wanted = fingerprint(method, self.objective)
+        self.fleet = NodePool(grid, task.clients, self.hello, wanted, self.identify)
         self.anew: set[int] = set()
         self.renewed: set[int] = set()
         self.void: list[Record] = []
@@ -148,6 +154,16 @@ class FlowerRun(FederatedRun):
         return NO_VERSION if client in self.anew else super().held(stage, client)
 
     # The cohort.
+
+    def hello(self) -> RecordDict:
+        """Return the query for new nodes."""
+        return content({**self.words(0), "challenge": self.challenge})
+
+    def identify(self, node: int, client: int, message: Message) -> None:
+        """Refuse a node that does not have the key of the client that it claims to be, if keys are given."""
+        if self.keys:
+            claimed = identity.claim(self.about["id"], self.challenge, node, client)
+            identity.check_proof(self.keys[client], claimed, word(message, PROOF, str))
 
     def rounds(self, folder: RunFolder | None, watch: Watch, callbacks: Sequence[Callback]) -> None:
         """Wait for the nodes, then run the remaining rounds."""
