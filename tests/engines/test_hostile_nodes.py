@@ -44,7 +44,11 @@ def there(method: Method, home: Path, task: Task = TASK) -> dict[int, Handle]:
 
 
 def attacked(
-    change: Callable[[Message], Message | None], home: Path, method: Method = FEDAVG, kind: str = MessageType.TRAIN, **more: Any
+    change: Callable[[Message], Message | None],
+    home: Path,
+    method: Method = FEDAVG,
+    kind: str = MessageType.TRAIN,
+    **more: Any,
 ) -> FlowerRun:
     nodes = there(method, home)
     nodes[number(HOSTILE)] = altered(nodes[number(HOSTILE)], change, kind, range(9))
@@ -92,7 +96,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> float:
     ("value", "reason"),
     [
         (3e38, "holds a value of magnitude 3e+38, above 1.13e+15"),
-                (1e14, "the update holds a value of magnitude 1e+14, and the model's largest is"),
+        (1e14, "the update holds a value of magnitude 1e+14, and the model's largest is"),
         (1e5, "left out: it sent values up to 1e+05, the median is"),
         (float("nan"), "values that are not finite"),
     ],
@@ -112,7 +116,9 @@ def test_a_round_with_an_update_far_from_the_cohort_is_repeated_without_it(tmp_p
     assert run.metrics[1]["void"] == [], "it is left out from then on"
 
 
-@pytest.mark.parametrize("name", ["onebit-cs", "heterofl", "scaffold", "qsgd", "drive", "ef21", "fedmrn", "perm", "ifca"])
+@pytest.mark.parametrize(
+    "name", ["onebit-cs", "heterofl", "scaffold", "qsgd", "drive", "ef21", "fedmrn", "perm", "ifca"]
+)
 def test_no_method_ends_with_one_node(name: str, tmp_path: Path) -> None:
     run = attacked(filled(3e38), tmp_path, METHODS[name]())
     named = {failure["client"] for failure in run.metrics[0]["failures"]}
@@ -124,7 +130,9 @@ def test_no_method_ends_with_one_node(name: str, tmp_path: Path) -> None:
 def test_a_claim_of_too_many_samples_is_refused(claim: int, tmp_path: Path) -> None:
     nodes = there(FEDAVG, tmp_path)
     lie = altered(nodes[number(HOSTILE)], lambda reply: rewritten(reply, samples=claim), MessageType.QUERY, range(9))
-    run = flower_run(FEDAVG, TASK, LocalGrid({**nodes, number(HOSTILE): lie}), rounds=1, nodes=NODES - 1, per_round=NODES - 1)
+    run = flower_run(
+        FEDAVG, TASK, LocalGrid({**nodes, number(HOSTILE): lie}), rounds=1, nodes=NODES - 1, per_round=NODES - 1
+    )
     run.run(None, ignore)
     assert HOSTILE not in run.metrics[0]["clients"]
     ((refused, (_, why)),) = run.fleet.refused.items()

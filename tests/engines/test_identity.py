@@ -79,7 +79,11 @@ def test_a_proof_of_another_node_is_no_proof(tmp_path: Path, keys: Path) -> None
     claimed = identity.claim("run", "challenge", NUMBERS[0], 0)
     proof, public = identity.prove(keys / "node-0", claimed), identity.public_key(keys, 0)
     identity.check_proof(public, claimed, proof)
-    for other in (("run", "challenge", NUMBERS[1], 0), ("run", "again", NUMBERS[0], 0), ("run", "challenge", NUMBERS[0], 1)):
+    for other in (
+        ("run", "challenge", NUMBERS[1], 0),
+        ("run", "again", NUMBERS[0], 0),
+        ("run", "challenge", NUMBERS[0], 1),
+    ):
         with pytest.raises(PayloadError, match="does not have the key"):
             identity.check_proof(public, identity.claim(*other), proof)
     assert len(seen) == 1

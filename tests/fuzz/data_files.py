@@ -57,6 +57,11 @@ def check(form: str, before: gd.Data, after: gd.Data) -> None:
         assert bool((new.y >= 0).all())
 
 
+def check_named(path: Path, reason: str) -> None:
+    """Check that a refusal names the damaged file, or its folder."""
+    assert str(path) in reason or str(path.parent) in reason, f"{path} is not named: {reason}"
+
+
 def group(number: int) -> campaign.Case:
     """Damage to the files of one format."""
     form = sorted(FORMATS)[number % len(FORMATS)]
@@ -74,7 +79,7 @@ def group(number: int) -> campaign.Case:
                 try:
                     after = load(spec, root)
                 except ConfigError as error:
-                    assert str(path) in str(error) or path.parent.name in str(error), f"{path} is not named: {error}"
+                    check_named(path, str(error))
                     counts["refused"] += 1
                 except Exception as error:
                     error.add_note(f"in a damaged {form}")

@@ -28,7 +28,7 @@ from gossamer.core.errors import GossamerError, PayloadError
 from gossamer.core.exchange import Outcome
 from gossamer.core.jobs import Folding
 from gossamer.core.untrusted import LARGEST, MOST_SAMPLES
-from gossamer.core.wire import CHECKED, HEADER, Frame, Message
+from gossamer.core.wire import CHECKED, HEADER, Frame
 from gossamer.engines.client import ClientTask
 from gossamer.engines.inbox import ClientReply, Inbox
 from gossamer.engines.metrics import Ledger
@@ -49,6 +49,7 @@ TYPES = tuple(wire.CODES)
 
 def methods() -> dict[str, tuple[Callable[[], Method], dict[str, Any]]]:
     """Every recorded case of a method, and FedAvg with each codec up and down."""
+
     def up(name: str) -> Callable[[], Method]:
         return lambda: fedavg(**recorder.SGD).with_parts(codec=OnWeights(CODECS[name]()))
 
@@ -165,7 +166,9 @@ def rewritten(data: bytes, rng: random.Random) -> bytes:
         own[rng.choice(NAMES)] = own.pop(name) if rng.random() < 0.5 else own[name].clone()
     else:
         del own[name]
-    return wire.pack(replace(message, payload=own, common={n: a for n, a in message.common.items() if n not in own}, **changed))
+    return wire.pack(
+        replace(message, payload=own, common={n: a for n, a in message.common.items() if n not in own}, **changed)
+    )
 
 
 def mutant(data: bytes, others: list[bytes], rng: random.Random) -> tuple[bytes, bool]:

@@ -165,8 +165,11 @@ def test_deep_brackets_of_json_are_refused(opening: str, tmp_path: Path) -> None
     with pytest.raises(ValueError, match="its brackets are nested too deeply"):
         files.parse_json(deep)
     (tmp_path / "all.json").write_text(deep)
-    for read in (lambda: leaf.read([tmp_path], lambda x, y: (np.zeros(1), np.zeros(1))), lambda: read_texts(tmp_path / "all.json")):
-        with pytest.raises(ConfigError, match="all.json is damaged.* nested too deeply"):
+    for read in (
+        lambda: leaf.read([tmp_path], lambda x, y: (np.zeros(1), np.zeros(1))),
+        lambda: read_texts(tmp_path / "all.json"),
+    ):
+        with pytest.raises(ConfigError, match=r"all\.json is damaged.* nested too deeply"):
             read()
 
 

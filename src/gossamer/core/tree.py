@@ -179,4 +179,6 @@ def check_entries(params: Params, who: str) -> None:
     for name, tensor in params.items():
         if not tensor.numel():
             shape = list(tensor.shape)
-            raise ConfigError(f"{who} needs tensors with entries, and the model's {name} has the shape {shape}: remove it")
+            raise ConfigError(
+                f"{who} needs tensors with entries, and the model's {name} has the shape {shape}: remove it"
+            )

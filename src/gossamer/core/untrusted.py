@@ -62,7 +62,9 @@ def check_values(arrays: Mapping[str, Tensor]) -> None:
         return
     for name, array in arrays.items():
         if LARGEST < (found := largest([array])) < math.inf:
-            raise PayloadError(f"{name!r} holds a value of magnitude {found:.3g}, above {LARGEST:.3g}: it is far too large")
+            raise PayloadError(
+                f"{name!r} holds a value of magnitude {found:.3g}, above {LARGEST:.3g}: it is far too large"
+            )
 
 
 class ReadArrays(Payload):
@@ -79,7 +81,8 @@ class ReadArrays(Payload):
 
     def get(self, name: str, default: Any = None) -> Any:
         """Return an array, if it is there, and note it."""
-        return self[name] if name in self else default
+        self._read.add(self._prefix + name)
+        return super().get(name, default)
 
     def items(self) -> Any:
         """Return all arrays with their names, and note all."""

@@ -1,8 +1,8 @@
 """Proof of a node's number: a signature with the key that belongs to it.
 
 Flower checks that a node has a registered key, and calls it by a random number. Which client a node is, it says itself.
-So the server asks a new node to sign the run, a random challenge, Flower's number of the node and its client number with
-its key, and verifies the signature with the public key of that client: ``node-3.pub`` for client 3.
+So the server asks a new node to sign the run, a random challenge, Flower's number of the node and its client number
+with its key, and verifies the signature with the public key of that client: ``node-3.pub`` for client 3.
 """
 
 from pathlib import Path
@@ -28,7 +28,9 @@ def prove(key: Path, claimed: bytes) -> str:
     try:
         private = load_ssh_private_key(key.expanduser().read_bytes(), None)
     except (OSError, ValueError, UnsupportedAlgorithm) as error:
-        raise ConfigError(f"the key of this node cannot be read: {type(error).__name__}: check key= in --node-config") from error
+        raise ConfigError(
+            f"the key of this node cannot be read: {type(error).__name__}: check key= in --node-config"
+        ) from error
     if not isinstance(private, ec.EllipticCurvePrivateKey):
         raise ConfigError("the key of this node must be an ECDSA key: gossamer deploy keys makes such keys")
     return private.sign(claimed, ec.ECDSA(hashes.SHA384())).hex()

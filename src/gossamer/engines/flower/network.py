@@ -203,8 +203,9 @@ class LocalNetwork:
 
     def _spawn_server(self) -> None:
         trust = ("--root-certificates", str(self.credential("ca.crt")))
-        trust += ("--superexec-auth-secret-file", str(self.credential(SECRET)))
-        self._spawn("server", "server", _command("flower-superexec"), "--runtime-api-address", self.address, *trust)
+        who = ("--superexec-auth-secret-file", str(self.credential(SECRET)))
+        where = ("--runtime-api-address", self.address)
+        self._spawn("server", "server", _command("flower-superexec"), *where, *trust, *who)
 
     def _spawn_node(self, node: int) -> None:
         where = ("--superlink", self.address, "--root-certificates", str(self.credential("ca.crt")))

@@ -35,7 +35,7 @@ Words = dict[str, Any]
 Ask = Callable[["Member", Message], tuple[Words, bytes]]
 
 FAULT, OUT_OF_STEP, PROOF = "fault", "out_of_step", "proof"
-"""Names of values in a reply: the reason of a failure, whether the client state caused it, and the proof of a number."""
+"""Names of values in a reply: the reason of a failure, whether the client state caused it, the proof of a number."""
 
 
 def client_app(method: Method, task: AnyTask) -> ClientApp:

@@ -46,7 +46,9 @@ class Scales:
         update = arrival.to_sum() if arrival.to_sum else arrival.vector(tree.device(arrival.model))
         size, model = largest([update, *_tensors(arrival.sections)]), max(1.0, largest(arrival.model.values()))
         if not size <= BEYOND * model:
-            raise PayloadError(f"the update holds a value of magnitude {size:.3g}, and the model's largest is {model:.3g}")
+            raise PayloadError(
+                f"the update holds a value of magnitude {size:.3g}, and the model's largest is {model:.3g}"
+            )
         self._sizes[arrival.client], self._models[arrival.client] = size, model
 
     def far(self) -> dict[int, str]:

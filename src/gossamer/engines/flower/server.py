@@ -344,7 +344,9 @@ class FlowerRun(FederatedRun):
         message = reply.checked()
         for name, wanted in (("run", self.about["id"]), ("round", number)):
             if (got := word(message, name, type(wanted))) != wanted:
-                raise PayloadError(f"refused: the reply is for another {name}: expected {wanted}, got {shown(str(got))}")
+                raise PayloadError(
+                    f"refused: the reply is for another {name}: expected {wanted}, got {shown(str(got))}"
+                )
         return message
 
     def frame(self, client: int, message: Message) -> Frame:

@@ -75,9 +75,9 @@ def variables(raw: bytes, names: set[str], room: int) -> dict[str, Array]:
             room -= len(expanded)
             element = next(_elements(memoryview(expanded), order, aligned=False), element)
         if element.kind == MATRIX:
-            name, *rest = _parts(element.data, order)
+            name, shape, values = _parts(element.data, order)
             if name in names:
-                found[name] = _array(*rest, order)
+                found[name] = _array(shape, values, order)
     return found
 
 
