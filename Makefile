@@ -39,10 +39,10 @@ slow-test: $(READY)
 gpu-test:
 	@$(PYTHON) tests/check_gpu.py $(GPU)
 
-# Campaigns of random damage, a minute each; FUZZ=--full runs all of them, FUZZ="--seed N" repeats one
+# Random damage: a minute of each campaign, or all of it with FUZZ=--full; --seed N repeats one. See docs/reliability.md
+CAMPAIGNS ?= messages data_files
 fuzz: $(READY)
-	@PYTHONPATH=tests:. $(BIN)/python -m fuzz.messages $(FUZZ)
-	@PYTHONPATH=tests:. $(BIN)/python -m fuzz.data_files $(FUZZ)
+	@for name in $(CAMPAIGNS); do PYTHONPATH=tests $(BIN)/python tests/fuzz/$$name.py $(FUZZ) || exit 1; done
 
 # The site, in site/; nothing on it is loaded from another server
 docs: $(READY)

@@ -50,7 +50,7 @@ def test_samples_that_somebody_may_have() -> None:
 @pytest.mark.parametrize("value", [2 * LARGEST, -2 * LARGEST, 3e38])
 def test_a_finite_value_that_is_far_too_large_is_named(dtype: torch.dtype, value: float) -> None:
     arrays = {"fine": torch.ones(3), "bad": torch.tensor([1.0, value]).to(dtype)}
-    with pytest.raises(PayloadError, match=r"'bad' holds a value of magnitude .* above 1.13e\+15"):
+    with pytest.raises(PayloadError, match=r"'bad' holds values above 1.13e\+15, which are far too large"):
         check_values(arrays)
 
 

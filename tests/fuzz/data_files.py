@@ -1,6 +1,6 @@
 """Damaged data files of every format.
 
-    python -m fuzz.data_files [--full] [--seconds S] [--seed N]
+    PYTHONPATH=tests python tests/fuzz/data_files.py [--full] [--seconds S] [--seed N]
 
 Each file of a small set is damaged in turn: flipped bits, lost, added, repeated or foreign bytes, sizes in headers that
 are far too large. The set is then refused with ``ConfigError`` and the name of the file, or it is read. What is read

@@ -1,6 +1,6 @@
 """Mutated messages of every method, codec and exchange, both ways; most have a mended checksum.
 
-    python -m fuzz.messages [--full] [--seconds S] [--seed N]
+    PYTHONPATH=tests python tests/fuzz/messages.py [--full] [--seconds S] [--seed N]
 
 A method runs honestly for two rounds on a small task. Before each upload is folded, and before each download is read,
 mutants of it go the same way. Each is refused with ``PayloadError`` and leaves the accumulator, the staged models and

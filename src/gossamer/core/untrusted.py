@@ -22,6 +22,9 @@ The sum over 2**16 clients with 2**40 samples each, of vectors that a codec scal
 not overflow in float32. No training that converges comes near it.
 """
 
+TOO_LARGE = "which are far too large"
+"""The end of the reason for a refusal."""
+
 MOST_SAMPLES = 2**40
 """The largest number of samples of a client."""
 
@@ -61,10 +64,8 @@ def check_values(arrays: Mapping[str, Tensor]) -> None:
     if largest(arrays.values()) <= LARGEST:
         return
     for name, array in arrays.items():
-        if LARGEST < (found := largest([array])) < math.inf:
-            raise PayloadError(
-                f"{name!r} holds a value of magnitude {found:.3g}, above {LARGEST:.3g}: it is far too large"
-            )
+        if LARGEST < largest([array]) < math.inf:
+            raise PayloadError(f"{name!r} holds values above {LARGEST:.3g}, {TOO_LARGE}")
 
 
 class ReadArrays(Payload):

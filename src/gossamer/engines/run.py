@@ -27,7 +27,7 @@ from gossamer.core.jobs import Folding, Outgoing, round_key
 from gossamer.core.random import Key
 from gossamer.core.sampler import Pool
 from gossamer.core.types import Clock, State
-from gossamer.core.untrusted import shown
+from gossamer.core.untrusted import TOO_LARGE, shown
 from gossamer.core.wire import NOT_FINITE, Body
 from gossamer.engines.client import Failure
 from gossamer.engines.control import Callback, Callbacks, ask, callbacks_of, out_of_patience
@@ -333,7 +333,7 @@ class FederatedRun(KeptRun):
 
 def _advice(failed: Outcome) -> str:
     """Return what to do about a failure of all clients, if that is clear."""
-    diverged = failed.reason.endswith(NOT_FINITE) if failed.reason else False
+    diverged = failed.reason.endswith((NOT_FINITE, TOO_LARGE)) if failed.reason else False
     return ": training diverges; use a smaller learning rate" if diverged else ""
 
 
