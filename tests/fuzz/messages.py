@@ -202,6 +202,7 @@ class Attacked(Simulation):
                     self.counts["downloads refused"] += 1
                 else:
                     self.check_head(made, bytes(task.data), stage)
+                    self.check_names(set(wire.unpack(made).arrays), set(wire.unpack(bytes(task.data)).arrays))
                     assert all(finite(model) for model in job.models), "a download that is not finite was accepted"
                     self.counts["downloads accepted"] += 1
             yield task

@@ -314,6 +314,7 @@ class BoundExchange:
         sent = self._received_part(unread, clock, mine, state.get("view"), owner)
         layout = sent.layout(self.outline)
         if self.broadcasts:
+            check_names(own, ())  # the models are in the common piece
             if before is None:
                 before = self._broadcast(frame, counts.common, key, layout, down, clock, state)
             elif not self.down.readable(before.base, head.version, state):
