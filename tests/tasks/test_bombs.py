@@ -121,6 +121,15 @@ def mat_bomb(root: Path) -> tuple[Path, Callable[[], object]]:
     return path, lambda: mat.read([path, path], COLOUR)
 
 
+def pickle_table(root: Path) -> tuple[Path, Callable[[], object]]:
+    """A pickle of few bytes with an object of a large number, for which pickle makes a table of gigabytes."""
+    path = root / "data_batch_1"
+    path.write_bytes(b"\x80\x02}r" + struct.pack("<I", 2**28) + b".")
+    other = path.with_name("test_batch")
+    other.write_bytes(b"")
+    return path, lambda: cifar.read([path, other], COLOUR)
+
+
 def plain_giant(root: Path) -> tuple[Path, Callable[[], object]]:
     """A file with holes: large, and nothing of it on the disk."""
     path = root / "train-images-idx3-ubyte"
@@ -129,7 +138,7 @@ def plain_giant(root: Path) -> tuple[Path, Callable[[], object]]:
     return path, lambda: idx.read([path] * 4, GREY)
 
 
-BOMBS = [npz_bomb, npz_liar, npy_claim, idx_bomb, emnist_bomb, tar_bomb, tar_tail, mat_bomb, plain_giant]
+BOMBS = [npz_bomb, npz_liar, npy_claim, idx_bomb, emnist_bomb, tar_bomb, tar_tail, mat_bomb, pickle_table, plain_giant]
 
 
 @pytest.mark.parametrize("make", BOMBS)
