@@ -237,7 +237,7 @@ def test_a_round_with_too_few_replies_is_tried_again_to_the_same_end(
 
 
 def huge(handle: Handle, at: int, times: int) -> Handle:
-    """A node that sends finite numbers with an infinite sum, several times in a round."""
+    """A node that sends finite numbers whose sum would be infinite, several times in a round."""
     left = times
 
     def change(reply: Message) -> Message:
@@ -256,7 +256,7 @@ VOID: dict[str, tuple[Method, Callable[[Handle], Handle], str, str]] = {
     "what clients owe": (
         fedavg(steps=2).with_parts(codec=Feedback(Dense())),
         lambda handle: huge(handle, 1, 2),
-        "the aggregated model is not finite",
+        "'values' holds values above 1.13e+15, which are far too large",
         "clients",
     ),
     "what clients hold": (

@@ -168,7 +168,9 @@ def test_a_network_does_its_work_refuses_strangers_and_leaves_nothing_behind(tmp
     assert [line for pid, line in left.items() if alive(pid)] == []
     assert len(ports) == 3
     assert not any(map(listened_on, ports))
-    assert sorted(loads(out.read_text()), key=lambda answer: answer["client"]) == [config(0), config(1)]
+    answers = sorted(loads(out.read_text()), key=lambda answer: answer["client"])
+    assert [answer.pop("key") for answer in answers] == [str(running.credential(f"node-{at}")) for at in (0, 1)]
+    assert answers == [config(0), config(1)]
     assert "nowhere to write to" in running.tail()
 
 
@@ -290,14 +292,21 @@ def test_flower_that_is_not_there_is_missed_by_name(tmp_path: Path, monkeypatch:
         LocalNetwork(tmp_path, 1, config).__enter__()
 
 
-def test_a_network_that_is_started_again_has_the_same_keys(tmp_path: Path) -> None:
+def test_private_keys_are_not_in_the_folder_of_a_network_and_go_with_it(tmp_path: Path) -> None:
     def prepared() -> dict[str, bytes]:
-        LocalNetwork(tmp_path, 2, config)._prepare()
-        return {path.name: path.read_bytes() for path in (tmp_path / "credentials").iterdir()}
+        made = LocalNetwork(tmp_path, 2, config)
+        made._prepare()
+        found = {path.name: path.read_bytes() for path in made.credential("").iterdir()}
+        folder = made.credential("")
+        made._forget_credentials()
+        assert not folder.exists()
+        return found
 
-    before = prepared()
-    assert prepared() == before
-    assert {"node-0", "node-1", "node-0.pub", "ca.crt", "server.key"} < set(before)
+    before, after = prepared(), prepared()
+    assert {"node-0", "node-1", "node-0.pub", "ca.crt", "server.key", "superexec.secret"} < set(before)
+    assert before["node-0"] != after["node-0"]
+    secrets = {content for name, content in after.items() if not name.endswith((".pub", ".crt", ".pem"))}
+    assert not any(path.read_bytes() in secrets for path in tmp_path.rglob("*") if path.is_file())
 
 
 def children(parent: int) -> dict[int, list[str]]:

@@ -192,7 +192,10 @@ def new(words: list[str]) -> int:
     write_app(folder, planned)
     copied = ", ".join(sorted({file.name for piece in planned.pieces for file in piece.files}))
     own = f", and copied {copied} there" if copied else ""
-    print(f"wrote app.py, pyproject.toml and README.md to {folder}{own}; README.md describes the steps")
+    print(f"wrote app.py, pyproject.toml, nginx.conf and README.md to {folder}{own}; README.md describes the steps")
+    print(
+        "the SuperLink listens on its own machine alone; nginx.conf, or a firewall rule in README.md, admits the nodes"
+    )
     return 0
 
 
@@ -295,6 +298,7 @@ def _go(run: "FlowerRun", folder: RunFolder) -> int:
                 LocalNetwork(home / "network", nodes, node_config) as network,
                 Progress(rounds, run.metrics, primary(run.about)) as progress,
             ):
+                config["keys"] = str(network.credential(""))
                 _follow(network, path, network.run(home / "app", config), done, progress)
 
     try:

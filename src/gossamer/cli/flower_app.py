@@ -87,6 +87,7 @@ def write(folder: Path, method: Snippet, task: Snippet, settings: Settings, conf
     (folder / "pyproject.toml").write_text(project(name, f"{settings.name} across machines", _config(settings, config)))
     readme = _filled("readme.md", project=name, method=settings.name, copied=_listed(copied))
     (folder / "README.md").write_text(readme)
+    (folder / "nginx.conf").write_text(_template("nginx.conf"))
 
 
 def project(name: str, description: str, config: str) -> str:
@@ -98,8 +99,11 @@ def project(name: str, description: str, config: str) -> str:
 
 
 def _filled(template: str, **texts: str) -> str:
-    source = resources("gossamer.cli").joinpath(f"template/{template}").read_text()
-    return Template(source).substitute(texts)
+    return Template(_template(template)).substitute(texts)
+
+
+def _template(name: str) -> str:
+    return resources("gossamer.cli").joinpath(f"template/{name}").read_text()
 
 
 def project_name(folder: Path) -> str:

@@ -44,6 +44,7 @@ from gossamer.core.sections import OwnLabels, SectionArrays, index, read_index
 from gossamer.core.server import CohortServer, MeasuredServer, ModelPerClient
 from gossamer.core.solver import memory_of as solver_memory_of
 from gossamer.core.types import Clock, Layout, Params, Part, Payload, State
+from gossamer.core.untrusted import ReadArrays, check_names, check_samples, check_values
 from gossamer.core.view import DescribedView, ViewMemory
 from gossamer.core.wire import NOTHING, Body, Frame
 
@@ -80,6 +81,7 @@ class BoundExchange:
         self.down = downlink_of(exchange.down).bind(self)
         parts = {"solver": self.solver.sections, "server": self.server.sections, "view": of_view}
         self.envelope = Envelope.of(number, repr(self.codec), self.down.name, {**parts, "down": self.down.sections})
+        self._names = set[frozenset[str]]()  # the names of the arrays of payloads that were decoded
         self.first = tree.move(self.codec_memory.init(Layout.of(self.outline)), context.network.device)
         self._check()
 
@@ -207,8 +209,8 @@ class BoundExchange:
         models = self.down.models(state, self.server.download(state, to).models)
         message = wire.unpack(data, tree.device(models[0]))
         self.envelope.check(message.head, "up", clock, self.version(clock))
-        if not (message.weight > 0 and message.weight == int(message.weight)):
-            raise PayloadError(f"the number of samples must be a positive whole number, got {message.weight}")
+        check_samples(message.weight)
+        check_values(message.arrays)
         payload, unread = sections.split(message.arrays)
         choice = read_index(unread, "choice", len(models)) if len(models) > 1 else 0
         model = models[choice]
@@ -221,10 +223,21 @@ class BoundExchange:
             part = self.labels.counting(part, unread, model)
         values = sections.unpack(self.solver.sections, unread, layout, self.context.trained, up)
         sections.check_read(unread)
+        self._check_names(payload, layout, up, start)
 
         arrival = self.arrival(clock.client, part, layout, min(message.weight, most), payload, up, start)
         arrival = replace(arrival, sections=values, model=model, owner=to.owner)
         return replace(arrival, choice=choice, version=message.version), after
+
+    def _check_names(self, payload: Payload, layout: Layout, up: Key, start: Params | None) -> None:
+        """Refuse arrays that the codec does not read. New combinations of names are decoded once to find them."""
+        if self.send == "sections":
+            check_names(payload, ())
+        elif (names := frozenset(payload)) not in self._names:
+            read = ReadArrays(payload)
+            sums_of(self.codec if start is None else informed(self.codec, start)).to_sum(read, layout, up)
+            read.check()
+            self._names.add(names)
 
     def arrival(
         self,
@@ -280,7 +293,9 @@ class BoundExchange:
         if view is None:
             return {}
         before = memory or view.first(client)
-        after = view.follow(before, unread.pop(view.section, {}), model)
+        read = ReadArrays(unread.pop(view.section, {}))
+        after = view.follow(before, read, model)
+        read.check()
         return after if after is not before else memory or {}
 
     def measure(self, state: State, acc: Folding, changes: Mapping[int, tuple[State, State]]) -> dict[str, Any]:
@@ -312,6 +327,7 @@ class BoundExchange:
         sent = self._received_part(unread, clock, mine, state.get("view"), owner)
         layout = sent.layout(self.outline)
         if self.broadcasts:
+            check_names(own, ())  # the models are in the common piece
             if before is None:
                 before = self._broadcast(frame, counts.common, key, layout, down, clock, state)
             elif not self.down.readable(before.base, head.version, state):
@@ -333,7 +349,12 @@ class BoundExchange:
         if self.described is None:
             return self._part(self.view.sent, self.outline, clock, mine, memory, owner)
         described = unread.pop(self.described.section, None)
-        return Part() if described is None else self.described.restore(described, self.outline)
+        if described is None:
+            return Part()
+        read = ReadArrays(described)
+        part = self.described.restore(read, self.outline)
+        read.check()
+        return part
 
     def _broadcast(
         self, frame: Frame, arrays: int, key: Key, layout: Layout, down: Key, clock: Clock, state: State

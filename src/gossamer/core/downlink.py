@@ -29,6 +29,7 @@ from gossamer.core.jobs import model_keys
 from gossamer.core.random import Key
 from gossamer.core.sections import SectionArrays
 from gossamer.core.types import Clock, Layout, Params, Payload, State
+from gossamer.core.untrusted import ReadArrays
 
 if TYPE_CHECKING:
     from gossamer.core.bound import BoundExchange
@@ -179,11 +180,13 @@ class BoundWholeModel(BoundDownlink):
         self, payload: Payload, unread: SectionArrays, layout: Layout, key: Key, clock: Clock, state: State
     ) -> Received:
         """Decode all models."""
-        coded = [payload]
+        coded = [ReadArrays(payload)]
         while f"model{len(coded)}" in unread:
-            coded.append(unread.pop(f"model{len(coded)}"))
+            coded.append(ReadArrays(unread.pop(f"model{len(coded)}")))
         keys = model_keys(key, len(coded))
         vectors = [self.codec.decode(arrays, layout, at) for arrays, at in zip(coded, keys, strict=True)]
+        for arrays in coded:
+            arrays.check()
         return Received(tuple(layout.unflatten(checked(vector, layout)) for vector in vectors))
 
 

@@ -150,3 +150,15 @@ def on_failure(consequence: str) -> Iterator[None]:
     except OSError as error:
         cause = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else str(error)
         raise RunError(f"{cause}: {consequence}") from error
+
+
+def parse_json(data: bytes | str) -> Any:
+    """Return the value of JSON that somebody else may have written. Raise ``ValueError`` for anything else.
+
+    >>> parse_json('{"a": 1}')
+    {'a': 1}
+    """
+    try:
+        return json.loads(data)
+    except RecursionError:
+        raise ValueError("its brackets are nested too deeply") from None

@@ -18,6 +18,7 @@ from gossamer.core.errors import PayloadError, require
 from gossamer.core.exchange import Context, Section, Sections
 from gossamer.core.random import Key, fold
 from gossamer.core.types import Layout, Params, Part, Payload
+from gossamer.core.untrusted import ReadArrays, check_names
 from gossamer.core.wire import expect, finite
 
 MARK = "@"
@@ -111,15 +112,18 @@ def _unpacked(section: Section, arrays: Payload, layout: Layout, key: Key) -> An
     if section.shape == "scalar":
         return float(finite(_only(section.name, arrays, layout.dtype), section.name))
     if section.shape == "model":
-        codec = section.codec
-        vector = codec.decode(arrays, layout, key) if codec else expect(arrays, "values", layout.dtype, layout.size)
+        codec, read = section.codec, ReadArrays(arrays)
+        vector = codec.decode(read, layout, key) if codec else expect(read, "values", layout.dtype, layout.size)
+        read.check()
         return layout.unflatten(checked(vector, layout))
     return arrays
 
 
 def _only(section: str, arrays: Payload, dtype: torch.dtype) -> Tensor:
     """Return the single number of a section. Errors name the section."""
-    return expect(joined({}, {section: arrays}), MARK + section, dtype, 1)
+    named = joined({}, {section: arrays})
+    check_names(named, {MARK + section})
+    return expect(named, MARK + section, dtype, 1)
 
 
 def index(number: int) -> Payload:
@@ -167,4 +171,5 @@ class OwnLabels:
     def counting(self, part: Part, unread: SectionArrays, model: Params) -> Part:
         """Return the part with only the rows of the labels in a message. Remove the section from ``unread``."""
         arrays = joined({}, {"labels": unread.pop("labels", {})})
+        check_names(arrays, {f"{MARK}labels"})
         return part.counting(self.rows, expect_bits(arrays, f"{MARK}labels", self.count), model)

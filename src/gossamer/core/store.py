@@ -2,19 +2,17 @@
 
 The states of thousands of clients (masks, personalized models) can exceed memory. The least recently used states are
 written to temporary files, and read again when needed. A file stays until the state changes, so that reading all states
-writes nothing.
+writes nothing. Files that a crash leaves behind are removed by the next process that writes some.
 
 Changes of a round are staged client by client. ``commit`` makes them valid when the round is finished; ``discard``
 drops them.
 """
 
-import shutil
-import tempfile
-import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gossamer.core import files, tree
+from gossamer.core.scratch import Scratch
 from gossamer.core.types import State
 
 LIMIT = 2 * 2**30
@@ -39,6 +37,7 @@ class ClientStore:
     _filed: set[int] = field(default_factory=set)  # clients with an up-to-date file, in memory or not
     _bytes: int = 0
     _folder: Path | None = None
+    _scratch: Scratch | None = None  # removes the folder with the store
     _next: "ClientStore | None" = None  # staged states
 
     def __contains__(self, client: int) -> bool:
@@ -126,8 +125,8 @@ class ClientStore:
 
     def _path(self, client: int) -> Path:
         if self._folder is None:
-            self._folder = Path(tempfile.mkdtemp(prefix="gossamer-"))
-            weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
+            self._scratch = Scratch("clients")
+            self._folder = self._scratch.path
         return self._folder / f"{client}.safetensors"
 
 

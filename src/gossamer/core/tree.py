@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch._C._functorch import is_functorch_wrapped_tensor
 
+from gossamer.core.errors import ConfigError
 from gossamer.core.types import Params, State
 
 
@@ -171,3 +172,13 @@ def clone(nest: Mapping[str, Any]) -> State:
 def shape(nest: Mapping[str, Any]) -> tuple[Any, ...]:
     """Return names, shapes and types of the tensors of a nest. Nests with equal results can be stacked."""
     return tuple((name, tensor.shape, tensor.dtype) for name, tensor in sorted(flatten(dict(nest)).items()))
+
+
+def check_entries(params: Params, who: str) -> None:
+    """Raise ``ConfigError`` if a tensor has no entries: a part that chooses among them has no choice."""
+    for name, tensor in params.items():
+        if not tensor.numel():
+            shape = list(tensor.shape)
+            raise ConfigError(
+                f"{who} needs tensors with entries, and the model's {name} has the shape {shape}: remove it"
+            )

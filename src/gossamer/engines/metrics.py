@@ -135,6 +135,12 @@ class Ledger:
             tally.lost += 1
             tally.wasted += receipt.joules
 
+    def refuse(self, kinds: Mapping[str, int]) -> None:
+        """Record that an upload that was sent was refused: what is in it has no meaning."""
+        self.up.subtract(kinds)
+        self.up = +self.up
+        self.up["refused"] += sum(kinds.values())
+
     def fold(self, client: int) -> None:
         """Record that an upload was aggregated; the delivery counts in it are now valid."""
         self.exchanges[-1]["folded"] += 1

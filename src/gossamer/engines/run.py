@@ -24,14 +24,16 @@ from statistics import median_low
 from gossamer.core import tree
 from gossamer.core.bound import BoundExchange
 from gossamer.core.errors import RunError
-from gossamer.core.exchange import GLOBAL, Assignment, Outcome
+from gossamer.core.exchange import GLOBAL, Arrival, Assignment, Outcome
 from gossamer.core.jobs import Folding, Outgoing, round_key
 from gossamer.core.random import Key
 from gossamer.core.sampler import Pool
 from gossamer.core.types import Clock, State
+from gossamer.core.untrusted import TOO_LARGE, shown
 from gossamer.core.wire import NOT_FINITE, Body
 from gossamer.engines.client import Failure
 from gossamer.engines.control import Callback, Callbacks, ask, callbacks_of, out_of_patience
+from gossamer.engines.divergence import DIVERGES, DivergenceWarning, divergence
 from gossamer.engines.evaluate import Evaluated
 from gossamer.engines.inbox import ClientReply, Inbox
 from gossamer.engines.kept_run import KeptRun
@@ -152,12 +154,23 @@ class FederatedRun(KeptRun):
             evaluated = self.evaluate_round(number, ledger) if due else {}
         record = ledger.record(number + 1, cohort, evaluated)
         self.metrics.append(record)
+        if evaluated and not any(DIVERGES in each for each in self.metrics):
+            self._warn_of_divergence(record)
         try:
             self.decide(record, callbacks)
         finally:  # the round counts, whatever a callback raises
             if folder is not None:
                 self.save(record, folder)
         return record
+
+    def _warn_of_divergence(self, record: Record) -> None:
+        """Note in the record that the run diverges, and show a warning, once per run."""
+        models = [self.like, *self.method.global_models(self.server)]
+        trained = [{name: model[name] for name in self.objective.trained} for model in models]
+        text = divergence(self.metrics, scores_of(self.about["task"])[0], trained)
+        if text is not None:
+            record[DIVERGES] = text
+            warnings.warn(text, DivergenceWarning, stacklevel=2)
 
     def decide(self, record: Record, callbacks: Sequence[Callback]) -> None:
         """Note in the record of a round whether the run ends with it, and why."""
@@ -229,7 +242,7 @@ class FederatedRun(KeptRun):
 
         with ledger.time("train"):
             self.exchange(stage, ledger, Inbox(stage.active, deliver))
-        after = exchange.finish(self.server, acc, clock)
+        after = self.finish(stage, acc)
         self.check_exchange(stage, after)
         self.server = after = exchange.advance(self.server, after, acc, stage.outcomes, clock)
         arrived = [outcome.client for outcome in stage.outcomes if outcome.folded] if exchange.last else []
@@ -257,7 +270,7 @@ class FederatedRun(KeptRun):
                 ledger.fold(client)
             except Exception as error:  # any error of a decoder refuses the upload, and the run continues
                 refused = Failure.of(error)
-                failure = refused._replace(reason=f"refused: {refused.reason}")
+                failure = refused._replace(reason=shown(f"refused: {refused.reason}"))  # it may quote the upload
         if failure is not None:
             ledger.fail(client, failure.reason)
         arrived = reply.data is not None and failure is None
@@ -275,8 +288,16 @@ class FederatedRun(KeptRun):
         known = self.view_state(stage, client)
         to = stage.assigned[client]
         arrival, after = stage.exchange.read_upload(reply.data, self.server, clock, key, to, known, stage.most)
+        self.admit(stage, arrival)
         values = {name: value for name, value in arrival.sections.items() if isinstance(value, float)}
         return stage.exchange.fold(acc, arrival), after, values
+
+    def admit(self, stage: Stage, arrival: Arrival) -> None:
+        """Check an update before it is folded; raise ``PayloadError`` to refuse it. By default, all are admitted."""
+
+    def finish(self, stage: Stage, acc: Folding) -> State:
+        """Return the server state after the aggregation of an exchange."""
+        return stage.exchange.finish(self.server, acc, self.clock(stage.number))
 
     @abstractmethod
     def settle_client(self, stage: Stage, client: int, reply: ClientReply, arrived: bool, known: State) -> None:
@@ -330,7 +351,7 @@ class FederatedRun(KeptRun):
 
 def _advice(failed: Outcome) -> str:
     """Return what to do about a failure of all clients, if that is clear."""
-    diverged = failed.reason.endswith(NOT_FINITE) if failed.reason else False
+    diverged = failed.reason.endswith((NOT_FINITE, TOO_LARGE)) if failed.reason else False
     return ": training diverges; use a smaller learning rate" if diverged else ""
 
 

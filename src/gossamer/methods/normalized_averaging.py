@@ -100,8 +100,8 @@ class BoundFedNova(FedNova):
     def fold(self, acc: Normalised, arrival: Arrival) -> Normalised:  # type: ignore[override]
         """Add one client's update, divided by its length."""
         length, weight = arrival.sections["length"], self.weigh(arrival)
-        if length <= 0:
-            raise PayloadError(f"length must be positive, got {length}")
+        if length < 1:
+            raise PayloadError(f"length must be at least 1, that of one step, got {length}")
         change = arrival.change(acc.changes.vector.device)
         trained = {name: change.pop(name) for name in self.trained}
         arrival.part.add(acc.changes.total, trained, weight / length)

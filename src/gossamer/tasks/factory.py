@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from gossamer.core.errors import ConfigError
 
@@ -55,4 +56,16 @@ def build(model: Factory) -> nn.Module:
         raise ConfigError(f"the model is built without arguments, but {error}: write lambda: {name}(...)") from error
     if not isinstance(module, nn.Module):
         raise ConfigError(f"Task.model must build an nn.Module, got a {type(module).__name__}")
+    _check_sizes(module)
     return module
+
+
+def _check_sizes(module: nn.Module) -> None:
+    """Refuse lazy layers, whose weights have no size before the first batch."""
+    tensors = (*module.named_parameters(), *module.named_buffers())
+    lazy = next((name for name, tensor in tensors if is_lazy(tensor)), None)
+    if lazy is not None:
+        raise ConfigError(
+            f"the model's {lazy} has no size yet: write the sizes of its layers, such as nn.Linear(64, 10) for "
+            "nn.LazyLinear(10), or run the model on one sample inside of the function that builds it"
+        )

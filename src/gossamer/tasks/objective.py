@@ -31,7 +31,7 @@ from gossamer.tasks.data import nests
 from gossamer.tasks.data.nests import Nest, arguments, forward, scores
 from gossamer.tasks.data.samples import Batch, Samples
 from gossamer.tasks.factory import build
-from gossamer.tasks.losses import LOSSES, loss_name, weight
+from gossamer.tasks.losses import LOSSES, loss_name, token_scores, weight
 from gossamer.tasks.memory import batch_size, client_memory, solver_copies
 from gossamer.tasks.metrics import Judgement, Rows
 from gossamer.tasks.modes import FlopCounter
@@ -446,11 +446,14 @@ class Objective:
                 raise ConfigError(f"the metric {metric.name} fails on {shapes}: {error}") from error
 
     def _check_labels(self, output: Tensor) -> None:
-        """Refuse labels beyond the outputs of a classifier."""
-        if output.dim() != 2 or loss_name(self.task.loss) not in ("cross_entropy", "nll"):
+        """Refuse labels beyond the outputs of a classifier, of samples or of their tokens."""
+        name, targets = loss_name(self.task.loss), [held.y for held in (self.task.data.train, self.task.data.test)]
+        if output.dim() < 2 or name not in ("cross_entropy", "nll") or any(y.dtype != torch.int64 for y in targets):
             return
-        outputs = output.shape[1]
-        if 0 < outputs < (classes := self.task.data.classes):
+        y = next((y for y in targets if len(y)), targets[0])[: len(output)]
+        outputs = (output if y.dim() == 1 else token_scores(name, output, y.to(output.device))[0]).shape[1]
+        classes = max((int(y.max()) for y in targets if y.numel()), default=-1) + 1
+        if 0 < outputs < classes:
             raise ConfigError(
                 f"the largest label is {classes - 1}, but the model has {outputs} outputs, for the labels 0 to "
                 f"{outputs - 1}: number the labels from 0, or give the model {classes} outputs"

@@ -172,7 +172,7 @@ class Plan:
     def read(cls, path: str | Path) -> "Plan":
         """Read a plan from a file; list all mistakes."""
         try:
-            return _plan(json.loads(Path(path).read_text(encoding="utf-8")))
+            return _plan(files.parse_json(Path(path).read_text(encoding="utf-8")))
         except OSError as error:
             raise ConfigError(f"{path}: cannot be read: {error.strerror}") from error
         except ConfigError as error:

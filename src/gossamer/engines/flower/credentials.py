@@ -14,6 +14,7 @@ Private files are readable only by their owner from their creation. Existing fil
 import ipaddress
 import os
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -34,6 +35,9 @@ ALWAYS = ("localhost", "127.0.0.1")
 LABEL = r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?"
 HOST_NAME = re.compile(rf"{LABEL}(\.{LABEL})*")
 PUBLIC, PRIVATE = 0o644, 0o600
+
+SECRET = 32
+"""Bytes of a secret."""
 
 
 def authority(folder: Path, hosts: Sequence[str]) -> None:
@@ -57,6 +61,11 @@ def node_key(path: Path) -> None:
     private = key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + b"\n"
     _write({public_half(path): (public, PUBLIC), path: (private, PRIVATE)})
+
+
+def secret(path: Path) -> None:
+    """Write a random secret for two processes on one machine."""
+    _write({path: (secrets.token_bytes(SECRET), PRIVATE)})
 
 
 def public_half(path: Path) -> Path:

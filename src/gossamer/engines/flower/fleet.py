@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.logger import log
 
 from gossamer.core.errors import GossamerError, PayloadError, RunError
+from gossamer.core.untrusted import MOST_SAMPLES, shown
 from gossamer.engines.flower.messages import carried, word
 from gossamer.engines.flower.node import FAULT
 
@@ -29,9 +30,6 @@ LONGEST_PAUSE = 1.0
 
 HELLO = 120.0
 """Seconds within which a new node must answer the query."""
-
-LONGEST = 1000
-"""Maximum characters of a node's failure reason."""
 
 AGAIN = 60.0
 """Seconds after which a refused node is queried again."""
@@ -58,7 +56,7 @@ class NodeReply(NamedTuple):
         if self.message is None:
             raise PayloadError(self.fault)
         if any(FAULT in words for words in self.message.content.config_records.values()):
-            raise PayloadError(word(self.message, FAULT, str)[:LONGEST])
+            raise PayloadError(shown(word(self.message, FAULT, str)))
         return self.message
 
     def flag(self, name: str) -> bool:
@@ -77,12 +75,19 @@ class NodePool:
     """Nodes by client.
 
     ``hello`` builds the query for new nodes. ``wanted`` holds the fingerprints that their answer must match.
+    ``identify`` raises ``PayloadError`` if a node is not the client that it claims to be.
     """
 
     def __init__(
-        self, grid: Grid | None, clients: int, hello: Callable[[], RecordDict], wanted: Mapping[str, str]
+        self,
+        grid: Grid | None,
+        clients: int,
+        hello: Callable[[], RecordDict],
+        wanted: Mapping[str, str],
+        identify: Callable[[int, int, Message], None] = lambda node, client, message: None,
     ) -> None:
         self._grid, self.clients, self.hello, self.wanted = grid, clients, hello, dict(wanted)
+        self.identify = identify
         self.peers: dict[int, Peer] = {}
         self.refused: dict[int, tuple[float, str]] = {}
         self.bytes_down = self.bytes_up = 0
@@ -92,6 +97,10 @@ class NodePool:
         """Flower's connection to the nodes; only a running server has one."""
         assert self._grid is not None
         return self._grid
+
+    def name(self, client: int) -> str:
+        """Return Flower's number of a client's node, as text: it is too long for a number of JSON."""
+        return str(self.peers[client].node) if client in self.peers else "unknown"
 
     def wait_for_nodes(self, needed: int, wait: float) -> None:
         """Wait until enough clients are connected; raise after ``wait`` seconds."""
@@ -117,14 +126,15 @@ class NodePool:
             try:
                 self._admit(reply)
             except GossamerError as error:
-                self.refused[reply.node] = time.monotonic(), str(error)
-                log(WARNING, "node %s refused: %s", reply.node, error)
+                self.refused[reply.node] = time.monotonic(), shown(str(error))
+                log(WARNING, "node %s refused: %s", reply.node, shown(str(error)))
 
     def _admit(self, reply: NodeReply) -> None:
         message = reply.checked()
         client = word(message, "client", int)
         if not 0 <= client < self.clients:
             raise PayloadError(f"it claims to be client {client}, of {self.clients}")
+        self.identify(reply.node, client, message)
         if client in self.peers:
             raise PayloadError(f"it claims to be client {client}, as does node {self.peers[client].node}")
         for name, wanted in self.wanted.items():
@@ -133,6 +143,9 @@ class NodePool:
         samples, tested, test = (word(message, name, int) for name in ("samples", "tested", "test"))
         if samples < 1:
             raise PayloadError(f"client {client} has no training samples")
+        for count in (samples, tested, test):
+            if not 0 <= count <= MOST_SAMPLES:
+                raise PayloadError(f"client {client} claims {count:,} samples, expected 0 to {MOST_SAMPLES:,}")
         self.peers[client] = Peer(reply.node, samples, tested, test)
 
     def ask(self, kind: str, contents: Mapping[int, RecordDict], deadline: float) -> Iterator[tuple[int, NodeReply]]:
@@ -164,7 +177,7 @@ class NodePool:
 
     def _reply(self, node: int, message: Message) -> NodeReply:
         if message.has_error():
-            return NodeReply(node, None, f"Flower reports: {message.error.reason or message.error.code}")
+            return NodeReply(node, None, shown(f"Flower reports: {message.error.reason or message.error.code}"))
         self.bytes_up += carried(message)
         return NodeReply(node, message)
 

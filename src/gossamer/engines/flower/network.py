@@ -1,8 +1,10 @@
 """A complete Flower network on one machine: a SuperLink and its nodes as processes, with TLS over loopback.
 
-    credentials/    certificates and node keys; reused if a network is started here again
     flower/NAME/    Flower's own files, one folder per process: nodes must not share their copies of the app
     logs/NAME.log   output of each process
+
+Certificates, node keys and the secret of the server's launcher are in a temporary folder of this user, and are removed
+with the network. A new network has new ones.
 
     superlink    forwards messages
     server       starts the server app when there is a run
@@ -40,6 +42,7 @@ from flwr.supercore.control import ControlHttpClient
 
 from gossamer.core import files
 from gossamer.core.errors import RunError
+from gossamer.core.scratch import Scratch
 from gossamer.engines.flower import credentials, supernode
 from gossamer.engines.flower.processes import end, kill, leaving, start, uninterrupted
 
@@ -49,6 +52,9 @@ CONNECTION = "gossamer"
 """Name of the network for the ``flwr`` command."""
 
 HOST = "127.0.0.1"
+
+SECRET = "superexec.secret"
+"""The file of the secret that the SuperLink and the server's launcher share."""
 
 PATIENCE = 60.0
 """Seconds within which a process must start, and a command must answer."""
@@ -76,6 +82,7 @@ class LocalNetwork:
         self.folder = folder.resolve()
         self.nodes = nodes
         self.node_config = node_config
+        self._credentials: Scratch | None = None
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._cleaning = ExitStack()
 
@@ -83,6 +90,7 @@ class LocalNetwork:
         """Start all processes, and wait until all nodes are online."""
         with ExitStack() as stack:
             stack.enter_context(leaving())
+            stack.callback(self._forget_credentials)
             stack.callback(self._stop_all)
             self._prepare()
             self._start_superlink()
@@ -108,7 +116,8 @@ class LocalNetwork:
 
     def credential(self, name: str) -> Path:
         """Return the path of a certificate or a key."""
-        return self.folder / "credentials" / name
+        assert self._credentials is not None  # only a started network has some
+        return self._credentials.path / name
 
     def run(self, app: Path, config: Config) -> str:
         """Start a Flower app and return the run ID; ``config`` replaces values of its ``pyproject.toml``."""
@@ -162,21 +171,23 @@ class LocalNetwork:
         with files.on_failure(f"no network was started in {self.folder}"):
             for name in ("logs", "flower/user"):
                 (self.folder / name).mkdir(parents=True, exist_ok=True)
-            if not self.credential("").exists():
-                self._make_credentials()
+            self._make_credentials()
             self._port, *self._node_ports = _free_ports(1 + self.nodes)
             where = {"address": self.address, "root-certificates": str(self.credential("ca.crt"))}
             lines = [f"[superlink.{CONNECTION}]", *(f"{key} = {_toml(value)}" for key, value in where.items()), ""]
             files.write(self.folder / "flower/user/config.toml", "\n".join(lines).encode())
 
     def _make_credentials(self) -> None:
-        """Create all credentials in a temporary folder and rename it, so that they are never incomplete."""
-        aside = self.folder / ".credentials"
-        shutil.rmtree(aside, ignore_errors=True)
-        credentials.authority(aside, [])
+        """Create all credentials in a temporary folder."""
+        self._credentials = Scratch("network")
+        credentials.authority(self.credential(""), [])
+        credentials.secret(self.credential(SECRET))
         for node in range(self.nodes):
-            credentials.node_key(aside / _node(node))
-        files.rename(aside, self.credential(""))
+            credentials.node_key(self.credential(_node(node)))
+
+    def _forget_credentials(self) -> None:
+        if self._credentials is not None:
+            self._credentials.close()
 
     def _start_superlink(self) -> None:
         authority, certificate, key = (str(self.credential(n)) for n in ("ca.crt", "server.pem", "server.key"))
@@ -184,18 +195,23 @@ class LocalNetwork:
         where = ("--host", HOST, "--port", str(self._port))
         # By default a SuperLink starts the server app's launcher in another process group, which we could not end.
         how = ("--isolation", "process", "--enable-supernode-auth", "--disable-runtime-dependency-installation")
-        self._spawn("superlink", "superlink", _command("flower-superlink"), *tls, *where, *how)
+        # Without a secret, any process that reaches the SuperLink could take over the server app.
+        who = ("--superexec-auth-secret-file", str(self.credential(SECRET)))
+        self._spawn("superlink", "superlink", _command("flower-superlink"), *tls, *where, *how, *who)
         self._await(self._responds, "the SuperLink to answer", PATIENCE, ["superlink"])
         self._spawn_server()
 
     def _spawn_server(self) -> None:
         trust = ("--root-certificates", str(self.credential("ca.crt")))
-        self._spawn("server", "server", _command("flower-superexec"), "--runtime-api-address", self.address, *trust)
+        who = ("--superexec-auth-secret-file", str(self.credential(SECRET)))
+        where = ("--runtime-api-address", self.address)
+        self._spawn("server", "server", _command("flower-superexec"), *where, *trust, *who)
 
     def _spawn_node(self, node: int) -> None:
         where = ("--superlink", self.address, "--root-certificates", str(self.credential("ca.crt")))
         who = ("--auth-supernode-private-key", str(self.credential(_node(node))))
-        how = ("--port", str(self._node_ports[node]), "--node-config", _spelled(self.node_config(node)))
+        config = {**self.node_config(node), "key": str(self.credential(_node(node)))}  # a path, and no secret
+        how = ("--port", str(self._node_ports[node]), "--node-config", _spelled(config))
         self._spawn(_node(node), _node(node), *supernode.command([*where, *who, *how]))
 
     def _spawn(self, name: str, home: str, *line: str) -> None:

@@ -24,6 +24,7 @@ from gossamer.core.wire import Frame
 from gossamer.engines.client import Client, ClientResult, ClientTask, Failure, TaskOutcome, reason
 from gossamer.engines.evaluate import Evaluator, evaluation_exchange
 from gossamer.engines.executors.base import threads
+from gossamer.engines.flower import identity
 from gossamer.engines.flower.journal import Journal, JournalEntry, OutOfStepError
 from gossamer.engines.flower.messages import FIGURE, content, data, fingerprint, metric_words, word
 from gossamer.tasks.objective import Objective
@@ -33,8 +34,8 @@ from gossamer.tasks.task import AnyTask, Task, task_at
 Words = dict[str, Any]
 Ask = Callable[["Member", Message], tuple[Words, bytes]]
 
-FAULT, OUT_OF_STEP = "fault", "out_of_step"
-"""Names of values in a reply: the reason of a failure, and whether the client state caused it."""
+FAULT, OUT_OF_STEP, PROOF = "fault", "out_of_step", "proof"
+"""Names of values in a reply: the reason of a failure, whether the client state caused it, the proof of a number."""
 
 
 def client_app(method: Method, task: AnyTask) -> ClientApp:
@@ -82,12 +83,13 @@ class Node:
             task = task_at(self.task, client, context.node_config)
             self._members[known] = Member(self.method, task, client, int(seed), device, precision)
         member = self._members[known]
-        member.home = state_folder(context.node_config)
+        member.home, member.node = state_folder(context.node_config), context.node_id
+        member.secret = Path(str(context.node_config["key"])) if "key" in context.node_config else None
         return member
 
     def hello(self, member: "Member", message: Message) -> tuple[Words, bytes]:
-        """Report the client number and the sample counts."""
-        return {**_echo(message), **member.describe()}, b""
+        """Report the client number, with a proof if this node has a key, and the sample counts."""
+        return {**_echo(message), **member.describe(), **member.proof(message)}, b""
 
     def train(self, member: "Member", message: Message) -> tuple[Words, bytes]:
         """Train and return the upload."""
@@ -113,11 +115,13 @@ class Member:
         self.method, self.task, self.number = method, task, client
         self.key = make_key(seed)
         self.objective = Objective(task, device, self.key, precision)
+        self.objective.check(self.objective.initial())  # labels beyond the outputs would end a GPU's process
         bound = method.bind(self.objective)
         exchanges = [*bound.exchanges, *([bound.probe] if bound.probe else [])]
         self.clients = {each.number: Client(bound, self.objective, each) for each in exchanges}
         self.bound, self.client = bound, self.clients[bound.training.number]
-        self.home = Path()
+        self.home, self.node = Path(), 0
+        self.secret: Path | None = None
 
     def describe(self) -> Words:
         """Return what the server must know about this client."""
@@ -128,6 +132,13 @@ class Member:
             "test": len(self.task.data.test),
             **fingerprint(self.method, self.objective),
         }
+
+    def proof(self, message: Message) -> Words:
+        """Return the proof that this node is the client it claims to be; nothing without a key."""
+        if self.secret is None:
+            return {}
+        claimed = identity.claim(word(message, "run", str), word(message, "challenge", str), self.node, self.number)
+        return {PROOF: identity.prove(self.secret, claimed)}
 
     def train(self, message: Message) -> ClientResult:
         """Run the task of a message, and write the journal before anything is sent."""

@@ -3,9 +3,13 @@
 Before each round the server updates its list of nodes. In a round it sends each client of the cohort its task, and
 aggregates replies until all have arrived or the deadline is over. A round with too few replies is void: it is repeated
 with the same random key. A reply that is late or invalid is left out, and the record states the reason.
+
+Updates are also compared with the model and with each other. ``Scales`` says which are far too large: they are refused
+at once, or the round is repeated without them.
 """
 
 import math
+import secrets
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -27,17 +31,21 @@ from gossamer.core.channel import Receipt
 from gossamer.core.delivery import Delivery
 from gossamer.core.downlink import NEVER as NO_VERSION
 from gossamer.core.errors import ConfigError, PayloadError, RunError, listed
-from gossamer.core.exchange import GLOBAL
+from gossamer.core.exchange import GLOBAL, Arrival, Outcome
+from gossamer.core.jobs import Folding
 from gossamer.core.method import Method
 from gossamer.core.types import Flops, State
+from gossamer.core.untrusted import LARGEST, shown
 from gossamer.core.wire import Body, Frame
 from gossamer.engines.client import Failure
 from gossamer.engines.control import Callback, Callbacks
 from gossamer.engines.evaluate import Evaluated, Evaluator, evaluation_exchange, figures
+from gossamer.engines.flower import identity
 from gossamer.engines.flower.fleet import NodePool, NodeReply
 from gossamer.engines.flower.journal import NEVER
 from gossamer.engines.flower.messages import FIGURE, content, data, fingerprint, metric_words, word
-from gossamer.engines.flower.node import OUT_OF_STEP
+from gossamer.engines.flower.node import OUT_OF_STEP, PROOF
+from gossamer.engines.flower.scales import Scales
 from gossamer.engines.flower.settings import Settings
 from gossamer.engines.flower.supernode import known_release, shorten_pulls
 from gossamer.engines.inbox import ClientReply, Inbox
@@ -115,10 +123,16 @@ class FlowerRun(FederatedRun):
         self.settings = settings
         self.choice = {"executor": "flower"}
         self.about |= {"id": uuid.uuid4().hex, "name": settings.name, "deployment": asdict(settings), **self.choice}
-        self.fleet = NodePool(grid, task.clients, lambda: content(self.words(0)), fingerprint(method, self.objective))
+        self.challenge = secrets.token_hex(16)
+        keys = Path(settings.keys) if settings.keys and grid is not None else None
+        self.keys = {client: identity.public_key(keys, client) for client in range(task.clients)} if keys else {}
+        wanted = fingerprint(method, self.objective)
+        self.fleet = NodePool(grid, task.clients, self.hello, wanted, self.identify)
         self.anew: set[int] = set()
         self.renewed: set[int] = set()
         self.void: list[Record] = []
+        self.scales = Scales()
+        self.left_out: dict[int, str] = {}
 
     @property
     def precision_here(self) -> str:
@@ -140,6 +154,16 @@ class FlowerRun(FederatedRun):
         return NO_VERSION if client in self.anew else super().held(stage, client)
 
     # The cohort.
+
+    def hello(self) -> RecordDict:
+        """Return the query for new nodes."""
+        return content({**self.words(0), "challenge": self.challenge})
+
+    def identify(self, node: int, client: int, message: Message) -> None:
+        """Refuse a node that does not have the key of the client that it claims to be, if keys are given."""
+        if self.keys:
+            claimed = identity.claim(self.about["id"], self.challenge, node, client)
+            identity.check_proof(self.keys[client], claimed, word(message, PROOF, str))
 
     def rounds(self, folder: RunFolder | None, watch: Watch, callbacks: Sequence[Callback]) -> None:
         """Wait for the nodes, then run the remaining rounds."""
@@ -178,24 +202,65 @@ class FlowerRun(FederatedRun):
         try:
             cohort = super().train(number, ledger)
         except VoidError as problem:
+            self.left_out |= problem.left_out
             self.void.append({"reason": str(problem), "bytes_up": dict(ledger.up), "bytes_down": dict(ledger.down)})
             raise
         self.anew -= self.renewed
         sent = {"down": sum(ledger.down.values()), "up": sum(ledger.up.values())}
         moved = {"down": self.fleet.bytes_down - down, "up": self.fleet.bytes_up - up}
         ledger.notes["void"] = self.void
+        for failure in ledger.failures:
+            failure["node"] = self.fleet.name(failure["client"])
         ledger.notes["bytes_flower"] = {way: moved[way] - sent[way] for way in sent}
         return cohort
 
     def check_exchange(self, stage: Stage, after: State) -> None:
-        """Raise ``VoidError`` if too few clients replied or the new model is not finite."""
+        """Raise ``VoidError`` if too few clients replied, an update is out of scale, or the model is not finite."""
+        if far := self.scales.far():
+            raise VoidError(f"{self._named(far)}; the round is repeated without it", far)
         failed, count = stage.failed, len(stage.assigned)
         replied, needed = count - len(failed), _share(self.settings.min_replies, count)
         why = "; ".join(f"client {client}: {reason}" for client, reason in failed.items())
         if replied < needed:
             raise VoidError(f"{replied} of {count} clients replied, {needed} are needed ({why})")
         if not all(tree.finite(model) for model in stage.exchange.server.download(after, GLOBAL).models):
-            raise VoidError("the aggregated model is not finite: a client sent values that are far too large")
+            largest = self.scales.largest()
+            raise VoidError(f"the aggregated model is not finite; {self._named(largest)}", largest)
+
+    def exchange(self, stage: Stage, ledger: Ledger, inbox: Inbox) -> None:
+        """Send tasks, and take replies as they arrive until the deadline."""
+        self.scales = Scales()
+        with ledger.time("download"):
+            client_tasks = self.client_tasks(stage, stage.active, ledger, exchange=stage.exchange.number)
+        for client, reply in self.fleet.ask(MessageType.TRAIN, client_tasks, self.settings.deadline):
+            with ledger.time("receive"):
+                inbox.put(client, self.accept(stage, client, reply, ledger))
+
+    def admit(self, stage: Stage, arrival: Arrival) -> None:
+        """Refuse an update that is far too large for its model, or whose client is left out."""
+        self.scales.note(arrival)
+
+    def finish(self, stage: Stage, acc: Folding) -> State:
+        """Aggregate. If that fails, the round is void, and is repeated without the largest update."""
+        try:
+            return super().finish(stage, acc)
+        except Exception as error:
+            largest = self.scales.far() or self.scales.largest()
+            text = f"the aggregation failed: {shown(str(Failure.of(error).reason))}; {self._named(largest)}"
+            raise VoidError(text, largest) from error
+
+    def fold_reply(
+        self, stage: Stage, client: int, reply: ClientReply, acc: Folding, ledger: Ledger
+    ) -> tuple[Folding, Outcome]:
+        """Fold a reply. The bytes of a refused upload count as refused, whatever its arrays are called."""
+        acc, outcome = super().fold_reply(stage, client, reply, acc, ledger)
+        if reply.data is not None and not outcome.folded:
+            ledger.refuse(stage.exchange.envelope.kinds("up", wire.read_sizes(reply.data)))
+        return acc, outcome
+
+    def _named(self, clients: Mapping[int, str]) -> str:
+        """Return clients with their nodes and what is wrong, for a reason."""
+        return "; ".join(f"client {client} (node {self.fleet.name(client)}) {why}" for client, why in clients.items())
 
     def settle_client(self, stage: Stage, client: int, reply: ClientReply, arrived: bool, known: State) -> None:
         """Stage a client's last aggregated round and its view state; the node keeps the rest of the client state."""
@@ -207,14 +272,6 @@ class FlowerRun(FederatedRun):
     def client_module(self, client: int) -> nn.Module:
         """Raise: a deployed client's model is on its own machine."""
         raise RunError(f"the run was deployed: the model of client {client} is on its machine")
-
-    def exchange(self, stage: Stage, ledger: Ledger, inbox: Inbox) -> None:
-        """Send tasks, and take replies as they arrive until the deadline."""
-        with ledger.time("download"):
-            client_tasks = self.client_tasks(stage, stage.active, ledger, exchange=stage.exchange.number)
-        for client, reply in self.fleet.ask(MessageType.TRAIN, client_tasks, self.settings.deadline):
-            with ledger.time("receive"):
-                inbox.put(client, self.accept(stage, client, reply, ledger))
 
     def client_tasks(
         self, stage: Stage, clients: Sequence[int], ledger: Ledger | None, **more: Any
@@ -247,19 +304,22 @@ class FlowerRun(FederatedRun):
         """Check a reply and return its upload, or the reason why it is refused."""
         try:
             message = self.check_reply(stage.number, reply)
+            if client in self.left_out:
+                raise PayloadError(f"left out: it {self.left_out[client]}")
             frame = self.frame(client, message) if stage.exchange.shared else None
             kinds = stage.exchange.envelope.kinds("up", wire.read_sizes(frame)) if frame else {}
             work = Flops(*(max(0, word(message, name, int)) for name in ("flops", "useful")))
             delivery = self.delivery(stage.number, message)
             figures = self.figures(stage, message)
-            ledger.train(word(message, "loss", float), work)
+            loss = word(message, "loss", float)
+            ledger.train(loss if abs(loss) <= LARGEST else math.nan, work)
             ledger.report(figures)
         except Exception as error:  # any error refuses the reply, and the run continues
             if reply.flag(OUT_OF_STEP):
                 self.anew.add(client)
             if reply.nbytes:
                 ledger.up["refused"] += reply.nbytes
-            return ClientReply(failure=Failure.of(error), silent=reply.message is None)
+            return ClientReply(failure=Failure(shown(Failure.of(error).reason), error), silent=reply.message is None)
         if frame:
             ledger.send(client, kinds, Receipt(delivered=True), delivery)
         return ClientReply(frame)
@@ -284,7 +344,9 @@ class FlowerRun(FederatedRun):
         message = reply.checked()
         for name, wanted in (("run", self.about["id"]), ("round", number)):
             if (got := word(message, name, type(wanted))) != wanted:
-                raise PayloadError(f"refused: the reply is for another {name}: expected {wanted}, got {got}")
+                raise PayloadError(
+                    f"refused: the reply is for another {name}: expected {wanted}, got {shown(str(got))}"
+                )
         return message
 
     def frame(self, client: int, message: Message) -> Frame:
@@ -336,7 +398,7 @@ class FlowerRun(FederatedRun):
                 values = {name: self._checked(word(message, name, float), name) for name in names}
                 found[client] = {**values, "tested": self.fleet.peers[client].tested}
             except PayloadError as error:
-                failed.append({"client": client, "reason": str(error)})
+                failed.append({"client": client, "node": self.fleet.name(client), "reason": shown(str(error))})
         ledger.notes["evaluation_failures"] = failed
         ledger.notes["bytes_evaluation"] = {"down": self.fleet.bytes_down - down, "up": self.fleet.bytes_up - up}
         return dict(sorted(found.items()))
@@ -357,7 +419,16 @@ class FlowerRun(FederatedRun):
 
 
 class VoidError(RunError):
-    """A round that does not count, because too few clients replied or the result is not finite."""
+    """A round that does not count: too few clients replied, an update is out of scale, or the aggregation failed.
+
+    Args:
+        problem: the reason
+        left_out: clients to leave out of the rest of the run, each with the reason
+    """
+
+    def __init__(self, problem: str, left_out: Mapping[int, str] | None = None) -> None:
+        super().__init__(problem)
+        self.left_out = dict(left_out or {})
 
 
 def _share(share: float, clients: int) -> int:
@@ -376,4 +447,5 @@ def _log_round(score: Score, record: Record) -> None:
     shown = f", {score.words} {score.write(value)}" if value is not None else ""
     log(INFO, "round %s: %s clients%s", record["round"], len(record["clients"]), shown)
     for failure in record["failures"]:
-        log(WARNING, "round %s: client %s: %s", record["round"], failure["client"], failure["reason"])
+        who = f"client {failure['client']} (node {failure['node']})"
+        log(WARNING, "round %s: %s: %s", record["round"], who, failure["reason"])

@@ -30,6 +30,8 @@ class Settings:
         min_replies: fraction of a round's clients that must reply for the round to count
         until: targets such as accuracy=0.9 or loss<0.3; the first that is reached ends the run; empty: none
         patience: evaluations without improvement of the primary metric that end the run; 0: no such limit
+        keys: folder with the nodes' public keys, node-0.pub and so on: a node proves its number with its key; empty:
+            numbers are not checked
         track: trackers on the server's machine, such as tensorboard or tensorboard,wandb; empty: none
         max_weight: number of samples that counts for a client, as a multiple of the cohort's median; 0: no such limit
     """
@@ -49,6 +51,7 @@ class Settings:
     min_replies: float = 0.5
     until: str = ""
     patience: int = 0
+    keys: str = ""
     track: str = ""
     max_weight: float = DEPLOYED_WEIGHT
 

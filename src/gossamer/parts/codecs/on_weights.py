@@ -29,10 +29,11 @@ from gossamer.core.codec import (
     sums_of,
     surrogate_of,
 )
-from gossamer.core.errors import PayloadError, require, wrong
+from gossamer.core.errors import require, wrong
 from gossamer.core.exchange import Context
 from gossamer.core.random import Key, fold
 from gossamer.core.types import Layout, Params, Payload, State
+from gossamer.core.untrusted import check_names, under
 from gossamer.parts.codecs.dense import Dense
 from gossamer.parts.codecs.names import fits
 
@@ -207,13 +208,12 @@ class OnWeights(CodecMemory, IntegerSums, OwnDraws, StraightThrough, SideInforma
 
     def _parts(self, payload: Payload, layout: Layout, key: Key) -> Iterator[tuple[TensorGroup, Payload, Key]]:
         """Yield each group with its arrays and its key, the last group first. Refuse arrays of no group."""
-        left = dict(payload)
+        left = set(payload)
         for piece in reversed(self.pieces(layout)):  # the prefix of the first group may be empty, which matches all
-            mine = {name: left.pop(name) for name in list(left) if name.startswith(piece.prefix)}
-            named = {name.removeprefix(piece.prefix): array for name, array in mine.items()}
-            yield piece, named, fold(key, "piece", piece.prefix)
-        if left:
-            raise PayloadError(f"unexpected array {min(left)!r}")
+            mine = {name for name in left if name.startswith(piece.prefix)}
+            left -= mine
+            yield piece, under(payload, piece.prefix, mine), fold(key, "piece", piece.prefix)
+        check_names(left, ())
 
     def unreplayable(self) -> str:
         """Return the reason of either codec."""

@@ -38,6 +38,7 @@ from gossamer.core.sections import ALONE, SectionArrays, joined
 from gossamer.core.server import BoundServer
 from gossamer.core.specs import parse, unknown
 from gossamer.core.types import Clock, Layout, Params, Payload, State
+from gossamer.core.untrusted import ReadArrays, check_names
 from gossamer.core.wire import expect
 from gossamer.parts.codecs import CODECS
 from gossamer.parts.codecs.dense import Dense
@@ -226,16 +227,23 @@ class BoundDelta(BoundDownlink):
     ) -> Received:
         """Return the whole model, or the client's model after the steps."""
         if "checksum" not in unread:
-            return Received((layout.unflatten(self.whole.decode(payload, layout, key)),))
+            read = ReadArrays(payload)
+            model = layout.unflatten(self.whole.decode(read, layout, key))
+            read.check()
+            return Received((model,))
         steps, base = _steps(unread.pop("steps", {}), clock.round)
-        wanted = expect(unread.pop("checksum"), ALONE, torch.int64, 1)
+        checksum = unread.pop("checksum")
+        check_names(checksum, {ALONE})
+        wanted = expect(checksum, ALONE, torch.int64, 1)
         if payload or not self.readable(base, clock.round, state):
             raise PayloadError(f"the client does not hold version {base}, from which the download continues")
         params: Params = {name: state[HELD]["params"][name] for name, _ in self.steps.layout.shapes}
         for version in range(int(state[HELD]["version"]), clock.round):
             params = self._rounded(self.steps.take(params, steps[version], clock._replace(round=version)))
         if self.rest.shapes:
-            params |= self.rest.unflatten(self.whole.decode(unread.pop("rest", {}), self.rest, key))
+            read = ReadArrays(unread.pop("rest", {}))
+            params |= self.rest.unflatten(self.whole.decode(read, self.rest, key))
+            read.check()
         model = {name: params[name] for name, _ in layout.shapes}
         if not torch.equal(self._checksum(model), wanted.cpu()):
             raise PayloadError("the model after the steps of the download is not that of the server")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from gossamer.core import random
+from gossamer.core import random, tree
 from gossamer.core.errors import require, wrong
 from gossamer.core.fields import CheckedFields
 from gossamer.core.random import Key
@@ -40,6 +40,7 @@ class Supermask(CheckedFields):
 
     def hold(self, built: Params, key: Key) -> Params:
         """Return normal scores in place of weights."""
+        tree.check_entries(_masked(built), "Supermask")
         return {**built, **{name: _normal(tensor, random.fold(key, name)) for name, tensor in _masked(built).items()}}
 
     def context(self, built: Params, key: Key) -> State:

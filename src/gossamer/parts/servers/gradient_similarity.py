@@ -51,6 +51,9 @@ SKETCH = 1024
 PAIRS, CLUSTERS = 2000, 50
 """Above this number of clients, there is this number of clusters, unless ``keep`` or ``clusters`` is given."""
 
+MOST_PAIRS = 20_000
+"""The most clients with a weight of each pair: the weights take 3.2 GB, and their distances as much."""
+
 
 @dataclass
 class Gathered:
@@ -145,6 +148,14 @@ class GradientSimilarity(Server):
     def bind(self, context: Context) -> "BoundGradientSimilarity":
         """Return the server with the number of clients and the names of the trained tensors."""
         fields = {**vars(self), "clusters": self.clusters or self._clusters(context)}
+        gigabytes = 8 * context.clients**2 / 1e9
+        require(
+            (
+                context.clients <= MOST_PAIRS or bool(fields["keep"] or fields["clusters"]),
+                f"weights of all pairs of {context.clients:,} clients take {gigabytes:,.0f} GB: give clusters=50 or "
+                f"keep=50 with models of equal size and exact weights, or use at most {MOST_PAIRS:,} clients",
+            )
+        )
         return BoundGradientSimilarity(**fields, clients=context.clients, trained=context.trained)
 
     def _clusters(self, context: Context) -> int | None:
@@ -195,11 +206,12 @@ class BoundGradientSimilarity(MeasuredServer, GradientSimilarity):
         if noise < 0:
             raise PayloadError(f"noise must not be negative, got {noise}")
         client, part, layout, like = arrival.client, arrival.part, arrival.layout, acc.total.like
-        vector = arrival.vector(acc.total.vector.device)
-        self._mean.fold(acc.total, Arrival.laid(client, part, layout, vector, arrival.samples))
+        vector = compared = arrival.vector(acc.total.vector.device)
         if not (part.whole and layout == acc.layout):
-            vector = acc.layout.flatten(part.spread(layout.unflatten(vector), like))
-        acc.table.add(client, vector, None if part.whole else acc.layout.flatten(part.coverage(like)))
+            compared = acc.layout.flatten(part.spread(layout.unflatten(vector), like))
+        # The table comes first: it refuses some gradients, and then nothing was added.
+        acc.table.add(client, compared, None if part.whole else acc.layout.flatten(part.coverage(like)))
+        self._mean.fold(acc.total, Arrival.laid(client, part, layout, vector, arrival.samples))
         acc.facts[client] = {"samples": arrival.samples, "noise": noise, "size": layout.size}
         return acc
 

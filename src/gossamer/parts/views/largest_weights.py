@@ -16,7 +16,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Literal
 
-from gossamer.core import indices
+from gossamer.core import indices, tree
 from gossamer.core.errors import PayloadError, require, wrong
 from gossamer.core.exchange import Context
 from gossamer.core.random import Key
@@ -47,7 +47,9 @@ class LargestWeights(View):
     def bind(self, context: Context) -> "BoundLargestWeights":
         """Return the view with the names of the weights."""
         outline = context.network.outline()
-        return BoundLargestWeights(**vars(self), names=tuple(n for n in context.trained if outline[n].dim() >= 2))
+        weights = {name: outline[name] for name in context.trained if outline[name].dim() >= 2}
+        tree.check_entries(weights, "LargestWeights")
+        return BoundLargestWeights(**vars(self), names=tuple(weights))
 
 
 @dataclass(frozen=True)

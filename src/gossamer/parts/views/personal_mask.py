@@ -18,6 +18,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from gossamer.core import tree
 from gossamer.core.bits import bits, unbits
 from gossamer.core.errors import require, wrong
 from gossamer.core.exchange import Context, LocalTrainingInfo
@@ -70,6 +71,7 @@ class PersonalMask(View):
     def bind(self, context: Context) -> "BoundPersonalMask":
         """Return the view with the shapes of the trained tensors. Running statistics are held whole."""
         outline = context.network.outline()
+        tree.check_entries({name: outline[name] for name in context.trained}, "PersonalMask")
         shapes = tuple((name, outline[name].shape) for name in context.trained)
         bound = BoundPersonalMask(**vars(self), shapes=shapes, at=context.shared_key(self.seed))
         _counts(bound)

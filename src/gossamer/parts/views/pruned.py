@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from gossamer.core import tree
 from gossamer.core.bits import bits, unbits
 from gossamer.core.errors import require, wrong
 from gossamer.core.exchange import Context, LocalTrainingInfo
@@ -60,6 +61,7 @@ class Pruned(View):
         check_accuracy(self, context)
         outline = context.network.outline()
         names = tuple(name for name in context.trained if outline[name].dim() >= 2)
+        tree.check_entries({name: outline[name] for name in names}, "Pruned")
         sizes = tuple((name, outline[name].numel()) for name in names)
         return BoundPruned(**vars(self), names=names, sizes=sizes)
 

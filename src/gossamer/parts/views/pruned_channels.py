@@ -84,6 +84,7 @@ class PrunedChannels(Pruned):
         have = {name for name, axes in rule.axes if any(axis.groups & groups for axis in axes)}
         channels = tuple((group, size) for group, size in rule.sizes if group in groups)
         masked = sorted({*names, *have})  # in name order, as in stored masks
+        tree.check_entries({name: like[name] for name in masked}, "PrunedChannels")
         sizes = tuple((name, like[name].numel()) for name in masked)
         return BoundPrunedChannels(**vars(self), names=names, sizes=sizes, widths=replace(rule, sizes=channels))
 

@@ -5,7 +5,6 @@ Characters are numbered by LEAF's alphabet of 80; all others count as spaces. Sa
 test samples. So no test target is a training target, but the first test samples contain the end of the training text.
 """
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
+from gossamer.core import files
 from gossamer.core.errors import ConfigError
 from gossamer.tasks.data.partition import Index
 from gossamer.tasks.data.readers.base import reading
@@ -53,7 +53,7 @@ def windows(text: str, stride: int) -> tuple[Index, Index]:
 def read_texts(path: Path) -> dict[str, str]:
     """Read the text of each role, in the order of names, from ``{"roles": {name: [speech, ...]}}``."""
     with reading(path, "file of roles"):
-        roles = json.loads(path.read_bytes())["roles"]
+        roles = files.parse_json(path.read_bytes())["roles"]
         return {name: _speech(roles[name]) for name in sorted(roles)}
 
 

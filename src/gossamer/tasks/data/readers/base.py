@@ -1,6 +1,7 @@
 """Shared code of readers: images, known facts about public sets, and errors for invalid files."""
 
 import hashlib
+import math
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,9 @@ from gossamer.tasks.data.partition import Index
 
 Bytes = npt.NDArray[np.uint8]
 Integers = npt.NDArray[np.integer[Any]]
+
+SLACK = 2**24
+"""Bytes of a file that are neither images nor labels, at most."""
 
 
 class Images(NamedTuple):
@@ -45,6 +49,11 @@ class Facts:
     first: int = 0
     arrays: tuple[str, ...] = ()
     files: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def room(self) -> int:
+        """The most bytes that a file of the set has, expanded: all images in bytes, a label of eight bytes for each."""
+        return sum(self.counts) * (math.prod(self.shape) + 8) + SLACK
 
 
 @contextmanager

@@ -8,11 +8,12 @@ import gzip
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import IO, cast
 
 import numpy as np
 
 from gossamer.core.errors import ConfigError
-from gossamer.tasks.data.readers import unpickle
+from gossamer.tasks.data.readers import expand, unpickle
 from gossamer.tasks.data.readers.base import Bytes, Facts, Images, check_original, images, reading
 
 PIXELS = 3 * 32 * 32
@@ -27,7 +28,7 @@ def read(paths: Sequence[Path], facts: Facts) -> tuple[Images, Images]:
     raws = {}
     for path in paths:
         with reading(path, "CIFAR file"):
-            raws[str(path)] = path.read_bytes()
+            raws[str(path)] = expand.file_bytes(path, facts.room)
     return _parts(raws, facts)
 
 
@@ -35,13 +36,15 @@ def read_tar(paths: Sequence[Path], facts: Facts, *, members: Sequence[str]) -> 
     """Read both sets from the original archive, to its end so that its checksum is verified; unpack nothing."""
     (path,) = paths
     found: dict[str, bytes] = {}
-    with reading(path, "tar.gz archive"), gzip.open(path) as stream:
-        with tarfile.open(fileobj=stream, mode="r|") as archive:
+    with reading(path, "tar.gz archive"), gzip.open(path) as packed:
+        stream = expand.Limited(packed, facts.room)
+        with tarfile.open(fileobj=cast(IO[bytes], stream), mode="r|") as archive:
             for member in archive:
+                expand.check(member.size, facts.room)
                 file = archive.extractfile(member) if member.name in members and member.isfile() else None
                 if file is not None:
                     found[member.name] = file.read()
-        while stream.read(1 << 20):
+        while stream.read(expand.PIECE):
             pass
     missing = [member for member in members if member not in found]
     if missing:

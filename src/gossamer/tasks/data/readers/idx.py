@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.core.errors import ConfigError
+from gossamer.tasks.data.readers import expand
 from gossamer.tasks.data.readers.base import Bytes, Facts, Images, images, reading
 
 UINT8 = 0x08
@@ -22,7 +23,7 @@ def read(paths: Sequence[Path], facts: Facts, *, transposed: bool = False) -> tu
     raws = []
     for path in paths:
         with reading(path, "idx file"):
-            raws.append(path.read_bytes())
+            raws.append(expand.file_bytes(path, facts.room))
     return _parts([str(path) for path in paths], raws, facts, transposed)
 
 
@@ -30,7 +31,7 @@ def read_zip(paths: Sequence[Path], facts: Facts, *, members: Sequence[str]) -> 
     """Read the four files from an archive, as EMNIST has it."""
     (path,) = paths
     with reading(path, "zip archive"), zipfile.ZipFile(path) as archive:
-        raws = [archive.read(member) for member in members]
+        raws = [expand.member(archive, member, facts.room) for member in members]
     return _parts([f"{path}, {member}" for member in members], raws, facts, True)
 
 
@@ -40,16 +41,16 @@ def _parts(files: Sequence[str], raws: Sequence[bytes], facts: Facts, transposed
 
 
 def _part(files: Sequence[str], raws: Sequence[bytes], part: int, facts: Facts, transposed: bool) -> Images:
-    x, y = (parse(raw, file, dims) for raw, file, dims in zip(raws, files, (3, 1), strict=True))
+    x, y = (parse(raw, file, dims, facts.room) for raw, file, dims in zip(raws, files, (3, 1), strict=True))
     x = x.swapaxes(1, 2) if transposed else x
     return images(x[:, None], y, (files[0], files[1]), part, facts)
 
 
-def parse(raw: bytes, file: str, dims: int) -> Bytes:
-    """Parse an idx file with an array of ``dims`` dimensions, to the last byte."""
+def parse(raw: bytes, file: str, dims: int, room: int) -> Bytes:
+    """Parse an idx file with an array of ``dims`` dimensions, to the last byte; it has at most ``room`` bytes."""
     with reading(file, "idx file"):
         if raw[:2] == b"\x1f\x8b":
-            raw = gzip.GzipFile(fileobj=io.BytesIO(raw)).read()
+            raw = expand.whole(gzip.GzipFile(fileobj=io.BytesIO(raw)), room)
     if len(raw) < 4 + 4 * dims or raw[:3] != bytes((0, 0, UINT8)):
         raise ConfigError(f"{file} is no idx file: it begins with {raw[:4].hex(' ') or 'nothing'}")
     if raw[3] != dims:

@@ -4,7 +4,6 @@ A file is ``{"users": [...], "num_samples": [...], "user_data": {user: {"x": [..
 and y differs between data sets, so the caller converts them to arrays. The reader only checks that nothing is missing.
 """
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -13,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gossamer.core.errors import ConfigError
+from gossamer.core.files import parse_json
 from gossamer.tasks.data.partition import Index
 from gossamer.tasks.data.readers.base import reading
 
@@ -33,6 +33,9 @@ def read(paths: Sequence[Path], convert: Convert) -> tuple[OwnedSamples, OwnedSa
     found = [list(_users(folder, convert)) for folder in paths]
     names = sorted({user for users in found for user, _, _ in users})
     number = {name: at for at, name in enumerate(names)}
+    for folder, users in zip(paths, found, strict=True):
+        if not any(len(y) for _, _, y in users):
+            raise ConfigError(f"{folder} holds no samples")
     train, test = (_joined(users, number) for users in found)
     return train, test
 
@@ -44,7 +47,7 @@ def _users(folder: Path, convert: Convert) -> Iterator[tuple[str, Array, Array]]
     seen: dict[str, Path] = {}
     for file in files:
         with reading(file, "json file of LEAF"):
-            whole = json.loads(file.read_bytes())
+            whole = parse_json(file.read_bytes())
             _check(file, whole)
             for user in whole["users"]:
                 if user in seen:

@@ -1,6 +1,7 @@
 """NumPy archives with x_train, y_train, x_test and y_test; images [n, height, width] or with channels last."""
 
 import io
+import math
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from gossamer.core.errors import ConfigError
+from gossamer.tasks.data.readers import expand
 from gossamer.tasks.data.readers.base import Bytes, Facts, Images, images, reading
 
 NAMES = ("x_train", "y_train", "x_test", "y_test")
@@ -23,17 +25,29 @@ def read(paths: Sequence[Path], facts: Facts) -> tuple[Images, Images]:
         if missing:
             raise ConfigError(f"{path} lacks {', '.join(missing)}: it must hold {', '.join(NAMES)}")
         # Not with numpy.load: zipfile verifies a member's checksum only when it is read to its end.
-        arrays = [_array(archive.read(f"{name}.npy")) for name in NAMES]
+        arrays = [_array(expand.member(archive, f"{name}.npy", facts.room)) for name in NAMES]
     train, test = (_part(path, arrays[at : at + 2], at // 2, facts) for at in (0, 2))
     return train, test
 
 
 def _array(raw: bytes) -> Bytes:
     file = io.BytesIO(raw)
+    _check_header(file, len(raw))
     array: Bytes = np.lib.format.read_array(file, allow_pickle=False)
-    if file.read(1):
-        raise ValueError("an array is followed by other bytes")
     return array
+
+
+def _check_header(file: io.BytesIO, size: int) -> None:
+    """Raise ``ValueError`` if the header of an array does not fit the number of bytes, before the array is made."""
+    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+    version = np.lib.format.read_magic(file)
+    if version not in readers:
+        raise ValueError(f"an array has version {version[0]}.{version[1]} of NumPy's format")
+    shape, _, dtype = readers[version](file)
+    expected = file.tell() + math.prod(shape) * dtype.itemsize
+    if not dtype.hasobject and expected != size:
+        raise ValueError(f"an array has {size:,} bytes, its header says {expected:,}")
+    file.seek(0)
 
 
 def _part(path: Path, arrays: Sequence[Bytes], part: int, facts: Facts) -> Images:

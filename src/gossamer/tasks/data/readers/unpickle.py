@@ -7,11 +7,15 @@ other name is refused.
 
 import io
 import pickle
+import pickletools
 from typing import Any, NoReturn
 
 import numpy as np
 
 from gossamer.tasks.data.readers.base import Bytes
+
+NUMBERING = ("PUT", "BINPUT", "LONG_BINPUT")
+"""Operations that give an object a number."""
 
 ADMITTED = ("numpy.core.multiarray._reconstruct", "numpy.ndarray", "numpy.dtype")
 
@@ -63,6 +67,7 @@ class _Unpickler(pickle.Unpickler):
 
 def batch(raw: bytes) -> dict[bytes, Any]:
     """Return the content of a CIFAR batch by name; arrays are placeholders, for ``array``."""
+    _check_numbers(raw)
     file = io.BytesIO(raw)
     found = _Unpickler(file, encoding="bytes").load()
     if not isinstance(found, dict):
@@ -70,6 +75,13 @@ def batch(raw: bytes) -> dict[bytes, Any]:
     if file.read(1):
         raise pickle.UnpicklingError("its end is followed by other bytes")
     return found
+
+
+def _check_numbers(raw: bytes) -> None:
+    """Refuse a pickle that numbers its objects beyond their count: pickle makes a table up to the largest number."""
+    for count, (operation, number, _) in enumerate(pickletools.genops(raw)):
+        if operation.name in NUMBERING and isinstance(number, int) and number > count:
+            raise pickle.UnpicklingError(f"it numbers an object {number:,}, and has {count:,} before it")
 
 
 def array(kept: object) -> Bytes:
