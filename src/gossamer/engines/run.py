@@ -206,8 +206,9 @@ class FederatedRun(KeptRun):
     def cohort(self, number: int, ledger: Ledger) -> list[int]:
         """Sample the cohort of a round, in client order."""
         self.sizes = self.available()
-        most = self.most_samples(self.sizes)
-        available = {client: int(min(samples, most)) for client, samples in self.sizes.items()}
+        available, most = self.sizes, self.most_samples(self.sizes)
+        if most < math.inf:
+            available = {client: int(min(samples, most)) for client, samples in self.sizes.items()}
         sampler, pool = self.method.sampler, Pool(self.task.clients, available, self.cohort_size)
         proposed = sampler.propose(pool, self.clock(number), self.key)
         if self.method.probe is None:
@@ -217,8 +218,10 @@ class FederatedRun(KeptRun):
 
     def most_samples(self, clients: Iterable[int]) -> float:
         """Return the number of samples above which a client's claim does not count: a multiple of their median."""
-        sizes, multiple = [self.sizes[client] for client in clients if client in self.sizes], self.options.max_weight
-        return math.inf if multiple is None or not sizes else float(max(1, int(multiple * median_low(sizes))))
+        if (multiple := self.options.max_weight) is None:
+            return math.inf
+        sizes = [self.sizes[client] for client in clients if client in self.sizes]
+        return float(max(1, int(multiple * median_low(sizes)))) if sizes else math.inf
 
     def run_exchange(
         self, exchange: BoundExchange, number: int, cohort: Sequence[int], ledger: Ledger
