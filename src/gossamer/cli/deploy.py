@@ -52,7 +52,7 @@ NODES = 3
 POLL = 0.2
 """Seconds between two reads of the metrics of a running deployment."""
 
-SIMULATED = ("clients", "executor", "channel", "fleet", "plan", "failure_rate", "init")
+SIMULATED = ("clients", "executor", "channel", "fleet", "plan", "failure_rate", "attack", "init")
 """Flags of ``run`` that apply to simulations alone."""
 
 TERMS = [

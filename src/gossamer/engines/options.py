@@ -13,6 +13,8 @@ from gossamer.core.fields import check_fields
 from gossamer.core.specs import parse, spec, unknown
 from gossamer.engines.control import Until
 from gossamer.engines.executors import EXECUTORS
+from gossamer.parts.attacks import ATTACKS
+from gossamer.parts.attacks.base import Attack
 from gossamer.parts.channels import CHANNELS
 from gossamer.parts.channels.perfect import Perfect
 from gossamer.tasks.precision import FLOAT32, PRECISIONS
@@ -44,6 +46,7 @@ class Options:
         eval_every: number of rounds between evaluations; the last round is always evaluated
         until: targets such as accuracy=0.9 or loss<0.3; the first that is reached ends the run
         patience: evaluations without improvement of the primary metric that end the run; none means no such limit
+        attack: what hostile clients do, or its text, such as scale:-50,share=0.2; none means that all are honest
     """
 
     rounds: int = 30
@@ -57,11 +60,13 @@ class Options:
     eval_every: int = 1
     until: Until | None = None
     patience: int | None = None
+    attack: Attack | None = None
 
     def __new__(cls, *args: Any, **options: Any) -> "Options":
         """Check the types of the options, then make the object."""
         device = {"device": str(options["device"])} if isinstance(options.get("device"), torch.device) else {}
-        check_fields(cls, args, options | device, part="")
+        attack = {"attack": None} if isinstance(options.get("attack"), str) else {}  # read below
+        check_fields(cls, args, options | device | attack, part="")
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -71,6 +76,8 @@ class Options:
         }
         for name, value in plain.items():
             object.__setattr__(self, name, value)
+        if isinstance(self.attack, str):
+            object.__setattr__(self, "attack", Attack.of_text(self.attack))
         if self.until is not None:
             object.__setattr__(self, "until", Until.of(self.until))
         require(
@@ -108,6 +115,7 @@ class Options:
             "until": self.until.to_text() if self.until else None,
             "patience": self.patience,
             "precision": None if self.precision == FLOAT32 else self.precision,
+            "attack": spec(self.attack, ATTACKS) if self.attack else None,
         }
         plain = {name: value for name, value in vars(self).items() if name not in newer}
         given = {name: value for name, value in newer.items() if value is not None}

@@ -16,8 +16,8 @@ in this process, ``gossamer.engines.flower`` reaches them across a network.
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from gossamer.core import tree
 from gossamer.core.bound import BoundExchange
@@ -67,6 +67,10 @@ class Stage:
     def active(self) -> list[int]:
         """The clients that train in this exchange, in client order."""
         return sorted(client for client, to in self.assigned.items() if to.loss_scale != 0)
+
+    def only(self, clients: Iterable[int]) -> "Stage":
+        """Return the stage of some of the clients; outcomes are those of the whole stage."""
+        return replace(self, assigned={client: self.assigned[client] for client in clients})
 
     @property
     def failed(self) -> dict[int, str]:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gossamer.core.delivery import OVERHEAD, Delivery
-from gossamer.runs.records import Record, stop_reason
+from gossamer.runs.records import ATTACK_SUCCESS, Record, stop_reason
 from gossamer.runs.report.base import summaries_of
 from gossamer.runs.report.scores import Score, scores_of
 
@@ -88,6 +88,9 @@ def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any
         "stopped": stop_reason(about, metrics),
         "seed": options["seed"],
         "channel": options.get("channel"),
+        "attack": options.get("attack"),
+        "hostile": about.get("hostile", []),
+        ATTACK_SUCCESS: last.get(ATTACK_SUCCESS),
         "executor": about.get("executor", options["executor"]),
         "train_precision": options.get("precision", "float32"),
         "rates": about.get("rates"),

@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gossamer.runs.records import Record
+from gossamer.runs.records import ATTACK_SUCCESS, Record
 from gossamer.runs.report import spending
 from gossamer.runs.report.base import cells_of, rows_of
 from gossamer.runs.report.scores import Score, column
 from gossamer.runs.report.summary import reasons, summarise, totals
-from gossamer.runs.report.text import BLANK, amount, count, duration, number, pairs, size, table
+from gossamer.runs.report.text import BLANK, amount, count, duration, number, pairs, percent, ranges, size, table
 
 Summary = dict[str, Any]
 
@@ -42,6 +42,7 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
         ("rounds", f"{summary['rounds']:,} of {summary['rounds_asked']:,}, seed {summary['seed']}"),
         *([("stopped", summary["stopped"])] if summary["stopped"] else []),
         ("executor", executor(summary)),
+        *attacked(summary),
         *measured(summary),
         *rows_of(summary["figures"]),
         ("uploaded", size(summary["bytes_up"])),
@@ -68,6 +69,15 @@ def headline(summary: Summary) -> str:
 def scores(summary: Summary) -> list[Score]:
     """Return the metrics of a run, the primary one first."""
     return [Score(**each) for each in summary["metrics"]]
+
+
+def attacked(summary: Summary) -> list[tuple[str, str]]:
+    """Return the attack of a run, its clients, and its success rate if it has one; nothing without an attack."""
+    if not (hostile := summary["hostile"]):
+        return []
+    rate = summary[ATTACK_SUCCESS]
+    by = f"{summary['attack']} by {len(hostile)} of {count(summary['clients'], 'client')}: {ranges(hostile)}"
+    return [("attack", by), *([] if rate is None else [("attack success", percent(rate))])]
 
 
 def measured(summary: Summary) -> list[tuple[str, str]]:
