@@ -32,6 +32,7 @@ from gossamer.cli.request import DATA, Request
 from gossamer.cli.run_args import RUN, Verb
 from gossamer.core.errors import ConfigError, Mistakes, RunError
 from gossamer.core.method import Method
+from gossamer.engines.anomalies import DEPLOYED
 from gossamer.engines.options import Options
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import read_metrics
@@ -110,7 +111,8 @@ def plan(asked: Asked, resume: bool, out: str | None) -> Deployment:
     nodes, request = terms.pop("nodes", None), asked.request()
     request = request if request.task else replace(request, clients=str(nodes or NODES))
     method = mistakes.attempt(make_method, request)
-    options = mistakes.attempt(make_options, {**asked_options, "executor": "one-by-one"})
+    usual = {"executor": "one-by-one", "exclude_after": DEPLOYED}
+    options = mistakes.attempt(make_options, {**usual, **asked_options})
     task = mistakes.attempt(make_task, request, options.seed if options else 0, None, server_task)
     if method and method.pooled:
         mistakes.note(f"{request.method} pools the samples of all clients, so it cannot be deployed")
@@ -138,6 +140,7 @@ def _settings(options: Options, terms: dict[str, Any], named: dict[str, str]) ->
     given = {word: float(term) for word, term in terms.items() if term is not None}
     until = options.until.to_text() if options.until else ""
     control = {"per_round": options.per_round or 0, "until": until, "patience": options.patience or 0}
+    control["exclude_after"] = options.exclude_after or 0
     try:
         return Settings(**{**common, **control, **given, **named})
     except ConfigError as error:
@@ -253,7 +256,8 @@ def resume(path: Path, about: dict[str, Any], control: dict[str, Any]) -> int:
     request = Request.read(about["request"])
     user_files.check_unchanged(about["request"]["digests"])
     options = {"until": "", "patience": 0, **about["options"]}  # newer than the settings if the run was extended
-    settings = Settings(**{**about["deployment"], **{name: options[name] for name in ("rounds", "until", "patience")}})
+    deployed = {"exclude_after": 0, **about["deployment"]}  # earlier releases excluded nobody
+    settings = Settings(**{**deployed, **{name: options[name] for name in ("rounds", "until", "patience")}})
     task = make_task(request, settings.seed, None, server_task)
     run = FlowerRun(make_method(request), task, settings, None, about["request"])
     return _go(run, run.reopen(path, **control))  # only a check: the server restores it again

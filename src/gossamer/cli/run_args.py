@@ -55,6 +55,13 @@ RUN = [
     Flag("eval_every", int, 1, "rounds between evaluations", "K"),
     Flag("until", Until, "", "target that ends the run, such as accuracy=0.9 or loss<0.3", "METRIC=X"),
     Flag("patience", int, "", "evaluations without improvement that end the run", "N"),
+    Flag(
+        "exclude_after",
+        int,
+        "never; 3 in deployments",
+        "rounds with an anomaly, among twice as many, after which a client is no longer sampled; or none",
+        "N",
+    ),
     Flag("init", str, "", "initial weights: a state dict (.pt, .safetensors), or a run", "FILE|RUN"),
     Flag("track", str, "", "trackers, such as tensorboard or tensorboard,wandb", "tensorboard|mlflow|wandb"),
     Flag("out", str, "a new folder under runs/", "folder of the run", "DIR"),
@@ -147,7 +154,7 @@ def _give(typed: Typed, flag: Flag, text: str) -> None:
 def unknown_flag(word: str, method: str, own: Sequence[Flag], verb: Verb = RUN_VERB) -> str:
     """Return the message on an unknown flag."""
     if any(word in flag.words for flag in RUN):
-        return f"{word} is a flag of gossamer run alone, for simulations: {verb.of(method)} --help lists all"
+        return f"unknown flag {word}: only gossamer run has it; {verb.of(method)} --help lists all"
     near = nearest(word, [known for flag in (*verb.flags, SET, CONFIG, *own) for known in flag.words])
     hint = f"did you mean {near}?" if near else f"{method} has {', '.join(flag.word for flag in own) or 'none'};"
     return f"unknown flag {word}: {hint} {verb.of(method)} --help lists all"

@@ -240,6 +240,25 @@ class BoundExchange:
         arrival = Arrival(client, part, layout, samples, add, batches=batches, payload=payload)
         return replace(arrival, to_sum=to_sum, from_sum=from_sum)
 
+    def update(self, arrival: Arrival) -> Tensor | None:
+        """Return a client's update as one vector, for comparisons with others; none if the exchange sends no update.
+
+        It is in the form in which updates are summed: decoded, or still encoded linearly. All vectors of an exchange
+        have the same order of entries. Updates of parts of the model are spread over the whole model.
+        """
+        part, layout = arrival.part, arrival.layout
+        if self.send not in ("change", "model") or arrival.to_sum is None:
+            return None
+        if (part.whole and self.send == "change") or self.sums.sum_size(layout) != layout.size:
+            return arrival.to_sum()
+        vector = arrival.vector(tree.device(self.outline))
+        if self.send == "model":
+            vector -= layout.flatten(part.take(arrival.model))
+        if part.masked:
+            return layout.spread(vector)
+        whole = part.spread(layout.unflatten(vector), self.outline)
+        return Layout.of(whole).flatten(whole)
+
     def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Folding:
         """Return the empty accumulator of an exchange."""
         return Folding(self.server.begin(state, assigned), self.down.begin())

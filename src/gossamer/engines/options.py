@@ -47,6 +47,8 @@ class Options:
         until: targets such as accuracy=0.9 or loss<0.3; the first that is reached ends the run
         patience: evaluations without improvement of the primary metric that end the run; none means no such limit
         attack: what hostile clients do, or its text, such as scale:-50,share=0.2; none means that all are honest
+        exclude_after: rounds with an anomaly, among the last ones of a client, after which it is no longer sampled;
+            none means that no client is excluded
     """
 
     rounds: int = 30
@@ -61,6 +63,7 @@ class Options:
     until: Until | None = None
     patience: int | None = None
     attack: Attack | None = None
+    exclude_after: int | None = None
 
     def __new__(cls, *args: Any, **options: Any) -> "Options":
         """Check the types of the options, then make the object."""
@@ -84,6 +87,10 @@ class Options:
             (
                 self.patience is None or self.patience >= 1,
                 wrong_argument("patience", self.patience, "must be at least 1"),
+            ),
+            (
+                self.exclude_after is None or self.exclude_after >= 1,
+                wrong_argument("exclude_after", self.exclude_after, "must be at least 1, or none"),
             ),
             (self.rounds >= 1, wrong_argument("rounds", self.rounds, "must be at least 1")),
             (
@@ -115,6 +122,7 @@ class Options:
             "until": self.until.to_text() if self.until else None,
             "patience": self.patience,
             "precision": None if self.precision == FLOAT32 else self.precision,
+            "exclude_after": self.exclude_after,
             "attack": spec(self.attack, ATTACKS) if self.attack else None,
         }
         plain = {name: value for name, value in vars(self).items() if name not in newer}

@@ -28,6 +28,7 @@ from gossamer.core.random import Key
 from gossamer.core.sampler import Pool
 from gossamer.core.types import Clock, State
 from gossamer.core.wire import NOT_FINITE, Body
+from gossamer.engines.anomalies import AnomalyWatch
 from gossamer.engines.client import Failure
 from gossamer.engines.control import Callback, Callbacks, ask, callbacks_of, out_of_patience
 from gossamer.engines.evaluate import Evaluated
@@ -36,7 +37,7 @@ from gossamer.engines.kept_run import KeptRun
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.result import Result as Result
 from gossamer.runs.folder import RunFolder
-from gossamer.runs.records import EXTENDED, STOPPED, Record
+from gossamer.runs.records import ANOMALIES, EXCLUDED, EXTENDED, STOPPED, Record
 from gossamer.runs.report.scores import scores_of
 from gossamer.tasks.precision import FLOAT32, products
 
@@ -56,12 +57,14 @@ class Stage:
         number: index of the round
         assigned: the assignment of each client: which model it trains
         outcomes: outcomes so far, in client order
+        watch: what is compared between the clients; none if nothing is
     """
 
     exchange: BoundExchange
     number: int
     assigned: Mapping[int, Assignment]
     outcomes: list[Outcome] = field(default_factory=list)
+    watch: AnomalyWatch | None = None
 
     @property
     def active(self) -> list[int]:
@@ -190,7 +193,11 @@ class FederatedRun(KeptRun):
 
     def cohort(self, number: int, ledger: Ledger) -> list[int]:
         """Sample the cohort of a round, in client order."""
-        sampler, pool = self.method.sampler, Pool(self.task.clients, self.available(), self.cohort_size)
+        excluded = self.exclusion.update(self.metrics)
+        if excluded:
+            ledger.notes[EXCLUDED] = excluded
+        available = {client: count for client, count in self.available().items() if client not in excluded}
+        sampler, pool = self.method.sampler, Pool(self.task.clients, available, self.cohort_size)
         proposed = sampler.propose(pool, self.clock(number), self.key)
         if self.method.probe is None:
             return proposed
@@ -206,7 +213,8 @@ class FederatedRun(KeptRun):
         if assigned is None:
             return []
         ledger.begin()
-        stage, acc = Stage(exchange, number, assigned), exchange.begin(self.server, assigned)
+        watch = AnomalyWatch(self.key) if exchange.last else None
+        stage, acc = Stage(exchange, number, assigned, watch=watch), exchange.begin(self.server, assigned)
 
         def deliver(client: int, reply: ClientReply) -> None:
             nonlocal acc
@@ -218,6 +226,8 @@ class FederatedRun(KeptRun):
             self.exchange(stage, ledger, Inbox(stage.active, deliver))
         after = exchange.finish(self.server, acc, clock)
         self.check_exchange(stage, after)
+        if watch and (named := watch.report()):
+            ledger.notes[ANOMALIES] = named
         self.server = after = exchange.advance(self.server, after, acc, stage.outcomes, clock)
         arrived = [outcome.client for outcome in stage.outcomes if outcome.folded] if exchange.last else []
         changes = {client: (self.clients.get(client), self.clients.staged(client)) for client in arrived}
@@ -262,7 +272,11 @@ class FederatedRun(KeptRun):
         known = self.view_state(stage, client)
         arrival, after = stage.exchange.read_upload(reply.data, self.server, clock, key, stage.assigned[client], known)
         values = {name: value for name, value in arrival.sections.items() if isinstance(value, float)}
-        return stage.exchange.fold(acc, arrival), after, values
+        update = stage.exchange.update(arrival) if stage.watch else None
+        acc = stage.exchange.fold(acc, arrival)
+        if stage.watch and update is not None:
+            stage.watch.note(arrival, update)
+        return acc, after, values
 
     @abstractmethod
     def settle_client(self, stage: Stage, client: int, reply: ClientReply, arrived: bool, known: State) -> None:

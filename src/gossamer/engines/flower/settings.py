@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, get_type_hints
 
 from gossamer.core.errors import ConfigError, Mistakes, require, wrong_argument
+from gossamer.engines.anomalies import DEPLOYED
 from gossamer.engines.options import Options
 from gossamer.runs.trackers.tracking import check_names
 
@@ -30,6 +31,8 @@ class Settings:
         min_replies: fraction of a round's clients that must reply for the round to count
         until: targets such as accuracy=0.9 or loss<0.3; the first that is reached ends the run; empty: none
         patience: evaluations without improvement of the primary metric that end the run; 0: no such limit
+        exclude_after: rounds with an anomaly, among twice as many of a client's last ones, after which it is no longer
+            sampled; 0: never
         track: trackers on the server's machine, such as tensorboard or tensorboard,wandb; empty: none
     """
 
@@ -48,6 +51,7 @@ class Settings:
     min_replies: float = 0.5
     until: str = ""
     patience: int = 0
+    exclude_after: int = DEPLOYED
     track: str = ""
 
     def __post_init__(self) -> None:
@@ -71,6 +75,7 @@ class Settings:
         """Return the options that all engines share."""
         common = {field.name: getattr(self, field.name) for field in fields(Options) if hasattr(self, field.name)}
         optional = {"per_round": max(self.per_round, 0), "until": self.until, "patience": self.patience}
+        optional["exclude_after"] = self.exclude_after
         return Options(**common | {name: value or None for name, value in optional.items()})
 
     def given(self, config: Mapping[str, Any]) -> "Settings":
