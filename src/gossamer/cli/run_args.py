@@ -55,6 +55,7 @@ RUN = [
     Flag("eval_every", int, 1, "rounds between evaluations", "K"),
     Flag("until", Until, "", "target that ends the run, such as accuracy=0.9 or loss<0.3", "METRIC=X"),
     Flag("patience", int, "", "evaluations without improvement that end the run", "N"),
+    Flag("anomalies", bool, True, "name clients in the records whose uploads are far from the cohort's", ""),
     Flag(
         "exclude_after",
         int,

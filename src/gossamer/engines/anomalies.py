@@ -121,7 +121,7 @@ class AnomalyWatch:
         (length, many), *_ = Counter(self.lengths).most_common(1)
         alike = [n for n, own in enumerate(self.lengths) if own == length and 0 < norms[n] < math.inf]
         if many >= FEWEST and len(alike) >= FEWEST:
-            sketches = torch.stack([self.sketches[n] for n in alike]).double()
+            sketches = torch.stack([self.sketches[n] for n in alike]).to("cpu", torch.float64)
             cosines = to_centre(sketches).tolist()
             found["direction"] = {self.clients[n]: cosine for n, cosine in zip(alike, cosines, strict=True)}
         return found
@@ -168,7 +168,7 @@ class Exclusion:
 def to_centre(vectors: Tensor) -> Tensor:
     """Return the cosine between each row and the median of all rows of unit length, entry by entry."""
     unit = torch.nn.functional.normalize(vectors, dim=1)
-    centre = unit.quantile(0.5, dim=0)
+    centre = unit.median(dim=0).values  # the lower one of two: a mean of both is not worth the sorting
     return unit @ torch.nn.functional.normalize(centre, dim=0)
 
 

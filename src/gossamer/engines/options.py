@@ -47,6 +47,7 @@ class Options:
         until: targets such as accuracy=0.9 or loss<0.3; the first that is reached ends the run
         patience: evaluations without improvement of the primary metric that end the run; none means no such limit
         attack: what hostile clients do, or its text, such as scale:-50,share=0.2; none means that all are honest
+        anomalies: whether records name clients whose uploads are far from the cohort's, which decodes each upload twice
         exclude_after: rounds with an anomaly, among the last ones of a client, after which it is no longer sampled;
             none means that no client is excluded
     """
@@ -63,6 +64,7 @@ class Options:
     until: Until | None = None
     patience: int | None = None
     attack: Attack | None = None
+    anomalies: bool = True
     exclude_after: int | None = None
 
     def __new__(cls, *args: Any, **options: Any) -> "Options":
@@ -91,6 +93,10 @@ class Options:
             (
                 self.exclude_after is None or self.exclude_after >= 1,
                 wrong_argument("exclude_after", self.exclude_after, "must be at least 1, or none"),
+            ),
+            (
+                self.anomalies or self.exclude_after is None,
+                Mistake("needs {}", Setting("", "exclude_after"), Setting("", "anomalies", True)),
             ),
             (self.rounds >= 1, wrong_argument("rounds", self.rounds, "must be at least 1")),
             (
@@ -122,6 +128,7 @@ class Options:
             "until": self.until.to_text() if self.until else None,
             "patience": self.patience,
             "precision": None if self.precision == FLOAT32 else self.precision,
+            "anomalies": None if self.anomalies else False,
             "exclude_after": self.exclude_after,
             "attack": spec(self.attack, ATTACKS) if self.attack else None,
         }

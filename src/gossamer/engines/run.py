@@ -213,7 +213,7 @@ class FederatedRun(KeptRun):
         if assigned is None:
             return []
         ledger.begin()
-        watch = AnomalyWatch(self.key) if exchange.last else None
+        watch = AnomalyWatch(self.key) if exchange.last and self.options.anomalies else None
         stage, acc = Stage(exchange, number, assigned, watch=watch), exchange.begin(self.server, assigned)
 
         def deliver(client: int, reply: ClientReply) -> None:

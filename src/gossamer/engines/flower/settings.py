@@ -31,6 +31,7 @@ class Settings:
         min_replies: fraction of a round's clients that must reply for the round to count
         until: targets such as accuracy=0.9 or loss<0.3; the first that is reached ends the run; empty: none
         patience: evaluations without improvement of the primary metric that end the run; 0: no such limit
+        anomalies: whether records name clients whose uploads are far from the cohort's
         exclude_after: rounds with an anomaly, among twice as many of a client's last ones, after which it is no longer
             sampled; 0: never
         track: trackers on the server's machine, such as tensorboard or tensorboard,wandb; empty: none
@@ -51,6 +52,7 @@ class Settings:
     min_replies: float = 0.5
     until: str = ""
     patience: int = 0
+    anomalies: bool = True
     exclude_after: int = DEPLOYED
     track: str = ""
 
