@@ -111,7 +111,7 @@ def plan(asked: Asked, resume: bool, out: str | None) -> Deployment:
     nodes, request = terms.pop("nodes", None), asked.request()
     request = request if request.task else replace(request, clients=str(nodes or NODES))
     method = mistakes.attempt(make_method, request)
-    usual = {"executor": "one-by-one", "exclude_after": DEPLOYED}
+    usual = {"executor": "one-by-one", "exclude_after": None if asked_options.get("anomalies") is False else DEPLOYED}
     options = mistakes.attempt(make_options, {**usual, **asked_options})
     task = mistakes.attempt(make_task, request, options.seed if options else 0, None, server_task)
     if method and method.pooled:
