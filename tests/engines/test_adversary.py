@@ -14,7 +14,7 @@ from gossamer.core.jobs import Job, own_key
 from gossamer.core.random import fold, key
 from gossamer.core.types import Params
 from gossamer.engines.adversary import statistics
-from gossamer.engines.client import Client
+from gossamer.engines.client import Client, ClientTask
 from gossamer.engines.options import Options
 from gossamer.engines.simulate import Simulation
 from gossamer.parts.attacks import ATTACKS, Attack, Noise
@@ -117,10 +117,9 @@ def honest_change(run: Simulation, job: Job) -> Params:
     """What the client trains without an attack on its update."""
     honest = Client(run.method, run.objective)
     stage_key = run.method.training.key(run.round_key(job.clock.round))
-    task = gossamer.engines.client.ClientTask(
-        job.clock, stage_key, run.method.training.make_download(run.server, job.clock, stage_key, run.method.home(0), None, None).data,
-        {}, run.split.train(job.clock.client),
-    )  # fmt: skip
+    training = run.method.training
+    sent = training.make_download(run.server, job.clock, stage_key, training.home(job.clock.client), None, None)
+    task = ClientTask(job.clock, stage_key, sent.data, {}, run.split.train(job.clock.client))
     return honest.train(task, honest.read_download(task)).change
 
 
@@ -170,7 +169,7 @@ def test_statistics_count_the_clients_that_hold_an_entry() -> None:
 
 def test_only_hostile_clients_train_on_changed_samples() -> None:
     task = images()
-    run = Simulation(quick(), task, Options(rounds=1, attack="label-flip,share=0.4"))
+    run = Simulation(quick(), task, Options(rounds=1, attack=Attack.of_text("label-flip,share=0.4")))
     for client in range(6):
         rows = torch.from_numpy(task.split.train(client))
         mine, honest = run.objective.samples.y[rows], task.data.train.y[rows]
