@@ -87,6 +87,7 @@ def test_small_cohorts_silent_clients_and_overflows() -> None:
     assert noted([*updates[:-1], updates[-1] * 1000]).report() == []
     updates = cohort()
     updates[1], updates[3] = torch.zeros(3000), torch.full((3000,), 3e38)
+    assert noted([torch.zeros(3000)] * 10).report() == noted([torch.full((3000,), 3e38)] * 10).report() == []
     found = noted(updates).report()
     assert [mine["client"] for mine in found] == [3]
     assert math.isfinite(found[0]["norm"])

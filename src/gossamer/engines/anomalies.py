@@ -5,7 +5,8 @@ update, ``SKETCH`` numbers. At the end of the exchange they are compared with ro
 hold as long as less than half of the clients are hostile:
 
 norm       the logarithm of the norm per held entry, against median and median absolute deviation (MAD) of the cohort
-direction  the cosine between the update and the centre of all updates, which is the median of the unit sketches
+direction  the cosine between the update and the centre of all updates, which is the median of the unit sketches;
+           updates with different numbers of entries are not compared
 weight     the logarithm of the number of samples, against median and MAD
 
 A client is named if it is both many MADs away and away by a factor that matters; see ``LIMITS``. The first rule adapts
@@ -19,7 +20,7 @@ Szegedy, https://doi.org/10.1145/237814.237823); the standard error of a cosine 
 """
 
 import math
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -106,10 +107,9 @@ class AnomalyWatch:
     def report(self) -> list[dict[str, Any]]:
         """Return the clients that are far from the cohort, in client order, with what is far and by how much."""
         found = {client: dict[str, float]() for client in self.clients}
-        if len(self.clients) >= FEWEST:
-            for name, values in self.measures().items():
-                limit = LIMITS[name]
-                for client, value in far(values, limit, below=name == "direction").items():
+        for name, values in self.measures().items() if len(self.clients) >= FEWEST else ():
+            if len(values) >= FEWEST:  # updates of zero have no logarithm
+                for client, value in far(values, LIMITS[name], below=name == "direction").items():
                     found[client][name] = value
         return [{"client": client, **reasons} for client, reasons in sorted(found.items()) if reasons]
 
@@ -118,12 +118,18 @@ class AnomalyWatch:
         norms = torch.stack([norm.double() for norm in self.norms]).tolist()
         per_entry = [norm / math.sqrt(max(1, count)) for norm, count in zip(norms, self.entries, strict=True)]
         found = {"norm": logarithms(self.clients, per_entry), "weight": logarithms(self.clients, self.samples)}
-        (length, many), *_ = Counter(self.lengths).most_common(1)
-        alike = [n for n, own in enumerate(self.lengths) if own == length and 0 < norms[n] < math.inf]
-        if many >= FEWEST and len(alike) >= FEWEST:
-            sketches = torch.stack([self.sketches[n] for n in alike]).to("cpu", torch.float64)
-            cosines = to_centre(sketches).tolist()
-            found["direction"] = {self.clients[n]: cosine for n, cosine in zip(alike, cosines, strict=True)}
+        groups: dict[tuple[int, int], list[int]] = {}
+        for n, alike in enumerate(zip(self.lengths, self.entries, strict=True)):
+            if 0 < norms[n] < math.inf:
+                groups.setdefault(alike, []).append(n)
+        return found | {"direction": self._cosines(group for group in groups.values() if len(group) >= FEWEST)}
+
+    def _cosines(self, groups: Iterable[Sequence[int]]) -> dict[int, float]:
+        """Return the cosine between the update of each client and the centre of its group."""
+        found: dict[int, float] = {}
+        for group in groups:
+            sketches = torch.stack([self.sketches[n] for n in group]).to("cpu", torch.float64)
+            found |= zip((self.clients[n] for n in group), to_centre(sketches).tolist(), strict=True)
         return found
 
 
@@ -186,6 +192,8 @@ def far(values: Mapping[int, float], limit: Limit, below: bool = False) -> dict[
     {4: 99.5}
     """
     centre = median(values.values())
+    if not math.isfinite(centre):
+        return {}
     spread = CONSISTENT * median(abs(value - centre) for value in values.values())
     if below:
         least = min(-limit.least, centre - limit.deviations * spread)
