@@ -9,24 +9,20 @@ an upload. Then this process makes the update that all of them send, in client o
 The other clients train afterwards. The honest updates of colluding clients are in memory until then.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from gossamer.core.errors import ConfigError
-from gossamer.core.jobs import SILENT, Job, Trained
+from gossamer.core.jobs import Job, Trained
 from gossamer.core.random import Key, fold
 from gossamer.core.tree import multiply
-from gossamer.core.types import Params, State
+from gossamer.core.types import Flops, Params, State
 from gossamer.parts.attacks.base import Attack, Collusion, DataAttack, Scene, Triggered, UpdateAttack
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.data.samples import Data, Samples
-
-if TYPE_CHECKING:
-    from gossamer.engines.client import Client, ClientResult, ClientTask, TaskOutcome
 
 
 class Adversary:
@@ -58,9 +54,9 @@ class Adversary:
         x, y = samples.x, samples.y.clone()
         for client, index in rows.items():
             at = torch.from_numpy(index).to(y.device)
-            honest, labels = samples.read(at)
-            mine, y[at] = attack.poison(honest, labels, data.classes, fold(self.key, "poison", client))
-            if mine is not honest:
+            found, labels = samples.read(at)
+            mine, y[at] = attack.poison(found, labels, data.classes, fold(self.key, "poison", client))
+            if mine is not found:
                 x = x.clone() if x is samples.x else x
                 x[at] = mine
         return replace(samples, x=x, y=y)
@@ -82,31 +78,28 @@ class Adversary:
         """Return whether a client sends an update that is made from those of several."""
         return isinstance(self.attack, Collusion) and client in self._members
 
-    def crafted(
-        self, client: "Client", outcomes: Sequence["TaskOutcome"], cohort: int
-    ) -> Iterator[tuple["ClientTask", Job, Trained]]:
-        """Yield each task of colluding clients with its job, and the training result that the client reports.
+    def crafted(self, trained: Sequence[tuple[Job, Trained]], outline: Params, cohort: int) -> list[Trained]:
+        """Return the training results that colluding clients report, given what they have trained.
 
-        ``outcomes`` are those of ``withheld``, in client order.
+        Args:
+            trained: job and honest training result of each client, in client order
+            outline: tensors in the shapes of the whole model
+            cohort: the number of clients of the round
         """
         assert isinstance(self.attack, Collusion)
-        known = [(task, client.read_download(task), _honest(result)) for task, result in outcomes]
-        mean, std = statistics([(job, trained.change) for _, job, trained in known], client.exchange.outline)
-        change = self.attack.craft(Scene(mean, std, len(known), cohort))
-        for task, job, trained in known:
-            yield task, job, _reported(job, trained, job.part.take(change))
+        mean, std = statistics([(job, result.change) for job, result in trained], outline)
+        change = self.attack.craft(Scene(mean, std, len(trained), cohort))
+        return [_reported(job, result, job.part.take(change)) for job, result in trained]
 
 
-def withheld(trained: Trained) -> tuple[Any, State]:
-    """Return what a colluding client returns in place of its message and its state: its honest training result."""
-    return SILENT, {"change": trained.change, "carry": trained.carry, "samples": torch.tensor(trained.samples)}
+def withheld(trained: Trained) -> State:
+    """Return what a colluding client returns in place of its client state: its honest training result."""
+    return {"change": trained.change, "carry": trained.carry, "samples": torch.tensor(trained.samples)}
 
 
-def _honest(result: Any) -> Trained:
+def honest(state: State, loss: float, flops: Flops) -> Trained:
     """Return the training result that ``withheld`` took apart."""
-    done: ClientResult = result
-    state = done.state
-    return Trained(state["change"], state["carry"], done.loss, done.flops, int(state["samples"]))
+    return Trained(state["change"], state["carry"], loss, flops, int(state["samples"]))
 
 
 def _reported(job: Job, trained: Trained, change: Params) -> Trained:

@@ -171,7 +171,7 @@ class Client:
         if self.adversary is None:
             return self.encode(job, trained)
         if self.adversary.colludes(job.clock.client):
-            return ClientResult(*withheld(trained), trained.loss, trained.flops)
+            return ClientResult(SILENT, withheld(trained), trained.loss, trained.flops)
         return self.encode(job, self.adversary.altered(job, trained))
 
     def encode(self, job: Job, trained: Trained) -> ClientResult:

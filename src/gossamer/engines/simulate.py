@@ -13,12 +13,12 @@ from gossamer.core.bound import BoundExchange
 from gossamer.core.channel import Cost
 from gossamer.core.errors import ConfigError, RunError, require
 from gossamer.core.exchange import Assignment
-from gossamer.core.jobs import own_key
+from gossamer.core.jobs import Job, Trained, own_key
 from gossamer.core.method import Method
 from gossamer.core.random import fold, uniform
 from gossamer.core.types import Params, State
 from gossamer.core.wire import Body
-from gossamer.engines.adversary import Adversary
+from gossamer.engines.adversary import Adversary, honest
 from gossamer.engines.client import Client, ClientResult, ClientTask, Failure, TaskOutcome
 from gossamer.engines.control import Callbacks
 from gossamer.engines.evaluate import Evaluated, Evaluator
@@ -251,10 +251,16 @@ class Simulation(FederatedRun):
     def colluded(self, outcomes: Sequence[TaskOutcome], cohort: int) -> Iterator[TaskOutcome]:
         """Yield the uploads of colluding clients, given what each of them has trained; failures stay failures."""
         assert self.adversary is not None
-        done = [outcome for outcome in outcomes if isinstance(outcome.result, ClientResult)]
-        yield from (outcome for outcome in outcomes if isinstance(outcome.result, Failure))
-        done.sort(key=lambda outcome: outcome.client_task.clock.client)
-        for client_task, job, trained in self.adversary.crafted(self.client, done, cohort) if done else ():
+        done: list[tuple[ClientTask, Job, Trained]] = []
+        for client_task, result in sorted(outcomes, key=lambda outcome: outcome.client_task.clock.client):
+            if isinstance(result, Failure):
+                yield TaskOutcome(client_task, result)
+            else:
+                trained = honest(result.state, result.loss, result.flops)
+                done.append((client_task, self.client.read_download(client_task), trained))
+        jobs = [(job, trained) for _, job, trained in done]
+        crafted = self.adversary.crafted(jobs, self.method.training.outline, cohort) if jobs else []
+        for (client_task, job, _), trained in zip(done, crafted, strict=True):
             try:
                 yield TaskOutcome(client_task, self.client.encode(job, trained))
             except Exception as error:
