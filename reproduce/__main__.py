@@ -18,6 +18,7 @@ STUDIES = {
     "classics": ("reproduce.baselines.classics", "eight methods on Fashion-MNIST, two labels per client"),
     "codecs": ("reproduce.baselines.codecs", "all compression methods on three tasks: accuracy, bits and times"),
     "precision": ("reproduce.baselines.precision", "FedAvg trained in float32, tf32 and bf16: accuracy and times"),
+    "attacks": ("reproduce.baselines.attacks", "hostile clients against servers and one-bit codecs, on Fashion-MNIST"),
     "fashion": ("reproduce.baselines.fashion", "FedAvg on Fashion-MNIST"),
     "two-populations": ("reproduce.baselines.two_populations", "PERM's synthetic data with three baselines"),
 }

@@ -24,6 +24,7 @@ PACKAGES = (
     "analysis.theory",
     "engines",
     "methods",
+    "parts.attacks",
     "parts.channels",
     "parts.codecs",
     "parts.codecs.sensing",

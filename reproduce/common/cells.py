@@ -70,6 +70,7 @@ class Cell(NamedTuple):
         words: further flags of ``gossamer run`` for the method, such as ``--down dense:float16``
         validate: hold out every n-th natural owner, or every n-th training sample, and evaluate on these; 0 for none
         precision: precision of local training
+        attack: what hostile clients do, such as ``scale:-50,share=0.1``; empty if all are honest
     """
 
     name: str
@@ -95,6 +96,7 @@ class Cell(NamedTuple):
     words: str = ""
     validate: int = 0
     precision: str = "float32"
+    attack: str = ""
 
     @property
     def study(self) -> str:
@@ -157,6 +159,8 @@ def outcome(cell: Cell, data_dir: Path, more: More = no_more, engine: Engine | N
     mine = task(cell, data_dir)
     options: dict[str, Any] = {"rounds": cell.rounds, "per_round": cell.per_round, "seed": cell.seed}
     options |= {"eval_every": cell.eval_every, "precision": cell.precision, **how(cell.executor)}
+    if cell.attack:
+        options["attack"] = cell.attack
     if cell.fleet:
         options["channel"] = Wireless(Fleet.read(FLEETS / cell.fleet), retries=cell.retries)
     run_method = engine or simulate

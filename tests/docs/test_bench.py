@@ -60,6 +60,8 @@ def test_the_comparison_can_be_imported(name: str, script: Script) -> None:
 @pytest.mark.parametrize(
     ("name", "words", "shown"),
     [
+        ("anomalies", ("--sizes", "500", "--codecs", "dense", "--cohort", "5", "--repeats", "1"), "| `dense` |"),
+        ("false_alarms", ("--splits", "iid", "--methods", "fedavg", "--rounds", "1", "--seeds", "1"), "| 20 | 0 | 0 |"),
         ("codec_speed", ("--size", "500", "--repeats", "1"), "Ternary(coded=True)"),
         ("codec_speed", ("--size", "500", "--repeats", "1", "--only", "eden:4,coded=true"), "Eden(bits=4, coded=True)"),
         ("downlink", ("--rounds", "2", "--clients", "10", "--steps", "1", "--links", "delta"), "| 10 of 10 | delta |"),

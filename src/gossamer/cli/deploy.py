@@ -32,6 +32,7 @@ from gossamer.cli.request import DATA, Request
 from gossamer.cli.run_args import RUN, Verb
 from gossamer.core.errors import ConfigError, Mistakes, RunError
 from gossamer.core.method import Method
+from gossamer.engines.anomalies import DEPLOYED_EXCLUSION
 from gossamer.engines.options import DEPLOYED_WEIGHT, Options
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import read_metrics
@@ -52,10 +53,10 @@ NODES = 3
 POLL = 0.2
 """Seconds between two reads of the metrics of a running deployment."""
 
-SIMULATED = ("clients", "executor", "channel", "fleet", "plan", "failure_rate", "init")
+SIMULATED = ("clients", "executor", "channel", "fleet", "plan", "failure_rate", "attack", "init")
 """Flags of ``run`` that apply to simulations alone."""
 
-DEPLOYED = {"max_weight": DEPLOYED_WEIGHT}
+DEPLOYED = {"max_weight": DEPLOYED_WEIGHT, "exclude_after": DEPLOYED_EXCLUSION}
 """Flags of ``run`` with another default in a deployment."""
 
 TERMS = [
@@ -106,7 +107,7 @@ class Deployment(NamedTuple):
 def plan(asked: Asked, resume: bool, out: str | None) -> Deployment:
     """Return the deployment of the arguments; every mistake is listed at once."""
     mistakes = asked.mistakes
-    asked_options, track = {**DEPLOYED, **asked.take(OPTIONS)}, asked.given.pop("track", "")
+    asked_options, track = asked.take(OPTIONS), asked.given.pop("track", "")
     given = {flag.name: asked.given.pop(flag.name, flag.default) for flag in TERMS}
     terms = {flag.name: mistakes.attempt(value, flag.word, given[flag.name], flag.kind) for flag in TERMS}
     if terms["nodes"] is not None and terms["nodes"] < 1:
@@ -114,7 +115,9 @@ def plan(asked: Asked, resume: bool, out: str | None) -> Deployment:
     nodes, request = terms.pop("nodes", None), asked.request()
     request = request if request.task else replace(request, clients=str(nodes or NODES))
     method = mistakes.attempt(make_method, request)
-    options = mistakes.attempt(make_options, {**asked_options, "executor": "one-by-one"})
+    exclude_after = None if asked_options.get("anomalies") is False else DEPLOYED_EXCLUSION
+    usual = {"executor": "one-by-one", "max_weight": DEPLOYED_WEIGHT, "exclude_after": exclude_after}
+    options = mistakes.attempt(make_options, {**usual, **asked_options})
     task = mistakes.attempt(make_task, request, options.seed if options else 0, None, server_task)
     if method and method.pooled:
         mistakes.note(f"{request.method} pools the samples of all clients, so it cannot be deployed")
@@ -143,6 +146,7 @@ def _settings(options: Options, terms: dict[str, Any], named: dict[str, str]) ->
     until = options.until.to_text() if options.until else ""
     control = {"per_round": options.per_round or 0, "until": until, "patience": options.patience or 0}
     control |= {"max_weight": options.max_weight or 0.0}
+    control["exclude_after"] = options.exclude_after or 0
     try:
         return Settings(**{**common, **control, **given, **named})
     except ConfigError as error:
@@ -261,7 +265,7 @@ def resume(path: Path, about: dict[str, Any], control: dict[str, Any]) -> int:
     request = Request.read(about["request"])
     user_files.check_unchanged(about["request"]["digests"])
     options = {"until": "", "patience": 0, **about["options"]}  # newer than the settings if the run was extended
-    before = {"max_weight": 0.0, **about["deployment"]}  # an earlier release had no such limit
+    before = {"max_weight": 0.0, "exclude_after": 0, **about["deployment"]}  # earlier releases had no such limits
     settings = Settings(**{**before, **{name: options[name] for name in ("rounds", "until", "patience")}})
     task = make_task(request, settings.seed, None, server_task)
     run = FlowerRun(make_method(request), task, settings, None, about["request"])

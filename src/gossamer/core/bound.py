@@ -10,7 +10,6 @@ The simulator and a deployment call the same functions, with the same bytes betw
 the client. The key is the exchange's; the key of each client is folded from it.
 """
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -192,18 +191,11 @@ class BoundExchange:
         return clock.round
 
     def read_upload(
-        self,
-        data: Frame | bytes,
-        state: State,
-        clock: Clock,
-        key: Key,
-        to: Assignment,
-        memory: State | None,
-        most: float = math.inf,
+        self, data: Frame | bytes, state: State, clock: Clock, key: Key, to: Assignment, memory: State | None
     ) -> tuple[Arrival, State]:
         """Return a client's update, and its new view state. Raise ``PayloadError`` to refuse the message.
 
-        The update stays encoded until the server asks for it. A number of samples above ``most`` counts as ``most``.
+        The update stays encoded until the server asks for it.
         """
         mine, up, _ = self._keys(clock, key)
         models = self.down.models(state, self.server.download(state, to).models)
@@ -225,7 +217,7 @@ class BoundExchange:
         sections.check_read(unread)
         self._check_names(payload, layout, up, start)
 
-        arrival = self.arrival(clock.client, part, layout, min(message.weight, most), payload, up, start)
+        arrival = self.arrival(clock.client, part, layout, message.weight, payload, up, start)
         arrival = replace(arrival, sections=values, model=model, owner=to.owner)
         return replace(arrival, choice=choice, version=message.version), after
 
@@ -265,6 +257,25 @@ class BoundExchange:
         to_sum, batches = partial(sums.to_sum, payload, layout, up), float(self.solver.batches(int(samples)))
         arrival = Arrival(client, part, layout, samples, add, batches=batches, payload=payload)
         return replace(arrival, to_sum=to_sum, from_sum=from_sum)
+
+    def update(self, arrival: Arrival) -> Tensor | None:
+        """Return a client's update as one vector, for comparisons with others; none if the exchange sends no update.
+
+        It is in the form in which updates are summed: decoded, or still encoded linearly. All vectors of an exchange
+        have the same order of entries. Updates of parts of the model are spread over the whole model.
+        """
+        part, layout = arrival.part, arrival.layout
+        if self.send not in ("change", "model") or arrival.to_sum is None:
+            return None
+        if (part.whole and self.send == "change") or self.sums.sum_size(layout) != layout.size:
+            return arrival.to_sum()
+        vector = arrival.vector(tree.device(self.outline))
+        if self.send == "model":
+            vector -= layout.flatten(part.take(arrival.model))
+        if part.masked:
+            return layout.spread(vector)
+        whole = part.spread(layout.unflatten(vector), self.outline)
+        return Layout.of(whole).flatten(whole)
 
     def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Folding:
         """Return the empty accumulator of an exchange."""

@@ -26,6 +26,7 @@ from gossamer.core.solver import Gradients, Hyperparams
 from gossamer.core.tree import add, multiply, scale, subtract
 from gossamer.core.types import Clock, Flops, Params, State
 from gossamer.core.wire import Frame
+from gossamer.engines.adversary import Adversary, withheld
 from gossamer.methods.composition import compose
 from gossamer.parts.views.full import Full
 from gossamer.tasks.data import nests
@@ -99,8 +100,15 @@ class TaskOutcome(NamedTuple):
 class Client:
     """Runs client tasks one at a time, one local step after the other: the reference for all executors."""
 
-    def __init__(self, method: BoundMethod, objective: Objective, exchange: BoundExchange | None = None) -> None:
+    def __init__(
+        self,
+        method: BoundMethod,
+        objective: Objective,
+        exchange: BoundExchange | None = None,
+        adversary: Adversary | None = None,
+    ) -> None:
         self.method, self.objective, self.exchange = method, objective, exchange or method.training
+        self.adversary = adversary
         self.parametrized = method.parametrization != Weights()
         self._broadcasts: list[Broadcast] = []  # of one exchange, one per version that clients held before it
         self._announced: dict[Clock, BatchSchedule] = {}
@@ -159,7 +167,15 @@ class Client:
         return found
 
     def make_upload(self, job: Job, trained: Trained) -> ClientResult:
-        """Encode the upload from the result of training."""
+        """Encode the upload from the result of training; a hostile client changes the result first."""
+        if self.adversary is None:
+            return self.encode(job, trained)
+        if self.adversary.colludes(job.clock.client):
+            return ClientResult(SILENT, withheld(trained), trained.loss, trained.flops)
+        return self.encode(job, self.adversary.altered(job, trained))
+
+    def encode(self, job: Job, trained: Trained) -> ClientResult:
+        """Encode the upload from a result of training as it is."""
         info = TrainingInfo(self, job, trained)
         sent, state = self.exchange.make_upload(job, trained, info)
         flops = trained.flops.plus(info.flops + job.spent)

@@ -18,11 +18,13 @@ from gossamer.core.exchange import Assignment, Download
 from gossamer.core.method import Exchange
 from gossamer.core.server import BoundServer, ModelPerClient
 from gossamer.core.types import Params, State
+from gossamer.parts.attacks.base import Triggered
 from gossamer.parts.codecs.dense import Dense
 from gossamer.parts.servers.listen import Listen
 from gossamer.parts.solvers.loss_probe import LossProbe
 from gossamer.parts.views.full import Full
 from gossamer.tasks.data.lazy import LazySamples
+from gossamer.tasks.data.samples import Samples
 from gossamer.tasks.metrics import Judgement, Metric
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.static_norms import OfOwnBatch, OfTraining
@@ -98,6 +100,12 @@ class Evaluator:
     def whole(self, params: Params) -> Values:
         """Return loss and metrics on the whole test set."""
         return _scores(self._outcome(params))
+
+    def success(self, params: Params, attack: Triggered) -> float:
+        """Return the share of test samples of other classes that a model takes for the target, with the trigger."""
+        x, y = self.test.read(torch.nonzero(self.test.y != attack.target).view(-1))
+        outputs = self.objective.outputs(params, Samples(attack.trigger(x), y))
+        return float((torch.cat([batch.argmax(-1) for batch in outputs]) == attack.target).double().mean())
 
     def on_client(self, params: Params, client: int) -> Values:
         """Return loss and metrics on a client's personal test set; NaN if it is empty."""

@@ -19,6 +19,7 @@ from gossamer.core.method import Method
 from gossamer.core.random import key as make_key
 from gossamer.core.store import ClientStore
 from gossamer.core.types import Params, State
+from gossamer.engines.anomalies import Exclusion
 from gossamer.engines.arguments import check_arguments
 from gossamer.engines.control import Until
 from gossamer.engines.metrics import machine
@@ -60,6 +61,7 @@ class KeptRun(ABC):
             raise ConfigError(f"{method.sampler} needs losses of the global model, but this method has several models")
         self.clients, self.models = ClientStore(options.device), self.method.models
         self.metrics: list[Record] = []
+        self.exclusion = Exclusion(options.exclude_after, task.clients)
         self.tracking = Tracking()
         self.outcomes: list[Outcome] = []  # of the last round
         self.save_seconds = 0.0

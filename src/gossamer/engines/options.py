@@ -14,6 +14,8 @@ from gossamer.core.fields import check_fields
 from gossamer.core.specs import parse, spec, unknown
 from gossamer.engines.control import Until
 from gossamer.engines.executors import EXECUTORS
+from gossamer.parts.attacks import ATTACKS
+from gossamer.parts.attacks.base import Attack
 from gossamer.parts.channels import CHANNELS
 from gossamer.parts.channels.perfect import Perfect
 from gossamer.tasks.precision import FLOAT32, PRECISIONS
@@ -50,6 +52,10 @@ class Options:
         patience: evaluations without improvement of the primary metric that end the run; none means no such limit
         max_weight: largest number of samples that counts for a client, as a multiple of the cohort's median; none means
             no such limit
+        attack: what hostile clients do, or its text, such as scale:-50,share=0.2; none means that all are honest
+        anomalies: whether records name clients whose uploads are far from the cohort's, which decodes each upload twice
+        exclude_after: rounds with an anomaly, among the last ones of a client, after which it is no longer sampled;
+            none means that no client is excluded
     """
 
     rounds: int = 30
@@ -64,11 +70,15 @@ class Options:
     until: Until | None = None
     patience: int | None = None
     max_weight: float | None = None
+    attack: Attack | None = None
+    anomalies: bool = True
+    exclude_after: int | None = None
 
     def __new__(cls, *args: Any, **options: Any) -> "Options":
         """Check the types of the options, then make the object."""
         device = {"device": str(options["device"])} if isinstance(options.get("device"), torch.device) else {}
-        check_fields(cls, args, options | device, part="")
+        attack = {"attack": None} if isinstance(options.get("attack"), str) else {}  # read below
+        check_fields(cls, args, options | device | attack, part="")
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -78,12 +88,22 @@ class Options:
         }
         for name, value in plain.items():
             object.__setattr__(self, name, value)
+        if isinstance(self.attack, str):
+            object.__setattr__(self, "attack", Attack.of_text(self.attack))
         if self.until is not None:
             object.__setattr__(self, "until", Until.of(self.until))
         require(
             (
                 self.patience is None or self.patience >= 1,
                 wrong_argument("patience", self.patience, "must be at least 1"),
+            ),
+            (
+                self.exclude_after is None or self.exclude_after >= 1,
+                wrong_argument("exclude_after", self.exclude_after, "must be at least 1, or none"),
+            ),
+            (
+                self.anomalies or self.exclude_after is None,
+                Mistake("needs {}", Setting("", "exclude_after"), Setting("", "anomalies", True)),
             ),
             (self.rounds >= 1, wrong_argument("rounds", self.rounds, "must be at least 1")),
             (
@@ -120,6 +140,9 @@ class Options:
             "patience": self.patience,
             "precision": None if self.precision == FLOAT32 else self.precision,
             "max_weight": self.max_weight,
+            "anomalies": None if self.anomalies else False,
+            "exclude_after": self.exclude_after,
+            "attack": spec(self.attack, ATTACKS) if self.attack else None,
         }
         plain = {name: value for name, value in vars(self).items() if name not in newer}
         given = {name: value for name, value in newer.items() if value is not None}

@@ -15,6 +15,7 @@ from gossamer.core.extras import need
 from gossamer.core.fields import problem
 from gossamer.runs.records import Record
 from gossamer.runs.report import Folder, page, series, tables
+from gossamer.runs.report.anomalies import anomalies_of
 from gossamer.runs.report.scores import primary, scores_of
 from gossamer.runs.report.summary import summarise
 from gossamer.tasks.task import Task
@@ -113,6 +114,15 @@ class Result:
     def accuracy(self) -> float:
         """Accuracy on the test set after the last evaluated round, if the task measures it."""
         return self.metric("accuracy")
+
+    @property
+    def anomalies(self) -> list[dict[str, Any]]:
+        """The clients whose uploads were far from their cohort's, the one with most such rounds first.
+
+        Each has its ``client`` number, the ``rounds`` in which it was named, the ``reasons`` (``norm`` and ``weight``:
+        the largest factor; ``direction``: the smallest cosine), and whether it is ``excluded``.
+        """
+        return anomalies_of(self.metrics)
 
     def plot(self, *metrics: str, by: Literal["round", "bytes", "seconds"] = "round") -> "Figure":
         """Return a matplotlib figure of metrics, which a notebook displays.

@@ -18,7 +18,7 @@ import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median_low
 
 from gossamer.core import tree
@@ -31,6 +31,7 @@ from gossamer.core.sampler import Pool
 from gossamer.core.types import Clock, State
 from gossamer.core.untrusted import TOO_LARGE, shown
 from gossamer.core.wire import NOT_FINITE, Body
+from gossamer.engines.anomalies import AnomalyWatch
 from gossamer.engines.client import Failure
 from gossamer.engines.control import Callback, Callbacks, ask, callbacks_of, out_of_patience
 from gossamer.engines.divergence import DIVERGES, DivergenceWarning, divergence
@@ -40,7 +41,7 @@ from gossamer.engines.kept_run import KeptRun
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.result import Result as Result
 from gossamer.runs.folder import RunFolder
-from gossamer.runs.records import EXTENDED, STOPPED, Record
+from gossamer.runs.records import ANOMALIES, EXCLUDED, EXTENDED, STOPPED, Record
 from gossamer.runs.report.scores import scores_of
 from gossamer.tasks.precision import FLOAT32, products
 
@@ -61,6 +62,7 @@ class Stage:
         assigned: the assignment of each client: which model it trains
         outcomes: outcomes so far, in client order
         most: the number of samples above which a client's claim does not count
+        watch: what is compared between the clients; none if nothing is
     """
 
     exchange: BoundExchange
@@ -68,11 +70,16 @@ class Stage:
     assigned: Mapping[int, Assignment]
     outcomes: list[Outcome] = field(default_factory=list)
     most: float = math.inf
+    watch: AnomalyWatch | None = None
 
     @property
     def active(self) -> list[int]:
         """The clients that train in this exchange, in client order."""
         return sorted(client for client, to in self.assigned.items() if to.loss_scale != 0)
+
+    def only(self, clients: Iterable[int]) -> "Stage":
+        """Return the stage of some of the clients; outcomes are those of the whole stage."""
+        return replace(self, assigned={client: self.assigned[client] for client in clients})
 
     @property
     def failed(self) -> dict[int, str]:
@@ -205,10 +212,12 @@ class FederatedRun(KeptRun):
 
     def cohort(self, number: int, ledger: Ledger) -> list[int]:
         """Sample the cohort of a round, in client order."""
-        self.sizes = self.available()
-        available, most = self.sizes, self.most_samples(self.sizes)
-        if most < math.inf:
-            available = {client: int(min(samples, most)) for client, samples in self.sizes.items()}
+        self.sizes = available = self.available()
+        if excluded := self.exclusion.update(self.metrics):
+            ledger.notes[EXCLUDED] = excluded
+            available = {client: samples for client, samples in available.items() if client not in excluded}
+        if (most := self.most_samples(available)) < math.inf:
+            available = {client: int(min(samples, most)) for client, samples in available.items()}
         sampler, pool = self.method.sampler, Pool(self.task.clients, available, self.cohort_size)
         proposed = sampler.propose(pool, self.clock(number), self.key)
         if self.method.probe is None:
@@ -233,7 +242,8 @@ class FederatedRun(KeptRun):
             return []
         ledger.begin()
         most, acc = self.most_samples(assigned), exchange.begin(self.server, assigned)
-        stage = Stage(exchange, number, assigned, most=most)
+        watch = AnomalyWatch(self.key) if exchange.last and self.options.anomalies else None
+        stage = Stage(exchange, number, assigned, most=most, watch=watch)
         if limited := [client for client in stage.active if self.sizes.get(client, 0) > most]:
             ledger.notes["limited"] = limited
 
@@ -247,6 +257,8 @@ class FederatedRun(KeptRun):
             self.exchange(stage, ledger, Inbox(stage.active, deliver))
         after = self.finish(stage, acc)
         self.check_exchange(stage, after)
+        if watch and (named := watch.report()):
+            ledger.notes[ANOMALIES] = named
         self.server = after = exchange.advance(self.server, after, acc, stage.outcomes, clock)
         arrived = [outcome.client for outcome in stage.outcomes if outcome.folded] if exchange.last else []
         changes = {client: (self.clients.get(client), self.clients.staged(client)) for client in arrived}
@@ -290,10 +302,14 @@ class FederatedRun(KeptRun):
         clock, key = self.clock_and_key(stage, client)
         known = self.view_state(stage, client)
         to = stage.assigned[client]
-        arrival, after = stage.exchange.read_upload(reply.data, self.server, clock, key, to, known, stage.most)
+        arrival, after = stage.exchange.read_upload(reply.data, self.server, clock, key, to, known)
         self.admit(stage, arrival)
         values = {name: value for name, value in arrival.sections.items() if isinstance(value, float)}
-        return stage.exchange.fold(acc, arrival), after, values
+        update = stage.exchange.update(arrival) if stage.watch else None
+        acc = stage.exchange.fold(acc, replace(arrival, samples=min(arrival.samples, stage.most)))
+        if stage.watch and update is not None:
+            stage.watch.note(arrival, update)
+        return acc, after, values
 
     def admit(self, stage: Stage, arrival: Arrival) -> None:
         """Check an update before it is folded; raise ``PayloadError`` to refuse it. By default, all are admitted."""

@@ -3,6 +3,7 @@
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -10,14 +11,15 @@ from torch import Tensor, nn
 
 from gossamer.core.bound import BoundExchange
 from gossamer.core.channel import Cost
-from gossamer.core.errors import ConfigError, RunError
+from gossamer.core.errors import ConfigError, RunError, require
 from gossamer.core.exchange import Assignment
-from gossamer.core.jobs import own_key
+from gossamer.core.jobs import Job, Trained, own_key
 from gossamer.core.method import Method
 from gossamer.core.random import fold, uniform
 from gossamer.core.types import Params, State
 from gossamer.core.wire import Body
-from gossamer.engines.client import Client, ClientResult, ClientTask, Failure
+from gossamer.engines.adversary import Adversary, honest
+from gossamer.engines.client import Client, ClientResult, ClientTask, Failure, TaskOutcome
 from gossamer.engines.control import Callbacks
 from gossamer.engines.evaluate import Evaluated, Evaluator
 from gossamer.engines.executors import EXECUTORS
@@ -32,8 +34,9 @@ from gossamer.engines.options import AUTO, Options
 from gossamer.engines.result import Result
 from gossamer.engines.run import FederatedRun, Stage
 from gossamer.engines.warm_start import Init, Source
+from gossamer.parts.attacks.base import Attack
 from gossamer.runs.folder import RunFolder
-from gossamer.runs.records import read_about
+from gossamer.runs.records import ATTACK_SUCCESS, read_about
 from gossamer.runs.report.progress import progress_of
 from gossamer.runs.report.scores import primary
 from gossamer.runs.trackers.tracking import Track, Tracking
@@ -125,7 +128,8 @@ class Simulation(FederatedRun):
         task, self.held_models = self.task, HeldModels()
         self.objective.check(self.like)
         self.split = task.split.pooled(len(task.data.test)) if method.pooled else task.split
-        self.client = Client(self.method, self.objective)
+        self.adversary = self._adversary(options.attack) if options.attack else None
+        self.client = Client(self.method, self.objective, adversary=self.adversary)
         self.evaluate = Evaluator(self.objective, self.labels if self.method.training.labels else None)
         self.channel = options.channel.fit(task.clients, self.key)
         auto = options.executor == AUTO
@@ -165,6 +169,22 @@ class Simulation(FederatedRun):
     @cached_property
     def _sizes(self) -> dict[int, int]:
         return dict(enumerate(self.split.sizes().tolist()))
+
+    def _adversary(self, attack: Attack) -> Adversary:
+        """Return the hostile clients of the run, and change their samples if the attack does that."""
+        shared, single = self.method.training.shared, len(self.method.global_models(self.server)) == 1
+        adversary = Adversary(attack, self.task.clients, self.key)
+        require(
+            (not self.method.pooled, "attack: a method that pools all samples has no clients that could attack"),
+            (shared or self.method.pooled, "attack: clients of this method send nothing that could be attacked"),
+            (
+                adversary.triggered is None or (self.method.shared and single),
+                "attack: the success of a backdoor is that of the global model, and this method has none",
+            ),
+        )
+        self.objective.samples = adversary.poisoned(self.objective.samples, self.task.data, self.split)
+        self.about["hostile"] = list(adversary.hostile)
+        return adversary
 
     def prepare(self, number: int, cohort: Sequence[int], ledger: Ledger) -> None:
         """Choose and compile the executor before the first round; this time is recorded separately."""
@@ -213,10 +233,38 @@ class Simulation(FederatedRun):
         """Train the clients and send their uploads through the channel; a folded upload settles its client's state."""
         executor = self.executor_of(stage.exchange)
         with threads(executor.threads):
-            for client_task, result in executor.run(self.client_tasks(stage, ledger, inbox)):
+            for client_task, result in self.trained(executor, stage, ledger, inbox):
                 with ledger.time("receive"):
                     inbox.put(client_task.clock.client, self.send_upload(client_task, result, ledger))
         ledger.wait()
+
+    def trained(self, executor: Executor, stage: Stage, ledger: Ledger, inbox: Inbox) -> Iterator[TaskOutcome]:
+        """Train the clients of a stage, and return their uploads as they are made; clients that collude train first."""
+        first = self.adversary.colluding(stage.active) if self.adversary and stage.exchange.last else []
+        if not first:
+            return executor.run(self.client_tasks(stage, ledger, inbox))
+        together = list(executor.run(self.client_tasks(stage.only(first), ledger, inbox)))
+        others = stage.only([client for client in stage.assigned if client not in first])
+        alone = executor.run(self.client_tasks(others, ledger, inbox))
+        return chain(self.colluded(together, len(stage.active)), alone)
+
+    def colluded(self, outcomes: Sequence[TaskOutcome], cohort: int) -> Iterator[TaskOutcome]:
+        """Yield the uploads of colluding clients, given what each of them has trained; failures stay failures."""
+        assert self.adversary is not None
+        done: list[tuple[ClientTask, Job, Trained]] = []
+        for client_task, result in sorted(outcomes, key=lambda outcome: outcome.client_task.clock.client):
+            if isinstance(result, Failure):
+                yield TaskOutcome(client_task, result)
+            else:
+                trained = honest(result.state, result.loss, result.flops)
+                done.append((client_task, self.client.read_download(client_task), trained))
+        jobs = [(job, trained) for _, job, trained in done]
+        crafted = self.adversary.crafted(jobs, self.method.training.outline, cohort) if jobs else []
+        for (client_task, job, _), trained in zip(done, crafted, strict=True):
+            try:
+                yield TaskOutcome(client_task, self.client.encode(job, trained))
+            except Exception as error:
+                yield TaskOutcome(client_task, Failure.of(error))
 
     def client_tasks(self, stage: Stage, ledger: Ledger, inbox: Inbox) -> Iterator[ClientTask]:
         """Yield the task of each client of a stage, created on demand."""
@@ -273,7 +321,12 @@ class Simulation(FederatedRun):
         first, *others = self.method.global_models(self.server)
         if others:
             return self.evaluate.by_client(self.client_params)
-        return self.evaluate(self._deploy(first), self.method.shared, lambda client: self.client_params(client, number))
+        found = self.evaluate(
+            self._deploy(first), self.method.shared, lambda client: self.client_params(client, number)
+        )
+        if self.adversary is None or self.adversary.triggered is None:
+            return found
+        return found | {ATTACK_SUCCESS: self.evaluate.success(self._deploy(first), self.adversary.triggered)}
 
     def client_params(self, client: int, number: int | None = None) -> Params:
         """Return the network's tensors as a client deploys them; clients with the global model share one object.

@@ -27,6 +27,15 @@ STOPPED = "stopped"
 EXTENDED = "extended"
 """The entry of ``run.json`` with the options of a run before it was given more rounds, and after which round."""
 
+ATTACK_SUCCESS = "attack_success"
+"""The entry of a record with the success rate of an attack that has a goal of its own."""
+
+ANOMALIES = "anomalies"
+"""The entry of a record with the clients whose upload was far from the cohort's; absent if there is none."""
+
+EXCLUDED = "excluded"
+"""The entry of a record with the clients that are not sampled any more; absent if there is none."""
+
 SUMS = ("bytes_up", "bytes_down", "seconds")
 """Entries of a record that hold one number per kind; reports use their sum."""
 

@@ -38,7 +38,7 @@ class CompiledClient(Client):
     """A client with a compiled step on full batches, from gathering the batch to the update in place."""
 
     def __init__(self, client: Client) -> None:
-        super().__init__(client.method, client.objective, client.exchange)
+        super().__init__(client.method, client.objective, client.exchange, client.adversary)
         refuse_random(self.objective)
         self.size: int | None = None
         stepped = in_place(torch.enable_grad()(self.step), self.objective)

@@ -54,6 +54,7 @@ from gossamer.engines.result import Result
 from gossamer.engines.run import PATIENCE, FederatedRun, Stage, Watch
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import Record, read_about
+from gossamer.runs.report.anomalies import anomalies_of, rows
 from gossamer.runs.report.scores import Score, primary
 from gossamer.runs.trackers.tracking import Track, Tracking
 from gossamer.tasks.losses import loss_name
@@ -449,3 +450,5 @@ def _log_round(score: Score, record: Record) -> None:
     for failure in record["failures"]:
         who = f"client {failure['client']} (node {failure['node']})"
         log(WARNING, "round %s: %s: %s", record["round"], who, failure["reason"])
+    for mine in anomalies_of([record]):
+        log(WARNING, "round %s: client %s is far from the cohort: %s", record["round"], *rows([mine])[0][::2])

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, fields
 from typing import Any, get_type_hints
 
 from gossamer.core.errors import ConfigError, Mistakes, require, wrong_argument
+from gossamer.engines.anomalies import DEPLOYED_EXCLUSION
 from gossamer.engines.options import DEPLOYED_WEIGHT, Options
 from gossamer.runs.trackers.tracking import check_names
 
@@ -32,6 +33,9 @@ class Settings:
         patience: evaluations without improvement of the primary metric that end the run; 0: no such limit
         keys: folder with the nodes' public keys, node-0.pub and so on: a node proves its number with its key; empty:
             numbers are not checked
+        anomalies: whether records name clients whose uploads are far from the cohort's
+        exclude_after: rounds with an anomaly, among twice as many of a client's last ones, after which it is no longer
+            sampled; 0: never
         track: trackers on the server's machine, such as tensorboard or tensorboard,wandb; empty: none
         max_weight: number of samples that counts for a client, as a multiple of the cohort's median; 0: no such limit
     """
@@ -52,6 +56,8 @@ class Settings:
     until: str = ""
     patience: int = 0
     keys: str = ""
+    anomalies: bool = True
+    exclude_after: int = DEPLOYED_EXCLUSION
     track: str = ""
     max_weight: float = DEPLOYED_WEIGHT
 
@@ -76,7 +82,7 @@ class Settings:
         """Return the options that all engines share."""
         common = {field.name: getattr(self, field.name) for field in fields(Options) if hasattr(self, field.name)}
         optional = {"per_round": max(self.per_round, 0), "until": self.until, "patience": self.patience}
-        optional |= {"max_weight": self.max_weight}
+        optional |= {"max_weight": self.max_weight, "exclude_after": self.exclude_after}
         return Options(**common | {name: value or None for name, value in optional.items()})
 
     def given(self, config: Mapping[str, Any]) -> "Settings":

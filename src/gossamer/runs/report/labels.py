@@ -22,7 +22,7 @@ NAMES = {attribute: name for registry in REGISTRIES for name, (_, attribute) in 
 """Names of parts on the command line, by their class."""
 
 TASK = ("data", "model", "split", "clients", "statistics")
-OPTIONS = ("per_round", "seed", "device", "executor", "precision", "channel", "failure_rate")
+OPTIONS = ("per_round", "seed", "device", "executor", "precision", "channel", "failure_rate", "attack", "exclude_after")
 """Settings of the task and of the run that labels show."""
 
 DEFAULTS = {
@@ -37,6 +37,8 @@ DEFAULTS = {
     "precision": "float32",
     "channel": "perfect",
     "failure_rate": "0.0",
+    "attack": "None",
+    "exclude_after": "None",
 }
 """Values that labels leave out."""
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.core import files
 from gossamer.runs.records import Record, read_about, read_metrics
-from gossamer.runs.report import html, spending, tables
+from gossamer.runs.report import anomalies, html, spending, tables
 from gossamer.runs.report.base import Folder, reports_of
 from gossamer.runs.report.holdings import holdings
 from gossamer.runs.report.plots import Series, chart
@@ -85,6 +85,7 @@ def render(
         costs=_costs(metrics),
         failures=[_failure(reason, where) for reason, where in reasons(metrics)],
         lost=_lost(summary),
+        anomalies=anomalies.rows(summary["anomalies"]),
         holdings=html.figure(caption, holdings(split, data)),
         pictures=[{"title": title, "html": picture} for title, picture in pictures.items()],
         settings=[{"title": title, "facts": _facts(about[part])} for title, part in SETTINGS],

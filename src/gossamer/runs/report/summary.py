@@ -9,7 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gossamer.core.delivery import OVERHEAD, Delivery
-from gossamer.runs.records import Record, stop_reason
+from gossamer.runs.records import ATTACK_SUCCESS, Record, stop_reason
+from gossamer.runs.report.anomalies import anomalies_of, excluded_of
 from gossamer.runs.report.base import summaries_of
 from gossamer.runs.report.scores import Score, scores_of
 
@@ -88,6 +89,9 @@ def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any
         "stopped": stop_reason(about, metrics),
         "seed": options["seed"],
         "channel": options.get("channel"),
+        "attack": options.get("attack"),
+        "hostile": about.get("hostile", []),
+        ATTACK_SUCCESS: last.get(ATTACK_SUCCESS),
         "executor": about.get("executor", options["executor"]),
         "train_precision": options.get("precision", "float32"),
         "rates": about.get("rates"),
@@ -111,6 +115,8 @@ def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any
         "memory_bytes": max((record["memory_bytes"] for record in metrics), default=0),
         "failures": sum(len(record["failures"]) for record in metrics),
         "lost": sum(len(record["lost"]) for record in metrics),
+        "anomalies": anomalies_of(metrics),
+        "excluded": excluded_of(metrics),
         "delivery": delivery(metrics, task["clients"]),
         "empty_rounds": empty_rounds(metrics),
     }

@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gossamer.runs.records import Record
-from gossamer.runs.report import spending
+from gossamer.runs.records import ATTACK_SUCCESS, Record
+from gossamer.runs.report import anomalies, spending
 from gossamer.runs.report.base import cells_of, rows_of
 from gossamer.runs.report.scores import Score, column
 from gossamer.runs.report.summary import reasons, summarise, totals
-from gossamer.runs.report.text import BLANK, amount, count, duration, number, pairs, size, table
+from gossamer.runs.report.text import BLANK, amount, count, duration, number, pairs, percent, ranges, size, table
 
 Summary = dict[str, Any]
 
@@ -42,6 +42,7 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
         ("rounds", f"{summary['rounds']:,} of {summary['rounds_asked']:,}, seed {summary['seed']}"),
         *([("stopped", summary["stopped"])] if summary["stopped"] else []),
         ("executor", executor(summary)),
+        *attacked(summary),
         *measured(summary),
         *rows_of(summary["figures"]),
         ("uploaded", size(summary["bytes_up"])),
@@ -52,6 +53,7 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
         *spending.rows(summary),
         ("peak memory", size(summary["memory_bytes"])),
         ("failures", f"{summary['failures']:,}, messages lost {summary['lost']:,}"),
+        *suspected(summary),
     ]
 
 
@@ -68,6 +70,22 @@ def headline(summary: Summary) -> str:
 def scores(summary: Summary) -> list[Score]:
     """Return the metrics of a run, the primary one first."""
     return [Score(**each) for each in summary["metrics"]]
+
+
+def attacked(summary: Summary) -> list[tuple[str, str]]:
+    """Return the attack of a run, its clients, and its success rate if it has one; nothing without an attack."""
+    if not (hostile := summary["hostile"]):
+        return []
+    rate = summary[ATTACK_SUCCESS]
+    by = f"{summary['attack']} by {len(hostile)} of {count(summary['clients'], 'client')}: {ranges(hostile)}"
+    return [("attack", by), *([] if rate is None else [("attack success", percent(rate))])]
+
+
+def suspected(summary: Summary) -> list[tuple[str, str]]:
+    """Return the clients that were named or excluded; nothing if there are none."""
+    named = sorted(mine["client"] for mine in summary["anomalies"])
+    found = (("anomalies", named), ("excluded", summary["excluded"]))
+    return [(title, f"client{'s' * (len(who) > 1)} {ranges(who)}") for title, who in found if who]
 
 
 def measured(summary: Summary) -> list[tuple[str, str]]:
@@ -122,6 +140,7 @@ def full(
     parts += ["\n  ".join(block) for block in blocks if block]
     parts.append(pairs(list(about["method"].items())))
     parts += [by_client] if (by_client := spending.by_client(summary)) else []
+    parts += [named] if (named := anomalies.shown(summary["anomalies"])) else []
     parts += [details(metrics, scores(summary)[0])] if metrics else []
     return "\n\n".join(parts)
 
