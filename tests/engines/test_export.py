@@ -36,7 +36,8 @@ from gossamer.engines.export import (
 )
 from gossamer.engines.export.program import trace
 from gossamer.engines.simulate import Simulation
-from gossamer.runs.folder import RunFolder, read_server
+from gossamer.runs.checkpoint import read_server
+from gossamer.runs.folder import RunFolder
 from gossamer.tasks.nets import build
 from gossamer.tasks.nets.resnet import resnet18
 from gossamer.tasks.static_norms import OfBatch, OfOwnBatch, OfTraining

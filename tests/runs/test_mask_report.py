@@ -315,7 +315,7 @@ def test_the_page_shows_every_two_clients_in_order_of_their_labels(kept: Path) -
     from gossamer.cli.build import make_method, make_task
     from gossamer.cli.request import Request
     from gossamer.engines.export import stand
-    from gossamer.runs.folder import read_split
+    from gossamer.runs.checkpoint import read_split
     from gossamer.tasks.data import Split
 
     about = read_about(kept)

@@ -24,7 +24,7 @@ from gossamer.engines.export import stand
 from gossamer.engines.simulate import Simulation
 from gossamer.methods import perm, perm_two_stage
 from gossamer.parts.servers import mixing
-from gossamer.runs.folder import read_server, read_split
+from gossamer.runs.checkpoint import read_server, read_split
 from gossamer.runs.records import read_about, read_metrics
 from gossamer.runs.report import Folder, groups, heat, page, tables, text
 from gossamer.runs.report import mixing_map as drawing

@@ -9,7 +9,7 @@ from gossamer.cli.build import make_method, recorded_data, whole_task
 from gossamer.cli.request import Request
 from gossamer.core.errors import GossamerError
 from gossamer.core.random import key
-from gossamer.runs.folder import read_split
+from gossamer.runs.checkpoint import read_split
 from gossamer.runs.records import read_about
 from gossamer.runs.report import Folder, page
 from gossamer.runs.report.base import Starts

@@ -18,7 +18,7 @@ from gossamer.engines.options import Options
 from gossamer.engines.simulate import Simulation
 from gossamer.engines.warm_start import Init
 from gossamer.methods.registry import METHODS
-from gossamer.runs.folder import read_split
+from gossamer.runs.checkpoint import read_split
 from gossamer.runs.trackers.tracking import Tracking
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.task import Task

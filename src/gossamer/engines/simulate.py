@@ -1,6 +1,7 @@
 """The simulator: all clients train in this process, and every message is encoded to real bytes."""
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -27,6 +28,7 @@ from gossamer.engines.executors.side_by_side import SideBySide
 from gossamer.engines.executors.stacked import Stacked
 from gossamer.engines.held_models import HeldModels
 from gossamer.engines.inbox import ClientReply, Inbox
+from gossamer.engines.kept_run import DamagedRunWarning
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.options import AUTO, Options
 from gossamer.engines.result import Result
@@ -102,6 +104,8 @@ def carry_out(
 ) -> Result:
     """Do the remaining rounds of a simulation, show the progress, and close its folder."""
     try:
+        for warning in folder.warnings if folder is not None else ():
+            warnings.warn(warning, DamagedRunWarning, stacklevel=3)
         rounds, score = simulation.options.rounds, primary(simulation.about)
         with progress_of(rounds, simulation.metrics, score, progress) as watch:
             return simulation.run(folder, watch, callbacks)

@@ -31,10 +31,9 @@ from gossamer.core.types import Params
 from gossamer.engines.export import onnx_model
 from gossamer.engines.export.program import ABOUT, ONE, Traced, load, save, thinned, trace
 from gossamer.engines.options import Options
-from gossamer.engines.run import FederatedRun
 from gossamer.engines.simulate import Simulation
 from gossamer.engines.warm_start import Init
-from gossamer.runs.records import read_about
+from gossamer.runs.records import check_about, read_about, refuse_busy
 from gossamer.runs.report.summary import method_name
 from gossamer.runs.report.tables import method as short_name
 from gossamer.tasks.data import nests
@@ -93,12 +92,14 @@ def stand(path: str | Path, method: Method, task: Task) -> Simulation:
 
     The models are on the CPU, whatever the device of the run.
     """
+    refuse_busy(Path(path))
     about = read_about(Path(path))
+    check_about(Path(path), about)
     kept = {name: about["options"][name] for name in ("rounds", "seed")}
     options = Options(**kept, precision=on_cpu(about["options"].get("precision", FLOAT32)))
     run = Simulation(method, task, options, init=Init.kept(Path(path)))
     run.about |= {name: about[name] for name in ("options", "request")}
-    FederatedRun.restore(run, Path(path)).close()  # Simulation.restore would also create an executor
+    run.look(Path(path))
     if not run.metrics:
         raise RunError(f"{path} has no finished round yet: there is no model to export")
     return run

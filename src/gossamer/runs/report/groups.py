@@ -135,10 +135,7 @@ def read(path: Path) -> Mixing:
     done = checkpoints(path)
     if not done:
         raise RunError(f"{path} has no finished round yet")
-    try:
-        found = server_arrays(path, done[0], lambda name: name.startswith("mixing/") or name == SAMPLES)
-    except (OSError, ValueError) as error:
-        raise RunError(f"mixing weights cannot be read: {error}") from error
+    found = server_arrays(path, done[0], lambda name: name.startswith("mixing/") or name == SAMPLES)
     kept = {name.partition("/")[2]: array for name, array in found.items() if name != SAMPLES}
     if SAMPLES not in found or not kept:
         raise RunError("there are no mixing weights at the newest checkpoint")
