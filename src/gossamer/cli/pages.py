@@ -6,6 +6,7 @@ from typing import Any
 
 from gossamer.cli import user_files
 from gossamer.cli.build import make_method, recorded_data, whole_task
+from gossamer.cli.common import warn
 from gossamer.cli.request import Request
 from gossamer.core.errors import GossamerError
 from gossamer.core.random import key
@@ -20,14 +21,27 @@ from gossamer.tasks.task import Task
 
 
 def write_page(path: Path, about: dict[str, Any]) -> Path:
-    """Write the page of a run and return its file."""
-    return page.write(_folder(path, about, _data_of(about)))
+    """Write the page of a recorded run and return its file; no user file is executed.
+
+    Without its task the page has no classes, and without its method no initial masks.
+    """
+    request = Request.recorded(about)
+    named = request.files() if request else {}
+    if named:
+        files = ", ".join(dict.fromkeys(Path(spec.rpartition(":")[0]).name for spec in named.values()))
+        warn(
+            f"{files}: not executed, so the page may lack classes and masks; in Python, load_run(RUN).report() has all"
+        )
+    data = None if "task" in named else _data_of(about)
+    starts = None if named else lambda: _starts(path, about, data)
+    return page.write(Folder(path, about["task"]["clients"], data, starts or _nothing))
 
 
 def try_to_write(path: Path, data: Data) -> Path | None:
     """Write the page of a run that has just ended. If that fails, print why; the run is not affected."""
     try:
-        return page.write(_folder(path, read_about(path), data))
+        about = read_about(path)
+        return page.write(Folder(path, about["task"]["clients"], data, lambda: _starts(path, about, data)))
     except Exception as error:
         print(f"gossamer: no report.html was written: {error}", file=sys.stderr)
         return None
@@ -41,8 +55,8 @@ def _data_of(about: dict[str, Any]) -> Data | None:
         return None
 
 
-def _folder(path: Path, about: dict[str, Any], data: Data | None) -> Folder:
-    return Folder(path, about["task"]["clients"], data, lambda: _starts(path, about, data))
+def _nothing() -> None:
+    return None
 
 
 def _starts(path: Path, about: dict[str, Any], data: Data | None) -> Starts | None:

@@ -40,7 +40,8 @@ def opened(root: Path, name: str, flags: int = os.O_RDONLY) -> Iterator[int]:
     above, last = os.path.split(name)
     with folder(root, above) as where:
         # Without O_NONBLOCK a pipe in place of a file would wait for a writer.
-        handle = _open(root, name, *_parts(root, last), flags | os.O_NONBLOCK, where)
+        (file,) = _parts(root, last)
+        handle = _open(root, name, file, flags | os.O_NONBLOCK, where)
     try:
         if not stat.S_ISREG(os.fstat(handle).st_mode):
             raise RunError(f"{root / name} is not a plain file: restore it from a copy")

@@ -48,8 +48,14 @@ PROGRAM, SPARSE_PROGRAM = "model.pt2", "model.sparse.pt2"
 ONNX, SPARSE_ONNX = "model.onnx", "model.sparse.onnx"
 FILES = (TENSORS, SPARSE_TENSORS, PROGRAM, SPARSE_PROGRAM, ONNX, SPARSE_ONNX)
 
+LIST = "export.json"
+"""The list of the files that were exported to a folder, with their digests."""
+
 Format = Literal["safetensors", "torch-export", "onnx"]
 FORMATS: tuple[Format, ...] = get_args(Format)
+NAMES = dict(zip(FORMATS, zip(FILES[::2], FILES[1::2], strict=True), strict=True))
+"""The files of each format: the dense one, and the sparse one."""
+
 DEFAULT: tuple[Format, ...] = ("safetensors", "torch-export")
 
 COMPARED, TOLERANCE = 8, 1e-3
@@ -106,10 +112,18 @@ def stand(path: str | Path, method: Method, task: Task) -> Simulation:
 
 
 def export(
-    run: Simulation, out: str | Path, client: int | None = None, formats: Sequence[Format] = DEFAULT
+    run: Simulation,
+    out: str | Path,
+    client: int | None = None,
+    formats: Sequence[Format] = DEFAULT,
+    force: bool = False,
 ) -> Exported:
-    """Write the global model of a run, or one client's deployed model, into the folder ``out``."""
+    """Write the global model of a run, or one client's deployed model, into the folder ``out``.
+
+    An earlier export there is replaced. Other files of the same names are replaced only with ``force``.
+    """
     _check(run, Path(out), client, formats)
+    check_out(Path(out), formats, force)
     params = _deployed(run, client)
     shared = run.method.pooled or (run.method.shared and params is run.deployed())
     module = _network(run, params)
@@ -135,7 +149,6 @@ def _check(run: Simulation, out: Path, client: int | None, formats: Sequence[str
             client is None or 0 <= client < clients,
             f"there is no client {client}: clients are numbered 0 to {clients - 1}",
         ),
-        (not out.exists() or out.is_dir(), f"{out} is a file: name a folder"),
         (
             client is not None or run.method.shared or run.method.pooled,
             "this run has no global model, only one model per client: name a client",
@@ -143,6 +156,28 @@ def _check(run: Simulation, out: Path, client: int | None, formats: Sequence[str
     )
     if "onnx" in formats:
         onnx_model.check_extra()
+
+
+def check_out(out: Path, formats: Sequence[str], force: bool = False) -> None:
+    """Refuse a folder with files that an export would replace and has not written, as far as its list says."""
+    require((not out.exists() or out.is_dir(), f"{out} is a file: name a folder"))
+    wanted = [name for format_ in formats for name in NAMES.get(format_, ())]
+    there = [name for name in wanted if (out / name).is_symlink() or (out / name).exists()]
+    listed = _listed(out) if there else {}
+    strange = [name for name in there if force is False and listed.get(name) != _digest_of(out / name)]
+    require((not strange, f"{out} has {', '.join(strange)}, which export has not written: --force replaces it"))
+
+
+def _listed(out: Path) -> dict[str, Any]:
+    """Return the files of earlier exports, with their digests; nothing if the list is missing or damaged."""
+    try:
+        return files.from_json(out / LIST)
+    except (OSError, ValueError):
+        return {}
+
+
+def _digest_of(file: Path) -> str | None:
+    return files.digest(file) if file.is_file() and not file.is_symlink() else None
 
 
 def _deployed(run: Simulation, client: int | None) -> Params:
@@ -240,10 +275,13 @@ def _write(out: Path, data: Mapping[str, bytes]) -> dict[Path, int]:
     """Write the non-empty files, and delete the others, which are of an earlier export in these formats."""
     with files.on_failure(f"the model is not in {out}, or not whole"):
         out.mkdir(parents=True, exist_ok=True)
+        listed = {name: digest for name, digest in _listed(out).items() if name not in data}
+        listed |= {name: files.digest_of(content) for name, content in data.items() if content}
         for name, content in data.items():
             (out / name).unlink(missing_ok=True)
             if content:
                 files.write(out / name, content)
+        files.write(out / LIST, files.to_json(listed))
     return {out / name: len(content) for name, content in data.items() if content}
 
 
