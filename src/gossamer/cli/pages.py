@@ -30,11 +30,10 @@ def write_page(path: Path, about: dict[str, Any]) -> Path:
     if named:
         files = ", ".join(dict.fromkeys(Path(spec.rpartition(":")[0]).name for spec in named.values()))
         warn(
-            f"{files}: not executed, so the page may lack classes and masks; in Python, load_run(RUN).report() has all"
+            f"{files}: not executed, so the page may lack classes and masks; load_run(RUN).report() in Python has them"
         )
-    data = None if "task" in named else _data_of(about)
-    starts = None if named else lambda: _starts(path, about, data)
-    return page.write(Folder(path, about["task"]["clients"], data, starts or _nothing))
+    data, clients = None if "task" in named else _data_of(about), about["task"]["clients"]
+    return page.write(Folder(path, clients, data, lambda: None if named else _starts(path, about, data)))
 
 
 def try_to_write(path: Path, data: Data) -> Path | None:
@@ -53,10 +52,6 @@ def _data_of(about: dict[str, Any]) -> Data | None:
         return recorded_data(about)
     except (GossamerError, ModuleNotFoundError):
         return None
-
-
-def _nothing() -> None:
-    return None
 
 
 def _starts(path: Path, about: dict[str, Any], data: Data | None) -> Starts | None:

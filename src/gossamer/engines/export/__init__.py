@@ -158,13 +158,13 @@ def _check(run: Simulation, out: Path, client: int | None, formats: Sequence[str
         onnx_model.check_extra()
 
 
-def check_out(out: Path, formats: Sequence[str], force: bool = False) -> None:
+def check_out(out: Path, formats: Sequence[Format], force: bool = False) -> None:
     """Refuse a folder with files that an export would replace and has not written, as far as its list says."""
     require((not out.exists() or out.is_dir(), f"{out} is a file: name a folder"))
-    wanted = [name for format_ in formats for name in NAMES.get(format_, ())]
+    wanted = [name for each in formats for name in NAMES[each]]
     there = [name for name in wanted if (out / name).is_symlink() or (out / name).exists()]
     listed = _listed(out) if there else {}
-    strange = [name for name in there if force is False and listed.get(name) != _digest_of(out / name)]
+    strange = [name for name in there if not force and listed.get(name) != _digest_of(out / name)]
     require((not strange, f"{out} has {', '.join(strange)}, which export has not written: --force replaces it"))
 
 
