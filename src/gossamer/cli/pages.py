@@ -30,7 +30,7 @@ def write_page(path: Path, about: dict[str, Any]) -> Path:
     if named:
         files = ", ".join(dict.fromkeys(Path(spec.rpartition(":")[0]).name for spec in named.values()))
         warn(
-            f"{files}: not executed, so the page may lack classes and masks; load_run(RUN).report() in Python has them"
+            f"{files}: not executed, so the page may lack classes and masks; load_run(RUN).report() in Python adds them"
         )
     data, clients = None if "task" in named else _data_of(about), about["task"]["clients"]
     return page.write(Folder(path, clients, data, lambda: None if named else _starts(path, about, data)))

@@ -125,6 +125,7 @@ class RunFolder:
         """Open an existing run to continue it."""
         start = read_about(path)[CHAIN]
         inside.refuse_links(path, LINKLESS)
+        inside.refuse_links(path, (f"checkpoints/{name}" for name in inside.names(path, "checkpoints")))
         folder = cls(path, start)
         with files.on_failure(f"{path} cannot be continued"):
             for name in FOLDERS:  # an archive may have left out empty ones
