@@ -12,6 +12,7 @@ import json
 import os
 import random
 import shutil
+import stat
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -23,7 +24,7 @@ from unittest import mock
 
 from fuzz import campaign
 from gossamer.cli import main, trust
-from gossamer.core import tree
+from gossamer.core import files, tree
 from gossamer.engines.simulate import Simulation
 from gossamer.runs import folder
 from gossamer.runs.checkpoint import newest
@@ -41,6 +42,7 @@ RUNS = {
     "perm": f"perm --warmup 1 --epochs 1 {COMMON}",
     "ditto": f"ditto --epochs 1 --per-round 2 {COMMON}",
 }
+PAGE = ("report.html", ".report.html.part")
 LOOKING = ("show RUN", "show RUN --json", "compare RUN", "show RUN --config", "show RUN --html")
 
 
@@ -78,7 +80,7 @@ def home() -> Path:
 
 @contextmanager
 def quick(stop: int | None = None) -> Iterator[None]:
-    """Nothing waits for the disk, small tensors count as large, the user's trust is apart; or a round is interrupted."""
+    """Nothing waits for the disk, small tensors count as large, trust is kept apart; or a round is interrupted."""
     real = Simulation.round
 
     def round_(run: Simulation, number: int, *rest: Any) -> Any:
@@ -87,7 +89,7 @@ def quick(stop: int | None = None) -> Iterator[None]:
         return real(run, number, *rest)
 
     with (
-        mock.patch.object(os, "fsync", lambda handle: None),
+        mock.patch.object(os, "fsync"),
         mock.patch.object(folder, "LARGE", 64),
         mock.patch.object(Simulation, "round", round_),
         mock.patch.dict(os.environ, {trust.VARIABLE: str(home() / "config")}),
@@ -113,12 +115,13 @@ def exported(run: Path, out: Path) -> tuple[Said, bytes]:
 def snapshot(path: Path) -> dict[str, tuple[int, bytes | str]]:
     """Everything in a folder, without following links."""
     found: dict[str, tuple[int, bytes | str]] = {}
-    for at, folders, files in os.walk(path):
-        for name in (*folders, *files):
+    for at, folders, others in os.walk(path):
+        for name in (*folders, *others):
             file = Path(at, name)
             facts = file.lstat()
-            plain = file.is_file() and not file.is_symlink()
-            content = file.read_bytes() if plain else os.readlink(file) if file.is_symlink() else ""
+            content = (
+                file.read_bytes() if stat.S_ISREG(facts.st_mode) else str(file.readlink()) if file.is_symlink() else ""
+            )
             found[str(file.relative_to(path))] = facts.st_mode, content
     return found
 
@@ -130,11 +133,11 @@ def contents(path: Path) -> dict[str, Any]:
     held = {}
     for store in ("clients", "models"):
         for client, at in found.manifest[store].items():
-            states = folder.files.from_tensors(path / f"{store}/{at}.safetensors")
+            states = files.from_tensors(path / f"{store}/{at}.safetensors")
             flat = {name: tensor for name, tensor in states.items() if tree.names(name)[0] == client}
-            held[store, client] = folder.files.to_tensors(flat)
+            held[store, client] = files.to_tensors(flat)
     records = [{name: value for name, value in r.items() if name not in TIMED} for r in read_metrics(path)]
-    return {"server": folder.files.to_tensors(found.flat), "held": held, "records": records}
+    return {"server": files.to_tensors(found.flat), "held": held, "records": records}
 
 
 @cache
@@ -163,9 +166,9 @@ Damage = Callable[[random.Random, Path, Path], str]
 
 def some_file(rng: random.Random, run: Path) -> Path:
     """A file of the run; those that hold its results are as likely as all others together."""
-    files = sorted(file for file in run.rglob("*") if file.is_file() and not file.is_symlink())
-    best = [file for file in files if file.suffix in (".jsonl", ".json")]
-    return rng.choice(best if best and rng.random() < 0.5 else files)
+    found = sorted(file for file in run.rglob("*") if file.is_file() and not file.is_symlink())
+    best = [file for file in found if file.suffix in (".jsonl", ".json")]
+    return rng.choice(best if best and rng.random() < 0.5 else found)
 
 
 def flip(rng: random.Random, run: Path, outside: Path) -> str:
@@ -245,9 +248,7 @@ def link(rng: random.Random, run: Path, outside: Path) -> str:
     path = rng.choice(sorted(path for path in run.rglob("*") if not path.is_symlink()))
     was_folder = path.is_dir()
     shutil.rmtree(path) if was_folder else path.unlink()
-    path.symlink_to(
-        outside / rng.choice(("folder", "missing") if was_folder else ("7.safetensors", "missing", "folder"))
-    )
+    path.symlink_to(outside / rng.choice(("folder", "missing", *(() if was_folder else ("7.safetensors",)))))
     return f"{path.relative_to(run)} linked to {path.readlink().name}"
 
 
@@ -379,8 +380,9 @@ def tried(rng: random.Random, name: str) -> str:
             else:
                 found = export(made, run) if action == "export" else look(made, run, action)
                 after = snapshot(run)
-                if action.endswith("--html"):
-                    before.pop("report.html", None), after.pop("report.html", None)
+                for name_ in PAGE if action.endswith("--html") else ():
+                    before.pop(name_, None)
+                    after.pop(name_, None)
                 assert after == before, "the folder was changed by looking at it"
         assert snapshot(outside) == apart, "a file outside the folder was changed"
     except BaseException as error:
