@@ -118,11 +118,9 @@ def snapshot(path: Path) -> dict[str, tuple[int, bytes | str]]:
     for at, folders, others in os.walk(path):
         for name in (*folders, *others):
             file = Path(at, name)
-            facts = file.lstat()
-            content = (
-                file.read_bytes() if stat.S_ISREG(facts.st_mode) else str(file.readlink()) if file.is_symlink() else ""
-            )
-            found[str(file.relative_to(path))] = facts.st_mode, content
+            mode, linked = file.lstat().st_mode, file.is_symlink()
+            content = file.read_bytes() if stat.S_ISREG(mode) else str(file.readlink()) if linked else ""
+            found[str(file.relative_to(path))] = mode, content
     return found
 
 
