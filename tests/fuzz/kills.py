@@ -145,7 +145,9 @@ def group(number: int) -> campaign.Case:
                     raise AssertionError(f"it ends with status {process.exitcode}")
                 else:
                     break
-            assert contents(out) == expected, "other bytes"
+            found = contents(out)
+            other = [name for name, data in expected["files"].items() if found["files"].get(name) != data]
+            assert found == expected, f"other bytes: {', '.join(other) or 'of records'}"
         except BaseException as error:
             error.add_note(f"{name} with {executor}, after {kills} kills")
             raise

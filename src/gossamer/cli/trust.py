@@ -41,7 +41,7 @@ def trusted() -> set[tuple[str, str]]:
     found: set[tuple[str, str]] = set()
     try:
         lines = file_of_user().read_bytes().splitlines()
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return found
     for line in lines:
         with suppress(ValueError, RecursionError):  # a damaged line is no agreement

@@ -193,6 +193,16 @@ def read_metrics(path: Path) -> list[Record]:
     return found.records
 
 
+def last_checkpoint(path: Path) -> int:
+    """Return the round of the newest checkpoint, to look at; refuse one that is not of the last record."""
+    saved, lines = next(iter(checkpoints(path)), 0), metrics_lines(path)
+    if not saved:
+        raise RunError(f"{path} has no finished round yet")
+    if len(lines.records) > saved:
+        raise RunError(f"there is no checkpoint of round {len(lines.records)}: resume the run, which repeats the round")
+    return saved
+
+
 def metrics_lines(path: Path) -> Lines:
     """Return the whole lines of the metrics."""
     start = str(_read_run(path).get(CHAIN, ""))

@@ -17,7 +17,7 @@ from gossamer.core.errors import RunError
 from gossamer.parts.views.mask_statistics import between, evenly, overlaps, row
 from gossamer.parts.views.masks import Bits
 from gossamer.runs.arrays import opened
-from gossamer.runs.records import FILES, checkpoints, read_manifest, state_file
+from gossamer.runs.records import FILES, checkpoints, last_checkpoint, read_manifest, state_file
 from gossamer.runs.report import html
 from gossamer.runs.report.base import Starts
 from gossamer.runs.report.heat import heat
@@ -91,8 +91,7 @@ def _notes(found: MaskOverlaps) -> Iterator[str]:
 
 def measured(path: Path, split: Split, data: Data | None, starts: Starts | None) -> MaskOverlaps:
     """Return the overlaps of a run's masks at its newest checkpoint."""
-    done = next(iter(checkpoints(path)), None)
-    manifest = read_manifest(path, done) if done else {"clients": {}, FILES: {}}
+    manifest = read_manifest(path, last_checkpoint(path)) if checkpoints(path) else {"clients": {}, FILES: {}}
     stored = _stored(path, manifest)
     known = sorted(stored) if starts is None else list(range(split.clients))
     chosen = evenly(known, SHOWN)
