@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup run test check deploy-test slow-test gpu-test docs bench reproduce clean
+.PHONY: setup run test check deploy-test slow-test gpu-test fuzz docs bench reproduce clean
 
 setup: $(READY)
 
@@ -38,6 +38,11 @@ slow-test: $(READY)
 # Every method on a GPU against the CPU; needs torch, NumPy and safetensors alone
 gpu-test:
 	@$(PYTHON) tests/check_gpu.py $(GPU)
+
+# Random damage: a minute of each campaign, or all of it with FUZZ=--full; --seed N repeats one. See docs/reliability.md
+CAMPAIGNS ?= folders kills
+fuzz: $(READY)
+	@for name in $(CAMPAIGNS); do PYTHONPATH=tests $(BIN)/python tests/fuzz/$$name.py $(FUZZ) || exit 1; done
 
 # The site, in site/; nothing on it is loaded from another server
 docs: $(READY)

@@ -14,6 +14,7 @@ import random
 import shutil
 import stat
 import tempfile
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -99,9 +100,13 @@ def quick(stop: int | None = None) -> Iterator[None]:
 
 def gossamer(line: str) -> Said:
     """Run a command in this process; an error that is not Gossamer's is raised."""
-    with redirect_stdout(io.StringIO()) as out, redirect_stderr(io.StringIO()) as err:
+    with (
+        redirect_stdout(io.StringIO()) as out,
+        redirect_stderr(io.StringIO()) as err,
+        warnings.catch_warnings(record=True, action="always") as warned,
+    ):
         status = main(line.split())
-    return Said(status, out.getvalue(), err.getvalue())
+    return Said(status, out.getvalue(), "\n".join((err.getvalue(), *(str(each.message) for each in warned))))
 
 
 def exported(run: Path, out: Path) -> tuple[Said, bytes]:

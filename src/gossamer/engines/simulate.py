@@ -175,7 +175,9 @@ class Simulation(FederatedRun):
         if self.ready or not cohort:
             return
         with ledger.time("prepare"):
-            client = max(cohort, key=lambda c: len(self.split.train(c)))  # most likely to have a full batch
+            # The client that most likely has a full batch. Not one of this cohort: a program is compiled for the size
+            # of its batch, and a resumed run begins with another cohort.
+            client = max(self._sizes, key=self._sizes.__getitem__)
             stage = Stage(self.method.training, number, {client: self.typical_assignment(client)})
             client_task, _ = self.client_task(stage, client, {})
             if self.executor is None:
