@@ -22,15 +22,14 @@ from typing import Any
 import torch
 
 from fuzz import campaign
-from gossamer import METHODS, simulate
-from gossamer.core.errors import GossamerError
+from gossamer import METHODS, Delta, Task, simulate
 from gossamer.core.method import Method
 from gossamer.engines.executors import EXECUTORS
 from gossamer.engines.executors.kept import VARIABLE
 from gossamer.engines.options import Options
 from gossamer.engines.simulate import Simulation
 from gossamer.runs.records import read_metrics
-from gossamer.testing import tiny_task
+from helpers import recorder
 
 ROUNDS, COHORT, SEED = 6, 3, 5
 KILLS = 4
@@ -40,8 +39,27 @@ TIMED = ("seconds", "memory_bytes")
 METHOD = "fedspa"
 """The method that every executor runs."""
 
+MEMORY = (
+    *(
+        "scaffold",
+        "feddyn",
+        "local",
+        "centralised",
+        "ditto",
+        "pfedme",
+        "perm",
+        "perm-two-stage",
+        "fedspa",
+        "sub-fedavg",
+    ),
+    *("ef21", "onebit-cs", "onebit-cs-paper", "error feedback", "lossy channel", "wireless with retention"),
+    *("retention, accumulated", "personal masks of one's own, lossy", "masks with error feedback", "hybrid pruning"),
+    *("unequal widths that go round", "few weights", "delta downlink"),
+)
+"""The cases in which clients, or the server for them, keep a state; ``with_memory`` finds them in half a minute."""
+
 FORK = multiprocessing.get_context("forkserver")
-FORK.set_forkserver_preload(["gossamer.testing", "safetensors.torch", "torch._dynamo"])
+FORK.set_forkserver_preload(["helpers.recorder", "safetensors.torch", "torch._dynamo"])
 
 
 @cache
@@ -53,24 +71,28 @@ def home() -> Path:
     return Path(holder.name)
 
 
-def made(name: str) -> Method:
-    """A method with its defaults, and one epoch where it has epochs."""
-    try:
-        return METHODS[name](epochs=1)
-    except TypeError:
-        return METHODS[name]()
+def methods() -> dict[str, recorder.Case]:
+    """Every method with its defaults, the recorded cases, and a delta downlink: how it is made, and its options."""
+    found: dict[str, recorder.Case] = {name: (METHODS[name], {}) for name in METHODS}
+    delta = {"delta downlink": (lambda: METHODS["fedmrn"](**recorder.SGD).with_parts(down=Delta()), dict[str, Any]())}
+    return found | recorder.CASES | delta
 
 
-@cache
+def simulation(name: str, executor: str) -> tuple[Method, Task, dict[str, Any]]:
+    """The method, the task and the options of a run."""
+    make, more = methods()[name]
+    given = {"rounds": ROUNDS, "per_round": COHORT, "seed": SEED, "executor": executor, **more}
+    task = recorder.task(given.pop("split", "dirichlet:1"))
+    return make(), task, {**given, "device": "cuda" if executor in GPU else "cpu"}
+
+
 def with_memory() -> tuple[str, ...]:
     """The methods whose clients or whose server keep a state per client."""
     found = []
-    for name in METHODS:
-        try:
-            run = Simulation(made(name), tiny_task(), Options(rounds=2, per_round=COHORT, seed=SEED))
-            run.run(None, lambda record: None)
-        except GossamerError:  # it does not suit the small task
-            continue
+    for name in methods():
+        method, task, given = simulation(name, "one-by-one")
+        run = Simulation(method, task, Options(**given | {"rounds": 3}))
+        run.run(None, lambda record: None)
         if run.clients.known() or run.models.known():
             found.append(name)
     return tuple(found)
@@ -79,17 +101,15 @@ def with_memory() -> tuple[str, ...]:
 def cases() -> list[tuple[str, str]]:
     """Methods and executors: every method one by one, and one method with every executor."""
     here = [name for name in EXECUTORS if name not in GPU or torch.cuda.is_available()]
-    return [*((METHOD, executor) for executor in here), *((name, "one-by-one") for name in with_memory())]
+    return [*((METHOD, executor) for executor in here), *((name, "one-by-one") for name in MEMORY)]
 
 
 def go(name: str, executor: str, out: Path) -> None:
     """Run a method, or resume it."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
-    device = "cuda" if executor in GPU else "cpu"
-    given: dict[str, Any] = {"rounds": ROUNDS, "per_round": COHORT, "seed": SEED}
-    resume = (out / "run.json").exists()
-    simulate(made(name), tiny_task(), out=out, resume=resume, executor=executor, device=device, **given)
+    method, task, given = simulation(name, executor)
+    simulate(method, task, out=out, resume=(out / "run.json").exists(), **given)
 
 
 def started(name: str, executor: str, out: Path) -> Any:
