@@ -226,3 +226,16 @@ def test_an_app_is_known_by_all_its_files(tmp_path: Path) -> None:
     (app / "link.py").symlink_to(tmp_path / "elsewhere.py")
     with pytest.raises(RunError, match=r"link.py is not a plain file"):
         trust.app_digest(tmp_path)
+
+
+def test_an_app_that_was_not_written_here_is_not_executed(mine: Path) -> None:
+    about = files.from_json(mine / "work/run.json")
+    files.write(mine / "work/run.json", files.to_json(about | {"deployment": {}}))
+    (mine / "work" / trust.APP).mkdir(parents=True)
+    (mine / "work" / trust.APP / "app.py").write_text(MINE)
+    said = gossamer("resume work")
+    assert said.status == 2
+    assert "work/deploy/app, with which you have started no run on this machine" in said.err
+    (mine / "work/deploy").rename(mine / "work/elsewhere")
+    (mine / "work/deploy").symlink_to(mine / "work/elsewhere")
+    assert "deploy is a symbolic link" in gossamer("resume work --trust").err

@@ -16,9 +16,10 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from hashlib import sha256
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from gossamer.core.errors import ConfigError, RunError
+from gossamer.runs.inside import refuse_links
 
 VARIABLE = "GOSSAMER_CONFIG"
 FILE = "trusted.jsonl"
@@ -83,6 +84,7 @@ def require_trust(path: Path, digests: Mapping[str, str], trust: bool) -> None:
 def app_digest(path: Path) -> dict[str, str]:
     """Return the digest of the Flower app in a run folder, by its path; nothing if there is none."""
     app = path / APP
+    refuse_links(path, (str(PurePath(APP).parent), APP))
     if not app.is_dir():
         return {}
     total = sha256()
