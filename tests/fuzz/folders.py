@@ -30,10 +30,13 @@ from gossamer.engines.simulate import Simulation
 from gossamer.runs import folder
 from gossamer.runs.checkpoint import newest
 from gossamer.runs.records import read_metrics
+from helpers.records import write_records
 
 EACH = 10
 """Folders per group."""
 ROUNDS, DONE = 5, 3
+FORGED = 0.1
+"""The share of folders whose files are forged: their digests are right, and their contents are not."""
 TIMED = ("seconds", "memory_bytes")
 
 COMMON = "--data two-populations --clients 4 --executor one-by-one"
@@ -310,6 +313,33 @@ DAMAGE: tuple[Damage, ...] = (
 )
 
 
+def forge(rng: random.Random, run: Path, outside: Path) -> str:
+    """Change an entry of a JSON file, and compute its digest anew."""
+    name = rng.choice(("run.json", "run.json", "executor.json", "metrics.jsonl", f"checkpoints/{DONE}/manifest.json"))
+    if name == "metrics.jsonl":
+        records = read_metrics(run)
+        what = _changed(rng, records[rng.randrange(len(records))])
+        write_records(run, records)
+    else:
+        value = files.from_json(run / name)
+        what = _changed(rng, value)
+        (run / name).write_bytes(files.to_json(value))
+    return f"{name}: {what} forged"
+
+
+def _changed(rng: random.Random, value: dict[str, Any]) -> str:
+    """Remove or replace an entry at a random depth."""
+    name = rng.choice(sorted(value))
+    inner = value[name]
+    if isinstance(inner, dict) and inner and rng.random() < 0.6:
+        return f"{name}.{_changed(rng, inner)}"
+    if rng.random() < 0.3:
+        del value[name]
+    else:
+        value[name] = rng.choice((None, -1, 10**30, 0.5, "", "../x", [], {}, [None], {"x": 1}, True))
+    return name
+
+
 # What must hold.
 
 
@@ -372,12 +402,17 @@ def tried(rng: random.Random, name: str) -> str:
     (outside / "folder/3").mkdir(parents=True)
     for file in ("7.safetensors", "folder/7.safetensors", "folder/3/manifest.json", "folder/.9", "folder/mine"):
         (outside / file).write_text("precious")
-    done = [rng.choice(DAMAGE)(rng, run, outside) for _ in range(rng.choice((1, 1, 1, 2)))]
+    forged = rng.random() < FORGED
+    many = 1 if forged else rng.choice((1, 1, 1, 2))
+    done = [(forge if forged else rng.choice(DAMAGE))(rng, run, outside) for _ in range(many)]
     before, apart, own = snapshot(run), snapshot(outside), strays(run)
     action = rng.choice(("resume", "resume", "export", *LOOKING))
     try:
         with quick():
-            if action == "resume":
+            if forged:  # whatever it is now, it is no traceback
+                gossamer(action.replace("RUN", str(run)) if "RUN" in action else f"{action} {run}")
+                found = "forged"
+            elif action == "resume":
                 found = resume(made, run)
                 assert strays(run) >= own, "a stray file was deleted"
             else:

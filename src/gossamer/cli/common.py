@@ -4,10 +4,12 @@ import inspect
 import os
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gossamer.core.errors import ConfigError, Mistakes
+from gossamer.core.errors import ConfigError, GossamerError, Mistakes, RunError
 from gossamer.runs.records import check_about, read_about
 
 TRUST = "execute the Python files of a run that you have not started on this machine; read them first"
@@ -21,6 +23,18 @@ def open_run(path: Path) -> dict[str, Any]:
     about = read_about(path)
     check_about(path, about)
     return about
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Refuse a run whose files have right digests and contents that no run writes: somebody made them up."""
+    try:
+        yield
+    except GossamerError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise RunError(f"{path} holds what this release cannot read ({what}); --debug shows the traceback") from error
 
 
 def check_picture(picture: Path, flag: str = "--out") -> None:

@@ -3,16 +3,17 @@
 They change nothing but ``report.html``, and execute no file that a run folder names.
 """
 
+import argparse
 import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from gossamer.cli import user_files
-from gossamer.cli.common import check_picture, open_run
+from gossamer.cli.common import check_picture, open_run, reading
 from gossamer.cli.parser import Parser
 from gossamer.core.errors import ConfigError, Mistakes, RunError
-from gossamer.runs.records import is_busy, read_metrics
+from gossamer.runs.records import Record, is_busy, read_metrics
 from gossamer.runs.report import Folder, curves, tables
 from gossamer.runs.report.base import reports_of
 from gossamer.runs.report.labels import labels
@@ -32,7 +33,8 @@ def runs(words: list[str]) -> int:
     damaged = []
     for path in found:
         try:
-            summaries.append(summarise(open_run(path), read_metrics(path)))
+            with reading(path):
+                summaries.append(summarise(open_run(path), read_metrics(path)))
         except RunError as error:
             summaries.append(None)
             damaged.append(f"{path.name} is damaged: {error}")
@@ -59,32 +61,34 @@ def show(words: list[str]) -> int:
     arguments = parser.parse_args(words)
     path = Path(arguments.run)
     about, metrics = open_run(path), read_metrics(path)
+    _load_reports(arguments.reports)
+    with reading(path):
+        print(_shown(path, about, metrics, arguments))
+    return 0
+
+
+def _shown(path: Path, about: dict[str, Any], metrics: list[Record], arguments: argparse.Namespace) -> str:
+    """Return what ``show`` prints."""
     if arguments.config:
         from gossamer.cli.config import written
 
-        print(written(path, about))
-        return 0
+        return written(path, about)
     if arguments.paper_costs:
         from gossamer.cli.paper_costs import counted
 
-        print(counted(path, about, metrics))
-        return 0
-    _load_reports(arguments.reports)
+        return counted(path, about, metrics)
     if arguments.html:
         from gossamer.cli.pages import write_page
 
-        print(write_page(path, about))
-        return 0
+        return str(write_page(path, about))
     summary = summarise(about, metrics)
     found = {report.name: report.details(Folder(path, summary["clients"])) for report in reports_of(metrics)}
     if arguments.json:
         figures = {name: {**figures, **found[name][0]} for name, figures in summary["figures"].items()}
         facts = summary | {"figures": figures, "parts": about["method"], "state": state(path, summary)}
-        print(json.dumps(facts, indent=1, allow_nan=False))
-    else:
-        blocks = [lines for _, lines in found.values()]
-        print(tables.full(path, about, metrics, state(path, summary), blocks))
-    return 0
+        return json.dumps(facts, indent=1, allow_nan=False)
+    blocks = [lines for _, lines in found.values()]
+    return tables.full(path, about, metrics, state(path, summary), blocks)
 
 
 def _add_reports(parser: Parser) -> None:
@@ -122,8 +126,11 @@ def compare(words: list[str]) -> int:
     metrics = [read_metrics(path) for path in paths]
     both = [(about, records) for about, records in zip(abouts, metrics, strict=True) if about]
     _load_reports(arguments.reports)
-    summaries, found = [summarise(about, records) for about, records in both], [about for about, _ in both]
-    names = distinct(paths)
+    names, found, summaries = distinct(paths), [about for about, _ in both], list[dict[str, Any]]()
+    for path, (about, records) in zip(paths, both, strict=True):
+        with reading(path):
+            summaries.append(summarise(about, records))
+            tables.side_by_side([str(path)], summaries[-1:])
     labelled = [{**summary, "method": label} for summary, label in zip(summaries, labels(found), strict=True)]
     print(tables.side_by_side(names, labelled))
     if tables.sends_views(summaries):

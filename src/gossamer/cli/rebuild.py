@@ -11,6 +11,7 @@ from typing import Any
 
 from gossamer.cli import trust, user_files
 from gossamer.cli.build import make_method, make_task, whole_task
+from gossamer.cli.common import reading
 from gossamer.cli.request import Request
 from gossamer.core.errors import ConfigError, RunError
 from gossamer.core.method import Method
@@ -44,9 +45,10 @@ def rebuild(
         trusted: whether the user agrees to execute the files of the run
     """
     check_files(path, about, trusted)
-    method = method or _method(about)
-    split = Split.from_tensors(read_split(path))
-    task = task.with_split(split) if task else _task(about, split, read)
+    with reading(path):
+        method = method or _method(about)
+        split = Split.from_tensors(read_split(path))
+        task = task.with_split(split) if task else _task(about, split, read)
     if method is None or task is None:
         raise ConfigError(_advice(path, [name for name, part in (("method", method), ("task", task)) if part is None]))
     return method, task
@@ -66,7 +68,9 @@ def reopened(
     ``warn`` reports trackers that fail; the other arguments are those of ``rebuild``.
     """
     built = rebuild(path, about, method, task, trusted=trusted)
-    simulation = Simulation(*built, Options.read(about["options"]), about["request"], Init.kept(path))
+    with reading(path):
+        options = Options.read(about["options"])
+    simulation = Simulation(*built, options, about["request"], Init.kept(path))
     simulation.tracking = Tracking.resumed(path, warn)
     return simulation
 

@@ -143,7 +143,10 @@ class Simulation(FederatedRun):
         recorded = read_about(path)
         if "executor" in recorded:
             self.choice = {name: recorded[name] for name in KEPT_CHOICE if name in recorded}
-            self.executor = EXECUTORS[recorded["executor"]](self.client)
+            if (name := recorded["executor"]) not in tuple(EXECUTORS):
+                folder.close()
+                raise RunError(f"{path} was run with an executor that this release does not have: {name!r}")
+            self.executor = EXECUTORS[name](self.client)
         return folder
 
     def checkpoint(self) -> State:

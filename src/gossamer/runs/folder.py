@@ -123,17 +123,25 @@ class RunFolder:
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
         """Open an existing run to continue it."""
-        start = read_about(path)[CHAIN]
+        start = str(read_about(path).get(CHAIN, ""))
         inside.refuse_links(path, LINKLESS)
         inside.refuse_links(path, (f"checkpoints/{name}" for name in inside.names(path, "checkpoints")))
         folder = cls(path, start)
-        with files.on_failure(f"{path} cannot be continued"):
-            for name in FOLDERS:  # an archive may have left out empty ones
-                (path / name).mkdir(exist_ok=True)
-            for name in inside.names(path, "checkpoints"):
-                if re.fullmatch(r"\.[1-9][0-9]*", name):  # a process was killed while it wrote this checkpoint
-                    folder._remove_checkpoint(name)
+        try:
+            folder._prepare()
+        except BaseException:
+            folder.close()
+            raise
         return folder
+
+    def _prepare(self) -> None:
+        """Make missing folders, and delete what a killed process left of a checkpoint."""
+        with files.on_failure(f"{self.path} cannot be continued"):
+            for name in FOLDERS:  # an archive may have left out empty ones
+                (self.path / name).mkdir(exist_ok=True)
+            for name in inside.names(self.path, "checkpoints"):
+                if re.fullmatch(r"\.[1-9][0-9]*", name):
+                    self._remove_checkpoint(name)
 
     def close(self) -> None:
         """Release the lock."""

@@ -58,7 +58,7 @@ RECORD = {
 }
 """Entries that every record has, and their types."""
 
-RUN = {**dict.fromkeys(("method", "task", "options", "machine"), dict), "parameters": int}
+RUN = {**dict.fromkeys(("method", "task", "options", "machine", FILES), dict), "parameters": int, CHAIN: str}
 RUN_TASK = {**dict.fromkeys(("data", "model", "split"), str), "clients": int}
 RUN_OPTIONS = {"rounds": int, "seed": int, "executor": str, "channel": str}
 """Entries of ``run.json`` of every run, and of its task and options."""
@@ -152,6 +152,10 @@ def check_about(path: Path, about: Mapping[str, Any]) -> None:
         _expect(about["machine"], {"gossamer": str})
         if not isinstance(about.get("request", ""), dict | None):
             raise ValueError("request is missing, or of another type")
+        if "init" in about:
+            _expect(about["init"], {"from": str, "digest": str})
+        for each in about.get(EXTENDED, ()):
+            _expect(each, {"after": int, "options": dict})
     except ValueError as error:
         raise RunError(f"{path}/{ABOUT} cannot be used: {error}") from None
 
