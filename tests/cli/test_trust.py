@@ -15,6 +15,8 @@ import pytest
 from gossamer import ConfigError, RunError, load_run, resume
 from gossamer.cli import main, trust
 from gossamer.core import files
+from gossamer.runs.records import read_metrics
+from helpers.records import write_records
 
 MINE = """
 from pathlib import Path
@@ -239,3 +241,13 @@ def test_an_app_that_was_not_written_here_is_not_executed(mine: Path) -> None:
     (mine / "work/deploy").rename(mine / "work/elsewhere")
     (mine / "work/deploy").symlink_to(mine / "work/elsewhere")
     assert "deploy is a symbolic link" in gossamer("resume work --trust").err
+
+
+def test_a_forged_entry_gives_an_error_and_no_traceback(mine: Path) -> None:
+    forged_records = [record | {"accuracy": {"x": 1}} for record in read_metrics(mine / "work")]
+    write_records(mine / "work", forged_records)
+    for line in ("show work", "compare work run"):
+        said = gossamer(line)
+        assert said.status == 1
+        assert "work holds what this release cannot read (TypeError: " in said.err
+    assert "work is damaged: work holds what this release cannot read" in gossamer("runs .").out

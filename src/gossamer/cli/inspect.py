@@ -34,7 +34,9 @@ def runs(words: list[str]) -> int:
     for path in found:
         try:
             with reading(path):
-                summaries.append(summarise(open_run(path), read_metrics(path)))
+                summary = summarise(open_run(path), read_metrics(path))
+                tables.listed([path.name], [summary], [""])
+            summaries.append(summary)
         except RunError as error:
             summaries.append(None)
             damaged.append(f"{path.name} is damaged: {error}")
