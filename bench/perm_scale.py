@@ -26,7 +26,7 @@ from torch import Tensor
 from gossamer import METHODS, Task, simulate
 from gossamer.engines.executors import threads
 from gossamer.parts.servers import mixing
-from gossamer.runs.folder import read_server
+from gossamer.runs.checkpoint import read_server
 
 MOST = 2 * 2**30
 FEW, KEPT = 200, (10, 25, 50, 100, 200)

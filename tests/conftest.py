@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import settings
 
+from gossamer.cli import trust
 from gossamer.engines.executors import kept
 from gossamer.tasks.data import locate
 
@@ -33,5 +34,6 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(autouse=True)
 def own_programs(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Programs that tests compile are not kept with those of the user."""
+    """Programs that tests compile, and files that they trust, are not kept with those of the user."""
     monkeypatch.setenv(kept.VARIABLE, str(tmp_path_factory.getbasetemp() / "cache"))
+    monkeypatch.setenv(trust.VARIABLE, str(tmp_path_factory.getbasetemp() / "config"))

@@ -15,7 +15,7 @@ from gossamer.engines.evaluate import Evaluator
 from gossamer.engines.run import Result
 from gossamer.engines.simulate import Simulation
 from gossamer.parts.servers import mixing
-from gossamer.runs.folder import read_server
+from gossamer.runs.checkpoint import read_server
 from reproduce.common import cells
 from reproduce.common.cells import Cell
 from reproduce.common.store import Facts as Record

@@ -25,6 +25,7 @@ from gossamer.core import files
 from gossamer.core.errors import ConfigError, RunError
 from gossamer.core.random import key, uniform
 from gossamer.engines.export import (
+    LIST,
     ONNX,
     PROGRAM,
     SPARSE_PROGRAM,
@@ -36,7 +37,8 @@ from gossamer.engines.export import (
 )
 from gossamer.engines.export.program import trace
 from gossamer.engines.simulate import Simulation
-from gossamer.runs.folder import RunFolder, read_server
+from gossamer.runs.checkpoint import read_server
+from gossamer.runs.folder import RunFolder
 from gossamer.tasks.nets import build
 from gossamer.tasks.nets.resnet import resnet18
 from gossamer.tasks.static_norms import OfBatch, OfOwnBatch, OfTraining
@@ -406,12 +408,12 @@ def test_a_network_that_looks_at_values_has_no_program_but_its_tensors(tmp_path:
     task = replace(tiny_task(), model=lambda: ByValue(6, 3))
     result = ran(fedavg(), task, tmp_path / "run")
     (tmp_path / "out").mkdir()
-    (tmp_path / "out" / PROGRAM).write_bytes(b"of an earlier export")
-    exported = export(stand(tmp_path / "run", fedavg(), task), tmp_path / "out")
+    (tmp_path / "out" / PROGRAM).write_bytes(b"of an earlier release")
+    exported = export(stand(tmp_path / "run", fedavg(), task), tmp_path / "out", force=True)
     assert exported.problem is not None
     assert "data-dependent" in exported.problem
     assert "\n" not in exported.problem
-    assert [file.name for file in (tmp_path / "out").iterdir()] == [TENSORS]
+    assert {file.name for file in (tmp_path / "out").iterdir()} == {TENSORS, LIST}
     assert exported.score == pytest.approx(result.accuracy)
 
 
@@ -472,17 +474,35 @@ def test_an_earlier_export_goes(page: tuple[Path, list[str], list[str]], tmp_pat
     run = page[0] / "runs/thin"
     status, out, _ = gossamer(f"export {run} --client 1 --out {tmp_path}")
     assert status == 0
-    assert {file.name for file in tmp_path.iterdir()} == {TENSORS, SPARSE_TENSORS, PROGRAM, SPARSE_PROGRAM}
+    assert {file.name for file in tmp_path.iterdir()} == {LIST, TENSORS, SPARSE_TENSORS, PROGRAM, SPARSE_PROGRAM}
     assert "the personalized model of client 1" in out
     status, out, _ = gossamer(f"export {run} --out {tmp_path}")
     assert status == 0
-    assert {file.name for file in tmp_path.iterdir()} == {TENSORS, PROGRAM}
+    assert {file.name for file in tmp_path.iterdir()} == {LIST, TENSORS, PROGRAM}
     assert "the global model, after 3 rounds" in out
     measured, recorded = re.findall(r"([\d.]+) %", next(line for line in out.splitlines() if line[:8] == "accuracy"))
     assert measured == recorded
     (tmp_path / ONNX).write_text("a file of another program")
     assert gossamer(f"export {run} --client 1 --format safetensors --out {tmp_path}")[0] == 0
-    assert {file.name for file in tmp_path.iterdir()} == {TENSORS, SPARSE_TENSORS, PROGRAM, ONNX}
+    assert {file.name for file in tmp_path.iterdir()} == {LIST, TENSORS, SPARSE_TENSORS, PROGRAM, ONNX}
+
+
+def test_files_that_export_has_not_written_are_not_replaced(
+    page: tuple[Path, list[str], list[str]], tmp_path: Path
+) -> None:
+    line = f"export {page[0] / 'runs/thin'} --client 1 --format safetensors --out {tmp_path}"
+    (tmp_path / TENSORS).write_text("mine")
+    status, out, err = gossamer(line)
+    assert (status, out) == (2, "")
+    assert err == f"gossamer: {tmp_path} has {TENSORS}, which export has not written: --force replaces it\n"
+    assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [(TENSORS, "mine")]
+    assert gossamer(f"{line} --force")[0] == 0
+    assert gossamer(line)[0] == 0, "an export of one's own is replaced"
+    with (tmp_path / SPARSE_TENSORS).open("ab") as file:
+        file.write(b"edited since")
+    status, _, err = gossamer(line)
+    assert status == 2
+    assert SPARSE_TENSORS in err
 
 
 def test_python_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -32,7 +32,8 @@ from gossamer.engines.flower.server import FlowerRun, VoidError
 from gossamer.engines.metrics import Ledger
 from gossamer.parts.codecs import Dense, Eden, Feedback, OnWeights, StochasticSign, TopK
 from gossamer.parts.downlinks import Delta
-from gossamer.runs.folder import RunFolder, read_server
+from gossamer.runs.checkpoint import read_server
+from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import read_metrics
 from gossamer.runs.trackers import Tracker, tracking
 from gossamer.runs.trackers.base import Status

@@ -42,6 +42,7 @@ from gossamer.engines import executors
 from gossamer.engines.client import ClientTask, TaskOutcome
 from gossamer.engines.executors import OneByOne
 from gossamer.engines.inbox import ClientReply, Inbox
+from gossamer.engines.metrics import Ledger
 from gossamer.engines.simulate import Simulation
 from gossamer.runs.records import read_metrics
 from gossamer.tasks.objective import Objective
@@ -577,3 +578,18 @@ def test_a_client_whose_message_is_refused_keeps_what_it_would_keep_of_a_lost_on
         mine, other = (run.clients.get(client)["codec"]["owed"] for run in (refused, lost))
         same = all(torch.equal(mine[name], other[name]) for name in mine)
         assert same == (client == 2)
+
+
+def test_a_resumed_run_compiles_for_the_same_batch() -> None:
+    """A compiled executor compiles the step for one batch size; which one must not depend on the round it starts at."""
+    sizes = []
+
+    class Noting(OneByOne):
+        def prepare(self, client_task: ClientTask, client_tasks: int) -> None:
+            sizes.append(len(client_task.samples))
+
+    for number, cohort in enumerate(([0], [1], [2], [3, 4])):
+        run = Simulation(fedavg(), tiny_task(), Options(rounds=9))
+        run.executor = Noting(run.client)
+        run.prepare(number, cohort, Ledger())
+    assert sizes == [int(tiny_task().split.sizes().max())] * 4

@@ -30,6 +30,7 @@ from gossamer.runs.report.summary import summarise
 from gossamer.runs.report.text import number, size
 from gossamer.testing import tiny_task
 from helpers.paths import ROOT
+from helpers.records import write_records
 
 Record = dict[str, Any]
 Flags = dict[str, Tensor]
@@ -315,7 +316,7 @@ def test_the_page_shows_every_two_clients_in_order_of_their_labels(kept: Path) -
     from gossamer.cli.build import make_method, make_task
     from gossamer.cli.request import Request
     from gossamer.engines.export import stand
-    from gossamer.runs.folder import read_split
+    from gossamer.runs.checkpoint import read_split
     from gossamer.tasks.data import Split
 
     about = read_about(kept)
@@ -463,14 +464,14 @@ def test_damaged_files_of_clients_are_told_on_the_page(tmp_path: Path) -> None:
     simulate(METHODS["own starts"], tiny_task(), rounds=1, out=tmp_path / "run")
     (tmp_path / "run/clients/1.safetensors").write_bytes(b"<nonsense>")
     tree = ElementTree.fromstring(page.write(Folder(tmp_path / "run", 5)).read_text())
-    assert "No picture of masks: client states cannot be read: 1.safetensors" in words(tree)
+    assert "run/clients/1.safetensors cannot be used: it was altered since it was written" in words(tree)
 
 
 def test_a_run_without_masks_in_its_records_is_shown_as_ever(tmp_path: Path) -> None:
     """As earlier versions wrote them."""
     result = simulate(METHODS["own starts"], tiny_task(), rounds=2, out=tmp_path / "run")
     old = [{name: value for name, value in record.items() if name != "figures"} for record in result.metrics]
-    (tmp_path / "run/metrics.jsonl").write_text("".join(json.dumps(record) + "\n" for record in old))
+    write_records(tmp_path / "run", old)
     assert main(["show", str(tmp_path / "run")]) == 0
     assert main(["show", str(tmp_path / "run"), "--html"]) == 0
     assert "Masks" not in (tmp_path / "run/report.html").read_text()

@@ -4,18 +4,37 @@ import inspect
 import os
 import shlex
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from gossamer.core.errors import ConfigError, Mistakes
-from gossamer.runs.records import read_about
+from gossamer.core.errors import ConfigError, GossamerError, Mistakes, RunError
+from gossamer.runs.records import check_about, read_about
+
+TRUST = "execute the Python files of a run that you have not started on this machine; read them first"
+"""The help of ``--trust``."""
 
 
 def open_run(path: Path) -> dict[str, Any]:
     """Return the contents of the ``run.json`` of a run that the user names."""
     if not (path / "run.json").is_file():
         raise ConfigError(f"{path} is not a run: there is no run.json in it")
-    return read_about(path)
+    about = read_about(path)
+    check_about(path, about)
+    return about
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Refuse a run whose files have right digests and contents that no run writes: somebody made them up."""
+    try:
+        yield
+    except GossamerError:
+        raise
+    except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise RunError(f"{path} holds what this release cannot read ({what}); --debug shows the traceback") from error
 
 
 def check_picture(picture: Path, flag: str = "--out") -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from gossamer.cli import deploy_node, user_files
+from gossamer.cli import deploy_node, trust, user_files
 from gossamer.cli.build import (
     OPTIONS,
     as_typed,
@@ -245,7 +245,8 @@ def attempt(words: list[str]) -> int:
     given = (planned.method, planned.task, planned.settings, None, planned.request.plain())
     run = in_flags(planned.request, FlowerRun, *given)
     folder = run.create(place)
-    write_app(place / "deploy/app", planned)
+    write_app(place / trust.APP, planned)
+    trust.remember(planned.request.plain()["digests"] | trust.app_digest(place))
     return _go(run, folder)
 
 
@@ -256,7 +257,7 @@ def _free(asked: Asked) -> Iterator[Path]:
 
 def resume(path: Path, about: dict[str, Any], control: dict[str, Any]) -> int:
     """Continue a deployed run; ``control`` are its new rounds, targets and patience."""
-    if not (path / "deploy/app").is_dir():
+    if not (path / trust.APP).is_dir():
         place = path.absolute()
         raise ConfigError(f"{path} was deployed: use flwr run APP CONNECTION -c 'resume=true out=\"{place}\"'")
     from gossamer.engines.flower import Settings

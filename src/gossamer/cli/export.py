@@ -4,14 +4,15 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.cli.build import one_method, server_task, whole_task
-from gossamer.cli.common import open_run
+from gossamer.cli.common import TRUST, open_run
 from gossamer.cli.flags import value
 from gossamer.cli.parser import Parser
 from gossamer.cli.rebuild import rebuild
 from gossamer.core.errors import ConfigError, Mistakes
-from gossamer.engines.export import DEFAULT, FILES, FORMATS, Exported, Format, stand
+from gossamer.engines.export import DEFAULT, FILES, FORMATS, Exported, Format, check_out, stand
 from gossamer.engines.export import export as write
 from gossamer.engines.simulate import Simulation
+from gossamer.runs.inside import refuse_links
 from gossamer.runs.report import text
 from gossamer.runs.report.scores import primary
 from gossamer.runs.report.summary import summarise
@@ -46,6 +47,8 @@ def export(words: list[str]) -> int:
     parser.add_argument("--method", metavar="FILE.py:NAME", help="the method of a run from Python")
     parser.add_argument("--task", metavar="FILE.py:NAME", help="the task of a run from Python")
     parser.add_argument("--out", metavar="DIR", help="folder to write to (default: export/ in the folder of the run)")
+    parser.add_argument("--force", action="store_true", help="replace files in that folder that export has not written")
+    parser.add_argument("--trust", action="store_true", help=TRUST)
     arguments = parser.parse_args(words)
     path, mistakes = Path(arguments.run), Mistakes()
     about = mistakes.attempt(open_run, path)
@@ -53,19 +56,22 @@ def export(words: list[str]) -> int:
     formats = mistakes.attempt(value, "--format", arguments.format, tuple[Format, ...])
     method = mistakes.attempt(one_method, arguments.method) if arguments.method else None
     task = mistakes.attempt(whole_task, arguments.task) if arguments.task else None
+    out = Path(arguments.out) if arguments.out else path / ("export" if client is None else f"export/client-{client}")
+    if not arguments.out:
+        mistakes.attempt(refuse_links, path, ("export", f"export/client-{client}"))
+    mistakes.attempt(check_out, out, formats or (), arguments.force)
     mistakes.settle()
     assert about is not None  # or there were mistakes
     assert formats is not None
     if client is not None:
         _check_client(client, about)
     read = server_task if "deployment" in about else whole_task
-    run = stand(path, *rebuild(path, about, method, task, read))
+    run = stand(path, *rebuild(path, about, method, task, read, trusted=arguments.trust))
     if client is not None and "deployment" in about and run.method.home(client).owner is None:
         raise ConfigError("--client: the run was deployed, and the models of its clients are on their machines")
     if client is None and not (run.method.shared or run.method.pooled):
         raise ConfigError(f"{path} has no global model: choose a client with --client N")
-    out = Path(arguments.out) if arguments.out else path / ("export" if client is None else f"export/client-{client}")
-    print(_shown(path, client, run, write(run, out, client, formats)))
+    print(_shown(path, client, run, write(run, out, client, formats, arguments.force)))
     return 0
 
 

@@ -1,18 +1,20 @@
-"""The commands ``runs``, ``show`` and ``compare``. They read the JSON files of runs and need no torch."""
+"""The commands ``runs``, ``show`` and ``compare``. They read the JSON files of runs and need no torch.
 
+They change nothing but ``report.html``, and execute no file that a run folder names.
+"""
+
+import argparse
 import json
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gossamer.cli import user_files
-from gossamer.cli.common import check_picture, open_run
+from gossamer.cli.common import check_picture, open_run, reading
 from gossamer.cli.parser import Parser
-from gossamer.cli.request import Request
-from gossamer.core.errors import ConfigError, GossamerError, Mistakes, RunError
-from gossamer.runs.records import is_busy, read_about, read_metrics
-from gossamer.runs.report import REPORTS, Folder, curves, tables
+from gossamer.core.errors import ConfigError, Mistakes, RunError
+from gossamer.runs.records import Record, is_busy, read_metrics
+from gossamer.runs.report import Folder, curves, tables
 from gossamer.runs.report.base import reports_of
 from gossamer.runs.report.labels import labels
 from gossamer.runs.report.scores import common, scores_of
@@ -31,8 +33,11 @@ def runs(words: list[str]) -> int:
     damaged = []
     for path in found:
         try:
-            summaries.append(summarise(read_about(path), read_metrics(path)))
-        except (RunError, KeyError, TypeError) as error:
+            with reading(path):
+                summary = summarise(open_run(path), read_metrics(path))
+                tables.listed([path.name], [summary], [""])
+            summaries.append(summary)
+        except RunError as error:
             summaries.append(None)
             damaged.append(f"{path.name} is damaged: {error}")
     states = [state(path, each) if each else "damaged" for path, each in zip(found, summaries, strict=True)]
@@ -54,45 +59,49 @@ def show(words: list[str]) -> int:
     how.add_argument(
         "--paper-costs", action="store_true", help="compare its costs with the count of the method's paper"
     )
+    _add_reports(parser)
     arguments = parser.parse_args(words)
     path = Path(arguments.run)
     about, metrics = open_run(path), read_metrics(path)
+    _load_reports(arguments.reports)
+    with reading(path):
+        print(_shown(path, about, metrics, arguments))
+    return 0
+
+
+def _shown(path: Path, about: dict[str, Any], metrics: list[Record], arguments: argparse.Namespace) -> str:
+    """Return what ``show`` prints."""
     if arguments.config:
         from gossamer.cli.config import written
 
-        print(written(path, about))
-        return 0
+        return written(path, about)
     if arguments.paper_costs:
         from gossamer.cli.paper_costs import counted
 
-        print(counted(path, about, metrics))
-        return 0
-    _load_reports(about, metrics)
+        return counted(path, about, metrics)
     if arguments.html:
         from gossamer.cli.pages import write_page
 
-        print(write_page(path, about))
-        return 0
+        return str(write_page(path, about))
     summary = summarise(about, metrics)
     found = {report.name: report.details(Folder(path, summary["clients"])) for report in reports_of(metrics)}
     if arguments.json:
         figures = {name: {**figures, **found[name][0]} for name, figures in summary["figures"].items()}
         facts = summary | {"figures": figures, "parts": about["method"], "state": state(path, summary)}
-        print(json.dumps(facts, indent=1, allow_nan=False))
-    else:
-        blocks = [lines for _, lines in found.values()]
-        print(tables.full(path, about, metrics, state(path, summary), blocks))
-    return 0
+        return json.dumps(facts, indent=1, allow_nan=False)
+    blocks = [lines for _, lines in found.values()]
+    return tables.full(path, about, metrics, state(path, summary), blocks)
 
 
-def _load_reports(about: dict[str, Any], metrics: Sequence[dict[str, Any]]) -> None:
-    """Import the user files of a run if its records have figures without a report, which may be in these files."""
-    files = Request.read(about["request"]).files().values() if about["request"] else ()
-    if files and any(report.name not in REPORTS for report in reports_of(metrics)):
-        with suppress(GossamerError):  # the files have changed or are gone: the default report is used
-            user_files.check_unchanged(about["request"]["digests"])
-            for spec in files:
-                user_files.load(spec, spec)
+def _add_reports(parser: Parser) -> None:
+    about = "import a file of yours, for its reports on figures; the files that a run names are not executed"
+    parser.add_argument("--reports", metavar="FILE.py", action="append", default=[], help=about)
+
+
+def _load_reports(files: Sequence[str]) -> None:
+    """Import the files that the user names; they declare reports."""
+    for file in files:
+        user_files.imported(file, f"--reports {file}")
 
 
 def state(path: Path, summary: dict[str, Any]) -> str:
@@ -108,6 +117,7 @@ def compare(words: list[str]) -> int:
     parser = Parser(prog="gossamer compare", description="Compare runs, as a table and, with --out, as curves.")
     parser.add_argument("run", metavar="RUN", nargs="+", help="folders of runs")
     parser.add_argument("--out", metavar="FILE", help="draw the curves into a file: .png, .pdf or .svg")
+    _add_reports(parser)
     arguments = parser.parse_args(words)
     paths = list(dict.fromkeys(Path(run) for run in arguments.run))
     mistakes, picture = Mistakes(), Path(arguments.out) if arguments.out else None
@@ -117,10 +127,12 @@ def compare(words: list[str]) -> int:
     mistakes.settle()
     metrics = [read_metrics(path) for path in paths]
     both = [(about, records) for about, records in zip(abouts, metrics, strict=True) if about]
-    for about, records in both:
-        _load_reports(about, records)
-    summaries, found = [summarise(about, records) for about, records in both], [about for about, _ in both]
-    names = distinct(paths)
+    _load_reports(arguments.reports)
+    names, found, summaries = distinct(paths), [about for about, _ in both], list[dict[str, Any]]()
+    for path, (about, records) in zip(paths, both, strict=True):
+        with reading(path):
+            summaries.append(summarise(about, records))
+            tables.side_by_side([str(path)], summaries[-1:])
     labelled = [{**summary, "method": label} for summary, label in zip(summaries, labels(found), strict=True)]
     print(tables.side_by_side(names, labelled))
     if tables.sends_views(summaries):

@@ -6,10 +6,11 @@ from typing import Any
 
 from gossamer.cli import user_files
 from gossamer.cli.build import make_method, recorded_data, whole_task
+from gossamer.cli.common import warn
 from gossamer.cli.request import Request
 from gossamer.core.errors import GossamerError
 from gossamer.core.random import key
-from gossamer.runs.folder import read_split
+from gossamer.runs.checkpoint import read_split
 from gossamer.runs.records import read_about
 from gossamer.runs.report import Folder, page
 from gossamer.runs.report.base import Starts
@@ -20,14 +21,26 @@ from gossamer.tasks.task import Task
 
 
 def write_page(path: Path, about: dict[str, Any]) -> Path:
-    """Write the page of a run and return its file."""
-    return page.write(_folder(path, about, _data_of(about)))
+    """Write the page of a recorded run and return its file; no user file is executed.
+
+    Without its task the page has no classes, and without its method no initial masks.
+    """
+    request = Request.recorded(about)
+    named = request.files() if request else {}
+    if named:
+        files = ", ".join(dict.fromkeys(Path(spec.rpartition(":")[0]).name for spec in named.values()))
+        warn(
+            f"{files}: not executed, so the page may lack classes and masks; load_run(RUN).report() in Python adds them"
+        )
+    data, clients = None if "task" in named else _data_of(about), about["task"]["clients"]
+    return page.write(Folder(path, clients, data, lambda: None if named else _starts(path, about, data)))
 
 
 def try_to_write(path: Path, data: Data) -> Path | None:
     """Write the page of a run that has just ended. If that fails, print why; the run is not affected."""
     try:
-        return page.write(_folder(path, read_about(path), data))
+        about = read_about(path)
+        return page.write(Folder(path, about["task"]["clients"], data, lambda: _starts(path, about, data)))
     except Exception as error:
         print(f"gossamer: no report.html was written: {error}", file=sys.stderr)
         return None
@@ -39,10 +52,6 @@ def _data_of(about: dict[str, Any]) -> Data | None:
         return recorded_data(about)
     except (GossamerError, ModuleNotFoundError):
         return None
-
-
-def _folder(path: Path, about: dict[str, Any], data: Data | None) -> Folder:
-    return Folder(path, about["task"]["clients"], data, lambda: _starts(path, about, data))
 
 
 def _starts(path: Path, about: dict[str, Any], data: Data | None) -> Starts | None:

@@ -6,6 +6,8 @@ from typing import Any
 
 from gossamer.analysis.theory.paper_costs import count_of, paper_costs
 from gossamer.cli.rebuild import rebuild
+from gossamer.cli.request import Request
+from gossamer.core.errors import ConfigError
 from gossamer.runs.report.summary import summarise
 from gossamer.runs.report.text import BLANK, number, size, table
 
@@ -15,6 +17,9 @@ def counted(path: Path, about: dict[str, Any], metrics: Sequence[dict[str, Any]]
     summary = summarise(about, metrics)
     name = summary["method"]
     count_of(name)  # refuses a method before the data is loaded
+    request = Request.recorded(about)
+    if request and (own := request.files()):
+        raise ConfigError(f"{path} is built from {' and '.join(own.values())}, and show executes no file of a run")
     found = paper_costs(name, *rebuild(path, about), metrics, about["options"]["seed"])
     sent = summary["bytes_up"] + summary["bytes_down"]
     rows = [

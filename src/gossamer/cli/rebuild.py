@@ -9,16 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gossamer.cli import user_files
+from gossamer.cli import trust, user_files
 from gossamer.cli.build import make_method, make_task, whole_task
+from gossamer.cli.common import reading
 from gossamer.cli.request import Request
-from gossamer.core.errors import ConfigError
+from gossamer.core.errors import ConfigError, RunError
 from gossamer.core.method import Method
 from gossamer.engines.options import Options
 from gossamer.engines.simulate import Simulation
 from gossamer.engines.warm_start import Init
 from gossamer.methods.registry import METHODS
-from gossamer.runs.folder import read_split
+from gossamer.runs.checkpoint import read_split
 from gossamer.runs.trackers.tracking import Tracking
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.task import Task
@@ -30,6 +31,8 @@ def rebuild(
     method: Method | None = None,
     task: Task | None = None,
     read: Callable[[str], Task] = whole_task,
+    *,
+    trusted: bool = False,
 ) -> tuple[Method, Task]:
     """Return the method and the task of a run.
 
@@ -39,11 +42,13 @@ def rebuild(
         method: the method, if the folder does not tell it
         task: the task, if the folder does not tell it
         read: finds a task in a user file
+        trusted: whether the user agrees to execute the files of the run
     """
-    check_files(path, about)
-    method = method or _method(about)
-    split = Split.from_tensors(read_split(path))
-    task = task.with_split(split) if task else _task(about, split, read)
+    check_files(path, about, trusted)
+    with reading(path):
+        method = method or _method(about)
+        split = Split.from_tensors(read_split(path))
+        task = task.with_split(split) if task else _task(about, split, read)
     if method is None or task is None:
         raise ConfigError(_advice(path, [name for name, part in (("method", method), ("task", task)) if part is None]))
     return method, task
@@ -55,25 +60,34 @@ def reopened(
     method: Method | None = None,
     task: Task | None = None,
     warn: Callable[[str], None] = warnings.warn,
+    *,
+    trusted: bool = False,
 ) -> Simulation:
     """Return a recorded run as a simulation at its start, with its trackers; ``reopen`` restores its last checkpoint.
 
     ``warn`` reports trackers that fail; the other arguments are those of ``rebuild``.
     """
-    built = rebuild(path, about, method, task)
-    simulation = Simulation(*built, Options.read(about["options"]), about["request"], Init.kept(path))
+    built = rebuild(path, about, method, task, trusted=trusted)
+    with reading(path):
+        options = Options.read(about["options"])
+    simulation = Simulation(*built, options, about["request"], Init.kept(path))
     simulation.tracking = Tracking.resumed(path, warn)
     return simulation
 
 
-def check_files(path: Path, about: dict[str, Any]) -> None:
-    """Refuse a run whose user files are missing or were changed."""
-    digests = (about["request"] or {}).get("digests", {})
-    for spec in digests:
-        file = spec.rpartition(":")[0]
-        if not Path(file).is_file():
+def check_files(path: Path, about: dict[str, Any], trusted: bool = False) -> None:
+    """Refuse a run whose user files are missing, were changed, or may not be executed (``gossamer.cli.trust``)."""
+    if not about["request"]:
+        return
+    digests = about["request"].get("digests", {})
+    for spec in Request.read(about["request"]).files().values():
+        file = Path(spec.rpartition(":")[0])
+        if spec not in digests or not file.is_absolute():
+            raise RunError(f"{path}/run.json names {spec} without its full path and digest: nothing is executed")
+        if not file.is_file():
             raise ConfigError(f"{path} was started with {file}, which is missing: restore it")
     user_files.check_unchanged(digests)
+    trust.require_trust(path, digests, trusted)
 
 
 def _method(about: dict[str, Any]) -> Method | None:

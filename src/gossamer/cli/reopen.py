@@ -1,6 +1,7 @@
 """Runs by their folder, in Python: look at one, or continue it."""
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 
 from gossamer.cli.common import open_run
@@ -17,17 +18,21 @@ from gossamer.tasks.task import Task
 
 
 @known_arguments("load_run")
-def load_run(path: str | Path, *, method: Method | None = None, task: Task | None = None) -> Result:
+def load_run(
+    path: str | Path, *, method: Method | None = None, task: Task | None = None, trust: bool = False
+) -> Result:
     """Return the result of a recorded run: metrics, plots and, once they are needed, its models.
 
     Args:
         path: the run folder
         method: the method, if it is your own object and the folder cannot rebuild it; needed for models alone
         task: likewise the task
+        trust: execute the user files of a run that you have not started on this machine, to build its models
     """
     path = Path(path)
     about = open_run(path)
-    return Result(about, read_metrics(path), path, lambda: stand(path, *rebuild(path, about, method, task)))
+    built = partial(rebuild, path, about, method, task, trusted=trust)
+    return Result(about, read_metrics(path), path, lambda: stand(path, *built()))
 
 
 @known_arguments("resume")
@@ -41,6 +46,7 @@ def resume(
     patience: int | None = None,
     callbacks: Callbacks = (),
     progress: bool | None = None,
+    trust: bool = False,
 ) -> Result:
     """Continue a recorded simulation, and return its result.
 
@@ -53,11 +59,12 @@ def resume(
         patience: a new patience
         callbacks: as for ``simulate``
         progress: as for ``simulate``
+        trust: execute the user files of a run that you have not started on this machine
     """
     path = Path(path)
     about = open_run(path)
     if "deployment" in about:
         raise ConfigError(f"{path} was deployed: continue it with gossamer resume {path}")
-    run = reopened(path, about, method, task)
+    run = reopened(path, about, method, task, trusted=trust)
     folder = run.reopen(path, rounds=rounds, until=Until.of(until) if until else None, patience=patience)
     return carry_out(run, folder, callbacks, progress)

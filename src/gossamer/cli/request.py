@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.cli import user_files
+from gossamer.core.errors import RunError
 from gossamer.methods.registry import METHODS
 
 DATA = "digits"
@@ -77,7 +78,10 @@ class Request:
     def read(cls, plain: dict[str, Any]) -> "Request":
         """Return the request that ``plain`` wrote."""
         asked = {name: value for name, value in plain.items() if name != "digests"}
-        return cls(**{**asked, "sets": tuple(asked["sets"])})
+        try:
+            return cls(**{**asked, "sets": tuple(asked["sets"])})
+        except (KeyError, TypeError) as error:
+            raise RunError(f"run.json has a request that this release cannot read: {error}") from error
 
     @classmethod
     def recorded(cls, about: dict[str, Any]) -> "Request | None":

@@ -5,11 +5,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from gossamer.cli import trust
 from gossamer.cli.build import find_recipe, one_method, whole_task
-from gossamer.cli.common import open_run, warn
+from gossamer.cli.common import TRUST, open_run, warn
 from gossamer.cli.flags import flags, value
 from gossamer.cli.parser import Parser
-from gossamer.cli.rebuild import reopened
+from gossamer.cli.rebuild import check_files, reopened
 from gossamer.cli.request import Request
 from gossamer.cli.run import go
 from gossamer.cli.run_args import CONFIG, RUN, SET
@@ -30,6 +31,8 @@ def resume(words: list[str]) -> int:
     asked, strange = parser.parse_known_args(words)
     path, mistakes = Path(asked.run), Mistakes()
     about = mistakes.attempt(open_run, path)
+    if about:
+        check_files(path, about, asked.trust)  # first of all: the flags of a method are in its file
     own = [word.partition("=")[0] for word in strange] if about else []
     mistakes.note(*_kept([flag.word for flag in KEPT if getattr(asked, flag.name) is not None], own, about or {}))
     if strange and not mistakes.found:
@@ -43,8 +46,9 @@ def resume(words: list[str]) -> int:
     if "deployment" in about:
         from gossamer.cli import deploy  # Flower is an extra
 
+        trust.require_trust(path, trust.app_digest(path), asked.trust)
         return deploy.resume(path, about, control)
-    simulation = reopened(path, about, method, task, warn)
+    simulation = reopened(path, about, method, task, warn, trusted=asked.trust)
     return go(simulation, simulation.reopen(path, **control))
 
 
@@ -71,6 +75,7 @@ def _parser() -> Parser:
     parser.add_argument("--patience", metavar="N", help="new number of evaluations without improvement")
     parser.add_argument("--method", metavar="FILE.py:NAME", help="the method of a run from Python")
     parser.add_argument("--task", metavar="FILE.py:NAME", help="the task of a run from Python")
+    parser.add_argument("--trust", action="store_true", help=TRUST)
     for flag in KEPT:  # read, to be refused with a reason
         parser.add_argument(flag.word, help=argparse.SUPPRESS)
     return parser

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from gossamer.cli import trust
 from gossamer.cli.build import OPTIONS, assemble
 from gossamer.cli.common import say, warn
 from gossamer.cli.launch import Asked, announce, carry_out, check_run_path, read, unused_paths
@@ -34,6 +35,7 @@ def _start(asked: Asked) -> int:
     assert simulation is not None  # or there were mistakes
     assert tracking is not None
     simulation.tracking = tracking
+    trust.remember(request.plain()["digests"])
     for note in (*(notes or ()), *notices(request, simulation.task, simulation.options.rounds)):
         say(f"gossamer: {note}")
     return go(simulation, simulation.create(Path(out)) if out is not None else _create(simulation, request))

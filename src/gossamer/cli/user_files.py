@@ -31,14 +31,19 @@ def load(spec: str, label: str) -> object:
     path, _, name = spec.rpartition(":")
     if not path or not name:
         raise ConfigError(f"{label}: write it as file.py:name")
-    if not Path(path).is_file():
-        raise ConfigError(f"{label}: there is no file {path}")
-    module = _module(Path(path).resolve(), label)
+    module = imported(path, label)
     if not hasattr(module, name):
         own = [n for n, thing in vars(module).items() if _is_own(thing, module.__name__)]
         raise ConfigError(f"{label}: {unknown('name', name, own)}")
     found: object = getattr(module, name)
     return found
+
+
+def imported(path: str, label: str) -> ModuleType:
+    """Import a user file; error messages start with ``label``."""
+    if not Path(path).is_file():
+        raise ConfigError(f"{label}: there is no file {path}")
+    return _module(Path(path).resolve(), label)
 
 
 def _is_own(thing: object, module: str) -> bool:

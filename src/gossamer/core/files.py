@@ -18,24 +18,20 @@ if TYPE_CHECKING:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Write a file atomically: write a temporary file, sync it, and rename it."""
+    """Write a file atomically: write a temporary file, sync it, and rename it.
+
+    A link at the path is replaced, and one at the path of the temporary file is removed: neither is followed.
+    """
     aside = path.with_name(f".{path.name}.part")
+    aside.unlink(missing_ok=True)
     try:
-        with aside.open("wb") as file:
+        with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)
     finally:
         aside.unlink(missing_ok=True)
-
-
-def append(path: Path, data: bytes) -> None:
-    """Append to a file, and sync it."""
-    with path.open("ab") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def rename(aside: Path, final: Path) -> None:
@@ -72,7 +68,15 @@ def to_json(value: Mapping[str, Any]) -> bytes:
 
 def from_json(path: Path) -> dict[str, Any]:
     """Read a file from ``to_json``. Raise ``ValueError`` if it was altered."""
-    value: dict[str, Any] = json.loads(path.read_text())
+    return json_of(path.read_bytes())
+
+
+def json_of(data: bytes) -> dict[str, Any]:
+    """Return the content of bytes from ``to_json``. Raise ``ValueError`` if they were altered."""
+    try:
+        value: dict[str, Any] = json.loads(data)
+    except RecursionError:
+        raise ValueError("it was altered since it was written") from None
     if not isinstance(value, dict) or value.pop("digest", None) != _json_digest(value):
         raise ValueError("it was altered since it was written")
     return value
@@ -129,7 +133,7 @@ def unsealed(data: bytes) -> bytes:
 
 def take_lock(path: Path, wait: float = 0.5) -> int:
     """Lock a file for this process until the handle is closed or the process ends. Return the handle."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
     until = time.monotonic() + wait
     while True:
         try:

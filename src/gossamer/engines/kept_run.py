@@ -5,6 +5,7 @@
 """
 
 import time
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import replace
 from pathlib import Path
@@ -26,12 +27,17 @@ from gossamer.engines.metrics import machine
 from gossamer.engines.options import Options
 from gossamer.engines.same_run import check_same
 from gossamer.engines.warm_start import Init
+from gossamer.runs.checkpoint import newest, recall
 from gossamer.runs.folder import RunFolder
-from gossamer.runs.records import EXTENDED, Record, read_about, read_metrics, stop_reason
+from gossamer.runs.records import EXTENDED, Record, check_about, read_about, read_metrics, stop_reason
 from gossamer.runs.report.scores import scores_of
 from gossamer.runs.trackers.tracking import Tracking
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task
+
+
+class DamagedRunWarning(UserWarning):
+    """A file of a run folder is damaged, and an earlier checkpoint is used."""
 
 
 class KeptRun(ABC):
@@ -94,19 +100,36 @@ class KeptRun(ABC):
 
     def restore(self, path: Path) -> RunFolder:
         """Load the last checkpoint of a run folder; refuse a folder with another method, task or options."""
-        check_same(read_about(path), self.about, path)
+        recorded = read_about(path)
+        check_about(path, recorded)
+        check_same(recorded, self.about, path)
         folder = RunFolder.open(path)
         try:
             found = folder.restore()
+            if found is not None:
+                self.recall(tree.move(found.server, self.options.device))
+                folder.recall(found, self.clients, self.models)
+            self.metrics = read_metrics(path)
         except RunError:
             folder.close()
             raise
-        if found is not None:
-            self.recall(tree.move(found.server, self.options.device))
-            folder.recall(self.clients, self.models)
-        self.metrics = read_metrics(path)
         self.about |= {name: found for name, found in read_about(path).items() if name == EXTENDED}
         return folder
+
+    def look(self, path: Path) -> None:
+        """Load the newest whole checkpoint of a run folder to look at it; nothing in the folder changes."""
+        recorded = read_about(path)
+        check_about(path, recorded)
+        check_same(recorded, self.about, path)
+        found, damaged, lines = newest(path)
+        for problem in damaged.values():
+            what = f"this is the run after round {found.rounds if found else 0}"
+            warnings.warn(f"{problem}; {what}", DamagedRunWarning, stacklevel=2)
+        if found is not None:
+            self.recall(tree.move(found.server, self.options.device))
+            recall(path, found, self.clients, self.models)
+        self.metrics = lines.records[: found.rounds if found else 0]
+        self.about |= {name: entry for name, entry in recorded.items() if name == EXTENDED}
 
     def reopen(self, path: Path, **control: Any) -> RunFolder:
         """Restore a run and ``extend`` it; the folder is closed if that fails."""

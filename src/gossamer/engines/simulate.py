@@ -1,6 +1,7 @@
 """The simulator: all clients train in this process, and every message is encoded to real bytes."""
 
 import inspect
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from itertools import chain
@@ -29,6 +30,7 @@ from gossamer.engines.executors.side_by_side import SideBySide
 from gossamer.engines.executors.stacked import Stacked
 from gossamer.engines.held_models import HeldModels
 from gossamer.engines.inbox import ClientReply, Inbox
+from gossamer.engines.kept_run import DamagedRunWarning
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.options import AUTO, Options
 from gossamer.engines.result import Result
@@ -105,6 +107,8 @@ def carry_out(
 ) -> Result:
     """Do the remaining rounds of a simulation, show the progress, and close its folder."""
     try:
+        for warning in folder.warnings if folder is not None else ():
+            warnings.warn(warning, DamagedRunWarning, stacklevel=3)
         rounds, score = simulation.options.rounds, primary(simulation.about)
         with progress_of(rounds, simulation.metrics, score, progress) as watch:
             return simulation.run(folder, watch, callbacks)
@@ -143,7 +147,10 @@ class Simulation(FederatedRun):
         recorded = read_about(path)
         if "executor" in recorded:
             self.choice = {name: recorded[name] for name in KEPT_CHOICE if name in recorded}
-            self.executor = EXECUTORS[recorded["executor"]](self.client)
+            if (name := recorded["executor"]) not in tuple(EXECUTORS):
+                folder.close()
+                raise RunError(f"{path} was run with an executor that this release does not have: {name!r}")
+            self.executor = EXECUTORS[name](self.client)
         return folder
 
     def checkpoint(self) -> State:
@@ -191,7 +198,9 @@ class Simulation(FederatedRun):
         if self.ready or not cohort:
             return
         with ledger.time("prepare"):
-            client = max(cohort, key=lambda c: len(self.split.train(c)))  # most likely to have a full batch
+            # The client that most likely has a full batch. Not one of this cohort: a program is compiled for the size
+            # of its batch, and a resumed run begins with another cohort.
+            client = max(self._sizes, key=self._sizes.__getitem__)
             stage = Stage(self.method.training, number, {client: self.typical_assignment(client)})
             client_task, _ = self.client_task(stage, client, {})
             if self.executor is None:

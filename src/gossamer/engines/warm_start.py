@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from gossamer.core import files, sparse
 from gossamer.core.errors import ConfigError, Mistake, RunError, Setting, gather
-from gossamer.runs.folder import INIT, read_server
+from gossamer.runs.checkpoint import INIT, read_init, read_server
 from gossamer.runs.records import read_about
 from gossamer.tasks.task import Task
 
@@ -71,7 +71,7 @@ class Init:
         about = read_about(path).get("init")
         if about is None:
             return None
-        init = cls(files.from_tensors(path / INIT), about["from"])
+        init = cls(read_init(path), about["from"])
         if init.digest != about["digest"]:
             raise RunError(f"{path / INIT} was altered since the run was started: restore it")
         return init

@@ -4,7 +4,7 @@
     split.safetensors      the partition: the samples of each client
     init.safetensors       the initial weights, if they were given
     executor.json          the executor of the run, and the measurements if it was chosen automatically
-    metrics.jsonl          one line per round, only appended to
+    metrics.jsonl          one line per round, only appended to (``metrics_file``)
     clients/N.safetensors  client states written in round N; some are of earlier rounds
     models/N.safetensors   personalized models that the server keeps, written in round N
     tensors/D.safetensors  a large tensor of the server state that does not change, named by its digest
@@ -13,21 +13,23 @@
     run.lock               held while a process works in the folder
 
 Finished rounds are never lost. Files are written under a temporary name, synced and renamed. A checkpoint is complete
-once its folder has its final name. A checkpoint records the length of ``metrics.jsonl``. A line that a killed process
-left behind is cut off, and its round is repeated with the same bytes. The last two checkpoints are kept. If the newer
-one is damaged, the run warns and continues from the older one.
+once its folder has its final name. A checkpoint records the length of ``metrics.jsonl`` and the digest of its last
+line. A line that a killed process left behind is cut off, and its round is repeated with the same bytes. The last two
+checkpoints are kept. If the newer one is damaged, the run warns and continues from the older one.
+
+A folder may come from somebody else. No symbolic link in it is followed (``inside``). Files that the run has not
+written are left alone.
 
 A large tensor that equals that of the previous checkpoint moves to a file of its own. Later checkpoints refer to this
 file as long as the tensor stays the same, so that a constant state is written twice in all, not in every round.
 """
 
-import json
 import os
+import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +39,26 @@ from gossamer.core import files, tree
 from gossamer.core.errors import RunError
 from gossamer.core.store import ClientStore
 from gossamer.core.types import State
+from gossamer.runs import inside
+from gossamer.runs.checkpoint import INIT, SPLIT, Checkpoint, newest, recall
+from gossamer.runs.metrics_file import METRICS, Record, line_of
 from gossamer.runs.records import (
+    ABOUT,
+    CHAIN,
     CHOICE,
+    FILES,
     FORMAT,
+    LOCK,
+    MANIFEST,
+    SERVER,
+    STORES,
     TENSORS,
     check_vacant,
     checkpoints,
+    kept_choice,
     read_about,
     read_manifest,
+    state_file,
     tensor_file,
 )
 
@@ -54,40 +68,33 @@ KEEP = 2
 SLACK = 2
 """Files hold at most this multiple of the current states; beyond it, states are rewritten and old files deleted."""
 
-INIT = "init.safetensors"
-
-STORES = ("clients", "models")
-"""Per-client stores: each is a folder, and a key of the manifest."""
-
 LARGE = 2**16
 """Bytes from which an unchanged tensor has a file of its own."""
 
+FOLDERS = ("checkpoints", TENSORS, *STORES)
+OURS = {TENSORS: r"[0-9a-f]{64}", **dict.fromkeys(STORES, "[1-9][0-9]*")}
+"""The names of the files in these folders, without their ending. Others were put there by somebody else."""
 
-@dataclass(frozen=True)
-class Checkpoint:
-    """A position in a run; client states are read separately, by ``RunFolder.recall``.
-
-    Args:
-        rounds: the number of finished rounds
-        server: the server state after them
-    """
-
-    rounds: int
-    server: State
+LINKLESS = (*FOLDERS, ABOUT, METRICS, CHOICE, LOCK, SPLIT, INIT, "trackers.json", "tensorboard", "deploy")
+"""What a run writes to or reads in its folder, and what may thus be no symbolic link."""
 
 
 class RunFolder:
     """The folder of one run, locked by the process that works in it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, start: str) -> None:
         self.path = path
         self.warnings: list[str] = []
-        self._lock = files.take_lock(path / "run.lock")
+        with files.on_failure(f"{path / LOCK} cannot be used"):
+            self._lock = files.take_lock(path / LOCK)
         # For each store and client, the round of the file with its state.
         self._homes: dict[str, dict[int, int]] = {store: {} for store in STORES}
         self._filed: dict[str, int] = {}  # file -> number of states in it, current or not
         self._digests: dict[str, str] = {}
         self._latest: dict[str, str] = {}  # digests of the large tensors of the server state at the last checkpoint
+        self._chain = start  # digest of the last line of the metrics
+        self._choice: dict[str, Any] = {}
+        self._needed: dict[int, set[str]] = {}  # files that each checkpoint needs
 
     @classmethod
     def create(
@@ -96,30 +103,45 @@ class RunFolder:
         """Create a new run; the folder appears only once it is complete."""
         check_vacant(path)
         aside = path.with_name(f".{path.name}.{os.getpid()}")
+        fixed = {SPLIT: files.to_tensors(split), **({} if init is None else {INIT: init})}
+        start = files.digest_of(files.to_json(about))
+        kept = {CHAIN: start, FILES: {name: files.digest_of(data) for name, data in fixed.items()}}
         try:
             with files.on_failure(f"no run was started in {path}"):
-                for name in ("checkpoints", TENSORS, *STORES):
+                for name in FOLDERS:
                     (aside / name).mkdir(parents=True)
-                files.write(aside / "run.json", files.to_json({"format": FORMAT, **about}))
-                files.write(aside / "split.safetensors", files.to_tensors(split))
-                files.write(aside / "metrics.jsonl", b"")
-                if init is not None:
-                    files.write(aside / INIT, init)
+                files.write(aside / ABOUT, files.to_json({"format": FORMAT, **about, **kept}))
+                for name, data in (*fixed.items(), (METRICS, b"")):
+                    files.write(aside / name, data)
                 if path.is_dir():
                     path.rmdir()
                 files.rename(aside, path)
         finally:
             shutil.rmtree(aside, ignore_errors=True)
-        return cls(path)
+        return cls(path, start)
 
     @classmethod
     def open(cls, path: Path) -> "RunFolder":
         """Open an existing run to continue it."""
-        read_about(path)
-        folder = cls(path)
-        for leftover in (path / "checkpoints").glob(".*"):
-            shutil.rmtree(leftover)
+        start = str(read_about(path).get(CHAIN, ""))
+        inside.refuse_links(path, LINKLESS)
+        inside.refuse_links(path, (f"checkpoints/{name}" for name in inside.names(path, "checkpoints")))
+        folder = cls(path, start)
+        try:
+            folder._prepare()
+        except BaseException:
+            folder.close()
+            raise
         return folder
+
+    def _prepare(self) -> None:
+        """Make missing folders, and delete what a killed process left of a checkpoint."""
+        with files.on_failure(f"{self.path} cannot be continued"):
+            for name in FOLDERS:  # an archive may have left out empty ones
+                (self.path / name).mkdir(exist_ok=True)
+            for name in inside.names(self.path, "checkpoints"):
+                if re.fullmatch(r"\.[1-9][0-9]*", name):
+                    self._remove_checkpoint(name)
 
     def close(self) -> None:
         """Release the lock."""
@@ -128,19 +150,24 @@ class RunFolder:
     def rewrite(self, entries: dict[str, Any]) -> None:
         """Change entries of ``run.json``."""
         with files.on_failure(f"{self.path} is unchanged"):
-            about = files.from_json(self.path / "run.json")
-            files.write(self.path / "run.json", files.to_json(about | entries))
+            about = inside.read_json(self.path, ABOUT)
+            files.write(self.path / ABOUT, files.to_json(about | entries))
 
     def keep_choice(self, choice: dict[str, Any]) -> None:
         """Save the choice of executor, once; a resumed run keeps it."""
-        if not (self.path / CHOICE).exists():
-            with self._saving(1):
-                files.write(self.path / CHOICE, files.to_json(choice))
+        if not self._choice:
+            kept = kept_choice(self.path)
+            self._choice = kept or choice
+            if not kept:
+                with self._saving(1):
+                    files.write(self.path / CHOICE, files.to_json(choice))
 
-    def append(self, record: dict[str, Any]) -> None:
+    def append(self, record: Record) -> None:
         """Append the record of a round to the metrics."""
+        line, after = line_of(record, self._chain)
         with self._saving(record["round"]):
-            files.append(self.path / "metrics.jsonl", json.dumps(record).encode() + b"\n")
+            inside.append(self.path, METRICS, line)
+        self._chain = after
 
     def save(self, rounds: int, server: State, clients: ClientStore, models: ClientStore) -> None:
         """Write a checkpoint after ``rounds`` rounds; only changed client states are written."""
@@ -154,7 +181,7 @@ class RunFolder:
         self._tidy()
 
     def _write_states(self, rounds: int, store: str, states: ClientStore) -> None:
-        name, homes = _file(store, rounds), self._homes[store] | dict.fromkeys(states.changed, rounds)
+        name, homes = state_file(store, rounds), self._homes[store] | dict.fromkeys(states.changed, rounds)
         mine = self._gathered(store, homes, rounds)
         flat = tree.flatten({str(client): states.get(client) for client in mine})
         files.write(self.path / name, files.to_tensors(flat))
@@ -170,7 +197,7 @@ class RunFolder:
         """
         current = Counter(homes.values())
         mine = {client for client, home in homes.items() if home == rounds}
-        others = {home: self._filed[_file(store, home)] for home in current if home != rounds}
+        others = {home: self._filed[state_file(store, home)] for home in current if home != rounds}
         while others and len(mine) + sum(others.values()) > SLACK * len(homes):
             stalest = max(others, key=lambda home: (others[home] - current[home], -home))
             del others[stalest]
@@ -179,25 +206,35 @@ class RunFolder:
 
     def _write_checkpoint(self, rounds: int, server: State) -> None:
         aside, final = self.path / f"checkpoints/.{rounds}", self.path / f"checkpoints/{rounds}"
-        shutil.rmtree(aside, ignore_errors=True)
-        aside.mkdir()
+        self._remove_checkpoint(f".{rounds}")
+        aside.mkdir(exist_ok=True)
         flat = tree.flatten(server)
         constant = self._write_constant(flat)
         changed = {name: tensor for name, tensor in flat.items() if name not in constant}
-        files.write(aside / "server.safetensors", files.to_tensors(changed))
-        needed = {f"checkpoints/{rounds}/server.safetensors": files.digest(aside / "server.safetensors")}
+        files.write(aside / SERVER, files.to_tensors(changed))
+        needed = {f"checkpoints/{rounds}/{SERVER}": files.digest(aside / SERVER)}
         needed |= {tensor_file(digest): digest for digest in constant.values()}
         for store, homes in self._homes.items():
-            needed |= {_file(store, home): self._digests[_file(store, home)] for home in sorted(set(homes.values()))}
+            names = [state_file(store, home) for home in sorted(set(homes.values()))]
+            needed |= {name: self._digests[name] for name in names}
         manifest = {
             "rounds": rounds,
-            "metrics_bytes": (self.path / "metrics.jsonl").stat().st_size,
+            "metrics_bytes": (self.path / METRICS).stat().st_size,
+            "metrics_digest": self._chain,
+            "choice": self._choice,
             **{store: {str(c): home for c, home in sorted(homes.items())} for store, homes in self._homes.items()},
             TENSORS: constant,
-            "files": needed,
+            FILES: needed,
         }
-        files.write(aside / "manifest.json", files.to_json(manifest))
-        files.rename(aside, final)
+        files.write(aside / MANIFEST, files.to_json(manifest))
+        if final.exists():  # somebody put a file there, which stays
+            for name in (SERVER, MANIFEST):
+                (aside / name).replace(final / name)
+            files.sync_folder(final)
+            self._remove_checkpoint(aside.name)
+        else:
+            files.rename(aside, final)
+        self._needed[rounds] = set(needed)
 
     def _write_constant(self, flat: dict[str, Tensor]) -> dict[str, str]:
         """Write large tensors that did not change since the last checkpoint, unless they are there. Return digests."""
@@ -213,65 +250,71 @@ class RunFolder:
         return {name: digest for name, digest in self._latest.items() if before.get(name) == digest}
 
     def _tidy(self) -> None:
+        """Delete old checkpoints, and files of ours that no checkpoint needs; other files stay."""
         rounds = checkpoints(self.path)
-        needed = {name for kept in rounds[:KEEP] for name in self._manifest(kept)["files"]}
         for old in rounds[KEEP:]:
-            shutil.rmtree(self.path / f"checkpoints/{old}")
-        for store in (TENSORS, *STORES):
-            for file in (self.path / store).iterdir():
-                if f"{store}/{file.name}" not in needed:
-                    file.unlink()
+            self._remove_checkpoint(str(old))
+        needed = {name for kept in rounds[:KEEP] for name in self._needed.get(kept, ())}
+        for store, ours in OURS.items():
+            found = [name for name in inside.names(self.path, store) if f"{store}/{name}" not in needed]
+            # A temporary file is one that a killed process left behind.
+            pattern = rf"{ours}\.safetensors|\.{ours}\.safetensors\.part"
+            inside.remove(self.path, store, [name for name in found if re.fullmatch(pattern, name)])
+
+    def _remove_checkpoint(self, name: str) -> None:
+        """Delete a checkpoint; its folder stays if somebody put another file there."""
+        parts = [f".{file}.part" for file in (SERVER, MANIFEST)]
+        inside.remove_folder(self.path, f"checkpoints/{name}", (MANIFEST, SERVER, *parts))
 
     def restore(self) -> Checkpoint | None:
-        """Return the newest intact checkpoint, or ``None`` before the first; cut the metrics back to it."""
-        damaged: dict[int, str] = {}
-        found = None
-        for rounds in checkpoints(self.path):
-            try:
-                found = found or self._load(rounds)
-            except RunError as error:
-                damaged[rounds] = str(error)
-        if damaged and found is None:
-            raise RunError(f"no checkpoint of {self.path} can be used: " + "; ".join(damaged.values()))
+        """Return the newest whole checkpoint, or ``None`` before the first; cut the metrics back to it."""
+        found, damaged, lines = newest(self.path)
+        done = found.rounds if found else 0
         for rounds, problem in damaged.items():
-            self.warnings.append(f"{problem}; continuing from round {found.rounds if found else 0}")
-            shutil.rmtree(self.path / f"checkpoints/{rounds}")
-        self._cut(self._manifest(found.rounds)["metrics_bytes"] if found else 0)
+            self.warnings.append(f"{problem}; continuing from round {done}")
+            self._remove_checkpoint(str(rounds))
+        if len(lines.records) > done + 1 and not damaged:
+            last = len(lines.records)
+            self.warnings.append(f"checkpoints of rounds up to {last} are missing; continuing from round {done}")
+        if found:
+            self._take(found)
+        self._cut(found.manifest["metrics_bytes"] if found else 0)
+        self._chain = found.manifest["metrics_digest"] if found else lines.digests[0]
+        self._find_needed()
         self._tidy()  # the previous process may have been killed before it tidied
         return found
 
-    def _load(self, rounds: int) -> Checkpoint:
-        manifest = self._manifest(rounds)
-        for name, wanted in manifest["files"].items():
-            if not (self.path / name).exists() or files.digest(self.path / name) != wanted:
-                raise RunError(f"checkpoint {rounds} is damaged: {name} is missing or was altered")
-        self._homes = {store: {int(c): home for c, home in manifest.get(store, {}).items()} for store in STORES}
-        names = [_file(store, home) for store, homes in self._homes.items() for home in homes.values()]
-        self._digests = {name: manifest["files"][name] for name in names}
-        flat = _read_flat(self.path, rounds, manifest[TENSORS])
-        large = {name: tensor for name, tensor in flat.items() if tensor.nbytes >= LARGE}
+    def _take(self, found: Checkpoint) -> None:
+        """Continue from a checkpoint."""
+        manifest, large = found.manifest, {name: t for name, t in found.flat.items() if t.nbytes >= LARGE}
+        self._homes = {store: {int(client): home for client, home in manifest[store].items()} for store in STORES}
+        self._digests = dict(manifest[FILES])
         self._latest = {name: files.digest_of(_tensor_bytes(tensor)) for name, tensor in large.items()}
-        return Checkpoint(rounds, tree.unflatten(flat))
+        if manifest["choice"] and kept_choice(self.path) is None:
+            self.warnings.append(
+                f"{CHOICE} was missing or altered; it was written again from checkpoint {found.rounds}"
+            )
+            self.keep_choice(manifest["choice"])
 
-    def recall(self, clients: ClientStore, models: ClientStore) -> None:
-        """Read the per-client states of the restored checkpoint, file by file."""
-        for store, states in zip(STORES, (clients, models), strict=True):
-            homes = self._homes[store]
-            for home in set(homes.values()):
-                found = tree.unflatten(files.from_tensors(self.path / _file(store, home)))
-                self._filed[_file(store, home)] = len(found)
-                for client in found:
-                    if homes[int(client)] == home:
-                        states.fill(int(client), found[client])
+    def _find_needed(self) -> None:
+        """Note the files that each checkpoint needs; a damaged manifest of an older one is of no importance."""
+        for rounds in checkpoints(self.path)[:KEEP]:
+            try:
+                self._needed[rounds] = set(read_manifest(self.path, rounds)[FILES])
+            except RunError as error:
+                self.warnings.append(f"{error}; a newer checkpoint is whole")
 
-    def _manifest(self, rounds: int) -> dict[str, Any]:
-        return read_manifest(self.path, rounds)
+    def recall(self, found: Checkpoint, clients: ClientStore, models: ClientStore) -> None:
+        """Read the per-client states of the restored checkpoint."""
+        self._filed = recall(self.path, found, clients, models)
 
     def _cut(self, length: int) -> None:
-        metrics = self.path / "metrics.jsonl"
-        if metrics.stat().st_size < length:
-            raise RunError(f"{metrics} is shorter than its checkpoint records ({length} bytes): lines were removed")
-        os.truncate(metrics, length)
+        """Cut the metrics back, in a new file: the old one may have another name outside the folder."""
+        with files.on_failure(f"{self.path / METRICS} is unchanged"), inside.opened(self.path, METRICS) as handle:
+            facts = os.fstat(handle)
+        if facts.st_size != length or facts.st_nlink > 1:
+            with files.on_failure(f"{self.path / METRICS} is unchanged"):
+                files.write(self.path / METRICS, inside.read(self.path, METRICS)[:length])
 
     @contextmanager
     def _saving(self, rounds: int) -> Iterator[None]:
@@ -280,33 +323,6 @@ class RunFolder:
             yield
 
 
-def _file(store: str, rounds: int) -> str:
-    """Return the file of a store and a round, relative to the run folder."""
-    return f"{store}/{rounds}.safetensors"
-
-
 def _tensor_bytes(tensor: Tensor) -> bytes:
     """Return the content of the file of an unchanged tensor."""
     return files.to_tensors({"tensor": tensor})
-
-
-def _read_flat(path: Path, rounds: int, constant: dict[str, str]) -> dict[str, Tensor]:
-    """Return the flat server state of a checkpoint. ``constant`` has the digests of the tensors in other files."""
-    flat = files.from_tensors(path / f"checkpoints/{rounds}/server.safetensors")
-    return flat | {name: files.from_tensors(path / tensor_file(digest))["tensor"] for name, digest in constant.items()}
-
-
-def read_split(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of the run's partition."""
-    try:
-        return files.from_tensors(path / "split.safetensors")
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path}/split.safetensors cannot be read: {error}") from error
-
-
-def read_server(path: Path) -> State:
-    """Return the server state at the newest checkpoint."""
-    done = checkpoints(path)
-    if not done:
-        raise RunError(f"{path} has no finished round yet")
-    return tree.unflatten(_read_flat(path, done[0], read_manifest(path, done[0])[TENSORS]))

@@ -1,25 +1,42 @@
 """Read the JSON files of a run folder.
 
 This module needs no torch, so that ``gossamer runs`` and ``gossamer show`` start quickly. ``folder`` describes the
-layout of a run folder, writes it, and reads the files that hold tensors.
+layout of a run folder and writes it, and ``checkpoint`` reads the files that hold tensors. Nothing here writes.
 """
 
-import json
-import os
+import fcntl
+import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gossamer.core import files
 from gossamer.core.errors import RunError
+from gossamer.runs import inside
+from gossamer.runs.metrics_file import METRICS, Lines, read_lines
+from gossamer.runs.metrics_file import Record as Record
 
-FORMAT = 3
-"""The format of run folders. Version 0.1 wrote format 1 and did not record it. Format 2 had no folder ``tensors``."""
+FORMAT = 4
+"""The format of run folders. Version 0.1 wrote format 1 and did not record it. Format 2 had no folder ``tensors``, and
+format 3 no digests in ``metrics.jsonl``."""
 
+ABOUT = "run.json"
 CHOICE = "executor.json"
+LOCK = "run.lock"
+SERVER = "server.safetensors"
+MANIFEST = "manifest.json"
 
 TENSORS = "tensors"
 """Unchanged tensors of the server state: a folder of a run, and a key of a checkpoint's manifest."""
+
+STORES = ("clients", "models")
+"""Per-client stores: each is a folder, and a key of the manifest."""
+
+CHAIN = "chain"
+"""The entry of ``run.json`` that the digest of the first line of metrics continues."""
+
+FILES = "files"
+"""The digests of the files that are written once: an entry of ``run.json``, and of a manifest."""
 
 STOPPED = "stopped"
 """The entry of the last record of a run that ended before its last round: the reason."""
@@ -42,7 +59,25 @@ SUMS = ("bytes_up", "bytes_down", "seconds")
 COUNTS = ("clients", "failures", "lost")
 """Entries of a record that are lists; reports use their length."""
 
-Record = dict[str, Any]
+NUMBER = (int, float)
+RECORD = {
+    **dict.fromkeys(("flops", "useful_flops", "joules", "delay", "memory_bytes"), NUMBER),
+    **dict.fromkeys((*SUMS, "energy"), dict),
+    **dict.fromkeys((*COUNTS, "exchanges"), list),
+}
+"""Entries that every record has, and their types."""
+
+RUN = {**dict.fromkeys(("method", "task", "options", "machine", FILES), dict), "parameters": int, CHAIN: str}
+RUN_TASK = {**dict.fromkeys(("data", "model", "split"), str), "clients": int}
+RUN_OPTIONS = {"rounds": int, "seed": int, "executor": str, "channel": str}
+"""Entries of ``run.json`` of every run, and of its task and options."""
+
+CHECKPOINT = {
+    **dict.fromkeys((*STORES, TENSORS, FILES, "choice"), dict),
+    **dict.fromkeys(("rounds", "metrics_bytes"), int),
+    "metrics_digest": str,
+}
+"""Entries of every manifest."""
 
 
 def check_vacant(path: Path) -> None:
@@ -52,9 +87,15 @@ def check_vacant(path: Path) -> None:
 
 
 def checkpoints(path: Path) -> list[int]:
-    """Return the rounds that have a checkpoint, newest first."""
-    names = [p.name for p in (path / "checkpoints").iterdir() if p.name.isdigit()]
-    return sorted(map(int, names), reverse=True)
+    """Return the rounds that have a checkpoint, newest first; anything else in the folder is ignored."""
+    rounds = [int(name) for name in inside.names(path, "checkpoints") if re.fullmatch(r"[1-9][0-9]{0,17}", name)]
+    return sorted((number for number in rounds if _is_checkpoint(path, number)), reverse=True)
+
+
+def _is_checkpoint(path: Path, rounds: int) -> bool:
+    with suppress(RunError, OSError):
+        return bool({SERVER, MANIFEST} & set(inside.names(path, f"checkpoints/{rounds}")))
+    return False
 
 
 def tensor_file(digest: str) -> str:
@@ -62,38 +103,126 @@ def tensor_file(digest: str) -> str:
     return f"{TENSORS}/{digest}.safetensors"
 
 
+def state_file(store: str, rounds: int) -> str:
+    """Return the file of a store and a round, relative to the run folder."""
+    return f"{store}/{rounds}.safetensors"
+
+
 def read_manifest(path: Path, rounds: int) -> dict[str, Any]:
     """Return the manifest of a checkpoint."""
+    name = f"checkpoints/{rounds}/{MANIFEST}"
     try:
-        return files.from_json(path / f"checkpoints/{rounds}/manifest.json")
-    except (OSError, ValueError) as error:
-        raise RunError(f"checkpoint {rounds} is damaged: its manifest cannot be used ({error})") from error
+        manifest = inside.read_json(path, name)
+        _expect(manifest, CHECKPOINT)
+        homes = [entry for store in STORES for entry in manifest[store].items()]
+        needed = [state_file(store, home) for store in STORES for home in manifest[store].values()]
+        if manifest["rounds"] != rounds or not all(re.fullmatch("[0-9]+", c) and type(h) is int for c, h in homes):
+            raise ValueError("it is not the manifest of this round")
+        if missing := [each for each in needed if each not in manifest[FILES]]:
+            raise ValueError(f"it has no digest of {missing[0]}")
+    except (OSError, ValueError, RunError) as error:
+        raise RunError(f"checkpoint {rounds} is damaged: {name} cannot be used ({error})") from error
+    return manifest
+
+
+def _expect(found: Any, wanted: Mapping[str, Any]) -> None:
+    """Raise ``ValueError`` if an entry is missing or has another type."""
+    for name, kind in wanted.items():
+        if not isinstance(found, dict) or not isinstance(found.get(name), kind):
+            raise ValueError(f"{name} is missing, or of another type")
 
 
 def read_about(path: Path) -> dict[str, Any]:
-    """Return the contents of ``run.json`` and ``executor.json``."""
-    try:
-        choice = files.from_json(path / CHOICE) if (path / CHOICE).exists() else {}
-        about = files.from_json(path / "run.json") | choice
-    except FileNotFoundError:
-        raise RunError(f"{path} is not a run: there is no run.json in it") from None
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path}/run.json cannot be used: {error}") from error
+    """Return the contents of ``run.json`` and the choice of the executor."""
+    about = _read_run(path)
     if (found := about.get("format", 1)) != FORMAT:
         raise RunError(
             f"{path} has format {found}, and this release reads format {FORMAT}: use the release that wrote it"
             + (" (0.1), or start the run anew" if found == 1 else "")
         )
-    return about
+    return about | read_choice(path)
+
+
+def _read_run(path: Path) -> dict[str, Any]:
+    try:
+        return inside.read_json(path, ABOUT)
+    except (FileNotFoundError, NotADirectoryError):
+        raise RunError(f"{path} is not a run: there is no run.json in it") from None
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}/{ABOUT} cannot be used: {error}: restore it from a copy") from error
+
+
+def check_about(path: Path, about: Mapping[str, Any]) -> None:
+    """Refuse a ``run.json`` that lacks what every run records."""
+    try:
+        _expect(about, RUN)
+        _expect(about["task"], RUN_TASK)
+        _expect(about["options"], RUN_OPTIONS)
+        _expect(about["machine"], {"gossamer": str})
+        if not isinstance(about.get("request", ""), dict | None):
+            raise ValueError("request is missing, or of another type")
+        if "init" in about:
+            _expect(about["init"], {"from": str, "digest": str})
+        for each in about.get(EXTENDED, ()):
+            _expect(each, {"after": int, "options": dict})
+    except ValueError as error:
+        raise RunError(f"{path}/{ABOUT} cannot be used: {error}") from None
+
+
+def read_choice(path: Path) -> dict[str, Any]:
+    """Return the choice of the executor: from its file or, if that is missing or damaged, from a checkpoint."""
+    choice = kept_choice(path)
+    for rounds in checkpoints(path) if choice is None else ():
+        with suppress(RunError):
+            return dict(read_manifest(path, rounds)["choice"])
+    return choice or {}
+
+
+def kept_choice(path: Path) -> dict[str, Any] | None:
+    """Return the content of ``executor.json``; none if it is missing or damaged."""
+    try:
+        return inside.read_json(path, CHOICE)
+    except (OSError, ValueError, RunError):
+        return None
 
 
 def read_metrics(path: Path) -> list[Record]:
     """Return the records of all finished rounds; a line that is still being written is left out."""
+    saved = next(iter(checkpoints(path)), 0)  # before the metrics: a running process appends to these first
+    found = metrics_lines(path)
+    problem = found.problem
+    if problem is None and len(found.records) < saved:
+        problem = f"it ends with round {len(found.records)}, and there is a checkpoint of round {saved}"
     try:
-        text = (path / "metrics.jsonl").read_text()
-        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
-    except (OSError, ValueError) as error:
-        raise RunError(f"{path}/metrics.jsonl cannot be used: {error}") from error
+        for record in found.records:
+            _expect(record, RECORD)
+    except ValueError as error:
+        problem = f"round {record['round']}: {error}"
+    if problem:
+        raise RunError(
+            f"{path}/{METRICS} cannot be used: {problem}: restore it from a copy; or resume the run, which repeats "
+            "the last round if only that is damaged"
+        )
+    return found.records
+
+
+def last_checkpoint(path: Path) -> int:
+    """Return the round of the newest checkpoint, to look at; refuse one that is not of the last record."""
+    saved, lines = next(iter(checkpoints(path)), 0), metrics_lines(path)
+    if not saved:
+        raise RunError(f"{path} has no finished round yet")
+    if len(lines.records) > saved:
+        raise RunError(f"there is no checkpoint of round {len(lines.records)}: resume the run, which repeats the round")
+    return saved
+
+
+def metrics_lines(path: Path) -> Lines:
+    """Return the whole lines of the metrics."""
+    start = str(_read_run(path).get(CHAIN, ""))
+    try:
+        return read_lines(inside.read(path, METRICS), start)
+    except OSError as error:
+        raise RunError(f"{path}/{METRICS} cannot be used: {error}: restore it from a copy") from error
 
 
 def stop_reason(about: Mapping[str, Any], metrics: Sequence[Record]) -> str | None:
@@ -105,10 +234,17 @@ def stop_reason(about: Mapping[str, Any], metrics: Sequence[Record]) -> str | No
 
 def is_busy(path: Path) -> bool:
     """Return whether a process holds the lock of the folder; the folder stays unchanged."""
-    if not os.access(path / "run.lock", os.R_OK | os.W_OK):
-        return False
     try:
-        os.close(files.take_lock(path / "run.lock", wait=0))
-    except RunError:
+        with inside.opened(path, LOCK) as handle:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
         return True
+    except (OSError, RunError):
+        return False
     return False
+
+
+def refuse_busy(path: Path) -> None:
+    """Refuse to read states that another process replaces."""
+    if is_busy(path):
+        raise RunError(f"another process is working in {path}: wait for it, or stop it first")

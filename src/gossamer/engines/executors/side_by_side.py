@@ -155,7 +155,7 @@ def _work(client: Client, client_tasks: Connection, room: mmap.mmap) -> None:
     while True:
         try:
             client_task, known, state = pickle.loads(client_tasks.recv_bytes())
-        except EOFError:
+        except (EOFError, ConnectionResetError):  # the parent has ended, or was killed
             return
         common = common if known else client_task.data.common
         data = Frame(client_task.data.head, common, client_task.data.single)

@@ -31,10 +31,9 @@ from gossamer.core.types import Params
 from gossamer.engines.export import onnx_model
 from gossamer.engines.export.program import ABOUT, ONE, Traced, load, save, thinned, trace
 from gossamer.engines.options import Options
-from gossamer.engines.run import FederatedRun
 from gossamer.engines.simulate import Simulation
 from gossamer.engines.warm_start import Init
-from gossamer.runs.records import read_about
+from gossamer.runs.records import check_about, read_about, refuse_busy
 from gossamer.runs.report.summary import method_name
 from gossamer.runs.report.tables import method as short_name
 from gossamer.tasks.data import nests
@@ -49,8 +48,14 @@ PROGRAM, SPARSE_PROGRAM = "model.pt2", "model.sparse.pt2"
 ONNX, SPARSE_ONNX = "model.onnx", "model.sparse.onnx"
 FILES = (TENSORS, SPARSE_TENSORS, PROGRAM, SPARSE_PROGRAM, ONNX, SPARSE_ONNX)
 
+LIST = "export.json"
+"""The list of the files that were exported to a folder, with their digests."""
+
 Format = Literal["safetensors", "torch-export", "onnx"]
 FORMATS: tuple[Format, ...] = get_args(Format)
+NAMES = dict(zip(FORMATS, zip(FILES[::2], FILES[1::2], strict=True), strict=True))
+"""The files of each format: the dense one, and the sparse one."""
+
 DEFAULT: tuple[Format, ...] = ("safetensors", "torch-export")
 
 COMPARED, TOLERANCE = 8, 1e-3
@@ -93,22 +98,32 @@ def stand(path: str | Path, method: Method, task: Task) -> Simulation:
 
     The models are on the CPU, whatever the device of the run.
     """
+    refuse_busy(Path(path))
     about = read_about(Path(path))
+    check_about(Path(path), about)
     kept = {name: about["options"][name] for name in ("rounds", "seed")}
     options = Options(**kept, precision=on_cpu(about["options"].get("precision", FLOAT32)))
     run = Simulation(method, task, options, init=Init.kept(Path(path)))
     run.about |= {name: about[name] for name in ("options", "request")}
-    FederatedRun.restore(run, Path(path)).close()  # Simulation.restore would also create an executor
+    run.look(Path(path))
     if not run.metrics:
         raise RunError(f"{path} has no finished round yet: there is no model to export")
     return run
 
 
 def export(
-    run: Simulation, out: str | Path, client: int | None = None, formats: Sequence[Format] = DEFAULT
+    run: Simulation,
+    out: str | Path,
+    client: int | None = None,
+    formats: Sequence[Format] = DEFAULT,
+    force: bool = False,
 ) -> Exported:
-    """Write the global model of a run, or one client's deployed model, into the folder ``out``."""
+    """Write the global model of a run, or one client's deployed model, into the folder ``out``.
+
+    An earlier export there is replaced. Other files of the same names are replaced only with ``force``.
+    """
     _check(run, Path(out), client, formats)
+    check_out(Path(out), formats, force)
     params = _deployed(run, client)
     shared = run.method.pooled or (run.method.shared and params is run.deployed())
     module = _network(run, params)
@@ -134,7 +149,6 @@ def _check(run: Simulation, out: Path, client: int | None, formats: Sequence[str
             client is None or 0 <= client < clients,
             f"there is no client {client}: clients are numbered 0 to {clients - 1}",
         ),
-        (not out.exists() or out.is_dir(), f"{out} is a file: name a folder"),
         (
             client is not None or run.method.shared or run.method.pooled,
             "this run has no global model, only one model per client: name a client",
@@ -142,6 +156,28 @@ def _check(run: Simulation, out: Path, client: int | None, formats: Sequence[str
     )
     if "onnx" in formats:
         onnx_model.check_extra()
+
+
+def check_out(out: Path, formats: Sequence[Format], force: bool = False) -> None:
+    """Refuse a folder with files that an export would replace and has not written, as far as its list says."""
+    require((not out.exists() or out.is_dir(), f"{out} is a file: name a folder"))
+    wanted = [name for each in formats for name in NAMES[each]]
+    there = [name for name in wanted if (out / name).is_symlink() or (out / name).exists()]
+    listed = _listed(out) if there else {}
+    strange = [name for name in there if not force and listed.get(name) != _digest_of(out / name)]
+    require((not strange, f"{out} has {', '.join(strange)}, which export has not written: --force replaces it"))
+
+
+def _listed(out: Path) -> dict[str, Any]:
+    """Return the files of earlier exports, with their digests; nothing if the list is missing or damaged."""
+    try:
+        return files.from_json(out / LIST)
+    except (OSError, ValueError):
+        return {}
+
+
+def _digest_of(file: Path) -> str | None:
+    return files.digest(file) if file.is_file() and not file.is_symlink() else None
 
 
 def _deployed(run: Simulation, client: int | None) -> Params:
@@ -239,10 +275,13 @@ def _write(out: Path, data: Mapping[str, bytes]) -> dict[Path, int]:
     """Write the non-empty files, and delete the others, which are of an earlier export in these formats."""
     with files.on_failure(f"the model is not in {out}, or not whole"):
         out.mkdir(parents=True, exist_ok=True)
+        listed = {name: digest for name, digest in _listed(out).items() if name not in data}
+        listed |= {name: files.digest_of(content) for name, content in data.items() if content}
         for name, content in data.items():
             (out / name).unlink(missing_ok=True)
             if content:
                 files.write(out / name, content)
+        files.write(out / LIST, files.to_json(listed))
     return {out / name: len(content) for name, content in data.items() if content}
 
 

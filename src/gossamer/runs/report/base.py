@@ -50,7 +50,7 @@ class Folder:
     @cached_property
     def split(self) -> "Split":
         """The partition: the samples of each client."""
-        from gossamer.runs.folder import read_split
+        from gossamer.runs.checkpoint import read_split
         from gossamer.tasks.data.partition import Split
 
         return Split.from_tensors(read_split(self.path))

@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from gossamer.core.errors import RunError
 from gossamer.runs.arrays import server_arrays
-from gossamer.runs.records import checkpoints
+from gossamer.runs.records import last_checkpoint
 from gossamer.runs.report.text import count, percent, ranges
 
 RULE = "two clients are joined if their mean weight for each other is above 1/(2N)"
@@ -132,13 +132,7 @@ class WeightCluster:
 
 def read(path: Path) -> Mixing:
     """Return the mixing weights at the newest checkpoint of a run."""
-    done = checkpoints(path)
-    if not done:
-        raise RunError(f"{path} has no finished round yet")
-    try:
-        found = server_arrays(path, done[0], lambda name: name.startswith("mixing/") or name == SAMPLES)
-    except (OSError, ValueError) as error:
-        raise RunError(f"mixing weights cannot be read: {error}") from error
+    found = server_arrays(path, last_checkpoint(path), lambda name: name.startswith("mixing/") or name == SAMPLES)
     kept = {name.partition("/")[2]: array for name, array in found.items() if name != SAMPLES}
     if SAMPLES not in found or not kept:
         raise RunError("there are no mixing weights at the newest checkpoint")

@@ -4,19 +4,20 @@ The masks are those of the newest checkpoint. A mask that never changed is not s
 method and the network of the run, if both can be built.
 """
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gossamer.core import files, tree
+from gossamer.core import tree
 from gossamer.core.errors import RunError
 from gossamer.parts.views.mask_statistics import between, evenly, overlaps, row
 from gossamer.parts.views.masks import Bits
 from gossamer.runs.arrays import opened
-from gossamer.runs.records import checkpoints
+from gossamer.runs.records import FILES, checkpoints, last_checkpoint, read_manifest, state_file
 from gossamer.runs.report import html
 from gossamer.runs.report.base import Starts
 from gossamer.runs.report.heat import heat
@@ -27,7 +28,7 @@ from gossamer.tasks.data.samples import Data
 from gossamer.tasks.data.strata import strata
 
 Floats = npt.NDArray[np.float64]
-Stored = dict[int, tuple[Path, list[str]]]
+Stored = dict[int, tuple[str, list[str]]]
 """For each client with a stored mask, the file and the names of its tensors there."""
 
 SHOWN = 200
@@ -90,13 +91,11 @@ def _notes(found: MaskOverlaps) -> Iterator[str]:
 
 def measured(path: Path, split: Split, data: Data | None, starts: Starts | None) -> MaskOverlaps:
     """Return the overlaps of a run's masks at its newest checkpoint."""
-    try:
-        stored = _stored(path)
-        known = sorted(stored) if starts is None else list(range(split.clients))
-        chosen = evenly(known, SHOWN)
-        masks = _read(stored, chosen)
-    except (OSError, ValueError) as error:
-        raise RunError(f"client states cannot be read: {error}") from error
+    manifest = read_manifest(path, last_checkpoint(path)) if checkpoints(path) else {"clients": {}, FILES: {}}
+    stored = _stored(path, manifest)
+    known = sorted(stored) if starts is None else list(range(split.clients))
+    chosen = evenly(known, SHOWN)
+    masks = _read(path, manifest, stored, chosen)
     if starts is not None:
         masks |= {client: starts(client)["mask"] for client in chosen if client not in masks}
     shares = _shares(split, data, chosen)
@@ -115,14 +114,13 @@ def _shares(split: Split, data: Data | None, clients: list[int]) -> Floats | Non
     return shares
 
 
-def _stored(path: Path) -> Stored:
-    """Return the locations of the masks of the newest checkpoint."""
+def _stored(path: Path, manifest: Mapping[str, Any]) -> Stored:
+    """Return the locations of the masks of a checkpoint."""
     found: Stored = {}
-    newest = next(iter(checkpoints(path)), None)
-    homes = files.from_json(path / f"checkpoints/{newest}/manifest.json")["clients"] if newest else {}
+    homes = manifest["clients"]
     for home in sorted(set(homes.values())):
-        file = path / f"clients/{home}.safetensors"
-        with opened(file, "pt") as tensors:
+        file = state_file("clients", home)
+        with opened(path, file, manifest[FILES][file], "pt") as tensors:
             for name in tensors.keys():  # noqa: SIM118  # not a dictionary
                 client, _, inside = name.partition("/")
                 if homes.get(client) == home and inside.startswith(STORED):
@@ -130,11 +128,11 @@ def _stored(path: Path) -> Stored:
     return found
 
 
-def _read(stored: Stored, clients: Collection[int]) -> dict[int, Bits]:
+def _read(path: Path, manifest: Mapping[str, Any], stored: Stored, clients: Collection[int]) -> dict[int, Bits]:
     """Return the stored masks of some clients; nothing else of the files is read."""
     masks: dict[int, Bits] = {}
     for file in {stored[client][0] for client in clients if client in stored}:
-        with opened(file, "pt") as tensors:
+        with opened(path, file, manifest[FILES][file], "pt") as tensors:
             for client in clients:
                 home, names = stored.get(client, (None, []))
                 if home == file:

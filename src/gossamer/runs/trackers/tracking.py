@@ -14,6 +14,7 @@ from typing import Any
 from gossamer.core import files
 from gossamer.core.errors import ConfigError, RunError, require
 from gossamer.core.specs import unknown
+from gossamer.runs import inside
 from gossamer.runs.records import Record
 from gossamer.runs.report.summary import summarise
 from gossamer.runs.trackers import TRACKERS
@@ -144,7 +145,7 @@ def _reason(error: Exception) -> str:
 def read_kept(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the ID and the last logged round of each tracker of a run."""
     try:
-        return files.from_json(folder / KEPT)
+        return inside.read_json(folder, KEPT)
     except FileNotFoundError:
         return {}
     except (OSError, ValueError) as error:

@@ -1,0 +1,106 @@
+"""Which code of a recorded run may be executed.
+
+A run folder may come from somebody else, and its ``run.json`` names the user files of the run. Commands that look at a
+run execute none of them. ``resume`` and ``export`` execute a file if it is where ``run.json`` says, if its content has
+the recorded digest, and if the user has agreed to this content. Starting a run with a file is to agree, and so is
+``--trust``.
+
+What the user agreed to is kept in the user's own configuration folder, never in a run folder: one line per file, with
+the digest of its content and its path and name. Another content or another name in the file needs a new agreement.
+"""
+
+import json
+import os
+import stat
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path, PurePath
+
+from gossamer.core.errors import ConfigError, RunError
+from gossamer.runs.inside import refuse_links
+
+VARIABLE = "GOSSAMER_CONFIG"
+FILE = "trusted.jsonl"
+APP = "deploy/app"
+"""The Flower app of a deployment that was tried, in its run folder."""
+
+
+class TrustWarning(UserWarning):
+    """What the user agreed to cannot be kept."""
+
+
+def file_of_user() -> Path:
+    """Return the file with what the user trusts."""
+    usual = Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config") / "gossamer"
+    return (Path(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else usual) / FILE
+
+
+def trusted() -> set[tuple[str, str]]:
+    """Return what the user has agreed to: digests, each with the path that it belongs to."""
+    found: set[tuple[str, str]] = set()
+    try:
+        lines = file_of_user().read_bytes().splitlines()
+    except (FileNotFoundError, NotADirectoryError):
+        return found
+    for line in lines:
+        with suppress(ValueError, RecursionError):  # a damaged line is no agreement
+            digest, name = json.loads(line)
+            found.add((str(digest), str(name)))
+    return found
+
+
+def remember(digests: Mapping[str, str]) -> None:
+    """Keep the user's agreement to files, by ``file.py:name``."""
+    known = trusted() if digests else set()
+    new = [(digest, name) for name, digest in digests.items() if (digest, name) not in known]
+    if not new:
+        return
+    file = file_of_user()
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with os.fdopen(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab") as lines:
+            lines.write("".join(json.dumps(entry) + "\n" for entry in new).encode())
+    except OSError as error:
+        advice = f"set {VARIABLE} to a folder of yours, or use --trust when you resume"
+        warnings.warn(f"{file} cannot be written: {error.strerror}: {advice}", TrustWarning, stacklevel=2)
+
+
+def require_trust(path: Path, digests: Mapping[str, str], trust: bool) -> None:
+    """Refuse to execute files that the user has not agreed to; ``trust`` is the agreement."""
+    if trust:
+        remember(digests)
+        return
+    known = trusted() if digests else set()
+    if strange := [name for name, digest in digests.items() if (digest, name) not in known]:
+        files = " and ".join(dict.fromkeys(name.rpartition(":")[0] or name for name in strange))
+        raise ConfigError(
+            f"{path} executes {files}, with which you have started no run on this machine: read it, and if you trust "
+            "it, add --trust (in Python trust=True)"
+        )
+
+
+def app_digest(path: Path) -> dict[str, str]:
+    """Return the digest of the Flower app in a run folder, by its path; nothing if there is none."""
+    app = path / APP
+    refuse_links(path, (str(PurePath(APP).parent), APP))
+    if not app.is_dir():
+        return {}
+    total = sha256()
+    for file in _files(app):
+        for piece in (str(file.relative_to(app)).encode(), file.read_bytes()):
+            total.update(len(piece).to_bytes(8, "little") + piece)
+    return {str(app.resolve()): total.hexdigest()}
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """Yield the files of an app in order, without those that Python compiled."""
+    for entry in sorted(folder.iterdir()):
+        kind = entry.lstat().st_mode
+        if stat.S_ISDIR(kind) and entry.name != "__pycache__":
+            yield from _files(entry)
+        elif stat.S_ISREG(kind):
+            yield entry
+        elif not stat.S_ISDIR(kind):
+            raise RunError(f"{entry} is not a plain file: an app that is executed has no links")

@@ -1,0 +1,158 @@
+"""Read the checkpoints of a run folder, and check every file that they need. Nothing is written or deleted."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from gossamer.core import files, tree
+from gossamer.core.errors import RunError
+from gossamer.core.store import ClientStore
+from gossamer.core.types import State
+from gossamer.runs import inside
+from gossamer.runs.metrics_file import METRICS, Lines
+from gossamer.runs.records import (
+    FILES,
+    SERVER,
+    STORES,
+    TENSORS,
+    checkpoints,
+    metrics_lines,
+    read_about,
+    read_manifest,
+    state_file,
+    tensor_file,
+)
+
+SPLIT = "split.safetensors"
+INIT = "init.safetensors"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A position in a run; client states are read separately, by ``recall``.
+
+    Args:
+        rounds: the number of finished rounds
+        flat: the server state after them, by flat names
+        manifest: the content of its manifest
+    """
+
+    rounds: int
+    flat: dict[str, Tensor]
+    manifest: dict[str, Any]
+
+    @property
+    def server(self) -> State:
+        """The server state."""
+        return tree.unflatten(self.flat)
+
+
+class Newest(NamedTuple):
+    """The newest whole checkpoint of a run.
+
+    Args:
+        checkpoint: the checkpoint; none before the first round
+        damaged: why newer checkpoints cannot be used, by their rounds
+        lines: the whole lines of the metrics
+    """
+
+    checkpoint: Checkpoint | None
+    damaged: dict[int, str]
+    lines: Lines
+
+
+def newest(path: Path) -> Newest:
+    """Return the newest checkpoint whose files and metrics are whole; refuse a run that has damaged ones alone."""
+    done, lines, damaged = checkpoints(path), metrics_lines(path), dict[int, str]()
+    for rounds in done:
+        try:
+            return Newest(load(path, rounds, lines), damaged, lines)
+        except RunError as error:
+            damaged[rounds] = str(error)
+    if damaged:
+        reasons = "; ".join(damaged.values())
+        raise RunError(f"no checkpoint of {path} can be used: {reasons}: restore these files from a copy")
+    if len(lines.records) > 1 or lines.problem:
+        why = lines.problem or f"it has {len(lines.records)} rounds, and there is no checkpoint"
+        raise RunError(f"{path}/{METRICS} does not fit checkpoints/: {why}: restore both from a copy, or start anew")
+    return Newest(None, damaged, lines)
+
+
+def load(path: Path, rounds: int, lines: Lines | None = None) -> Checkpoint:
+    """Return a checkpoint; refuse it if a file that it needs, or a line of the metrics before it, was altered."""
+    manifest = read_manifest(path, rounds)
+    for name, wanted in manifest[FILES].items():
+        check_digest(path, rounds, name, wanted)
+    if lines is not None and lines.digest_at(manifest["metrics_bytes"]) != manifest["metrics_digest"]:
+        why = lines.problem or f"it is not the one that checkpoint {rounds} was written with"
+        raise RunError(f"checkpoint {rounds} cannot be used: {METRICS}: {why}")
+    try:
+        flat = files.tensors_of(inside.read(path, f"checkpoints/{rounds}/{SERVER}"))
+        for name, digest in manifest[TENSORS].items():
+            flat[name] = files.tensors_of(inside.read(path, tensor_file(digest)))["tensor"]
+        tree.unflatten(flat)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise RunError(f"checkpoint {rounds} is damaged: its server state cannot be read ({error})") from error
+    return Checkpoint(rounds, flat, manifest)
+
+
+def check_digest(path: Path, rounds: int, name: str, wanted: str) -> None:
+    """Refuse a checkpoint one of whose files is missing or was altered."""
+    try:
+        same = inside.digest(path, name) == wanted
+    except FileNotFoundError:
+        same = False
+    except (OSError, RunError) as error:
+        raise RunError(f"checkpoint {rounds} is damaged: {error}") from error
+    if not same:
+        raise RunError(f"checkpoint {rounds} is damaged: {name} is missing or was altered")
+
+
+def recall(path: Path, checkpoint: Checkpoint, clients: ClientStore, models: ClientStore) -> dict[str, int]:
+    """Read the per-client states of a checkpoint, file by file. Return how many states, current or not, each has."""
+    counts: dict[str, int] = {}
+    for store, kept in zip(STORES, (clients, models), strict=True):
+        homes: dict[str, int] = checkpoint.manifest[store]
+        for home in sorted(set(homes.values())):
+            name = state_file(store, home)
+            try:
+                found = tree.unflatten(files.tensors_of(inside.read(path, name)))
+                current = {int(client): found[client] for client, at in homes.items() if at == home}
+            except (OSError, ValueError, LookupError, TypeError) as error:
+                raise RunError(f"checkpoint {checkpoint.rounds} is damaged: {name} cannot be read ({error})") from error
+            counts[name] = len(found)
+            for client, state in current.items():
+                kept.fill(client, state)
+    return counts
+
+
+def read_split(path: Path) -> dict[str, Tensor]:
+    """Return the tensors of the run's partition."""
+    return _once_written(path, SPLIT)
+
+
+def read_init(path: Path) -> dict[str, Tensor]:
+    """Return the initial weights of a run that was given some."""
+    return _once_written(path, INIT)
+
+
+def _once_written(path: Path, name: str) -> dict[str, Tensor]:
+    """Return the tensors of a file whose digest is in ``run.json``."""
+    wanted = read_about(path).get(FILES, {}).get(name)
+    try:
+        data = inside.read(path, name)
+        if files.digest_of(data) != wanted:
+            raise ValueError("it was altered since the run was started")
+        return files.tensors_of(data)
+    except (OSError, ValueError) as error:
+        raise RunError(f"{path}/{name} cannot be used: {error}: restore it from a copy") from error
+
+
+def read_server(path: Path) -> State:
+    """Return the server state at the newest checkpoint."""
+    done = checkpoints(path)
+    if not done:
+        raise RunError(f"{path} has no finished round yet")
+    return load(path, done[0]).server

@@ -1,0 +1,253 @@
+"""A run folder from somebody else: looking executes nothing, and other commands only what the user agreed to."""
+
+import json
+import shlex
+import shutil
+import sys
+from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from gossamer import ConfigError, RunError, load_run, resume
+from gossamer.cli import main, trust
+from gossamer.core import files
+from gossamer.runs.records import read_metrics
+from helpers.records import write_records
+
+MINE = """
+from pathlib import Path
+
+from gossamer import fedavg
+
+Path("executed").write_text("")
+
+
+def mine():
+    return fedavg(epochs=1)
+
+
+def other():
+    return fedavg(epochs=1)
+"""
+RUN = "run mine.py:mine --data two-populations --clients 3 --rounds 1 --executor one-by-one --out run"
+
+
+class Said(NamedTuple):
+    status: int
+    out: str
+    err: str
+
+
+def gossamer(line: str) -> Said:
+    """Run a command as in a process of its own: user files are imported anew."""
+    for name in [name for name in sys.modules if name.startswith("gossamer_user_")]:
+        del sys.modules[name]
+    with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
+        status = main(shlex.split(line))
+    return Said(status, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ``mine.py`` and a run of it."""
+    home = tmp_path_factory.mktemp("home")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(home)
+        patch.setenv(trust.VARIABLE, str(home / "config"))
+        Path("mine.py").write_text(MINE)
+        assert gossamer(RUN).status == 0
+    return home
+
+
+@pytest.fixture
+def mine(kept: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The run, as its owner left it; nothing is executed yet."""
+    monkeypatch.chdir(kept)
+    shutil.copytree(kept / "config", tmp_path / "config")
+    monkeypatch.setenv(trust.VARIABLE, str(tmp_path / "config"))
+    if (kept / "work").exists():
+        shutil.rmtree(kept / "work")
+    shutil.copytree(kept / "run", kept / "work")
+    (kept / "mine.py").write_text(MINE)
+    (kept / "executed").unlink(missing_ok=True)
+    return kept
+
+
+@pytest.fixture
+def strange(mine: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """The run, at somebody who has started none with its file."""
+    monkeypatch.setenv(trust.VARIABLE, str(tmp_path / "elsewhere"))
+    return mine
+
+
+def executed() -> bool:
+    return Path("executed").exists()
+
+
+@pytest.mark.parametrize(
+    "line",
+    ["show work", "show work --json", "show work --html", "show work --config", "compare work run", "runs ."],
+)
+def test_looking_executes_nothing(mine: Path, line: str) -> None:
+    assert gossamer(line).status == 0
+    assert not executed()
+
+
+def test_paper_costs_execute_nothing(mine: Path) -> None:
+    forged(mine / "work", lambda request: request | {"method": "fedspa", "server": request["method"]})
+    said = gossamer("show work --paper-costs")
+    assert said.status == 2
+    assert "show executes no file of a run" in said.err
+    assert not executed()
+
+
+def test_the_page_says_what_it_may_lack(mine: Path) -> None:
+    said = gossamer("show work --html")
+    assert "mine.py: not executed" in said.err
+    assert (mine / "work/report.html").is_file()
+
+
+@pytest.mark.parametrize("line", ["resume work --rounds 2", "export work --format safetensors"])
+def test_a_run_of_ones_own_needs_no_question(mine: Path, line: str) -> None:
+    assert gossamer(line).status == 0
+    assert executed()
+
+
+@pytest.mark.parametrize("line", ["resume work --rounds 2", "export work --format safetensors", "resume work --lr 1"])
+def test_a_run_of_somebody_else_executes_nothing_unless_trusted(strange: Path, line: str) -> None:
+    said = gossamer(line)
+    assert said.status == 2
+    assert f"work executes {strange / 'mine.py'}, with which you have started no run on this machine" in said.err
+    assert "read it, and if you trust it, add --trust" in said.err
+    assert not executed()
+
+
+def test_trust_is_remembered_by_digest_and_not_in_the_run(strange: Path, tmp_path: Path) -> None:
+    before = (strange / "work/run.json").read_bytes()
+    assert gossamer("export work --format safetensors --trust").status == 0
+    assert executed()
+    assert gossamer("export work --format safetensors").status == 0, "the second time, nobody asks"
+    assert (strange / "work/run.json").read_bytes() == before
+    ((digest, name),) = map(json.loads, (tmp_path / "elsewhere" / trust.FILE).read_text().splitlines())
+    assert (digest, name) == (files.digest(strange / "mine.py"), f"{strange / 'mine.py'}:mine")
+
+
+@pytest.mark.parametrize("flag", ["", " --trust"])
+@pytest.mark.parametrize("line", ["resume work --rounds 2", "export work --format safetensors"])
+def test_a_file_that_was_altered_since_is_not_executed_at_all(mine: Path, line: str, flag: str) -> None:
+    (mine / "mine.py").write_text(MINE + "\n")
+    said = gossamer(line + flag)
+    assert said.status == 1
+    assert "mine.py was changed since the run was started" in said.err
+    assert not executed()
+
+
+def forged(run: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+    """Rewrite the request of a run, with a valid digest."""
+    about = files.from_json(run / "run.json")
+    files.write(run / "run.json", files.to_json(about | {"request": change(about["request"])}))
+
+
+def test_another_name_in_a_trusted_file_needs_a_new_agreement(mine: Path) -> None:
+    file, digest = mine / "mine.py", files.digest(mine / "mine.py")
+    forged(mine / "work", lambda r: r | {"method": f"{file}:other", "digests": {f"{file}:other": digest}})
+    said = gossamer("export work")
+    assert said.status == 2
+    assert "add --trust" in said.err
+    assert not executed()
+
+
+@pytest.mark.parametrize("change", [{"digests": {}}, {"codec": "mine.py:other"}])
+def test_a_file_without_full_path_and_digest_is_not_executed(mine: Path, change: dict[str, Any]) -> None:
+    forged(mine / "work", lambda request: request | change)
+    said = gossamer("resume work --trust")
+    assert said.status == 1
+    assert "without its full path and digest: nothing is executed" in said.err
+    assert not executed()
+
+
+def test_a_request_that_no_release_writes_is_refused(mine: Path) -> None:
+    forged(mine / "work", lambda request: {"method": "fedavg"})
+    for line in ("resume work", "export work", "show work --html"):
+        said = gossamer(line)
+        assert said.status == 1
+        assert "run.json has a request that this release cannot read" in said.err
+
+
+def test_python_asks_too(strange: Path) -> None:
+    result = load_run("work")
+    assert result.accuracy > 0
+    for build in (lambda: result.model, lambda: resume("work", rounds=2)):
+        with pytest.raises(ConfigError, match=r"add --trust \(in Python trust=True\)"):
+            build()
+    assert not executed()
+    load_run("work", trust=True)  # only its models need the file
+    assert not executed()
+    assert len(resume("work", rounds=2, trust=True).metrics) == 2
+    assert executed()
+
+
+def test_where_nothing_can_be_kept_the_run_starts_and_says_so(
+    mine: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv(trust.VARIABLE, str(tmp_path / "file"))
+    with pytest.warns(trust.TrustWarning, match="cannot be written: .* use --trust when you resume"):
+        trust.remember({"mine.py:mine": "digest"})
+
+
+def test_a_damaged_line_is_no_agreement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(trust.VARIABLE, str(tmp_path / "config"))
+    trust.remember({"a.py:a": "1"})
+    trust.remember({"a.py:a": "1", "b.py:b": "2"})
+    with trust.file_of_user().open("a") as file:
+        file.write("nonsense\n[1]\n" + "[" * 100_000 + "\n")
+    assert trust.trusted() == {("1", "a.py:a"), ("2", "b.py:b")}
+    assert trust.file_of_user().stat().st_mode & 0o077 == 0, "it is the user's own"
+
+
+def test_an_app_is_known_by_all_its_files(tmp_path: Path) -> None:
+    assert trust.app_digest(tmp_path) == {}
+    app = tmp_path / trust.APP
+    (app / "inner/__pycache__").mkdir(parents=True)
+    (app / "app.py").write_text("1")
+    (app / "inner/more.py").write_text("2")
+    before = trust.app_digest(tmp_path)
+    assert list(before) == [str(app.resolve())]
+    (app / "inner/__pycache__/more.pyc").write_text("compiled")
+    assert trust.app_digest(tmp_path) == before
+    trust.require_trust(tmp_path, before, True)
+    trust.require_trust(tmp_path, before, False)
+    (app / "inner/more.py").write_text("3")
+    with pytest.raises(ConfigError, match="deploy/app, with which you have started no run on this machine"):
+        trust.require_trust(tmp_path, trust.app_digest(tmp_path), False)
+    (app / "link.py").symlink_to(tmp_path / "elsewhere.py")
+    with pytest.raises(RunError, match=r"link.py is not a plain file"):
+        trust.app_digest(tmp_path)
+
+
+def test_an_app_that_was_not_written_here_is_not_executed(mine: Path) -> None:
+    about = files.from_json(mine / "work/run.json")
+    files.write(mine / "work/run.json", files.to_json(about | {"deployment": {}}))
+    (mine / "work" / trust.APP).mkdir(parents=True)
+    (mine / "work" / trust.APP / "app.py").write_text(MINE)
+    said = gossamer("resume work")
+    assert said.status == 2
+    assert "work/deploy/app, with which you have started no run on this machine" in said.err
+    (mine / "work/deploy").rename(mine / "work/elsewhere")
+    (mine / "work/deploy").symlink_to(mine / "work/elsewhere")
+    assert "deploy is a symbolic link" in gossamer("resume work --trust").err
+
+
+def test_a_forged_entry_gives_an_error_and_no_traceback(mine: Path) -> None:
+    forged_records = [record | {"accuracy": {"x": 1}} for record in read_metrics(mine / "work")]
+    write_records(mine / "work", forged_records)
+    for line in ("show work", "compare work run"):
+        said = gossamer(line)
+        assert said.status == 1
+        assert "work holds what this release cannot read (TypeError: " in said.err
+    assert "work is damaged: work holds what this release cannot read" in gossamer("runs .").out
