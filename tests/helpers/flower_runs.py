@@ -153,7 +153,8 @@ def simulated(
     lost: Iterable[tuple[int, int]] = (),
     **options: Any,
 ) -> Reference:
-    run = Reference(method, task, cohorts or {}, lost, Options(**{"rounds": 2, "max_weight": DEPLOYED_WEIGHT, **options}))
+    given = {"rounds": 2, "max_weight": DEPLOYED_WEIGHT, **options}
+    run = Reference(method, task, cohorts or {}, lost, Options(**given))
     run.run(None, lambda record: watch(run, record))
     return run
 
