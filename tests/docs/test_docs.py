@@ -134,6 +134,7 @@ def expanded(words: list[str]) -> list[str]:
         "docs/perm.md",
         "docs/wireless.md",
         "docs/planning.md",
+        "docs/robust.md",
     ],
 )
 def test_the_commands_on_a_page_work(page: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:

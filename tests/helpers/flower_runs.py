@@ -18,7 +18,7 @@ from gossamer.engines.flower.server import FOLDED, FlowerRun
 from gossamer.engines.held_models import HeldModels
 from gossamer.engines.inbox import ClientReply, Inbox
 from gossamer.engines.metrics import Ledger
-from gossamer.engines.options import Options
+from gossamer.engines.options import DEPLOYED_WEIGHT, Options
 from gossamer.engines.run import Stage
 from gossamer.engines.simulate import Simulation
 from gossamer.tasks.task import AnyTask, Task
@@ -128,6 +128,7 @@ class Reference(Simulation):
         self.messages: Sent = {}
 
     def cohort(self, number: int, ledger: Ledger) -> list[int]:
+        self.sizes = self.available()
         return self.cohorts[number] if number in self.cohorts else super().cohort(number, ledger)
 
     def client_tasks(self, stage: Stage, ledger: Ledger, inbox: Inbox) -> Iterator[ClientTask]:
@@ -152,7 +153,8 @@ def simulated(
     lost: Iterable[tuple[int, int]] = (),
     **options: Any,
 ) -> Reference:
-    run = Reference(method, task, cohorts or {}, lost, Options(**{"rounds": 2, **options}))
+    given = {"rounds": 2, "max_weight": DEPLOYED_WEIGHT, **options}
+    run = Reference(method, task, cohorts or {}, lost, Options(**given))
     run.run(None, lambda record: watch(run, record))
     return run
 
