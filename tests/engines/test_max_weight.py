@@ -1,4 +1,4 @@
-"""Claimed numbers of samples count up to a multiple of the cohort's median: on request, by default when deployed."""
+"""Claimed numbers of samples count up to a multiple of the clients' median: on request, by default when deployed."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -67,9 +67,10 @@ def test_by_default_a_simulation_has_no_limit() -> None:
     assert "max_weight" not in Options().describe()
 
 
-def test_the_median_is_that_of_the_cohort() -> None:
+def test_the_median_is_that_of_all_clients() -> None:
+    """Two clients of a round have no median that one of them could not move."""
     samples, record = counted(max_weight=1.0, per_round=2)
-    assert samples == [4, 4]
+    assert samples == [4, 5]
     assert record["limited"] == [1]
 
 

@@ -50,7 +50,7 @@ class Options:
         eval_every: number of rounds between evaluations; the last round is always evaluated
         until: targets such as accuracy=0.9 or loss<0.3; the first that is reached ends the run
         patience: evaluations without improvement of the primary metric that end the run; none means no such limit
-        max_weight: largest number of samples that counts for a client, as a multiple of the cohort's median; none means
+        max_weight: largest number of samples that counts for a client, as a multiple of the clients' median; none means
             no such limit
         attack: what hostile clients do, or its text, such as scale:-50,share=0.2; none means that all are honest
         anomalies: whether records name clients whose uploads are far from the cohort's, which decodes each upload twice

@@ -216,7 +216,7 @@ class FederatedRun(KeptRun):
         if excluded := self.exclusion.update(self.metrics):
             ledger.notes[EXCLUDED] = excluded
             available = {client: samples for client, samples in available.items() if client not in excluded}
-        if (most := self.most_samples(available)) < math.inf:
+        if (most := self.most_samples()) < math.inf:
             available = {client: int(min(samples, most)) for client, samples in available.items()}
         sampler, pool = self.method.sampler, Pool(self.task.clients, available, self.cohort_size)
         proposed = sampler.propose(pool, self.clock(number), self.key)
@@ -225,12 +225,11 @@ class FederatedRun(KeptRun):
         self.prepare(number, proposed, ledger)
         return sampler.choose(self.run_exchange(self.method.probe, number, proposed, ledger), self.cohort_size)
 
-    def most_samples(self, clients: Iterable[int]) -> float:
-        """Return the number of samples above which a client's claim does not count: a multiple of their median."""
-        if (multiple := self.options.max_weight) is None:
+    def most_samples(self) -> float:
+        """Return the number of samples above which a claim does not count: a multiple of the clients' median."""
+        if (multiple := self.options.max_weight) is None or not self.sizes:
             return math.inf
-        sizes = [self.sizes[client] for client in clients if client in self.sizes]
-        return float(max(1, int(multiple * median_low(sizes)))) if sizes else math.inf
+        return float(max(1, int(multiple * median_low(self.sizes.values()))))
 
     def run_exchange(
         self, exchange: BoundExchange, number: int, cohort: Sequence[int], ledger: Ledger
@@ -241,7 +240,7 @@ class FederatedRun(KeptRun):
         if assigned is None:
             return []
         ledger.begin()
-        most, acc = self.most_samples(assigned), exchange.begin(self.server, assigned)
+        most, acc = self.most_samples(), exchange.begin(self.server, assigned)
         watch = AnomalyWatch(self.key) if exchange.last and self.options.anomalies else None
         stage = Stage(exchange, number, assigned, most=most, watch=watch)
         if limited := [client for client in stage.active if self.sizes.get(client, 0) > most]:

@@ -37,7 +37,7 @@ class Settings:
         exclude_after: rounds with an anomaly, among twice as many of a client's last ones, after which it is no longer
             sampled; 0: never
         track: trackers on the server's machine, such as tensorboard or tensorboard,wandb; empty: none
-        max_weight: number of samples that counts for a client, as a multiple of the cohort's median; 0: no such limit
+        max_weight: number of samples that counts for a client, as a multiple of the clients' median; 0: no such limit
     """
 
     name: str = "custom"
