@@ -13,9 +13,9 @@ from helpers.paths import ROOT
 
 pytest.importorskip("flwr")
 
-from gossamer import METHODS, ConfigError
+from gossamer import METHODS, ConfigError, Robust
 from gossamer.cli import main
-from gossamer.cli.deploy import NEW, Deployment, plan, write_app
+from gossamer.cli.deploy import DEPLOYED_SERVER, NEW, Deployment, plan, write_app
 from gossamer.cli.launch import read
 from gossamer.runs.records import read_about, read_metrics
 
@@ -71,6 +71,28 @@ def test_an_app_has_the_method_that_was_asked_for(
     names = loaded(tmp_path / "app", monkeypatch)
     assert names["method"] == asked.method
     assert names["task"](0, {}).describe() == asked.task.describe()
+
+
+@pytest.mark.parametrize(
+    ("words", "server"),
+    [
+        (["fedavg", "--nodes", "5"], DEPLOYED_SERVER),
+        (["fedavg", "--nodes", "4"], ""),
+        (["fedavg", "--nodes", "9", "--per-round", "4"], ""),
+        (["fedavg", "--nodes", "9", "--server", "mean"], "mean"),
+        (["fedavg", "--nodes", "9", "--server", "median"], "median"),
+        (["fedmrn", "--nodes", "9", "--down", "delta"], ""),
+        (["fedmrn", "--nodes", "9", "--down", "delta:eden:2"], DEPLOYED_SERVER),
+        (["fedavg", "--nodes", "9", "--set", "server.server_lr=0.5"], ""),
+        (["scaffold", "--nodes", "9"], ""),
+        (["local", "--nodes", "9"], ""),
+    ],
+    ids=" ".join,
+)
+def test_a_deployment_clips_updates_where_it_can(words: list[str], server: str) -> None:
+    asked = planned(words)
+    assert (asked.request.server or "") == server
+    assert isinstance(asked.method.server, Robust) == (server not in ("", "mean"))
 
 
 def test_an_app_takes_files_along(own_files: Path, monkeypatch: pytest.MonkeyPatch) -> None:

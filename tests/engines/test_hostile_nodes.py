@@ -12,13 +12,17 @@ pytest.importorskip("flwr")
 
 from flwr.app import Message, MessageType
 
-from gossamer import METHODS, Method, Task
+from gossamer import METHODS, Method, Robust, Task
+from gossamer.cli.deploy import DEPLOYED_SERVER
 from gossamer.core import wire
 from gossamer.core.errors import RunError
+from gossamer.core.specs import parse
 from gossamer.core.untrusted import LONGEST, MOST_SAMPLES
+from gossamer.engines.anomalies import DEPLOYED_EXCLUSION
 from gossamer.engines.flower import fleet
 from gossamer.engines.flower.messages import data
 from gossamer.engines.flower.server import FlowerRun
+from gossamer.parts.servers.robust import RULES
 from gossamer.testing import tiny_task
 from helpers.flower_runs import altered, app, config, flower_run, ignore, rewritten
 from helpers.local_grid import Handle, LocalGrid, node
@@ -203,3 +207,54 @@ def test_a_message_of_another_exchange_of_the_round_is_refused(name: str, tmp_pa
     (failure,) = run.metrics[0]["failures"]
     assert failure["client"] == HOSTILE
     assert "another exchange" in failure["reason"]
+
+
+PLAIN = METHODS["fedavg"](lr=0.5, epochs=2, batch=8)
+PROTECTED = PLAIN.with_parts(server=Robust(parse(DEPLOYED_SERVER, RULES, "server"), PLAIN.server))
+"""FedAvg as ``gossamer deploy`` runs it by default."""
+
+
+def multiplied(factor: float, weight: float | None = None) -> Callable[[Message], Message]:
+    """All numbers of an upload are multiplied, and another number of samples is claimed."""
+
+    def change(reply: Message) -> Message:
+        message = wire.unpack(data(reply))
+        payload = {name: array * factor for name, array in message.payload.items()}
+        return rewritten(reply, wire.pack(replace(message, payload=payload, weight=weight or message.weight)))
+
+    return change
+
+
+@pytest.fixture(scope="module")
+def honest_and_protected(tmp_path_factory: pytest.TempPathFactory) -> float:
+    nodes = there(PROTECTED, tmp_path_factory.mktemp("protected"))
+    run = flower_run(PROTECTED, TASK, LocalGrid(nodes), rounds=8, deadline=5.0)
+    run.run(None, ignore)
+    assert not any("anomalies" in record or "excluded" in record for record in run.metrics)
+    assert run.metrics[-1]["accuracy"] > 0.7, "the task is learned"
+    return float(run.metrics[-1]["accuracy"])
+
+
+@pytest.mark.parametrize(
+    "attack", [multiplied(100), multiplied(-100), multiplied(-100, 2.0**39)], ids=["x100", "-x100", "-x100, claim"]
+)
+def test_with_the_default_server_of_deployments_one_node_of_20_is_named_and_does_no_harm(
+    attack: Callable[[Message], Message], honest_and_protected: float, tmp_path: Path
+) -> None:
+    run = attacked(attack, tmp_path, PROTECTED, rounds=8)
+    assert run.metrics[-1]["accuracy"] >= honest_and_protected - 0.02
+    for record in run.metrics:
+        named = [each["client"] for each in (*record.get("anomalies", ()), *record["failures"])]
+        assert named == ([] if "excluded" in record else [HOSTILE])
+        assert record.get("excluded", [HOSTILE]) == [HOSTILE]
+
+
+def test_a_node_that_is_named_in_three_rounds_is_excluded(tmp_path: Path) -> None:
+    run = attacked(multiplied(100), tmp_path, PROTECTED, rounds=5)
+    assert ["excluded" in record for record in run.metrics] == [False] * 3 + [True] * 2
+    assert not any(HOSTILE in record["clients"] for record in run.metrics[DEPLOYED_EXCLUSION:])
+
+
+def test_without_protection_the_same_node_ruins_the_model(honest_and_protected: float, tmp_path: Path) -> None:
+    run = attacked(multiplied(-100), tmp_path, PLAIN, rounds=8, max_weight=0.0, exclude_after=0)
+    assert run.metrics[-1]["accuracy"] < honest_and_protected - 0.2

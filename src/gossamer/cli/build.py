@@ -57,6 +57,9 @@ KINDS: dict[str, tuple[type, Mapping[str, Any]]] = {
 """The interface of each part that a flag can replace, and the registry of those with a name."""
 
 
+PLAIN = "mean"
+"""The value of ``--server`` for the method's own aggregation, which a deployment may have another default for."""
+
 OTHERS: dict[str, type] = {"down": Downlink, "server": Rule}
 """Other types that a flag accepts in place of a part."""
 
@@ -136,6 +139,8 @@ def with_parts(method: Method, request: Request, values: Mapping[str, Any]) -> M
     """Return the method with the requested parts; ``values`` are those of the recipe's flags."""
     mistakes = Mistakes()
     asked = {name: getattr(request, name) for name in KINDS if getattr(request, name)}
+    if asked.get("server") == PLAIN:
+        del asked["server"]
     found = {name: mistakes.attempt(find_part, name, spec, values) for name, spec in asked.items()}
     silent = [name for name in found if name in ("codec", "down", "server")]
     if silent and not method.shared:

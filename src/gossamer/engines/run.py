@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median_low
 
+from torch import Tensor
+
 from gossamer.core import tree
 from gossamer.core.bound import BoundExchange
 from gossamer.core.errors import RunError
@@ -302,16 +304,19 @@ class FederatedRun(KeptRun):
         known = self.view_state(stage, client)
         to = stage.assigned[client]
         arrival, after = stage.exchange.read_upload(reply.data, self.server, clock, key, to, known)
-        self.admit(stage, arrival)
-        values = {name: value for name, value in arrival.sections.items() if isinstance(value, float)}
         update = stage.exchange.update(arrival) if stage.watch else None
+        self.admit(stage, arrival, update)
+        values = {name: value for name, value in arrival.sections.items() if isinstance(value, float)}
         acc = stage.exchange.fold(acc, replace(arrival, samples=min(arrival.samples, stage.most)))
         if stage.watch and update is not None:
             stage.watch.note(arrival, update)
         return acc, after, values
 
-    def admit(self, stage: Stage, arrival: Arrival) -> None:
-        """Check an update before it is folded; raise ``PayloadError`` to refuse it. By default, all are admitted."""
+    def admit(self, stage: Stage, arrival: Arrival, update: Tensor | None) -> None:
+        """Check an update before it is folded; raise ``PayloadError`` to refuse it. By default, all are admitted.
+
+        ``update`` is the decoded update, if it is known.
+        """
 
     def finish(self, stage: Stage, acc: Folding) -> State:
         """Return the server state after the aggregation of an exchange."""

@@ -18,7 +18,6 @@ from typing import Any
 
 from torch import Tensor
 
-from gossamer.core import tree
 from gossamer.core.errors import PayloadError
 from gossamer.core.exchange import Arrival
 from gossamer.core.untrusted import largest
@@ -40,11 +39,10 @@ class Scales:
         self._sizes: dict[int, float] = {}
         self._models: dict[int, float] = {}
 
-    def note(self, arrival: Arrival) -> None:
-        """Note the size of an update. Raise ``PayloadError`` if it is far too large for its model."""
-        # Of a codec whose payloads are averaged before they are decoded: what is averaged
-        update = arrival.to_sum() if arrival.to_sum else arrival.vector(tree.device(arrival.model))
-        size, model = largest([update, *_tensors(arrival.sections)]), max(1.0, largest(arrival.model.values()))
+    def note(self, arrival: Arrival, update: Tensor | None) -> None:
+        """Note the size of an update, if there is one. Raise ``PayloadError`` if it is far too large for its model."""
+        sent = [*([] if update is None else [update]), *_tensors(arrival.sections)]
+        size, model = largest(sent), max(1.0, largest(arrival.model.values()))
         if not size <= BEYOND * model:
             raise PayloadError(
                 f"the update holds a value of magnitude {size:.3g}, and the model's largest is {model:.3g}"

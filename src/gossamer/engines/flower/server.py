@@ -23,7 +23,7 @@ from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.logger import log
 from flwr.superlink.grid import http_grid
-from torch import nn
+from torch import Tensor, nn
 
 from gossamer.core import tree, wire
 from gossamer.core.bound import BoundExchange
@@ -237,9 +237,9 @@ class FlowerRun(FederatedRun):
             with ledger.time("receive"):
                 inbox.put(client, self.accept(stage, client, reply, ledger))
 
-    def admit(self, stage: Stage, arrival: Arrival) -> None:
+    def admit(self, stage: Stage, arrival: Arrival, update: Tensor | None) -> None:
         """Refuse an update that is far too large for its model, or whose client is left out."""
-        self.scales.note(arrival)
+        self.scales.note(arrival, stage.exchange.update(arrival) if update is None else update)
 
     def finish(self, stage: Stage, acc: Folding) -> State:
         """Aggregate. If that fails, the round is void, and is repeated without the largest update."""
