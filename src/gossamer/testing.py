@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from gossamer.core import tree, wire
 from gossamer.core.bound import BoundExchange
 from gossamer.core.channel import Channel
-from gossamer.core.codec import Codec, memory_of
+from gossamer.core.codec import Codec, folds_decoded, memory_of
 from gossamer.core.errors import ConfigError, PayloadError, RunError
 from gossamer.core.exchange import Arrival, Outcome
 from gossamer.core.method import Exchange, Method
@@ -312,6 +312,11 @@ def _check_fold(codec: Codec, dtype: torch.dtype) -> None:
     wanted = 1 + codec.decode(payload, layout, KEY) * 0.5
     assert torch.allclose(acc, wanted, rtol=1e-5, atol=1e-5), (
         f"{codec!r}.fold does not add the decoded vector times the weight 0.5"
+    )
+    acc = torch.ones_like(x)
+    codec.fold(acc, payload, layout, KEY, 1 / 3)
+    assert not folds_decoded(codec) or torch.equal(acc, 1 + codec.decode(payload, layout, KEY) * (1 / 3)), (
+        f"{codec!r}.fold rounds in another way than the sum with the decoded vector: folds_decoded must be False"
     )
     pieces = [torch.ones_like(part) for part in (x[:3], x[3:])]
     with _named(codec, "fold_into"):

@@ -95,7 +95,7 @@ def killed(out: Path, alone: bool, at: int) -> int | None:
     return process.exitcode
 
 
-@pytest.mark.parametrize("apart", [5, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("apart", [13, pytest.param(1, marks=pytest.mark.slow)])
 def test_killed_at_every_moment_it_ends_with_the_same_bytes(apart: int, tmp_path: Path) -> None:
     """Every step towards the disk is a moment to die at: a new run is killed at each, then resumed to the end.
 

@@ -10,7 +10,8 @@ The simulator and a deployment call the same functions, with the same bytes betw
 the client. The key is the exchange's; the key of each client is folded from it.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -25,6 +26,7 @@ from gossamer.core.codec import (
     SideInformation,
     StraightThrough,
     checked,
+    folds_decoded,
     informed,
     memory_of,
     of_client,
@@ -40,7 +42,7 @@ from gossamer.core.jobs import SILENT, Broadcast, Folding, Job, Outgoing, Traine
 from gossamer.core.method import Exchange
 from gossamer.core.random import Key, fold
 from gossamer.core.sections import OwnLabels, SectionArrays, index, read_index
-from gossamer.core.server import CohortServer, MeasuredServer, ModelPerClient
+from gossamer.core.server import CohortServer, MeasuredServer, ModelPerClient, SummingServer
 from gossamer.core.solver import memory_of as solver_memory_of
 from gossamer.core.types import Clock, Layout, Params, Part, Payload, State
 from gossamer.core.untrusted import ReadArrays, check_names, check_samples, check_values
@@ -276,6 +278,29 @@ class BoundExchange:
             return layout.spread(vector)
         whole = part.spread(layout.unflatten(vector), self.outline)
         return Layout.of(whole).flatten(whole)
+
+    @contextmanager
+    def decoded(self, arrival: Arrival) -> Iterator[tuple[Arrival, Tensor | None]]:
+        """Give the update of ``update``. In the context, folding the arrival does not decode it again, where possible.
+
+        Afterwards the arrival is as before, so that a server that keeps it does not keep the decoded vector.
+        """
+        plain = arrival.part.whole and self.send == "change" and not isinstance(self.server, SummingServer)
+        if not (plain and folds_decoded(self.codec)):
+            yield arrival, self.update(arrival)
+            return
+        known = [arrival.vector(tree.device(self.outline))]
+
+        def add(acc: Tensor, weight: float) -> None:
+            if known:
+                acc.add_(known[0].to(acc.dtype) * weight)
+            else:
+                arrival.add(acc, weight)
+
+        try:
+            yield replace(arrival, add=add), known[0]
+        finally:
+            known.clear()
 
     def begin(self, state: State, assigned: Mapping[int, Assignment]) -> Folding:
         """Return the empty accumulator of an exchange."""

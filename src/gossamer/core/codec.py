@@ -15,7 +15,7 @@ A complete codec that sends 16-bit floats:
             values = expect(payload, "values", torch.bfloat16, layout.size)
             return finite(values, "values").to(layout.dtype)
 
-Eight base classes add optional abilities:
+Nine base classes add optional abilities:
 
     CodecMemory        client state between rounds, for example error feedback
     Summing            payloads that the server averages before it decodes them
@@ -24,6 +24,7 @@ Eight base classes add optional abilities:
     StraightThrough    a surrogate of the codec in the forward pass of local training
     SideInformation    the tensors that a client has received, which both sides of an upload know
     MeasuredCodec      metrics of each upload in the record of a round, and a warning about them
+    OwnFold            a ``fold`` of its own that rounds as the sum with the decoded vector does
     Replayable         payloads that are sent on to other clients, in part or under conditions
 
 ``memory_of``, ``sums_of``, ``surrogate_of`` and ``replay_of`` return a codec with the ability. For a codec that lacks
@@ -303,6 +304,20 @@ class Plain(CodecMemory, Summing, StraightThrough, Replayable):
 def memory_of(codec: Codec) -> CodecMemory:
     """Return the codec as a ``CodecMemory``: itself, or wrapped with an empty state."""
     return codec if isinstance(codec, CodecMemory) else _plain(codec, "CodecMemory", "encode_with")
+
+
+class OwnFold(Codec):
+    """A codec with a ``fold`` of its own that may round as the sum with the decoded vector does."""
+
+    @property
+    @abstractmethod
+    def folds_decoded(self) -> bool:
+        """Whether ``fold`` gives the bits of ``acc + weight * decode(...)``."""
+
+
+def folds_decoded(codec: Codec) -> bool:
+    """Return whether a decoded vector can be added in place of ``fold``, with the same bits."""
+    return codec.folds_decoded if isinstance(codec, OwnFold) else type(codec).fold is Codec.fold
 
 
 def sums_of(codec: Codec) -> Summing:

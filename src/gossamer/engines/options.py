@@ -53,7 +53,7 @@ class Options:
         max_weight: largest number of samples that counts for a client, as a multiple of the clients' median; none means
             no such limit
         attack: what hostile clients do, or its text, such as scale:-50,share=0.2; none means that all are honest
-        anomalies: whether records name clients whose uploads are far from the cohort's, which decodes each upload twice
+        anomalies: whether records name clients whose uploads are far from the cohort's
         exclude_after: rounds with an anomaly, among the last ones of a client, after which it is no longer sampled;
             none means that no client is excluded
     """

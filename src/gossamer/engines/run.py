@@ -18,6 +18,7 @@ import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from statistics import median_low
 
@@ -304,12 +305,12 @@ class FederatedRun(KeptRun):
         known = self.view_state(stage, client)
         to = stage.assigned[client]
         arrival, after = stage.exchange.read_upload(reply.data, self.server, clock, key, to, known)
-        update = stage.exchange.update(arrival) if stage.watch else None
-        self.admit(stage, arrival, update)
         values = {name: value for name, value in arrival.sections.items() if isinstance(value, float)}
-        acc = stage.exchange.fold(acc, replace(arrival, samples=min(arrival.samples, stage.most)))
-        if stage.watch and update is not None:
-            stage.watch.note(arrival, update)
+        with stage.exchange.decoded(arrival) if stage.watch else nullcontext((arrival, None)) as (readable, update):
+            self.admit(stage, arrival, update)
+            acc = stage.exchange.fold(acc, replace(readable, samples=min(arrival.samples, stage.most)))
+            if stage.watch and update is not None:
+                stage.watch.note(arrival, update)
         return acc, after, values
 
     def admit(self, stage: Stage, arrival: Arrival, update: Tensor | None) -> None:

@@ -47,7 +47,7 @@ from torch import Tensor
 
 from gossamer.core import bits as packing
 from gossamer.core import indices, random
-from gossamer.core.codec import FoldInto, MeasuredCodec, StraightThrough
+from gossamer.core.codec import FoldInto, MeasuredCodec, OwnFold, StraightThrough
 from gossamer.core.errors import PayloadError, listed, require, wrong
 from gossamer.core.random import Key
 from gossamer.core.random.noise import KINDS, LEAST, Kind, draw, single
@@ -87,7 +87,7 @@ def clipped(u: Tensor, n: Tensor, signed: bool) -> Tensor:
 
 
 @dataclass(frozen=True)
-class MaskedNoise(StraightThrough, MeasuredCodec):
+class MaskedNoise(StraightThrough, MeasuredCodec, OwnFold):
     """Sends a mask over noise that sender and receiver draw from a shared key: at most one bit per entry.
 
     FedMRN, https://arxiv.org/abs/2408.03220.
@@ -216,6 +216,11 @@ class MaskedNoise(StraightThrough, MeasuredCodec):
         fits = acc.shape == (layout.size,) and acc.is_contiguous()
         require((fits, f"MaskedNoise.fold: acc must be a contiguous vector of {layout.size:,} entries"))
         self.fold_into(payload, layout, key, weight, acc)([acc])
+
+    @property
+    def folds_decoded(self) -> bool:
+        """True: the kernels round as separate operations do."""
+        return True
 
     def fold_into(self, payload: Payload, layout: Layout, key: Key, weight: float, like: Tensor) -> FoldInto:
         """Return a function that adds like ``fold`` to pieces, on a GPU with one kernel per piece where possible."""

@@ -18,9 +18,11 @@ from gossamer.core.codec import (
     Kept,
     MeasuredCodec,
     OwnDraws,
+    OwnFold,
     Replayable,
     SideInformation,
     StraightThrough,
+    folds_decoded,
     informed,
     memory_of,
     of_client,
@@ -56,7 +58,9 @@ class TensorGroup(NamedTuple):
 
 
 @dataclass(frozen=True)
-class OnWeights(CodecMemory, IntegerSums, OwnDraws, StraightThrough, SideInformation, MeasuredCodec, Replayable):
+class OnWeights(
+    CodecMemory, IntegerSums, OwnDraws, OwnFold, StraightThrough, SideInformation, MeasuredCodec, Replayable
+):
     """Applies a codec to the weight matrices of a model, and another codec to the remaining tensors.
 
     Args:
@@ -182,6 +186,11 @@ class OnWeights(CodecMemory, IntegerSums, OwnDraws, StraightThrough, SideInforma
         entries = dict(layout.cut(acc))
         for mine, add in checked:
             add([entries[name] for name, _ in mine.shapes])
+
+    @property
+    def folds_decoded(self) -> bool:
+        """Whether both codecs do. Dense values are multiplied before they are added, as all groups are."""
+        return folds_decoded(self.codec) and (folds_decoded(self.other) or type(self.other) is Dense)
 
     def sum_size(self, layout: Layout) -> int:
         """Return the total size over all groups."""

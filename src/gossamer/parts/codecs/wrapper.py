@@ -11,7 +11,9 @@ from gossamer.core.codec import (
     FoldInto,
     IntegerSums,
     OwnDraws,
+    OwnFold,
     Replayable,
+    folds_decoded,
     of_client,
     replay_of,
     sum_limit,
@@ -21,7 +23,7 @@ from gossamer.core.random import Key
 from gossamer.core.types import Layout, Payload
 
 
-class CodecWrapper(CodecMemory, IntegerSums, OwnDraws, Replayable):
+class CodecWrapper(CodecMemory, IntegerSums, OwnDraws, OwnFold, Replayable):
     """A codec with client state around another codec. Payloads are those of the wrapped codec.
 
     Args:
@@ -51,6 +53,11 @@ class CodecWrapper(CodecMemory, IntegerSums, OwnDraws, Replayable):
     def fold(self, acc: Tensor, payload: Payload, layout: Layout, key: Key, weight: float) -> None:
         """Delegate to the wrapped codec."""
         self.codec.fold(acc, payload, layout, key, weight)
+
+    @property
+    def folds_decoded(self) -> bool:
+        """Delegate to the wrapped codec."""
+        return folds_decoded(self.codec)
 
     def fold_into(self, payload: Payload, layout: Layout, key: Key, weight: float, like: Tensor) -> FoldInto:
         """Delegate to the wrapped codec."""
