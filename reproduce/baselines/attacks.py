@@ -30,7 +30,7 @@ ATTACKS = {
     "none": "",
     "sign flip": "sign-flip:1",
     "scale by -50": "scale:-50",
-    "2^62 samples": "claim-samples",
+    "2^40 samples": "claim-samples",
     "ALIE, z=1.5": "alie:1.5",
     "inner product": "inner-product:0.5",
     "label flip": "label-flip",

@@ -62,7 +62,7 @@ def test_what_is_recorded(words: str, server: str) -> None:
     [
         (
             "fedavg --server krum:f=3",
-            "krum:f=3 needs at least 9 clients per round, and a round has 8: use more (--per-round)",
+            "krum:f=3 needs at least 9 clients per round, and a round has 8: use more (--per-round), or another rule",
         ),
         ("fedavg --server median --per-round 2", "median needs at least 3 clients per round, and a round has 2"),
         (

@@ -74,6 +74,12 @@ def test_the_median_is_that_of_all_clients() -> None:
     assert record["limited"] == [1]
 
 
+def test_a_client_that_claims_more_than_it_has_is_limited_and_listed() -> None:
+    liar = simulate(fedavg(steps=1), task(), rounds=1, max_weight=5.0, attack="claim-samples:1000000,share=0.25")
+    assert liar.about["hostile"] == [2]
+    assert liar.metrics[0]["limited"] == [2, 3], "the liar, and the largest client"
+
+
 @pytest.mark.parametrize("value", [0.5, -1.0, float("inf")])
 def test_wrong_limits(value: float) -> None:
     with pytest.raises(ConfigError, match="max_weight must be at least 1, or none"):

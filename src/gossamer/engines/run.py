@@ -65,6 +65,7 @@ class Stage:
         assigned: the assignment of each client: which model it trains
         outcomes: outcomes so far, in client order
         most: the number of samples above which a client's claim does not count
+        limited: clients that claimed more than that, so far
         watch: what is compared between the clients; none if nothing is
     """
 
@@ -73,6 +74,7 @@ class Stage:
     assigned: Mapping[int, Assignment]
     outcomes: list[Outcome] = field(default_factory=list)
     most: float = math.inf
+    limited: list[int] = field(default_factory=list)
     watch: AnomalyWatch | None = None
 
     @property
@@ -246,8 +248,6 @@ class FederatedRun(KeptRun):
         most, acc = self.most_samples(), exchange.begin(self.server, assigned)
         watch = AnomalyWatch(self.key) if exchange.last and self.options.anomalies else None
         stage = Stage(exchange, number, assigned, most=most, watch=watch)
-        if limited := [client for client in stage.active if self.sizes.get(client, 0) > most]:
-            ledger.notes["limited"] = limited
 
         def deliver(client: int, reply: ClientReply) -> None:
             nonlocal acc
@@ -257,6 +257,8 @@ class FederatedRun(KeptRun):
 
         with ledger.time("train"):
             self.exchange(stage, ledger, Inbox(stage.active, deliver))
+        if stage.limited:
+            ledger.notes["limited"] = stage.limited
         after = self.finish(stage, acc)
         self.check_exchange(stage, after)
         if watch and (named := watch.report()):
@@ -308,6 +310,8 @@ class FederatedRun(KeptRun):
         values = {name: value for name, value in arrival.sections.items() if isinstance(value, float)}
         with stage.exchange.decoded(arrival) if stage.watch else nullcontext((arrival, None)) as (readable, update):
             self.admit(stage, arrival, update)
+            if arrival.samples > stage.most:
+                stage.limited.append(client)
             acc = stage.exchange.fold(acc, replace(readable, samples=min(arrival.samples, stage.most)))
             if stage.watch and update is not None:
                 stage.watch.note(arrival, update)

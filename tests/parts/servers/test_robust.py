@@ -618,3 +618,13 @@ def test_short_specs() -> None:
 def test_wrong_buckets(text: str) -> None:
     with pytest.raises(ConfigError, match="write it as bucketing:SIZE/RULE such as bucketing:2/median"):
         parse(text, RULES, "server")
+
+
+def test_the_report_has_a_row_for_kept_models_only_if_there_are_some() -> None:
+    report, figures = AggregationReport("aggregation"), {"updates": 5, "tolerated": 2}
+    quiet = [{"round": 1, "figures": {"aggregation": figures}}]
+    assert [name for name, _ in report.rows(report.summary(quiet, 5) or {})] == ["hostile tolerated"]
+    few = {"round": 2, "figures": {"aggregation": {**figures, "kept_model": "1 update arrived"}}}
+    (_, (name, text)) = report.rows(report.summary([*quiet, few], 5) or {})
+    assert name == "model kept"
+    assert text == "in 1 rounds; the last: 1 update arrived"

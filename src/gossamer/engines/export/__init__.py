@@ -165,7 +165,8 @@ def check_out(out: Path, formats: Sequence[Format], force: bool = False) -> None
     there = [name for name in wanted if (out / name).is_symlink() or (out / name).exists()]
     listed = _listed(out) if there else {}
     strange = [name for name in there if not force and listed.get(name) != _digest_of(out / name)]
-    require((not strange, f"{out} has {', '.join(strange)}, which export has not written: --force replaces it"))
+    why = "which export has not written, or which was changed since: --force replaces it"
+    require((not strange, f"{out} has {', '.join(strange)}, {why}"))
 
 
 def _listed(out: Path) -> dict[str, Any]:

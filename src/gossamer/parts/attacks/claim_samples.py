@@ -23,7 +23,7 @@ class ClaimSamples(UpdateAttack):
         share: the share of hostile clients
     """
 
-    samples: float = 2.0**62
+    samples: float = 2.0**40
     factor: float = -1.0
     share: float = 0.1
 

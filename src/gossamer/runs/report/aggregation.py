@@ -22,8 +22,10 @@ class AggregationReport(Report):
     def rows(self, summary: Figures) -> list[tuple[str, str]]:
         """Return what is tolerated, and rounds in which the model was kept."""
         tolerated = f"{summary['tolerated']} of {summary['updates']} updates in the last round"
-        kept = [("model kept", f"in {summary['kept_rounds']} rounds; the last: {summary['kept_model']}")]
-        return [("hostile tolerated", tolerated), *(kept if "kept_rounds" in summary else [])]
+        rows = [("hostile tolerated", tolerated)]
+        if "kept_rounds" in summary:
+            rows.append(("model kept", f"in {summary['kept_rounds']} rounds; the last: {summary['kept_model']}"))
+        return rows
 
     def cells(self, summary: Figures) -> dict[str, str]:
         """Return nothing: ``compare`` shows how the servers of runs differ."""
