@@ -494,10 +494,8 @@ def test_files_that_export_has_not_written_are_not_replaced(
     (tmp_path / TENSORS).write_text("mine")
     status, out, err = gossamer(line)
     assert (status, out) == (2, "")
-    assert (
-        err
-        == f"gossamer: {tmp_path} has {TENSORS}, which export has not written, or which was changed since: --force replaces it\n"
-    )
+    why = "which export has not written, or which was changed since: --force replaces it"
+    assert err == f"gossamer: {tmp_path} has {TENSORS}, {why}\n"
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [(TENSORS, "mine")]
     assert gossamer(f"{line} --force")[0] == 0
     assert gossamer(line)[0] == 0, "an export of one's own is replaced"
