@@ -2,6 +2,7 @@
 
 import math
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -15,7 +16,7 @@ from gossamer.cli import main
 from gossamer.core.exchange import Arrival
 from gossamer.core.random import key
 from gossamer.core.types import Part
-from gossamer.engines.anomalies import FEWEST, SKETCH, AnomalyWatch, Exclusion, Limit, far, median, to_centre
+from gossamer.engines.anomalies import FEWEST, SKETCH, AnomalyWatch, Exclusion, Limit, far, to_centre
 from gossamer.engines.flower.settings import Settings
 from gossamer.runs.report.anomalies import anomalies_of
 from gossamer.testing import tiny_task

@@ -18,6 +18,7 @@ from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path, PurePath
 
+from gossamer.core import files
 from gossamer.core.errors import ConfigError, RunError
 from gossamer.runs.inside import refuse_links
 
@@ -45,8 +46,8 @@ def trusted() -> set[tuple[str, str]]:
     except (FileNotFoundError, NotADirectoryError):
         return found
     for line in lines:
-        with suppress(ValueError, RecursionError):  # a damaged line is no agreement
-            digest, name = json.loads(line)
+        with suppress(ValueError):  # a damaged line is no agreement
+            digest, name = files.parse_json(line)
             found.add((str(digest), str(name)))
     return found
 

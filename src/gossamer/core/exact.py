@@ -11,10 +11,10 @@ tensor([5.0000e+30, 0.0000e+00])
 """
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -52,21 +52,21 @@ def total(x: Tensor) -> Tensor:
     if x.shape[-1] == 0:
         return x.new_zeros(x.shape[:-1])
     if x.device.type == "cpu" and x.numel() <= FEW and x.dtype in FORMATS and not x.requires_grad:
-        return torch.from_numpy(np.asarray(_total(x.numpy())))
+        return torch.from_numpy(np.asarray(_halved(x.numpy(), np.concatenate))[..., 0].copy())
+    found: Tensor = _halved(x, torch.cat)[..., 0]
+    return found
+
+
+def _halved(x: Any, join: Callable[..., Any]) -> Any:
+    """Return the sum over the last dimension, with size 1, of a tensor or an array, whose pieces ``join`` joins.
+
+    NumPy's operations on a few entries take a fraction of torch's time.
+    """
     while (n := x.shape[-1]) > 1:
         half = n // 2
         added = x[..., :half] + x[..., half : 2 * half]
-        x = torch.cat((added, x[..., -1:]), -1) if n % 2 else added
-    return x[..., 0]
-
-
-def _total(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return the same sum by NumPy, whose operations on a few entries take a fraction of torch's time."""
-    while (n := x.shape[-1]) > 1:
-        half = n // 2
-        added = x[..., :half] + x[..., half : 2 * half]
-        x = np.concatenate((added, x[..., -1:]), -1) if n % 2 else added
-    return x[..., 0].copy()
+        x = join((added, x[..., -1:]), -1) if n % 2 else added
+    return x
 
 
 def norm(x: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ Szegedy, https://doi.org/10.1145/237814.237823); the standard error of a cosine 
 import math
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
 from typing import Any, NamedTuple
 
 import torch
@@ -200,13 +201,6 @@ def far(values: Mapping[int, float], limit: Limit, below: bool = False) -> dict[
         return {client: short(value) for client, value in values.items() if value < least}
     most = centre + max(limit.least, limit.deviations * spread)
     return {client: short(math.exp(min(value - centre, HUGE))) for client, value in values.items() if value > most}
-
-
-def median(values: Iterable[float]) -> float:
-    """Return the median: the mean of both middle values if their number is even."""
-    ordered = sorted(values)
-    half = len(ordered) // 2
-    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 def short(value: float) -> float:

@@ -100,9 +100,7 @@ class KeptRun(ABC):
 
     def restore(self, path: Path) -> RunFolder:
         """Load the last checkpoint of a run folder; refuse a folder with another method, task or options."""
-        recorded = read_about(path)
-        check_about(path, recorded)
-        check_same(recorded, self.about, path)
+        recorded = self._recorded(path)
         folder = RunFolder.open(path)
         try:
             found = folder.restore()
@@ -113,14 +111,19 @@ class KeptRun(ABC):
         except RunError:
             folder.close()
             raise
-        self.about |= {name: found for name, found in read_about(path).items() if name == EXTENDED}
+        self.about |= {name: entry for name, entry in recorded.items() if name == EXTENDED}
         return folder
 
-    def look(self, path: Path) -> None:
-        """Load the newest whole checkpoint of a run folder to look at it; nothing in the folder changes."""
+    def _recorded(self, path: Path) -> dict[str, Any]:
+        """Return what a run folder says about its run; refuse another method, task or options."""
         recorded = read_about(path)
         check_about(path, recorded)
         check_same(recorded, self.about, path)
+        return recorded
+
+    def look(self, path: Path) -> None:
+        """Load the newest whole checkpoint of a run folder to look at it; nothing in the folder changes."""
+        recorded = self._recorded(path)
         found, damaged, lines = newest(path)
         for problem in damaged.values():
             what = f"this is the run after round {found.rounds if found else 0}"

@@ -12,6 +12,8 @@ import hashlib
 import json
 from typing import Any, NamedTuple
 
+from gossamer.core import files
+
 Record = dict[str, Any]
 
 METRICS = "metrics.jsonl"
@@ -66,8 +68,8 @@ def read_lines(data: bytes, start: str) -> Lines:
 
 def _record(body: bytes) -> Any:
     try:
-        return json.loads(body)
-    except (ValueError, RecursionError):
+        return files.parse_json(body)
+    except ValueError:
         return None
 
 

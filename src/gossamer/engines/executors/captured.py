@@ -32,8 +32,6 @@ CHUNK = 16
 """Maximum number of concurrent clients; more are not faster."""
 SHARE = 0.5
 """Fraction of the free memory that slots may take."""
-MOST_INDICES = 2**20
-"""Sample indices that a slot has memory for at first, at most."""
 
 
 class NotCompiledWarning(UserWarning):
@@ -62,9 +60,12 @@ class Captured(InChunks):
         self.slots: dict[Any, list[ClientSlot]] = {}
 
     def prepare(self, client_task: ClientTask, client_tasks: int) -> None:
-        """Compile and capture; the memory of one slot determines the number of slots."""
+        """Compile and capture; the memory of one slot determines the number of slots.
+
+        The task is that of the largest client, so that the slots have room for all.
+        """
         plan = self.client.exchange.solver.plan(len(client_task.samples), client_task.key)
-        self.full, self.room = len(plan[0]), self._room(sum(map(len, plan)), len(client_task.samples))
+        self.full, self.room = len(plan[0]), 2 * sum(map(len, plan))
         try:
             self._fill(client_task, client_tasks)
         except (ConfigError, TrainedAloneWarning) as error:
@@ -75,14 +76,6 @@ class Captured(InChunks):
             self.compiled = self.plain
             self.slots.clear()
             self._fill(client_task, client_tasks)
-
-    def _room(self, taken: int, samples: int) -> int:
-        """Return for how many sample indices a slot has memory: enough for all samples, if they are not too many.
-
-        ``taken`` is the number of indices of a client with ``samples`` samples. A slot that is too small for a client
-        is replaced, and its graphs are captured again.
-        """
-        return max(2 * taken, min(taken * len(self.client.objective.samples) // samples, MOST_INDICES))
 
     def _fill(self, client_task: ClientTask, client_tasks: int) -> None:
         """Make the slots."""

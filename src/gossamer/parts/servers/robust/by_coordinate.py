@@ -1,4 +1,4 @@
-"""Rules that treat each entry of the model by itself: its values in all updates are sorted, and a rule combines them.
+"""Rules that work entry by entry: the values of an entry in all updates are sorted, and a rule combines them.
 
 Where clients hold parts of the model, an entry has the values of its holders alone. An entry with some holders, but too
 few for the rule, takes a weaker rule: the mean of updates whose norms are clipped at the round's median (``Clip``). A
@@ -15,7 +15,7 @@ from gossamer.parts.servers.robust.clip import bound, shrink
 from gossamer.parts.servers.robust.updates import Updates, blocks
 
 Combine = Callable[[Tensor, Tensor], Tensor]
-"""``combine(ranked, holders)``: one value per column of sorted values, of which the first ``holders`` count."""
+"""``combine(ranked, holders)``: one value per column of sorted values. Only its first ``holders`` values count."""
 
 
 def by_coordinate(updates: Updates, combine: Combine, min_holders: int) -> Tensor:
