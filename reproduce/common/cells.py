@@ -4,6 +4,7 @@ A cell that is interrupted resumes: its run folder stays in ``runs/cells`` until
 """
 
 import multiprocessing
+import os
 import shutil
 import statistics
 import time
@@ -286,6 +287,20 @@ def keep(cell: Cell, data_dir: Path, until: float, more: More = no_more, engine:
     return f"{cell.name}: best {facts['best']:.2f}, last {facts['last']:.2f}"
 
 
+def shares(cores: Sequence[int], jobs: int) -> list[list[int]]:
+    """Return the cores of each of several jobs; with more jobs than cores, some have the same one.
+
+    >>> shares([0, 1, 2], 2)
+    [[0, 2], [1]]
+    """
+    return [list(cores[job % len(cores) :: jobs]) for job in range(jobs)]
+
+
+def take_cores(waiting: "multiprocessing.SimpleQueue[list[int]]") -> None:
+    """Keep a job to the next share of the cores, so that executors do not start one worker per core of the machine."""
+    os.sched_setaffinity(0, waiting.get())
+
+
 def run(
     cells: Sequence[Cell],
     data_dir: Path,
@@ -294,12 +309,15 @@ def run(
     more: More = no_more,
     engine: Engine | None = None,
 ) -> None:
-    """Run the missing cells, ``jobs`` in parallel. No cell starts after ``seconds``.
+    """Run the missing cells, ``jobs`` in parallel, each on its share of the cores. No cell starts after ``seconds``.
 
     A cell that fails does not stop the others. All failures are reported at the end.
     """
-    until, failed = time.time() + seconds, []
-    with ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn")) as pool:
+    until, failed, spawn = time.time() + seconds, [], multiprocessing.get_context("spawn")
+    waiting = spawn.SimpleQueue()
+    for share in shares(sorted(os.sched_getaffinity(0)), jobs):
+        waiting.put(share)
+    with ProcessPoolExecutor(jobs, spawn, take_cores, (waiting,)) as pool:
         started = {pool.submit(keep, cell, data_dir, until, more, engine): cell for cell in cells}
         for job in as_completed(started):
             if error := job.exception():
