@@ -3,6 +3,7 @@
 import json
 import os
 import random
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -358,6 +359,15 @@ def test_another_name_of_the_metrics_outside_is_not_written_to(run: Path, tmp_pa
     go(run, resume=True)
     assert (tmp_path / "backup").read_bytes() == before
     assert len(read_metrics(run)) == ROUNDS
+
+
+def test_a_folder_in_place_of_a_file_is_named(run: Path) -> None:
+    file = run / "checkpoints/3/server.safetensors"
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(RunError, match=f"{re.escape(str(file))} is a folder, where a run has a file: move it"):
+        go(run, resume=True)
+    assert file.is_dir()
 
 
 def test_a_pipe_in_place_of_a_file_does_not_wait(run: Path) -> None:

@@ -114,11 +114,16 @@ def names(root: Path, name: str) -> list[str]:
 
 
 def remove(root: Path, name: str, old: Iterable[str]) -> None:
-    """Delete files in a folder; those that are not there are left out."""
+    """Delete files in a folder; those that are not there are left out. A folder in place of a file is refused."""
     with folder(root, name) as handle:
         for file in old:
-            with suppress(FileNotFoundError):
+            try:
                 os.unlink(file, dir_fd=handle)
+            except FileNotFoundError:
+                continue
+            except IsADirectoryError:
+                text = f"{root / name / file} is a folder, where a run has a file: move it elsewhere"
+                raise RunError(text) from None
 
 
 def remove_folder(root: Path, name: str, old: Iterable[str]) -> None:
