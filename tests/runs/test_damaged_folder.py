@@ -227,7 +227,18 @@ def test_a_damaged_older_manifest_is_of_no_importance(run: Path, kept: Path) -> 
     assert contents(run) == contents(kept / "whole")
 
 
-@pytest.mark.parametrize("damage", [flip, Path.unlink])
+def forged(content: dict[str, Any]) -> Callable[[Path], None]:
+    return lambda file: files.write(file, files.to_json(content))
+
+
+FORGED = [
+    forged({"executor": {"x": 1}}),
+    forged({"rates": {}}),
+    forged({"executor": "stacked", "rates": {"stacked": "fast"}}),
+]
+
+
+@pytest.mark.parametrize("damage", [flip, Path.unlink, *FORGED])
 def test_a_damaged_choice_of_executor_is_in_the_checkpoint(run: Path, kept: Path, damage: Callable[..., None]) -> None:
     before = read_about(run)
     damage(run / "executor.json")
@@ -235,6 +246,12 @@ def test_a_damaged_choice_of_executor_is_in_the_checkpoint(run: Path, kept: Path
     with pytest.warns(DamagedRunWarning, match=r"executor.json was missing or altered; it was written again"):
         go(run, resume=True)
     assert contents(run) == contents(kept / "whole")
+
+
+def test_a_choice_of_executor_replaces_nothing_else_of_the_run(run: Path) -> None:
+    before = read_about(run)
+    forged({"executor": before["executor"], "method": {}})(run / "executor.json")
+    assert read_about(run)["method"] == before["method"]
 
 
 def test_a_damaged_run_json_is_named_and_so_is_what_to_do(run: Path) -> None:

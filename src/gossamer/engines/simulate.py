@@ -38,14 +38,12 @@ from gossamer.engines.run import FederatedRun, Stage
 from gossamer.engines.warm_start import Init, Source
 from gossamer.parts.attacks.base import Attack
 from gossamer.runs.folder import RunFolder
-from gossamer.runs.records import ATTACK_SUCCESS, read_about
+from gossamer.runs.records import ATTACK_SUCCESS, CHOSEN, read_about
 from gossamer.runs.report.progress import progress_of
 from gossamer.runs.report.scores import primary
 from gossamer.runs.trackers.tracking import Track, Tracking
 from gossamer.tasks.task import Task
 
-KEPT_CHOICE = ("executor", "rates", "left_out")
-"""What a run folder keeps of the choice of an executor."""
 INJECTED = "simulated failure (failure_rate)"
 
 EARLY_EXECUTORS: dict[str, Callable[[Client], Executor]] = {"one-by-one": OneByOne, "stacked": Stacked}
@@ -146,7 +144,7 @@ class Simulation(FederatedRun):
         folder = super().restore(path)
         recorded = read_about(path)
         if "executor" in recorded:
-            self.choice = {name: recorded[name] for name in KEPT_CHOICE if name in recorded}
+            self.choice = {name: recorded[name] for name in CHOSEN if name in recorded}
             if (name := recorded["executor"]) not in tuple(EXECUTORS):
                 folder.close()
                 raise RunError(f"{path} was run with an executor that this release does not have: {name!r}")

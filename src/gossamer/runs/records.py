@@ -72,6 +72,9 @@ RUN_TASK = {**dict.fromkeys(("data", "model", "split"), str), "clients": int}
 RUN_OPTIONS = {"rounds": int, "seed": int, "executor": str, "channel": str}
 """Entries of ``run.json`` of every run, and of its task and options."""
 
+CHOSEN = {"executor": str, "rates": dict, "left_out": dict}
+"""Entries of the choice of an executor. Only the first is always there."""
+
 CHECKPOINT = {
     **dict.fromkeys((*STORES, TENSORS, FILES, "choice"), dict),
     **dict.fromkeys(("rounds", "metrics_bytes"), int),
@@ -114,6 +117,7 @@ def read_manifest(path: Path, rounds: int) -> dict[str, Any]:
     try:
         manifest = inside.read_json(path, name)
         _expect(manifest, CHECKPOINT)
+        manifest["choice"] = _choice_of(manifest["choice"])
         homes = [entry for store in STORES for entry in manifest[store].items()]
         needed = [state_file(store, home) for store in STORES for home in manifest[store].values()]
         if manifest["rounds"] != rounds or not all(re.fullmatch("[0-9]+", c) and type(h) is int for c, h in homes):
@@ -181,9 +185,18 @@ def read_choice(path: Path) -> dict[str, Any]:
 def kept_choice(path: Path) -> dict[str, Any] | None:
     """Return the content of ``executor.json``; none if it is missing or damaged."""
     try:
-        return inside.read_json(path, CHOICE)
+        return _choice_of(inside.read_json(path, CHOICE))
     except (OSError, ValueError, RunError):
         return None
+
+
+def _choice_of(found: dict[str, Any]) -> dict[str, Any]:
+    """Return a recorded choice of an executor, without other entries; raise ``ValueError`` for one of another form."""
+    wanted = {name: kind for name, kind in CHOSEN.items() if name in found or (found and name == "executor")}
+    _expect(found, wanted)
+    for name, kind in (("rates", NUMBER), ("left_out", str)):
+        _expect(inner := found.get(name, {}), dict.fromkeys(inner, kind))
+    return {name: found[name] for name in wanted}
 
 
 def read_metrics(path: Path) -> list[Record]:
