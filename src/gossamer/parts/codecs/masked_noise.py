@@ -38,9 +38,10 @@ The server does not need the decoded vector: ``MaskedNoise.fold`` adds a message
 """
 
 import functools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import importlib
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -60,8 +61,11 @@ from gossamer.parts.codecs.masked_noise_scale import (
     Slice,
     by_tensor,
     expect_scales,
+    kernel_length,
     rescaled,
     rescaled_exactly,
+    scales_of,
+    sent,
     small_blocks,
     together,
 )
@@ -147,11 +151,23 @@ class MaskedNoise(StraightThrough, MeasuredCodec, OwnFold):
 
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
         """Return the mask, as bits or as coded gaps, and the scales if ``alpha`` is auto."""
-        n = self.draw(layout, key, x.device)
-        x, scales = self._rescaled(finite(x, "change"), n, layout)
-        mask = self._mask(x, n, random.fold(self._own(key), "mask"))
+        mask, scales = self._drawn(finite(x, "change"), layout, key)
         gaps = indices.pack(mask) if self.coded else {}
         return scales | (gaps if _worth(gaps, layout.size) else {"mask": packing.bits(mask)})
+
+    def _drawn(self, x: Tensor, layout: Layout, key: Key) -> tuple[Tensor, Payload]:
+        """Return the mask of an update as booleans, and the scales; on a GPU by one kernel where possible."""
+        own = random.fold(self._own(key), "mask")
+        length = kernel_length(layout.counts, self.block) if self.alpha == "auto" and _fusible(x, self.noise) else None
+        if length is None or (kernels := _kernels("masked_noise_encode_triton")) is None:
+            n = self.draw(layout, key, x.device)
+            x, scales = self._rescaled(x, n, layout)
+            return self._mask(x, n, own), scales
+        noise, bernoulli = random.fold(key, "noise"), self.noise == "bernoulli"
+        by = kernels.Draws(noise, own, self.signed, bernoulli, self.stochastic, LEAST)
+        mask, columns = kernels.encode(x, tuple(layout.counts), length, self.spread, by)
+        counts = [-(-entries // length) for entries in layout.counts]
+        return mask, sent(scales_of(columns, counts), x.device)
 
     def _rescaled(self, x: Tensor, n: Tensor, layout: Layout) -> tuple[Tensor, Payload]:
         """Return the update in units of the noise's magnitude, and the scales of the blocks as an array."""
@@ -237,10 +253,9 @@ class MaskedNoise(StraightThrough, MeasuredCodec, OwnFold):
     def _add(self, piece: Slice, packed: Tensor, key: Key, weight: float) -> None:
         """Add the message's entries to a piece of the sum."""
         acc = piece.values
-        fused = acc.is_cuda and acc.dtype == torch.float32 and self.noise != "gauss" and acc.is_contiguous()
-        if fused and (kernel := _kernel()):
+        if _fusible(acc, self.noise) and (kernels := _kernels("masked_noise_triton")):
             where, magnitudes = random.fold(key, "noise"), (single(self._alpha), LEAST)
-            kernel(piece, packed, where, *magnitudes, single(weight), self.signed, self.noise == "bernoulli")
+            kernels.fold(piece, packed, where, *magnitudes, single(weight), self.signed, self.noise == "bernoulli")
             return
         for chunk, values in self._values(packed, piece, key):
             chunk.add_(values.to(acc.dtype).mul_(weight))
@@ -319,11 +334,15 @@ def _worth(payload: Payload, size: int) -> bool:
     return set(payload) == GAPS and sum(array.numel() for array in payload.values()) + WORTH <= -(-size // 8)
 
 
+def _fusible(vector: Tensor, noise: Kind) -> bool:
+    """Return whether there are kernels for a vector and this noise."""
+    return vector.is_cuda and vector.dtype == torch.float32 and noise != "gauss" and vector.is_contiguous()
+
+
 @functools.cache
-def _kernel() -> Callable[..., None] | None:
-    """Return the fused GPU kernel, or ``None`` without Triton, which only CUDA builds of torch have."""
+def _kernels(module: str) -> Any:
+    """Return a module of GPU kernels, or ``None`` without Triton, which only CUDA builds of torch have."""
     try:
-        from gossamer.parts.codecs import masked_noise_triton
+        return importlib.import_module(f"gossamer.parts.codecs.{module}")
     except ImportError:
         return None
-    return masked_noise_triton.fold

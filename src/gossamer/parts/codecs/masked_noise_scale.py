@@ -28,8 +28,11 @@ same from the current update with ordinary sums.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -46,11 +49,15 @@ LARGEST = 2.0**99
 TINY = 1e-30
 SENT = torch.bfloat16
 """The type of the scales: the range of float32, and a rounding error of at most 1/512."""
+MOST = 4096
+"""Entries per block that one program of a GPU kernel takes."""
 SMALL = 32
 """Entries per block below which a run warns: the scales then take more than half a bit per entry."""
 
 Expected = Callable[[Tensor, Tensor], Tensor]
 """Maps an update and its noise to the expectation of the masked noise."""
+Scales = npt.NDArray[np.float32]
+"""The scales of one tensor's blocks, before they are rounded."""
 
 
 class Scale(NamedTuple):
@@ -92,6 +99,17 @@ class Slice(NamedTuple):
 def length(entries: int, block: int | None) -> int:
     """Return the number of entries per block of a tensor. A block is not longer than the tensor."""
     return block_length(entries, None if block is None else min(block, entries))
+
+
+def kernel_length(entries: Sequence[int], block: int | None) -> int | None:
+    """Return the number of entries per block if a kernel can take all blocks of these tensors; else ``None``.
+
+    It fills a short block with zeros. This changes no pairwise sum if the block's own length is a power of two.
+    """
+    lengths = {length(each, block) for each in entries}
+    whole = max(lengths, default=0)
+    fits = 0 < whole <= MOST and 0 not in entries and all(each & (each - 1) == 0 for each in lengths)
+    return whole if fits else None
 
 
 def small_blocks(block: int | None) -> str | None:
@@ -172,18 +190,28 @@ def rescaled_exactly(
 ) -> tuple[Tensor, Payload]:
     """Return an update in units of its noise, and the array ``scales``. The bits are the same on every device."""
     update, noise = dict(layout.cut(x)), dict(layout.cut(n))
-    found: dict[str, tuple[Tensor, Tensor]] = {}
+    found: dict[str, tuple[Tensor, Scales]] = {}
     for rows, names in together({name: len(u) for name, u in update.items()}, block).items():
         u = rows.join(update[name] for name in names)
         size = _magnitude(u, spread)
         v = ratio(u, size.to(u.dtype))
         sums = total(v * v), total(v * expected(v, rows.join((noise[name] for name in names), 1.0)))
-        columns = torch.stack([size.view(-1).double(), *(each.double() for each in sums)]).cpu()
-        scales = [_scales(*piece) for piece in columns.split(rows.counts, -1)]
-        found |= dict(zip(names, zip(rows.part(v), scales, strict=True), strict=True))
+        columns = torch.stack([size.view(-1).double(), *(each.double() for each in sums)])
+        found |= dict(zip(names, zip(rows.part(v), scales_of(columns, rows.counts), strict=True), strict=True))
     ordered = [found[name] for name, _ in layout.shapes]
-    sent = torch.cat([torch.zeros(0, dtype=SENT), *(own for _, own in ordered)])
-    return torch.cat([x[:0], *(units for units, _ in ordered)]), {"scales": sent.to(x.device)}
+    return torch.cat([x[:0], *(units for units, _ in ordered)]), sent([own for _, own in ordered], x.device)
+
+
+def scales_of(columns: Tensor, counts: Sequence[int]) -> list[Scales]:
+    """Return the scales of each tensor's blocks, given the magnitude and the two sums of each block as columns."""
+    values = columns.cpu().double().numpy()
+    return [_scales(*values[:, end - count : end]) for end, count in zip(accumulate(counts), counts, strict=True)]
+
+
+def sent(scales: Sequence[Scales], device: torch.device) -> Payload:
+    """Return the scales of all tensors as they are sent."""
+    joined = torch.from_numpy(np.concatenate([np.zeros(0, np.float32), *scales]))
+    return {"scales": joined.to(SENT).to(device)}
 
 
 def _magnitude(rows: Tensor, spread: float) -> Tensor:
@@ -194,15 +222,20 @@ def _magnitude(rows: Tensor, spread: float) -> Tensor:
     return found.to(torch.float32)
 
 
-def _scales(size: Tensor, squares: Tensor, along: Tensor) -> Tensor:
-    """Return the scales of one tensor's blocks, from the magnitude and the sums of each, on a CPU."""
-    if len(size) and float(size.max()) > LARGEST:
-        raise PayloadError(f"the change is too large for masked noise: magnitude {size.max():g}, at most {LARGEST:g}")
-    share = ratio(size.float(), size.float().amax(0, keepdim=True)).double() if len(size) else size
+def _scales(size: npt.NDArray[np.float64], squares: npt.NDArray[np.float64], along: npt.NDArray[np.float64]) -> Scales:
+    """Return the scales of one tensor's blocks, from the magnitude and the sums of each."""
+    largest = size.max(initial=0.0)
+    if largest > LARGEST:
+        raise PayloadError(f"the change is too large for masked noise: magnitude {largest:g}, at most {LARGEST:g}")
+    share = (size.astype(np.float32) / np.float32(largest or 1)).astype(np.float64)
     weight = share * share
-    left = float(total(weight * along))
-    gain = min(max(float(total(weight * squares)) / left, 1.0), MAX_GAIN) if left > 0 else 1.0
-    return (size * gain).clamp(max=LARGEST).to(torch.float32).to(SENT)
+    left = _sum(weight * along)
+    gain = min(max(_sum(weight * squares) / left, 1.0), MAX_GAIN) if left > 0 else 1.0
+    return np.minimum(size * gain, LARGEST).astype(np.float32)
+
+
+def _sum(values: npt.NDArray[np.float64]) -> float:
+    return float(total(torch.from_numpy(values)))
 
 
 def expect_scales(payload: Payload, layout: Layout, block: int | None) -> list[Scale]:
