@@ -9,6 +9,7 @@ must be a power of two.
 As in ``masked_noise_triton``, products and sums are not fused, and divisions are rounded as IEEE 754 requires.
 """
 
+import struct
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -59,11 +60,11 @@ def _drawn(index, key_a, key_b):  # type: ignore[no-untyped-def]
     return tl.where(place % 2 == 1, word >> 32, word).to(tl.uint32)
 
 
-def _paired(x, length: tl.constexpr):  # type: ignore[no-untyped-def]
-    """Return the sum of a block, by pairwise summation, as a vector of one entry."""
-    half: tl.constexpr = length // 2
-    if length > 1:
-        return _sum(tl.sum(tl.reshape(x, (2, half)), 0), half)
+def _paired(x, length: tl.constexpr, levels: tl.constexpr):  # type: ignore[no-untyped-def]
+    """Return the sum of a block of ``2**levels`` entries, by pairwise summation, as a vector of one entry."""
+    for level in tl.static_range(levels):
+        x = tl.sum(tl.reshape(x, (2, length >> (level + 1))), 0)
+        x = tl.reshape(x, (length >> (level + 1),))
     return x
 
 
@@ -74,6 +75,7 @@ _sum: Any = triton.jit(_paired)
 def _encode(  # type: ignore[no-untyped-def]
     update, mask, columns, starts, counts, blocks, noise_a, noise_b, mask_a, mask_b, spread, least,
     signed: tl.constexpr, bernoulli: tl.constexpr, stochastic: tl.constexpr, length: tl.constexpr,
+    levels: tl.constexpr,
 ):  # fmt: skip
     block = tl.program_id(0)
     lane = tl.arange(0, length)
@@ -86,10 +88,11 @@ def _encode(  # type: ignore[no-untyped-def]
     field = (top.to(tl.int32, bitcast=True) >> FRACTION) - (BIAS - 1)
     exponent = tl.where(top == 0, 0, tl.minimum(tl.maximum(field, -LIMIT), LIMIT))
     y = u * ((-exponent + BIAS) << FRACTION).to(tl.float32, bitcast=True)
-    whole = tl.max(_sum(tl.abs(y), length), 0).to(tl.float64)
-    squares = tl.max(_sum(y * y, length), 0).to(tl.float64)
+    whole = tl.max(_sum(tl.abs(y), length, levels), 0).to(tl.float64)
+    squares = tl.max(_sum(y * y, length, levels), 0).to(tl.float64)
     power = ((exponent.to(tl.int64) + BIAS_64) << FRACTION_64).to(tl.float64, bitcast=True)
-    size = (squares / tl.where(whole > 0, whole, 1.0) * power * spread).to(tl.float32)
+    factor = spread.to(tl.float64, bitcast=True)
+    size = (squares / tl.where(whole > 0, whole, 1.0) * power * factor).to(tl.float32)
 
     # The noise, and the update in units of it.
     v = tl.div_rn(u, tl.where(size > 0, size, 1.0) + tl.zeros_like(u))
@@ -115,12 +118,12 @@ def _encode(  # type: ignore[no-untyped-def]
 
     first = columns + block + tl.arange(0, 1)
     tl.store(first, size + tl.zeros((1,), tl.float32))
-    tl.store(first + blocks, _sum(v * v, length))
-    tl.store(first + 2 * blocks, _sum(v * expected, length))
+    tl.store(first + blocks, _sum(v * v, length, levels))
+    tl.store(first + 2 * blocks, _sum(v * expected, length, levels))
 
 
 # Not specialized: an argument of 1, or a multiple of 16, must not compile another kernel.
-_kernel: Any = triton.jit(_encode, do_not_specialize=["blocks", "noise_a", "noise_b", "mask_a", "mask_b"])
+_kernel: Any = triton.jit(_encode, do_not_specialize=["blocks", "noise_a", "noise_b", "mask_a", "mask_b", "spread"])
 
 
 @lru_cache(maxsize=64)
@@ -145,9 +148,11 @@ def encode(x: Tensor, entries: tuple[int, ...], length: int, spread: float, by: 
     mask = torch.empty(x.numel(), dtype=torch.uint8, device=x.device)
     columns = torch.empty(3, len(starts), dtype=torch.float32, device=x.device)
     keys = map(random.signed, (by.noise.a, by.noise.b, by.mask.a, by.mask.b))
+    (bits,) = struct.unpack("<q", struct.pack("<d", spread))  # Triton would round a number to float32
     with torch.cuda.device(x.device):
         _kernel[(len(starts),)](
-            x, mask, columns, starts, counts, len(starts), *keys, spread, by.least, signed=by.signed,
-            bernoulli=by.bernoulli, stochastic=by.stochastic, length=length, enable_fp_fusion=False,
+            x, mask, columns, starts, counts, len(starts), *keys, bits, by.least, signed=by.signed,
+            bernoulli=by.bernoulli, stochastic=by.stochastic, length=length, levels=length.bit_length() - 1,
+            enable_fp_fusion=False,
         )  # fmt: skip
     return mask.view(torch.bool), columns
