@@ -6,13 +6,15 @@ Models are of float64, so that only rounding differs. A method fails if a client
 is farther from the CPU's than its bound: 1e-9, or more where a codec rounds (a sign or a quantile that turns over moves
 entries by a whole step). Networks with random layers (``--only dropout``) must draw the numbers that they draw on the
 CPU. With a delta downlink (``--only delta``), downloads of a server on one device are read on the other one, and must
-give the same bits. In each precision (``--only precision``), models of float32 must be as far from the CPU's as its
-rounding explains, relative to the change in training, and torch's settings must be restored. Needs torch, NumPy and
-safetensors alone. Without ``--quick`` steps are compiled as well, and that takes minutes; ``--jobs`` processes share
-the cases.
+give the same bits. Every codec (``--only messages``) must send the same bits from both devices for an update of
+float32, and decode them to the same bits. In each precision (``--only precision``), models of float32 must be as far
+from the CPU's as its rounding explains, relative to the change in training, and torch's settings must be restored.
+Needs torch, NumPy and safetensors alone. Without ``--quick`` steps are compiled as well, and that takes minutes;
+``--jobs`` processes share the cases.
 """
 
 import argparse
+import math
 import subprocess
 import sys
 import time
@@ -23,18 +25,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
 from gossamer import Method, Options, Task
 from gossamer.core import tree
-from gossamer.core.types import State
+from gossamer.core.codec import Codec, memory_of
+from gossamer.core.random import key
+from gossamer.core.random.noise import KINDS
+from gossamer.core.types import Layout, State
 from gossamer.engines.client import ClientTask
 from gossamer.engines.run import Stage
 from gossamer.engines.simulate import Simulation
 from gossamer.methods import METHODS
 from gossamer.parts.codecs import (
+    CODECS,
     CommonMaskedNoise,
     Dense,
     Drive,
@@ -220,6 +226,59 @@ def check_deltas(devices: tuple[str, str]) -> int:
     return wrong
 
 
+MESSAGES = "messages "
+"""Start of the names of rows that compare messages."""
+ENCODERS: dict[str, Codec] = {
+    **{name: make() for name, make in CODECS.items()},
+    **{
+        f"{kind}{' signed' * signed}{' by sign' * (not drawn)}": MaskedNoise(signed, kind, stochastic=drawn, spread=0.7)
+        for kind, signed, drawn in product(KINDS, (False, True), (False, True))
+    },
+    "blocks of any length": MaskedNoise(block=100),
+}
+
+
+def vectors() -> Iterator[tuple[Layout, Tensor]]:
+    """Updates of tensors of several sizes: ordinary, heavy-tailed, tiny, large, and with zeros."""
+    shapes = {"a": (40, 100), "b": (300,), "c": (16, 8)}
+    for scale, power in ((0.01, 1), (1.0, 5), (1e-38, 1), (1e20, 1)):
+        drawn = {
+            name: scale * torch.sin(torch.arange(1.0, 1 + math.prod(shape)) ** 1.3) ** power
+            for name, shape in shapes.items()
+        }
+        drawn["b"][:100] = 0
+        params = {name: tensor.view(shapes[name]) for name, tensor in drawn.items()}
+        yield (layout := Layout.of(params)), layout.flatten(params)
+
+
+def same_message(codec: Codec, layout: Layout, x: Tensor) -> bool:
+    """Whether both devices send the same bits for an update, and read the same values from them."""
+    memory, where = memory_of(codec), key(7)
+    (here, _), (there, _) = (memory.encode_with(x.to(at), layout, memory.init(layout), where) for at in ("cpu", "cuda"))
+    sent = list(here) == list(there) and all(bits(here[name]) == bits(there[name]) for name in here)
+    values = (codec.decode({name: part.to(at) for name, part in here.items()}, layout, where) for at in ("cpu", "cuda"))
+    return sent and len(set(map(bits, values))) == 1
+
+
+def bits(tensor: Tensor) -> bytes:
+    """The bytes of a tensor."""
+    return tensor.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes()
+
+
+def check_messages() -> int:
+    """Encode and decode with every codec on both devices, and return how many differ."""
+    wrong = 0
+    for name, codec in ENCODERS.items():
+        try:
+            same = [same_message(codec, layout, x) for layout, x in vectors()]
+            well, result = all(same), f"{sum(same)} of {len(same)} messages are equal"
+        except Exception as error:  # shown in its row, and counted
+            well, result = False, f"{type(error).__name__}: {str(error)[:200]}"
+        wrong += not well
+        print(f"{'ok  ' if well else 'BAD '} {MESSAGES}{name:20} {result}", flush=True)
+    return wrong
+
+
 PRECISION = "precision "
 BOUNDS = {"float32": (0.0, 2e-5), "tf32": (2e-5, 0.01), "bf16": (2e-4, 0.05)}
 """Least and largest distance from the CPU's float32, relative to the change of the model in two rounds.
@@ -302,11 +361,12 @@ def main() -> int:
     methods = {**{name: recipe() for name, recipe in METHODS.items() if not recipe().pooled}, **VARIANTS}
     cases = {name: (method, tiny_task(5, torch.float64)) for name, method in methods.items()} | random_cases()
     if asked.jobs > 1:
-        names = asked.only or [DELTA.strip(), PRECISION.strip(), *cases]
+        names = asked.only or [DELTA.strip(), PRECISION.strip(), MESSAGES.strip(), *cases]
         return shared(names, min(asked.jobs, len(names)), ["--quick"] if asked.quick else [])
     executors = (*EXECUTORS, *(() if asked.quick else COMPILED))
     wrong = check_deltas(("cuda", "cpu")) if not asked.only or DELTA.strip() in asked.only else 0
     wrong += check_precisions(executors) if not asked.only or PRECISION.strip() in asked.only else 0
+    wrong += check_messages() if not asked.only or MESSAGES.strip() in asked.only else 0
     for name, (method, task) in cases.items():
         if asked.only and name not in asked.only and not (name.startswith(DROPOUT) and "dropout" in asked.only):
             continue
