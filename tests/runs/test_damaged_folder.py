@@ -175,6 +175,14 @@ def test_a_run_json_without_an_entry_is_refused_by_its_name(run: Path, part: str
             check_about(run, read_about(run))
 
 
+@pytest.mark.parametrize("value", [None, 3, {"x": 1}])
+def test_a_part_of_the_method_that_is_no_text_is_refused_by_its_name(run: Path, value: Any) -> None:
+    about = files.from_json(run / "run.json")
+    files.write(run / "run.json", files.to_json(about | {"method": about["method"] | {"codec": value}}))
+    with pytest.raises(RunError, match=r"run.json cannot be used: codec is missing, or of another type"):
+        check_about(run, read_about(run))
+
+
 @pytest.mark.parametrize(
     "wrong",
     [{"rounds": 2}, {"files": {}}, {"clients": {"x": 1}}, {"clients": {"1": "2"}}, {"tensors": 3}, {"choice": None}],

@@ -160,6 +160,7 @@ def check_about(path: Path, about: Mapping[str, Any]) -> None:
     """Refuse a ``run.json`` that lacks what every run records."""
     try:
         _expect(about, RUN)
+        _expect(about["method"], dict.fromkeys(about["method"], str))
         _expect(about["task"], RUN_TASK)
         _expect(about["options"], RUN_OPTIONS)
         _expect(about["machine"], {"gossamer": str})

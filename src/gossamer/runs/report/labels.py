@@ -97,7 +97,7 @@ def _inside(methods: Sequence[Mapping[str, str]]) -> Iterator[tuple[str, list[st
 def _parsed(text: str) -> ast.expr:
     try:
         return ast.parse(text, mode="eval").body
-    except SyntaxError:  # a part of the user's may print anything
+    except (SyntaxError, ValueError, RecursionError, MemoryError):  # a part of the user's may print anything
         return ast.Constant(text)
 
 
