@@ -175,6 +175,15 @@ def test_a_run_json_without_an_entry_is_refused_by_its_name(run: Path, part: str
             check_about(run, read_about(run))
 
 
+@pytest.mark.parametrize(("entry", "name"), [("request", "method"), ("request", "given"), ("recipe", "given")])
+def test_a_recorded_call_of_another_form_is_refused_by_its_name(run: Path, entry: str, name: str) -> None:
+    about = files.from_json(run / "run.json")
+    call = {"name": "fedavg", "method": "fedavg", "given": {}} | (about[entry] or {})
+    files.write(run / "run.json", files.to_json(about | {entry: call | {name: 3}}))
+    with pytest.raises(RunError, match=f"run.json cannot be used: {name} is missing, or of another type"):
+        check_about(run, read_about(run))
+
+
 @pytest.mark.parametrize("value", [None, 3, {"x": 1}])
 def test_a_part_of_the_method_that_is_no_text_is_refused_by_its_name(run: Path, value: Any) -> None:
     about = files.from_json(run / "run.json")

@@ -72,6 +72,13 @@ RUN_TASK = {**dict.fromkeys(("data", "model", "split"), str), "clients": int}
 RUN_OPTIONS = {"rounds": int, "seed": int, "executor": str, "channel": str}
 """Entries of ``run.json`` of every run, and of its task and options."""
 
+OPTIONAL = {
+    "request": {"method": str, "given": dict},
+    "recipe": {"name": str, "given": dict},
+    "init": {"from": str, "digest": str},
+}
+"""Entries of ``run.json`` that some runs have, and what is in them."""
+
 CHOSEN = {"executor": str, "rates": dict, "left_out": dict}
 """Entries of the choice of an executor. Only the first is always there."""
 
@@ -166,8 +173,9 @@ def check_about(path: Path, about: Mapping[str, Any]) -> None:
         _expect(about["machine"], {"gossamer": str})
         if not isinstance(about.get("request", ""), dict | None):
             raise ValueError("request is missing, or of another type")
-        if "init" in about:
-            _expect(about["init"], {"from": str, "digest": str})
+        for name, entries in OPTIONAL.items():
+            if about.get(name):
+                _expect(about[name], entries)
         for each in about.get(EXTENDED, ()):
             _expect(each, {"after": int, "options": dict})
     except ValueError as error:
