@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 CHUNK = 16
 """Maximum number of concurrent clients; more are not faster."""
+BUSY = 5
+"""Number of concurrent clients that keep a device busy."""
 SHARE = 0.5
 """Fraction of the free memory that slots may take."""
 
@@ -131,6 +133,17 @@ class CapturedPlain(Captured):
     compiles: ClassVar[bool] = False
 
 
+def at_once(clients: int) -> int:
+    """Return how many clients of a group train at the same time: half of them, but enough to keep the device busy.
+
+    The uploads of the first half are made and aggregated while the second half trains.
+
+    >>> [at_once(clients) for clients in (1, 5, 10, 16)]
+    [5, 5, 5, 8]
+    """
+    return max(BUSY, -(-clients // 2))
+
+
 def in_turn(own: Sequence[Sequence[T]]) -> list[tuple[int, T]]:
     """Return clients and items in the order of execution, one item of each client in turn.
 
@@ -163,10 +176,11 @@ class CapturedGroup(ClientGroup):
         self.gradients: list[Params] = []
 
     def launch(self) -> None:
-        """Launch all steps, some of each client in turn, so that all streams are busy.
+        """Launch all steps, some of each client in turn, so that several streams are busy.
 
-        The first steps of a client run while the host prepares the next client. The current stream does not wait for
-        any: meanwhile the host makes uploads on it. After a failure nothing is left running.
+        The first steps of a client run while the host prepares the next client. Not all clients train at once: each
+        of the others follows on one that was launched before, so that results do not arrive all at the end. The current
+        stream does not wait for any: meanwhile the host makes uploads on it. After a failure nothing is left running.
         """
         try:
             self._launch()
@@ -175,15 +189,22 @@ class CapturedGroup(ClientGroup):
             raise
 
     def _launch(self) -> None:
-        taken = Counter[Any]()
-        for pair, batches in zip(self.bucket, self._schedules(), strict=True):
-            self._begin(pair, self.executor.seat(pair, batches, taken))
-        rest = in_turn([seat.parts[1:] for seat in self.seats])
-        for index, part in rest:
-            self.seats[index].batches.announce(part.numbers)
-        for index, part in rest:
-            self.seats[index].run(part, self.executor.plain)
+        taken, width = Counter[Any](), at_once(len(self.bucket))
+        for number, (pair, batches) in enumerate(zip(self.bucket, self._schedules(), strict=True)):
+            if number >= width and number % width == 0:
+                self._launch_rest(self.seats[-width:])
+            after = self.seats[number - width] if number >= width else None
+            self._begin(pair, self.executor.seat(pair, batches, taken), after)
+        self._launch_rest(self.seats[(len(self.seats) - 1) // width * width :])
         self.gradients = [seat.slot.screen(seat.feed) for seat in self.seats if seat.feed is not None]
+
+    def _launch_rest(self, seats: "Sequence[Seat]") -> None:
+        """Launch the steps of some clients after their first ones, a few of each in turn."""
+        rest = in_turn([seat.parts[1:] for seat in seats])
+        for index, part in rest:
+            seats[index].batches.announce(part.numbers)
+        for index, part in rest:
+            seats[index].run(part, self.executor.plain)
 
     def _schedules(self) -> Iterable[BatchSchedule]:
         """Return the batches of each client, when it is their turn; first batches that are read are announced first."""
@@ -195,11 +216,13 @@ class CapturedGroup(ClientGroup):
             batches.announce([0])
         return made
 
-    def _begin(self, pair: Pair, seat: Seat) -> None:
-        """Load a client into its slot, and launch its first steps."""
+    def _begin(self, pair: Pair, seat: Seat, after: Seat | None) -> None:
+        """Load a client into its slot, and launch its first steps, to run after those of another client."""
         slot = seat.slot
         slot.load(brought(self.client, pair, seat.batches))
         slot.stream.wait_stream(torch.cuda.current_stream())
+        if after is not None:
+            slot.stream.wait_stream(after.slot.stream)
         for part in seat.parts[:1]:
             seat.run(part, self.executor.plain)
         self.seats.append(seat)
