@@ -75,6 +75,8 @@ from gossamer.testing import tiny_task
 from helpers.random_nets import RANDOM_NETS
 from helpers.tf32 import settings
 
+FEW = 5
+"""Clients of most cases, of which three train in a round. Of a larger task all do, more than train at the same time."""
 EXECUTORS = ("one-by-one", "stacked", "captured-plain")
 COMPILED = ("compiled", "captured")
 ROUGH = {
@@ -174,6 +176,7 @@ def random_cases() -> dict[str, tuple[Method, Task]]:
 def final(method: Method, task: Task, device: str, executor: str) -> tuple[State, list[str]]:
     """The server's state after two rounds, on the CPU, and why clients failed."""
     clients = max(3, method.server.rule.min_cohort) if isinstance(method.server, Robust) else 3
+    clients = task.clients if task.clients > FEW else clients
     run = Simulation(method, task, Options(rounds=2, per_round=clients, device=device, executor=executor))
     result = run.run(None, lambda record: None)
     return tree.move(run.server, "cpu"), [f["reason"] for record in result.metrics for f in record["failures"]]
@@ -359,7 +362,8 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=1)
     asked = parser.parse_args()
     methods = {**{name: recipe() for name, recipe in METHODS.items() if not recipe().pooled}, **VARIANTS}
-    cases = {name: (method, tiny_task(5, torch.float64)) for name, method in methods.items()} | random_cases()
+    cases = {name: (method, tiny_task(FEW, torch.float64)) for name, method in methods.items()} | random_cases()
+    cases["twelve clients"] = METHODS["fedspa"](steps=20, batch=2), tiny_task(12, torch.float64)
     if asked.jobs > 1:
         names = asked.only or [DELTA.strip(), PRECISION.strip(), MESSAGES.strip(), *cases]
         return shared(names, min(asked.jobs, len(names)), ["--quick"] if asked.quick else [])

@@ -5,7 +5,8 @@
 The settings are those of FedMRN's Table 1 (https://arxiv.org/abs/2408.03220): 100 clients with three labels each, 10
 per round, 10 epochs in batches of 64. Fashion-MNIST has CNN4 and 50 rounds instead of the paper's 100, CIFAR-10 has
 CNN8 and 50 rounds instead of 200. The bundled digits have an MLP, 50 clients, batches of 16 and 100 rounds, so that a
-CPU can run them. Three seeds. A seed has the same split, cohorts and batches in every precision. A CPU has no tf32: these cells are skipped.
+CPU can run them. Three seeds. A seed has the same split, cohorts and batches in every precision. A CPU has no tf32:
+these cells are skipped.
 """
 
 from collections.abc import Iterator, Sequence

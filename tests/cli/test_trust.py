@@ -170,8 +170,9 @@ def test_a_file_without_full_path_and_digest_is_not_executed(mine: Path, change:
     assert not executed()
 
 
-def test_a_request_that_no_release_writes_is_refused(mine: Path) -> None:
-    forged(mine / "work", lambda request: {"method": "fedavg"})
+@pytest.mark.parametrize("change", [{}, {"sets": [], "codec": ["x"]}, {"sets": [], "strange": 1}, {"sets": 3}])
+def test_a_request_that_no_release_writes_is_refused(mine: Path, change: dict[str, Any]) -> None:
+    forged(mine / "work", lambda request: {"method": "fedavg", **change})
     for line in ("resume work", "export work", "show work --html"):
         said = gossamer(line)
         assert said.status == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.cli import user_files
-from gossamer.core.errors import RunError
+from gossamer.core.errors import RunError, listed
 from gossamer.methods.registry import METHODS
 
 DATA = "digits"
@@ -79,7 +79,11 @@ class Request:
         """Return the request that ``plain`` wrote."""
         asked = {name: value for name, value in plain.items() if name != "digests"}
         try:
-            return cls(**{**asked, "sets": tuple(asked["sets"])})
+            read = cls(**{**asked, "sets": tuple(asked["sets"])})
+            texts = {name: value for name, value in vars(read).items() if name not in ("given", "sets")}
+            if strange := [name for name, value in texts.items() if not isinstance(value, str | None)]:
+                raise TypeError(f"{listed(strange)} must be text")
+            return read
         except (KeyError, TypeError) as error:
             raise RunError(f"run.json has a request that this release cannot read: {error}") from error
 

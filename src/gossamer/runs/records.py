@@ -73,7 +73,7 @@ RUN_OPTIONS = {"rounds": int, "seed": int, "executor": str, "channel": str}
 """Entries of ``run.json`` of every run, and of its task and options."""
 
 OPTIONAL = {
-    "request": {"method": str, "given": dict},
+    "request": {"method": str},
     "recipe": {"name": str, "given": dict},
     "init": {"from": str, "digest": str},
 }
