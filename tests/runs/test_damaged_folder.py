@@ -166,7 +166,7 @@ def test_a_record_without_an_entry_is_refused_by_its_name(run: Path, name: str) 
             read_metrics(run)
 
 
-@pytest.mark.parametrize("part", ["method", "task", "options", "machine", "parameters"])
+@pytest.mark.parametrize("part", ["method", "task", "options", "machine", "parameters", "tensors"])
 def test_a_run_json_without_an_entry_is_refused_by_its_name(run: Path, part: str) -> None:
     about = files.from_json(run / "run.json")
     for wrong in list[dict[str, Any]]([{}, {part: []}]):
@@ -182,6 +182,13 @@ def test_a_recorded_call_of_another_form_is_refused_by_its_name(run: Path, entry
     files.write(run / "run.json", files.to_json(about | {entry: call | {name: 3}}))
     with pytest.raises(RunError, match=f"run.json cannot be used: {name} is missing, or of another type"):
         check_about(run, read_about(run))
+
+
+def test_a_setting_of_another_form_is_another_setting(run: Path) -> None:
+    about = files.from_json(run / "run.json")
+    files.write(run / "run.json", files.to_json(about | {"task": about["task"] | {"statistics": [None]}}))
+    with pytest.raises(RunError, match="another task: statistics is .*, was None"):
+        go(run, resume=True)
 
 
 @pytest.mark.parametrize("value", [None, 3, {"x": 1}])

@@ -21,8 +21,7 @@ def check_same(recorded: About, now: About, path: Path) -> None:
     """Refuse a run that was started with another network, method, task or options, before anything is written."""
     if recorded.get("init", {}).get("digest") != now.get("init", {}).get("digest"):
         raise RunError(f"{path} was started with other initial weights: resume it without init, which it keeps")
-    # Folders of earlier releases have no tensors.
-    if problem := "; ".join(_other_tensors(recorded.get("tensors", now["tensors"]), now["tensors"])):
+    if problem := "; ".join(_other_tensors(recorded["tensors"], now["tensors"])):
         raise RunError(f"{path}: {problem}")
     if recorded["parameters"] != now["parameters"]:
         raise RunError(f"{path}: the network has {now['parameters']:,} parameters, the run {recorded['parameters']:,}")
@@ -53,7 +52,7 @@ def _differences(before: About, now: About) -> Iterator[str]:
 
 def _shown(value: Any) -> str:
     if isinstance(value, list):  # metrics
-        return " and ".join(str(each["name"]) for each in value)
+        return " and ".join(str(each.get("name", each) if isinstance(each, dict) else each) for each in value)
     return "the default" if value is None else str(value)
 
 

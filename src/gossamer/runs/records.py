@@ -67,7 +67,7 @@ RECORD = {
 }
 """Entries that every record has, and their types."""
 
-RUN = {**dict.fromkeys(("method", "task", "options", "machine", FILES), dict), "parameters": int, CHAIN: str}
+RUN = {**dict.fromkeys(("method", "task", "options", "machine", TENSORS, FILES), dict), "parameters": int, CHAIN: str}
 RUN_TASK = {**dict.fromkeys(("data", "model", "split"), str), "clients": int}
 RUN_OPTIONS = {"rounds": int, "seed": int, "executor": str, "channel": str}
 """Entries of ``run.json`` of every run, and of its task and options."""
