@@ -77,6 +77,11 @@ def test_what_is_recorded(words: str, server: str) -> None:
         ("fedavg --server krum", "a value is missing: write it as krum:F"),
         ("fedavg --server bucketing:2", "write it as bucketing:SIZE/RULE such as bucketing:2/median"),
         ("fedavg --server own.py:Shortest --set server.rule.least=9", "needs at least 9 clients per round"),
+        (
+            "fedavg --exclude-after 3 --per-round 4",
+            "--exclude-after needs rounds with at least 5 clients, which it compares, and a round has 4: leave it out, "
+            "or use more clients (--per-round)",
+        ),
         ("fedavg --max-weight 0.5", "--max-weight must be at least 1, or none, got 0.5"),
     ],
 )

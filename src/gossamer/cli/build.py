@@ -278,10 +278,10 @@ def make_options(given: dict[str, Any]) -> Options:
 
 
 def check_cohort(given: dict[str, Any], clients: int) -> None:
-    """Refuse a cohort larger than the number of clients."""
-    options = make_options({name: given[name] for name in ("per_round",) if name in given})
+    """Refuse a cohort larger than the number of clients, or too small for ``--exclude-after`` if that is given."""
+    options = make_options({name: given[name] for name in ("per_round", "exclude_after") if name in given})
     try:
-        options.cohort(clients)
+        options.check_exclusion(clients)
     except ConfigError as error:
         raise ConfigError(*map(as_typed, error.mistakes)) from None
 

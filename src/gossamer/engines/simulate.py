@@ -86,6 +86,8 @@ def simulate(
     tracking = Tracking.started(track, Path(out) if resume and out else None)
     kept = Init.kept(Path(out)) if resume and out is not None and init is None else None
     made = Options.of(options, inspect.signature(simulate).parameters)
+    if not resume:
+        made.check_exclusion(task.clients)
     simulation = Simulation(method, task, made, init=kept if init is None else Init.of(init))
     simulation.tracking = tracking
     if out is None:
