@@ -174,7 +174,7 @@ REFUSED = [
     ("run fedavg --device tpu", "unknown device 'tpu': known: cpu, cuda"),
     ("run fedavg --executor nope", "unknown executor 'nope'"),
     ("run fedavg --channel nope", "unknown channel 'nope': known: lossy, perfect, wireless"),
-    ("run fedavg --channel lossy:2", "channel 'lossy:2': Lossy.loss must be in [0, 1], got 2.0"),
+    ("run fedavg --channel lossy:2", "channel 'lossy:2': loss must be in [0, 1], got 2.0"),
     ("run fdavg", "unknown method 'fdavg': did you mean fedavg? known: centralised"),
     ("run fedavg --data nope", "unknown data set 'nope': known: breast-cancer, cifar-10"),
     ("run fedavg --data-dir nope", "--data-dir: there is no folder nope"),

@@ -31,6 +31,7 @@ from gossamer.parts.codecs.dense import Dense
 from gossamer.parts.codecs.masked_noise import MaskedNoise
 from gossamer.parts.codecs.on_weights import OnWeights
 from gossamer.parts.downlinks import DOWNLINKS
+from gossamer.parts.downlinks.delta import Delta
 from gossamer.parts.samplers import SAMPLERS
 from gossamer.parts.servers.robust import RULES
 from gossamer.parts.servers.robust.rule import Rule
@@ -149,7 +150,12 @@ def with_parts(method: Method, request: Request, values: Mapping[str, Any]) -> M
         mistakes.note(f"--codec: {request.method} sends masks, which have their own codec")
     if isinstance(found.get("down"), MaskedNoise):
         mistakes.note("--down: masked noise can encode a small update, not a model")
-    rule = found.get("server")
+    rule, down = found.get("server"), found.get("down")
+    if isinstance(rule, Rule) and isinstance(down, Delta) and down.codec is None:
+        mistakes.note(
+            f"--down {request.down}: clients cannot repeat --server {request.server}, which needs the updates of all: "
+            "use --down delta:eden:2, or --down dense"
+        )
     if isinstance(rule, Rule) and method.shared:
         found["server"] = mistakes.attempt(_replacing, rule, method, request)
     mistakes.settle()
