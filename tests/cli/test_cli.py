@@ -179,7 +179,7 @@ REFUSED = [
     ("run fedavg --data nope", "unknown data set 'nope': known: breast-cancer, cifar-10"),
     ("run fedavg --data-dir nope", "--data-dir: there is no folder nope"),
     ("run fedavg --split nope", "unknown split 'nope': known: dirichlet"),
-    ("run fedavg --split dirichlet:-1", "split 'dirichlet:-1': Dirichlet.alpha must be > 0, got -1"),
+    ("run fedavg --split dirichlet:-1", "split 'dirichlet:-1': alpha must be a positive number, got -1"),
     ("run fedavg --split natural", "this data has no natural owners"),
     ("run fedavg --clients 9999", "9999 clients with 1 samples or more need 9999 samples, digits has 1438"),
     ("run fedavg --model nope", "unknown model 'nope': known: cnn-gn, cnn2"),
