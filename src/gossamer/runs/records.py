@@ -61,6 +61,9 @@ ANOMALIES = "anomalies"
 EXCLUDED = "excluded"
 """The entry of a record with the clients that are not sampled any more; absent if there is none."""
 
+DIVERGES = "diverges"
+"""The entry of a record with the warning that training diverges; one record of a run has it at most."""
+
 SUMS = ("bytes_up", "bytes_down", "seconds")
 """Entries of a record that hold one number per kind; reports use their sum."""
 
