@@ -42,8 +42,8 @@ def divergence(records: Sequence[Record], score: Score, models: Sequence[Params]
         return None
     return (
         f"training diverges: the largest weight is {grown:,.0f} times that of the initial model, and {score.words} "
-        "or loss is no better than at first: use a smaller learning rate (--lr, or --global-lr where there is one), or robust "
-        "aggregation (--server) if clients are named as anomalies"
+        "or loss is no better than at first: use a smaller learning rate (--lr, or --global-lr where there is one), or "
+        "robust aggregation (--server) if clients are named as anomalies"
     )
 
 
