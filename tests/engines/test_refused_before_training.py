@@ -1,6 +1,5 @@
 """What cannot be trained is refused before training, with what to do; and a run that diverges says so."""
 
-import math
 import warnings
 from collections.abc import Callable
 from dataclasses import replace
@@ -158,9 +157,14 @@ def test_a_run_diverges_if_weights_explode_and_nothing_is_learned(
         assert "use a smaller learning rate" in found
 
 
-@pytest.mark.parametrize(("last", "diverges"), [(0.5, False), (2.0, True), (3e11, True), (math.nan, True)])
-def test_a_run_that_begins_below_chance_diverges_if_its_loss_grows(last: float, diverges: bool) -> None:
-    first, later = {"accuracy": 0.01, "loss": 2.0}, {"accuracy": 0.1, "loss": last}
+@pytest.mark.parametrize(
+    ("losses", "diverges"),
+    [((2.0, 0.5), False), ((2.0, 2.0), True), ((2.0, 3e11), True), ((2.0, None), True), ((None, None), False)],
+)
+def test_a_run_that_begins_below_chance_diverges_if_its_loss_grows(
+    losses: tuple[float | None, float | None], diverges: bool
+) -> None:
+    first, later = {"accuracy": 0.01, "loss": losses[0]}, {"accuracy": 0.1, "loss": losses[1]}
     assert (divergence([first, later], ACCURACY, [sized(0.5), sized(1e9)]) is not None) == diverges
 
 

@@ -49,5 +49,6 @@ def divergence(records: Sequence[Record], score: Score, models: Sequence[Params]
 
 def _better(first: Record, last: Record, score: Score) -> bool:
     """Return whether an evaluation is better than the first one, by the metric and by the loss if it has one."""
-    lower = "loss" not in first or last["loss"] < first["loss"]
+    before, after = first.get("loss"), last.get("loss")  # none if it is not finite, or nobody has test samples
+    lower = before is None or (after is not None and after < before)
     return lower and score.best([first, last]) is last
