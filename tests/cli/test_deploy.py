@@ -15,8 +15,9 @@ pytest.importorskip("flwr")
 
 from gossamer import METHODS, ConfigError, Robust
 from gossamer.cli import main
-from gossamer.cli.deploy import DEPLOYED_SERVER, NEW, Deployment, plan, write_app
+from gossamer.cli.deploy import NEW, Deployment, plan, write_app
 from gossamer.cli.launch import read
+from gossamer.cli.protection import DEPLOYED_SERVER
 from gossamer.runs.records import read_about, read_metrics
 
 FLEET = ROOT / "examples/fleet.toml"
@@ -74,23 +75,27 @@ def test_an_app_has_the_method_that_was_asked_for(
 
 
 @pytest.mark.parametrize(
-    ("words", "server"),
+    ("words", "server", "why"),
     [
-        (["fedavg", "--nodes", "5"], DEPLOYED_SERVER),
-        (["fedavg", "--nodes", "4"], ""),
-        (["fedavg", "--nodes", "9", "--per-round", "4"], ""),
-        (["fedavg", "--nodes", "9", "--server", "mean"], "mean"),
-        (["fedavg", "--nodes", "9", "--server", "median"], "median"),
-        (["fedmrn", "--nodes", "9", "--down", "delta"], ""),
-        (["fedmrn", "--nodes", "9", "--down", "delta:eden:2"], DEPLOYED_SERVER),
-        (["fedavg", "--nodes", "9", "--set", "server.server_lr=0.5"], ""),
-        (["scaffold", "--nodes", "9"], ""),
-        (["local", "--nodes", "9"], ""),
+        ("fedavg --nodes 5", DEPLOYED_SERVER, "the default of deployments; --server mean does not clip updates"),
+        ("fedavg --nodes 4", "", "it needs rounds with at least 5 clients, and a round has 4"),
+        ("fedavg --nodes 9 --per-round 4", "", "it needs rounds with at least 5 clients, and a round has 4"),
+        ("fedavg --nodes 9 --server mean", "mean", "that of fedavg (--server mean); updates are not clipped"),
+        ("fedavg --nodes 9 --server median", "median", "server: median (--server)"),
+        ("fedmrn --nodes 9 --down delta", "", "with --down delta, clients repeat the aggregation"),
+        ("fedmrn --nodes 9 --down delta:eden:2", DEPLOYED_SERVER, "the default of deployments"),
+        ("fedavg --nodes 9 --set server.server_lr=0.5", "", "server_lr=0.5 is a field of the method's own server"),
+        ("scaffold --nodes 9", "", "scaffold does not aggregate them by a plain mean"),
+        ("local --nodes 9", "", "local sends none"),
     ],
-    ids=" ".join,
 )
-def test_a_deployment_clips_updates_where_it_can(words: list[str], server: str) -> None:
-    asked = planned(words)
+def test_a_deployment_clips_updates_where_it_can_and_says_so(
+    words: str, server: str, why: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = planned(words.split())
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("server: ")
+    assert why in line
     assert (asked.request.server or "") == server
     assert isinstance(asked.method.server, Robust) == (server not in ("", "mean"))
 
@@ -167,6 +172,7 @@ def test_a_missing_package_of_a_tracker_is_reported_before_anything_starts(
         (["try", "fedavg", "--per-round", "9"], ["--per-round is 9"]),
         (["try", "fedavg", "--track", "tensorbord"], ["unknown tracker 'tensorbord': did you mean tensorboard?"]),
         (["try", "fedavg", "--until", "acuracy=1"], ["unknown metric 'acuracy': did you mean accuracy?"]),
+        (["try", "fedavg", "--exclude-after", "2"], ["--exclude-after needs rounds with at least 5 clients"]),
         (["new", "fedavg"], ["name a method first"]),
         (["nonsense"], ["unknown command"]),
         (["keys", "keys", "--host", "http://here"], ["a host must be"]),

@@ -1,4 +1,4 @@
-"""``--server`` with robust rules: what is typed, what is recorded, and what is refused."""
+"""``--server`` with robust rules, and ``--attack``: what is typed, what is recorded, and what is refused."""
 
 from pathlib import Path
 
@@ -73,10 +73,37 @@ def test_what_is_recorded(words: str, server: str) -> None:
         ("onebit-cs --server median", "and SumThenDecode uses the updates in another way"),
         ("local --server median", "--server: local sends nothing"),
         ("fedavg --server medan", "unknown server 'medan': did you mean median?"),
-        ("fedavg --server trimmed-mean:0.6", "TrimmedMean.share must be above 0 and below 0.5, got 0.6"),
+        ("fedavg --server trimmed-mean:0.6", "server 'trimmed-mean:0.6': share must be above 0 and below 0.5, got 0.6"),
         ("fedavg --server krum", "a value is missing: write it as krum:F"),
         ("fedavg --server bucketing:2", "write it as bucketing:SIZE/RULE such as bucketing:2/median"),
         ("fedavg --server own.py:Shortest --set server.rule.least=9", "needs at least 9 clients per round"),
+        (
+            "fedavg --exclude-after 3 --per-round 4",
+            "--exclude-after needs rounds with at least 5 clients, which it compares, and a round has 4: leave it out, "
+            "or use more clients (--per-round)",
+        ),
+        (
+            "fedavg --server clip:median,multiple=0",
+            "server 'clip:median,multiple=0': multiple must be a positive number",
+        ),
+        (
+            "fedavg --server bucketing:2/trimmed-mean:0.9",
+            "server 'bucketing:2/trimmed-mean:0.9': server 'trimmed-mean:0.9': share must be above 0 and below 0.5",
+        ),
+        (
+            "fedavg --server median --down delta",
+            "--down delta: clients cannot repeat --server median, which needs the updates of all: use --down "
+            "delta:eden:2, or --down dense",
+        ),
+        ("fedavg --attack alie,share=2", "attack 'alie,share=2': share must be above 0 and below 1, got 2.0"),
+        ("fedavg --attack foo", "--attack: unknown attack 'foo': known: alie, backdoor,"),
+        ("fedavg --attack scale:x", "attack 'scale:x': factor must be a number, got 'x'"),
+        (
+            "fedavg --attack scale,share=0.99",
+            "--attack scale:share=0.99: share makes 8 of 8 clients hostile: one must be honest, so lower it",
+        ),
+        ("fedavg --attack backdoor:target=99", "--attack backdoor:target=99: target must be below 10, the number of"),
+        ("local --attack noise", "--attack noise: clients of this method send nothing that could be attacked"),
         ("fedavg --max-weight 0.5", "--max-weight must be at least 1, or none, got 0.5"),
     ],
 )

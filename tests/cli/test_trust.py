@@ -201,13 +201,18 @@ def test_where_nothing_can_be_kept_the_run_starts_and_says_so(
         trust.remember({"mine.py:mine": "digest"})
 
 
-def test_a_damaged_line_is_no_agreement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+DAMAGED = [b"nonsense", b"", b"7", b"null", b"true", b'"ab"', b'{"1": 2, "3": 4}', b"[1]", b'["1", "c.py:c", "2"]']
+DAMAGED += [b"[1, 2]", b'["1", null]', b'[["1"], "c.py:c"]', b"[" * 100_000, b"\xff\xfe\x00", b"\x00", b'["1", "c.py']
+
+
+@pytest.mark.parametrize("line", DAMAGED, ids=lambda line: repr(line[:20]))
+def test_a_damaged_line_is_no_agreement(line: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(trust.VARIABLE, str(tmp_path / "config"))
     trust.remember({"a.py:a": "1"})
+    with trust.file_of_user().open("ab") as file:
+        file.write(line)
     trust.remember({"a.py:a": "1", "b.py:b": "2"})
-    with trust.file_of_user().open("a") as file:
-        file.write("nonsense\n[1]\n" + "[" * 100_000 + "\n")
-    assert trust.trusted() == {("1", "a.py:a"), ("2", "b.py:b")}
+    assert trust.trusted() == {("1", "a.py:a"), ("2", "b.py:b")}, "lines before and after it are whole"
     assert trust.file_of_user().stat().st_mode & 0o077 == 0, "it is the user's own"
 
 

@@ -80,7 +80,7 @@ def test_several_rounds_are_joined_by_plus() -> None:
         ("dirchlet:0.3", "unknown split 'dirchlet': did you mean dirichlet? known: dirichlet, dirichlet-client, iid"),
         ("dirichlet", "split 'dirichlet': a value is missing: write it as dirichlet:ALPHA[,min_samples=1]"),
         ("dirichlet:x", "split 'dirichlet:x': alpha must be a number, got 'x'"),
-        ("dirichlet:0", "split 'dirichlet:0': Dirichlet.alpha must be > 0, got 0"),
+        ("dirichlet:0", "split 'dirichlet:0': alpha must be a positive number, got 0"),
         ("dirichlet:1,2,3", "'3' does not fit: write it as dirichlet:ALPHA[,min_samples=1]"),
         ("dirichlet:1,leest=2", "'leest=2' does not fit"),
         ("dirichlet:1,alpha=2", "'alpha=2' does not fit"),

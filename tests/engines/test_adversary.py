@@ -205,7 +205,7 @@ def test_a_share_of_clients_that_fail_do_not_stop_those_that_collude() -> None:
     [
         (centralised(), "noise", "a method that pools all samples has no clients that could attack"),
         (local(), "noise", "clients of this method send nothing that could be attacked"),
-        (fedavg(), "backdoor", "attack backdoor needs images"),
+        (fedavg(), "backdoor", "attack=backdoor: it needs images"),
     ],
 )
 def test_runs_without_anything_to_attack_are_refused(method: Method, text: str, said: str) -> None:

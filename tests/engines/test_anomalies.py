@@ -238,6 +238,8 @@ def test_mistakes_are_named() -> None:
         simulate(fedavg(), tiny_task(), exclude_after=0)
     with pytest.raises(ConfigError, match="exclude_after needs anomalies=True"):
         simulate(fedavg(), tiny_task(), exclude_after=2, anomalies=False)
+    with pytest.raises(ConfigError, match=r"exclude_after needs rounds with at least 5 clients.* a round has 4"):
+        simulate(fedavg(), tiny_task(8), exclude_after=2, per_round=4)
 
 
 def mutes() -> Method:

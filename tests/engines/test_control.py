@@ -20,9 +20,8 @@ from gossamer.parts.codecs import Dense
 from gossamer.parts.servers import Mean
 from gossamer.parts.solvers import SGD
 from gossamer.parts.views import Full
-from gossamer.runs.checkpoint import INIT
 from gossamer.runs.folder import RunFolder
-from gossamer.runs.records import STOPPED, read_about, read_metrics
+from gossamer.runs.records import INIT, STOPPED, read_about, read_metrics
 from gossamer.runs.report.scores import ACCURACY, Score
 from gossamer.testing import tiny_task
 

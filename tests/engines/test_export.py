@@ -32,6 +32,7 @@ from gossamer.engines.export import (
     SPARSE_TENSORS,
     TENSORS,
     Exported,
+    check_out,
     export,
     stand,
 )
@@ -504,6 +505,21 @@ def test_files_that_export_has_not_written_are_not_replaced(
     status, _, err = gossamer(line)
     assert status == 2
     assert SPARSE_TENSORS in err
+
+
+@pytest.mark.parametrize("name", [TENSORS, LIST])
+def test_a_list_a_link_or_a_folder_of_somebody_else_is_not_replaced(name: str, tmp_path: Path) -> None:
+    (tmp_path / "mine").write_text("mine")
+    places = [tmp_path / "file", tmp_path / "link", tmp_path / "folder"]
+    for place in places:
+        place.mkdir()
+    (places[0] / name).write_text("[" * 100_000)
+    (places[1] / name).symlink_to(tmp_path / "mine")
+    (places[2] / name).mkdir()
+    for place in places:
+        with pytest.raises(ConfigError, match=f"{place} has {name}, which export has not written"):
+            check_out(place, ["safetensors"])
+    check_out(places[0], ["safetensors"], force=True)
 
 
 def test_python_on_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ pytest.importorskip("flwr")
 from flwr.app import Message, MessageType
 
 from gossamer import METHODS, Method, Robust, Task
-from gossamer.cli.deploy import DEPLOYED_SERVER
+from gossamer.cli.protection import DEPLOYED_SERVER
 from gossamer.core import wire
 from gossamer.core.errors import RunError
 from gossamer.core.specs import parse
@@ -118,6 +118,21 @@ def test_a_round_with_an_update_far_from_the_cohort_is_repeated_without_it(tmp_p
     (void,) = run.metrics[0]["void"]
     assert f"client {HOSTILE} (node {number(HOSTILE)}) sent values up to 1e+05" in void["reason"]
     assert run.metrics[1]["void"] == [], "it is left out from then on"
+
+
+def test_a_restarted_server_leaves_out_the_same_clients(tmp_path: Path) -> None:
+    """The node behaves well after the restart, and is refused all the same."""
+    honest = there(FEDAVG, tmp_path / "nodes")
+    hostile = altered(honest[number(HOSTILE)], filled(1e5), MessageType.TRAIN, [0])
+    first = flower_run(FEDAVG, TASK, LocalGrid({**honest, number(HOSTILE): hostile}), rounds=2, deadline=5.0)
+    folder = first.create(tmp_path / "run")
+    first.round(0, folder)
+    folder.close()
+    second = flower_run(FEDAVG, TASK, LocalGrid(honest), rounds=2, deadline=5.0)
+    folder = second.restore(tmp_path / "run")
+    second.run(folder, ignore)
+    folder.close()
+    check_named(second, "left out: it sent values up to 1e+05")
 
 
 @pytest.mark.parametrize(

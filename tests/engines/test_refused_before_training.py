@@ -11,12 +11,15 @@ from torch import Tensor, nn
 from gossamer import METHODS, Method, Task, compose, simulate
 from gossamer.core.errors import ConfigError
 from gossamer.core.exchange import Context
-from gossamer.engines.divergence import DIVERGES, GROWN, DivergenceWarning, divergence
+from gossamer.engines.divergence import GROWN, DivergenceWarning, divergence
 from gossamer.parts.servers import GradientSimilarity
 from gossamer.parts.servers.gradient_similarity import MOST_PAIRS
 from gossamer.parts.solvers import SGD
 from gossamer.parts.views import Full, WidthSlice
+from gossamer.runs.records import DIVERGES
 from gossamer.runs.report.scores import ACCURACY
+from gossamer.runs.report.summary import summarise
+from gossamer.runs.report.tables import facts
 from gossamer.testing import bound, tiny_task
 
 CHOOSING = ["fedspa", "sub-fedavg", "fiarse", "fedpm", "klms"]
@@ -154,8 +157,20 @@ def test_a_run_diverges_if_weights_explode_and_nothing_is_learned(
         assert "use a smaller learning rate" in found
 
 
+@pytest.mark.parametrize(
+    ("losses", "diverges"),
+    [((2.0, 0.5), False), ((2.0, 2.0), True), ((2.0, 3e11), True), ((2.0, None), True), ((None, None), False)],
+)
+def test_a_run_that_begins_below_chance_diverges_if_its_loss_grows(
+    losses: tuple[float | None, float | None], diverges: bool
+) -> None:
+    first, later = {"accuracy": 0.01, "loss": losses[0]}, {"accuracy": 0.1, "loss": losses[1]}
+    assert (divergence([first, later], ACCURACY, [sized(0.5), sized(1e9)]) is not None) == diverges
+
+
 def test_a_run_with_a_huge_learning_rate_says_so_once() -> None:
     with pytest.warns(DivergenceWarning, match="training diverges") as caught:
         result = simulate(METHODS["fedavg"](lr=1e4, steps=5), tiny_task(4), rounds=4, executor="one-by-one")
     assert len([each for each in caught if each.category is DivergenceWarning]) == 1
-    assert len([record for record in result.metrics if DIVERGES in record]) == 1
+    (text,) = [record[DIVERGES] for record in result.metrics if DIVERGES in record]
+    assert ("warning", text) in facts(summarise(result.about, result.metrics))

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from gossamer import RunError, fedavg, local, perm, simulate
+from gossamer.cli import main
 from gossamer.core import files
 from gossamer.engines.export import stand
 from gossamer.engines.kept_run import DamagedRunWarning
@@ -35,6 +36,14 @@ def go(out: Path, resume: bool = False, rounds: int = ROUNDS, stop: int | None =
 
     given: dict[str, Any] = {"rounds": rounds, "per_round": 2, "seed": 5}
     return simulate(local(steps=2), tiny_task(), out=out, resume=resume, callbacks=[watch], **given)
+
+
+def resumed(run: Path) -> Any:
+    return go(run, resume=True)
+
+
+def looked_at(run: Path) -> Any:
+    return stand(run, local(steps=2), tiny_task())
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +123,8 @@ def test_no_flipped_bit_of_the_metrics_is_shown(run: Path) -> None:
 
 def test_an_edited_last_round_is_repeated(run: Path, kept: Path) -> None:
     edited(run, DONE)
-    with pytest.raises(RunError, match="line 3 was altered"):
+    advice = "line 3 was altered: restore it from a copy, or resume the run, which continues from round 2$"
+    with pytest.raises(RunError, match=advice):
         read_metrics(run)
     with pytest.warns(DamagedRunWarning, match=r"metrics.jsonl: line 3 was altered; continuing from round 2"):
         go(run, resume=True)
@@ -124,8 +134,20 @@ def test_an_edited_last_round_is_repeated(run: Path, kept: Path) -> None:
 def test_an_edited_earlier_round_is_refused_and_nothing_changes(run: Path) -> None:
     edited(run, 1)
     before = snapshot(run)
-    with pytest.raises(RunError, match=r"no checkpoint of .* can be used: .*line 1 was altered.*: restore these files"):
-        go(run, resume=True)
+    for read in (read_metrics, looked_at, resumed):
+        with pytest.raises(
+            RunError, match=r"metrics.jsonl cannot be used: line 1 was altered: restore it from a copy$"
+        ):
+            read(run)
+    assert snapshot(run).items() - before.items() == set()
+
+
+def test_metrics_that_end_before_both_checkpoints_are_refused(run: Path) -> None:
+    (run / "metrics.jsonl").write_bytes((run / "metrics.jsonl").read_bytes().splitlines(keepends=True)[0])
+    before = snapshot(run)
+    for read in (read_metrics, looked_at, resumed):
+        with pytest.raises(RunError, match=r"it ends with round 1, and .* round [23]: restore it from a copy$"):
+            read(run)
     assert snapshot(run).items() - before.items() == set()
 
 
@@ -355,6 +377,31 @@ def test_a_linked_folder_is_not_followed(run: Path, outside: Path, name: str) ->
     assert snapshot(outside) == before
 
 
+@pytest.mark.parametrize("name", ["clients", "models", "tensors", "deploy", "init.safetensors"])
+def test_a_link_that_is_not_needed_is_named(
+    run: Path, outside: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if (run / name).exists():
+        shutil.rmtree(run / name)
+    (run / name).symlink_to(outside)
+    before = snapshot(run.parent)
+    assert main(["show", str(run)]) == 0
+    said = capsys.readouterr()
+    assert f"gossamer: {run / name} is a symbolic link; a run folder may not hold one there" in said.err
+    assert "accuracy" in said.out
+    assert snapshot(run.parent) == before
+
+
+def test_a_link_of_another_name_is_left_alone(run: Path, outside: Path, kept: Path) -> None:
+    (run / "checkpoints/latest").symlink_to(outside)
+    before = snapshot(outside)
+    go(run, resume=True)
+    assert (run / "checkpoints/latest").readlink() == outside
+    (run / "checkpoints/latest").unlink()
+    assert contents(run) == contents(kept / "whole")
+    assert snapshot(outside) == before
+
+
 @pytest.mark.parametrize("name", ["run.json", "metrics.jsonl", "run.lock", "split.safetensors"])
 def test_a_linked_file_is_not_followed(run: Path, tmp_path: Path, name: str) -> None:
     (run / name).rename(tmp_path / "apart")
@@ -426,7 +473,7 @@ def test_a_run_that_is_looked_at_stays_as_it_is(run: Path) -> None:
     with (run / "metrics.jsonl").open("ab") as file:
         file.write(b'{"round": 4, "accur')
     before = snapshot(run)
-    assert len(stand(run, local(steps=2), tiny_task()).metrics) == DONE
+    assert len(looked_at(run).metrics) == DONE
     assert snapshot(run) == before
 
 
@@ -434,7 +481,7 @@ def test_a_damaged_newest_checkpoint_is_told_and_the_one_before_is_used(run: Pat
     flip(run / "checkpoints/3/server.safetensors", -1)
     before = snapshot(run)
     with pytest.warns(DamagedRunWarning, match=r"checkpoint 3 is damaged: .* this is the run after round 2"):
-        found = stand(run, local(steps=2), tiny_task())
+        found = looked_at(run)
     assert len(found.metrics) == DONE - 1
     assert snapshot(run) == before
 
@@ -442,7 +489,7 @@ def test_a_damaged_newest_checkpoint_is_told_and_the_one_before_is_used(run: Pat
 def test_a_run_folder_that_nobody_may_write_to_can_be_looked_at(run: Path) -> None:
     (run / "run.lock").unlink()
     before = snapshot(run)
-    assert len(stand(run, local(steps=2), tiny_task()).metrics) == DONE
+    assert len(looked_at(run).metrics) == DONE
     assert snapshot(run) == before, "not even a lock was made"
 
 

@@ -171,8 +171,9 @@ def test_what_fits_is_read_whole() -> None:
 @pytest.mark.parametrize("opening", ["[", '{"a":'])
 def test_deep_brackets_of_json_are_refused(opening: str, tmp_path: Path) -> None:
     deep = opening * 100_000
-    with pytest.raises(ValueError, match="its brackets are nested too deeply"):
-        files.parse_json(deep)
+    for parse in (files.parse_json, files.json_of):
+        with pytest.raises(ValueError, match="its brackets are nested too deeply"):
+            parse(deep.encode())
     (tmp_path / "all.json").write_text(deep)
     for read in (
         lambda: leaf.read([tmp_path], lambda x, y: (np.zeros(1), np.zeros(1))),

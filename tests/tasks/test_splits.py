@@ -424,10 +424,10 @@ def test_specs_read_and_write(text: str, rule: Rule) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("dirichlet:-1", r"Dirichlet.alpha must be > 0, got -1$"),
-        ("dirichlet-client:nan", r"DirichletClient.alpha must be > 0, got nan"),
-        ("labels:0", r"Labels.k must be >= 1, got 0"),
-        ("slices:0,min_samples=0", r"(?s)Slices.k must be >= 1.*Slices.min_samples must be >= 1, got 0"),
+        ("dirichlet:-1", r"alpha must be a positive number, got -1.0$"),
+        ("dirichlet-client:nan", r"alpha must be a positive number, got nan"),
+        ("labels:0", r"k must be at least 1, got 0"),
+        ("slices:0,min_samples=0", r"(?s)k must be at least 1.*min_samples must be at least 1, got 0"),
         ("dirchlet:1", r"did you mean dirichlet\?"),
         ("labels", r"labels:K"),
     ],

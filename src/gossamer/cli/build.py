@@ -31,6 +31,7 @@ from gossamer.parts.codecs.dense import Dense
 from gossamer.parts.codecs.masked_noise import MaskedNoise
 from gossamer.parts.codecs.on_weights import OnWeights
 from gossamer.parts.downlinks import DOWNLINKS
+from gossamer.parts.downlinks.delta import Delta
 from gossamer.parts.samplers import SAMPLERS
 from gossamer.parts.servers.robust import RULES
 from gossamer.parts.servers.robust.rule import Rule
@@ -149,7 +150,12 @@ def with_parts(method: Method, request: Request, values: Mapping[str, Any]) -> M
         mistakes.note(f"--codec: {request.method} sends masks, which have their own codec")
     if isinstance(found.get("down"), MaskedNoise):
         mistakes.note("--down: masked noise can encode a small update, not a model")
-    rule = found.get("server")
+    rule, down = found.get("server"), found.get("down")
+    if isinstance(rule, Rule) and isinstance(down, Delta) and down.codec is None:
+        mistakes.note(
+            f"--down {request.down}: clients cannot repeat --server {request.server}, which needs the updates of all: "
+            "use --down delta:eden:2, or --down dense"
+        )
     if isinstance(rule, Rule) and method.shared:
         found["server"] = mistakes.attempt(_replacing, rule, method, request)
     mistakes.settle()
@@ -278,10 +284,10 @@ def make_options(given: dict[str, Any]) -> Options:
 
 
 def check_cohort(given: dict[str, Any], clients: int) -> None:
-    """Refuse a cohort larger than the number of clients."""
-    options = make_options({name: given[name] for name in ("per_round",) if name in given})
+    """Refuse a cohort larger than the number of clients, or too small for ``--exclude-after`` if that is given."""
+    options = make_options({name: given[name] for name in ("per_round", "exclude_after") if name in given})
     try:
-        options.cohort(clients)
+        options.check_exclusion(clients)
     except ConfigError as error:
         raise ConfigError(*map(as_typed, error.mistakes)) from None
 

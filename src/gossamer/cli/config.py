@@ -19,8 +19,7 @@ from typing import Any
 from gossamer.cli.request import Request
 from gossamer.core.errors import ConfigError
 from gossamer.engines.options import AUTO, Options
-from gossamer.runs.checkpoint import INIT
-from gossamer.runs.records import EXTENDED
+from gossamer.runs.records import EXTENDED, INIT
 
 FLAG = "--config"
 

@@ -28,13 +28,13 @@ from gossamer.cli.flags import Flag, arguments, flags, value
 from gossamer.cli.launch import Asked, announce, carry_out, check_run_path, read, unused_paths
 from gossamer.cli.notices import notices
 from gossamer.cli.parser import Parser
+from gossamer.cli.protection import DEPLOYED_SERVER, protected
 from gossamer.cli.request import DATA, Request
 from gossamer.cli.run_args import RUN, Verb
 from gossamer.core.errors import ConfigError, Mistakes, RunError
 from gossamer.core.method import Method
-from gossamer.engines.anomalies import DEPLOYED_EXCLUSION, FEWEST
+from gossamer.engines.anomalies import DEPLOYED_EXCLUSION
 from gossamer.engines.options import DEPLOYED_WEIGHT, Options
-from gossamer.parts.downlinks.delta import Delta
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import read_metrics
 from gossamer.runs.report.progress import Progress
@@ -56,9 +56,6 @@ POLL = 0.2
 
 SIMULATED = ("clients", "executor", "channel", "fleet", "plan", "failure_rate", "attack", "init")
 """Flags of ``run`` that apply to simulations alone."""
-
-DEPLOYED_SERVER = "clip:median,multiple=3"
-"""Default of ``--server`` in a deployment: no update counts for more than three times the median norm."""
 
 DEPLOYED = {"max_weight": DEPLOYED_WEIGHT, "exclude_after": DEPLOYED_EXCLUSION, "server": DEPLOYED_SERVER}
 """Flags of ``run`` with another default in a deployment."""
@@ -123,8 +120,8 @@ def plan(asked: Asked, resume: bool, out: str | None) -> Deployment:
     usual = {"executor": "one-by-one", "max_weight": DEPLOYED_WEIGHT, "exclude_after": exclude_after}
     options = mistakes.attempt(make_options, {**usual, **asked_options})
     task = mistakes.attempt(make_task, request, options.seed if options else 0, None, server_task)
-    if method and task and options and not request.server:
-        request, method = protected(request, method, options.per_round or task.clients)
+    served = protected(request, method, options.per_round or task.clients) if method and task and options else None
+    request, method = (served.request, served.method) if served else (request, method)
     if method and method.pooled:
         mistakes.note(f"{request.method} pools the samples of all clients, so it cannot be deployed")
     if task and nodes not in (None, task.clients):
@@ -137,26 +134,13 @@ def plan(asked: Asked, resume: bool, out: str | None) -> Deployment:
     assert method is not None  # or there were mistakes
     assert task is not None
     assert settings is not None
+    assert served is not None
+    say(served.line)
     for note in notices(request, task, settings.rounds):
         say(f"gossamer: {note}")
     where = out or f"runs/{settings.name}"
     settings = replace(settings, nodes=task.clients, resume=resume, out=where)
     return Deployment(request, method, task, settings, _pieces(request, method, task.clients, settings.seed))
-
-
-def protected(request: Request, method: Method, cohort: int) -> tuple[Request, Method]:
-    """Return the request and the method with the default rule of deployments, if the method can have it.
-
-    It takes a mean, an accumulator that is not replayed by clients, and enough clients for a median.
-    """
-    down = method.training.down
-    if cohort < FEWEST or (isinstance(down, Delta) and down.codec is None):
-        return request, method
-    asked = replace(request, server=DEPLOYED_SERVER)
-    try:
-        return asked, make_method(asked)
-    except ConfigError:  # the server is no mean, or has settings of its own
-        return request, method
 
 
 def _settings(options: Options, terms: dict[str, Any], named: dict[str, str]) -> "Settings":

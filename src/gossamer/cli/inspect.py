@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.cli import user_files
-from gossamer.cli.common import check_picture, open_run, reading
+from gossamer.cli.common import check_picture, open_run, reading, warn
 from gossamer.cli.parser import Parser
 from gossamer.core.errors import ConfigError, Mistakes, RunError
-from gossamer.runs.records import Record, is_busy, read_metrics
+from gossamer.runs.inside import links
+from gossamer.runs.records import LINKLESS, Record, is_busy, read_metrics
 from gossamer.runs.report import Folder, curves, tables
 from gossamer.runs.report.base import reports_of
 from gossamer.runs.report.labels import labels
@@ -63,6 +64,8 @@ def show(words: list[str]) -> int:
     arguments = parser.parse_args(words)
     path = Path(arguments.run)
     about, metrics = open_run(path), read_metrics(path)
+    for problem in links(path, LINKLESS):
+        warn(problem)
     _load_reports(arguments.reports)
     with reading(path):
         print(_shown(path, about, metrics, arguments))

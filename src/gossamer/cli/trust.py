@@ -47,8 +47,9 @@ def trusted() -> set[tuple[str, str]]:
         return found
     for line in lines:
         with suppress(ValueError):  # a damaged line is no agreement
-            digest, name = files.parse_json(line)
-            found.add((str(digest), str(name)))
+            match files.parse_json(line):
+                case [str(digest), str(name)]:
+                    found.add((digest, name))
     return found
 
 
@@ -61,8 +62,10 @@ def remember(digests: Mapping[str, str]) -> None:
     file = file_of_user()
     try:
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        with os.fdopen(os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600), "ab") as lines:
-            lines.write("".join(json.dumps(entry) + "\n" for entry in new).encode())
+        with os.fdopen(os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600), "a+b") as lines:
+            lines.seek(0)
+            cut = lines.read()[-1:] not in (b"", b"\n")  # a line without its end would swallow the next one
+            lines.write(("\n" * cut + "".join(json.dumps(entry) + "\n" for entry in new)).encode())
     except OSError as error:
         advice = f"set {VARIABLE} to a folder of yours, or use --trust when you resume"
         warnings.warn(f"{file} cannot be written: {error.strerror}: {advice}", TrustWarning, stacklevel=2)

@@ -73,10 +73,7 @@ def from_json(path: Path) -> dict[str, Any]:
 
 def json_of(data: bytes) -> dict[str, Any]:
     """Return the content of bytes from ``to_json``. Raise ``ValueError`` if they were altered."""
-    try:
-        value: dict[str, Any] = json.loads(data)
-    except RecursionError:
-        raise ValueError("it was altered since it was written") from None
+    value: dict[str, Any] = parse_json(data)
     if not isinstance(value, dict) or value.pop("digest", None) != _json_digest(value):
         raise ValueError("it was altered since it was written")
     return value

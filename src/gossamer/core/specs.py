@@ -14,7 +14,7 @@ import typing
 from collections.abc import Mapping
 from typing import Any, Literal, TypeVar, Union
 
-from gossamer.core.errors import ConfigError, gather, listed
+from gossamer.core.errors import ConfigError, Mistake, gather, listed
 
 T = TypeVar("T")
 
@@ -99,8 +99,11 @@ def _guess(text: str) -> Any:
     return text
 
 
-def parse(text: str, choices: Mapping[str, type[T]], what: str) -> T:
-    """Build the value of a spec such as ``dirichlet:0.3,min_samples=10``. ``what`` names its kind in errors."""
+def parse(text: str, choices: Mapping[str, type[T]], what: str, typed: str | None = None) -> T:
+    """Build the value of a spec such as ``dirichlet:0.3,min_samples=10``.
+
+    ``what`` names its kind in errors. ``typed`` is what the user wrote, if that differs from the spec.
+    """
     name, colon, rest = text.partition(":")
     if name not in choices:
         raise ConfigError(unknown(what, name, choices))
@@ -110,7 +113,13 @@ def parse(text: str, choices: Mapping[str, type[T]], what: str) -> T:
         own = getattr(choices[name], "of_spec", None)  # a class may read the text after the colon itself
         return typing.cast(T, own(rest)) if own else choices[name](**_values(rest, name, choices[name]))
     except ConfigError as error:
-        raise ConfigError(*(f"{what} {text!r}: {mistake}" for mistake in error.mistakes)) from error
+        spelled = (_by_field(mistake, choices[name]) for mistake in error.mistakes)
+        raise ConfigError(*(f"{what} {typed or text!r}: {mistake}" for mistake in spelled)) from error
+
+
+def _by_field(mistake: Mistake, cls: type) -> str:
+    """Return a mistake with the fields of a class as a spec has them: ``share`` in place of ``TopK.share``."""
+    return mistake.written(lambda field: str(field._replace(part="") if field.part == cls.__name__ else field))
 
 
 def _values(rest: str, name: str, cls: type) -> dict[str, Any]:

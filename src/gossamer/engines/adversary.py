@@ -9,20 +9,34 @@ an upload. Then this process makes the update that all of them send, in client o
 The other clients train afterwards. The honest updates of colluding clients are in memory until then.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 import torch
 
-from gossamer.core.errors import ConfigError
+from gossamer.core.errors import ConfigError, Mistake, Setting
 from gossamer.core.jobs import Job, Trained
 from gossamer.core.random import Key, fold
+from gossamer.core.specs import spec
 from gossamer.core.tree import multiply
 from gossamer.core.types import Flops, Params, State
+from gossamer.parts.attacks import ATTACKS
 from gossamer.parts.attacks.base import Attack, Collusion, DataAttack, Scene, Triggered, UpdateAttack
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.data.samples import Data, Samples
+
+
+@contextmanager
+def about_attack(attack: Attack) -> Iterator[None]:
+    """Name the attack, as it is written, in mistakes about its fields and about what it cannot be used for."""
+    try:
+        yield
+    except ConfigError as error:
+        about = Setting("", "attack", spec(attack, ATTACKS))
+        texts = (mistake.written(lambda field: field.field) for mistake in error.mistakes)
+        raise ConfigError(*(Mistake(f": {text}", about) for text in texts)) from error
 
 
 class Adversary:
@@ -50,7 +64,7 @@ class Adversary:
         rows = {client: split.train(client) for client in self.hostile}
         others = np.concatenate([split.train(client) for client in range(split.clients) if client not in rows])
         if np.isin(np.concatenate(list(rows.values())), others).any():
-            raise ConfigError("the attack changes samples, but hostile clients share samples with others: use a split")
+            raise ConfigError("it changes samples, and hostile clients share samples with others: use a split")
         x, y = samples.x, samples.y.clone()
         for client, index in rows.items():
             at = torch.from_numpy(index).to(y.device)

@@ -12,6 +12,7 @@ from gossamer.core.channel import Channel
 from gossamer.core.errors import ConfigError, Mistake, Setting, require, wrong_argument
 from gossamer.core.fields import check_fields
 from gossamer.core.specs import parse, spec, unknown
+from gossamer.engines.anomalies import FEWEST
 from gossamer.engines.control import Until
 from gossamer.engines.executors import EXECUTORS
 from gossamer.parts.attacks import ATTACKS
@@ -129,6 +130,15 @@ class Options:
         too_few = Mistake(f"is {size}, but there are only {clients} clients", Setting("", "per_round"))
         require((size <= clients, too_few))
         return size
+
+    def check_exclusion(self, clients: int) -> None:
+        """Refuse to exclude clients in rounds that are too small to name one, given the number of clients."""
+        size = self.cohort(clients)
+        few = f"needs rounds with at least {FEWEST} clients, which it compares, and a round has {size}"
+        mistake = Mistake(
+            f"{few}: leave it out, or use more clients ({{}})", Setting("", "exclude_after"), Setting("", "per_round")
+        )
+        require((self.exclude_after is None or size >= FEWEST, mistake))
 
     def describe(self) -> dict[str, Any]:
         """Return the options as JSON for the run folder; ``read`` is the inverse.

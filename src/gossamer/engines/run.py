@@ -31,13 +31,13 @@ from gossamer.core.exchange import GLOBAL, Arrival, Assignment, Outcome
 from gossamer.core.jobs import Folding, Outgoing, round_key
 from gossamer.core.random import Key
 from gossamer.core.sampler import Pool
-from gossamer.core.types import Clock, State
+from gossamer.core.types import Clock, Params, State
 from gossamer.core.untrusted import TOO_LARGE, shown
 from gossamer.core.wire import NOT_FINITE, Body
 from gossamer.engines.anomalies import AnomalyWatch
 from gossamer.engines.client import Failure
 from gossamer.engines.control import Callback, Callbacks, ask, callbacks_of, out_of_patience
-from gossamer.engines.divergence import DIVERGES, DivergenceWarning, divergence
+from gossamer.engines.divergence import warn_of_divergence
 from gossamer.engines.evaluate import Evaluated
 from gossamer.engines.inbox import ClientReply, Inbox
 from gossamer.engines.kept_run import KeptRun
@@ -166,8 +166,8 @@ class FederatedRun(KeptRun):
             evaluated = self.evaluate_round(number, ledger) if due else {}
         record = ledger.record(number + 1, cohort, evaluated)
         self.metrics.append(record)
-        if evaluated and not any(DIVERGES in each for each in self.metrics):
-            self._warn_of_divergence(record)
+        if evaluated:
+            warn_of_divergence(self.metrics, scores_of(self.about["task"])[0], self._trained())
         try:
             self.decide(record, callbacks)
         finally:  # the round counts, whatever a callback raises
@@ -175,14 +175,10 @@ class FederatedRun(KeptRun):
                 self.save(record, folder)
         return record
 
-    def _warn_of_divergence(self, record: Record) -> None:
-        """Note in the record that the run diverges, and show a warning, once per run."""
+    def _trained(self) -> list[Params]:
+        """Return the trained tensors of the initial model and of the global ones."""
         models = [self.like, *self.method.global_models(self.server)]
-        trained = [{name: model[name] for name in self.objective.trained} for model in models]
-        text = divergence(self.metrics, scores_of(self.about["task"])[0], trained)
-        if text is not None:
-            record[DIVERGES] = text
-            warnings.warn(text, DivergenceWarning, stacklevel=2)
+        return [{name: model[name] for name in self.objective.trained} for model in models]
 
     def decide(self, record: Record, callbacks: Sequence[Callback]) -> None:
         """Note in the record of a round whether the run ends with it, and why."""

@@ -19,7 +19,7 @@ from gossamer.core.method import Method
 from gossamer.core.random import fold, uniform
 from gossamer.core.types import Params, State
 from gossamer.core.wire import Body
-from gossamer.engines.adversary import Adversary, honest
+from gossamer.engines.adversary import Adversary, about_attack, honest
 from gossamer.engines.client import Client, ClientResult, ClientTask, Failure, TaskOutcome
 from gossamer.engines.control import Callbacks
 from gossamer.engines.evaluate import Evaluated, Evaluator
@@ -86,6 +86,8 @@ def simulate(
     made = Options.of(options, inspect.signature(simulate).parameters)
     simulation = Simulation(method, task, made, init=kept if init is None else Init.of(init))
     simulation.tracking = tracking
+    if not resume:
+        made.check_exclusion(task.clients)
     if out is None:
         return carry_out(simulation, None, callbacks, progress)
     folder = simulation.restore(Path(out)) if resume else simulation.create(Path(out))
@@ -178,16 +180,17 @@ class Simulation(FederatedRun):
     def _adversary(self, attack: Attack) -> Adversary:
         """Return the hostile clients of the run, and change their samples if the attack does that."""
         shared, single = self.method.training.shared, len(self.method.global_models(self.server)) == 1
-        adversary = Adversary(attack, self.task.clients, self.key)
-        require(
-            (not self.method.pooled, "attack: a method that pools all samples has no clients that could attack"),
-            (shared or self.method.pooled, "attack: clients of this method send nothing that could be attacked"),
-            (
-                adversary.triggered is None or (self.method.shared and single),
-                "attack: the success of a backdoor is that of the global model, and this method has none",
-            ),
-        )
-        self.objective.samples = adversary.poisoned(self.objective.samples, self.task.data, self.split)
+        with about_attack(attack):
+            adversary = Adversary(attack, self.task.clients, self.key)
+            require(
+                (not self.method.pooled, "a method that pools all samples has no clients that could attack"),
+                (shared or self.method.pooled, "clients of this method send nothing that could be attacked"),
+                (
+                    adversary.triggered is None or (self.method.shared and single),
+                    "the success of a backdoor is that of the global model, and this method has none",
+                ),
+            )
+            self.objective.samples = adversary.poisoned(self.objective.samples, self.task.data, self.split)
         self.about["hostile"] = list(adversary.hostile)
         return adversary
 

@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from gossamer.core import files, sparse
 from gossamer.core.errors import ConfigError, Mistake, RunError, Setting, gather
-from gossamer.runs.checkpoint import INIT, read_init, read_server
-from gossamer.runs.records import read_about
+from gossamer.runs.checkpoint import read_init, read_server
+from gossamer.runs.records import INIT, read_about
 from gossamer.tasks.task import Task
 
 Source = Union[str, Path, Mapping[str, Tensor], nn.Module, "Init"]

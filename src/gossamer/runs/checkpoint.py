@@ -14,9 +14,12 @@ from gossamer.runs import inside
 from gossamer.runs.metrics_file import METRICS, Lines
 from gossamer.runs.records import (
     FILES,
+    INIT,
     SERVER,
+    SPLIT,
     STORES,
     TENSORS,
+    check_lines,
     checkpoints,
     metrics_lines,
     read_about,
@@ -24,9 +27,6 @@ from gossamer.runs.records import (
     state_file,
     tensor_file,
 )
-
-SPLIT = "split.safetensors"
-INIT = "init.safetensors"
 
 
 @dataclass(frozen=True)
@@ -72,6 +72,7 @@ def newest(path: Path) -> Newest:
         except RunError as error:
             damaged[rounds] = str(error)
     if damaged:
+        check_lines(path, lines, oldest=done[-1])
         reasons = "; ".join(damaged.values())
         raise RunError(f"no checkpoint of {path} can be used: {reasons}: restore these files from a copy")
     if len(lines.records) > 1 or lines.problem:

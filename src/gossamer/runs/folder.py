@@ -40,17 +40,21 @@ from gossamer.core.errors import RunError
 from gossamer.core.store import ClientStore
 from gossamer.core.types import State
 from gossamer.runs import inside
-from gossamer.runs.checkpoint import INIT, SPLIT, Checkpoint, newest, recall
+from gossamer.runs.checkpoint import Checkpoint, newest, recall
 from gossamer.runs.metrics_file import METRICS, Record, line_of
 from gossamer.runs.records import (
     ABOUT,
     CHAIN,
     CHOICE,
     FILES,
+    FOLDERS,
     FORMAT,
+    INIT,
+    LINKLESS,
     LOCK,
     MANIFEST,
     SERVER,
+    SPLIT,
     STORES,
     TENSORS,
     check_vacant,
@@ -71,12 +75,8 @@ SLACK = 2
 LARGE = 2**16
 """Bytes from which an unchanged tensor has a file of its own."""
 
-FOLDERS = ("checkpoints", TENSORS, *STORES)
 OURS = {TENSORS: r"[0-9a-f]{64}", **dict.fromkeys(STORES, "[1-9][0-9]*")}
 """The names of the files in these folders, without their ending. Others were put there by somebody else."""
-
-LINKLESS = (*FOLDERS, ABOUT, METRICS, CHOICE, LOCK, SPLIT, INIT, "trackers.json", "tensorboard", "deploy")
-"""What a run writes to or reads in its folder, and what may thus be no symbolic link."""
 
 
 class RunFolder:
@@ -125,7 +125,8 @@ class RunFolder:
         """Open an existing run to continue it."""
         start = str(read_about(path).get(CHAIN, ""))
         inside.refuse_links(path, LINKLESS)
-        inside.refuse_links(path, (f"checkpoints/{name}" for name in inside.names(path, "checkpoints")))
+        found = (name for name in inside.names(path, "checkpoints") if re.fullmatch(r"\.?[1-9][0-9]*", name))
+        inside.refuse_links(path, (f"checkpoints/{name}" for name in found))
         folder = cls(path, start)
         try:
             folder._prepare()

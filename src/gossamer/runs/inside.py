@@ -69,11 +69,17 @@ def _open(root: Path, name: str, part: str, flags: int, where: int) -> int:
         raise OSError(error.errno, os.strerror(error.errno or 0), str(root / name)) from None
 
 
-def refuse_links(root: Path, names: Iterable[str]) -> None:
-    """Refuse a run folder in which one of these names is a symbolic link."""
+def links(root: Path, names: Iterable[str]) -> Iterator[str]:
+    """Yield what is wrong with a run folder in which some of these names are symbolic links, one text for each."""
     for name in names:
         if (root / name).is_symlink():
-            raise RunError(f"{root / name} is a symbolic link; {REAL}")
+            yield f"{root / name} is a symbolic link; {REAL}"
+
+
+def refuse_links(root: Path, names: Iterable[str]) -> None:
+    """Refuse a run folder in which one of these names is a symbolic link."""
+    for problem in links(root, names):
+        raise RunError(problem)
 
 
 def read(root: Path, name: str) -> bytes:

@@ -23,6 +23,8 @@ format 3 no digests in ``metrics.jsonl``."""
 ABOUT = "run.json"
 CHOICE = "executor.json"
 LOCK = "run.lock"
+SPLIT = "split.safetensors"
+INIT = "init.safetensors"
 SERVER = "server.safetensors"
 MANIFEST = "manifest.json"
 
@@ -31,6 +33,12 @@ TENSORS = "tensors"
 
 STORES = ("clients", "models")
 """Per-client stores: each is a folder, and a key of the manifest."""
+
+FOLDERS = ("checkpoints", TENSORS, *STORES)
+"""The folders of every run."""
+
+LINKLESS = (*FOLDERS, ABOUT, METRICS, CHOICE, LOCK, SPLIT, INIT, "trackers.json", "tensorboard", "deploy")
+"""What a run writes to or reads in its folder, and what may thus be no symbolic link."""
 
 CHAIN = "chain"
 """The entry of ``run.json`` that the digest of the first line of metrics continues."""
@@ -52,6 +60,9 @@ ANOMALIES = "anomalies"
 
 EXCLUDED = "excluded"
 """The entry of a record with the clients that are not sampled any more; absent if there is none."""
+
+DIVERGES = "diverges"
+"""The entry of a record with the warning that training diverges; one record of a run has it at most."""
 
 SUMS = ("bytes_up", "bytes_down", "seconds")
 """Entries of a record that hold one number per kind; reports use their sum."""
@@ -210,22 +221,34 @@ def _choice_of(found: dict[str, Any]) -> dict[str, Any]:
 
 def read_metrics(path: Path) -> list[Record]:
     """Return the records of all finished rounds; a line that is still being written is left out."""
-    saved = next(iter(checkpoints(path)), 0)  # before the metrics: a running process appends to these first
+    saved = checkpoints(path)  # before the metrics: a running process appends to these first
     found = metrics_lines(path)
-    problem = found.problem
-    if problem is None and len(found.records) < saved:
-        problem = f"it ends with round {len(found.records)}, and there is a checkpoint of round {saved}"
+    whole = len(found.records)
+    if problem := found.problem or (_cut(whole, saved[0]) if saved and whole < saved[0] else None):
+        # resume continues from a checkpoint all of whose lines are whole
+        kept = next((rounds for rounds in saved if rounds <= whole), None)
+        way_out = f", or resume the run, which continues from round {kept}" if kept else ""
+        raise _unusable(path, problem, way_out)
     try:
         for record in found.records:
             _expect(record, RECORD)
     except ValueError as error:
-        problem = f"round {record['round']}: {error}"
-    if problem:
-        raise RunError(
-            f"{path}/{METRICS} cannot be used: {problem}: restore it from a copy; or resume the run, which repeats "
-            "the last round if only that is damaged"
-        )
+        raise _unusable(path, f"round {record['round']}: {error}") from None
     return found.records
+
+
+def check_lines(path: Path, found: Lines, oldest: int) -> None:
+    """Refuse metrics of which a line is missing or altered that even the oldest checkpoint needs."""
+    if (whole := len(found.records)) < oldest:
+        raise _unusable(path, found.problem or _cut(whole, oldest))
+
+
+def _cut(whole: int, rounds: int) -> str:
+    return f"it ends with round {whole}, and there is a checkpoint of round {rounds}"
+
+
+def _unusable(path: Path, why: str, otherwise: str = "") -> RunError:
+    return RunError(f"{path}/{METRICS} cannot be used: {why}: restore it from a copy{otherwise}")
 
 
 def last_checkpoint(path: Path) -> int:
@@ -244,7 +267,7 @@ def metrics_lines(path: Path) -> Lines:
     try:
         return read_lines(inside.read(path, METRICS), start)
     except OSError as error:
-        raise RunError(f"{path}/{METRICS} cannot be used: {error}: restore it from a copy") from error
+        raise _unusable(path, str(error)) from error
 
 
 def stop_reason(about: Mapping[str, Any], metrics: Sequence[Record]) -> str | None:

@@ -161,24 +161,27 @@ def _check(run: Simulation, out: Path, client: int | None, formats: Sequence[str
 def check_out(out: Path, formats: Sequence[Format], force: bool = False) -> None:
     """Refuse a folder with files that an export would replace and has not written, as far as its list says."""
     require((not out.exists() or out.is_dir(), f"{out} is a file: name a folder"))
-    wanted = [name for each in formats for name in NAMES[each]]
+    wanted = [*(name for each in formats for name in NAMES[each]), LIST]
     there = [name for name in wanted if (out / name).is_symlink() or (out / name).exists()]
-    listed = _listed(out) if there else {}
-    strange = [name for name in there if not force and listed.get(name) != _digest_of(out / name)]
+    strange = [name for name in there if not force and not _ours(out, name)]
     why = "which export has not written, or which was changed since: --force replaces it"
     require((not strange, f"{out} has {', '.join(strange)}, {why}"))
 
 
-def _listed(out: Path) -> dict[str, Any]:
-    """Return the files of earlier exports, with their digests; nothing if the list is missing or damaged."""
+def _ours(out: Path, name: str) -> bool:
+    """Return whether a file is of an earlier export, and unchanged since; a link or a folder is not."""
+    file, listed = out / name, _listed(out)
+    if listed is None or file.is_symlink() or not file.is_file():
+        return False
+    return name == LIST or listed.get(name) == files.digest(file)
+
+
+def _listed(out: Path) -> dict[str, Any] | None:
+    """Return the files of earlier exports, with their digests; none if the list is missing or damaged."""
     try:
         return files.from_json(out / LIST)
     except (OSError, ValueError):
-        return {}
-
-
-def _digest_of(file: Path) -> str | None:
-    return files.digest(file) if file.is_file() and not file.is_symlink() else None
+        return None
 
 
 def _deployed(run: Simulation, client: int | None) -> Params:
@@ -276,7 +279,7 @@ def _write(out: Path, data: Mapping[str, bytes]) -> dict[Path, int]:
     """Write the non-empty files, and delete the others, which are of an earlier export in these formats."""
     with files.on_failure(f"the model is not in {out}, or not whole"):
         out.mkdir(parents=True, exist_ok=True)
-        listed = {name: digest for name, digest in _listed(out).items() if name not in data}
+        listed = {name: digest for name, digest in (_listed(out) or {}).items() if name not in data}
         listed |= {name: files.digest_of(content) for name, content in data.items() if content}
         for name, content in data.items():
             (out / name).unlink(missing_ok=True)

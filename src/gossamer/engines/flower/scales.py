@@ -10,10 +10,13 @@ of its update, m the largest magnitude of the model that it received, at least 1
 No rule holds for a client whose training converges: an honest update that is larger than all weights together with 1,
 and 1000 times as large as what most clients send, would ruin the model too. Servers that resist smaller attacks are
 parts of the method.
+
+Clients that a round was repeated without are left out of the rest of the run. The record of the round names them, so
+that a restarted server leaves out the same clients.
 """
 
 import statistics
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor
@@ -21,6 +24,7 @@ from torch import Tensor
 from gossamer.core.errors import PayloadError
 from gossamer.core.exchange import Arrival
 from gossamer.core.untrusted import largest
+from gossamer.runs.records import Record
 
 BEYOND = 2.0**30
 """An update may exceed the model by this factor."""
@@ -30,6 +34,9 @@ FAR = 1000.0
 
 ENOUGH = 3
 """Minimum number of updates that are compared."""
+
+LEFT_OUT = "left_out"
+"""Entry of a void attempt in a record: the clients that are left out of the rest of the run, with the reasons."""
 
 
 class Scales:
@@ -63,6 +70,17 @@ class Scales:
             return {}
         client = max(self._sizes, key=lambda each: self._sizes[each])
         return {client: f"sent the largest values, up to {self._sizes[client]:.3g}"}
+
+
+def named(clients: Mapping[int, str]) -> list[Record]:
+    """Return clients and the reasons to leave them out, as records have them."""
+    return [{"client": client, "reason": reason} for client, reason in clients.items()]
+
+
+def left_out_of(records: Iterable[Record]) -> dict[int, str]:
+    """Return the clients that were left out of the rest of a run, each with the reason."""
+    attempts = [attempt for record in records for attempt in record["void"]]
+    return {each["client"]: each["reason"] for attempt in attempts for each in attempt.get(LEFT_OUT, ())}
 
 
 def _tensors(sections: Any) -> Iterator[Tensor]:

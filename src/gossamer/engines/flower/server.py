@@ -45,7 +45,7 @@ from gossamer.engines.flower.fleet import NodePool, NodeReply
 from gossamer.engines.flower.journal import NEVER
 from gossamer.engines.flower.messages import FIGURE, content, data, fingerprint, metric_words, word
 from gossamer.engines.flower.node import OUT_OF_STEP, PROOF
-from gossamer.engines.flower.scales import Scales
+from gossamer.engines.flower.scales import LEFT_OUT, Scales, left_out_of, named
 from gossamer.engines.flower.settings import Settings
 from gossamer.engines.flower.supernode import known_release, shorten_pulls
 from gossamer.engines.inbox import ClientReply, Inbox
@@ -144,6 +144,7 @@ class FlowerRun(FederatedRun):
         """Load the last checkpoint of a run folder, and keep the run's ID: nodes find their client state by it."""
         folder = super().restore(path)
         self.about["id"] = read_about(path)["id"]
+        self.left_out = left_out_of(self.metrics)
         return folder
 
     def view_state(self, stage: Stage, client: int) -> State | None:
@@ -204,7 +205,8 @@ class FlowerRun(FederatedRun):
             cohort = super().train(number, ledger)
         except VoidError as problem:
             self.left_out |= problem.left_out
-            self.void.append({"reason": str(problem), "bytes_up": dict(ledger.up), "bytes_down": dict(ledger.down)})
+            spent = {"bytes_up": dict(ledger.up), "bytes_down": dict(ledger.down)}
+            self.void.append({"reason": str(problem), **spent, LEFT_OUT: named(problem.left_out)})
             raise
         self.anew -= self.renewed
         sent = {"down": sum(ledger.down.values()), "up": sum(ledger.up.values())}

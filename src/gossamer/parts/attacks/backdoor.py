@@ -58,12 +58,12 @@ class Backdoor(DataAttack, UpdateAttack, Triggered):
 
     def check_data(self, data: "Data") -> None:
         """Refuse data without classes, a target that is no class, and inputs that are no images."""
-        check_classes(data, "backdoor")
+        check_classes(data)
         if self.target >= data.classes:
             raise ConfigError(wrong(self, "target", f"must be below {data.classes}, the number of classes"))
         x = data.train.x
         if not isinstance(x, Tensor) or not x.is_floating_point() or x.dim() not in (3, 4):
-            raise ConfigError("attack backdoor needs images: inputs of shape [height, width] or with channels first")
+            raise ConfigError("it needs images: inputs of shape [height, width], or with channels first")
         if min(x.shape[-2:]) < EDGE * self.size:
             shape = f"{x.shape[-2]} x {x.shape[-1]}"
             raise ConfigError(wrong(self, "size", f"must be at most half an image, which has {shape} pixels"))

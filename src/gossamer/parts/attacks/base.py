@@ -72,12 +72,15 @@ class Attack(CheckedFields, ABC):
         """Read an attack: ``sign-flip``, ``scale:-50`` or ``sign-flip,share=0.3``."""
         name, comma, rest = text.partition(",")
         plain = f"{name}:{rest}" if comma and ":" not in name else text
-        return parse(plain, ATTACKS, "attack")
+        return parse(plain, ATTACKS, "attack", typed=text)
 
     def hostile(self, clients: int, key: Key) -> tuple[int, ...]:
         """Return the hostile clients of a run, in client order: at least one. ``key`` is the run's key."""
         count = max(1, math.floor(self.share * clients + 0.5))
-        require((count < clients, wrong(self, "share", f"makes all {clients} clients hostile: lower it")))
+        all_of_them = (
+            f"makes {count} of {clients} clients hostile: one must be honest, so lower it, or use more clients"
+        )
+        require((count < clients, wrong(self, "share", all_of_them)))
         return tuple(choice(fold(key, "hostile"), clients, count).tolist())
 
 

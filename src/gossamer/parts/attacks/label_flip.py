@@ -37,7 +37,7 @@ class LabelFlip(DataAttack):
 
     def check_data(self, data: "Data") -> None:
         """Refuse data without classes."""
-        check_classes(data, "label-flip")
+        check_classes(data)
 
     def poison(self, x: Tensor, y: Tensor, classes: int, key: Key) -> tuple[Tensor, Tensor]:
         """Return the samples with mirrored labels."""
@@ -45,12 +45,14 @@ class LabelFlip(DataAttack):
         return x, y.index_copy(0, rows, classes - 1 - y[rows])
 
 
-def check_classes(data: "Data", name: str) -> None:
+def check_classes(data: "Data") -> None:
     """Refuse data that is read when needed, or whose targets are not one class per sample."""
     if data.train.lazy:
-        raise ConfigError(f"attack {name} changes samples in memory, and the task reads its data: raise memory=")
+        raise ConfigError(
+            "it changes samples in memory, and the task reads its data when needed: raise memory= of the task"
+        )
     if not data.classes or data.train.y.dim() != 1:
-        raise ConfigError(f"attack {name} needs targets that are classes, one per sample")
+        raise ConfigError("it needs targets that are classes, one per sample: use another attack")
 
 
 def chosen(samples: int, share: float, key: Key) -> Tensor:

@@ -152,8 +152,12 @@ class GradientSimilarity(Server):
         require(
             (
                 context.clients <= MOST_PAIRS or bool(fields["keep"] or fields["clusters"]),
-                f"weights of all pairs of {context.clients:,} clients take {gigabytes:,.0f} GB: give clusters=50 or "
-                f"keep=50 with models of equal size and exact weights, or use at most {MOST_PAIRS:,} clients",
+                Mistake(
+                    f"weights of all pairs of {context.clients:,} clients take {gigabytes:,.0f} GB: give {{}} or {{}} "
+                    f"with models of equal size and exact weights, or use at most {MOST_PAIRS:,} clients",
+                    None,
+                    *(Setting("", name, CLUSTERS) for name in ("clusters", "keep")),
+                ),
             )
         )
         return BoundGradientSimilarity(**fields, clients=context.clients, trained=context.trained)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gossamer.core.delivery import OVERHEAD, Delivery
-from gossamer.runs.records import ATTACK_SUCCESS, Record, stop_reason
+from gossamer.runs.records import ATTACK_SUCCESS, DIVERGES, Record, stop_reason
 from gossamer.runs.report.anomalies import anomalies_of, excluded_of
 from gossamer.runs.report.base import summaries_of
 from gossamer.runs.report.scores import Score, scores_of
@@ -115,6 +115,7 @@ def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any
         "memory_bytes": max((record["memory_bytes"] for record in metrics), default=0),
         "failures": sum(len(record["failures"]) for record in metrics),
         "lost": sum(len(record["lost"]) for record in metrics),
+        DIVERGES: next((record[DIVERGES] for record in metrics if DIVERGES in record), None),
         "anomalies": anomalies_of(metrics),
         "excluded": excluded_of(metrics),
         "delivery": delivery(metrics, task["clients"]),

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gossamer.runs.records import ATTACK_SUCCESS, Record
+from gossamer.runs.records import ATTACK_SUCCESS, DIVERGES, Record
 from gossamer.runs.report import anomalies, spending
 from gossamer.runs.report.base import cells_of, rows_of
 from gossamer.runs.report.scores import Score, column
@@ -41,6 +41,7 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
         ("clients", f"{summary['clients']:,}, {summary['per_round']:,} per round"),
         ("rounds", f"{summary['rounds']:,} of {summary['rounds_asked']:,}, seed {summary['seed']}"),
         *([("stopped", summary["stopped"])] if summary["stopped"] else []),
+        *([("warning", summary[DIVERGES])] if summary[DIVERGES] else []),
         ("executor", executor(summary)),
         *attacked(summary),
         *measured(summary),

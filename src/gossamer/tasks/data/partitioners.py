@@ -11,7 +11,7 @@ from typing import ClassVar, Literal, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gossamer.core.errors import ConfigError, require
+from gossamer.core.errors import ConfigError, require, wrong
 from gossamer.core.fields import CheckedFields
 from gossamer.core.random import Key, choice, fold, generator, permutation
 from gossamer.tasks.data.class_draws import draw_until_empty
@@ -51,15 +51,15 @@ def shuffled_by_class(labels: Index, classes: int, key: Key) -> tuple[Index, Ind
 
 
 def _check_min_samples(rule: Rule) -> tuple[bool, str]:
-    return rule.min_samples >= 1, f"{type(rule).__name__}.min_samples must be >= 1, got {rule.min_samples}"
+    return rule.min_samples >= 1, wrong(rule, "min_samples", "must be at least 1")
 
 
 def _check_alpha(rule: "Dirichlet | DirichletClient") -> tuple[bool, str]:
-    return rule.alpha > 0, f"{type(rule).__name__}.alpha must be > 0, got {rule.alpha:g}"
+    return rule.alpha > 0, wrong(rule, "alpha", "must be a positive number")
 
 
 def _check_k(rule: "Labels | Quantile | Shards | Slices") -> tuple[bool, str]:
-    return rule.k >= 1, f"{type(rule).__name__}.k must be >= 1, got {rule.k}"
+    return rule.k >= 1, wrong(rule, "k", "must be at least 1")
 
 
 def _check_classes(rule: "Labels | Shards", classes: int) -> None:
