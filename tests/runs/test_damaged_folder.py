@@ -209,7 +209,7 @@ def test_a_recorded_call_of_another_form_is_refused_by_its_name(run: Path, entry
 def test_a_setting_of_another_form_is_another_setting(run: Path) -> None:
     about = files.from_json(run / "run.json")
     files.write(run / "run.json", files.to_json(about | {"task": about["task"] | {"statistics": [None]}}))
-    with pytest.raises(RunError, match="another task: statistics is .*, was None"):
+    with pytest.raises(RunError, match=r"another task: statistics is .*, was None"):
         go(run, resume=True)
 
 
