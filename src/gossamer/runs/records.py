@@ -83,7 +83,7 @@ RUN_TASK = {**dict.fromkeys(("data", "model", "split"), str), "clients": int}
 RUN_OPTIONS = {"rounds": int, "seed": int, "executor": str, "channel": str}
 """Entries of ``run.json`` of every run, and of its task and options."""
 
-OPTIONAL = {
+OPTIONAL: dict[str, dict[str, type]] = {
     "request": {"method": str},
     "recipe": {"name": str, "given": dict},
     "init": {"from": str, "digest": str},
