@@ -33,7 +33,7 @@ from gossamer.engines.executors.stacked import Stacked, TrainedAloneWarning, ref
 
 ENOUGH = 0.4
 """Approximate seconds per measured executor."""
-PATIENCE = 0.8
+PATIENCE = 0.6
 """Seconds after which no measurement of an executor is repeated: other processes may use the cores."""
 TIMES = 4
 """Number of measurements."""
@@ -252,8 +252,8 @@ class Stopwatch(NamedTuple):
         if two * taken > ENOUGH / 2:
             return self.clients / taken
         few = int(min(steps, max(2, ENOUGH / TIMES / taken)))
-        found: list[float] = []
-        while len(found) < TIMES and (not found or time.perf_counter() - begin < PATIENCE):
+        found = [few * taken]
+        while len(found) < TIMES and time.perf_counter() - begin < PATIENCE:
             found.append(self.seconds(few, by_processor))
         return self.clients * few / min(found)
 
