@@ -48,6 +48,8 @@ CLEARLY = 1.2
 """Speed-up that justifies different rounding."""
 BARELY = 1.05
 """Speed-up above the noise of a measurement."""
+HOPELESS = 2.0
+"""Ratio of times of a first step above which no more steps are compared."""
 
 
 class Choice(NamedTuple):
@@ -205,7 +207,8 @@ def speed_up(new: "Stopwatch", known: "Stopwatch", steps: int) -> float:
     """
     begin, first = time.perf_counter(), (known.turn(1), new.turn(1))  # starts workers and fills caches
     few, found = int(min(steps, max(2, ENOUGH / TIMES / max(first)))), list[float]()
-    while max(first) < ENOUGH and len(found) < TIMES and (not found or time.perf_counter() - begin < PATIENCE):
+    worthwhile = max(first) < ENOUGH and first[1] < HOPELESS * first[0]
+    while worthwhile and len(found) < TIMES and (not found or time.perf_counter() - begin < PATIENCE):
         found.append(known.turn(few) / new.turn(few))
     gain = median(found or [first[0] / first[1]])
     return gain if math.isfinite(gain) else 0.0
