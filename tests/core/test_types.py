@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gossamer import ConfigError, Layout, Part
+from gossamer.core import tree
 from gossamer.core.types import Flops, Params
 
 
@@ -18,6 +19,34 @@ def test_a_layout_is_in_name_order_and_undoes_itself() -> None:
     assert layout.size == 7
     back = layout.unflatten(vector)
     assert all(torch.equal(back[name], params[name]) for name in params)
+
+
+def test_adjacent_tensors_are_joined_without_a_copy() -> None:
+    params = {"b": torch.arange(6.0).view(2, 3), "a": torch.tensor(9.0), "c": torch.zeros(0, 2)}
+    layout = Layout.of(params)
+    change = tree.difference(params, {name: torch.ones_like(tensor) for name, tensor in params.items()})
+    assert list(change) == list(params)
+    assert {name: tensor.shape for name, tensor in change.items()} == dict(layout.shapes)
+    vector = layout.joined(change)
+    assert vector.tolist() == layout.flatten(change).tolist() == [8, -1, 0, 1, 2, 3, 4]
+    assert vector.data_ptr() == change["a"].data_ptr()
+
+
+@pytest.mark.parametrize("names", ["ab", "ac", "bc", "abc"])
+def test_tensors_with_a_gap_or_in_another_order_are_copied(names: str) -> None:
+    whole = torch.arange(12.0)
+    params = {"a": whole[:4].view(2, 2), "b": whole[4:8].view(2, 2).t(), "c": whole[8:]}
+    some = {name: params[name] for name in names}
+    vector = Layout.of(some).joined(some)
+    assert torch.equal(vector, Layout.of(some).flatten(some))
+    assert vector.data_ptr() != some[names[0]].data_ptr()
+
+
+def test_the_entries_that_a_client_holds_are_joined() -> None:
+    whole = torch.arange(4.0)
+    params = {"a": whole[:2], "b": whole[2:]}
+    layout = Layout.of(params, {"a": torch.tensor([0.0, 1.0])})
+    assert layout.joined(params).tolist() == [1, 2, 3]
 
 
 def test_a_model_of_two_precisions_is_refused() -> None:

@@ -126,6 +126,11 @@ def test_a_batch_of_one_is_normalised_the_same() -> None:
         close(fedavg(lr=0.01, epochs=1, batch=batch), base, "stacked", rounds=2)
 
 
+@pytest.mark.parametrize("model", ["mlp", "cnn2", "cnn4"])
+def test_threaded_equals_one_by_one(model: str) -> None:
+    close(fedavg(lr=0.01, epochs=2, batch=6), images(model, 16), "threaded", rounds=2)
+
+
 @pytest.mark.parametrize("name", METHODS)
 def test_side_by_side_equals_one_by_one_to_the_bit(name: str) -> None:
     task = tiny_task(clients=6)
@@ -219,7 +224,7 @@ def test_the_recurrent_network_of_fedmrn_trains_with_dropout_in_every_executor(e
     close(fedavg().with_parts(solver=SGD(epochs=1, batch=2)), task, executor, rounds=2)
 
 
-@pytest.mark.parametrize("executor", ["one-by-one", "stacked"])
+@pytest.mark.parametrize("executor", ["one-by-one", "threaded", "stacked"])
 def test_a_run_with_random_layers_resumes_bit_for_bit(executor: str, tmp_path: Path) -> None:
     def stop(record: dict[str, Any], run: Any) -> None:
         if record["round"] == 1:
@@ -249,7 +254,7 @@ def test_masks_change_with_seed_client_and_round() -> None:
     assert len(losses) == 8
 
 
-@pytest.mark.parametrize("executor", ["stacked", "side-by-side"])
+@pytest.mark.parametrize("executor", ["stacked", "side-by-side", "threaded"])
 def test_failing_clients_are_named_the_same(executor: str) -> None:
     x, y = torch.zeros(40, 2), torch.arange(40) % 2
     task = Task.of(Fragile, (x, y), (x, y), clients=4)

@@ -99,7 +99,7 @@ def test_every_form_trains_the_same_model(form: str, memory: Any, expected: dict
     assert isinstance(task.data.train, LazySamples) == (memory == TINY and not arrays)
 
 
-@pytest.mark.parametrize("executor", ["one-by-one", "side-by-side", "stacked"])
+@pytest.mark.parametrize("executor", ["one-by-one", "side-by-side", "threaded", "stacked"])
 def test_worker_processes_read_what_one_process_reads(executor: str, expected: dict[str, Tensor]) -> None:
     task = Task.of(network, Images(*TRAIN), Images(*TEST), clients=CLIENTS, memory=TINY, workers=2)
     found = model_of(task, executor)

@@ -440,7 +440,7 @@ class BoundExchange:
             return SILENT, {**state, "own": tree.add(job.start, trained.change)}
         payload, layout, figures = Payload(), job.layout, dict[str, float]()
         if self.send != "sections":
-            vector = layout.flatten(info.weights if self.send == "model" else trained.change)
+            vector = layout.joined(info.weights if self.send == "model" else trained.change)
             before = job.state.get("codec") or self.first
             held = each(job.part.take, self.outline, before)
             payload, after = self.upload_memory(job).encode_with(vector, layout, held, job.codec_key)

@@ -26,6 +26,17 @@ def subtract(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Params:
     return dict(zip(b, torch._foreach_sub([a[name] for name in b], list(b.values())), strict=True))
 
 
+@torch.no_grad()
+def difference(a: Mapping[str, Tensor], b: Mapping[str, Tensor]) -> Params:
+    """Return ``a - b`` for the names of ``b``. On a CPU, all lie in one vector in name order, see ``Layout.joined``."""
+    if not b or device(b).type != "cpu":
+        return subtract(a, b)
+    names = sorted(b)
+    sizes = [b[name].numel() for name in names]
+    places = dict(zip(names, b[names[0]].new_empty(sum(sizes)).split(sizes), strict=True))
+    return {name: torch.sub(a[name], tensor, out=places[name].view_as(tensor)) for name, tensor in b.items()}
+
+
 def shift(a: Mapping[str, Tensor], b: Mapping[str, Tensor], by: float | Tensor) -> Params:
     """Return ``a + by * b`` for the names of ``a``."""
     if not _fused(a):

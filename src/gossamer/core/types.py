@@ -8,7 +8,7 @@ State      server or client state between rounds: a nest of tensors, stored with
 Clock      the round and the client of a call
 """
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, compress, pairwise
@@ -119,6 +119,13 @@ class Layout:
         """Return the tensors of this layout as one new vector."""
         whole = torch.cat([params[name].reshape(-1) for name, _ in self.shapes])
         return whole if self.held is None else whole[self.held.to(whole.device)]
+
+    def joined(self, params: Mapping[str, Tensor]) -> Tensor:
+        """Return the tensors of this layout as one vector, which shares memory with those of ``tree.difference``."""
+        pieces = [params[name] for name, _ in self.shapes]
+        if self.held is not None or not _adjacent(pieces):
+            return self.flatten(params)
+        return pieces[0].as_strided((self.size,), (1,))
 
     def cut(self, vector: Tensor) -> Iterator[tuple[str, Tensor]]:
         """Yield the name of each tensor, and its piece of the vector as a view."""
@@ -265,6 +272,17 @@ class Part:
         full = torch.zeros_like(like)
         full[_mesh(self.index[name], like.shape, like.device)] = tensor
         return full
+
+
+def _adjacent(tensors: Sequence[Tensor]) -> bool:
+    """Return whether tensors of one type lie in memory one after the other, without gaps."""
+    same = len({tensor.untyped_storage().data_ptr() for tensor in tensors}) == 1
+    ends = [tensor.storage_offset() + tensor.numel() for tensor in tensors]
+    return (
+        same
+        and all(tensor.is_contiguous() for tensor in tensors)
+        and ends[:-1] == [tensor.storage_offset() for tensor in tensors[1:]]
+    )
 
 
 def _held(shapes: Iterable[tuple[str, torch.Size]], masks: Mapping[str, Tensor]) -> Tensor:

@@ -23,7 +23,7 @@ from gossamer.core.jobs import SILENT, Broadcast, Job, Outgoing, Trained, own_ke
 from gossamer.core.parametrization import Weights
 from gossamer.core.random import Key, fold, seeded, tensor
 from gossamer.core.solver import Gradients, Hyperparams
-from gossamer.core.tree import add, multiply, scale, subtract
+from gossamer.core.tree import add, difference, multiply, scale, subtract
 from gossamer.core.types import Clock, Flops, Params, State
 from gossamer.core.wire import Frame
 from gossamer.engines.adversary import Adversary, withheld
@@ -205,7 +205,8 @@ class Client:
 
     def finish(self, client_task: ClientTask, job: Job, batches: "BatchSchedule", carry: State, loss: float) -> Trained:
         """Build the training result from the carry of the last step and the mean loss."""
-        return Trained(subtract(carry["params"], job.start), carry, loss, batches.flops(job), len(client_task.samples))
+        change = difference(carry["params"], job.start)
+        return Trained(change, carry, loss, batches.flops(job), len(client_task.samples))
 
     def begin(self, job: Job, steps: int) -> tuple[Params, State, State]:
         """Return the start of a round, the carry of its first step, and the context that all steps share."""

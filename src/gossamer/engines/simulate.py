@@ -25,7 +25,7 @@ from gossamer.engines.control import Callbacks
 from gossamer.engines.evaluate import Evaluated, Evaluator
 from gossamer.engines.executors import EXECUTORS
 from gossamer.engines.executors.auto import choose
-from gossamer.engines.executors.base import Executor, OneByOne, threads
+from gossamer.engines.executors.base import Executor, OneByOne, Threaded, threads
 from gossamer.engines.executors.side_by_side import SideBySide
 from gossamer.engines.executors.stacked import Stacked
 from gossamer.engines.held_models import HeldModels
@@ -46,7 +46,11 @@ from gossamer.tasks.task import Task
 
 INJECTED = "simulated failure (failure_rate)"
 
-EARLY_EXECUTORS: dict[str, Callable[[Client], Executor]] = {"one-by-one": OneByOne, "stacked": Stacked}
+EARLY_EXECUTORS: dict[str, Callable[[Client], Executor]] = {
+    "one-by-one": OneByOne,
+    "threaded": Threaded,
+    "stacked": Stacked,
+}
 """Executors of the exchanges before the last, by the executor of the last exchange.
 
 These exchanges take one or two steps per client, so compilation does not pay.

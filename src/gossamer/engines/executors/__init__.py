@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from gossamer.engines.client import Client
 from gossamer.engines.executors.auto import choose
-from gossamer.engines.executors.base import Executor, OneByOne, threads
+from gossamer.engines.executors.base import Executor, OneByOne, Threaded, threads
 from gossamer.engines.executors.captured import Captured, CapturedPlain
 from gossamer.engines.executors.compiled import compiled
 from gossamer.engines.executors.side_by_side import SideBySide
@@ -18,6 +18,7 @@ __all__ = [
     "OneByOne",
     "SideBySide",
     "Stacked",
+    "Threaded",
     "choose",
     "compiled",
     "threads",
@@ -26,6 +27,7 @@ __all__ = [
 EXECUTORS: dict[str, Callable[[Client], Executor]] = {
     "one-by-one": OneByOne,
     "side-by-side": SideBySide,
+    "threaded": Threaded,
     "stacked": Stacked,
     "compiled": compiled,
     "captured": Captured,

@@ -1,4 +1,4 @@
-"""The executor protocol, and the reference executor ``OneByOne``."""
+"""The executor protocol, and executors without worker processes: ``OneByOne``, the reference, and ``Threaded``."""
 
 import time
 from collections.abc import Iterable, Iterator
@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 import torch
 
+from gossamer.core.chunks import cores
 from gossamer.engines.client import Client, ClientTask, TaskOutcome
 
 
@@ -64,18 +65,13 @@ class AlwaysReady:
         """Do nothing."""
 
 
-class OneByOne(AlwaysReady):
-    """One client after the other, on one thread: bitwise reproducible, and the reference for other executors."""
+class InTurn(AlwaysReady):
+    """One client after the other, in this process."""
 
-    threads: int | None = 1
     size: int = 1
 
     def __init__(self, client: Client) -> None:
         self.client = client
-
-    def processor_seconds(self) -> float:
-        """Return the processor time of this process so far."""
-        return time.process_time()
 
     def run(self, client_tasks: Iterable[ClientTask]) -> Iterator[TaskOutcome]:
         """Run each task when it is taken; samples that are read when needed are read one task ahead."""
@@ -92,6 +88,27 @@ class OneByOne(AlwaysReady):
             ready = following
         if ready is not None:
             yield ready
+
+
+class OneByOne(InTurn):
+    """One client after the other, on one thread: bitwise reproducible, and the reference for other executors."""
+
+    threads: int | None = 1
+
+    def processor_seconds(self) -> float:
+        """Return the processor time of this process so far."""
+        return time.process_time()
+
+
+class Threaded(InTurn):
+    """One client after the other, on all threads: for long steps, and for fewer clients than cores.
+
+    Sums of several threads have another order than those of one, so results differ in rounding.
+    """
+
+    def __init__(self, client: Client) -> None:
+        super().__init__(client)
+        self.threads: int | None = min(cores(), torch.get_num_threads())
 
 
 @contextmanager
