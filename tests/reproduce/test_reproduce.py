@@ -105,7 +105,7 @@ def test_a_cell_that_fails_does_not_stop_the_others(
         return f"{cell.name}: done"
 
     monkeypatch.setattr(cells, "keep", keep)
-    monkeypatch.setattr(cells, "ProcessPoolExecutor", lambda jobs, context: ThreadPoolExecutor(jobs))
+    monkeypatch.setattr(cells, "ProcessPoolExecutor", lambda jobs, *rest: ThreadPoolExecutor(jobs))
     with pytest.raises(SystemExit, match=rf"failed: {re.escape(mine[1].name)}; .* run again to resume"):
         cells.run(mine, empty, jobs=1, seconds=60)
     said = capsys.readouterr().out
