@@ -215,7 +215,7 @@ def delete(rng: random.Random, run: Path, outside: Path) -> str:
 
 
 def delete_folder(rng: random.Random, run: Path, outside: Path) -> str:
-    path = rng.choice(sorted(path for path in run.rglob("*") if path.is_dir()))
+    path = rng.choice(sorted(path for path in run.rglob("*") if path.is_dir() and not path.is_symlink()))
     shutil.rmtree(path)
     return f"{path.relative_to(run)}/ deleted"
 
@@ -288,7 +288,7 @@ def stray_folder(rng: random.Random, run: Path, outside: Path) -> str:
 def other_kind(rng: random.Random, run: Path, outside: Path) -> str:
     """A folder or a pipe in place of a file, or a file in place of a folder."""
     if rng.random() < 0.3:
-        path = rng.choice(sorted(path for path in run.rglob("*") if path.is_dir()))
+        path = rng.choice(sorted(path for path in run.rglob("*") if path.is_dir() and not path.is_symlink()))
         shutil.rmtree(path)
         path.write_text("stray")
     else:
