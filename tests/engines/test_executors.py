@@ -3,7 +3,7 @@
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -547,6 +547,27 @@ def test_compiled_equals_one_by_one_and_is_kept(monkeypatch: pytest.MonkeyPatch)
     close(method, task, "compiled")
     runs = [simulate(method, task, rounds=ROUNDS, per_round=4, executor="compiled") for _ in range(2)]
     assert all(torch.equal(final(runs[0])[name], tensor) for name, tensor in final(runs[1]).items())
+
+
+@pytest.mark.parametrize("faults", [("True",), ("True", "None")])
+def test_a_program_that_the_processor_cannot_run_ends_no_run(
+    faults: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    def compile_library(recording: Any, room: Path, options: Mapping[str, Any]) -> None:
+        (room / "library.so").write_text(str(options["cpp.vec_isa_ok"]))
+
+    def try_library(recording: Any, library: Path) -> None:
+        if library.read_text() in faults:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    monkeypatch.setattr(building, "_compile_library", compile_library)
+    monkeypatch.setattr(building, "_try_library", try_library)
+    recording: Any = None
+    if len(faults) == 2:
+        with pytest.raises(ConfigError, match="use another executor: its process was ended by SIGKILL"):
+            building._build_library(recording, tmp_path)
+    else:
+        assert building._build_library(recording, tmp_path).read_text() == "None"
 
 
 @pytest.mark.usefixtures("without_compiler")

@@ -1,7 +1,8 @@
 """Compile recorded steps with inductor, torch's compiler, and load them.
 
 A child process compiles, and ends: the compiler takes seconds to import and 300 MB, which this process never holds. Its
-result is a shared library (AOTInductor). Loading one takes milliseconds, and a call has no Python in it.
+result is a shared library (AOTInductor), which another child tries. Loading one takes milliseconds, and a call has no
+Python in it.
 """
 
 import ctypes
@@ -11,7 +12,7 @@ import platform
 import shutil
 import signal
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,8 @@ OPTIONS: dict[str, Any] = {
     "layout_optimization": False,  # channels-last convolutions gain less than norms and pooling lose
     "cpp.vec_isa_ok": True,  # else three test programs are compiled first
 }
+PROBED: dict[str, Any] = {"cpp.vec_isa_ok": None}
+"""The option with which the compiler compiles these test programs."""
 
 
 def key(recording: Recording) -> str:
@@ -69,27 +72,41 @@ def _load_library(path: Path) -> Graph:
 
 
 def _build_library(recording: Recording, room: Path) -> Path:
-    """Compile in a child process, and return the path of the shared library."""
-    problem = _in_child(lambda: _compile_library(recording, room), room / "problem")
-    if problem:
-        raise ConfigError(f"the step cannot be compiled, use another executor: {problem}")
-    return room / "library.so"
+    """Compile in a child process, try the shared library in another one, and return its path.
+
+    Machine code that this processor cannot run ends the child, and not the run. It is then compiled again, and the
+    compiler finds out what the processor can run.
+    """
+    library, report = room / "library.so", room / "problem"
+    for options in (OPTIONS, OPTIONS | PROBED):
+        problem = _in_child(lambda: _compile_library(recording, room, options), report)  # noqa: B023 - called at once
+        if problem:
+            break
+        problem = _in_child(lambda: _try_library(recording, library), report)
+        if not problem:
+            return library
+    raise ConfigError(f"the step cannot be compiled, use another executor: {problem}")
 
 
-def _compile_library(recording: Recording, room: Path) -> None:
+def _try_library(recording: Recording, library: Path) -> None:
+    """Run a shared library once, on copies of the recorded tensors."""
+    _load_library(library)([example.clone() for example in recording.examples])
+
+
+def _compile_library(recording: Recording, room: Path, wanted: Mapping[str, Any]) -> None:
     warnings.simplefilter("ignore")
     os.environ["TORCHINDUCTOR_CACHE_DIR"] = str(room)
     import torch._inductor
     from torch._inductor.exc import CppCompileError
 
     known = set(torch._inductor.list_options())
-    options = {name: value for name, value in OPTIONS.items() if name in known}
+    options = {name: value for name, value in wanted.items() if name in known}
     graph, examples = recording.graph, tuple(recording.examples)
     with torch.no_grad():
         try:
             made = torch._inductor.aot_compile(graph, examples, options=options)
         except CppCompileError:  # an old compiler, which does not know the processor: find out what it knows
-            made = torch._inductor.aot_compile(graph, examples, options=options | {"cpp.vec_isa_ok": None})
+            made = torch._inductor.aot_compile(graph, examples, options=options | PROBED)
     shutil.move(str(made), room / "library.so")
     if (calls := Path(str(made)).with_suffix(SIDECAR)).exists():  # operations that the library calls by name
         shutil.move(calls, room / f"library{SIDECAR}")
@@ -97,6 +114,7 @@ def _compile_library(recording: Recording, room: Path) -> None:
 
 def _in_child(work: Callable[[], None], report: Path) -> str:
     """Run some work in a forked process, and return why it failed; empty if it did not."""
+    report.unlink(missing_ok=True)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 warns of threads; the child uses none
         child = os.fork()
@@ -112,7 +130,9 @@ def _in_child(work: Callable[[], None], report: Path) -> str:
     _, status = os.waitpid(child, 0)
     if report.exists():
         return report.read_text()
-    return f"the compiler died (status {status}): out of memory?" if status else ""
+    if os.WIFSIGNALED(status):
+        return f"its process was ended by {signal.Signals(os.WTERMSIG(status)).name}: too little memory, or a fault"
+    return ""
 
 
 def _silence() -> None:
