@@ -297,8 +297,10 @@ def shares(cores: Sequence[int], jobs: int) -> list[list[int]]:
 
 
 def take_cores(waiting: "multiprocessing.SimpleQueue[list[int]]") -> None:
-    """Keep a job to the next share of the cores, so that executors do not start one worker per core of the machine."""
-    os.sched_setaffinity(0, waiting.get())
+    """Keep a job to the next share of the cores: neither its workers nor torch's threads wait for other jobs."""
+    share = waiting.get()
+    os.sched_setaffinity(0, share)
+    torch.set_num_threads(len(share))
 
 
 def run(
