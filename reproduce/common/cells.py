@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -214,13 +215,19 @@ def seconds(record: Facts) -> float:
 
 def task(cell: Cell, data_dir: Path) -> Task:
     """Return the task of a cell; ``ConfigError`` names a missing file."""
-    data = load(cell.data, data_dir=data_dir, clients=cell.clients, key=key(cell.seed))
+    data = _loaded(cell.data, data_dir, cell.clients, cell.seed)
     if cell.samples:
         data = replace(data, train=data.train.take(np.arange(cell.samples * cell.clients)))
     data = validation(data, cell.validate) if cell.validate else data
     split = deal(data, cell.split, cell.clients, cell.seed)
     by = parse(cell.statistics, STATISTICS, "statistics")
     return Task(lambda: network(cell.model, data.shape, data.classes), data, split, statistics=by)
+
+
+@lru_cache(maxsize=1)
+def _loaded(name: str, data_dir: Path, clients: int, seed: int) -> Data:
+    """Return a data set, which is not read again for the next cell."""
+    return load(name, data_dir=data_dir, clients=clients, key=key(seed))
 
 
 def validation(data: Data, every: int) -> Data:
