@@ -62,7 +62,8 @@ def test_what_is_recorded(words: str, server: str) -> None:
     [
         (
             "fedavg --server krum:f=3",
-            "krum:f=3 needs at least 9 clients per round, and a round has 8: use more (--per-round), or another rule",
+            "krum:f=3 needs at least 9 clients per round, and a round has 8: use more clients, a larger "
+            "--per-round, or another rule",
         ),
         ("fedavg --server median --per-round 2", "median needs at least 3 clients per round, and a round has 2"),
         (
@@ -80,7 +81,7 @@ def test_what_is_recorded(words: str, server: str) -> None:
         (
             "fedavg --exclude-after 3 --per-round 4",
             "--exclude-after needs rounds with at least 5 clients, which it compares, and a round has 4: leave it out, "
-            "or use more clients (--per-round)",
+            "or use more clients, or a larger --per-round",
         ),
         (
             "fedavg --server clip:median,multiple=0",

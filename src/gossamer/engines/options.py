@@ -135,9 +135,8 @@ class Options:
         """Refuse to exclude clients in rounds that are too small to name one, given the number of clients."""
         size = self.cohort(clients)
         few = f"needs rounds with at least {FEWEST} clients, which it compares, and a round has {size}"
-        mistake = Mistake(
-            f"{few}: leave it out, or use more clients ({{}})", Setting("", "exclude_after"), Setting("", "per_round")
-        )
+        text = f"{few}: leave it out, or use more clients, or a larger {{}}"
+        mistake = Mistake(text, Setting("", "exclude_after"), Setting("", "per_round"))
         require((self.exclude_after is None or size >= FEWEST, mistake))
 
     def describe(self) -> dict[str, Any]:

@@ -169,7 +169,8 @@ def _read_run(path: Path) -> dict[str, Any]:
     try:
         return inside.read_json(path, ABOUT)
     except (FileNotFoundError, NotADirectoryError):
-        raise RunError(f"{path} is not a run: there is no run.json in it") from None
+        why = "there is no run.json in it" if path.exists() else "it does not exist"
+        raise RunError(f"{path} is not a run: {why}") from None
     except (OSError, ValueError) as error:
         raise RunError(f"{path}/{ABOUT} cannot be used: {error}: restore it from a copy") from error
 
@@ -266,6 +267,8 @@ def metrics_lines(path: Path) -> Lines:
     start = str(_read_run(path).get(CHAIN, ""))
     try:
         return read_lines(inside.read(path, METRICS), start)
+    except FileNotFoundError as error:
+        raise _unusable(path, "it is missing") from error
     except OSError as error:
         raise _unusable(path, str(error)) from error
 

@@ -90,7 +90,8 @@ class BoundRobust(Robust, MeasuredServer, CohortServer):
         """Refuse rounds with fewer clients than the rule needs."""
         least, rule = self.rule.min_cohort, self.rule.to_text()
         few = f"{rule} needs at least {least} clients per round, and a round has {clients}"
-        require((clients >= least, Mistake(f"{few}: use more ({{}}), or another rule", None, Setting("", "per_round"))))
+        text = f"{few}: use more clients, a larger {{}}, or another rule"
+        require((clients >= least, Mistake(text, None, Setting("", "per_round"))))
 
     def init(self, params: Params) -> State:
         """Return the state of the mean."""
