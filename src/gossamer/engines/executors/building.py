@@ -38,6 +38,9 @@ OPTIONS: dict[str, Any] = {
 }
 PROBED: dict[str, Any] = {"cpp.vec_isa_ok": None}
 """The option with which the compiler compiles these test programs."""
+USUAL: dict[str, Any] = {"cpp.cxx": (None, "g++")}
+"""The system's C++ compiler in place of the variable CXX. A compiler that links a copy of the C++ library of its own
+makes programs that end the process when they are loaded: torch has loaded another copy."""
 
 
 def key(recording: Recording) -> str:
@@ -74,11 +77,11 @@ def _load_library(path: Path) -> Graph:
 def _build_library(recording: Recording, room: Path) -> Path:
     """Compile in a child process, try the shared library in another one, and return its path.
 
-    Machine code that this processor cannot run ends the child, and not the run. It is then compiled again, and the
-    compiler finds out what the processor can run.
+    A program that cannot be loaded or run ends the child, and not the run. It is then compiled again: by the system's
+    compiler, which finds out what the processor can run.
     """
     library, report = room / "library.so", room / "problem"
-    for options in (OPTIONS, OPTIONS | PROBED):
+    for options in (OPTIONS, OPTIONS | PROBED | USUAL):
         problem = _in_child(lambda: _compile_library(recording, room, options), report)  # noqa: B023 - called at once
         if problem:
             break
