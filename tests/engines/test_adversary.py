@@ -1,5 +1,6 @@
 """Attacks in simulated runs: the same bytes with every executor and after an interruption."""
 
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from gossamer.cli import main
 from gossamer.core.jobs import Job, own_key
 from gossamer.core.random import fold, key
 from gossamer.core.types import Params
-from gossamer.engines.adversary import statistics
+from gossamer.engines.adversary import AttackWarning, statistics
 from gossamer.engines.client import Client, ClientTask
 from gossamer.engines.options import Options
 from gossamer.engines.simulate import Simulation
@@ -192,6 +193,39 @@ def test_the_success_of_a_backdoor_is_recorded_and_shown(tmp_path: Path, capsys:
     shown = capsys.readouterr().out
     assert "backdoor:factor=3.0,share=0.4 by 2 of 6 clients" in shown
     assert "attack success" in shown
+
+
+@pytest.mark.parametrize(
+    ("attack", "clients", "said"),
+    [
+        (
+            "alie,share=0.25",
+            8,
+            "2 hostile of 8 .*: the paper's formula gives z = 0; give z, as in alie:1.5",
+        ),
+        ("alie:0,share=0.4", 8, "3 hostile of 8 clients per round: z is 0; give z, as in alie:1.5"),
+        (
+            "alie:1.5",
+            8,
+            "1 hostile of 8 .*: the standard deviation of one update is 0; use a share above",
+        ),
+    ],
+)
+def test_an_attack_without_effect_is_told_before_training(attack: str, clients: int, said: str, tmp_path: Path) -> None:
+    task = tiny_task(clients)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", AttackWarning)
+        with pytest.raises(AttackWarning, match=f"attack alie.*: it does nothing with {said}"):
+            simulate(fedavg(epochs=1), task, attack=attack, rounds=2, out=tmp_path / "run")
+    assert not read_metrics(tmp_path / "run"), "no round was trained"
+    with pytest.warns(AttackWarning) as caught:
+        simulate(fedavg(epochs=1), task, rounds=2, attack=attack)
+    assert len(caught) == 1, "once in all rounds"
+
+
+def test_attacks_with_an_effect_are_not_warned_of() -> None:
+    for attack, hostile, cohort in (("alie", 3, 8), ("alie:1.5", 2, 20), ("inner-product", 1, 8), ("scale", 1, 8)):
+        assert Attack.of_text(attack).warning(hostile, cohort) is None
 
 
 def test_a_share_of_clients_that_fail_do_not_stop_those_that_collude() -> None:

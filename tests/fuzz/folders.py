@@ -27,10 +27,11 @@ from unittest import mock
 from fuzz import campaign
 from gossamer.cli import main, trust
 from gossamer.core import files, tree
+from gossamer.core.errors import RunError
 from gossamer.engines.simulate import Simulation
 from gossamer.runs import folder
-from gossamer.runs.checkpoint import newest
-from gossamer.runs.records import read_metrics
+from gossamer.runs.checkpoint import load, newest
+from gossamer.runs.records import checkpoints, read_metrics
 from helpers.records import write_records
 
 EACH = 10
@@ -350,10 +351,24 @@ def forgotten(run: Path) -> bool:
     return not checkpoint.is_dir() and metrics.is_file() and metrics.read_bytes().count(b"\n") == DONE - 1
 
 
+def damaged(run: Path) -> list[int]:
+    """The checkpoints that cannot be loaded."""
+    found = []
+    for number in checkpoints(run):
+        try:
+            load(run, number)
+        except RunError:
+            found.append(number)
+    return found
+
+
 def look(made: Base, run: Path, line: str) -> str:
     said = gossamer(line.replace("RUN", str(run)))
     if said.status:
         return refused(said)
+    if line.startswith("show"):
+        for number in damaged(run):
+            assert f"checkpoint {number} is damaged" in said.err, f"checkpoint {number} is not named: {said.err}"
     if said.out == made.shown[line]:
         return "looks the same"
     if forgotten(run):

@@ -486,6 +486,36 @@ def test_a_damaged_newest_checkpoint_is_told_and_the_one_before_is_used(run: Pat
     assert snapshot(run) == before
 
 
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("checkpoints/3/server.safetensors", 3), ("checkpoints/2/manifest.json", 2), ("clients/3.safetensors", 3)],
+)
+def test_show_names_a_damaged_checkpoint_that_it_does_not_need(
+    run: Path, name: str, number: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", str(run)]) == 0
+    whole = capsys.readouterr()
+    assert whole.err == ""
+    flip(run / name, -1)
+    before = snapshot(run)
+    assert main(["show", str(run)]) == 0
+    said = capsys.readouterr()
+    assert said.out == whole.out
+    (line,) = said.err.splitlines()
+    assert line.startswith(f"gossamer: {run}: checkpoint {number} is damaged: {name}")
+    assert snapshot(run) == before
+
+
+def test_the_checkpoints_of_a_run_in_progress_are_not_judged(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flip(run / "checkpoints/2/server.safetensors", -1)
+    folder = RunFolder.open(run)
+    try:
+        assert main(["show", str(run)]) == 0
+    finally:
+        folder.close()
+    assert capsys.readouterr().err == ""
+
+
 def test_a_run_folder_that_nobody_may_write_to_can_be_looked_at(run: Path) -> None:
     (run / "run.lock").unlink()
     before = snapshot(run)

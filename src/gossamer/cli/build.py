@@ -33,7 +33,7 @@ from gossamer.parts.codecs.on_weights import OnWeights
 from gossamer.parts.downlinks import DOWNLINKS
 from gossamer.parts.downlinks.delta import Delta
 from gossamer.parts.samplers import SAMPLERS
-from gossamer.parts.servers.robust import RULES
+from gossamer.parts.servers.robust import PLAIN, RULES
 from gossamer.parts.servers.robust.rule import Rule
 from gossamer.parts.servers.robust.server import Robust
 from gossamer.tasks.data.datasets import DATASETS, load
@@ -57,9 +57,6 @@ KINDS: dict[str, tuple[type, Mapping[str, Any]]] = {
 }
 """The interface of each part that a flag can replace, and the registry of those with a name."""
 
-
-PLAIN = "mean"
-"""The value of ``--server`` for the method's own aggregation, which a deployment may have another default for."""
 
 OTHERS: dict[str, type] = {"down": Downlink, "server": Rule}
 """Other types that a flag accepts in place of a part."""

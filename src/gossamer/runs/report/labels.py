@@ -15,6 +15,7 @@ from gossamer.parts.channels import CHANNELS
 from gossamer.parts.codecs import CODECS
 from gossamer.parts.downlinks import DOWNLINKS
 from gossamer.parts.samplers import SAMPLERS
+from gossamer.runs.report.part_text import parsed
 from gossamer.runs.report.summary import method_name
 
 REGISTRIES = (CODECS, DOWNLINKS, CHANNELS, SAMPLERS)
@@ -91,14 +92,7 @@ def _outside(abouts: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[st
 def _inside(methods: Sequence[Mapping[str, str]]) -> Iterator[tuple[str, list[str]]]:
     """Yield the fields of parts that differ between runs of one method, with their values in all runs."""
     for name in dict.fromkeys(name for parts in methods for name in parts):
-        yield from _differing(name, [_parsed(parts.get(name, "None")) for parts in methods])
-
-
-def _parsed(text: str) -> ast.expr:
-    try:
-        return ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # a part of the user's may print anything
-        return ast.Constant(text)
+        yield from _differing(name, [parsed(parts.get(name, "None")) for parts in methods])
 
 
 def _differing(path: str, nodes: Sequence[ast.expr]) -> Iterator[tuple[str, list[str]]]:
