@@ -30,7 +30,7 @@ from gossamer.core import files, tree
 from gossamer.core.errors import RunError
 from gossamer.engines.simulate import Simulation
 from gossamer.runs import folder
-from gossamer.runs.checkpoint import load, newest
+from gossamer.runs.checkpoint import load, newest, read_split
 from gossamer.runs.records import checkpoints, read_metrics
 from helpers.records import write_records
 
@@ -351,15 +351,17 @@ def forgotten(run: Path) -> bool:
     return not checkpoint.is_dir() and metrics.is_file() and metrics.read_bytes().count(b"\n") == DONE - 1
 
 
-def damaged(run: Path) -> list[int]:
-    """The checkpoints that cannot be loaded."""
-    found = []
+def damaged(run: Path) -> Iterator[str]:
+    """What cannot be loaded: the partition, and checkpoints."""
     for number in checkpoints(run):
         try:
             load(run, number)
         except RunError:
-            found.append(number)
-    return found
+            yield f"checkpoint {number} is damaged"
+    try:
+        read_split(run)
+    except RunError:
+        yield "split.safetensors"
 
 
 def look(made: Base, run: Path, line: str) -> str:
@@ -367,8 +369,8 @@ def look(made: Base, run: Path, line: str) -> str:
     if said.status:
         return refused(said)
     if line.startswith("show"):
-        for number in damaged(run):
-            assert f"checkpoint {number} is damaged" in said.err, f"checkpoint {number} is not named: {said.err}"
+        for what in damaged(run):
+            assert what in said.err, f"{what}, and it is not named: {said.err}"
     if said.out == made.shown[line]:
         return "looks the same"
     if forgotten(run):

@@ -487,11 +487,16 @@ def test_a_damaged_newest_checkpoint_is_told_and_the_one_before_is_used(run: Pat
 
 
 @pytest.mark.parametrize(
-    ("name", "number"),
-    [("checkpoints/3/server.safetensors", 3), ("checkpoints/2/manifest.json", 2), ("clients/3.safetensors", 3)],
+    ("name", "of"),
+    [
+        ("checkpoints/3/server.safetensors", "checkpoint 3 is damaged: "),
+        ("checkpoints/2/manifest.json", "checkpoint 2 is damaged: "),
+        ("clients/3.safetensors", "checkpoint 3 is damaged: "),
+        ("split.safetensors", ""),
+    ],
 )
-def test_show_names_a_damaged_checkpoint_that_it_does_not_need(
-    run: Path, name: str, number: int, capsys: pytest.CaptureFixture[str]
+def test_show_names_a_damaged_file_that_it_does_not_need(
+    run: Path, name: str, of: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["show", str(run)]) == 0
     whole = capsys.readouterr()
@@ -502,7 +507,7 @@ def test_show_names_a_damaged_checkpoint_that_it_does_not_need(
     said = capsys.readouterr()
     assert said.out == whole.out
     (line,) = said.err.splitlines()
-    assert line.startswith(f"gossamer: {run}: checkpoint {number} is damaged: {name}")
+    assert line.startswith(f"gossamer: {run}: {of}{name} ")
     assert snapshot(run) == before
 
 

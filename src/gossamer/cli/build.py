@@ -113,8 +113,10 @@ def make_method(request: Request) -> Method:
         if made is not None and not mistakes.found:
             mistakes.note(*_unused(recipe, known, values, request, made))
         method = made or method
+        refused = [name for name in KINDS if getattr(request, name)] if made is None else []
         for setting in request.sets:
-            method = mistakes.attempt(assign, method, setting) or method
+            if setting.partition(".")[0] not in refused:  # of a part that is not there
+                method = mistakes.attempt(assign, method, setting) or method
     mistakes.settle()
     assert method is not None  # or there were mistakes
     return method
