@@ -123,7 +123,7 @@ def test_an_unknown_data_set_is_refused_with_a_hint() -> None:
 def test_more_samples_than_memory_are_refused_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(synthetic, "two_populations", lambda *given, **more: pytest.fail("samples were made"))
     for name in ("two-populations", "two-populations-literal"):
-        with pytest.raises(ConfigError, match="take 12 GB for 100,000 clients: use at most 20,000 clients, or another"):
+        with pytest.raises(ConfigError, match=r"take 12\.0 GB for 100,000 clients: use at most 20,000 clients"):
             gd.load(name, clients=100_000, key=key(0))
 
 

@@ -91,7 +91,7 @@ def _two_populations(clients: int, key: Key, balanced: bool) -> Data:
     require(
         (
             clients <= most,
-            f"the two populations have {synthetic.SAMPLES} samples per client, which take {taken:,.0f} GB for "
+            f"the two populations have {synthetic.SAMPLES} samples per client, which take {taken:,.1f} GB for "
             f"{clients:,} clients: use at most {most:,} clients, or another data set",
         )
     )
