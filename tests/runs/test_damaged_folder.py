@@ -109,6 +109,15 @@ def test_lines_continue_each_other() -> None:
     assert read_lines(second, digest).problem == "line 1 is not the record of round 1"
 
 
+@pytest.mark.parametrize("rest", [b"null", b"{}", b"\0\0", b"[" * 9, b'{"round": 2', b'{"digest": 3}'])
+def test_a_last_line_without_end_must_be_the_beginning_of_a_record(rest: bytes) -> None:
+    first, _ = line_of({"round": 1, "loss": 0.5}, "start")
+    assert read_lines(rest, "start").problem == "line 1 is not the record of round 1"
+    after = read_lines(first + rest, "start")
+    assert len(after.records) == 1
+    assert after.problem == (None if b"round" in rest else "line 2 is not the record of round 2")
+
+
 def test_no_flipped_bit_of_the_metrics_is_shown(run: Path) -> None:
     honest, data, draw = read_metrics(run), (run / "metrics.jsonl").read_bytes(), random.Random(1)
     for at in range(0, len(data), 11):
