@@ -1,6 +1,7 @@
 """Attacks in simulated runs: the same bytes with every executor and after an interruption."""
 
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,14 @@ import gossamer
 from gossamer import ConfigError, Method, Task, centralised, fedavg, heterofl, local, signsgd, simulate
 from gossamer.cli import main
 from gossamer.core.jobs import Job, own_key
-from gossamer.core.random import fold, key
+from gossamer.core.random import Key, fold, key
 from gossamer.core.types import Params
 from gossamer.engines.adversary import AttackWarning, statistics
 from gossamer.engines.client import Client, ClientTask
 from gossamer.engines.options import Options
 from gossamer.engines.simulate import Simulation
 from gossamer.parts.attacks import ATTACKS, Attack, Noise
+from gossamer.parts.attacks.base import UpdateAttack
 from gossamer.runs.records import read_about, read_metrics
 from gossamer.testing import tiny_task
 
@@ -264,6 +266,25 @@ def test_hostile_clients_are_the_same_in_all_rounds_and_listed() -> None:
     result = simulate(fedavg(epochs=1), tiny_task(10), rounds=2, attack="scale:100,share=0.2", per_round=6, seed=5)
     assert result.about["hostile"] == list(Attack.of_text("scale,share=0.2").hostile(10, key(5)))
     assert result.about["options"]["attack"] == "scale:share=0.2"
+
+
+@dataclass(frozen=True)
+class Zeros(UpdateAttack):
+    """An attack without a name on the command line."""
+
+    share: float = 0.4
+
+    def update(self, change: Params, key: Key) -> Params:
+        return {name: torch.zeros_like(tensor) for name, tensor in change.items()}
+
+
+def test_a_run_with_an_attack_of_ones_own_is_resumed_by_its_script(tmp_path: Path) -> None:
+    task, run = tiny_task(), tmp_path / "run"
+    simulate(fedavg(epochs=1), task, rounds=1, attack=Zeros(), out=run)
+    with pytest.raises(ConfigError, match=r"attack of the run, Zeros\(share=0.4\), is an object of your own"):
+        gossamer.resume(run, task=task, rounds=2)
+    again = simulate(fedavg(epochs=1), task, rounds=1, attack=Zeros(), out=run, resume=True)
+    assert len(again.metrics) == 1
 
 
 def test_metrics_of_a_resumed_backdoor_have_the_success_rate(tmp_path: Path) -> None:
