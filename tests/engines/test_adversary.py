@@ -260,6 +260,8 @@ def test_samples_that_honest_clients_share_are_not_changed() -> None:
 def test_deployments_refuse_attacks(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["deploy", "try", "fedavg", "--attack", "noise"]) != 0
     assert "unknown flag --attack: only gossamer run has it" in capsys.readouterr().err
+    assert main(["deploy", "try", "fedavg", "--clients", "5"]) != 0
+    assert "unknown flag --clients: a deployment has --nodes;" in capsys.readouterr().err
 
 
 def test_hostile_clients_are_the_same_in_all_rounds_and_listed() -> None:
