@@ -33,7 +33,7 @@ from gossamer.parts.codecs.on_weights import OnWeights
 from gossamer.parts.downlinks import DOWNLINKS
 from gossamer.parts.downlinks.delta import Delta
 from gossamer.parts.samplers import SAMPLERS
-from gossamer.parts.servers.robust import RULES
+from gossamer.parts.servers.robust import PLAIN, RULES
 from gossamer.parts.servers.robust.rule import Rule
 from gossamer.parts.servers.robust.server import Robust
 from gossamer.tasks.data.datasets import DATASETS, load
@@ -57,9 +57,6 @@ KINDS: dict[str, tuple[type, Mapping[str, Any]]] = {
 }
 """The interface of each part that a flag can replace, and the registry of those with a name."""
 
-
-PLAIN = "mean"
-"""The value of ``--server`` for the method's own aggregation, which a deployment may have another default for."""
 
 OTHERS: dict[str, type] = {"down": Downlink, "server": Rule}
 """Other types that a flag accepts in place of a part."""
@@ -116,8 +113,10 @@ def make_method(request: Request) -> Method:
         if made is not None and not mistakes.found:
             mistakes.note(*_unused(recipe, known, values, request, made))
         method = made or method
+        refused = [name for name in KINDS if getattr(request, name)] if made is None else []
         for setting in request.sets:
-            method = mistakes.attempt(assign, method, setting) or method
+            if setting.partition(".")[0] not in refused:  # of a part that is not there
+                method = mistakes.attempt(assign, method, setting) or method
     mistakes.settle()
     assert method is not None  # or there were mistakes
     return method

@@ -13,6 +13,7 @@ from gossamer.cli import user_files
 from gossamer.cli.common import check_picture, open_run, reading, warn
 from gossamer.cli.parser import Parser
 from gossamer.core.errors import ConfigError, Mistakes, RunError
+from gossamer.runs.digests import damage
 from gossamer.runs.inside import links
 from gossamer.runs.records import LINKLESS, Record, is_busy, read_metrics
 from gossamer.runs.report import Folder, curves, tables
@@ -64,7 +65,7 @@ def show(words: list[str]) -> int:
     arguments = parser.parse_args(words)
     path = Path(arguments.run)
     about, metrics = open_run(path), read_metrics(path)
-    for problem in links(path, LINKLESS):
+    for problem in (*links(path, LINKLESS), *damage(path, about)):
         warn(problem)
     _load_reports(arguments.reports)
     with reading(path):

@@ -156,7 +156,8 @@ def _give(typed: Typed, flag: Flag, text: str) -> None:
 def unknown_flag(word: str, method: str, own: Sequence[Flag], verb: Verb = RUN_VERB) -> str:
     """Return the message on an unknown flag."""
     if any(word in flag.words for flag in RUN):
-        return f"unknown flag {word}: only gossamer run has it; {verb.of(method)} --help lists all"
+        instead = "a deployment has --nodes" if word == "--clients" else "only gossamer run has it"
+        return f"unknown flag {word}: {instead}; {verb.of(method)} --help lists all"
     near = nearest(word, [known for flag in (*verb.flags, SET, CONFIG, *own) for known in flag.words])
     hint = f"did you mean {near}?" if near else f"{method} has {', '.join(flag.word for flag in own) or 'none'};"
     return f"unknown flag {word}: {hint} {verb.of(method)} --help lists all"

@@ -27,6 +27,8 @@ AUTO = "auto"
 DEPLOYED_WEIGHT = 5.0
 """Default of ``max_weight`` in a deployment, where clients state their numbers of samples themselves."""
 
+BY_SCRIPT = "is an object of your own that the folder cannot build: run its script again with resume=True"
+
 ELSEWHERE = {
     **dict.fromkeys(("lr", "epochs", "steps", "batch", "weights"), "method, such as fedavg({}=...)"),
     **dict.fromkeys(("clients", "split", "model", "loss"), "task, such as Task.of(..., {}=...)"),
@@ -168,8 +170,15 @@ class Options:
 
     @classmethod
     def read(cls, described: dict[str, Any]) -> "Options":
-        """Return the options that ``describe`` wrote."""
+        """Return the options that ``describe`` wrote; refuse objects of the user, which are recorded as text."""
+        own = [name for name, known in (("channel", CHANNELS), ("attack", ATTACKS)) if _own(described.get(name), known)]
+        require(*((False, f"the {name} of the run, {described[name]}, {BY_SCRIPT}") for name in own))
         return cls(**{**described, "channel": parse(described["channel"], CHANNELS, "channel")})
+
+
+def _own(text: Any, known: Iterable[str]) -> bool:
+    """Return whether an option is recorded as the ``repr`` of an object that has no name."""
+    return isinstance(text, str) and "(" in text and text.partition(":")[0] not in set(known)
 
 
 def _stray(name: str, known: Iterable[str]) -> str:

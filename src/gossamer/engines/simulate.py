@@ -202,6 +202,8 @@ class Simulation(FederatedRun):
         """Choose and compile the executor before the first round; this time is recorded separately."""
         if self.ready or not cohort:
             return
+        if self.adversary:
+            self.adversary.warn(self.cohort_size)
         with ledger.time("prepare"):
             # The client that most likely has a full batch. Not one of this cohort: a program is compiled for the size
             # of its batch, and a resumed run begins with another cohort.

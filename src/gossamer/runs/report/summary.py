@@ -12,6 +12,7 @@ from gossamer.core.delivery import OVERHEAD, Delivery
 from gossamer.runs.records import ATTACK_SUCCESS, DIVERGES, Record, stop_reason
 from gossamer.runs.report.anomalies import anomalies_of, excluded_of
 from gossamer.runs.report.base import summaries_of
+from gossamer.runs.report.part_text import chosen_server
 from gossamer.runs.report.scores import Score, scores_of
 
 KINDS = ("seconds", "joules", "messages", "lost", "wasted")
@@ -78,6 +79,7 @@ def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any
     last: Record = next((record for record in reversed(metrics) if scores[0].name in record), {})
     summary = {
         "method": method_name(about),
+        "server": chosen_server(about),
         "data": task["data"],
         "model": task["model"],
         "split": task["split"],

@@ -37,6 +37,7 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
     """Return the main facts of a run, one pair per line."""
     return [
         ("method", method(summary)),
+        *([("server", summary["server"])] if summary["server"] else []),
         ("task", task(summary)),
         ("clients", f"{summary['clients']:,}, {summary['per_round']:,} per round"),
         ("rounds", f"{summary['rounds']:,} of {summary['rounds_asked']:,}, seed {summary['seed']}"),
