@@ -50,16 +50,17 @@ def sweep(words: list[str]) -> int:
     if words[:1] == ["--resume"]:
         return resume(words[1:])
     asked = read(config.expanded(words))
-    if is_sweep(asked.path):
-        before = Sweep.read(asked.path)
-        if found := asked.sweep.differences(before):
-            again = command("resume", asked.path)
-            raise ConfigError(
-                f"--out {asked.path} has another sweep: {'; '.join(found)}: choose another folder, or {again}"
-            )
-    else:
-        asked.sweep.create(asked.path)
+    opened(asked)
     return go(asked.path, asked.sweep, asked.budget)
+
+
+def opened(asked: "Asked") -> None:
+    """Make the folder of a sweep; refuse one that has another sweep."""
+    if not is_sweep(asked.path):
+        asked.sweep.create(asked.path)
+    elif found := asked.sweep.differences(Sweep.read(asked.path)):
+        way_out = f"choose another folder, or continue that one with {command('resume', asked.path)}"
+        raise ConfigError(f"--out {asked.path} has another sweep: {'; '.join(found)}: {way_out}")
 
 
 def resume(words: list[str]) -> int:
@@ -138,7 +139,7 @@ def checked(
     """Return the sweep of a method, a grid and other flags, once all points are checked."""
     given = dict(settings)
     own = {flag.name: given.pop(flag.name) for flag in OWN if flag.name in given}
-    seeds = mistakes.attempt(seeds_of, own.get("seeds", "1"), str(given.pop("seed", "0"))) or (0,)
+    seeds = mistakes.attempt(seeds_of, str(own.get("seeds", "1")), str(given.pop("seed", "0"))) or (0,)
     halving = mistakes.attempt(value, "--halving", own.get("halving"), Halving) if "halving" in own else None
     budget = mistakes.attempt(budget_of, own)
     path = Path(own.get("out", ""))
@@ -212,9 +213,7 @@ REFUSED = {
     "seed": "use --seeds N, or --seeds S,S: results are means over seeds",
     "out": "each run has a folder in that of the sweep",
     "config": "give one --config for all runs",
-    **{
-        name: f"--{name} belongs to the sweep, not to a run" for name in ("seeds", "jobs", "seconds", "halving", "grid")
-    },
+    **dict.fromkeys(("seeds", "jobs", "seconds", "halving", "grid"), "it belongs to the sweep, not to a run"),
 }
 """Names that are no settings of a run, and what to do."""
 

@@ -18,8 +18,8 @@ from gossamer.cli.sweep_check import words_of
 from gossamer.cli.sweep_job import work
 from gossamer.core import files
 from gossamer.core.chunks import cores
-from gossamer.engines.jobs import Ended, Job, Launcher, spread
-from gossamer.engines.jobs.local import Local, visible_gpus
+from gossamer.runs.jobs import Ended, Job, Launcher, spread
+from gossamer.runs.jobs.local import Local, visible_gpus
 from gossamer.runs.records import Record
 from gossamer.runs.report.scores import held_out
 from gossamer.runs.report.sweep_points import Standing

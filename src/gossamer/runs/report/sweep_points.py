@@ -7,11 +7,14 @@ samples (``--validate``), never by the test set.
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from gossamer.core.errors import RunError
 from gossamer.runs.records import Record, check_about, is_busy, read_about, read_metrics
+from gossamer.runs.report import curves
+from gossamer.runs.report.curves import DEVIATION
 from gossamer.runs.report.scores import Score, common, held_out, primary
 from gossamer.runs.report.summary import summarise
 from gossamer.runs.report.text import BLANK, size, table
@@ -47,7 +50,7 @@ class Standing:
         except RunError:
             return cls()
 
-    @property
+    @cached_property
     def summary(self) -> dict[str, Any]:
         """The summary of a run that has started."""
         return summarise(self.about, self.metrics)
@@ -169,11 +172,38 @@ def scores_of(points: Sequence[Point]) -> tuple[Score | None, Score | None]:
 
 def best_of(points: Sequence[Point], held: Score) -> Point | None:
     """Return the finished point with the best mean on held-out samples, the first among equals."""
-    known = [
-        (mean, point) for point in points if point.whole and (mean := point.over_seeds(held.name).mean) is not None
-    ]
+    means = [(point.over_seeds(held.name).mean, point) for point in points if point.whole]
+    known = [(mean, point) for mean, point in means if mean is not None]
     choose = max if held.better == "higher" else min
     return choose(known, key=lambda each: each[0])[1] if known else None
+
+
+def mean_records(point: Point, score: Score) -> list[Record]:
+    """Return records with the means over seeds, of the rounds that all started runs have, for curves."""
+    runs = [standing.metrics for standing in point.started]
+    return [_mean_record(each, score) for each in zip(*runs, strict=False)]
+
+
+def _mean_record(seeds: Sequence[Record], score: Score) -> Record:
+    found = Spread.of([record.get(score.name) for record in seeds])
+    costs = {name: statistics.fmean(record[name] for record in seeds) for name in ("joules", "delay")}
+    sent = statistics.fmean(sum(record["bytes_up"].values()) for record in seeds)
+    measured = {} if found.mean is None else {score.name: found.mean, DEVIATION: found.deviation or 0.0}
+    return {"round": seeds[0]["round"], **measured, **costs, "bytes_up": {"mean": sent}}
+
+
+def draw(path: Path, sweep: Sweep, picture: Path) -> bool:
+    """Draw one curve per point, the mean over seeds with a band of one deviation; return whether there is anything.
+
+    The metric is that on held-out samples if there are any, because the picture shows what the choice is made by.
+    """
+    points = [point for point in points_of(path, sweep) if point.started]
+    test, held = scores_of(points)
+    score = held or test
+    if score is None:
+        return False
+    curves.draw([point.label for point in points], [mean_records(point, score) for point in points], picture, score)
+    return True
 
 
 def compared(path: Path, sweep: Sweep) -> str:
@@ -187,9 +217,7 @@ def compared(path: Path, sweep: Sweep) -> str:
 
 def _row(point: Point, shown: Sequence[Score]) -> list[str]:
     done = [str(len(standing.metrics)) for standing in point.started]
-    sums = [
-        Spread.of([standing.summary[name] for standing in point.started]).mean for name in ("bytes_up", "bytes_down")
-    ]
+    sums = [point.over_seeds(name).mean for name in ("bytes_up", "bytes_down")]
     return [
         *(short(value) for _, value in point.values),
         str(len(point.started)),

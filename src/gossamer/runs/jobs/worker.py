@@ -1,6 +1,5 @@
-"""The process of a worker: ``python -m gossamer.engines.jobs.worker FD`` runs the calls that arrive at a socket."""
+"""The process of a worker: ``python -m gossamer.runs.jobs.worker FD`` runs the calls that arrive at a socket."""
 
-import ctypes
 import io
 import os
 import pickle
@@ -13,14 +12,14 @@ from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any
 
-from gossamer.engines.executors.side_by_side import DIE_WITH_PARENT
+from gossamer.core.processes import die_with_parent
 
 INTERRUPTED = "it was interrupted"
 
 
 def main(handle: int) -> None:
     """Run calls until the other end closes the socket, or its process ends."""
-    ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+    die_with_parent()
     line = Connection(handle)
     while True:
         try:

@@ -18,15 +18,16 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
+from pathlib import Path
 from typing import NamedTuple
 
 from gossamer.core.errors import ConfigError, require
-from gossamer.engines.jobs import Ended, Job
+from gossamer.runs.jobs import Ended, Job
 
 GRACE = 20.0
 """Seconds that interrupted jobs have to save what they do; then they are killed, which loses no finished round."""
 
-WORKER = "gossamer.engines.jobs.worker"
+WORKER = "gossamer.runs.jobs.worker"
 DEVICES = "CUDA_VISIBLE_DEVICES"
 
 
@@ -163,7 +164,7 @@ def _hire(share: Share) -> Worker:
 
 def _environment(share: Share, now: Mapping[str, str]) -> dict[str, str]:
     """Return the environment of a worker: its GPU, and the folders that this process imports from."""
-    path = os.pathsep.join(folder or os.getcwd() for folder in sys.path)
+    path = os.pathsep.join(folder or str(Path.cwd()) for folder in sys.path)
     return {**now, "PYTHONPATH": path, **({DEVICES: share.gpu} if share.gpu is not None else {})}
 
 
