@@ -98,10 +98,8 @@ def test_a_killed_parent_leaves_no_worker(tmp_path: Path) -> None:
     os.kill(worker, 0)  # it is there
     parent.kill()
     parent.wait()
-    with pytest.raises(ProcessLookupError):
-        while True:
-            os.kill(worker, 0)
-            time.sleep(0.02)
+    while Path(f"/proc/{worker}").exists() and "Z" not in Path(f"/proc/{worker}/stat").read_text().split():
+        time.sleep(0.02)  # the test ends when the worker does
 
 
 def test_jobs_that_have_no_time_do_not_start() -> None:
