@@ -39,4 +39,7 @@ class Inline:
         """Run one job; its log is empty."""
         job = self.waiting.pop(-1 if self.last_first else 0)
         self.done.append(job.name)
-        return [Ended(job, job.function(*job.args))]
+        try:
+            return [Ended(job, job.function(*job.args))]
+        except Exception as error:
+            return [Ended(job, error=repr(error))]
