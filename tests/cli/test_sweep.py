@@ -1,6 +1,7 @@
 """Sweeps: the grid, the folder, what is refused, what resumes, how points are compared and halved."""
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from gossamer.runs.jobs import Ended
 from gossamer.runs.records import read_metrics
 from gossamer.runs.sweeps import Halving, Sweep
 from helpers.inline import Inline
+from helpers.paths import ROOT
 
 TASK = "from gossamer.testing import tiny_task\n\ntask = tiny_task(4)\n"
 COMMON = ["--task", "mine.py:task", "--steps", "3", "--executor", "one-by-one"]
@@ -236,7 +238,10 @@ def test_hopeless_points_stop_whatever_the_order_of_completion(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = halved(Inline(), "x", monkeypatch)
-    assert "after round 1: 2 of 4 points go on" in capsys.readouterr().err
+    told = capsys.readouterr()
+    assert "after round 1: 2 of 4 points go on" in told.err
+    assert "[1/8] lr=1e-9_seed=0: paused, 1/4 rounds, accuracy " in told.err
+    assert sum(line.endswith(" stopped") for line in told.out.splitlines()) == 3
     first = {lr: [curve(here / f"x/lr={lr}_seed={seed}", "validation_accuracy") for seed in (0, 1)] for lr in RATES}
     order = sorted(RATES, key=lambda lr: -sum(seed[0] for seed in first[lr]))  # stable, as the sweep's
     better = sorted(order[:2], key=lambda lr: -sum(seed[1] for seed in first[lr]))
@@ -316,6 +321,15 @@ def test_python_has_the_same_powers(here: Path) -> None:
         gossamer.sweep(lambda: gossamer.fedavg(), grid={"lr": [1]}, out="y")
     with pytest.raises(ConfigError, match="unknown flag --rouns"):
         gossamer.sweep("fedavg", grid={"lr": [0.1]}, out="y", rouns=3)
+
+
+def test_the_python_on_the_page_runs(here: Path) -> None:
+    pytest.importorskip("pandas")
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/sweeps.md").read_text(), re.S)
+    found: dict[str, Any] = {}
+    exec(code, found)
+    assert found["again"].best == found["result"].best
+    assert len(found["accuracies"]) == 4
 
 
 def test_runs_are_processes(

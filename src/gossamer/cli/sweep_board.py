@@ -22,7 +22,7 @@ EVERY = 1.0
 AROUND = 8
 """Lines of a terminal that the table leaves free."""
 
-ORDER = ("running", "failed", "waiting", "finished", "interrupted")
+ORDER = ("running", "failed", "waiting", "paused", "interrupted", "finished")
 """The states of runs, in the order in which a table that is too long for the terminal shows them."""
 
 
@@ -40,7 +40,8 @@ class Board:
         self.path, self.jobs, self.begun, self._next = path, jobs, time.monotonic(), 0.0
         self.shown = shown is not False
         self.standings = {run.name: Standing.of(path / run.name) for run in sweep.runs}
-        self.states = {name: standing.state for name, standing in self.standings.items()}
+        self.interrupted = "paused" if sweep.halving else "interrupted"
+        self.states = {name: self._state(name) for name in self.standings}
         self.notes: list[str] = []
         self._live = _live() if self.shown and sys.stderr.isatty() else None
 
@@ -70,10 +71,10 @@ class Board:
     def end(self, name: str, reason: str | None) -> None:
         """Show that a run has ended."""
         self._read(name)
-        self.states[name] = "failed" if reason else self.standings[name].state
+        self.states[name] = "failed" if reason else self._state(name)
         if self.shown and not self._live:
             done = sum(state not in ("waiting", "running") for state in self.states.values())
-            ended = f"failed: {reason}" if reason else self.standings[name].line
+            ended = f"failed: {reason}" if reason else f"{self.states[name]}, {self.standings[name].line}"
             say(f"[{done}/{len(self.states)}] {name}: {ended}  {duration(time.monotonic() - self.begun)}")
 
     def refresh(self, now: bool = False) -> None:
@@ -84,8 +85,13 @@ class Board:
         for name, state in self.states.items():
             if state in ("waiting", "running"):
                 self._read(name)
-                self.states[name] = self.standings[name].state if self.standings[name].busy else state
+                self.states[name] = self._state(name) if self.standings[name].busy else state
         self._live.update(self._table(), refresh=True)
+
+    def _state(self, name: str) -> str:
+        """Return the state of a run; one that waits for others at a rung is paused."""
+        state = self.standings[name].state
+        return self.interrupted if state == "interrupted" else state
 
     def _read(self, name: str) -> None:
         self.standings[name] = Standing.of(self.path / name)

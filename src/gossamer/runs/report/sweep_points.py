@@ -85,8 +85,8 @@ class Standing:
 
     @property
     def line(self) -> str:
-        """The run in one line: ``finished, 20/20 rounds, accuracy 93.1 %``."""
-        return f"{self.state}, {self.progress or 'no'} rounds, {self.scores}" if self.about else self.state
+        """What the run has done, in one line: ``20/20 rounds, accuracy 93.1 %``."""
+        return f"{self.progress} rounds, {self.scores}" if self.about else "not started"
 
 
 class Spread(NamedTuple):
@@ -140,6 +140,11 @@ class Point(NamedTuple):
     def started(self) -> list[Standing]:
         """The runs that have started."""
         return [standing for standing in self.standings if standing.about]
+
+    @property
+    def rounds(self) -> int:
+        """The largest number of rounds that a run has done."""
+        return max((len(standing.metrics) for standing in self.started), default=0)
 
     @property
     def whole(self) -> bool:
@@ -212,10 +217,12 @@ def compared(path: Path, sweep: Sweep) -> str:
     test, held = scores_of(points)
     shown = [score for score in (held, test) if score is not None]
     heads = (*sweep.grid, "seeds", "rounds", *(score.words for score in shown), "up", "down", "state")
-    return f"{table(heads, [_row(point, shown) for point in points])}\n\n{_conclusion(points, test, held)}"
+    furthest = max(point.rounds for point in points) if sweep.halving else 0
+    rows = [_row(point, shown, furthest) for point in points]
+    return f"{table(heads, rows)}\n\n{_conclusion(points, test, held)}"
 
 
-def _row(point: Point, shown: Sequence[Score]) -> list[str]:
+def _row(point: Point, shown: Sequence[Score], furthest: int) -> list[str]:
     done = [str(len(standing.metrics)) for standing in point.started]
     sums = [point.over_seeds(name).mean for name in ("bytes_up", "bytes_down")]
     return [
@@ -224,14 +231,17 @@ def _row(point: Point, shown: Sequence[Score]) -> list[str]:
         "-".join(dict.fromkeys((min(done, key=int), max(done, key=int)))) if done else BLANK,
         *(point.over_seeds(score.name).write(score) for score in shown),
         *(BLANK if total is None else size(total) for total in sums),
-        _state(point),
+        _state(point, furthest),
     ]
 
 
-def _state(point: Point) -> str:
-    """Return ``finished``, or how many runs are."""
-    done = sum(standing.reached(None) for standing in point.standings)
-    return "finished" if point.whole else f"{done} of {len(point.standings)} finished"
+def _state(point: Point, furthest: int) -> str:
+    """Return ``finished``, how many runs are, or ``stopped`` for a point that halving has left behind."""
+    if point.whole:
+        return "finished"
+    if len(point.started) == len(point.standings) and point.rounds < furthest:
+        return "stopped"
+    return f"{sum(standing.reached(None) for standing in point.standings)} of {len(point.standings)} finished"
 
 
 def _conclusion(points: Sequence[Point], test: Score | None, held: Score | None) -> str:
