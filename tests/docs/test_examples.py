@@ -14,6 +14,7 @@ NAMES = (
     "less_down",
     "one_bit",
     "thin_clients",
+    "tune",
     "who_to_learn_with",
 )
 

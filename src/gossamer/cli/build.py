@@ -3,6 +3,7 @@
 import inspect
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -332,6 +333,22 @@ def make_task(request: Request, seed: int, split: Split | None, read: Callable[[
     return Task.of_data(data, request.model, request.split or data.split, split, request.statistics)
 
 
+_KEPT: dict[tuple[Any, ...], Data] = {}
+_keeping = False
+
+
+@contextmanager
+def keeping_data() -> Iterator[None]:
+    """Read the data set of several requests once, as long as the requests ask for the same."""
+    global _keeping
+    _keeping = True
+    try:
+        yield
+    finally:
+        _keeping = False
+        _KEPT.clear()
+
+
 def make_data(request: Request, clients: int, seed: int) -> Data:
     """Return the data set of a request."""
     name, folder = request.data or DATA, Path(request.data_dir) if request.data_dir else None
@@ -340,7 +357,10 @@ def make_data(request: Request, clients: int, seed: int) -> Data:
     if folder is not None and not folder.is_dir():
         mistakes.note(f"--data-dir: there is no folder {folder}")
     mistakes.settle()
-    return load(name, data_dir=folder, clients=clients, key=key(seed))
+    if (asked := (name, folder, clients, seed)) not in _KEPT:
+        _KEPT.clear()
+        _KEPT[asked] = load(name, data_dir=folder, clients=clients, key=key(seed))
+    return _KEPT[asked] if _keeping else _KEPT.pop(asked)
 
 
 def make_clients(request: Request) -> int:

@@ -53,6 +53,7 @@ RUN = [
     Flag("failure_rate", float, 0, "fraction of clients that fail in a round, to test failures", "P"),
     Flag("attack", str, "", "hostile clients, such as scale:-50,share=0.2", "NAME[:X][,share=P]"),
     Flag("eval_every", int, 1, "rounds between evaluations", "K"),
+    Flag("validate", int | None, None, "hold out every N-th training sample of each client, for validation", "N|none"),
     Flag("max_weight", float | None, None, "samples that count for a client, as a multiple of the median", "X|none"),
     Flag("until", Until, "", "target that ends the run, such as accuracy=0.9 or loss<0.3", "METRIC=X"),
     Flag("patience", int, "", "evaluations without improvement that end the run", "N"),

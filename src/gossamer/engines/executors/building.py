@@ -5,7 +5,6 @@ result is a shared library (AOTInductor), which another child tries. Loading one
 Python in it.
 """
 
-import ctypes
 import hashlib
 import os
 import platform
@@ -21,13 +20,13 @@ from torch import Tensor
 
 import gossamer
 from gossamer.core.errors import ConfigError
+from gossamer.core.processes import die_with_parent
 from gossamer.engines.executors.kept import SIDECAR, KeptPrograms
 from gossamer.engines.executors.recording import Recording
 
 Graph = Callable[[list[Tensor]], Sequence[Tensor]]
 """A compiled graph: map its inputs to its outputs; it may update inputs in place."""
 
-DIE_WITH_PARENT = 1  # Linux's PR_SET_PDEATHSIG
 OPTIONS: dict[str, Any] = {
     "aot_inductor.compile_wrapper_opt_level": "O0",  # it only calls kernels: 5 s of the compiler instead of 9
     "aot_inductor.precompile_headers": False,  # for one program they cost more than they save
@@ -123,7 +122,7 @@ def _in_child(work: Callable[[], None], report: Path) -> str:
         child = os.fork()
     if not child:
         try:
-            ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+            die_with_parent()
             _silence()
             work()
         except BaseException as error:

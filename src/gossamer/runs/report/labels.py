@@ -24,7 +24,18 @@ NAMES = {attribute: name for registry in REGISTRIES for name, (_, attribute) in 
 """Names of parts on the command line, by their class."""
 
 TASK = ("data", "model", "split", "clients", "statistics")
-OPTIONS = ("per_round", "seed", "device", "executor", "precision", "channel", "failure_rate", "attack", "exclude_after")
+OPTIONS = (
+    "per_round",
+    "seed",
+    "device",
+    "executor",
+    "precision",
+    "channel",
+    "failure_rate",
+    "attack",
+    "exclude_after",
+    "validate",
+)
 """Settings of the task and of the run that labels show."""
 
 DEFAULTS = {
@@ -42,6 +53,7 @@ DEFAULTS = {
     "failure_rate": "0.0",
     "attack": "None",
     "exclude_after": "None",
+    "validate": "None",
 }
 """Values that labels leave out."""
 
