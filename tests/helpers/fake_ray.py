@@ -12,8 +12,8 @@ from typing import Any
 from ray import cloudpickle
 from ray.exceptions import ActorDiedError, RayTaskError
 
-Deadly = Callable[["FakeActor", str], BaseException | None]
-"""What kills an actor when it is about to run a method, if anything."""
+Deadly = Callable[[str, tuple[Any, ...]], BaseException | None]
+"""What kills an actor that is about to run a method with some arguments, if anything."""
 
 
 class Ref:
@@ -51,7 +51,7 @@ class FakeActor:
     def step(self) -> None:
         """Run the next call, or die."""
         name, args, ref = self.calls.popleft()
-        self.dead = self.dead or self.ray.deadly(self, name)
+        self.dead = self.dead or self.ray.deadly(name, cloudpickle.loads(args))
         if self.dead is None:
             try:
                 self.made = self.made or self.kind(*cloudpickle.loads(self.args))
@@ -95,10 +95,10 @@ class _Remote:
 class FakeRay:
     """A cluster of nodes with a number of cores each."""
 
-    def __init__(self, seed: int = 0, cores: Sequence[int] = (2,), deadly: Deadly = lambda actor, name: None) -> None:
+    def __init__(self, seed: int = 0, cores: Sequence[int] = (2,), deadly: Deadly = lambda name, args: None) -> None:
         self.rng, self.deadly = random.Random(seed), deadly
         self.actors: list[FakeActor] = []
-        self.hosts = {f"node{number}": count for number, count in enumerate(cores)}
+        self.hosts = {f"{number:056x}": count for number, count in enumerate(cores, 1)}
 
     def is_initialized(self) -> bool:
         return True
@@ -106,7 +106,12 @@ class FakeRay:
     def nodes(self) -> list[dict[str, Any]]:
         room = {"memory": 64e9, "object_store_memory": 8e9}
         return [
-            {"NodeID": name, "NodeManagerAddress": name, "Alive": True, "Resources": {"CPU": count, **room}}
+            {
+                "NodeID": name,
+                "NodeManagerAddress": f"node{int(name, 16)}",
+                "Alive": True,
+                "Resources": {"CPU": count, **room},
+            }
             for name, count in self.hosts.items()
         ]
 

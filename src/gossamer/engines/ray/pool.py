@@ -28,12 +28,16 @@ from gossamer.engines.ray import nodes
 from gossamer.engines.ray.actor import Chosen, ClientActor, Machine, Ready, ShortOfMemoryError, TaskParcel
 from gossamer.engines.ray.blueprint import Blueprint, by_value
 from gossamer.engines.ray.nodes import Need, Node
+from gossamer.tasks.memory import client_memory
 
 POLL = 5.0
 """Seconds between two looks at the nodes of the cluster."""
 
 PATIENCE = 120.0
 """Seconds after which a run without any actor ends."""
+
+FEW = 32
+"""Number of samples in the step by which the memory of training is estimated."""
 
 MEMORY = (OutOfMemoryError, ShortOfMemoryError)
 """What is raised for an actor that ran out of memory."""
@@ -124,9 +128,17 @@ class Pool:
 
     def _needs(self, blueprint: Blueprint) -> Need:
         objective = self._client.objective
-        memory = nodes.PROCESS + objective.memory(objective.initial(), self._client.exchange.solver)
         samples = blueprint.held.nbytes if blueprint.held else 0
-        return Need(objective.device.type == "cuda", self._asked, memory, samples)
+        return Need(objective.device.type == "cuda", self._asked, nodes.PROCESS + self._training(), samples)
+
+    def _training(self) -> int:
+        """Return the bytes of a training step of the largest client, by a step on a few samples."""
+        objective, solver = self._client.objective, self._client.exchange.solver
+        largest = int(objective.task.split.sizes().max())
+        batch = max(map(len, solver.plan(largest, objective.key)), default=1)
+        few = max(1, min(batch, FEW))
+        found = client_memory(objective, objective.initial(), few, copies=2)
+        return found.total + found.activations * (batch - few) // few
 
     def start(self) -> None:
         """Start actors on all free places of the cluster."""
