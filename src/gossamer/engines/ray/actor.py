@@ -88,13 +88,13 @@ class ClientActor:
 
     Args:
         path: the driver's ``sys.path``, for modules that user files import
-        blueprint: the reference of the blueprint, in a list, so that it is read after the path is set
+        sent: the reference of the client's ``Parcel``, in a list, so that it is read after the path is set
     """
 
-    def __init__(self, path: Sequence[str], blueprint: Sequence[Any]) -> None:
+    def __init__(self, path: Sequence[str], sent: Sequence[Any]) -> None:
         sys.path += [entry for entry in path if entry not in sys.path]
         torch.set_num_threads(1)
-        self._client: Client = ray.get(blueprint[0]).client()
+        self._client: Client = ray.get(sent[0]).client()
         self._inner: dict[int, Executor] = {}
         self._common: dict[int, bytes] = {}
 

@@ -41,7 +41,8 @@ class Arrays(NamedTuple):
     def of(cls, samples: Samples) -> "Arrays":
         """Return the arrays of samples; those on a CPU are not copied."""
         leaves = {path: tensor.cpu().numpy() for path, tensor in nests.leaves(samples.x).items()}
-        return cls(leaves, nests.apply(lambda tensor: tensor[:0].cpu(), samples.x), samples.y.cpu().numpy())
+        form = nests.apply(lambda tensor: torch.empty(0), samples.x)  # a view would be pickled with all samples
+        return cls(leaves, form, samples.y.cpu().numpy())
 
     @property
     def nbytes(self) -> int:
@@ -59,8 +60,7 @@ class Blueprint(NamedTuple):
 
     Args:
         method: the method, before it is bound
-        task: the task, without the samples in memory
-        held: the training samples, if they are in memory
+        task: the task, without samples in memory
         device: the device of training
         precision: the precision of training
         key: the run's key
@@ -69,7 +69,6 @@ class Blueprint(NamedTuple):
 
     method: Method
     task: Task
-    held: Arrays | None
     device: str
     precision: str
     key: Key
@@ -79,23 +78,51 @@ class Blueprint(NamedTuple):
     def of(cls, client: Client) -> "Blueprint":
         """Return the parts of a client of this process."""
         objective, task = client.objective, client.objective.task
-        lazy = objective.samples.lazy
-        held = None if lazy else Arrays.of(objective.samples)
-        bare = replace(task, data=_without_samples(task.data, objective.samples if lazy else None))
+        bare = replace(task, data=_without_samples(task.data, objective.samples))
         device, precision = objective.device.type, objective.precision.name
-        return cls(client.method.method, bare, held, device, precision, objective.key, client.adversary)
+        return cls(client.method.method, bare, device, precision, objective.key, client.adversary)
 
-    def client(self) -> Client:
-        """Build the client; the method is bound here."""
-        data = self.task.data if self.held is None else replace(self.task.data, train=self.held.samples())
+    def client(self, held: Arrays | None) -> Client:
+        """Build the client, with samples in memory if there are any; the method is bound here."""
+        data = self.task.data if held is None else replace(self.task.data, train=held.samples())
         objective = Objective(replace(self.task, data=data), self.device, self.key, self.precision)
         return Client(self.method.bind(objective), objective, adversary=self.adversary)
 
 
-def _without_samples(data: Data, lazy: Samples | None) -> Data:
-    """Return data without test samples, which clients do not use, and with lazy training samples or none."""
+class Parcel(NamedTuple):
+    """A client as it is sent to actors.
+
+    Args:
+        blueprint: the pickled blueprint
+        held: the training samples, if they are in memory
+    """
+
+    blueprint: bytes
+    held: Arrays | None
+
+    @classmethod
+    def of(cls, client: Client) -> "Parcel":
+        """Return a client of this process as it is sent."""
+        samples = client.objective.samples
+        with _by_value():
+            return cls(cloudpickle.dumps(Blueprint.of(client)), None if samples.lazy else Arrays.of(samples))
+
+    @property
+    def nbytes(self) -> int:
+        """Its size in the object store."""
+        return len(self.blueprint) + (self.held.nbytes if self.held else 0)
+
+    def client(self) -> Client:
+        """Build the client."""
+        blueprint: Blueprint = cloudpickle.loads(self.blueprint)
+        return blueprint.client(self.held)
+
+
+def _without_samples(data: Data, samples: Samples) -> Data:
+    """Return data without test samples, which clients do not use, and without training samples in memory."""
     none = np.arange(0)
-    return replace(data, train=data.train.take(none) if lazy is None else lazy.to("cpu"), test=data.test.take(none))
+    train = samples.to("cpu") if samples.lazy else data.train.take(none)
+    return replace(data, train=train, test=data.test.take(none))
 
 
 def _tensor(array: np.ndarray) -> Tensor:
@@ -106,7 +133,7 @@ def _tensor(array: np.ndarray) -> Tensor:
 
 
 @contextmanager
-def by_value() -> Iterator[None]:
+def _by_value() -> Iterator[None]:
     """Pickle what user files define by value: other processes cannot import these files by name."""
     files = [module for module in list(sys.modules.values()) if _is_user_file(module)]
     for module in files:

@@ -26,7 +26,7 @@ from gossamer.engines.client import Client, ClientTask
 from gossamer.engines.executors.parcels import pack_state
 from gossamer.engines.ray import nodes
 from gossamer.engines.ray.actor import Chosen, ClientActor, Machine, Ready, ShortOfMemoryError, TaskParcel
-from gossamer.engines.ray.blueprint import Blueprint, by_value
+from gossamer.engines.ray.blueprint import Parcel
 from gossamer.engines.ray.nodes import Need, Node
 from gossamer.tasks.memory import client_memory
 
@@ -35,6 +35,9 @@ POLL = 5.0
 
 PATIENCE = 120.0
 """Seconds after which a run without any actor ends."""
+
+LARGE = 64_000_000
+"""Bytes of a method and a task without samples that are more than they should need."""
 
 FEW = 32
 """Number of samples in the step by which the memory of training is estimated."""
@@ -113,23 +116,30 @@ class Pool:
             return
         self._owns = nodes.connect(self.cluster)
         try:
-            blueprint = Blueprint.of(self._client)
-            self._need = need = self._needs(blueprint)
+            sent = Parcel.of(self._client)
+            self._need = need = Need(self._on_gpu, self._asked, nodes.PROCESS + self._training(), sent.nbytes)
             found = nodes.alive()
             nodes.check(found, need)
             for node in found:
                 if (held := node.seats(need)) < (wanted := node.wanted(need)):
                     warn(f"{node.describe()} holds {held} of {wanted} actors: each needs {nodes.size(need.memory)}")
-            with by_value():
-                self._blueprint = ray.put(blueprint)
+            self._check_size(sent)
+            self._blueprint = ray.put(sent)
         except BaseException:
             self.close()
             raise
 
-    def _needs(self, blueprint: Blueprint) -> Need:
-        objective = self._client.objective
-        samples = blueprint.held.nbytes if blueprint.held else 0
-        return Need(objective.device.type == "cuda", self._asked, nodes.PROCESS + self._training(), samples)
+    @property
+    def _on_gpu(self) -> bool:
+        return self._client.objective.device.type == "cuda"
+
+    def _check_size(self, sent: Parcel) -> None:
+        """Warn if every actor would get a large copy of something beside the samples."""
+        layout = self._client.objective.layout
+        if len(sent.blueprint) > max(LARGE, 4 * layout.size * layout.dtype.itemsize):
+            size = nodes.size(len(sent.blueprint))
+            why = "the function that builds the network, or the method, seems to refer to data: pass sizes instead"
+            warn(f"each actor gets a copy of {size} beside the samples: {why}")
 
     def _training(self) -> int:
         """Return the bytes of a training step of the largest client, by a step on a few samples."""
