@@ -294,8 +294,8 @@ def warn(text: str) -> None:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error."""
-    return str(error).partition("\n")[0]
+    """Return the first statement of an error; Ray adds tables to it."""
+    return str(error).partition("\n")[0].partition(";")[0]
 
 
 def last_line(error: BaseException) -> str:
