@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: setup run test check deploy-test slow-test gpu-test fuzz docs bench reproduce clean
+.PHONY: setup run test check deploy-test cluster-test slow-test gpu-test fuzz docs bench reproduce clean
 
 setup: $(READY)
 
@@ -30,6 +30,10 @@ test: check
 # Real Flower processes that are killed, come back and send damaged messages; some minutes
 deploy-test: $(READY)
 	@$(BIN)/pytest -m network
+
+# Real Ray nodes that join, and that are killed in the middle of a round; some minutes
+cluster-test: $(READY)
+	@$(BIN)/pytest -m cluster
 
 # What takes longer: every command on every page as it is written there, and large networks compiled; some minutes
 slow-test: $(READY)

@@ -9,7 +9,7 @@
 SGD with learning rate 0.05 throughout. ``w2-2`` is W2 with 2 clients per round, for a quick test. ``bert`` is a BERT of
 four layers with dropout, from ``transformers``: 8 clients with 64 random texts of 64 tokens each, and two classes.
 ``files`` reads 100,000 random images from PNG files, one file each: 1,000 clients with 100 files, 20 per round, one
-epoch, batch 20, W1's network. ``held`` is the same with images in memory.
+epoch, batch 20, W1's network. ``held`` is the same with images in memory. ``registered`` is W3 with 100,000 clients.
 """
 
 from dataclasses import dataclass
@@ -67,6 +67,7 @@ WORKLOADS = {
     "w3-10": Workload("mlp", clients=10_000, cohort=10, shard=60, epochs=5, batch=20),
     "w3-100": Workload("mlp", clients=10_000, cohort=100, shard=60, epochs=5, batch=20),
     "w3-1000": Workload("mlp", clients=10_000, cohort=1_000, shard=60, epochs=5, batch=20),
+    "registered": Workload("mlp", clients=100_000, cohort=1_000, shard=60, epochs=5, batch=20),
     "bert": Workload("bert", clients=8, cohort=8, shard=64, epochs=1, batch=16),
     "files": Workload("mlp", clients=1_000, cohort=20, shard=100, epochs=1, batch=20, files=True),
     "held": Workload("mlp", clients=1_000, cohort=20, shard=100, epochs=1, batch=20),

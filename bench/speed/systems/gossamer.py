@@ -1,7 +1,8 @@
 """Gossamer's simulator: a round is everything except evaluation.
 
 That includes creating, checking and decoding a message to and from every client, which the plain loop does not have.
-Option ``executor``: its name. Option ``rounds``: the declared number of rounds, which ``auto`` uses.
+Option ``executor``: its name. Option ``rounds``: the declared number of rounds, which ``auto`` uses. Option
+``cluster``: that of the run, if it has one.
 """
 
 from typing import Any
@@ -38,7 +39,8 @@ def task(setting: Setting) -> Task:
         return Task.of(net, pictures, Subset(pictures, range(TEST)), split=split(work), memory=MEMORY)
     train, test = map(samples, setting.images())
     data = Data("bench", train, test, KINDS if work.net == "bert" else CLASSES, split="iid", model=work.net)
-    net = bert if work.net == "bert" else lambda: build(work.net, data.shape, CLASSES)
+    shape = None if work.net == "bert" else data.shape  # a function that holds the data would take it to each actor
+    net = bert if shape is None else lambda: build(work.net, shape, CLASSES)
     return Task(net, data, split(work))
 
 
@@ -52,7 +54,8 @@ class Simulated:
     def __init__(self, setting: Setting) -> None:
         work, rounds = setting.workload, setting.options["rounds"]
         method = fedavg(lr=work.lr, epochs=work.epochs, batch=work.batch)
-        options = Options(rounds, work.cohort, executor=setting.options["executor"], eval_every=rounds)
+        executor, cluster = setting.options["executor"], setting.options.get("cluster")
+        options = Options(rounds, work.cohort, executor=executor, eval_every=rounds, cluster=cluster)
         self.simulation = Simulation(method, task(setting), options)
         self.number = 0
 

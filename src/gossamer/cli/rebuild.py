@@ -5,8 +5,10 @@ arguments of ``Task.named``. Objects of your own are not in the folder: they are
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from gossamer.cli import trust, user_files
@@ -62,14 +64,18 @@ def reopened(
     warn: Callable[[str], None] = warnings.warn,
     *,
     trusted: bool = False,
+    place: Mapping[str, Any] = MappingProxyType({}),
 ) -> Simulation:
     """Return a recorded run as a simulation at its start, with its trackers; ``reopen`` restores its last checkpoint.
 
-    ``warn`` reports trackers that fail; the other arguments are those of ``rebuild``.
+    ``warn`` reports trackers that fail, and ``place`` are options that say where the run is computed from now on. The
+    other arguments are those of ``rebuild``.
     """
     built = rebuild(path, about, method, task, trusted=trusted)
     with reading(path):
         options = Options.read(about["options"])
+    if place:
+        options = replace(options, **{**({"actors": None} if "cluster" in place else {}), **place})
     simulation = Simulation(*built, options, about["request"], Init.kept(path))
     simulation.tracking = Tracking.resumed(path, warn)
     return simulation

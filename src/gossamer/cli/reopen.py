@@ -44,6 +44,8 @@ def resume(
     rounds: int | None = None,
     until: str | Mapping[str, float] | None = None,
     patience: int | None = None,
+    cluster: str | None = None,
+    actors: int | None = None,
     callbacks: Callbacks = (),
     progress: bool | None = None,
     trust: bool = False,
@@ -57,6 +59,8 @@ def resume(
         rounds: a new number of rounds, also for a finished run; finished rounds stay as they are
         until: new targets
         patience: a new patience
+        cluster: another Ray cluster, as for ``simulate``, or ``"none"``; by default that of the run
+        actors: another number of Ray actors on each node
         callbacks: as for ``simulate``
         progress: as for ``simulate``
         trust: execute the user files of a run that you have not started on this machine
@@ -65,6 +69,8 @@ def resume(
     about = open_run(path)
     if "deployment" in about:
         raise ConfigError(f"{path} was deployed: continue it with gossamer resume {path}")
-    run = reopened(path, about, method, task, trusted=trust)
+    moved = {"cluster": None if cluster == "none" else cluster} if cluster else {}
+    place = moved | ({"actors": actors} if actors else {})
+    run = reopened(path, about, method, task, trusted=trust, place=place)
     folder = run.reopen(path, rounds=rounds, until=Until.of(until) if until else None, patience=patience)
     return carry_out(run, folder, callbacks, progress)

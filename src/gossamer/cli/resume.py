@@ -1,7 +1,7 @@
 """The command ``resume``."""
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +13,8 @@ from gossamer.cli.parser import Parser
 from gossamer.cli.rebuild import check_files, reopened
 from gossamer.cli.request import Request
 from gossamer.cli.run import go
-from gossamer.cli.run_args import CONFIG, RUN, SET
-from gossamer.core.errors import Mistakes
+from gossamer.cli.run_args import CONFIG, RUN, SET, WHERE
+from gossamer.core.errors import ConfigError, Mistakes
 from gossamer.engines.control import Until
 from gossamer.runs.sweeps import is_sweep
 from gossamer.tasks.precision import FLOAT32
@@ -22,7 +22,10 @@ from gossamer.tasks.precision import FLOAT32
 CONTROL = {"rounds": int, "until": Until, "patience": int}
 """The options that a run may change when it is continued, and their types."""
 
-KEPT = [flag for flag in (*RUN, SET, CONFIG) if flag.name not in (*CONTROL, "task")]
+PLACE = {"cluster": str | None, "actors": int | None}
+"""The options that say where a run is computed, and their types; a run may be moved when it is continued."""
+
+KEPT = [flag for flag in (*RUN, SET, CONFIG) if flag.name not in (*CONTROL, *PLACE, "task")]
 """The flags of ``run`` whose values a run keeps."""
 
 
@@ -40,8 +43,7 @@ def resume(words: list[str]) -> int:
     mistakes.note(*_kept([flag.word for flag in KEPT if getattr(asked, flag.name) is not None], own, about or {}))
     if strange and not mistakes.found:
         parser.error(f"unrecognized arguments: {' '.join(strange)}")
-    given = {name: text for name in CONTROL if (text := getattr(asked, name)) is not None}
-    control = {name: mistakes.attempt(value, f"--{name}", text, CONTROL[name]) for name, text in given.items()}
+    control, place = (_given(asked, kinds, mistakes) for kinds in (CONTROL, PLACE))
     method = mistakes.attempt(one_method, asked.method) if asked.method else None
     task = mistakes.attempt(whole_task, asked.task) if asked.task else None
     mistakes.settle()
@@ -49,10 +51,18 @@ def resume(words: list[str]) -> int:
     if "deployment" in about:
         from gossamer.cli import deploy  # Flower is an extra
 
+        if place:
+            raise ConfigError(f"--{' and --'.join(place)}: a deployment trains on its nodes")
         trust.require_trust(path, trust.app_digest(path), asked.trust)
         return deploy.resume(path, about, control)
-    simulation = reopened(path, about, method, task, warn, trusted=asked.trust)
+    simulation = reopened(path, about, method, task, warn, trusted=asked.trust, place=place)
     return go(simulation, simulation.reopen(path, **control))
+
+
+def _given(asked: argparse.Namespace, kinds: Mapping[str, Any], mistakes: Mistakes) -> dict[str, Any]:
+    """Return the given values of some options, read by their types."""
+    texts = {name: text for name in kinds if (text := getattr(asked, name)) is not None}
+    return {name: mistakes.attempt(value, f"--{name}", text, kinds[name]) for name, text in texts.items()}
 
 
 def _kept(given: Sequence[str], strange: Sequence[str], about: dict[str, Any]) -> Iterator[str]:
@@ -65,7 +75,7 @@ def _kept(given: Sequence[str], strange: Sequence[str], about: dict[str, Any]) -
         was = options.get(word[2:].replace("-", "_"))
         yield (
             f"{word}: a run keeps the value that it was started with{'' if was is None else f', {was}'}; "
-            "resume can change --rounds, --until and --patience"
+            "resume can change --rounds, --until, --patience, --cluster and --actors"
         )
 
 
@@ -76,6 +86,8 @@ def _parser() -> Parser:
     parser.add_argument("--rounds", metavar="R", help="new number of rounds; finished rounds stay as they are")
     parser.add_argument("--until", metavar="METRIC=X", help="new target that ends the run")
     parser.add_argument("--patience", metavar="N", help="new number of evaluations without improvement")
+    parser.add_argument("--cluster", metavar=f"{WHERE}|none", help="another Ray cluster, or none: without Ray")
+    parser.add_argument("--actors", metavar="N", help="another number of Ray actors on each node")
     parser.add_argument("--method", metavar="FILE.py:NAME", help="the method of a run from Python")
     parser.add_argument("--task", metavar="FILE.py:NAME", help="the task of a run from Python")
     parser.add_argument("--trust", action="store_true", help=TRUST)

@@ -22,6 +22,7 @@ EXTRAS = {
     "flwr": "flower",
     "cryptography": "flower",
     "httpx": "flower",
+    "ray": "ray",
     "tensorboard": "tensorboard",
     "mlflow": "mlflow",
     "sqlalchemy": "mlflow",

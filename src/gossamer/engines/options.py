@@ -1,7 +1,8 @@
 """Options of a run: rounds, cohort size, seed, device, executor, precision and channel."""
 
 import math
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -23,6 +24,9 @@ from gossamer.tasks.precision import FLOAT32, PRECISIONS
 
 AUTO = "auto"
 """Value of ``executor`` that measures all executors and chooses the fastest."""
+
+CLUSTERS = ("local", "auto")
+"""Values of ``cluster`` beside addresses: Ray on this machine alone, and the cluster that this machine belongs to."""
 
 DEPLOYED_WEIGHT = 5.0
 """Default of ``max_weight`` in a deployment, where clients state their numbers of samples themselves."""
@@ -62,6 +66,9 @@ class Options:
         anomalies: whether records name clients whose uploads are far from the cohort's
         exclude_after: rounds with an anomaly, among the last ones of a client, after which it is no longer sampled;
             none means that no client is excluded
+        cluster: train on a Ray cluster: local (this machine), auto (the cluster of this machine), or HOST:PORT; none
+            means without Ray
+        actors: Ray actors on each node of the cluster; none means one per core, or with cuda one per GPU
     """
 
     rounds: int = 30
@@ -80,6 +87,8 @@ class Options:
     attack: Attack | None = None
     anomalies: bool = True
     exclude_after: int | None = None
+    cluster: str | None = None
+    actors: int | None = None
 
     def __new__(cls, *args: Any, **options: Any) -> "Options":
         """Check the types of the options, then make the object."""
@@ -132,6 +141,7 @@ class Options:
             ),
             (hasattr(self.channel, "fit"), wrong_argument("channel", self.channel, "must be a Channel")),
             _device(self.device),
+            *_cluster(self.cluster, self.actors, self.executor),
         )
 
     def cohort(self, clients: int) -> int:
@@ -163,6 +173,8 @@ class Options:
             "anomalies": None if self.anomalies else False,
             "exclude_after": self.exclude_after,
             "attack": spec(self.attack, ATTACKS) if self.attack else None,
+            "cluster": self.cluster,
+            "actors": self.actors,
         }
         plain = {name: value for name, value in vars(self).items() if name not in newer}
         given = {name: value for name, value in newer.items() if value is not None}
@@ -195,6 +207,19 @@ def _stray(name: str, known: Iterable[str]) -> str:
     if name in ELSEWHERE:
         return f"{name} is not an option of the run: give it to the {ELSEWHERE[name].format(name)}"
     return unknown("option", name, known)
+
+
+def _cluster(cluster: str | None, actors: int | None, executor: str) -> Iterator[tuple[bool, Mistake]]:
+    """Yield the checks of a cluster and its actors."""
+    if cluster is None:
+        yield actors is None, Mistake("needs {}", Setting("", "actors"), Setting("", "cluster"))
+        return
+    known = cluster in CLUSTERS or re.fullmatch(r"[^\s:/]+:\d+", cluster) is not None
+    yield known, wrong_argument("cluster", cluster, "must be local, auto, or HOST:PORT such as 10.0.0.1:6379")
+    yield actors is None or actors >= 1, wrong_argument("actors", actors, "must be at least 1")
+    one_core = "needs all cores of a machine, and an actor of {} has one: use one-by-one, or auto"
+    threaded = Mistake(one_core, Setting("", "executor", executor), Setting("", "cluster"))
+    yield executor != "threaded", threaded
 
 
 def _device(name: str) -> tuple[bool, str]:

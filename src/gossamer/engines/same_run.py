@@ -13,6 +13,9 @@ DIGESTS = {"data_digest": "the data changed", "split_digest": "the split changed
 EXTENDABLE = ("rounds", "until", "patience")
 """Options that ``resume`` may change."""
 
+MOVABLE = ("cluster", "actors")
+"""Options that say where a run is computed, which ``resume`` may change as well: results do not depend on them."""
+
 About = Mapping[str, Any]
 """The content of ``run.json``."""
 
@@ -26,8 +29,13 @@ def check_same(recorded: About, now: About, path: Path) -> None:
     if recorded["parameters"] != now["parameters"]:
         raise RunError(f"{path}: the network has {now['parameters']:,} parameters, the run {recorded['parameters']:,}")
     for what, kind in (("method", "another method"), ("task", "another task"), ("options", "other options")):
-        if found := list(_differences(recorded[what], now[what])):
+        if found := list(_differences(_fixed(recorded[what]), _fixed(now[what]))):
             raise RunError(f"{path} was started with {kind}: {', '.join(found)}{_advice(recorded, now, path)}")
+
+
+def _fixed(entries: About) -> About:
+    """Return what a run keeps: not where it is computed."""
+    return {name: value for name, value in entries.items() if name not in MOVABLE}
 
 
 def _other_tensors(before: Mapping[str, list[int]], now: Mapping[str, list[int]]) -> Iterator[str]:
@@ -58,7 +66,7 @@ def _shown(value: Any) -> str:
 
 def _advice(recorded: About, now: About, path: Path) -> str:
     """Return what to do: rounds, targets and patience may change when a run is extended."""
-    before, after = recorded["options"], now["options"]
+    before, after = _fixed(recorded["options"]), _fixed(now["options"])
     changed = [name for name in after if after[name] != before.get(name)]
     others = any(recorded[what] != now[what] for what in ("method", "task")) or before.keys() > after.keys()
     if others or not set(changed) <= set(EXTENDABLE):

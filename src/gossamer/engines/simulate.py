@@ -3,10 +3,10 @@
 import inspect
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
@@ -14,6 +14,7 @@ from gossamer.core.bound import BoundExchange
 from gossamer.core.channel import Cost
 from gossamer.core.errors import ConfigError, Mistake, RunError, Setting, require
 from gossamer.core.exchange import Assignment
+from gossamer.core.extras import missing
 from gossamer.core.jobs import Job, Trained, own_key
 from gossamer.core.method import Method
 from gossamer.core.random import fold, uniform
@@ -38,13 +39,16 @@ from gossamer.engines.run import FederatedRun, Stage
 from gossamer.engines.warm_start import Init, Source
 from gossamer.parts.attacks.base import Attack
 from gossamer.runs.folder import RunFolder
-from gossamer.runs.records import ATTACK_SUCCESS, CHOSEN, read_about
+from gossamer.runs.records import ATTACK_SUCCESS, CHOSEN, CLUSTER, read_about
 from gossamer.runs.report.progress import progress_of
 from gossamer.runs.report.scores import primary
 from gossamer.runs.trackers.tracking import Track, Tracking
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.data.samples import Samples
 from gossamer.tasks.task import Task
+
+if TYPE_CHECKING:
+    from gossamer.engines.ray import Cluster
 
 INJECTED = "simulated failure (failure_rate)"
 
@@ -148,8 +152,8 @@ class Simulation(FederatedRun):
         self.evaluate = Evaluator(self.objective, labels)
         self.validate = Evaluator(self.objective, labels, held) if held else None
         self.channel = options.channel.fit(task.clients, self.key)
-        auto = options.executor == AUTO
-        self.executor: Executor | None = None if auto else EXECUTORS[options.executor](self.client)
+        self.cluster = self._cluster() if options.cluster else None
+        self.executor: Executor | None = None if options.executor == AUTO else self._executor(options.executor)
         self.early: dict[int, Executor] = {}
         self.ready = False
 
@@ -171,8 +175,36 @@ class Simulation(FederatedRun):
             if (name := recorded["executor"]) not in tuple(EXECUTORS):
                 folder.close()
                 raise RunError(f"{path} was run with an executor that this release does not have: {name!r}")
-            self.executor = EXECUTORS[name](self.client)
+            self.executor = self._executor(name)
+        if recorded["options"] != self.about["options"]:  # the run was moved to another cluster
+            folder.rewrite({"options": self.about["options"]})
         return folder
+
+    def _cluster(self) -> "Cluster":
+        """Return the actors of a cluster; it is not connected yet."""
+        try:
+            from gossamer.engines.ray import Cluster  # Ray is an extra
+        except ModuleNotFoundError as error:
+            raise missing(error) from error
+        assert self.options.cluster is not None
+        return Cluster(self.client, self.options.cluster, self.options.actors)
+
+    def _executor(self, name: str) -> Executor:
+        """Return the executor of the last exchange by its name: on this machine, or on a cluster."""
+        if self.cluster is None:
+            return EXECUTORS[name](self.client)
+        return self.cluster.executor(self.client.exchange.number, name)
+
+    def create(self, path: Path) -> RunFolder:
+        """Create the run folder, once the cluster is known to hold the task."""
+        if self.cluster is None:
+            return super().create(path)
+        self.cluster.connect()
+        try:
+            return super().create(path)
+        except BaseException:
+            self.cluster.close()
+            raise
 
     def checkpoint(self) -> State:
         """Return the server state, together with the models that clients hold."""
@@ -187,6 +219,8 @@ class Simulation(FederatedRun):
         """Release the processes and the memory of the executors."""
         for executor in (*self.early.values(), *([] if self.executor is None else [self.executor])):
             executor.close()
+        if self.cluster is not None:
+            self.cluster.close()
         judges = (self.evaluate, *([self.validate] if self.validate else ()))
         for samples in (self.objective.samples, *(judge.test for judge in judges)):
             samples.close()
@@ -230,11 +264,14 @@ class Simulation(FederatedRun):
             client_task, _ = self.client_task(stage, client, {})
             if self.executor is None:
                 left = self.options.rounds - number
-                name, self.executor, rates, left_out = choose(self.client, client_task, len(cohort), left)
+                choosing = partial(choose, self.client) if self.cluster is None else self.cluster.choice
+                name, self.executor, rates, left_out = choosing(client_task, len(cohort), left)
                 self.choice = {"executor": name, "rates": rates} | ({"left_out": left_out} if left_out else {})
             else:
                 with threads(self.executor.threads):
                     self.executor.prepare(client_task, len(cohort))
+        if self.cluster is not None:
+            self.choice["cluster"] = self.cluster.describe()
         self.about |= self.choice
         self.ready = True
 
@@ -247,6 +284,8 @@ class Simulation(FederatedRun):
         """Return the executor of an exchange."""
         if exchange.last:
             return self.executor or OneByOne(self.client)
+        if exchange.number not in self.early and self.cluster is not None:
+            self.early[exchange.number] = self.cluster.executor(exchange.number, self.choice["executor"])
         if exchange.number not in self.early:
             gpu = self.objective.device.type == "cuda"
             make = EARLY_EXECUTORS.get(self.choice["executor"], Stacked if gpu else SideBySide)
@@ -257,6 +296,8 @@ class Simulation(FederatedRun):
         """Run all exchanges of a round, and drop models that no download can continue from."""
         cohort = super().train(number, ledger)
         self.held_models.drop(self.method.training.oldest(self.server))
+        if self.cluster is not None:
+            ledger.notes[CLUSTER] = self.cluster.note()
         return cohort
 
     def cohort(self, number: int, ledger: Ledger) -> list[int]:

@@ -90,7 +90,10 @@ OPTIONAL: dict[str, dict[str, type]] = {
 }
 """Entries of ``run.json`` that some runs have, and what is in them."""
 
-CHOSEN = {"executor": str, "rates": dict, "left_out": dict}
+CLUSTER = "cluster"
+"""The entry of a record, and of the choice of an executor, with the nodes and actors of a Ray cluster."""
+
+CHOSEN = {"executor": str, "rates": dict, "left_out": dict, CLUSTER: dict}
 """Entries of the choice of an executor. Only the first is always there."""
 
 CHECKPOINT = {

@@ -10,6 +10,8 @@ the result does not depend on the measurement. Longer runs may also use executor
 - ``stacked`` saves the overhead of each operation, but needs more memory. So it is tried only in long runs with short
   steps if compilation does not win.
 
+An actor of a cluster has one core, so it compares ``one-by-one``, ``compiled`` and ``stacked`` by the same rules.
+
 On a GPU short runs use ``one-by-one`` or ``stacked``, longer ones ``captured``. The run folder records the choice.
 """
 
@@ -27,7 +29,7 @@ from gossamer.core.errors import ConfigError
 from gossamer.engines.client import Client, ClientTask, Failure
 from gossamer.engines.executors.base import Compiling, Executor, OnCores, OneByOne, Threaded, threads
 from gossamer.engines.executors.captured import Captured
-from gossamer.engines.executors.compiled import CompiledSideBySide
+from gossamer.engines.executors.compiled import CompiledOneByOne, CompiledSideBySide
 from gossamer.engines.executors.side_by_side import SideBySide
 from gossamer.engines.executors.stacked import Stacked, TrainedAloneWarning, refuse_random
 
@@ -76,6 +78,14 @@ def choose(client: Client, client_task: ClientTask, client_tasks: int, rounds: i
     return race.won()
 
 
+def choose_on_actor(client: Client, client_task: ClientTask, client_tasks: int, rounds: int) -> Choice:
+    """Return the fastest executor for a process with one thread, or with a share of a GPU."""
+    race = Race(client, client_task, client_tasks)
+    enter = _enter_on_gpu if client.objective.device.type == "cuda" else _enter_on_one_core
+    enter(race, rounds)
+    return race.won()
+
+
 def _enter_on_gpu(race: "Race", rounds: int) -> None:
     stackable = race.allows(("stacked", "captured")) and race.client_tasks > 1
     race.enter("one-by-one", OneByOne)
@@ -101,6 +111,15 @@ def _enter_on_cpu(race: "Race", rounds: int) -> None:
         race.challenge("threaded", Threaded)
     if long and several and compilable and short_steps and race.leader != "compiled":
         race.enter("stacked", Stacked)
+
+
+def _enter_on_one_core(race: "Race", rounds: int) -> None:
+    race.enter("one-by-one", OneByOne)
+    seconds, short_steps = race.seconds(rounds), race.rates["one-by-one"] * SHORT_STEP > 1
+    if seconds > SHORT and race.allows(("stacked", "compiled")):
+        race.enter("compiled", CompiledOneByOne, only_kept=seconds <= LONG)
+        if seconds > LONG and race.client_tasks > 1 and short_steps and race.leader != "compiled":
+            race.enter("stacked", Stacked)
 
 
 class Race:

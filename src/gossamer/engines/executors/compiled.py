@@ -18,6 +18,7 @@ from gossamer.core.errors import ConfigError
 from gossamer.core.jobs import Job, Trained
 from gossamer.core.types import Params, State
 from gossamer.engines.client import Client, ClientTask, Failure, TaskOutcome, mean
+from gossamer.engines.executors.base import OneByOne
 from gossamer.engines.executors.program import Program, kind
 from gossamer.engines.executors.side_by_side import SideBySide
 from gossamer.engines.executors.stacked import CHUNK, Stacked, refuse_random
@@ -32,6 +33,11 @@ PROGRAMS = 64
 def compiled(client: Client) -> "CompiledSideBySide | CompiledStacked":
     """Return one compiled client per core, or compiled chunks on a GPU."""
     return CompiledStacked(client) if client.objective.device.type == "cuda" else CompiledSideBySide(client)
+
+
+def compiled_on_actor(client: Client) -> "CompiledOneByOne | CompiledStacked":
+    """Return one compiled client in this process, or compiled chunks on a GPU."""
+    return CompiledStacked(client) if client.objective.device.type == "cuda" else CompiledOneByOne(client)
 
 
 class CompiledClient(Client):
@@ -106,20 +112,34 @@ def _apart(params: Params, start: Params) -> Params:
     return found
 
 
-class CompiledSideBySide(SideBySide):
+class WithProgram:
+    """An executor of compiled clients."""
+
+    program: CompiledClient
+
+    def prepare(self, client_task: ClientTask, client_tasks: int) -> None:
+        """Compile. If workers are forked, this comes first, so that all share the program."""
+        self.program.prepare(client_task)
+
+    def is_kept(self, client_task: ClientTask) -> bool:
+        """Return whether the program is kept from an earlier run."""
+        return self.program.is_kept(client_task)
+
+
+class CompiledSideBySide(WithProgram, SideBySide):
     """One compiled client per core."""
 
     def __init__(self, client: Client) -> None:
         self.program = CompiledClient(client)
         super().__init__(self.program)
 
-    def prepare(self, client_task: ClientTask, client_tasks: int) -> None:
-        """Compile before the workers are forked, so that all share the program."""
-        self.program.prepare(client_task)
 
-    def is_kept(self, client_task: ClientTask) -> bool:
-        """Return whether the program is kept from an earlier run."""
-        return self.program.is_kept(client_task)
+class CompiledOneByOne(WithProgram, OneByOne):
+    """One compiled client after the other, in this process."""
+
+    def __init__(self, client: Client) -> None:
+        self.program = CompiledClient(client)
+        super().__init__(self.program)
 
 
 class CompiledStacked(Stacked):

@@ -9,26 +9,23 @@ and another worker is started.
 """
 
 import gc
-import io
 import mmap
 import multiprocessing
 import pickle
 import signal
 import time
-import traceback
 from collections.abc import Iterable, Iterator
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import torch
 
-from gossamer.core import tree
 from gossamer.core.chunks import cores
 from gossamer.core.processes import die_with_parent
-from gossamer.core.types import State
 from gossamer.core.wire import Frame
 from gossamer.engines.client import Client, ClientTask, Failure, TaskOutcome
 from gossamer.engines.executors.base import AlwaysReady
+from gossamer.engines.executors.parcels import pack_state, portable, unpack_state
 
 FORK = multiprocessing.get_context("fork")
 PROCESS_CLOCK = 2  # the low bits of Linux's clock of a process, see clock_getcpuclockid(3)
@@ -77,7 +74,7 @@ class SideBySide(AlwaysReady):
         known = bool(common) and self._known.get(worker) is common
         self._known[worker] = common
         bare = client_task._replace(state={}, data=Frame(head, b"" if known else common, own))
-        worker.send_bytes(pickle.dumps((bare, known, _store(client_task.state)), 5))
+        worker.send_bytes(pickle.dumps((bare, known, pack_state(client_task.state)), 5))
         return client_task
 
     def _collect(self, worker: Connection, client_task: ClientTask) -> tuple[Connection, TaskOutcome]:
@@ -96,7 +93,7 @@ class SideBySide(AlwaysReady):
         if length is not None:
             data = Frame(result.sent.data.head, single=room[:length]).with_checksum(checksum)
             result = result._replace(sent=result.sent._replace(data=data))
-        return worker, TaskOutcome(client_task, result._replace(state=_restore(state)))
+        return worker, TaskOutcome(client_task, result._replace(state=unpack_state(state)))
 
     def _hire(self, room: int) -> Connection:
         """Start a worker, with ``room`` bytes of shared memory for its uploads."""
@@ -158,40 +155,14 @@ def _work(client: Client, client_tasks: Connection, room: mmap.mmap) -> None:
             return
         common = common if known else client_task.data.common
         data = Frame(client_task.data.head, common, client_task.data.single)
-        _, result = client.do(client_task._replace(state=_restore(state), data=data))
+        _, result = client.do(client_task._replace(state=unpack_state(state), data=data))
         if isinstance(result, Failure):
-            client_tasks.send_bytes(pickle.dumps((_portable(result), {}, None, None), 5))
+            client_tasks.send_bytes(pickle.dumps((portable(result), {}, None, None), 5))
             continue
         sent, length, checksum = result.sent, None, result.sent.data.checksum
         if len(sent.data.single) <= len(room):
             length = len(sent.data.single)
             room[:length] = sent.data.single
             sent = sent._replace(data=Frame(sent.data.head))
-        reply = result._replace(sent=sent, state={}), _store(result.state), length, checksum
+        reply = result._replace(sent=sent, state={}), pack_state(result.state), length, checksum
         client_tasks.send_bytes(pickle.dumps(reply, 5))
-
-
-def _portable(failure: Failure) -> Failure:
-    """Return a failure that can be pickled; the traceback becomes a note of the error."""
-    cause = failure.cause
-    if cause is None:
-        return failure
-    cause.add_note("".join(traceback.format_exception(cause)).rstrip())
-    try:
-        pickle.loads(pickle.dumps(cause))
-    except Exception:  # a user-defined error may hold anything
-        return Failure(failure.reason, RuntimeError("\n".join((failure.reason, *cause.__notes__))))
-    return failure
-
-
-def _store(state: State) -> State | bytes:
-    """Convert a client state for pickling: to bytes if it holds tensors."""
-    if not tree.flatten(state):
-        return state
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    return buffer.getvalue()
-
-
-def _restore(stored: State | bytes) -> State:
-    return torch.load(io.BytesIO(stored), weights_only=True) if isinstance(stored, bytes) else stored

@@ -1,0 +1,133 @@
+"""Connect to a Ray cluster, and count the actors that its nodes hold."""
+
+import logging
+import os
+import warnings
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from gossamer.core.chunks import cores
+from gossamer.core.errors import ConfigError
+
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else ray.init warns of a future change
+import ray  # after the variables that it reads
+
+PROCESS = 500_000_000
+"""Bytes of an actor's process beside its training: Python, torch and buffers."""
+
+LOCAL = "local"
+
+
+class Need(NamedTuple):
+    """What the actors of a run need.
+
+    Args:
+        gpu: whether they train on a GPU
+        actors: the number of actors on each node; none means one per core or GPU
+        memory: the bytes of one actor
+        samples: the bytes of the samples in each node's object store
+    """
+
+    gpu: bool
+    actors: int | None
+    memory: int
+    samples: int
+
+
+class Node(NamedTuple):
+    """A machine of the cluster.
+
+    Args:
+        id: Ray's number of it
+        host: its address
+        cores: its number of cores for Ray
+        gpus: its number of GPUs for Ray
+        memory: the bytes that its actors can use
+        store: the bytes of its object store
+    """
+
+    id: str
+    host: str
+    cores: float
+    gpus: float
+    memory: float
+    store: float
+
+    @classmethod
+    def of(cls, entry: dict[str, Any]) -> "Node":
+        """Return the node of an entry of ``ray.nodes()``."""
+        has = entry["Resources"]
+        figures = (has.get(name, 0.0) for name in ("CPU", "GPU", "memory", "object_store_memory"))
+        return cls(entry["NodeID"], entry["NodeManagerAddress"], *figures)
+
+    def wanted(self, need: Need) -> int:
+        """Return the number of actors that its cores or GPUs allow."""
+        units = int(self.gpus if need.gpu else self.cores)
+        if need.actors is None or not units:
+            return units
+        return need.actors if need.gpu else min(need.actors, units)
+
+    def seats(self, need: Need) -> int:
+        """Return the number of actors that it holds."""
+        fitting = int(self.memory // need.memory) if self.store >= need.samples else 0
+        return min(self.wanted(need), fitting)
+
+    def share(self, need: Need) -> dict[str, float]:
+        """Return the share of the node that an actor reserves."""
+        return {"num_cpus": 0, "num_gpus": min(1.0, self.gpus / self.wanted(need))} if need.gpu else {"num_cpus": 1}
+
+    def describe(self) -> str:
+        """Return the figures of the node."""
+        gpus = f", {self.gpus:g} GPUs" if self.gpus else ""
+        memory = f"{size(self.memory)} of memory and {size(self.store)} of object store"
+        return f"{self.host} with {self.cores:g} cores{gpus}, {memory}"
+
+
+def connect(cluster: str) -> bool:
+    """Connect to a cluster, or start Ray here; return whether this made the connection, and must end it.
+
+    A process that is connected already keeps its connection.
+    """
+    if ray.is_initialized():
+        return False
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR}
+    if cluster == LOCAL:
+        quiet |= {"num_cpus": cores(), "include_dashboard": False}
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Ray leaves files open
+            ray.init(address=cluster, **quiet)
+    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+        text = " ".join(str(error).split())
+        raise ConfigError(f"cluster {cluster}: {_advice(cluster)} (Ray says: {text})") from error
+    return True
+
+
+def _advice(cluster: str) -> str:
+    if cluster == LOCAL:
+        return "Ray does not start on this machine"
+    where = "this machine belongs to no Ray cluster" if cluster == "auto" else "no Ray cluster answers there"
+    join = "--head" if cluster == "auto" else f"--address {cluster}"
+    return f"{where}: run `ray start {join}` on this machine first, or use the cluster local"
+
+
+def alive() -> list[Node]:
+    """Return the living nodes of the cluster."""
+    return [Node.of(entry) for entry in ray.nodes() if entry["Alive"]]
+
+
+def check(nodes: Sequence[Node], need: Need) -> None:
+    """Refuse a cluster whose nodes hold no actor, with the figures."""
+    if any(node.seats(need) for node in nodes):
+        return
+    unit = "a GPU" if need.gpu else "a core"
+    one = f"an actor needs {unit}, {size(need.memory)} of memory and {size(need.samples)} of object store"
+    found = "; ".join(node.describe() for node in nodes)
+    way_out = "add larger nodes, or start Ray with other --num-cpus, --memory or --object-store-memory"
+    raise ConfigError(f"the cluster cannot hold the task: {one}, and it has {found}: {way_out}")
+
+
+def size(number: float) -> str:
+    """Return a number of bytes in words."""
+    return f"{number / 1e9:.1f} GB" if number >= 1e8 else f"{number / 1e6:.1f} MB"
