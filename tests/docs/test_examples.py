@@ -7,6 +7,7 @@ import pytest
 from helpers.paths import ROOT
 
 NAMES = (
+    "cluster",
     "each_its_own",
     "early_stopping",
     "fedmrn_bounds",

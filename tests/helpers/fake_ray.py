@@ -9,8 +9,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 from ray import cloudpickle
 from ray.exceptions import ActorDiedError, RayTaskError
+
+from gossamer.engines.ray import actor, executor, nodes, pool
 
 Deadly = Callable[[str, tuple[Any, ...]], BaseException | None]
 """What kills an actor that is about to run a method with some arguments, if anything."""
@@ -142,3 +145,11 @@ class FakeRay:
         if ref.error is not None:
             raise ref.error
         return ref.value
+
+
+def use_fake_ray(monkeypatch: pytest.MonkeyPatch, **options: Any) -> FakeRay:
+    """Replace Ray in all modules that use it."""
+    made = FakeRay(**options)
+    for module in (actor, executor, nodes, pool):
+        monkeypatch.setattr(module, "ray", made)
+    return made
