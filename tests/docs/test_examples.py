@@ -7,12 +7,12 @@ import pytest
 from helpers.paths import ROOT
 
 NAMES = (
-    "cluster",
     "each_its_own",
     "early_stopping",
     "fedmrn_bounds",
     "hostile_clients",
     "less_down",
+    "on_a_cluster",
     "one_bit",
     "thin_clients",
     "who_to_learn_with",

@@ -14,16 +14,17 @@ import ray
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ray.exceptions import ActorDiedError, OutOfMemoryError
+from ray.exceptions import ActorDiedError, OutOfMemoryError, RayTaskError
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from gossamer import METHODS, ConfigError, Options, RunError, Task, fedavg, fedspa, resume, simulate
+from gossamer import METHODS, ConfigError, Options, RunError, Task, __version__, fedavg, fedspa, resume, simulate
 from gossamer.core.random import Key
 from gossamer.core.types import Clock
 from gossamer.core.wire import Frame
-from gossamer.engines.client import ClientTask
-from gossamer.engines.ray import ClusterWarning, actor, nodes, pool
+from gossamer.engines.client import Client, ClientTask
+from gossamer.engines.ray import ClusterWarning, nodes, pool
+from gossamer.engines.ray.actor import ClientActor, Machine
 from gossamer.engines.ray.dealer import AHEAD, Dealer
 from gossamer.engines.ray.nodes import Need, Node
 from gossamer.parts.samplers import PowerOfChoice
@@ -197,26 +198,59 @@ def test_a_client_fails_if_its_task_ends_several_actors(fake: Fake) -> None:
     assert failure["reason"].startswith("3 actors died while they ran its task; the last one: ")
 
 
-@pytest.mark.parametrize("raised", [OutOfMemoryError, None])
-def test_an_actor_without_memory_is_named_and_not_replaced(
-    raised: Callable[[str], BaseException] | None, fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if raised is None:  # torch could not allocate memory inside of the actor
-        left, train = [1], actor.Client.train
-
-        def failing(self: Any, *args: Any) -> Any:
-            if left[0] and (left.append(left.pop() - 1) or True):
-                raise MemoryError("can't allocate 3 GB")
-            return train(self, *args)
-
-        monkeypatch.setattr(actor.Client, "train", failing)
-        fake(cores=(2,))
-    else:
-        fake(cores=(2,), deadly=dying(1, lambda: raised("killed by the memory monitor")))
-    with pytest.warns(ClusterWarning, match=r"actor \d on node1 ran out of memory: node1 has 1 actors at most"):
-        result = simulate(fedavg(), tiny_task(), rounds=2, cluster="auto")
+def short_of_memory(result: Any) -> None:
     assert [record["cluster"]["actors"] for record in result.metrics] == [1, 1]
     assert not any(record["failures"] for record in result.metrics)
+
+
+NAMED = r"actor \d on node1 ran out of memory: node1 has 1 actors at most from now on, and its tasks are repeated"
+
+
+def test_an_actor_that_ray_kills_for_memory_is_named_and_not_replaced(fake: Fake) -> None:
+    fake(cores=(2,), deadly=dying(1, lambda: OutOfMemoryError("the node is low on memory")))
+    with pytest.warns(ClusterWarning, match=NAMED):
+        short_of_memory(simulate(fedavg(), tiny_task(), rounds=2, cluster="auto"))
+
+
+def test_an_actor_that_cannot_allocate_memory_is_named_and_not_replaced(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors, train = [MemoryError("cannot allocate 3 GB")], Client.train
+
+    def failing(self: Client, *args: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return train(self, *args)
+
+    monkeypatch.setattr(Client, "train", failing)
+    fake(cores=(2,))
+    with pytest.warns(ClusterWarning, match=NAMED):
+        short_of_memory(simulate(fedavg(), tiny_task(), rounds=2, cluster="auto"))
+
+
+def test_a_node_that_cannot_build_the_client_is_not_used(fake: Fake) -> None:
+    def deadly(name: str, args: tuple[Any, ...]) -> BaseException | None:
+        return ActorDiedError(RayTaskError("__init__", "ModuleNotFoundError: no nets", ModuleNotFoundError("no nets")))
+
+    fake(cores=(1,), deadly=deadly)
+    with (
+        pytest.warns(ClusterWarning, match="actor 0 on node1 cannot build its client: .*ModuleNotFoundError: no nets"),
+        pytest.raises(RunError, match="the cluster has no actor left: actor 0 on node1 cannot build its client"),
+    ):
+        simulate(fedavg(), tiny_task(), rounds=1, cluster="auto")
+
+
+def test_nodes_that_differ_are_recorded(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(cores=(2,))
+    found: dict[int, int] = {}
+
+    def machine(self: ClientActor) -> Machine:
+        return Machine(f"processor {found.setdefault(id(self), len(found))}", torch.__version__, __version__)
+
+    monkeypatch.setattr(ClientActor, "machine", machine)
+    with pytest.warns(ClusterWarning, match="the nodes differ"):
+        result = simulate(fedavg(), tiny_task(), rounds=1, cluster="auto")
+    assert len(result.metrics[0]["cluster"]["machines"]) == 2
 
 
 def test_a_cluster_without_actors_ends_the_run(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -230,7 +264,7 @@ def test_a_cluster_without_actors_ends_the_run(fake: Fake, monkeypatch: pytest.M
         return None
 
     cluster.deadly = deadly
-    with pytest.raises(RunError, match="the cluster has no actor left: no node has had a place for an actor"):
+    with pytest.raises(RunError, match="the cluster has no actor left: no node has had a place for one"):
         simulate(fedavg(), tiny_task(), rounds=1, cluster="auto")
 
 

@@ -133,7 +133,7 @@ class FakeRay:
     def kill(self, actor: FakeActor) -> None:
         actor.dead = actor.dead or ActorDiedError()
 
-    def wait(self, refs: Sequence[Ref], num_returns: int, timeout: float) -> tuple[list[Ref], list[Ref]]:
+    def wait(self, refs: Sequence[Ref], num_returns: int, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
         while len(done := [ref for ref in refs if ref.done]) < num_returns:
             self.rng.choice([actor for actor in self.actors if actor.calls]).step()
         return self.rng.sample(done, num_returns), []

@@ -1,6 +1,6 @@
 """A run on a Ray cluster: here all cores of this machine, with the bytes of a run without Ray.
 
-    python examples/cluster.py [--cluster local|auto|HOST:PORT] [--actors N]
+    python examples/on_a_cluster.py [--cluster local|auto|HOST:PORT] [--actors N]
 
 Needs the extra ``ray``. On a machine of a cluster, ``--cluster auto`` uses all nodes of it; see docs/cluster.md.
 """
