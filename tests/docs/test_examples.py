@@ -12,6 +12,7 @@ NAMES = (
     "fedmrn_bounds",
     "hostile_clients",
     "less_down",
+    "on_a_cluster",
     "one_bit",
     "thin_clients",
     "tune",

@@ -3,6 +3,8 @@
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,20 +14,23 @@ import ray
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from ray.exceptions import ActorDiedError, OutOfMemoryError
+from ray.exceptions import ActorDiedError, OutOfMemoryError, RayTaskError
+from torch import Tensor, nn
+from torch.utils.data import Dataset
 
-from gossamer import METHODS, ConfigError, Options, RunError, Task, fedavg, fedspa, resume, simulate
+from gossamer import METHODS, ConfigError, Options, RunError, Task, __version__, fedavg, fedspa, resume, simulate
 from gossamer.core.random import Key
 from gossamer.core.types import Clock
 from gossamer.core.wire import Frame
-from gossamer.engines.client import ClientTask
-from gossamer.engines.ray import ClusterWarning, actor, executor, nodes, pool
+from gossamer.engines.client import Client, ClientTask
+from gossamer.engines.ray import ClusterWarning, nodes, pool
+from gossamer.engines.ray.actor import ClientActor, Machine
 from gossamer.engines.ray.dealer import AHEAD, Dealer
 from gossamer.engines.ray.nodes import Need, Node
 from gossamer.parts.samplers import PowerOfChoice
 from gossamer.testing import tiny_task
 from helpers.clusters import contents
-from helpers.fake_ray import Deadly, FakeRay
+from helpers.fake_ray import Deadly, FakeRay, use_fake_ray
 
 Fake = Callable[..., FakeRay]
 FIGURES = ("bytes_up", "bytes_down", "flops", "clients", "failures", "train_loss", "accuracy", "personal_accuracy")
@@ -33,15 +38,8 @@ FIGURES = ("bytes_up", "bytes_down", "flops", "clients", "failures", "train_loss
 
 @pytest.fixture
 def fake(monkeypatch: pytest.MonkeyPatch) -> Fake:
-    """Replace Ray by one without processes."""
-
-    def use(**options: Any) -> FakeRay:
-        made = FakeRay(**options)
-        for module in (actor, executor, nodes, pool):
-            monkeypatch.setattr(module, "ray", made)
-        return made
-
-    return use
+    """Replaces Ray by one without processes."""
+    return partial(use_fake_ray, monkeypatch)
 
 
 def figures(result: Any) -> list[dict[str, Any]]:
@@ -95,6 +93,51 @@ def test_attacks_and_probes_reach_the_actors(fake: Fake, tmp_path: Path) -> None
         same_bytes(fedavg(), tiny_task(clients=8), tmp_path / attack[:4], attack=attack)
     probing = fedavg().with_parts(sampler=PowerOfChoice(4))
     same_bytes(probing, tiny_task(clients=8), tmp_path / "sampler", per_round=3)
+
+
+class Named(nn.Module):
+    """Takes its input by keyword."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 2)
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        found: Tensor = self.layer(left * right)
+        return found
+
+
+class Rows(Dataset[Any]):
+    """A map-style data set of named inputs."""
+
+    def __init__(self, x: dict[str, Tensor], y: Tensor) -> None:
+        self.x, self.y = x, y
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def __getitem__(self, row: int) -> tuple[dict[str, Tensor], int]:
+        return {name: tensor[row] for name, tensor in self.x.items()}, int(self.y[row])
+
+
+@pytest.mark.parametrize("memory", ["1GB", "1kB"])
+def test_nests_and_samples_that_are_read_when_needed(memory: str, fake: Fake, tmp_path: Path) -> None:
+    fake()
+    torch.manual_seed(0)
+    rows = Rows({"left": torch.randn(80, 3), "right": torch.randn(80, 3)}, torch.arange(80) % 2)
+    task = Task.of(Named, rows, rows, clients=6, split="iid", memory=memory, workers=0)
+    assert task.data.train.lazy == (memory == "1kB")
+    same_bytes(fedavg(batch=4), task, tmp_path)
+
+
+def test_a_network_that_takes_the_data_along_is_reported(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake()
+    monkeypatch.setattr(pool, "LARGE", 100_000)
+    held = torch.zeros(100_000)
+    task = tiny_task()
+    greedy = replace(task, model=lambda: task.model() if held is not None else nn.Identity())
+    with pytest.warns(ClusterWarning, match=r"each actor gets a copy of 0\.\d MB beside the samples"):
+        simulate(fedavg(), greedy, rounds=1, cluster="auto")
 
 
 @pytest.mark.parametrize("name", ["stacked", pytest.param("compiled", marks=pytest.mark.slow)])
@@ -155,26 +198,59 @@ def test_a_client_fails_if_its_task_ends_several_actors(fake: Fake) -> None:
     assert failure["reason"].startswith("3 actors died while they ran its task; the last one: ")
 
 
-@pytest.mark.parametrize("raised", [OutOfMemoryError, None])
-def test_an_actor_without_memory_is_named_and_not_replaced(
-    raised: Callable[[str], BaseException] | None, fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if raised is None:  # torch could not allocate memory inside of the actor
-        left, train = [1], actor.Client.train
-
-        def failing(self: Any, *args: Any) -> Any:
-            if left[0] and (left.append(left.pop() - 1) or True):
-                raise MemoryError("can't allocate 3 GB")
-            return train(self, *args)
-
-        monkeypatch.setattr(actor.Client, "train", failing)
-        fake(cores=(2,))
-    else:
-        fake(cores=(2,), deadly=dying(1, lambda: raised("killed by the memory monitor")))
-    with pytest.warns(ClusterWarning, match=r"actor \d on node1 ran out of memory: node1 has 1 actors at most"):
-        result = simulate(fedavg(), tiny_task(), rounds=2, cluster="auto")
+def short_of_memory(result: Any) -> None:
     assert [record["cluster"]["actors"] for record in result.metrics] == [1, 1]
     assert not any(record["failures"] for record in result.metrics)
+
+
+NAMED = r"actor \d on node1 ran out of memory: node1 has 1 actors at most from now on, and its tasks are repeated"
+
+
+def test_an_actor_that_ray_kills_for_memory_is_named_and_not_replaced(fake: Fake) -> None:
+    fake(cores=(2,), deadly=dying(1, lambda: OutOfMemoryError("the node is low on memory")))
+    with pytest.warns(ClusterWarning, match=NAMED):
+        short_of_memory(simulate(fedavg(), tiny_task(), rounds=2, cluster="auto"))
+
+
+def test_an_actor_that_cannot_allocate_memory_is_named_and_not_replaced(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors, train = [MemoryError("cannot allocate 3 GB")], Client.train
+
+    def failing(self: Client, *args: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return train(self, *args)
+
+    monkeypatch.setattr(Client, "train", failing)
+    fake(cores=(2,))
+    with pytest.warns(ClusterWarning, match=NAMED):
+        short_of_memory(simulate(fedavg(), tiny_task(), rounds=2, cluster="auto"))
+
+
+def test_a_node_that_cannot_build_the_client_is_not_used(fake: Fake) -> None:
+    def deadly(name: str, args: tuple[Any, ...]) -> BaseException | None:
+        return ActorDiedError(RayTaskError("__init__", "ModuleNotFoundError: no nets", ModuleNotFoundError("no nets")))
+
+    fake(cores=(1,), deadly=deadly)
+    with (
+        pytest.warns(ClusterWarning, match="actor 0 on node1 cannot build its client: .*ModuleNotFoundError: no nets"),
+        pytest.raises(RunError, match="the cluster has no actor left: actor 0 on node1 cannot build its client"),
+    ):
+        simulate(fedavg(), tiny_task(), rounds=1, cluster="auto")
+
+
+def test_nodes_that_differ_are_recorded(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake(cores=(2,))
+    found: dict[int, int] = {}
+
+    def machine(self: ClientActor) -> Machine:
+        return Machine(f"processor {found.setdefault(id(self), len(found))}", torch.__version__, __version__)
+
+    monkeypatch.setattr(ClientActor, "machine", machine)
+    with pytest.warns(ClusterWarning, match="the nodes differ"):
+        result = simulate(fedavg(), tiny_task(), rounds=1, cluster="auto")
+    assert len(result.metrics[0]["cluster"]["machines"]) == 2
 
 
 def test_a_cluster_without_actors_ends_the_run(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,7 +264,7 @@ def test_a_cluster_without_actors_ends_the_run(fake: Fake, monkeypatch: pytest.M
         return None
 
     cluster.deadly = deadly
-    with pytest.raises(RunError, match="the cluster has no actor left: no node has had a place for an actor"):
+    with pytest.raises(RunError, match="the cluster has no actor left: no node has had a place for one"):
         simulate(fedavg(), tiny_task(), rounds=1, cluster="auto")
 
 
@@ -230,12 +306,23 @@ def test_actors_share_the_gpus_of_a_node() -> None:
     assert (node.seats(need._replace(actors=8)), node.share(need._replace(actors=8))["num_gpus"]) == (8, 0.25)
 
 
+def test_an_address_without_ray_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with pytest.raises(
+        ConfigError, match=r"cluster 127.0.0.1:1: no Ray cluster answers there: run `ray start --address"
+    ):
+        nodes.connect("127.0.0.1:1")
+
+
 def test_wrong_clusters_are_refused() -> None:
     for wrong, text in (
         ({"cluster": "here"}, "cluster must be local, auto, or HOST:PORT such as 10.0.0.1:6379, got 'here'"),
         ({"actors": 2}, "actors needs cluster"),
         ({"cluster": "local", "actors": 0}, "actors must be at least 1, got 0"),
-        ({"cluster": "local", "executor": "threaded"}, "executor=threaded needs all cores of a machine"),
+        (
+            {"cluster": "local", "executor": "threaded"},
+            "executor: threaded needs all cores of a machine, and an actor of cluster has one",
+        ),
     ):
         with pytest.raises(ConfigError, match=text):
             Options(**wrong)

@@ -9,8 +9,11 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 from ray import cloudpickle
 from ray.exceptions import ActorDiedError, RayTaskError
+
+from gossamer.engines.ray import actor, executor, nodes, pool
 
 Deadly = Callable[[str, tuple[Any, ...]], BaseException | None]
 """What kills an actor that is about to run a method with some arguments, if anything."""
@@ -130,7 +133,7 @@ class FakeRay:
     def kill(self, actor: FakeActor) -> None:
         actor.dead = actor.dead or ActorDiedError()
 
-    def wait(self, refs: Sequence[Ref], num_returns: int, timeout: float) -> tuple[list[Ref], list[Ref]]:
+    def wait(self, refs: Sequence[Ref], num_returns: int, timeout: float | None) -> tuple[list[Ref], list[Ref]]:
         while len(done := [ref for ref in refs if ref.done]) < num_returns:
             self.rng.choice([actor for actor in self.actors if actor.calls]).step()
         return self.rng.sample(done, num_returns), []
@@ -142,3 +145,11 @@ class FakeRay:
         if ref.error is not None:
             raise ref.error
         return ref.value
+
+
+def use_fake_ray(monkeypatch: pytest.MonkeyPatch, **options: Any) -> FakeRay:
+    """Replace Ray in all modules that use it."""
+    made = FakeRay(**options)
+    for module in (actor, executor, nodes, pool):
+        monkeypatch.setattr(module, "ray", made)
+    return made

@@ -217,8 +217,8 @@ def _cluster(cluster: str | None, actors: int | None, executor: str) -> Iterator
     known = cluster in CLUSTERS or re.fullmatch(r"[^\s:/]+:\d+", cluster) is not None
     yield known, wrong_argument("cluster", cluster, "must be local, auto, or HOST:PORT such as 10.0.0.1:6379")
     yield actors is None or actors >= 1, wrong_argument("actors", actors, "must be at least 1")
-    one_core = "needs all cores of a machine, and an actor of {} has one: use one-by-one, or auto"
-    threaded = Mistake(one_core, Setting("", "executor", executor), Setting("", "cluster"))
+    one_core = ": threaded needs all cores of a machine, and an actor of {} has one: use one-by-one, or auto"
+    threaded = Mistake(one_core, Setting("", "executor"), Setting("", "cluster"))
     yield executor != "threaded", threaded
 
 

@@ -100,8 +100,9 @@ class ClientActor:
 
     def machine(self) -> Machine:
         """Describe the machine."""
-        capability = torch.backends.cpu.get_cpu_capability()
-        return Machine(f"{_processor()} ({capability})", torch.__version__, __version__)
+        gpu = self._client.objective.device.type == "cuda"
+        device = torch.cuda.get_device_name() if gpu else f"{_processor()} ({torch.backends.cpu.get_cpu_capability()})"
+        return Machine(device, torch.__version__, __version__)
 
     def choose(self, parcel: TaskParcel, client_tasks: int, rounds: int) -> Chosen:
         """Measure executors on a task like this one, and prepare the fastest."""

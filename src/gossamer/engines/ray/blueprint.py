@@ -25,6 +25,7 @@ from gossamer.core.random import Key
 from gossamer.engines.adversary import Adversary
 from gossamer.engines.client import Client
 from gossamer.tasks.data import nests
+from gossamer.tasks.data.partition import Split
 from gossamer.tasks.data.samples import Data, Samples
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task
@@ -78,7 +79,8 @@ class Blueprint(NamedTuple):
     def of(cls, client: Client) -> "Blueprint":
         """Return the parts of a client of this process."""
         objective, task = client.objective, client.objective.task
-        bare = replace(task, data=_without_samples(task.data, objective.samples))
+        none = Split.alone(None, task.clients, 0, 0)  # a task has the indices of its client's samples
+        bare = replace(task, data=_without_samples(task.data, objective.samples), split=none)
         device, precision = objective.device.type, objective.precision.name
         return cls(client.method.method, bare, device, precision, objective.key, client.adversary)
 

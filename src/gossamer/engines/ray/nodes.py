@@ -2,6 +2,7 @@
 
 import logging
 import os
+import socket
 import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -15,6 +16,9 @@ import ray  # after the variables that it reads
 
 PROCESS = 500_000_000
 """Bytes of an actor's process beside its training: Python, torch and buffers."""
+
+ANSWER = 5.0
+"""Seconds within which a head node must answer."""
 
 LOCAL = "local"
 
@@ -95,13 +99,21 @@ def connect(cluster: str) -> bool:
     if cluster == LOCAL:
         quiet |= {"num_cpus": cores(), "include_dashboard": False}
     try:
+        _reach(cluster)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Ray leaves files open
             ray.init(address=cluster, **quiet)
-    except (ConnectionError, RuntimeError, ValueError, TimeoutError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         text = " ".join(str(error).split())
-        raise ConfigError(f"cluster {cluster}: {_advice(cluster)} (Ray says: {text})") from error
+        raise ConfigError(f"cluster {cluster}: {_advice(cluster)} ({text})") from error
     return True
+
+
+def _reach(cluster: str) -> None:
+    """Raise if nothing answers at an address; Ray would wait for minutes."""
+    host, colon, port = cluster.partition(":")
+    if colon:
+        socket.create_connection((host, int(port)), timeout=ANSWER).close()
 
 
 def _advice(cluster: str) -> str:

@@ -36,6 +36,9 @@ POLL = 5.0
 PATIENCE = 120.0
 """Seconds after which a run without any actor ends."""
 
+HANG = 600.0
+"""Seconds after which a run ends if none of its actors gets ready: another job may have their places."""
+
 LARGE = 64_000_000
 """Bytes of a method and a task without samples that are more than they should need."""
 
@@ -64,6 +67,7 @@ class Actor:
         begun: the reference of its preparation, until it is prepared
         sent: the groups of tasks that it has not returned yet, by the reference of their results
         known: numbers of the common pieces that it has
+        ready: whether it is prepared
     """
 
     number: int
@@ -190,16 +194,16 @@ class Pool:
     def prepare(self, name: str, client_task: ClientTask, client_tasks: int) -> None:
         """Prepare all actors; those that start later are prepared alike."""
         self.start()
+        self._first({actor.handle.machine.remote(): actor for actor in self.actors})
         self._preparation = name, ray.put(parcel(client_task)), self._each(client_tasks)
         for actor in self.actors:
             actor.begun = actor.handle.prepare.remote(*self._preparation)
         begun = {actor.begun: actor for actor in self.actors}
-        self._first(begun)
+        ray.wait(list(begun), num_returns=1, timeout=None)  # it may compile
         done, _ = ray.wait(list(begun), num_returns=len(begun), timeout=PATIENCE)
         for reference in done:
             self.settle(begun[reference])
-        if len(self.machines) > 1:
-            warn(f"the nodes differ, so results may depend on them in the last bits: {self.describe()['machines']}")
+        self._alone_since = time.monotonic()
 
     def _each(self, client_tasks: int) -> int:
         return -(-client_tasks // max(1, len(self.actors)))
@@ -222,7 +226,10 @@ class Pool:
             versions = f"has Gossamer {ready.machine.gossamer}, and this machine {__version__}"
             raise RunError(f"{actor.node.host} {versions}: install the same release on all nodes")
         actor.begun, actor.ready, self.sizes = None, True, ready.sizes
+        new = ready.machine not in self.machines
         self.machines[ready.machine] += 1
+        if new and len(self.machines) > 1:
+            warn(f"the nodes differ, so results may depend on them in the last bits: {', '.join(self._kinds)}")
         return None
 
     # Losses.
@@ -245,22 +252,31 @@ class Pool:
 
     def check(self) -> None:
         """Raise if there has been no actor for a while, or if none can start."""
-        if self.actors:
-            self._alone_since = time.monotonic()
-        elif self._problem or time.monotonic() - self._alone_since > PATIENCE:
-            why = self._problem or f"no node has had a place for an actor for {PATIENCE:.0f} s"
-            raise RunError(f"the cluster has no actor left: {why}")
+        now = time.monotonic()
+        if any(actor.ready for actor in self.actors):
+            self._alone_since = now
+            return
+        waited = now - self._alone_since
+        if not self.actors and self._problem and not any(map(self._places, nodes.alive())):
+            raise RunError(f"the cluster has no actor left: {self._problem}")
+        if waited > (HANG if self.actors else PATIENCE):
+            raise RunError(f"the cluster has no actor left: no node has had a place for one for {waited:.0f} s")
 
     def describe(self) -> dict[str, Any]:
         """Return the number of nodes and actors, and the kinds of machines, for the record of a run."""
-        kinds = {f"{machine.processor}, torch {machine.torch}": n for machine, n in sorted(self.machines.items())}
-        return {**self.note(), "machines": kinds}
+        return {**self.note(), "machines": self._kinds}
+
+    @property
+    def _kinds(self) -> dict[str, int]:
+        """Kinds of machines on which results may depend, with the number of actors so far."""
+        return {f"{kind.processor}, torch {kind.torch}": count for kind, count in sorted(self.machines.items())}
 
     def note(self) -> dict[str, Any]:
-        """Return the number of nodes, actors and tasks that were repeated since the last note, for a record."""
+        """Return the number of nodes, actors and repeated tasks since the last note, and machines if they differ."""
         counts = {"nodes": len({actor.node.id for actor in self.actors}), "actors": len(self.actors)}
         repeated, self.repeated = self.repeated, 0
-        return counts | ({"repeated": repeated} if repeated else {})
+        differ = {"machines": self._kinds} if len(self.machines) > 1 else {}
+        return counts | ({"repeated": repeated} if repeated else {}) | differ
 
     def close(self) -> None:
         """End the actors, and the connection if this pool made it."""

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gossamer.core.delivery import OVERHEAD, Delivery
-from gossamer.runs.records import ATTACK_SUCCESS, DIVERGES, Record, stop_reason
+from gossamer.runs.records import ATTACK_SUCCESS, CLUSTER, DIVERGES, Record, stop_reason
 from gossamer.runs.report.anomalies import anomalies_of, excluded_of
 from gossamer.runs.report.base import summaries_of
 from gossamer.runs.report.part_text import chosen_server
@@ -96,6 +96,7 @@ def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any
         ATTACK_SUCCESS: last.get(ATTACK_SUCCESS),
         "executor": about.get("executor", options["executor"]),
         "train_precision": options.get("precision", "float32"),
+        CLUSTER: about.get(CLUSTER),
         "rates": about.get("rates"),
         "left_out": about.get("left_out"),
         **{name: last.get(name) for name in _evaluated(scores)},

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gossamer.runs.records import ATTACK_SUCCESS, DIVERGES, Record
+from gossamer.runs.records import ATTACK_SUCCESS, CLUSTER, DIVERGES, Record
 from gossamer.runs.report import anomalies, spending
 from gossamer.runs.report.base import cells_of, rows_of
 from gossamer.runs.report.scores import VALIDATION, Score, column
@@ -130,7 +130,9 @@ def executor(summary: Summary) -> str:
     """Return the executor, the precision if it is not float32, and the rates and reasons of an automatic choice."""
     rates = ", ".join(f"{name} {rate:,.0f}" for name, rate in (summary["rates"] or {}).items())
     precision = "" if summary["train_precision"] == "float32" else f" in {summary['train_precision']}"
-    chosen = f"{summary['executor']}{precision}" + (f" (client steps per second: {rates})" if rates else "")
+    cluster = summary[CLUSTER]
+    where = f" on {count(cluster['actors'], 'actor')} of {count(cluster['nodes'], 'node')}" if cluster else ""
+    chosen = f"{summary['executor']}{precision}{where}" + (f" (client steps per second: {rates})" if rates else "")
     reasons: dict[str, list[str]] = {}
     for name, reason in (summary["left_out"] or {}).items():
         reasons.setdefault(reason, []).append(name)
