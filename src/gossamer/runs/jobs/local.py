@@ -46,10 +46,7 @@ class Share(NamedTuple):
 def shares(cores: Sequence[int], jobs: int, gpus: Sequence[str] = ()) -> list[Share]:
     """Return the share of each of several jobs; with more jobs than cores or GPUs, some have the same one.
 
-    >>> [share.cores for share in shares([0, 1, 2], 2)]
-    [(0, 2), (1,)]
-    >>> [share.gpu for share in shares([0], 3, ["0", "1"])]
-    ['0', '1', '0']
+    Three cores for two jobs: the first has cores 0 and 2, the second core 1.
     """
     return [
         Share(tuple(cores[job % len(cores) :: jobs]), gpus[job % len(gpus)] if gpus else None) for job in range(jobs)
