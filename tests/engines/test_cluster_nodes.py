@@ -9,6 +9,7 @@ import time
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,8 @@ import ray
 import torch
 from torch import Tensor, nn
 
-from gossamer import Task, fedspa, simulate
+from gossamer import Task, fedspa, simulate, sweep
+from gossamer.engines.ray import ClusterWarning
 from helpers.clusters import contents, descendants, gone
 
 pytestmark = pytest.mark.cluster
@@ -144,3 +146,24 @@ def test_a_driver_that_is_killed_leaves_nothing_and_resumes(tmp_path: Path) -> N
     assert gone(left, seconds=120)
     assert gossamer("resume", tmp_path / "run").wait() == 0
     assert contents(tmp_path / "run") == contents(tmp_path / "alone")
+
+
+def test_a_sweep_whose_node_is_killed_gives_the_bytes_of_one_machine(head: Any, tmp_path: Path) -> None:
+    second = head.add_node(num_cpus=1)
+    asked: dict[str, Any] = {"rounds": 6, "clients": 4, "seeds": 2, "progress": False, "executor": "one-by-one"}
+    here, there = (partial(sweep, "fedavg", grid={"lr": [0.03, 0.1]}, out=tmp_path / n, **asked) for n in ("a", "b"))
+    here()
+
+    def kill() -> None:
+        while len(list(tmp_path.glob("b/*/metrics.jsonl"))) < 2:  # one run on each node
+            time.sleep(0.05)
+        kill_node(second)
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    with pytest.warns(ClusterWarning, match="was lost on .* and is started again"):
+        result = there(cluster=head.address)
+    killer.join()
+    assert not result.failed
+    for run in result.request.runs:
+        assert contents(tmp_path / "b" / run.name) == contents(tmp_path / "a" / run.name)

@@ -23,9 +23,10 @@ from gossamer.cli.common import TRUST, command, say
 from gossamer.cli.flags import Flag, value
 from gossamer.cli.launch import check_ground
 from gossamer.cli.parser import Parser
-from gossamer.cli.run_args import RUN, Verb, own_flags, scan, unknown_flag, verb_help
+from gossamer.cli.run_args import RUN, WHERE, Verb, own_flags, scan, unknown_flag, verb_help
 from gossamer.cli.sweep_schedule import Budget, carry_out
-from gossamer.core.errors import ConfigError, Mistakes, RunError
+from gossamer.core.errors import ConfigError, Mistakes, RunError, require
+from gossamer.engines.options import known_cluster
 from gossamer.runs.records import check_vacant
 from gossamer.runs.report.sweep_points import compared
 from gossamer.runs.report.text import screen
@@ -37,9 +38,12 @@ OWN = [
     Flag("halving", str, "", "stop hopeless points: keep the best 1/N after each rung; needs --validate", "N[:ROUNDS]"),
     Flag("jobs", int, "one per core, or per GPU", "runs at once", "N"),
     Flag("seconds", float, "", "start no run after this time", "S"),
+    Flag("cluster", str, "", "spread the runs over a Ray cluster, whose nodes must share the folder", WHERE),
     Flag("out", str, "required", "folder of the sweep; continued if it is this sweep's", "DIR"),
 ]
-VERB = Verb("gossamer sweep METHOD --grid NAME=V,V", [*OWN, *(flag for flag in RUN if flag.name != "out")])
+ELSEWHERE = ("out", "cluster", "actors")
+"""Flags of ``run`` that a sweep has for itself, or not at all: a run of a sweep is on one machine."""
+VERB = Verb("gossamer sweep METHOD --grid NAME=V,V", [*OWN, *(flag for flag in RUN if flag.name not in ELSEWHERE)])
 
 
 def sweep(words: list[str]) -> int:
@@ -69,11 +73,12 @@ def resume(words: list[str]) -> int:
     parser.add_argument("sweep", metavar="SWEEP", help="folder of the sweep")
     parser.add_argument("--jobs", metavar="N", help="runs at once (default: one per core, or per GPU)")
     parser.add_argument("--seconds", metavar="S", help="start no run after this time")
+    parser.add_argument("--cluster", metavar=WHERE, help="spread the runs over a Ray cluster")
     parser.add_argument("--trust", action="store_true", help=TRUST)
     given = parser.parse_args(words)
     path, mistakes = Path(given.sweep), Mistakes()
     found = Sweep.read(path)
-    limits = {name: text for name in ("jobs", "seconds") if (text := getattr(given, name)) is not None}
+    limits = {name: text for name in ("jobs", "seconds", "cluster") if (text := getattr(given, name)) is not None}
     budget = mistakes.attempt(budget_of, limits)
     mistakes.settle()
     assert budget is not None  # or there were mistakes
@@ -213,7 +218,10 @@ REFUSED = {
     "seed": "use --seeds N, or --seeds S,S: results are means over seeds",
     "out": "each run has a folder in that of the sweep",
     "config": "give one --config for all runs",
-    **dict.fromkeys(("seeds", "jobs", "seconds", "halving", "grid"), "it belongs to the sweep, not to a run"),
+    "actors": "a run of a sweep is on one machine; --cluster spreads the runs",
+    **dict.fromkeys(
+        ("seeds", "jobs", "seconds", "halving", "cluster", "grid"), "it belongs to the sweep, not to a run"
+    ),
 }
 """Names that are no settings of a run, and what to do."""
 
@@ -240,4 +248,6 @@ def budget_of(given: dict[str, Any]) -> Budget:
         raise ConfigError(f"--jobs must be at least 1, got {jobs}")
     if not seconds > 0:
         raise ConfigError(f"--seconds must be a positive number, got {seconds}")
-    return Budget(jobs, seconds)
+    if cluster := given.get("cluster"):
+        require(known_cluster(cluster))
+    return Budget(jobs, seconds, cluster or None)

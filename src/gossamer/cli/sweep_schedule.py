@@ -23,7 +23,7 @@ from gossamer.runs.jobs.local import Local, visible_gpus
 from gossamer.runs.records import Record
 from gossamer.runs.report.scores import held_out
 from gossamer.runs.report.sweep_points import Standing
-from gossamer.runs.sweeps import LOCK, LOGS, Sweep, SweepRun, survivors
+from gossamer.runs.sweeps import ABOUT, LOCK, LOGS, Sweep, SweepRun, survivors
 
 STOPPED = 130
 """The exit status of a run that was interrupted."""
@@ -35,10 +35,28 @@ class Budget(NamedTuple):
     Args:
         jobs: runs at once; none is one per core or, on GPUs, one per GPU
         seconds: no run starts later
+        cluster: the Ray cluster over which the runs are spread; none is this machine, without Ray
     """
 
     jobs: int | None = None
     seconds: float = inf
+    cluster: str | None = None
+
+
+class Places(NamedTuple):
+    """Where the runs go.
+
+    Args:
+        launcher: starts them
+        jobs: the number of runs at once
+        cores: the number of cores of each
+        gpus: its share of a GPU, or 0
+    """
+
+    launcher: Launcher
+    jobs: int
+    cores: int
+    gpus: float
 
 
 class Done(NamedTuple):
@@ -53,9 +71,7 @@ class Done(NamedTuple):
     left: list[str]
 
 
-def carry_out(
-    path: Path, sweep: Sweep, budget: Budget, shown: bool | None = None, launcher: Launcher | None = None
-) -> Done:
+def carry_out(path: Path, sweep: Sweep, budget: Budget, shown: bool | None = None) -> Done:
     """Do what is left of a sweep.
 
     Args:
@@ -63,25 +79,37 @@ def carry_out(
         sweep: the sweep, which was checked
         budget: what it may use
         shown: whether the progress is shown
-        launcher: where the runs go; by default to processes of this machine
     """
     with files.on_failure(f"{path / LOCK} cannot be used"):
         lock = files.take_lock(path / LOCK)
     try:
-        gpus = visible_gpus() if "cuda" in (sweep.settings.get("device"), *sweep.grid.get("device", ())) else []
-        jobs = min(budget.jobs or (len(gpus) if gpus else cores()), len(sweep.runs))
-        with Board(path, sweep, jobs, shown) as board, launcher or Local(jobs, gpus) as where:
-            return _Schedule(path, sweep, where, board, jobs, len(gpus)).run(budget.seconds)
+        places = places_of(path, sweep, budget)
+        with Board(path, sweep, places.jobs, shown) as board, places.launcher:
+            return _Schedule(path, sweep, places, board).run(budget.seconds)
     finally:
         os.close(lock)
+
+
+def places_of(path: Path, sweep: Sweep, budget: Budget) -> Places:
+    """Return where the runs of a sweep go: to processes of this machine, or to the nodes of a cluster."""
+    on_gpu = "cuda" in (sweep.settings.get("device"), *sweep.grid.get("device", ()))
+    if budget.cluster is None:
+        gpus = visible_gpus() if on_gpu else []
+        jobs = min(budget.jobs or (len(gpus) if gpus else cores()), len(sweep.runs))
+        share = min(1.0, len(gpus) / jobs) if gpus else 0
+        return Places(Local(jobs, gpus), jobs, max(1, cores() // jobs), share)
+    from gossamer.engines.ray.jobs import OnNodes
+
+    launcher = OnNodes(budget.cluster, path / ABOUT, budget.jobs and min(budget.jobs, len(sweep.runs)), on_gpu)
+    return Places(launcher, launcher.jobs, launcher.cores, launcher.gpus)
 
 
 class _Schedule:
     """A sweep in progress."""
 
-    def __init__(self, path: Path, sweep: Sweep, launcher: Launcher, board: Board, jobs: int, gpus: int) -> None:
-        self.path, self.sweep, self.launcher, self.board = path, sweep, launcher, board
-        self.share = max(1, cores() // jobs), (min(1.0, gpus / jobs) if gpus else 0)
+    def __init__(self, path: Path, sweep: Sweep, places: Places, board: Board) -> None:
+        self.path, self.sweep, self.launcher, self.board = path, sweep, places.launcher, board
+        self.share = places.cores, places.gpus
         self.failed: dict[str, str] = {}
 
     def run(self, seconds: float) -> Done:

@@ -84,6 +84,7 @@ def sweep(
     jobs: int | None = None,
     seconds: float | None = None,
     halving: int | str | None = None,
+    cluster: str | None = None,
     progress: bool | None = None,
     sets: Sequence[str] = (),
     **settings: Any,
@@ -101,13 +102,14 @@ def sweep(
         jobs: runs at once; none is one per core or, on GPUs, one per GPU
         seconds: start no run after this time
         halving: after each rung keep the best of this many points; ``"3:5"`` begins after 5 rounds. Needs ``validate``
+        cluster: spread the runs over a Ray cluster: local, auto, or HOST:PORT; all nodes must share the folder
         progress: show the progress; by default it is shown
         sets: values as ``--set`` takes them, such as ``"solver.momentum=0.9"``
         settings: flags of ``gossamer run`` for all runs, such as ``rounds=20``
     """
     mistakes = Mistakes()
     given = {name: _text(value) for name, value in settings.items()} | {"out": str(out), "seeds": _seeds(seeds)}
-    limits = {"jobs": jobs, "seconds": seconds, "halving": halving}
+    limits = {"jobs": jobs, "seconds": seconds, "halving": halving, "cluster": cluster}
     given |= {name: str(value) for name, value in limits.items() if value is not None}
     values = {name.replace("-", "_"): tuple(str(_text(each)) for each in found) for name, found in grid.items()}
     mistakes.note(*(f"grid {name!r} has no values" for name, found in values.items() if not found))

@@ -209,13 +209,18 @@ def _stray(name: str, known: Iterable[str]) -> str:
     return unknown("option", name, known)
 
 
+def known_cluster(cluster: str) -> tuple[bool, Mistake]:
+    """Return the check of the name or the address of a cluster."""
+    known = cluster in CLUSTERS or re.fullmatch(r"[^\s:/]+:\d+", cluster) is not None
+    return known, wrong_argument("cluster", cluster, "must be local, auto, or HOST:PORT such as 10.0.0.1:6379")
+
+
 def _cluster(cluster: str | None, actors: int | None, executor: str) -> Iterator[tuple[bool, Mistake]]:
     """Yield the checks of a cluster and its actors."""
     if cluster is None:
         yield actors is None, Mistake("needs {}", Setting("", "actors"), Setting("", "cluster"))
         return
-    known = cluster in CLUSTERS or re.fullmatch(r"[^\s:/]+:\d+", cluster) is not None
-    yield known, wrong_argument("cluster", cluster, "must be local, auto, or HOST:PORT such as 10.0.0.1:6379")
+    yield known_cluster(cluster)
     yield actors is None or actors >= 1, wrong_argument("actors", actors, "must be at least 1")
     one_core = ": threaded needs all cores of a machine, and an actor of {} has one: use one-by-one, or auto"
     threaded = Mistake(one_core, Setting("", "executor"), Setting("", "cluster"))

@@ -1,7 +1,6 @@
 """What runs in each actor: a client of its own, and an inner executor per exchange, on one thread."""
 
 import platform
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -22,6 +21,7 @@ from gossamer.engines.executors.base import Executor, OneByOne
 from gossamer.engines.executors.compiled import compiled_on_actor
 from gossamer.engines.executors.parcels import pack_state, portable, unpack_state
 from gossamer.engines.executors.stacked import Stacked
+from gossamer.engines.ray.nodes import import_from
 from gossamer.tasks.precision import FLOAT32, products
 
 INNER: dict[str, Callable[[Client], Executor]] = {
@@ -92,7 +92,7 @@ class ClientActor:
     """
 
     def __init__(self, path: Sequence[str], sent: Sequence[Any]) -> None:
-        sys.path += [entry for entry in path if entry not in sys.path]
+        import_from(path)
         torch.set_num_threads(1)
         self._client: Client = ray.get(sent[0]).client()
         self._inner: dict[int, Executor] = {}

@@ -3,6 +3,7 @@
 import logging
 import os
 import socket
+import sys
 import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -107,6 +108,18 @@ def connect(cluster: str) -> bool:
         text = " ".join(str(error).split())
         raise ConfigError(f"cluster {cluster}: {_advice(cluster)} ({text})") from error
     return True
+
+
+def disconnect() -> None:
+    """End the connection, and Ray if it was started for it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # Ray leaves files open
+        ray.shutdown()
+
+
+def import_from(path: Sequence[str]) -> None:
+    """On a node: import modules of user files from the folders of the driver, too."""
+    sys.path += [entry for entry in path if entry not in sys.path]
 
 
 def _reach(cluster: str) -> None:

@@ -286,9 +286,7 @@ class Pool:
         self._blueprint, self._need, self._preparation = None, None, None
         if self._owns:
             self._owns = False
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # Ray leaves files open
-                ray.shutdown()
+            nodes.disconnect()
 
 
 def get(reference: Any) -> Any:

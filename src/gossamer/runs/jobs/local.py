@@ -68,11 +68,14 @@ class Local:
         jobs: the number of jobs at once
         gpus: the GPUs to share among them, as ``CUDA_VISIBLE_DEVICES`` names them
         fresh: whether every job has a process of its own, so that its peak memory is its own; else workers are reused
+        cores: the cores to share among them; none means all that this process may use
     """
 
-    def __init__(self, jobs: int, gpus: Sequence[str] = (), fresh: bool = True) -> None:
+    def __init__(
+        self, jobs: int, gpus: Sequence[str] = (), fresh: bool = True, cores: Sequence[int] | None = None
+    ) -> None:
         require((jobs >= 1, f"jobs must be at least 1, got {jobs}"))
-        self._free = shares(sorted(os.sched_getaffinity(0)), jobs, gpus)
+        self._free = shares(cores or sorted(os.sched_getaffinity(0)), jobs, gpus)
         self._fresh = fresh
         self._idle: list[Worker] = []
         self._busy: dict[Connection, tuple[Worker, Job]] = {}
