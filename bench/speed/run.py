@@ -116,18 +116,21 @@ def chosen(asked: argparse.Namespace) -> list[System]:
     """Return the requested systems, and always the plain loop."""
     words = asked.only.split(",") if asked.only else [""]
     found = systems({name: getattr(asked, name) for name in PEERS})
+    if strange := [word for word in words if not any(word in system.name for system in found)]:
+        known = "; ".join(system.name for system in found)
+        raise SystemExit(f"--only: no system that can be measured here has {' or '.join(strange)} in its name: {known}")
     return [s for s in found if s.family == table.PLAIN or any(word in s.name for word in words)]
 
 
 def main() -> None:
     asked = arguments()
     data = str(Path(asked.data_dir).resolve())
-    facts = about(data)
+    facts, running = about(data), chosen(asked)
     print(", ".join(f"{what}: {value}" for what, value in facts.items()))
     for peer in (name for name in PEERS if not getattr(asked, name)):
         print(f"{peer}: not measured: give the interpreter of its environment with --{peer}")
     for workload, rounds in planned(asked).items():
-        outcomes = race(chosen(asked), workload, data, rounds, asked.patience, asked.limit, say)
+        outcomes = race(running, workload, data, rounds, asked.patience, asked.limit, say)
         print(f"\n{workload}: {workloads.WORKLOADS[workload].describe()}\n\n{table.text(outcomes)}\n", flush=True)
         for path in {page.RESULTS if asked.docs else None, asked.out} - {None}:
             store(path, workload, facts, outcomes)

@@ -7,8 +7,8 @@ of 2 epochs in batches of 50, learning rate 0.1, nothing tuned per row. 2 or 6 c
 same ones for every row of a seed. Splits: iid, and a Dirichlet distribution of labels with 0.3. Three seeds. A cell
 takes about 3 s on one CPU core. Servers that need the number of hostile clients are told the true one.
 
-The rows of Flower call the aggregation functions of its strategies on the same updates (``flower_rules``). A rule whose
-condition on the number of clients does not hold is skipped: Bulyan with 6 hostile clients of 20.
+The rows of Flower call the aggregation functions of its strategies on the same updates (``flower_rules``). Bulyan needs
+4 f + 3 clients for f hostile ones, so it has no row for 6 of 20.
 """
 
 from collections.abc import Iterator, Sequence
@@ -80,15 +80,22 @@ FLOWER_ROWS = {
     )
 }
 
+BULYAN = "flowerbulyan"
+
 SETTINGS = {f"{split}{share}": (split, share) for split in ("iid", "dirichlet") for share in (10, 30)}
 SPLITS = {"iid": "iid", "dirichlet": "dirichlet:0.3"}
+
+
+def hostile_clients(share: int) -> int:
+    """Return the number of hostile clients of a share in percent."""
+    return round(CLIENTS * share / 100)
 
 
 def cell(setting: str, row: str, attack: str, seed: int) -> Cell:
     """Return the run of a row under an attack; ``setting`` is a key of ``SETTINGS``."""
     (split, share), mine = SETTINGS[setting], (ROWS | FLOWER_ROWS)[row]
-    text, hostile = ATTACKS[attack], round(CLIENTS * share / 100)
-    words = mine.words.format(f=hostile, share=share / 100)
+    text = ATTACKS[attack]
+    words = mine.words.format(f=hostile_clients(share), share=share / 100)
     name = f"{STUDY}_{setting}-{row}-{text.partition(':')[0] or 'none'}-{seed}"
     made = Cell(name, mine.method, GIVEN, "fashion-mnist", "mlp-64", SPLITS[split], seed, ROUNDS, CLIENTS, CLIENTS)
     made = made._replace(samples=500, words=words, eval_every=5, executor="compiled")
@@ -100,9 +107,15 @@ def study(setting: str, rows: Sequence[str]) -> Iterator[Cell]:
     return (cell(setting, row, attack, seed) for seed in SEEDS for attack in ATTACKS for row in rows)
 
 
+def flower_rows(setting: str) -> tuple[str, ...]:
+    """Return the rows of Flower that can be run in a setting."""
+    enough = 4 * hostile_clients(SETTINGS[setting][1]) + 3 <= CLIENTS
+    return tuple(row for row in FLOWER_ROWS if enough or row != BULYAN)
+
+
 STUDIES: Studies = {
     **{setting: partial(study, setting, tuple(ROWS)) for setting in SETTINGS},
-    **{f"flower-{setting}": partial(study, setting, tuple(FLOWER_ROWS)) for setting in SETTINGS},
+    **{f"flower-{setting}": partial(study, setting, flower_rows(setting)) for setting in SETTINGS},
 }
 
 

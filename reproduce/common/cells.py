@@ -3,13 +3,9 @@
 A cell that is interrupted resumes: its run folder stays in ``runs/cells`` until the cell is stored.
 """
 
-import multiprocessing
-import os
 import shutil
 import statistics
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -30,6 +26,8 @@ from gossamer.engines.run import Result
 from gossamer.fleet.fleet import Fleet
 from gossamer.parts.codecs import OnWeights
 from gossamer.parts.solvers.schedules import SCHEDULES
+from gossamer.runs.jobs import Job, spread
+from gossamer.runs.jobs.local import Local
 from gossamer.tasks.data import Data, load
 from gossamer.tasks.nets import build
 from gossamer.tasks.nets.dense import mlp
@@ -279,11 +277,9 @@ def how(wanted: str = "") -> dict[str, Any]:
     return {"device": "cuda", "executor": wanted or "captured"}
 
 
-def keep(cell: Cell, data_dir: Path, until: float, more: More = no_more, engine: Engine | None = None) -> str:
-    """Run and store a cell unless it is stored, time is up, or its data is missing. Return a line of progress."""
+def keep(cell: Cell, data_dir: Path, more: More = no_more, engine: Engine | None = None) -> str:
+    """Run and store a cell unless it is stored or its data is missing. Return a line of progress."""
     if not cell.stored:
-        if time.time() > until:
-            return f"{cell.name}: not started"
         try:
             facts = outcome(cell, data_dir, more, engine)
         except ConfigError as error:
@@ -294,22 +290,6 @@ def keep(cell: Cell, data_dir: Path, until: float, more: More = no_more, engine:
     return f"{cell.name}: best {facts['best']:.2f}, last {facts['last']:.2f}"
 
 
-def shares(cores: Sequence[int], jobs: int) -> list[list[int]]:
-    """Return the cores of each of several jobs; with more jobs than cores, some have the same one.
-
-    >>> shares([0, 1, 2], 2)
-    [[0, 2], [1]]
-    """
-    return [list(cores[job % len(cores) :: jobs]) for job in range(jobs)]
-
-
-def take_cores(waiting: "multiprocessing.SimpleQueue[list[int]]") -> None:
-    """Keep a job to the next share of the cores: neither its workers nor torch's threads wait for other jobs."""
-    share = waiting.get()
-    os.sched_setaffinity(0, share)
-    torch.set_num_threads(len(share))
-
-
 def run(
     cells: Sequence[Cell],
     data_dir: Path,
@@ -318,19 +298,20 @@ def run(
     more: More = no_more,
     engine: Engine | None = None,
 ) -> None:
-    """Run the missing cells, ``jobs`` in parallel, each on its share of the cores. No cell starts after ``seconds``.
+    """Run the missing cells, ``jobs`` in parallel, as a sweep runs its runs. No cell starts after ``seconds``.
 
     A cell that fails does not stop the others. All failures are reported at the end.
     """
-    until, failed, spawn = time.time() + seconds, [], multiprocessing.get_context("spawn")
-    waiting = spawn.SimpleQueue()
-    for share in shares(sorted(os.sched_getaffinity(0)), jobs):
-        waiting.put(share)
-    with ProcessPoolExecutor(jobs, spawn, take_cores, (waiting,)) as pool:
-        started = {pool.submit(keep, cell, data_dir, until, more, engine): cell for cell in cells}
-        for job in as_completed(started):
-            if error := job.exception():
-                failed.append(started[job].name)
-            print(f"{started[job].name}: FAILED, {error!r}" if error else job.result(), flush=True)
+    for cell in cells:
+        if cell.stored:
+            print(keep(cell, data_dir), flush=True)
+    missing = [cell for cell in cells if not cell.stored]
+    left, failed = {cell.name: Job(cell.name, keep, (cell, data_dir, more, engine)) for cell in missing}, []
+    with Local(jobs, fresh=False) as launcher:
+        for job, line, error in spread(list(left.values()), launcher, seconds):
+            print(f"{job.name}: FAILED, {error}" if error else line, flush=True)
+            failed += [job.name] if error else []
+            del left[job.name]
+    print("".join(f"{name}: not started\n" for name in left), end="", flush=True)
     if failed:
         raise SystemExit(f"failed: {', '.join(failed)}; their run folders are in {store.RUNS}: run again to resume")

@@ -13,6 +13,9 @@ __version__ = "0.2.0.dev0"
 if TYPE_CHECKING:
     from gossamer.cli.reopen import load_run as load_run
     from gossamer.cli.reopen import resume as resume
+    from gossamer.cli.sweeps import SweepResult as SweepResult
+    from gossamer.cli.sweeps import load_sweep as load_sweep
+    from gossamer.cli.sweeps import sweep as sweep
     from gossamer.core.channel import AnyDevice as AnyDevice
     from gossamer.core.channel import Receipt as Receipt
     from gossamer.core.codec import Codec as Codec

@@ -63,7 +63,7 @@ def test_what_is_recorded(words: str, server: str) -> None:
         (
             "fedavg --server krum:f=3",
             "krum:f=3 needs at least 9 clients per round, and a round has 8: use more clients, a larger "
-            "--per-round, or another rule",
+            "--per-round, or a rule that needs fewer",
         ),
         ("fedavg --server median --per-round 2", "median needs at least 3 clients per round, and a round has 2"),
         (
@@ -113,3 +113,12 @@ def test_what_is_refused(words: str, reason: str, capsys: pytest.CaptureFixture[
     assert main(["run", *words.split(), *rest]) == 2
     assert reason in capsys.readouterr().err
     assert not Path("run").exists()
+
+
+def test_a_setting_of_a_server_that_is_refused_is_no_second_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--server", "trimmed-mean", "--set", "server.rule.share=0.3"]
+    assert main(["run", "fedavg", *words, *RUN]) == 2
+    said = capsys.readouterr().err
+    assert said == "gossamer: server 'trimmed-mean': a value is missing: write it as trimmed-mean:SHARE\n"
+    assert main(["run", "fedavg", *words, "--set", "solver.foo=1", *RUN]) == 2
+    assert "2 mistakes" in capsys.readouterr().err, "settings of other parts are checked"

@@ -1,11 +1,12 @@
 """A run folder from somebody else: looking executes nothing, and other commands only what the user agreed to."""
 
 import json
+import re
 import shlex
 import shutil
 import sys
 from collections.abc import Callable
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import AbstractContextManager, nullcontext, redirect_stderr, redirect_stdout
 from io import StringIO
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -197,12 +198,18 @@ def test_where_nothing_can_be_kept_the_run_starts_and_says_so(
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv(trust.VARIABLE, str(tmp_path / "file"))
-    with pytest.warns(trust.TrustWarning, match="cannot be written: .* use --trust when you resume"):
+    with pytest.warns(trust.TrustWarning, match="cannot be used: .* use --trust when you resume"):
         trust.remember({"mine.py:mine": "digest"})
 
 
 DAMAGED = [b"nonsense", b"", b"7", b"null", b"true", b'"ab"', b'{"1": 2, "3": 4}', b"[1]", b'["1", "c.py:c", "2"]']
 DAMAGED += [b"[1, 2]", b'["1", null]', b'[["1"], "c.py:c"]', b"[" * 100_000, b"\xff\xfe\x00", b"\x00", b'["1", "c.py']
+
+
+def damage_named(line: bytes) -> AbstractContextManager[Any]:
+    """Expect the warning about line 2 of the file, unless the line is empty."""
+    text = f"{re.escape(str(trust.file_of_user()))}: line 2 cannot be read: .*; delete such lines"
+    return pytest.warns(trust.TrustWarning, match=text) if line else nullcontext()
 
 
 @pytest.mark.parametrize("line", DAMAGED, ids=lambda line: repr(line[:20]))
@@ -211,9 +218,18 @@ def test_a_damaged_line_is_no_agreement(line: bytes, tmp_path: Path, monkeypatch
     trust.remember({"a.py:a": "1"})
     with trust.file_of_user().open("ab") as file:
         file.write(line)
-    trust.remember({"a.py:a": "1", "b.py:b": "2"})
-    assert trust.trusted() == {("1", "a.py:a"), ("2", "b.py:b")}, "lines before and after it are whole"
+    with damage_named(line):
+        trust.remember({"a.py:a": "1", "b.py:b": "2"})
+    with damage_named(line):
+        assert trust.trusted() == {("1", "a.py:a"), ("2", "b.py:b")}, "lines before and after it are whole"
     assert trust.file_of_user().stat().st_mode & 0o077 == 0, "it is the user's own"
+
+
+def test_a_file_that_cannot_be_read_does_not_stop_a_new_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(trust.VARIABLE, str(tmp_path))
+    trust.file_of_user().mkdir()
+    with pytest.warns(trust.TrustWarning, match=r"trusted\.jsonl cannot be used: Is a directory: set GOSSAMER_CONFIG"):
+        trust.remember({"a.py:a": "1"})
 
 
 def test_an_app_is_known_by_all_its_files(tmp_path: Path) -> None:

@@ -57,6 +57,11 @@ def test_the_comparison_can_be_imported(name: str, script: Script) -> None:
     assert script(name, folder=BENCH / "speed").__doc__
 
 
+def test_unknown_systems_of_the_comparison_are_refused_by_name(script: Script) -> None:
+    with pytest.raises(SystemExit, match="here has statcked or flower in its name: plain loop"):
+        script("run", "--only", "stacked,statcked,flower", folder=BENCH / "speed").main()
+
+
 @pytest.mark.parametrize(
     ("name", "words", "shown"),
     [

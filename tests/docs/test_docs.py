@@ -67,8 +67,8 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # Python.
 
 
-ELSEWHERE = {"docs/fleet.md", "docs/export.md"}
-"""Pages whose Python needs files: it runs in the tests of the fleet and of exporting."""
+ELSEWHERE = {"docs/fleet.md", "docs/export.md", "docs/sweeps.md"}
+"""Pages whose Python needs files or processes: it runs in the tests of the fleet, of exporting and of sweeps."""
 WITH_PYTHON = sorted(
     name
     for page in PAGES
@@ -135,6 +135,7 @@ def expanded(words: list[str]) -> list[str]:
         "docs/wireless.md",
         "docs/planning.md",
         "docs/robust.md",
+        "docs/sweeps.md",
     ],
 )
 def test_the_commands_on_a_page_work(page: str, place: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,6 +15,7 @@ NAMES = (
     "on_a_cluster",
     "one_bit",
     "thin_clients",
+    "tune",
     "who_to_learn_with",
 )
 

@@ -1,5 +1,7 @@
 """Attacks in simulated runs: the same bytes with every executor and after an interruption."""
 
+import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,14 @@ import gossamer
 from gossamer import ConfigError, Method, Task, centralised, fedavg, heterofl, local, signsgd, simulate
 from gossamer.cli import main
 from gossamer.core.jobs import Job, own_key
-from gossamer.core.random import fold, key
+from gossamer.core.random import Key, fold, key
 from gossamer.core.types import Params
-from gossamer.engines.adversary import statistics
+from gossamer.engines.adversary import AttackWarning, statistics
 from gossamer.engines.client import Client, ClientTask
 from gossamer.engines.options import Options
 from gossamer.engines.simulate import Simulation
 from gossamer.parts.attacks import ATTACKS, Attack, Noise
+from gossamer.parts.attacks.base import UpdateAttack
 from gossamer.runs.records import read_about, read_metrics
 from gossamer.testing import tiny_task
 
@@ -194,6 +197,39 @@ def test_the_success_of_a_backdoor_is_recorded_and_shown(tmp_path: Path, capsys:
     assert "attack success" in shown
 
 
+@pytest.mark.parametrize(
+    ("attack", "clients", "said"),
+    [
+        (
+            "alie,share=0.25",
+            8,
+            "2 hostile of 8 .*: the paper's formula gives z = 0; give z, as in alie:1.5",
+        ),
+        ("alie:0,share=0.4", 8, "3 hostile of 8 clients per round: z is 0; give z, as in alie:1.5"),
+        (
+            "alie:1.5",
+            8,
+            "1 hostile of 8 .*: the standard deviation of one update is 0; use a share above",
+        ),
+    ],
+)
+def test_an_attack_without_effect_is_told_before_training(attack: str, clients: int, said: str, tmp_path: Path) -> None:
+    task = tiny_task(clients)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", AttackWarning)
+        with pytest.raises(AttackWarning, match=f"attack alie.*: it does nothing with {said}"):
+            simulate(fedavg(epochs=1), task, attack=attack, rounds=2, out=tmp_path / "run")
+    assert not read_metrics(tmp_path / "run"), "no round was trained"
+    with pytest.warns(AttackWarning) as caught:
+        simulate(fedavg(epochs=1), task, rounds=2, attack=attack)
+    assert len(caught) == 1, "once in all rounds"
+
+
+def test_attacks_with_an_effect_are_not_warned_of() -> None:
+    for attack, hostile, cohort in (("alie", 3, 8), ("alie:1.5", 2, 20), ("inner-product", 1, 8), ("scale", 1, 8)):
+        assert Attack.of_text(attack).warning(hostile, cohort) is None
+
+
 def test_a_share_of_clients_that_fail_do_not_stop_those_that_collude() -> None:
     result = simulate(fedavg(epochs=1), tiny_task(8), rounds=3, attack="alie,share=0.4", failure_rate=0.5)
     assert sum(len(record["failures"]) for record in result.metrics) > 0
@@ -224,12 +260,33 @@ def test_samples_that_honest_clients_share_are_not_changed() -> None:
 def test_deployments_refuse_attacks(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["deploy", "try", "fedavg", "--attack", "noise"]) != 0
     assert "unknown flag --attack: only gossamer run has it" in capsys.readouterr().err
+    assert main(["deploy", "try", "fedavg", "--clients", "5"]) != 0
+    assert "unknown flag --clients: a deployment has --nodes;" in capsys.readouterr().err
 
 
 def test_hostile_clients_are_the_same_in_all_rounds_and_listed() -> None:
     result = simulate(fedavg(epochs=1), tiny_task(10), rounds=2, attack="scale:100,share=0.2", per_round=6, seed=5)
     assert result.about["hostile"] == list(Attack.of_text("scale,share=0.2").hostile(10, key(5)))
     assert result.about["options"]["attack"] == "scale:share=0.2"
+
+
+@dataclass(frozen=True)
+class Zeros(UpdateAttack):
+    """An attack without a name on the command line."""
+
+    share: float = 0.4
+
+    def update(self, change: Params, key: Key) -> Params:
+        return {name: torch.zeros_like(tensor) for name, tensor in change.items()}
+
+
+def test_a_run_with_an_attack_of_ones_own_is_resumed_by_its_script(tmp_path: Path) -> None:
+    task, run = tiny_task(), tmp_path / "run"
+    simulate(fedavg(epochs=1), task, rounds=1, attack=Zeros(), out=run)
+    with pytest.raises(ConfigError, match=r"attack of the run, Zeros\(share=0.4\), is an object of your own"):
+        gossamer.resume(run, task=task, rounds=2)
+    again = simulate(fedavg(epochs=1), task, rounds=1, attack=Zeros(), out=run, resume=True)
+    assert len(again.metrics) == 1
 
 
 def test_metrics_of_a_resumed_backdoor_have_the_success_rate(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from gossamer.engines.options import Options
 from gossamer.engines.run import FederatedRun
 from gossamer.parts.channels import Lossy
 from gossamer.parts.codecs import Eden, Feedback, TopK
+from gossamer.parts.servers import Median
 from gossamer.parts.solvers import SGD
 from gossamer.parts.solvers.schedules import Cosine
 from gossamer.parts.views import Full
@@ -113,6 +114,12 @@ TABLE: list[tuple[str, Callable[[], Any], str]] = [
     ),
     ("channel=Lossy", run(channel=Lossy), "channel must be a Channel, got the class Lossy: write Lossy()"),
     ('channel="lossy:0.1"', run(channel="lossy:0.1"), "channel must be a Channel, got 'lossy:0.1'"),
+    ("attack=3", run(attack=3), "attack must be an Attack or none, got 3"),
+    (
+        "server=Median()",
+        lambda: fedavg().with_parts(server=Median()),
+        "server must be a gossamer Server, got Median: write Robust(Median(...), method.server)",
+    ),
     ('fedavg(lr="0.1")', lambda: fedavg(lr="0.1"), "SGD.lr must be a number, got '0.1': write lr=0.1"),  # type: ignore[arg-type]
     (
         "fedavg(learning_rate=0.1)",

@@ -1,6 +1,8 @@
 """Recorded steps, and compiled programs that are kept on disk."""
 
+import importlib
 import os
+import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,7 +14,7 @@ from torch import Tensor
 
 from gossamer import ConfigError
 from gossamer.core.types import State
-from gossamer.engines.executors.building import key
+from gossamer.engines.executors.building import compile_graph, key
 from gossamer.engines.executors.kept import VARIABLE, KeptPrograms, KeptProgramWarning
 from gossamer.engines.executors.products import add_products, separate
 from gossamer.engines.executors.recording import Drawn, record
@@ -103,6 +105,23 @@ def test_the_key_covers_versions_and_settings(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr("gossamer.engines.executors.building._processor", lambda: ["another one"])
     found.add(key(recording))
     assert len(found) == 4
+
+
+@pytest.mark.slow
+def test_a_compiler_that_links_its_own_copy_of_the_library_is_passed_over(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such a program cannot be loaded beside torch; the system's compiler makes another one."""
+    calls, wrapper = tmp_path / "calls", tmp_path / "g++"
+    wrapper.write_text(f'#!/bin/sh\necho >> {calls}\nexec {shutil.which("g++")} -static-libstdc++ "$@"\n')
+    wrapper.chmod(0o755)
+    config = importlib.import_module("torch._inductor.config")
+    monkeypatch.setattr(config.cpp, "cxx", (None, str(wrapper)))
+    given, wanted = nest(), nest()
+    graph = compile_graph(record(descend, nest()), KeptPrograms(None))
+    assert calls.exists()
+    torch.testing.assert_close(graph([given["params"]["w"], given["x"], WEIGHT])[0], descend(wanted))
+    torch.testing.assert_close(given["params"]["w"], wanted["params"]["w"])
 
 
 # Products that are added in place.

@@ -27,10 +27,11 @@ from unittest import mock
 from fuzz import campaign
 from gossamer.cli import main, trust
 from gossamer.core import files, tree
+from gossamer.core.errors import RunError
 from gossamer.engines.simulate import Simulation
 from gossamer.runs import folder
-from gossamer.runs.checkpoint import newest
-from gossamer.runs.records import read_metrics
+from gossamer.runs.checkpoint import load, newest, read_split
+from gossamer.runs.records import checkpoints, read_metrics
 from helpers.records import write_records
 
 EACH = 10
@@ -344,21 +345,38 @@ def _changed(rng: random.Random, value: dict[str, Any]) -> str:
 # What must hold.
 
 
-def forgotten(run: Path) -> bool:
-    """Whether the last record and its checkpoint are both gone: nothing says then that the round was finished."""
-    checkpoint, metrics = run / f"checkpoints/{DONE}", run / "metrics.jsonl"
-    return not checkpoint.is_dir() and metrics.is_file() and metrics.read_bytes().count(b"\n") == DONE - 1
+def remembered(run: Path) -> int:
+    """The number of records, if no later checkpoint is there: nothing says then that more rounds were finished."""
+    metrics, saved = run / "metrics.jsonl", [int(path.name) for path in (run / "checkpoints").glob("[0-9]/")]
+    found = metrics.read_bytes().count(b"\n") if metrics.is_file() else DONE
+    return found if found >= max(saved, default=0) else DONE
+
+
+def damaged(run: Path) -> Iterator[str]:
+    """What cannot be loaded: the partition, and checkpoints."""
+    for number in checkpoints(run):
+        try:
+            load(run, number)
+        except RunError:
+            yield f"checkpoint {number} is damaged"
+    try:
+        read_split(run)
+    except RunError:
+        yield "split.safetensors"
 
 
 def look(made: Base, run: Path, line: str) -> str:
     said = gossamer(line.replace("RUN", str(run)))
     if said.status:
         return refused(said)
+    if line.startswith("show"):
+        for what in damaged(run):
+            assert what in said.err, f"{what}, and it is not named: {said.err}"
     if said.out == made.shown[line]:
         return "looks the same"
-    if forgotten(run):
-        assert re.search(rf"\b{DONE - 1}\b", said.out), f"another round is shown: {said.out}"
-        return "looks as after the round before"
+    if (rounds := remembered(run)) < DONE:
+        assert re.search(rf"\b{rounds}\b", said.out), f"another round is shown: {said.out}"
+        return "looks as after an earlier round"
     if "--json" in line:
         found, honest = json.loads(said.out), json.loads(made.shown[line])
         groups, wanted = (each["figures"].get("mixing", {}).pop("groups", None) for each in (found, honest))

@@ -1,11 +1,10 @@
 """What all reproductions share: storage, runs of cells, tables, the command line; and the studies of the baselines."""
 
 import json
-import math
 import re
 import subprocess
 import sys
-from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import torch
 
 from gossamer import Dense, Eden, OnWeights
 from gossamer.core.errors import ConfigError
+from helpers.inline import Inline
 from helpers.markdown import only, parsed
 from helpers.paths import ROOT
 from reproduce import __main__ as dispatcher
@@ -105,7 +105,7 @@ def test_a_cell_that_fails_does_not_stop_the_others(
         return f"{cell.name}: done"
 
     monkeypatch.setattr(cells, "keep", keep)
-    monkeypatch.setattr(cells, "ProcessPoolExecutor", lambda jobs, *rest: ThreadPoolExecutor(jobs))
+    monkeypatch.setattr(cells, "Local", lambda jobs, fresh: Inline(jobs))
     with pytest.raises(SystemExit, match=rf"failed: {re.escape(mine[1].name)}; .* run again to resume"):
         cells.run(mine, empty, jobs=1, seconds=60)
     said = capsys.readouterr().out
@@ -278,7 +278,7 @@ def test_a_cell_is_trained_in_its_precision(empty: Path) -> None:
 
     for name in ("bf16", "float32"):
         cell = CELL._replace(name=f"precision-{name}", precision=name)
-        assert cells.keep(cell, Path(), math.inf, engine=engine).endswith(f"skipped, trained in {name}")
+        assert cells.keep(cell, Path(), engine=engine).endswith(f"skipped, trained in {name}")
 
 
 # Codecs.
@@ -303,7 +303,7 @@ def test_the_codec_table_counts_all_bits(empty: Path, monkeypatch: pytest.Monkey
     small = codecs.TASKS["digits"]._replace(rounds=1, clients=30, per_round=2, epochs=1)
     monkeypatch.setitem(codecs.TASKS, "digits", small)
     for seed in codecs.SEEDS[:2]:
-        cells.keep(codecs.cell("digits", row, seed), empty, math.inf, codecs.more)
+        cells.keep(codecs.cell("digits", row, seed), empty, codecs.more)
     codecs.measure(empty)
     facts = cells.read(codecs.cell("digits", row, 0))
     assert 8 * sum(facts["bytes_up"].values()) / 2 / 55_210 == pytest.approx(facts["up"], rel=0.01)

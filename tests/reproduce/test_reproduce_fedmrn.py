@@ -67,7 +67,7 @@ def test_shakespeare_runs(tmp_path: Path, empty: Path, monkeypatch: pytest.Monke
     cell = next(cell for cell in studies.shakespeare() if cell.method == "fedmrn")
     small = cell._replace(clients=1, per_round=1, rounds=1, given={**cell.given, "steps": 1, "batch": 2})
     with pytest.warns(CodecWarning, match=r"alpha=0\.003 is small"):
-        assert cells.keep(small, tmp_path, until=float("inf")).startswith(f"{cell.name}: best ")
+        assert cells.keep(small, tmp_path).startswith(f"{cell.name}: best ")
     found = cells.read(small)
     assert found["failures"] == 0
     assert len(found["accuracy"]) == 1
@@ -173,7 +173,7 @@ def test_bits_count_all_uploads(tmp_path: Path, empty: Path, monkeypatch: pytest
     cell = next(cell for cell in studies.roles() if cell.name.endswith("fedmrn-auto"))
     small = cell._replace(clients=1, per_round=1, rounds=1, given={**cell.given, "steps": 1, "batch": 2})
     small = small._replace(data="shakespeare")
-    cells.keep(small, tmp_path, float("inf"), bits.measured)
+    cells.keep(small, tmp_path, bits.measured)
     found, parameters = cells.read(small), 80 * 8 + 4 * 256 * (8 + 256) + 80 * 256
     assert found["bits_per_parameter"] == pytest.approx(8 * sum(found["bytes_up"].values()) / parameters, abs=1e-4)
     mask = sum(size for name, size in found["bytes_up"].items() if not name.endswith(("rest.values", "overhead")))

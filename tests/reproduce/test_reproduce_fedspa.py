@@ -144,7 +144,7 @@ def small_task(small: Make, empty: Path) -> Task:
 @pytest.mark.parametrize("method", [*studies.METHODS, "dst-random"])
 def test_a_small_cell_runs_and_keeps_its_facts(method: str, small: Make, empty: Path) -> None:
     cell = small(method)
-    assert cells.keep(cell, empty, float("inf"), facts.facts).startswith(f"{cell.name}: best ")
+    assert cells.keep(cell, empty, facts.facts).startswith(f"{cell.name}: best ")
     found = cells.read(cell)
     assert found["failures"] == 0
     assert found["rounds_told"] == [2, 3]
@@ -163,7 +163,7 @@ def test_bytes_as_the_paper_counts_them_are_four_a_held_value(small: Make, empty
     overhead = {}
     for method, values in {"fedavg": every, "dst": half, "rsm": half}.items():
         cell = small(method)
-        cells.keep(cell, empty, float("inf"), facts.facts)
+        cells.keep(cell, empty, facts.facts)
         found = cells.read(cell)
         assert found["paper_bytes"][-1] == 2 * 4 * values * cell.per_round * ROUNDS
         overhead[method] = found["bytes"][-1] - found["paper_bytes"][-1]
@@ -208,7 +208,7 @@ def _sides(module: nn.Module, x: torch.Tensor) -> dict[str, tuple[int, int]]:
 
 def test_a_cell_that_was_cut_off_goes_on(small: Make, empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = small("dst")._replace(name="whole")
-    cells.keep(whole, empty, float("inf"), facts.facts)
+    cells.keep(whole, empty, facts.facts)
     cut = small("dst")._replace(name="cut")
     seen: list[int] = []
     real = simulate
@@ -223,25 +223,26 @@ def test_a_cell_that_was_cut_off_goes_on(small: Make, empty: Path, monkeypatch: 
 
     monkeypatch.setattr(cells, "simulate", stops)
     with pytest.raises(KeyboardInterrupt):
-        cells.keep(cut, empty, float("inf"), facts.facts)
+        cells.keep(cut, empty, facts.facts)
     assert cut.folder.exists()
-    cells.keep(cut, empty, float("inf"), facts.facts)
+    cells.keep(cut, empty, facts.facts)
     assert seen == [1, 2, 3]
     for same in ("personal", "accuracy", "bytes", "flops", "masks"):
         assert cells.read(cut)[same] == cells.read(whole)[same]
 
 
 def test_a_cell_is_left_out_when_time_is_up_or_its_data_is_not_here(
-    empty: Path, monkeypatch: pytest.MonkeyPatch
+    empty: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def absent(*given: Any, **more: Any) -> None:  # as if there were no files, and nowhere to download them from
         raise ConfigError("emnist-letters: files not found: put one of these\n    a file")
 
     monkeypatch.setattr(cells, "load", absent)
     cell = studies.cell("emnist-letters", "b", "dst")
-    assert cells.keep(cell, empty, 0.0, facts.facts) == f"{cell.name}: not started"
+    cells.run([cell], empty, jobs=1, seconds=0, more=facts.facts)
+    assert capsys.readouterr().out == f"{cell.name}: not started\n"
     line = f"{cell.name}: skipped, emnist-letters: files not found: put one of these"
-    assert cells.keep(cell, empty, float("inf"), facts.facts) == line
+    assert cells.keep(cell, empty, facts.facts) == line
     assert not cell.stored
 
 

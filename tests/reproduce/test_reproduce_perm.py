@@ -128,7 +128,7 @@ def small(method: str, setting: str = "synthetic", rounds: int = ROUNDS) -> Cell
 
 
 def keep(cell: Cell, folder: Path) -> str:
-    return cells.keep(cell, folder, float("inf"), facts.facts, facts.engine)
+    return cells.keep(cell, folder, facts.facts, facts.engine)
 
 
 @pytest.mark.parametrize("method", studies.METHODS)

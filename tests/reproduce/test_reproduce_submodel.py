@@ -160,7 +160,7 @@ def small_cell(empty: Path, monkeypatch: pytest.MonkeyPatch) -> Cell:
 
 
 def test_a_small_cell_runs_and_keeps_its_facts(small_cell: Cell, empty: Path) -> None:
-    assert cells.keep(small_cell, empty, float("inf"), facts.facts).startswith(f"{small_cell.name}: best ")
+    assert cells.keep(small_cell, empty, facts.facts).startswith(f"{small_cell.name}: best ")
     found = cells.read(small_cell)
     assert found["failures"] == 0
     assert len(found["accuracy"]) == len(found["loss"]) == 2  # after rounds 2 and 3

@@ -27,7 +27,7 @@ def small(cell: Cell) -> Cell:
 
 def kept(cell: Cell, data: Path) -> dict[str, Any]:
     """Run a cell and return what is stored of it."""
-    assert cells.keep(cell, data, float("inf"), facts.facts).startswith(f"{cell.name}: best ")
+    assert cells.keep(cell, data, facts.facts).startswith(f"{cell.name}: best ")
     return cells.read(cell)
 
 

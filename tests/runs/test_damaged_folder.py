@@ -109,6 +109,15 @@ def test_lines_continue_each_other() -> None:
     assert read_lines(second, digest).problem == "line 1 is not the record of round 1"
 
 
+@pytest.mark.parametrize("rest", [b"null", b"{}", b"\0\0", b"[" * 9, b'{"round": 2', b'{"digest": 3}'])
+def test_a_last_line_without_end_must_be_the_beginning_of_a_record(rest: bytes) -> None:
+    first, _ = line_of({"round": 1, "loss": 0.5}, "start")
+    assert read_lines(rest, "start").problem == "line 1 is not the record of round 1"
+    after = read_lines(first + rest, "start")
+    assert len(after.records) == 1
+    assert after.problem == (None if b"round" in rest else "line 2 is not the record of round 2")
+
+
 def test_no_flipped_bit_of_the_metrics_is_shown(run: Path) -> None:
     honest, data, draw = read_metrics(run), (run / "metrics.jsonl").read_bytes(), random.Random(1)
     for at in range(0, len(data), 11):
@@ -484,6 +493,41 @@ def test_a_damaged_newest_checkpoint_is_told_and_the_one_before_is_used(run: Pat
         found = looked_at(run)
     assert len(found.metrics) == DONE - 1
     assert snapshot(run) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "of"),
+    [
+        ("checkpoints/3/server.safetensors", "checkpoint 3 is damaged: "),
+        ("checkpoints/2/manifest.json", "checkpoint 2 is damaged: "),
+        ("clients/3.safetensors", "checkpoint 3 is damaged: "),
+        ("split.safetensors", ""),
+    ],
+)
+def test_show_names_a_damaged_file_that_it_does_not_need(
+    run: Path, name: str, of: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["show", str(run)]) == 0
+    whole = capsys.readouterr()
+    assert whole.err == ""
+    flip(run / name, -1)
+    before = snapshot(run)
+    assert main(["show", str(run)]) == 0
+    said = capsys.readouterr()
+    assert said.out == whole.out
+    (line,) = said.err.splitlines()
+    assert line.startswith(f"gossamer: {run}: {of}{name} ")
+    assert snapshot(run) == before
+
+
+def test_the_checkpoints_of_a_run_in_progress_are_not_judged(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flip(run / "checkpoints/2/server.safetensors", -1)
+    folder = RunFolder.open(run)
+    try:
+        assert main(["show", str(run)]) == 0
+    finally:
+        folder.close()
+    assert capsys.readouterr().err == ""
 
 
 def test_a_run_folder_that_nobody_may_write_to_can_be_looked_at(run: Path) -> None:

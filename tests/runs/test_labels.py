@@ -9,6 +9,7 @@ from gossamer import Method, compose, fedavg, fedprox
 from gossamer.parts.codecs import Dense, Eden, OnWeights, TopK
 from gossamer.parts.downlinks import Delta
 from gossamer.parts.samplers import RoundRobin
+from gossamer.parts.servers import Bucketing, Clip, Median, Robust, TrimmedMean
 from gossamer.parts.solvers import SGD, Adam
 from gossamer.parts.views import Full
 from gossamer.runs.report.labels import labels
@@ -36,6 +37,18 @@ def test_runs_of_one_method_show_what_differs() -> None:
         "fedavg solver=SGD",
         "fedavg solver=Adam",
         "fedavg solver=SGD sampler=round-robin",
+    ]
+
+
+def test_robust_rules_are_shown_by_the_name_that_is_typed() -> None:
+    rules = [Median(), TrimmedMean(0.3), Clip("median", 3.0), Bucketing(2, TrimmedMean(0.3))]
+    robust = [fedavg().with_parts(server=Robust(rule)) for rule in rules]
+    assert labels([*map(about, [fedavg(), robust[0]])]) == ["fedavg", "fedavg server=median"]
+    assert labels([*map(about, robust)]) == [
+        "fedavg rule=median",
+        "fedavg rule=trimmed-mean:0.3",
+        "fedavg rule=clip:median,3.0",
+        "fedavg rule=bucketing:2,trimmed-mean:0.3",
     ]
 
 

@@ -17,7 +17,7 @@ import torch
 from gossamer import Method, RunError, fedavg, simulate
 from gossamer.cli import main
 from gossamer.core.extras import MissingExtraError
-from gossamer.parts.servers import Mean, MeasuredServer
+from gossamer.parts.servers import Mean, MeasuredServer, Robust, TrimmedMean
 from gossamer.runs.records import read_metrics
 from gossamer.runs.report import REPORTS, Folder, base, curves, holdings, html, page, plots, tables, text
 from gossamer.runs.report.holdings import COLUMNS
@@ -26,6 +26,7 @@ from gossamer.runs.report.progress import Progress
 from gossamer.runs.report.summary import reasons, summarise
 from gossamer.tasks.data import Data, Samples, Split
 from gossamer.tasks.data.partition import offsets
+from gossamer.tasks.metrics import PREFIXES, TAKEN
 from gossamer.tasks.task import Task
 from gossamer.testing import tiny_task
 from helpers.curves import xdata, ydata
@@ -165,6 +166,40 @@ def test_a_run_in_full_names_its_parts_its_bytes_and_why_clients_failed() -> Non
     for wanted in ("runs/x (interrupted)", "SGD(lr=0.1)", "values 6.00 MB, overhead 180 B", "train 9.0 s"):
         assert wanted in said
     assert "failed 1 time: sensor broken" in said
+
+
+ROBUST = "Robust(rule=Bucketing(size=2, rule=TrimmedMean(share=0.2)), mean=Mean(weights='samples'))"
+
+
+@pytest.mark.parametrize(
+    ("server", "asked", "shown"),
+    [
+        (ROBUST, "bucketing:2/trimmed-mean:0.2", "Bucketing(size=2, rule=TrimmedMean(share=0.2))"),
+        (ROBUST, None, "Bucketing(size=2, rule=TrimmedMean(share=0.2))"),
+        ("Mean(weights='samples')", None, None),
+        ("Mean(weights='samples')", "mean", None),
+        ("Mine(beta=0.9)", "mine.py:Mine", "Mine(beta=0.9)"),
+        ("Robust(rule=<nonsense>", "mine.py:Mine", "Robust(rule=<nonsense>"),
+    ],
+)
+def test_a_server_that_replaces_that_of_the_recipe_is_named(server: str, asked: str | None, shown: str | None) -> None:
+    about = {**ABOUT, "method": {"server": server}, "request": {"method": "fedavg", "server": asked}}
+    summary = summarise(about, RUN)
+    assert summary["server"] == shown
+    assert dict(tables.facts(summary)).get("server") == shown
+    assert (f"· server: {shown}" in words(rendered(about, RUN))) == bool(shown)
+
+
+def test_the_rule_of_a_run_from_python_is_named() -> None:
+    method = fedavg(epochs=1)
+    method = method.with_parts(server=Robust(TrimmedMean(0.4), method.server))
+    assert simulate(method, tiny_task(), rounds=1).summary()["server"] == "TrimmedMean(share=0.4)"
+    assert simulate(fedavg(epochs=1), tiny_task(), rounds=1).summary()["server"] is None
+
+
+def test_no_metric_may_have_the_name_of_another_entry() -> None:
+    scored = {f"{prefix}accuracy" for prefix in ("", *PREFIXES)}
+    assert {*summarise(ABOUT, RUN), *RUN[0]} - scored <= TAKEN
 
 
 def test_data_and_network_of_the_user_are_called_custom() -> None:
@@ -379,7 +414,8 @@ def test_elsewhere_than_in_a_terminal_progress_is_a_line_a_round(capsys: pytest.
     assert len(lines) == 5
     assert lines[0].startswith("round 1/5  accuracy 10.00 %  loss 1  up 1.00 MB  down 2.00 MB  ")
     assert re.search(r"MB  [\d.]+ s  left [\d.]+ s$", lines[0])
-    assert "failed 1" in lines[1]
+    assert "failed" not in lines[0]
+    assert all("  failed so far 1  " in line for line in lines[1:]), "the sum of all rounds"
 
 
 def test_many_rounds_make_few_lines(capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,7 @@ from gossamer.core.errors import ConfigError
 from gossamer.core.random import key
 from gossamer.tasks import data as gd
 from gossamer.tasks import nets
-from gossamer.tasks.data import DATASETS, SPLITS, Samples, image_sets
+from gossamer.tasks.data import DATASETS, SPLITS, Samples, image_sets, synthetic
 from gossamer.tasks.data.datasets import hold_out
 from gossamer.tasks.data.images import ImageSet
 from gossamer.tasks.data.synthetic import DIMENSIONS, two_populations
@@ -118,6 +118,13 @@ def test_an_unknown_data_set_is_refused_with_a_hint() -> None:
         gd.load("digit", key=key(0))
     with pytest.raises(ConfigError, match="clients must be >= 1, got 0"):
         gd.load("two-populations", clients=0, key=key(0))
+
+
+def test_more_samples_than_memory_are_refused_before_they_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(synthetic, "two_populations", lambda *given, **more: pytest.fail("samples were made"))
+    for name in ("two-populations", "two-populations-literal"):
+        with pytest.raises(ConfigError, match=r"take 12\.0 GB for 100,000 clients: use at most 20,000 clients"):
+            gd.load(name, clients=100_000, key=key(0))
 
 
 def test_importing_needs_torch_and_numpy_alone() -> None:

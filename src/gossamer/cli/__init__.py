@@ -8,8 +8,9 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from gossamer.cli import user_files
@@ -23,10 +24,14 @@ __all__ = ["main"]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in words
+    return guarded(partial(dispatch, [word for word in words if word != "--debug"]), "--debug" in words)
+
+
+def guarded(work: Callable[[], int], debug: bool = False) -> int:
+    """Do work that returns an exit status; print an error as commands do, and return its status."""
     try:
         with _short_warnings():
-            return dispatch([word for word in words if word != "--debug"])
+            return work()
     except ConfigError as error:
         return _refuse(error.mistakes, 2, error if debug else None)
     except ModuleNotFoundError as error:

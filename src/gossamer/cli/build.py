@@ -3,6 +3,7 @@
 import inspect
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -33,7 +34,7 @@ from gossamer.parts.codecs.on_weights import OnWeights
 from gossamer.parts.downlinks import DOWNLINKS
 from gossamer.parts.downlinks.delta import Delta
 from gossamer.parts.samplers import SAMPLERS
-from gossamer.parts.servers.robust import RULES
+from gossamer.parts.servers.robust import PLAIN, RULES
 from gossamer.parts.servers.robust.rule import Rule
 from gossamer.parts.servers.robust.server import Robust
 from gossamer.tasks.data.datasets import DATASETS, load
@@ -57,9 +58,6 @@ KINDS: dict[str, tuple[type, Mapping[str, Any]]] = {
 }
 """The interface of each part that a flag can replace, and the registry of those with a name."""
 
-
-PLAIN = "mean"
-"""The value of ``--server`` for the method's own aggregation, which a deployment may have another default for."""
 
 OTHERS: dict[str, type] = {"down": Downlink, "server": Rule}
 """Other types that a flag accepts in place of a part."""
@@ -116,8 +114,10 @@ def make_method(request: Request) -> Method:
         if made is not None and not mistakes.found:
             mistakes.note(*_unused(recipe, known, values, request, made))
         method = made or method
+        refused = [name for name in KINDS if getattr(request, name)] if made is None else []
         for setting in request.sets:
-            method = mistakes.attempt(assign, method, setting) or method
+            if setting.partition(".")[0] not in refused:  # of a part that is not there
+                method = mistakes.attempt(assign, method, setting) or method
     mistakes.settle()
     assert method is not None  # or there were mistakes
     return method
@@ -333,6 +333,22 @@ def make_task(request: Request, seed: int, split: Split | None, read: Callable[[
     return Task.of_data(data, request.model, request.split or data.split, split, request.statistics)
 
 
+_KEPT: dict[tuple[Any, ...], Data] = {}
+_keeping = False
+
+
+@contextmanager
+def keeping_data() -> Iterator[None]:
+    """Read the data set of several requests once, as long as the requests ask for the same."""
+    global _keeping
+    _keeping = True
+    try:
+        yield
+    finally:
+        _keeping = False
+        _KEPT.clear()
+
+
 def make_data(request: Request, clients: int, seed: int) -> Data:
     """Return the data set of a request."""
     name, folder = request.data or DATA, Path(request.data_dir) if request.data_dir else None
@@ -341,7 +357,10 @@ def make_data(request: Request, clients: int, seed: int) -> Data:
     if folder is not None and not folder.is_dir():
         mistakes.note(f"--data-dir: there is no folder {folder}")
     mistakes.settle()
-    return load(name, data_dir=folder, clients=clients, key=key(seed))
+    if (asked := (name, folder, clients, seed)) not in _KEPT:
+        _KEPT.clear()
+        _KEPT[asked] = load(name, data_dir=folder, clients=clients, key=key(seed))
+    return _KEPT[asked] if _keeping else _KEPT.pop(asked)
 
 
 def make_clients(request: Request) -> int:

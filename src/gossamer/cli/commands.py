@@ -26,10 +26,11 @@ class Command(NamedTuple):
 
 COMMANDS = {
     "run": Command("simulate a method: gossamer run fedavg", "run", "run"),
-    "resume": Command("continue an interrupted run", "resume", "resume"),
+    "sweep": Command("run a method over a grid of settings and several seeds", "sweep", "sweep"),
+    "resume": Command("continue an interrupted run or sweep", "resume", "resume"),
     "runs": Command("list the runs in a folder", "inspect", "runs"),
     "show": Command("show one run in full", "inspect", "show"),
-    "compare": Command("compare runs, as a table and as curves", "inspect", "compare"),
+    "compare": Command("compare runs, or the points of a sweep, as a table and as curves", "inspect", "compare"),
     "export": Command("export the model of a run as files that need no Gossamer", "export", "export"),
     "methods": Command("list the methods, or show one with its flags", "methods", "methods"),
     "data": Command("list data sets, partitions and models, or show a partition", "data", "data"),

@@ -11,6 +11,7 @@ from typing import Any
 
 from gossamer.core.errors import ConfigError, GossamerError, Mistakes, RunError
 from gossamer.runs.records import check_about, read_about
+from gossamer.runs.sweeps import is_sweep
 
 TRUST = "execute the Python files of a run that you have not started on this machine; read them first"
 """The help of ``--trust``."""
@@ -19,7 +20,8 @@ TRUST = "execute the Python files of a run that you have not started on this mac
 def open_run(path: Path) -> dict[str, Any]:
     """Return the contents of the ``run.json`` of a run that the user names."""
     if not (path / "run.json").is_file():
-        raise ConfigError(f"{path} is not a run: there is no run.json in it")
+        sweep = f": it is a sweep, which {command('compare', path)} shows" if is_sweep(path) else ""
+        raise ConfigError(f"{path} is not a run: there is no run.json in it{sweep}")
     about = read_about(path)
     check_about(path, about)
     return about

@@ -13,13 +13,15 @@ from gossamer.cli import user_files
 from gossamer.cli.common import check_picture, open_run, reading, warn
 from gossamer.cli.parser import Parser
 from gossamer.core.errors import ConfigError, Mistakes, RunError
+from gossamer.runs.digests import damage
 from gossamer.runs.inside import links
 from gossamer.runs.records import LINKLESS, Record, is_busy, read_metrics
-from gossamer.runs.report import Folder, curves, tables
+from gossamer.runs.report import Folder, curves, sweep_points, tables
 from gossamer.runs.report.base import reports_of
 from gossamer.runs.report.labels import labels
 from gossamer.runs.report.scores import common, scores_of
 from gossamer.runs.report.summary import summarise
+from gossamer.runs.sweeps import Sweep, is_sweep
 
 
 def runs(words: list[str]) -> int:
@@ -64,7 +66,7 @@ def show(words: list[str]) -> int:
     arguments = parser.parse_args(words)
     path = Path(arguments.run)
     about, metrics = open_run(path), read_metrics(path)
-    for problem in links(path, LINKLESS):
+    for problem in (*links(path, LINKLESS), *damage(path, about)):
         warn(problem)
     _load_reports(arguments.reports)
     with reading(path):
@@ -116,9 +118,10 @@ def state(path: Path, summary: dict[str, Any]) -> str:
 
 
 def compare(words: list[str]) -> int:
-    """``gossamer compare RUN...``."""
-    parser = Parser(prog="gossamer compare", description="Compare runs, as a table and, with --out, as curves.")
-    parser.add_argument("run", metavar="RUN", nargs="+", help="folders of runs")
+    """``gossamer compare RUN...``, or ``gossamer compare SWEEP``."""
+    text = "Compare runs, or the points of a sweep, as a table and, with --out, as curves."
+    parser = Parser(prog="gossamer compare", description=text)
+    parser.add_argument("run", metavar="RUN", nargs="+", help="folders of runs, or the folder of one sweep")
     parser.add_argument("--out", metavar="FILE", help="draw the curves into a file: .png, .pdf or .svg")
     _add_reports(parser)
     arguments = parser.parse_args(words)
@@ -126,6 +129,11 @@ def compare(words: list[str]) -> int:
     mistakes, picture = Mistakes(), Path(arguments.out) if arguments.out else None
     if picture:
         mistakes.attempt(check_picture, picture)
+    if sweeps := [path for path in paths if is_sweep(path)]:
+        if len(paths) > 1:
+            mistakes.note(f"{sweeps[0]} is a sweep: compare it alone, or name its runs")
+        mistakes.settle()
+        return _compare_points(sweeps[0], picture)
     abouts = [mistakes.attempt(open_run, path) for path in paths]
     mistakes.settle()
     metrics = [read_metrics(path) for path in paths]
@@ -149,6 +157,17 @@ def compare(words: list[str]) -> int:
             return 0
         curves.draw(names, metrics, picture, score)
         print(f"\ncurves in {picture}")
+    return 0
+
+
+def _compare_points(path: Path, picture: Path | None) -> int:
+    """Compare the points of a sweep."""
+    sweep = Sweep.read(path)
+    with reading(path):
+        print(sweep_points.compared(path, sweep))
+        if picture:
+            drawn = sweep_points.draw(path, sweep, picture)
+            print(f"\ncurves in {picture}" if drawn else "\nno curves: no run has started, or their metrics differ")
     return 0
 
 

@@ -73,6 +73,15 @@ def read(words: list[str], verb: Verb) -> Asked | None:
 
 def check_run_path(path: Path) -> None:
     """Refuse a path to which no run can be written, before any work is done."""
+    check_ground(path)
+    try:
+        check_vacant(path)
+    except RunError as error:
+        raise ConfigError(f"--out {error}") from None
+
+
+def check_ground(path: Path) -> None:
+    """Refuse a path at which no folder can be made."""
     if path.resolve() == Path.cwd():
         raise ConfigError(f"--out {path}: the run needs a new folder: name one that does not exist yet")
     ground = next(parent for parent in (path, *path.parents) if parent.exists())
@@ -80,10 +89,6 @@ def check_run_path(path: Path) -> None:
         raise ConfigError(f"--out {path}: {ground} is a file, not a folder: choose another path")
     if not os.access(ground, os.W_OK | os.X_OK):
         raise ConfigError(f"--out {path}: {ground} is not writable: choose another path")
-    try:
-        check_vacant(path)
-    except RunError as error:
-        raise ConfigError(f"--out {error}") from None
 
 
 def unused_paths(request: Request) -> Iterator[Path]:

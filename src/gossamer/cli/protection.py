@@ -3,12 +3,13 @@
 from dataclasses import replace
 from typing import NamedTuple
 
-from gossamer.cli.build import PLAIN, make_method
+from gossamer.cli.build import make_method
 from gossamer.cli.request import Request
 from gossamer.core.method import Method
 from gossamer.engines.anomalies import FEWEST
 from gossamer.parts.downlinks.delta import Delta
 from gossamer.parts.servers.mean import Mean
+from gossamer.parts.servers.robust import PLAIN
 
 DEPLOYED_SERVER = "clip:median,multiple=3"
 """Default of ``--server`` in a deployment: no update counts for more than three times the median norm."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from gossamer.cli import trust
+from gossamer.cli import sweep, trust
 from gossamer.cli.build import find_recipe, one_method, whole_task
 from gossamer.cli.common import TRUST, open_run, warn
 from gossamer.cli.flags import flags, value
@@ -16,6 +16,7 @@ from gossamer.cli.run import go
 from gossamer.cli.run_args import CONFIG, RUN, SET, WHERE
 from gossamer.core.errors import ConfigError, Mistakes
 from gossamer.engines.control import Until
+from gossamer.runs.sweeps import is_sweep
 from gossamer.tasks.precision import FLOAT32
 
 CONTROL = {"rounds": int, "until": Until, "patience": int}
@@ -29,7 +30,9 @@ KEPT = [flag for flag in (*RUN, SET, CONFIG) if flag.name not in (*CONTROL, *PLA
 
 
 def resume(words: list[str]) -> int:
-    """``gossamer resume RUN [flags]``."""
+    """``gossamer resume RUN [flags]``; RUN may be a sweep."""
+    if sweeps := [word for word in words if not word.startswith("-") and is_sweep(Path(word))]:
+        return sweep.resume([sweeps[0], *(word for word in words if word != sweeps[0])])
     parser = _parser()
     asked, strange = parser.parse_known_args(words)
     path, mistakes = Path(asked.run), Mistakes()

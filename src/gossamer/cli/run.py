@@ -1,6 +1,9 @@
 """The command ``run``."""
 
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from gossamer.cli import trust
 from gossamer.cli.build import OPTIONS, assemble
@@ -10,6 +13,7 @@ from gossamer.cli.notices import notices
 from gossamer.cli.request import Request
 from gossamer.cli.run_args import RUN_VERB
 from gossamer.core.errors import RunError
+from gossamer.engines.control import Paused, pausing
 from gossamer.engines.simulate import Simulation
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.report.progress import Progress
@@ -20,25 +24,49 @@ from gossamer.runs.trackers.tracking import Tracking
 def run(words: list[str]) -> int:
     """``gossamer run METHOD [flags]``."""
     asked = read(words, RUN_VERB)
-    return _start(asked) if asked else 0
+    return start(asked) if asked else 0
 
 
-def _start(asked: Asked) -> int:
-    """Check all arguments, then run."""
-    options, out, init = asked.take(OPTIONS), asked.given.pop("out", None), asked.given.pop("init", None)
+class Checked(NamedTuple):
+    """A run whose arguments are right.
+
+    Args:
+        simulation: the run
+        request: its request
+        notes: what the user should know
+    """
+
+    simulation: Simulation
+    request: Request
+    notes: tuple[str, ...]
+
+
+def start(asked: Asked, pause: int | None = None) -> int:
+    """Check all arguments, then run; ``pause`` is that of ``go``."""
+    out = asked.given.pop("out", None)
+    made = checked(asked, lambda request: check_run_path(Path(out) if out is not None else next(unused_paths(request))))
+    trust.remember(made.request.plain()["digests"])
+    for note in made.notes:
+        say(f"gossamer: {note}")
+    simulation = made.simulation
+    folder = simulation.create(Path(out)) if out is not None else _create(simulation, made.request)
+    return go(simulation, folder, pause)
+
+
+def checked(asked: Asked, check_path: Callable[[Request], None] = lambda request: None) -> Checked:
+    """Return the run of checked arguments; raise ``ConfigError`` with all mistakes."""
+    options, init = asked.take(OPTIONS), asked.given.pop("init", None)
     tracking = asked.mistakes.attempt(Tracking.of, asked.given.pop("track", None), warn)
     request = asked.request()
-    asked.mistakes.attempt(check_run_path, Path(out) if out is not None else next(unused_paths(request)))
+    asked.mistakes.attempt(check_path, request)
     simulation = asked.mistakes.attempt(assemble, request, options, None, init)
     notes = asked.mistakes.attempt(asked.followed.check, simulation, asked.method) if simulation else None
     asked.mistakes.settle()
     assert simulation is not None  # or there were mistakes
     assert tracking is not None
     simulation.tracking = tracking
-    trust.remember(request.plain()["digests"])
-    for note in (*(notes or ()), *notices(request, simulation.task, simulation.options.rounds)):
-        say(f"gossamer: {note}")
-    return go(simulation, simulation.create(Path(out)) if out is not None else _create(simulation, request))
+    told = (*(notes or ()), *notices(request, simulation.task, simulation.options.rounds))
+    return Checked(simulation, request, told)
 
 
 def _create(simulation: Simulation, request: Request) -> RunFolder:
@@ -52,13 +80,20 @@ def _create(simulation: Simulation, request: Request) -> RunFolder:
     raise AssertionError("there is always another path")
 
 
-def go(simulation: Simulation, folder: RunFolder) -> int:
-    """Carry out a simulation in its folder, and return the exit status."""
+def go(simulation: Simulation, folder: RunFolder, pause: int | None = None) -> int:
+    """Carry out a simulation in its folder, and return the exit status.
+
+    Args:
+        simulation: the run
+        folder: its folder
+        pause: interrupt the run after this round, as Ctrl-C does; resuming it continues it
+    """
     announce(folder, simulation)
 
     def work() -> None:
-        with Progress(simulation.options.rounds, simulation.metrics, primary(simulation.about)) as progress:
-            simulation.run(folder, progress)
+        shown = Progress(simulation.options.rounds, simulation.metrics, primary(simulation.about))
+        with suppress(Paused), shown as progress:
+            simulation.run(folder, progress if pause is None else pausing(progress, pause))
 
     try:
         return carry_out(work, folder.path, simulation)

@@ -58,6 +58,7 @@ RUN = [
     Flag("failure_rate", float, 0, "fraction of clients that fail in a round, to test failures", "P"),
     Flag("attack", str, "", "hostile clients, such as scale:-50,share=0.2", "NAME[:X][,share=P]"),
     Flag("eval_every", int, 1, "rounds between evaluations", "K"),
+    Flag("validate", int | None, None, "hold out every N-th training sample of each client, for validation", "N|none"),
     Flag("max_weight", float | None, None, "samples that count for a client, as a multiple of the median", "X|none"),
     Flag("until", Until, "", "target that ends the run, such as accuracy=0.9 or loss<0.3", "METRIC=X"),
     Flag("patience", int, "", "evaluations without improvement that end the run", "N"),
@@ -161,7 +162,8 @@ def _give(typed: Typed, flag: Flag, text: str) -> None:
 def unknown_flag(word: str, method: str, own: Sequence[Flag], verb: Verb = RUN_VERB) -> str:
     """Return the message on an unknown flag."""
     if any(word in flag.words for flag in RUN):
-        return f"unknown flag {word}: only gossamer run has it; {verb.of(method)} --help lists all"
+        instead = "a deployment has --nodes" if word == "--clients" else "only gossamer run has it"
+        return f"unknown flag {word}: {instead}; {verb.of(method)} --help lists all"
     near = nearest(word, [known for flag in (*verb.flags, SET, CONFIG, *own) for known in flag.words])
     hint = f"did you mean {near}?" if near else f"{method} has {', '.join(flag.word for flag in own) or 'none'};"
     return f"unknown flag {word}: {hint} {verb.of(method)} --help lists all"

@@ -21,6 +21,7 @@ from pathlib import Path, PurePath
 from gossamer.core import files
 from gossamer.core.errors import ConfigError, RunError
 from gossamer.runs.inside import refuse_links
+from gossamer.runs.report.text import ranges
 
 VARIABLE = "GOSSAMER_CONFIG"
 FILE = "trusted.jsonl"
@@ -29,7 +30,7 @@ APP = "deploy/app"
 
 
 class TrustWarning(UserWarning):
-    """What the user agreed to cannot be kept."""
+    """What the user agreed to cannot be kept, or cannot be read."""
 
 
 def file_of_user() -> Path:
@@ -40,27 +41,36 @@ def file_of_user() -> Path:
 
 def trusted() -> set[tuple[str, str]]:
     """Return what the user has agreed to: digests, each with the path that it belongs to."""
-    found: set[tuple[str, str]] = set()
+    file = file_of_user()
     try:
-        lines = file_of_user().read_bytes().splitlines()
+        lines = file.read_bytes().split(b"\n")
     except (FileNotFoundError, NotADirectoryError):
-        return found
-    for line in lines:
-        with suppress(ValueError):  # a damaged line is no agreement
-            match files.parse_json(line):
-                case [str(digest), str(name)]:
-                    found.add((digest, name))
-    return found
+        return set()
+    read = {number: _agreement(line) for number, line in enumerate(lines, 1) if line.strip()}
+    if damaged := [number for number, known in read.items() if known is None]:
+        which = f"line{'s' * (len(damaged) > 1)} {ranges(damaged)}"
+        text = f"{file}: {which} cannot be read: what you agreed to there is forgotten; delete such lines"
+        warnings.warn(text, TrustWarning, stacklevel=2)
+    return {known for known in read.values() if known}
+
+
+def _agreement(line: bytes) -> tuple[str, str] | None:
+    """Return the digest and the path in a line; none if it is damaged."""
+    with suppress(ValueError):
+        match files.parse_json(line):
+            case [str(digest), str(name)]:
+                return digest, name
+    return None
 
 
 def remember(digests: Mapping[str, str]) -> None:
     """Keep the user's agreement to files, by ``file.py:name``."""
-    known = trusted() if digests else set()
-    new = [(digest, name) for name, digest in digests.items() if (digest, name) not in known]
-    if not new:
-        return
     file = file_of_user()
     try:
+        known = trusted() if digests else set()
+        new = [(digest, name) for name, digest in digests.items() if (digest, name) not in known]
+        if not new:
+            return
         file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         with os.fdopen(os.open(file, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o600), "a+b") as lines:
             lines.seek(0)
@@ -68,7 +78,7 @@ def remember(digests: Mapping[str, str]) -> None:
             lines.write(("\n" * cut + "".join(json.dumps(entry) + "\n" for entry in new)).encode())
     except OSError as error:
         advice = f"set {VARIABLE} to a folder of yours, or use --trust when you resume"
-        warnings.warn(f"{file} cannot be written: {error.strerror}: {advice}", TrustWarning, stacklevel=2)
+        warnings.warn(f"{file} cannot be used: {error.strerror}: {advice}", TrustWarning, stacklevel=2)
 
 
 def require_trust(path: Path, digests: Mapping[str, str], trust: bool) -> None:

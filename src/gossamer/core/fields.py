@@ -105,9 +105,13 @@ def problem(name: str, value: Any, kind: Any) -> str:
     kinds = typing.get_args(kind) if union else (kind,)
     if not all(each in NOUNS or _is_part(each) for each in kinds) or any(_fits(value, each) for each in kinds):
         return ""
-    wanted = " or ".join(NOUNS.get(each) or f"a {each.__name__}" for each in kinds)
+    wanted = " or ".join(NOUNS.get(each) or _article(each.__name__) for each in kinds)
     got = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
     return f"must be {wanted}, got {got}{_hint(name, value, kinds)}"
+
+
+def _article(name: str) -> str:
+    return f"{'an' if name[0] in 'AEIOU' else 'a'} {name}"
 
 
 def _is_part(kind: Any) -> bool:

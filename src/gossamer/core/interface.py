@@ -69,6 +69,10 @@ EXAMPLES = {"View": "Full()", "Solver": "SGD()", "Codec": "Eden()", "Server": "M
 """A part of each kind, for messages."""
 
 
+WRAPPED = {"Rule": "Robust({}(...), method.server)"}
+"""What is given to a part, and is none."""
+
+
 def check_part(part: object, kind: type, name: str) -> None:
     """Raise ``ConfigError`` for a value that is not a part of this kind, or has the interface of version 0.1."""
     if isinstance(part, type):
@@ -77,6 +81,8 @@ def check_part(part: object, kind: type, name: str) -> None:
     if not isinstance(part, kind):
         other = next((base.__name__ for base in type(part).__mro__ if base.__name__ in KINDS), None)
         hint = f", which is a {other}" if other else _renamed(old, (member for member in old if hasattr(part, member)))
+        if wrapped := [WRAPPED[base.__name__] for base in type(part).__mro__ if base.__name__ in WRAPPED]:
+            hint = f": write {wrapped[0].format(type(part).__name__)}"
         if isinstance(part, str):
             hint = f" {part!r}: write the part itself, such as {EXAMPLES[kind.__name__]}"
         raise ConfigError(f"{name} must be a gossamer {kind.__name__}, got {type(part).__name__}{hint}")

@@ -9,6 +9,7 @@ an upload. Then this process makes the update that all of them send, in client o
 The other clients train afterwards. The honest updates of colluding clients are in memory until then.
 """
 
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -39,6 +40,10 @@ def about_attack(attack: Attack) -> Iterator[None]:
         raise ConfigError(*(Mistake(f": {text}", about) for text in texts)) from error
 
 
+class AttackWarning(UserWarning):
+    """An attack has no effect."""
+
+
 class Adversary:
     """The hostile clients of a run.
 
@@ -52,7 +57,13 @@ class Adversary:
         self.attack, self.key = attack, key
         self.hostile = attack.hostile(clients, key)
         self.triggered = attack if isinstance(attack, Triggered) else None
-        self._members = frozenset(self.hostile)
+        self._members, self._clients = frozenset(self.hostile), clients
+
+    def warn(self, cohort: int) -> None:
+        """Show a warning if the attack has no effect in a typical round of ``cohort`` clients."""
+        typical = max(1, round(len(self.hostile) * cohort / self._clients))
+        if text := self.attack.warning(typical, cohort):
+            warnings.warn(f"attack {spec(self.attack, ATTACKS)}: {text}", AttackWarning, stacklevel=2)
 
     # Samples.
 

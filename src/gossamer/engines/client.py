@@ -18,6 +18,7 @@ from gossamer.core.binding import BoundMethod
 from gossamer.core.bound import BoundExchange
 from gossamer.core.codec import StraightThrough
 from gossamer.core.delivery import Delivery, delivery
+from gossamer.core.devices import number
 from gossamer.core.errors import GossamerError
 from gossamer.core.jobs import SILENT, Broadcast, Job, Outgoing, Trained, own_key
 from gossamer.core.parametrization import Weights
@@ -225,7 +226,7 @@ class Client:
         counts = bool(codec or parametrization or "random" in more)
         step_index = {"step_index": torch.zeros((), dtype=torch.int64, device=device)} if counts else {}
         if job.scale is not None:
-            more["scale"] = torch.tensor(job.scale, dtype=job.layout.dtype, device=device)
+            more["scale"] = number(job.scale, job.layout.dtype, device)
         return (
             start,
             {**carry, **step_index},

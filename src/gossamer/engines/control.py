@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from gossamer.core.errors import ConfigError, Mistake, RunError, Setting, gather
 from gossamer.core.specs import unknown
 from gossamer.runs.records import Record
-from gossamer.runs.report.scores import Score
+from gossamer.runs.report.scores import VALIDATION, VALIDATION_LOSS, Score
 
 SIGNS: dict[str, Callable[[float, float], bool]] = {
     "<=": operator.le,
@@ -39,7 +39,8 @@ FIGURES = "figures."
 def directions(scores: Iterable[Score]) -> dict[str, str]:
     """Return whether higher or lower is better for each metric of a run, and for its losses."""
     named = {name: score.better for score in scores for name in score.entries}
-    return named | dict.fromkeys(LOSSES, "lower")
+    losses = (*LOSSES, *([VALIDATION_LOSS] if any(name.startswith(VALIDATION) for name in named) else ()))
+    return named | dict.fromkeys(losses, "lower")
 
 
 def number(record: Mapping[str, Any], name: str) -> float | None:
@@ -163,6 +164,21 @@ def out_of_patience(records: Sequence[Record], patience: int, score: Score) -> s
         return None
     since = f"since round {best['round']} ({score.write(best[score.name])})" if best else "at all"
     return f"no better {score.words} {since}: patience of {patience} is over"
+
+
+class Paused(Exception):  # noqa: N818 - no error: the run is where it was asked to be
+    """A run was interrupted after a round, and its record and checkpoint are saved."""
+
+
+def pausing(watch: Callable[[Record], None], after: int) -> Callable[[Record], None]:
+    """Return a function that watches a run, and interrupts it after a round; resuming the run continues it."""
+
+    def watched(record: Record) -> None:
+        watch(record)
+        if record["round"] >= after:
+            raise Paused
+
+    return watched
 
 
 Callback = Callable[[Record, Any], str | None]

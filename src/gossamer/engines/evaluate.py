@@ -23,7 +23,9 @@ from gossamer.parts.codecs.dense import Dense
 from gossamer.parts.servers.listen import Listen
 from gossamer.parts.solvers.loss_probe import LossProbe
 from gossamer.parts.views.full import Full
+from gossamer.runs.report.scores import VALIDATION, VALIDATION_LOSS
 from gossamer.tasks.data.lazy import LazySamples
+from gossamer.tasks.data.partition import Split
 from gossamer.tasks.data.samples import Samples
 from gossamer.tasks.metrics import Judgement, Metric
 from gossamer.tasks.objective import Objective
@@ -43,15 +45,18 @@ Labels = Callable[[int], Tensor | None]
 
 
 class Evaluator:
-    """Evaluates models on the test set, which is copied to the device once.
+    """Evaluates models on the test set, or on ``held`` samples and their split, which are copied to the device once.
 
     With ``labels``, a client's personal metrics count the scores of other labels as 0, as its training does. The global
     metrics count all scores.
     """
 
-    def __init__(self, objective: Objective, labels: Labels | None = None) -> None:
-        self.objective, self.split, self.labels = objective, objective.task.split, labels
-        self.test = objective.task.data.test.to(objective.device)
+    def __init__(
+        self, objective: Objective, labels: Labels | None = None, held: tuple[Samples, Split] | None = None
+    ) -> None:
+        task = objective.task
+        test, self.split = held or (task.data.test, task.split)
+        self.objective, self.labels, self.test = objective, labels, test.to(objective.device)
         by = objective.task.statistics
         self.alone = objective.static and isinstance(by, OfOwnBatch)
         if objective.static and isinstance(by, OfTraining) and not len(objective.samples):
@@ -187,6 +192,13 @@ def worst_tenth(own: Sequence[float], better: str = "higher") -> float:
     """Return the mean over the tenth of the clients with the worst values: the lowest if higher is better."""
     worst = sorted(own, reverse=better == "lower")[: math.ceil(len(own) / 10)]
     return sum(worst) / len(worst) if worst else math.nan
+
+
+def validation_figures(metrics: Sequence[Metric], found: Evaluated) -> Evaluated:
+    """Return the numbers of an evaluation on held-out samples, under the names that records have for them."""
+    prefixes = ("", "personal_", "worst_tenth_")
+    named = {f"{p}{VALIDATION}{m.name}": found[f"{p}{m.name}"] for m in metrics for p in prefixes}
+    return {**named, VALIDATION_LOSS: found["loss"]}
 
 
 def evaluation_exchange(method: BoundMethod) -> BoundExchange:

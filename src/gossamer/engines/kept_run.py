@@ -30,7 +30,7 @@ from gossamer.engines.warm_start import Init
 from gossamer.runs.checkpoint import newest, recall
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import EXTENDED, Record, check_about, read_about, read_metrics, stop_reason
-from gossamer.runs.report.scores import scores_of
+from gossamer.runs.report.scores import Score, held_out, scores_of
 from gossamer.runs.trackers.tracking import Tracking
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task
@@ -85,7 +85,12 @@ class KeptRun(ABC):
             **({"init": init.describe()} if init else {}),
         }
         if options.until:
-            options.until.check(scores_of(self.about["task"]))
+            options.until.check(self.scores)
+
+    @property
+    def scores(self) -> tuple[Score, ...]:
+        """The metrics of the run, the primary one first, and those on held-out samples."""
+        return (*scores_of(self.about["task"]), *held_out(self.about))
 
     @property
     def precision_here(self) -> str:
@@ -158,7 +163,7 @@ class KeptRun(ABC):
         if rounds <= done:
             raise ConfigError(f"rounds must be above {done}, the number of finished rounds, got {rounds}")
         if until:
-            until.check(scores_of(self.about["task"]))
+            until.check(self.scores)
         kept = Options() if self.stopped else before
         self.options = replace(before, rounds=rounds, until=until or kept.until, patience=patience or kept.patience)
         if self.options == before:

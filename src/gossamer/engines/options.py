@@ -31,6 +31,8 @@ CLUSTERS = ("local", "auto")
 DEPLOYED_WEIGHT = 5.0
 """Default of ``max_weight`` in a deployment, where clients state their numbers of samples themselves."""
 
+BY_SCRIPT = "is an object of your own that the folder cannot build: run its script again with resume=True"
+
 ELSEWHERE = {
     **dict.fromkeys(("lr", "epochs", "steps", "batch", "weights"), "method, such as fedavg({}=...)"),
     **dict.fromkeys(("clients", "split", "model", "loss"), "task, such as Task.of(..., {}=...)"),
@@ -53,8 +55,11 @@ class Options:
         channel: model of the uplink
         failure_rate: probability of a simulated failure, per client and round
         eval_every: number of rounds between evaluations; the last round is always evaluated
+        validate: hold out every n-th training sample of each client, and evaluate on these samples too; none means that
+            no sample is held out
         until: targets such as accuracy=0.9 or loss<0.3; the first that is reached ends the run
-        patience: evaluations without improvement of the primary metric that end the run; none means no such limit
+        patience: evaluations without improvement of the primary metric that end the run, on held-out samples if there
+            are any; none means no such limit
         max_weight: largest number of samples that counts for a client, as a multiple of the clients' median; none means
             no such limit
         attack: what hostile clients do, or its text, such as scale:-50,share=0.2; none means that all are honest
@@ -75,6 +80,7 @@ class Options:
     channel: Channel = Perfect()
     failure_rate: float = 0.0
     eval_every: int = 1
+    validate: int | None = None
     until: Until | None = None
     patience: int | None = None
     max_weight: float | None = None
@@ -129,6 +135,10 @@ class Options:
             (self.precision in PRECISIONS, unknown("precision", self.precision, PRECISIONS)),
             (0 <= self.failure_rate <= 1, wrong_argument("failure_rate", self.failure_rate, "must be in [0, 1]")),
             (self.eval_every >= 1, wrong_argument("eval_every", self.eval_every, "must be at least 1")),
+            (
+                self.validate is None or self.validate >= 2,
+                wrong_argument("validate", self.validate, "must be at least 2, or none"),
+            ),
             (hasattr(self.channel, "fit"), wrong_argument("channel", self.channel, "must be a Channel")),
             _device(self.device),
             *_cluster(self.cluster, self.actors, self.executor),
@@ -155,6 +165,7 @@ class Options:
         What earlier releases lack is left out if it has its default, so that their runs can be continued.
         """
         newer = {
+            "validate": self.validate,
             "until": self.until.to_text() if self.until else None,
             "patience": self.patience,
             "precision": None if self.precision == FLOAT32 else self.precision,
@@ -180,8 +191,15 @@ class Options:
 
     @classmethod
     def read(cls, described: dict[str, Any]) -> "Options":
-        """Return the options that ``describe`` wrote."""
+        """Return the options that ``describe`` wrote; refuse objects of the user, which are recorded as text."""
+        own = [name for name, known in (("channel", CHANNELS), ("attack", ATTACKS)) if _own(described.get(name), known)]
+        require(*((False, f"the {name} of the run, {described[name]}, {BY_SCRIPT}") for name in own))
         return cls(**{**described, "channel": parse(described["channel"], CHANNELS, "channel")})
+
+
+def _own(text: Any, known: Iterable[str]) -> bool:
+    """Return whether an option is recorded as the ``repr`` of an object that has no name."""
+    return isinstance(text, str) and "(" in text and text.partition(":")[0] not in set(known)
 
 
 def _stray(name: str, known: Iterable[str]) -> str:

@@ -45,7 +45,7 @@ from gossamer.engines.metrics import Ledger
 from gossamer.engines.result import Result as Result
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import ANOMALIES, EXCLUDED, EXTENDED, STOPPED, Record
-from gossamer.runs.report.scores import scores_of
+from gossamer.runs.report.scores import deciding, scores_of
 from gossamer.tasks.precision import FLOAT32, products
 
 Watch = Callable[[Record], None]
@@ -185,10 +185,9 @@ class FederatedRun(KeptRun):
         options = self.options_of(record["round"] - 1)
         begins = (each["after"] for each in self.about.get(EXTENDED, ()))
         since = max((at for at in begins if at < record["round"]), default=0)
-        scores = scores_of(self.about["task"])
-        reason = options.until.reason(record, scores) if options.until else None
+        reason = options.until.reason(record, self.scores) if options.until else None
         if reason is None and options.patience:
-            reason = out_of_patience(self.metrics[since:], options.patience, scores[0])
+            reason = out_of_patience(self.metrics[since:], options.patience, deciding(self.about))
         record |= {STOPPED: reason} if reason else {}
         asked = ask(callbacks, record, self)
         record |= {STOPPED: asked} if asked and not reason else {}

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from gossamer.core.bound import BoundExchange
 from gossamer.core.channel import Cost
-from gossamer.core.errors import ConfigError, RunError, require
+from gossamer.core.errors import ConfigError, Mistake, RunError, Setting, require
 from gossamer.core.exchange import Assignment
 from gossamer.core.extras import missing
 from gossamer.core.jobs import Job, Trained, own_key
@@ -23,7 +23,7 @@ from gossamer.core.wire import Body
 from gossamer.engines.adversary import Adversary, about_attack, honest
 from gossamer.engines.client import Client, ClientResult, ClientTask, Failure, TaskOutcome
 from gossamer.engines.control import Callbacks
-from gossamer.engines.evaluate import Evaluated, Evaluator
+from gossamer.engines.evaluate import Evaluated, Evaluator, validation_figures
 from gossamer.engines.executors import EXECUTORS
 from gossamer.engines.executors.auto import choose
 from gossamer.engines.executors.base import Executor, OneByOne, Threaded, threads
@@ -43,12 +43,17 @@ from gossamer.runs.records import ATTACK_SUCCESS, CHOSEN, CLUSTER, read_about
 from gossamer.runs.report.progress import progress_of
 from gossamer.runs.report.scores import primary
 from gossamer.runs.trackers.tracking import Track, Tracking
+from gossamer.tasks.data.partition import Split
+from gossamer.tasks.data.samples import Samples
 from gossamer.tasks.task import Task
 
 if TYPE_CHECKING:
     from gossamer.engines.ray import Cluster
 
 INJECTED = "simulated failure (failure_rate)"
+
+ABOUT_VALIDATE = Setting("", "validate")
+"""What mistakes in held-out samples are about."""
 
 EARLY_EXECUTORS: dict[str, Callable[[Client], Executor]] = {
     "one-by-one": OneByOne,
@@ -139,15 +144,27 @@ class Simulation(FederatedRun):
         super().__init__(method, task, options, request, init)
         task, self.held_models = self.task, HeldModels()
         self.objective.check(self.like)
-        self.split = task.split.pooled(len(task.data.test)) if method.pooled else task.split
+        self.split, held = self._held_out(options.validate) if options.validate else (task.split, None)
+        self.split = self.split.pooled(len(task.data.test)) if method.pooled else self.split
         self.adversary = self._adversary(options.attack) if options.attack else None
         self.client = Client(self.method, self.objective, adversary=self.adversary)
-        self.evaluate = Evaluator(self.objective, self.labels if self.method.training.labels else None)
+        labels = self.labels if self.method.training.labels else None
+        self.evaluate = Evaluator(self.objective, labels)
+        self.validate = Evaluator(self.objective, labels, held) if held else None
         self.channel = options.channel.fit(task.clients, self.key)
         self.cluster = self._cluster() if options.cluster else None
         self.executor: Executor | None = None if options.executor == AUTO else self._executor(options.executor)
         self.early: dict[int, Executor] = {}
         self.ready = False
+
+    def _held_out(self, every: int) -> tuple[Split, tuple[Samples, Split]]:
+        """Return the split without held-out samples, and these samples with their split."""
+        rest, held, chosen = self.task.split.hold_out(every)
+        kept = bool((rest.sizes()[self.task.split.sizes() > 0] > 0).all())
+        none = Mistake(f"is {every}, and no client has as many training samples: use a smaller one", ABOUT_VALIDATE)
+        left = Mistake(f"is {every}, and a client would be left without training samples", ABOUT_VALIDATE)
+        require((len(chosen) > 0, none), (kept, left))
+        return rest, (self.task.data.train.take(chosen), held)
 
     def restore(self, path: Path) -> RunFolder:
         """Load the last checkpoint of a run folder, and keep the executor that was chosen."""
@@ -204,7 +221,8 @@ class Simulation(FederatedRun):
             executor.close()
         if self.cluster is not None:
             self.cluster.close()
-        for samples in (self.objective.samples, self.evaluate.test):
+        judges = (self.evaluate, *([self.validate] if self.validate else ()))
+        for samples in (self.objective.samples, *(judge.test for judge in judges)):
             samples.close()
 
     def available(self) -> Mapping[int, int]:
@@ -236,6 +254,8 @@ class Simulation(FederatedRun):
         """Choose and compile the executor before the first round; this time is recorded separately."""
         if self.ready or not cohort:
             return
+        if self.adversary:
+            self.adversary.warn(self.cohort_size)
         with ledger.time("prepare"):
             # The client that most likely has a full batch. Not one of this cohort: a program is compiled for the size
             # of its batch, and a resumed run begins with another cohort.
@@ -372,16 +392,21 @@ class Simulation(FederatedRun):
             self.clients.stage(client, self.held_models.taken(stage.exchange.settle(reply.state, arrived)))
 
     def evaluate_round(self, number: int, ledger: Ledger) -> Evaluated:
-        """Evaluate the global model and each client's deployed model on the test set."""
-        first, *others = self.method.global_models(self.server)
-        if others:
-            return self.evaluate.by_client(self.client_params)
-        found = self.evaluate(
-            self._deploy(first), self.method.shared, lambda client: self.client_params(client, number)
-        )
+        """Evaluate the global model and each client's deployed model on the test set, and on held-out samples."""
+        found = self.evaluated(self.evaluate, number)
+        if self.validate is not None:
+            found |= validation_figures(self.task.metrics, self.evaluated(self.validate, number))
         if self.adversary is None or self.adversary.triggered is None:
             return found
+        first = self.method.global_models(self.server)[0]  # a backdoor is refused where there are several
         return found | {ATTACK_SUCCESS: self.evaluate.success(self._deploy(first), self.adversary.triggered)}
+
+    def evaluated(self, evaluate: Evaluator, number: int) -> Evaluated:
+        """Evaluate the models after a round, on the samples of an evaluator."""
+        first, *others = self.method.global_models(self.server)
+        if others:
+            return evaluate.by_client(self.client_params)
+        return evaluate(self._deploy(first), self.method.shared, lambda client: self.client_params(client, number))
 
     def client_params(self, client: int, number: int | None = None) -> Params:
         """Return the network's tensors as a client deploys them; clients with the global model share one object.

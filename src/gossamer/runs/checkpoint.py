@@ -11,6 +11,7 @@ from gossamer.core.errors import RunError
 from gossamer.core.store import ClientStore
 from gossamer.core.types import State
 from gossamer.runs import inside
+from gossamer.runs.digests import check_files
 from gossamer.runs.metrics_file import METRICS, Lines
 from gossamer.runs.records import (
     FILES,
@@ -84,8 +85,7 @@ def newest(path: Path) -> Newest:
 def load(path: Path, rounds: int, lines: Lines | None = None) -> Checkpoint:
     """Return a checkpoint; refuse it if a file that it needs, or a line of the metrics before it, was altered."""
     manifest = read_manifest(path, rounds)
-    for name, wanted in manifest[FILES].items():
-        check_digest(path, rounds, name, wanted)
+    check_files(path, rounds, manifest)
     if lines is not None and lines.digest_at(manifest["metrics_bytes"]) != manifest["metrics_digest"]:
         why = lines.problem or f"it is not the one that checkpoint {rounds} was written with"
         raise RunError(f"checkpoint {rounds} cannot be used: {METRICS}: {why}")
@@ -97,18 +97,6 @@ def load(path: Path, rounds: int, lines: Lines | None = None) -> Checkpoint:
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise RunError(f"checkpoint {rounds} is damaged: its server state cannot be read ({error})") from error
     return Checkpoint(rounds, flat, manifest)
-
-
-def check_digest(path: Path, rounds: int, name: str, wanted: str) -> None:
-    """Refuse a checkpoint one of whose files is missing or was altered."""
-    try:
-        same = inside.digest(path, name) == wanted
-    except FileNotFoundError:
-        same = False
-    except (OSError, RunError) as error:
-        raise RunError(f"checkpoint {rounds} is damaged: {error}") from error
-    if not same:
-        raise RunError(f"checkpoint {rounds} is damaged: {name} is missing or was altered")
 
 
 def recall(path: Path, checkpoint: Checkpoint, clients: ClientStore, models: ClientStore) -> dict[str, int]:

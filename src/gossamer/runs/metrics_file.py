@@ -50,8 +50,8 @@ def line_of(record: Record, before: str) -> tuple[bytes, str]:
 
 def read_lines(data: bytes, start: str) -> Lines:
     """Read the content of the file. The last line is left out if it has no end: it is being written, or was cut."""
-    found = Lines([], [start], [0], None)
-    for number, line in enumerate(data.split(b"\n")[:-1], 1):
+    found, (*lines, rest) = Lines([], [start], [0], None), data.split(b"\n")
+    for number, line in enumerate(lines, 1):
         body, _, end = line.rpartition(MARK)
         body += b"}"
         after = _digest(found.digests[-1], body)
@@ -63,7 +63,10 @@ def read_lines(data: bytes, start: str) -> Lines:
         found.records.append(record)
         found.digests.append(after)
         found.ends.append(found.ends[-1] + len(line) + 1)
-    return found
+    number = len(lines) + 1
+    begun = b'{"round": %d' % number  # what the rest begins with, or what it is the beginning of
+    whole = rest.startswith(begun) or begun.startswith(rest)
+    return found if whole else found._replace(problem=f"line {number} is not the record of round {number}")
 
 
 def _record(body: bytes) -> Any:

@@ -33,14 +33,16 @@ Rows = npt.NDArray[np.float64]
 AnyMetrics = Any
 """A name, a function, a torchmetrics object, a ``Metric``, or a list or mapping of these."""
 
-PREFIXES = ("personal_", "worst_tenth_")
+PREFIXES = ("personal_", "worst_tenth_", "validation_")
+"""The starts of other entries of records: means over clients, and metrics on held-out training samples."""
 
 TAKEN = {
-    "airtime", "best", "by_client", "bytes_down", "bytes_up", "channel", "clients", "data", "delay",
-    "delivery", "empty_rounds", "energy", "evaluated_round", "exchanges", "executor", "failures", "figures",
-    "flops", "joules", "loss", "lost", "memory_bytes", "method", "metrics", "model", "parameters", "parts",
-    "per_round", "rates", "round", "rounds", "rounds_asked", "seconds", "seed", "split", "state", "stopped",
-    "train_loss", "train_precision", "useful_flops", "void",
+    "airtime", "anomalies", "attack", "attack_success", "best", "by_client", "bytes_down", "bytes_up",
+    "bytes_values", "bytes_views", "channel", "clients", "data", "delay", "delivery", "diverges",
+    "empty_rounds", "energy", "evaluated_round", "exchanges", "excluded", "executor", "failures", "figures",
+    "flops", "hostile", "joules", "left_out", "loss", "lost", "memory_bytes", "method", "metrics", "model",
+    "parameters", "parts", "per_round", "rates", "round", "rounds", "rounds_asked", "seconds", "seed", "server",
+    "split", "state", "stopped", "train_loss", "train_precision", "useful_flops", "validate", "void",
 }  # fmt: skip
 """Names of other entries of records and summaries."""
 

@@ -5,7 +5,6 @@ result is a shared library (AOTInductor), which another child tries. Loading one
 Python in it.
 """
 
-import ctypes
 import hashlib
 import os
 import platform
@@ -21,13 +20,13 @@ from torch import Tensor
 
 import gossamer
 from gossamer.core.errors import ConfigError
+from gossamer.core.processes import die_with_parent
 from gossamer.engines.executors.kept import SIDECAR, KeptPrograms
 from gossamer.engines.executors.recording import Recording
 
 Graph = Callable[[list[Tensor]], Sequence[Tensor]]
 """A compiled graph: map its inputs to its outputs; it may update inputs in place."""
 
-DIE_WITH_PARENT = 1  # Linux's PR_SET_PDEATHSIG
 OPTIONS: dict[str, Any] = {
     "aot_inductor.compile_wrapper_opt_level": "O0",  # it only calls kernels: 5 s of the compiler instead of 9
     "aot_inductor.precompile_headers": False,  # for one program they cost more than they save
@@ -38,6 +37,9 @@ OPTIONS: dict[str, Any] = {
 }
 PROBED: dict[str, Any] = {"cpp.vec_isa_ok": None}
 """The option with which the compiler compiles these test programs."""
+USUAL: dict[str, Any] = {"cpp.cxx": (None, "g++")}
+"""The system's C++ compiler in place of the variable CXX. A compiler that links a copy of the C++ library of its own
+makes programs that end the process when they are loaded: torch has loaded another copy."""
 
 
 def key(recording: Recording) -> str:
@@ -74,11 +76,11 @@ def _load_library(path: Path) -> Graph:
 def _build_library(recording: Recording, room: Path) -> Path:
     """Compile in a child process, try the shared library in another one, and return its path.
 
-    Machine code that this processor cannot run ends the child, and not the run. It is then compiled again, and the
-    compiler finds out what the processor can run.
+    A program that cannot be loaded or run ends the child, and not the run. It is then compiled again: by the system's
+    compiler, which finds out what the processor can run.
     """
     library, report = room / "library.so", room / "problem"
-    for options in (OPTIONS, OPTIONS | PROBED):
+    for options in (OPTIONS, OPTIONS | PROBED | USUAL):
         problem = _in_child(lambda: _compile_library(recording, room, options), report)  # noqa: B023 - called at once
         if problem:
             break
@@ -120,7 +122,7 @@ def _in_child(work: Callable[[], None], report: Path) -> str:
         child = os.fork()
     if not child:
         try:
-            ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+            die_with_parent()
             _silence()
             work()
         except BaseException as error:

@@ -134,14 +134,14 @@ class CapturedPlain(Captured):
 
 
 def at_once(clients: int) -> int:
-    """Return how many clients of a group train at the same time: half of them, but enough to keep the device busy.
+    """Return how many clients of a group train at the same time: two thirds, but enough to keep the device busy.
 
-    The uploads of the first half are made and aggregated while the second half trains.
+    The uploads of the first ones are made and aggregated while the others train.
 
     >>> at_once(10), at_once(16)
-    (5, 8)
+    (7, 11)
     """
-    return max(BUSY, -(-clients // 2))
+    return max(BUSY, -(-2 * clients // 3))
 
 
 def in_turn(own: Sequence[Sequence[T]]) -> list[tuple[int, T]]:

@@ -8,7 +8,6 @@ A worker dies with its parent process. If a worker dies on its own (out of memor
 and another worker is started.
 """
 
-import ctypes
 import gc
 import mmap
 import multiprocessing
@@ -22,13 +21,13 @@ from typing import Any
 import torch
 
 from gossamer.core.chunks import cores
+from gossamer.core.processes import die_with_parent
 from gossamer.core.wire import Frame
 from gossamer.engines.client import Client, ClientTask, Failure, TaskOutcome
 from gossamer.engines.executors.base import AlwaysReady
 from gossamer.engines.executors.parcels import pack_state, portable, unpack_state
 
 FORK = multiprocessing.get_context("fork")
-DIE_WITH_PARENT = 1  # Linux's PR_SET_PDEATHSIG
 PROCESS_CLOCK = 2  # the low bits of Linux's clock of a process, see clock_getcpuclockid(3)
 
 LINES: set[Connection] = set()
@@ -146,7 +145,7 @@ def _work(client: Client, client_tasks: Connection, room: mmap.mmap) -> None:
     """
     for line in LINES:  # inherited copies: while one is open, its worker does not see that the pipe is closed
         line.close()
-    ctypes.CDLL(None).prctl(DIE_WITH_PARENT, signal.SIGKILL)
+    die_with_parent()
     torch.set_num_threads(1)
     common = b""
     while True:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gossamer.core import tree
+from gossamer.core.devices import to_device
 from gossamer.core.types import Params, State
 from gossamer.engines.client import BatchSchedule, Client
 from gossamer.engines.executors.stacked import Pair
@@ -225,7 +226,7 @@ def brought(client: Client, pair: Pair, batches: BatchSchedule) -> State:
     if objective.samples.lazy:
         return found | {"feeds": {}}
     draws = {"draws": torch.cat(batches.draws)} if batches.draws else {}
-    return found | {"samples": batches.numbers.to(device)} | draws
+    return found | {"samples": to_device(batches.numbers, device)} | draws
 
 
 class Part(NamedTuple):

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from gossamer.core import tree
+from gossamer.core.devices import number
 from gossamer.core.solver import Hyperparams
 from gossamer.core.types import Params, State
 from gossamer.engines.client import Client, random_numbers
@@ -50,4 +50,4 @@ def in_place(step: Step, objective: Objective) -> Callable[..., Tensor]:
 def tensors(hyperparams: Hyperparams, objective: Objective) -> dict[str, Tensor]:
     """Convert hyperparameters to tensors, so that a new value does not trigger recompilation."""
     dtype, device = objective.layout.dtype, objective.device
-    return {name: torch.as_tensor(value, dtype=dtype, device=device) for name, value in hyperparams.items()}
+    return {name: number(value, dtype, device) for name, value in hyperparams.items()}

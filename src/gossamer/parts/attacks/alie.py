@@ -39,6 +39,17 @@ class LittleIsEnough(Collusion):
         """Check the number of standard deviations."""
         return [(self.z is None or math.isfinite(self.z), wrong(self, "z", "must be a finite number or none"))]
 
+    def warning(self, hostile: int, cohort: int) -> str | None:
+        """Return why the clients send their honest mean: there is one of them, or z is 0."""
+        z = supported(cohort, hostile) if self.z is None else self.z
+        if hostile > 1 and z != 0:
+            return None
+        few, larger = f"{hostile} hostile of {cohort} clients per round", f"a share above {self.share}"
+        if hostile == 1:
+            return f"it does nothing with {few}: the standard deviation of one update is 0; use {larger}"
+        why = "the paper's formula gives z = 0" if self.z is None else "z is 0"
+        return f"it does nothing with {few}: {why}; give z, as in alie:1.5, or use {larger}"
+
     def craft(self, scene: Scene) -> Params:
         """Return the mean minus z standard deviations."""
         z = supported(scene.cohort, scene.hostile) if self.z is None else self.z

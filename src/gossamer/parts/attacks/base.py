@@ -67,6 +67,10 @@ class Attack(CheckedFields, ABC):
         """Return the checks of the other fields, with the message of each."""
         return ()
 
+    def warning(self, hostile: int, cohort: int) -> str | None:
+        """Return that the attack has no effect in a typical round, and what to do; by default none."""
+        return None
+
     @classmethod
     def of_text(cls, text: str) -> "Attack":
         """Read an attack: ``sign-flip``, ``scale:-50`` or ``sign-flip,share=0.3``."""

@@ -1,6 +1,6 @@
 """Curves of several runs: a metric by rounds, by uploaded bytes, and by joules and seconds if a channel counts them."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -9,7 +9,7 @@ from gossamer.core import files
 from gossamer.core.extras import need
 from gossamer.runs.records import Record
 from gossamer.runs.report.plots import COLOURS, GRID, INK, STYLES, saved
-from gossamer.runs.report.scores import ACCURACY, Score
+from gossamer.runs.report.scores import ACCURACY, VALIDATION, Score
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -20,6 +20,9 @@ MARKED = 12
 """The largest number of evaluated rounds that are marked one by one."""
 LONG = 28
 """Names of at least this length are set two in a row."""
+
+DEVIATION = "deviation"
+"""The entry of records that are means over seeds: the standard deviation of the metric."""
 
 FAR_APART = 5
 """The ratio of costs from which the axis is logarithmic."""
@@ -89,6 +92,7 @@ def _draw(axes: "Axes", panel: Panel, runs: Sequence[Sequence[Record]], score: S
         style, spent = _style(number, len(at)), panel.so_far(metrics)
         if spent and spent[-1]:
             axes.plot([spent[i] for i in at], values, **style)
+            _band(axes, [spent[i] for i in at], at, metrics, score, style)
         elif values:
             axes.axhline(values[-1], color=style["color"], linewidth=1.2, linestyle=(0, (1, 3)))
     silent = any(metrics and not panel.total(metrics) for metrics in runs)
@@ -103,8 +107,25 @@ def _draw(axes: "Axes", panel: Panel, runs: Sequence[Sequence[Record]], score: S
 def _line(axes: "Axes", number: int, metrics: Sequence[Record], score: Score) -> Any:
     """Draw the line of a run by rounds."""
     at, values = _values(metrics, score)
-    (line,) = axes.plot([metrics[i]["round"] for i in at], values, **_style(number, len(at)))
+    style, rounds = _style(number, len(at)), [metrics[i]["round"] for i in at]
+    (line,) = axes.plot(rounds, values, **style)
+    _band(axes, rounds, at, metrics, score, style)
     return line
+
+
+def _band(
+    axes: "Axes",
+    x: Sequence[float],
+    at: Sequence[int],
+    metrics: Sequence[Record],
+    score: Score,
+    style: Mapping[str, Any],
+) -> None:
+    """Draw one standard deviation around a curve whose records are means over seeds."""
+    spread = [(metrics[i][score.name], metrics[i].get(DEVIATION, 0.0)) for i in at]
+    if any(deviation for _, deviation in spread):
+        low, high = ([score.scale * (mean + sign * d) for mean, d in spread] for sign in (-1, 1))
+        axes.fill_between(x, low, high, color=style["color"], alpha=0.15, linewidth=0)
 
 
 def _values(metrics: Sequence[Record], score: Score) -> tuple[list[int], list[float]]:
@@ -124,7 +145,8 @@ def _style(number: int, points: int) -> dict[str, Any]:
 
 
 def _dress(axes: "Axes", score: Score, left: bool) -> None:
-    axes.set_ylabel(f"{score.words} on the test set{score.unit}" if left else "")
+    where = "" if score.name.startswith(VALIDATION) else " on the test set"
+    axes.set_ylabel(f"{score.words}{where}{score.unit}" if left else "")
     axes.grid(color=GRID, linewidth=0.8)
     axes.tick_params(color=INK, labelcolor=INK)
     axes.tick_params("y", labelleft=left)

@@ -15,19 +15,33 @@ from gossamer.parts.channels import CHANNELS
 from gossamer.parts.codecs import CODECS
 from gossamer.parts.downlinks import DOWNLINKS
 from gossamer.parts.samplers import SAMPLERS
+from gossamer.parts.servers.robust import RULES
+from gossamer.runs.report.part_text import ROBUST, parsed
 from gossamer.runs.report.summary import method_name
 
-REGISTRIES = (CODECS, DOWNLINKS, CHANNELS, SAMPLERS)
+REGISTRIES = (CODECS, DOWNLINKS, CHANNELS, SAMPLERS, RULES)
 NAMES = {attribute: name for registry in REGISTRIES for name, (_, attribute) in registry.where.items()}
 """Names of parts on the command line, by their class."""
 
 TASK = ("data", "model", "split", "clients", "statistics")
-OPTIONS = ("per_round", "seed", "device", "executor", "precision", "channel", "failure_rate", "attack", "exclude_after")
+OPTIONS = (
+    "per_round",
+    "seed",
+    "device",
+    "executor",
+    "precision",
+    "channel",
+    "failure_rate",
+    "attack",
+    "exclude_after",
+    "validate",
+)
 """Settings of the task and of the run that labels show."""
 
 DEFAULTS = {
     "codec": "dense",
     "down": "dense",
+    "server": "Mean",
     "sampler": "uniform",
     "statistics": "batch",
     "per_round": "None",
@@ -39,12 +53,13 @@ DEFAULTS = {
     "failure_rate": "0.0",
     "attack": "None",
     "exclude_after": "None",
+    "validate": "None",
 }
 """Values that labels leave out."""
 
 PLAIN = "Dense(dtype='model')"
-WRAPPER = "OnWeights"
-"""The codec that applies another one to weights alone: the label shows the other one."""
+WRAPPERS = {"OnWeights": "codec", ROBUST: "rule"}
+"""Parts that apply another one, in this field: the label shows the other one."""
 
 
 def labels(abouts: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -91,14 +106,7 @@ def _outside(abouts: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, list[st
 def _inside(methods: Sequence[Mapping[str, str]]) -> Iterator[tuple[str, list[str]]]:
     """Yield the fields of parts that differ between runs of one method, with their values in all runs."""
     for name in dict.fromkeys(name for parts in methods for name in parts):
-        yield from _differing(name, [_parsed(parts.get(name, "None")) for parts in methods])
-
-
-def _parsed(text: str) -> ast.expr:
-    try:
-        return ast.parse(text, mode="eval").body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):  # a part of the user's may print anything
-        return ast.Constant(text)
+        yield from _differing(name, [parsed(parts.get(name, "None")) for parts in methods])
 
 
 def _differing(path: str, nodes: Sequence[ast.expr]) -> Iterator[tuple[str, list[str]]]:
@@ -117,9 +125,8 @@ def _short(node: ast.expr) -> str:
     """Return a part as it is typed on the command line, or by the name of its class."""
     if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Name)):
         return ast.unparse(node).strip("'")
-    inner = next((field.value for field in node.keywords if field.arg == "codec"), None)
-    if node.func.id == WRAPPER and inner is not None:
-        return _short(inner)
+    if inner := [field.value for field in node.keywords if field.arg == WRAPPERS.get(node.func.id)]:
+        return _short(inner[0])
     if node.func.id not in NAMES or ast.unparse(node) == PLAIN:
         return _name(node)
     usual, given = _defaults(node.func.id), list(node.keywords)

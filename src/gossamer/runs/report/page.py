@@ -37,6 +37,9 @@ SPENT = (
 
 SETTINGS = (("Method", "method"), ("Task", "task"), ("Options", "options"), ("Machine", "machine"))
 
+HEADLINE = ("clients", "rounds", "server")
+"""Facts below the title, after the task; the server if it is not that of the recipe."""
+
 NAMED = 8
 """The number of clients listed with a reason for failures."""
 
@@ -79,7 +82,7 @@ def render(
         "page.html",
         name=name,
         method=tables.method(summary),
-        headline=f"{facts['task']} · clients: {facts['clients']} · rounds: {facts['rounds']}",
+        headline=" · ".join([facts["task"], *(f"{name}: {facts[name]}" for name in HEADLINE if name in facts)]),
         cards=[{"name": name, "value": value, "note": note} for name, value, note in _cards(summary)],
         charts=[drawn for drawn in _charts(metrics, scores_of(about["task"])) if drawn],
         costs=_costs(metrics),

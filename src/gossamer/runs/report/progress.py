@@ -89,8 +89,8 @@ class Progress:
 
     def status(self) -> str:
         """Return primary metric, loss and costs so far."""
-        failed = f"  failed {self.failed:,}" if self.failed else ""
-        lost = f"  lost {self.lost:,}" if self.lost else ""
+        failed = f"  failed so far {self.failed:,}" if self.failed else ""
+        lost = f"  lost so far {self.lost:,}" if self.lost else ""
         value, loss = self.score.write(self.seen.get(self.score.name)), number(self.seen.get("loss"))
         costs = f"up {size(self.up)}  down {size(self.down)}{failed}{lost}"
         return f"{self.score.words} {value}  loss {loss}  {costs}"

@@ -8,6 +8,11 @@ from typing import Any, NamedTuple
 
 from gossamer.runs.report.text import BLANK, number, percent
 
+VALIDATION = "validation_"
+"""The start of the name of a metric on held-out training samples."""
+
+VALIDATION_LOSS = f"{VALIDATION}loss"
+
 ACRONYMS = ("auroc", "f1", "mae", "mse", "r2", "rmse")
 
 
@@ -89,6 +94,18 @@ def scores_of(task: Mapping[str, Any]) -> tuple[Score, ...]:
 def primary(about: Mapping[str, Any]) -> Score:
     """Return the primary metric of a run, from ``run.json``."""
     return scores_of(about["task"])[0]
+
+
+def held_out(about: Mapping[str, Any]) -> tuple[Score, ...]:
+    """Return the metrics on held-out training samples, the primary one first; nothing if no sample is held out."""
+    if not about["options"].get("validate"):
+        return ()
+    return tuple(score._replace(name=f"{VALIDATION}{score.name}") for score in scores_of(about["task"]))
+
+
+def deciding(about: Mapping[str, Any]) -> Score:
+    """Return the metric by which decisions are made: on held-out samples if there are any, else on the test set."""
+    return (*held_out(about), primary(about))[0]
 
 
 def common(scores: Iterable[Score]) -> Score | None:

@@ -12,7 +12,8 @@ from gossamer.core.delivery import OVERHEAD, Delivery
 from gossamer.runs.records import ATTACK_SUCCESS, CLUSTER, DIVERGES, Record, stop_reason
 from gossamer.runs.report.anomalies import anomalies_of, excluded_of
 from gossamer.runs.report.base import summaries_of
-from gossamer.runs.report.scores import Score, scores_of
+from gossamer.runs.report.part_text import chosen_server
+from gossamer.runs.report.scores import VALIDATION_LOSS, Score, held_out, scores_of
 
 KINDS = ("seconds", "joules", "messages", "lost", "wasted")
 """The costs that are counted for each client."""
@@ -74,10 +75,11 @@ def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any
     """Return metrics of the last evaluated round, and sums of costs; non-finite numbers become ``None``."""
     task, options = about["task"], about["options"]
     both = totals(metrics, "bytes_up") + totals(metrics, "bytes_down")
-    scores = scores_of(task)
+    scores, held = scores_of(task), held_out(about)
     last: Record = next((record for record in reversed(metrics) if scores[0].name in record), {})
     summary = {
         "method": method_name(about),
+        "server": chosen_server(about),
         "data": task["data"],
         "model": task["model"],
         "split": task["split"],
@@ -98,6 +100,8 @@ def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any
         "rates": about.get("rates"),
         "left_out": about.get("left_out"),
         **{name: last.get(name) for name in _evaluated(scores)},
+        **({name: last.get(name) for name in (*_evaluated(held), VALIDATION_LOSS) if name != "loss"} if held else {}),
+        "validate": options.get("validate"),
         "evaluated_round": last.get("round"),
         "best": _best(scores[0], metrics),
         "metrics": [score._asdict() for score in scores],

@@ -8,7 +8,7 @@ from typing import Any
 from gossamer.runs.records import ATTACK_SUCCESS, CLUSTER, DIVERGES, Record
 from gossamer.runs.report import anomalies, spending
 from gossamer.runs.report.base import cells_of, rows_of
-from gossamer.runs.report.scores import Score, column
+from gossamer.runs.report.scores import VALIDATION, Score, column
 from gossamer.runs.report.summary import reasons, summarise, totals
 from gossamer.runs.report.text import BLANK, amount, count, duration, number, pairs, percent, ranges, size, table
 
@@ -37,6 +37,7 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
     """Return the main facts of a run, one pair per line."""
     return [
         ("method", method(summary)),
+        *([("server", summary["server"])] if summary["server"] else []),
         ("task", task(summary)),
         ("clients", f"{summary['clients']:,}, {summary['per_round']:,} per round"),
         ("rounds", f"{summary['rounds']:,} of {summary['rounds_asked']:,}, seed {summary['seed']}"),
@@ -45,6 +46,7 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
         ("executor", executor(summary)),
         *attacked(summary),
         *measured(summary),
+        *validated(summary),
         *rows_of(summary["figures"]),
         ("uploaded", size(summary["bytes_up"])),
         ("downloaded", size(summary["bytes_down"])),
@@ -99,6 +101,15 @@ def measured(summary: Summary) -> list[tuple[str, str]]:
         rows.append((f"personal {score.words}", f"{score.write(summary[score.over_clients])} (mean over clients)"))
         rows.append((tenth, f"{score.write(summary[score.worst_tenth])} (of clients)"))
     return rows
+
+
+def validated(summary: Summary) -> list[tuple[str, str]]:
+    """Return the primary metric on held-out training samples; nothing if none are held out."""
+    if not (every := summary["validate"]):
+        return []
+    score = scores(summary)[0]
+    value = score.write(summary[f"{VALIDATION}{score.name}"])
+    return [(f"validation {score.words}", f"{value} (1 of {every} training samples of each client)")]
 
 
 def method(summary: Summary) -> str:

@@ -86,6 +86,15 @@ class TwoPopulationsLiteral:
 
 
 def _two_populations(clients: int, key: Key, balanced: bool) -> Data:
+    most = synthetic.MOST_CLIENTS
+    taken = clients * synthetic.SAMPLES * synthetic.DIMENSIONS * 4 / 1e9
+    require(
+        (
+            clients <= most,
+            f"the two populations have {synthetic.SAMPLES} samples per client, which take {taken:,.1f} GB for "
+            f"{clients:,} clients: use at most {most:,} clients, or another data set",
+        )
+    )
     drawn = synthetic.two_populations(clients, fold(key, "two-populations"), balanced=balanced)
     samples = Samples(torch.from_numpy(drawn.x), torch.from_numpy(drawn.y), drawn.client)
     # A client's samples are independent draws, so the last fifth can be the test set.

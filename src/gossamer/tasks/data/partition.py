@@ -59,6 +59,20 @@ class Split:
         cell = self.owners() * classes + labels[self.train_index]
         return np.bincount(cell, minlength=self.clients * classes).reshape(self.clients, classes)
 
+    def hold_out(self, every: int) -> tuple["Split", "Split", Index]:
+        """Hold out every n-th training sample of each client, for validation.
+
+        Return the split without held-out samples, the same with each client's held-out samples as its test samples, and
+        the indices of all held-out samples, ascending, which the second split counts. A sample that several clients
+        share is held out for all of them.
+        """
+        chosen = np.unique(self.train_index[ranges(self.sizes()) % every == every - 1])
+        held = np.isin(self.train_index, chosen)
+        starts = [offsets(np.bincount(self.owners()[part], minlength=self.clients)) for part in (~held, held)]
+        own = np.searchsorted(chosen, self.train_index[held])
+        rest = Split(self.train_index[~held], starts[0], self.test_index, self.test_start)
+        return rest, Split(rest.train_index, rest.train_start, own, starts[1]), chosen
+
     def pooled(self, n_test: int) -> "Split":
         """Return one client with all training and test samples: training without federation."""
         train = np.sort(self.train_index)

@@ -19,6 +19,8 @@ from gossamer.core.random import Key, fold, generator
 
 DIMENSIONS = 60
 SAMPLES = 500
+MOST_CLIENTS = 20_000
+"""The most clients of a run: their samples take 2.4 GB, and twice that while they are divided into two sets."""
 MEAN = 0.2
 DIRECTION_MEAN = 0.1
 

@@ -42,5 +42,8 @@ RULES: "Registry[type[Rule]]" = Registry(
 )
 """Rules by the name that the command line uses."""
 
+PLAIN = "mean"
+"""The value of ``--server`` for the method's own aggregation, which a deployment may have another default for."""
+
 if not TYPE_CHECKING:
     __getattr__, __dir__, __all__ = attach(__name__, RULES)

@@ -90,7 +90,7 @@ class BoundRobust(Robust, MeasuredServer, CohortServer):
         """Refuse rounds with fewer clients than the rule needs."""
         least, rule = self.rule.min_cohort, self.rule.to_text()
         few = f"{rule} needs at least {least} clients per round, and a round has {clients}"
-        text = f"{few}: use more clients, a larger {{}}, or another rule"
+        text = f"{few}: use more clients, a larger {{}}, or a rule that needs fewer"
         require((clients >= least, Mistake(text, None, Setting("", "per_round"))))
 
     def init(self, params: Params) -> State:

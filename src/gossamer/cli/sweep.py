@@ -1,0 +1,243 @@
+"""The command ``sweep``: a method over a grid of settings and several seeds.
+
+    gossamer sweep fedavg --grid lr=0.01,0.03,0.1 --grid codec=dense,eden:1 --seeds 3 --validate 10 --out sweeps/x
+
+All flags of ``gossamer run`` hold for every run. ``--grid NAME=V,V`` names any flag of ``run`` or of the method,
+``method`` itself, or ``part.field`` as ``--set`` does. Values are separated by commas; a value that contains a comma is
+put in double quotes, as in a spec. Given again, ``--grid NAME=V`` adds values. Every point is checked before anything
+starts. ``gossamer.runs.sweeps`` describes the folder, and ``schedule`` the order of the work.
+
+The same command, ``gossamer sweep --resume DIR`` and ``gossamer resume DIR`` continue a sweep. Another request for the
+same folder is refused.
+"""
+
+import csv
+from collections.abc import Mapping, Sequence
+from math import inf
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gossamer.cli import config, sweep_check
+from gossamer.cli.build import find_recipe
+from gossamer.cli.common import TRUST, command, say
+from gossamer.cli.flags import Flag, value
+from gossamer.cli.launch import check_ground
+from gossamer.cli.parser import Parser
+from gossamer.cli.run_args import RUN, Verb, own_flags, scan, unknown_flag, verb_help
+from gossamer.cli.sweep_schedule import Budget, carry_out
+from gossamer.core.errors import ConfigError, Mistakes, RunError
+from gossamer.runs.records import check_vacant
+from gossamer.runs.report.sweep_points import compared
+from gossamer.runs.report.text import screen
+from gossamer.runs.sweeps import Halving, Sweep, is_sweep
+
+GRID = Flag("grid", str, "", "values of a flag, of method or of part.field, one run each; may be repeated", "NAME=V,V")
+OWN = [
+    Flag("seeds", str, "one: that of --seed", "number of seeds from --seed on, or the seeds: 0,4,7", "N|S,S"),
+    Flag("halving", str, "", "stop hopeless points: keep the best 1/N after each rung; needs --validate", "N[:ROUNDS]"),
+    Flag("jobs", int, "one per core, or per GPU", "runs at once", "N"),
+    Flag("seconds", float, "", "start no run after this time", "S"),
+    Flag("out", str, "required", "folder of the sweep; continued if it is this sweep's", "DIR"),
+]
+VERB = Verb("gossamer sweep METHOD --grid NAME=V,V", [*OWN, *(flag for flag in RUN if flag.name != "out")])
+
+
+def sweep(words: list[str]) -> int:
+    """``gossamer sweep METHOD --grid NAME=V,V [flags]``."""
+    if {"-h", "--help"} & set(words):
+        print(verb_help(screen(), VERB._replace(flags=[GRID, *VERB.flags])))
+        return 0
+    if words[:1] == ["--resume"]:
+        return resume(words[1:])
+    asked = read(config.expanded(words))
+    opened(asked)
+    return go(asked.path, asked.sweep, asked.budget)
+
+
+def opened(asked: "Asked") -> None:
+    """Make the folder of a sweep; refuse one that has another sweep."""
+    if not is_sweep(asked.path):
+        asked.sweep.create(asked.path)
+    elif found := asked.sweep.differences(Sweep.read(asked.path)):
+        way_out = f"choose another folder, or continue that one with {command('resume', asked.path)}"
+        raise ConfigError(f"--out {asked.path} has another sweep: {'; '.join(found)}: {way_out}")
+
+
+def resume(words: list[str]) -> int:
+    """``gossamer resume SWEEP``, and ``gossamer sweep --resume SWEEP``: do what is left of a sweep."""
+    parser = Parser(prog="gossamer resume", description="Continue a sweep: what is finished stays as it is.")
+    parser.add_argument("sweep", metavar="SWEEP", help="folder of the sweep")
+    parser.add_argument("--jobs", metavar="N", help="runs at once (default: one per core, or per GPU)")
+    parser.add_argument("--seconds", metavar="S", help="start no run after this time")
+    parser.add_argument("--trust", action="store_true", help=TRUST)
+    given = parser.parse_args(words)
+    path, mistakes = Path(given.sweep), Mistakes()
+    found = Sweep.read(path)
+    limits = {name: text for name in ("jobs", "seconds") if (text := getattr(given, name)) is not None}
+    budget = mistakes.attempt(budget_of, limits)
+    mistakes.settle()
+    assert budget is not None  # or there were mistakes
+    sweep_check.check_files(path, found, given.trust)
+    sweep_check.check(found)
+    return go(path, found, budget)
+
+
+def go(path: Path, found: Sweep, budget: Budget) -> int:
+    """Do what is left of a checked sweep, print its table, and return the exit status."""
+    try:
+        ended = carry_out(path, found, budget)
+    except KeyboardInterrupt:
+        say(f"stopped; continue with: {command('resume', path)}")
+        return 130
+    print(compared(path, found))
+    print(f"\nsweep in {path}: {command('compare', path)}")
+    if ended.left:
+        say(f"{len(ended.left)} of {len(found.runs)} runs are left: {command('resume', path)} continues them")
+    if ended.failed:
+        reasons = "\n".join(f"  - {name}: {reason}" for name, reason in ended.failed.items())
+        raise RunError(f"{len(ended.failed)} of {len(found.runs)} runs failed; {command('resume', path)}\n{reasons}")
+    return 0
+
+
+class Asked(NamedTuple):
+    """The arguments of a new sweep.
+
+    Args:
+        sweep: the request
+        path: its folder
+        budget: what the sweep may use
+    """
+
+    sweep: Sweep
+    path: Path
+    budget: Budget
+
+
+def read(words: Sequence[str]) -> Asked:
+    """Return the checked arguments of a sweep; raise ``ConfigError`` with the mistakes of all points."""
+    method = words[0] if words and not words[0].startswith("-") else None
+    rest, grids, mistakes = _take_grids(words[1:] if method else words)
+    grid = grid_of(grids, method, mistakes)
+    methods = (method,) if method else grid.get("method", ())
+    known = [flag for name in methods for flag in mistakes.attempt(_own_flags, name) or ()]
+    typed = scan(rest, known, VERB)
+    mistakes.note(*typed.mistakes, *(unknown_flag(word, methods[0], known, VERB) for word in typed.strange if methods))
+    return checked(method, grid, typed.given, typed.sets, mistakes)
+
+
+def _own_flags(method: str) -> list[Flag]:
+    return own_flags(find_recipe(method), method, VERB)
+
+
+def checked(
+    method: str | None,
+    grid: Mapping[str, tuple[str, ...]],
+    settings: Mapping[str, Any],
+    sets: Sequence[str],
+    mistakes: Mistakes,
+) -> Asked:
+    """Return the sweep of a method, a grid and other flags, once all points are checked."""
+    given = dict(settings)
+    own = {flag.name: given.pop(flag.name) for flag in OWN if flag.name in given}
+    seeds = mistakes.attempt(seeds_of, str(own.get("seeds", "1")), str(given.pop("seed", "0"))) or (0,)
+    halving = mistakes.attempt(value, "--halving", own.get("halving"), Halving) if "halving" in own else None
+    budget = mistakes.attempt(budget_of, own)
+    path = Path(own.get("out", ""))
+    mistakes.attempt(check_path, own.get("out"))
+    if method is None and "method" not in grid:
+        mistakes.note(f"name a method first: {VERB.command} [flags]; gossamer methods lists them")
+    twice = [name for name in given if name.rstrip("_") in grid or name in grid]
+    mistakes.note(*(f"--grid {name}: the flag was given for all runs too: leave one out" for name in twice))
+    made = sweep_check.resolved(Sweep(method, given, tuple(sets), grid, seeds, halving))
+    if method is not None or "method" in grid:
+        made = mistakes.attempt(sweep_check.check, made) or made
+    mistakes.settle()
+    assert budget is not None  # or there were mistakes
+    return Asked(made, path, budget)
+
+
+def check_path(out: str | None) -> None:
+    """Refuse a folder to which no sweep can be written; one that has a sweep is compared later."""
+    if out is None:
+        raise ConfigError("--out must be given: the folder of the sweep, such as --out sweeps/x")
+    check_ground(Path(out))
+    if not is_sweep(Path(out)):
+        try:
+            check_vacant(Path(out))
+        except RunError:
+            raise ConfigError(f"--out {out} is not empty, and is no sweep: choose another folder") from None
+
+
+def _take_grids(words: Sequence[str]) -> tuple[list[str], list[str], Mistakes]:
+    """Return the other words, the values of ``--grid``, and mistakes."""
+    rest, grids, mistakes = list[str](), list[str](), Mistakes()
+    waiting = list(words)
+    while waiting:
+        word, equals, text = waiting.pop(0).partition("=")
+        if word != GRID.word:
+            rest.append(word + equals + text)
+        elif equals or (waiting and not waiting[0].startswith("--")):
+            grids.append(text if equals else waiting.pop(0))
+        else:
+            mistakes.note(f"--grid needs a value: {GRID.usage}")
+    return rest, grids, mistakes
+
+
+def grid_of(texts: Sequence[str], method: str | None, mistakes: Mistakes) -> dict[str, tuple[str, ...]]:
+    """Return the values of a grid by name; what is wrong is noted and left out.
+
+    >>> grid_of(['lr=0.1,1', 'split=iid,"dirichlet:0.3,min_samples=10"', "lr=3"], "fedavg", Mistakes())
+    {'lr': ('0.1', '1', '3'), 'split': ('iid', 'dirichlet:0.3,min_samples=10')}
+    """
+    found = dict[str, tuple[str, ...]]()
+    for text in texts:
+        name, equals, rest = text.partition("=")
+        name = name.strip().removeprefix("--")
+        name = name if "." in name else name.replace("-", "_")
+        values = tuple(each.strip() for each in next(csv.reader([rest]), []))
+        why = REFUSED.get(name)
+        if not equals or not name or not values or not all(values):
+            why = "write it as NAME=V,V, such as lr=0.01,0.1"
+        elif name == "method" and method is not None:
+            why = f"the sweep is of {method}: leave out one of them"
+        elif again := set(values) & set(found.get(name, ())) or {each for each in values if values.count(each) > 1}:
+            why = f"{', '.join(sorted(again))} is given twice"
+        if why:
+            mistakes.note(f"--grid {text}: {why}")
+        else:
+            found[name] = (*found.get(name, ()), *values)
+    return found
+
+
+REFUSED = {
+    "seed": "use --seeds N, or --seeds S,S: results are means over seeds",
+    "out": "each run has a folder in that of the sweep",
+    "config": "give one --config for all runs",
+    **dict.fromkeys(("seeds", "jobs", "seconds", "halving", "grid"), "it belongs to the sweep, not to a run"),
+}
+"""Names that are no settings of a run, and what to do."""
+
+
+def seeds_of(text: str, first: str) -> tuple[int, ...]:
+    """Return the seeds of a number of them, from the first one on, or of a list.
+
+    >>> seeds_of("3", "5"), seeds_of("0,4", "0")
+    ((5, 6, 7), (0, 4))
+    """
+    start: int = value("--seed", first, int)
+    given: tuple[int, ...] = value("--seeds", text, tuple[int, ...])
+    seeds = given if "," in text or "+" in text else tuple(range(start, start + given[0])) if given else ()
+    if not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise ConfigError(f"--seeds must be a number from 1, or different seeds such as 0,4,7, got {text!r}")
+    return seeds
+
+
+def budget_of(given: dict[str, Any]) -> Budget:
+    """Return what a sweep may use."""
+    jobs = value("--jobs", given["jobs"], int) if "jobs" in given else None
+    seconds = value("--seconds", given["seconds"], float) if "seconds" in given else inf
+    if jobs is not None and jobs < 1:
+        raise ConfigError(f"--jobs must be at least 1, got {jobs}")
+    if not seconds > 0:
+        raise ConfigError(f"--seconds must be a positive number, got {seconds}")
+    return Budget(jobs, seconds)

@@ -1,0 +1,140 @@
+"""Carry out a sweep: its runs as jobs, rung by rung if hopeless points are stopped.
+
+Without halving there is one rung, that of all rounds. Within a rung the runs are independent. A rung ends when all of
+its runs have reached it; then the points that go on are chosen from the records (``gossamer.runs.sweeps``). A sweep
+that is continued repeats these decisions, and does only what is missing.
+"""
+
+import os
+import time
+from collections.abc import Sequence
+from math import inf
+from pathlib import Path
+from typing import NamedTuple
+
+from gossamer.cli.request import ROUNDS
+from gossamer.cli.sweep_board import Board
+from gossamer.cli.sweep_check import words_of
+from gossamer.cli.sweep_job import work
+from gossamer.core import files
+from gossamer.core.chunks import cores
+from gossamer.runs.jobs import Ended, Job, Launcher, spread
+from gossamer.runs.jobs.local import Local, visible_gpus
+from gossamer.runs.records import Record
+from gossamer.runs.report.scores import held_out
+from gossamer.runs.report.sweep_points import Standing
+from gossamer.runs.sweeps import LOCK, LOGS, Sweep, SweepRun, survivors
+
+STOPPED = 130
+"""The exit status of a run that was interrupted."""
+
+
+class Budget(NamedTuple):
+    """What a sweep may use.
+
+    Args:
+        jobs: runs at once; none is one per core or, on GPUs, one per GPU
+        seconds: no run starts later
+    """
+
+    jobs: int | None = None
+    seconds: float = inf
+
+
+class Done(NamedTuple):
+    """How a sweep ended.
+
+    Args:
+        failed: why runs failed, by name
+        left: the names of runs that are not finished and did not fail: time was up
+    """
+
+    failed: dict[str, str]
+    left: list[str]
+
+
+def carry_out(
+    path: Path, sweep: Sweep, budget: Budget, shown: bool | None = None, launcher: Launcher | None = None
+) -> Done:
+    """Do what is left of a sweep.
+
+    Args:
+        path: the folder of the sweep
+        sweep: the sweep, which was checked
+        budget: what it may use
+        shown: whether the progress is shown
+        launcher: where the runs go; by default to processes of this machine
+    """
+    with files.on_failure(f"{path / LOCK} cannot be used"):
+        lock = files.take_lock(path / LOCK)
+    try:
+        gpus = visible_gpus() if "cuda" in (sweep.settings.get("device"), *sweep.grid.get("device", ())) else []
+        jobs = min(budget.jobs or (len(gpus) if gpus else cores()), len(sweep.runs))
+        with Board(path, sweep, jobs, shown) as board, launcher or Local(jobs, gpus) as where:
+            return _Schedule(path, sweep, where, board, jobs, len(gpus)).run(budget.seconds)
+    finally:
+        os.close(lock)
+
+
+class _Schedule:
+    """A sweep in progress."""
+
+    def __init__(self, path: Path, sweep: Sweep, launcher: Launcher, board: Board, jobs: int, gpus: int) -> None:
+        self.path, self.sweep, self.launcher, self.board = path, sweep, launcher, board
+        self.share = max(1, cores() // jobs), (min(1.0, gpus / jobs) if gpus else 0)
+        self.failed: dict[str, str] = {}
+
+    def run(self, seconds: float) -> Done:
+        """Do all rungs; no run starts after this time."""
+        until, points = time.monotonic() + seconds, self.sweep.points
+        rounds = int(self.sweep.settings.get("rounds", ROUNDS))
+        rungs = self.sweep.halving.rungs(len(points), rounds) if self.sweep.halving else [None]
+        for rung in rungs:
+            mine = [run for run in self.sweep.runs if run.point in points]
+            self._rung(mine, None if rung == rungs[-1] else rung, until - time.monotonic())
+            left = [run.name for run in mine if run.name not in self.failed and not self._standing(run).reached(rung)]
+            if left or rung is None or rung == rungs[-1]:
+                return Done(self.failed, left)
+            points = self._kept(rung, points)
+        raise AssertionError("the last rung returns")
+
+    def _rung(self, runs: Sequence[SweepRun], rung: int | None, seconds: float) -> None:
+        """Run what is missing up to a rung; none is the end."""
+        jobs = [self._job(run, rung) for run in runs if not self._standing(run).reached(rung)]
+        self.board.begin([job.name for job in jobs])
+        for ended in spread(jobs, self.launcher, seconds, self.board.refresh):
+            if reason := self._problem(ended):
+                self.failed[ended.job.name] = reason
+            self.board.end(ended.job.name, reason)
+
+    def _job(self, run: SweepRun, rung: int | None) -> Job:
+        log = self.path / LOGS / f"{run.name}.log"
+        args = (words_of(self.sweep, run), (self.path / run.name).resolve(), rung)
+        return Job(run.name, work, args, *self.share, log.resolve())
+
+    def _problem(self, ended: Ended) -> str | None:
+        """Return why a run failed: the last line that it printed; none if it did not."""
+        log = self.path / LOGS / f"{ended.job.name}.log"
+        if ended.error is None and ended.value in (0, STOPPED):
+            return None
+        last = (log.read_text(errors="replace").splitlines() or [""])[-1] if log.exists() else ""
+        reason = last.strip().removeprefix("gossamer: ").removeprefix("- ") if ended.error is None else ended.error
+        return f"{reason} (log in {log})"
+
+    def _standing(self, run: SweepRun) -> Standing:
+        return Standing.of(self.path / run.name)
+
+    def _kept(self, rung: int, points: list[tuple[tuple[str, str], ...]]) -> list[tuple[tuple[str, str], ...]]:
+        """Return the points that go on after a rung."""
+        standings = {run.name: self._standing(run) for run in self.sweep.runs if run.point in points}
+        known = [standing.about for standing in standings.values() if standing.about]
+        if not known:
+            return []
+
+        def metrics(run: SweepRun) -> Sequence[Record]:
+            return standings[run.name].metrics
+
+        score = held_out(known[0])[0]
+        kept = survivors(self.sweep, rung, points, metrics, score.name, score.better)
+        self.board.note(f"after round {rung}: {len(kept)} of {len(points)} points go on")
+        return kept
