@@ -54,19 +54,8 @@ NODES = 3
 POLL = 0.2
 """Seconds between two reads of the metrics of a running deployment."""
 
-SIMULATED = (
-    "clients",
-    "executor",
-    "cluster",
-    "actors",
-    "channel",
-    "fleet",
-    "plan",
-    "failure_rate",
-    "attack",
-    "init",
-    "validate",
-)
+SIMULATED = {"clients", "channel", "fleet", "plan", "failure_rate", "attack", "init", "validate"}
+SIMULATED |= {"executor", "cluster", "actors"}
 """Flags of ``run`` that apply to simulations alone."""
 
 DEPLOYED = {"max_weight": DEPLOYED_WEIGHT, "exclude_after": DEPLOYED_EXCLUSION, "server": DEPLOYED_SERVER}

@@ -47,9 +47,7 @@ RUN = [
     Flag("seed", int, 0, "seed of all randomness", "S"),
     Flag("device", str, "cpu", "device of the computation", "cpu|cuda"),
     Flag("executor", str, AUTO, f"how clients are trained: {EXECUTOR_NAMES}; auto measures and chooses", "NAME"),
-    Flag(
-        "cluster", str | None, None, "train on a Ray cluster: this machine, that of this machine, or an address", WHERE
-    ),
+    Flag("cluster", str | None, None, "Ray cluster: this machine, the one it belongs to, or an address", WHERE),
     Flag("actors", int, "one per core or GPU", "Ray actors on each node of the cluster", "N"),
     Flag("precision", str, FLOAT32, "precision of local training; tf32 needs a GPU", "|".join(PRECISIONS)),
     Flag("channel", str, "perfect", "channel of the messages: perfect, lossy:0.1, or wireless", "SPEC"),

@@ -17,14 +17,14 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import ray
-from ray.exceptions import RayTaskError, TaskCancelledError
+from ray.exceptions import RayTaskError, TaskCancelledError, TaskUnschedulableError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from gossamer.core import files
-from gossamer.core.errors import ConfigError
+from gossamer.core.errors import ConfigError, RunError
 from gossamer.engines.ray import nodes
 from gossamer.engines.ray.nodes import Node, import_from
-from gossamer.engines.ray.pool import LOST, POLL, first_line, warn
+from gossamer.engines.ray.pool import LOST, PATIENCE, POLL, first_line, warn
 from gossamer.runs.jobs import Ended, Job
 from gossamer.runs.jobs.local import GRACE, Local
 
@@ -70,6 +70,7 @@ class OnNodes:
         self._busy: dict[Any, tuple[Place, Job]] = {}
         self._again: list[Job] = []
         self._deaths: Counter[str] = Counter()
+        self._idle_since = time.monotonic()
 
     def __enter__(self) -> "OnNodes":
         return self
@@ -110,10 +111,17 @@ class OnNodes:
         while self._again and self._free(self._again[0]) is not None:
             self.submit(self._again.pop(0))
         if not self._busy:
+            self._check()
             time.sleep(min(seconds, POLL))
             return []
+        self._idle_since = time.monotonic()
         done, _ = ray.wait(list(self._busy), num_returns=1, timeout=seconds)
         return [ended for reference in done for ended in self._collect(reference)]
+
+    def _check(self) -> None:
+        """Raise if no job has had a place for a while."""
+        if time.monotonic() - self._idle_since > PATIENCE:
+            raise RunError(f"the cluster has had no place for a run for {PATIENCE:.0f} s")
 
     def _collect(self, reference: Any) -> Sequence[Ended]:
         place, job = self._busy.pop(reference)
@@ -123,6 +131,11 @@ class OnNodes:
             return [Ended(job, error="it was interrupted")]
         except RayTaskError as error:
             return [Ended(job, error=repr(error.cause))]
+        except TaskUnschedulableError:  # the node died, and the job has not started
+            self._refused.add(place.node.id)
+            self._looked = 0.0
+            self._again.append(job)
+            return []
         except LOST as error:
             self._looked = 0.0
             self._deaths[job.name] += 1
