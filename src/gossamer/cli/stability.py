@@ -37,7 +37,9 @@ OWN = [
     Flag("each", bool, False, "measure with each of --capacities alone, and the growth with capacity", ""),
     Flag("json", bool, False, "print one JSON object", ""),
 ]
-VERB = Verb("gossamer stability METHOD", [*OWN, *(flag for flag in RUN if flag.name not in ("out", "track"))])
+VERB = Verb(
+    "gossamer stability METHOD", [*OWN, *(flag for flag in RUN if flag.name not in ("out", "track", "validate"))]
+)
 
 
 class Terms(NamedTuple):

@@ -200,8 +200,10 @@ class Sweep:
     def differences(self, other: "Sweep") -> list[str]:
         """Return what differs between two requests: ``seeds are 0, 1, were 0``."""
         mine, theirs = self.plain(), other.plain()
-        names = [name for name in mine if mine[name] != theirs[name]]
-        return [f"{name} is {_shown(mine[name])}, was {_shown(theirs[name])}" for name in names]
+        names = [name for name in mine if mine[name] != theirs[name] and name != "digests"]
+        found = [f"{name} is {_shown(mine[name])}, was {_shown(theirs[name])}" for name in names]
+        changed = [spec for spec, digest in self.digests.items() if other.digests.get(spec, digest) != digest]
+        return [*found, *(f"{short(spec)} was changed since" for spec in changed)]
 
 
 def is_sweep(path: Path) -> bool:
