@@ -303,6 +303,14 @@ def test_code_of_others_is_not_executed(
     assert main(["resume", "x", "--trust"]) == 0
 
 
+def test_no_link_is_followed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert swept("--grid", "lr=0.1", "--seconds", "1e-9", "--out", "x") == 0
+    (here / "x/logs").rmdir()
+    (here / "x/logs").symlink_to(here)
+    assert main(["resume", "x"]) == 1
+    assert "x/logs is a symbolic link" in capsys.readouterr().err
+
+
 def test_a_damaged_request_is_refused(here: Path) -> None:
     Sweep("fedavg", {"rounds": "1"}, (), {"lr": ("0.1",)}, (0,), Halving(2)).create(here / "x")
     assert Sweep.read(here / "x").halving == Halving(2)
@@ -312,7 +320,16 @@ def test_a_damaged_request_is_refused(here: Path) -> None:
     with pytest.raises(RunError, match=r"sweep.json cannot be used: it was altered"):
         Sweep.read(here / "x")
     del content["digest"]
-    for change, problem in (({"format": 2}, "has format 2 of sweeps"), ({"seeds": None}, "cannot read")):
+    changes: Any = (
+        {"seeds": None},
+        {"seeds": []},
+        {"method": 3},
+        {"grid": {"lr": []}},
+        {"grid": {"lr": [1]}},
+        {"sets": [1]},
+    )
+    more = ({"halving": {"eta": 1, "first": None}}, {"halving": {"eta": 2, "first": 0}}, {"settings": {"out": "/"}})
+    for change, problem in (({"format": 2}, "has format 2"), *((each, "cannot read") for each in (*changes, *more))):
         file.write_bytes(files.to_json(content | change))
         with pytest.raises(RunError, match=problem):
             Sweep.read(here / "x")

@@ -18,12 +18,13 @@ from gossamer.cli.sweep_check import words_of
 from gossamer.cli.sweep_job import work
 from gossamer.core import files
 from gossamer.core.chunks import cores
+from gossamer.runs.inside import refuse_links
 from gossamer.runs.jobs import Ended, Job, Launcher, spread
 from gossamer.runs.jobs.local import Local, visible_gpus
 from gossamer.runs.records import Record
 from gossamer.runs.report.scores import held_out
 from gossamer.runs.report.sweep_points import Standing
-from gossamer.runs.sweeps import LOCK, LOGS, Sweep, SweepRun, survivors
+from gossamer.runs.sweeps import ABOUT, LOCK, LOGS, Sweep, SweepRun, survivors
 
 STOPPED = 130
 """The exit status of a run that was interrupted."""
@@ -65,6 +66,7 @@ def carry_out(
         shown: whether the progress is shown
         launcher: where the runs go; by default to processes of this machine
     """
+    refuse_links(path, (ABOUT, LOCK, LOGS, *(run.name for run in sweep.runs)))
     with files.on_failure(f"{path / LOCK} cannot be used"):
         lock = files.take_lock(path / LOCK)
     try:
