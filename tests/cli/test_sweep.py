@@ -67,6 +67,22 @@ def test_any_flag_any_part_and_methods_are_swept(here: Path) -> None:
     assert "momentum=0.9" in about["method"]["solver"]
 
 
+def test_a_file_of_flags_may_have_a_grid(here: Path) -> None:
+    (here / "lr.toml").write_text('method = "fedavg"\nsteps = 1\nrounds = 1\ngrid = ["lr=0.1,0.2", "batch=8,16"]\n')
+    assert (
+        main(["sweep", "--config", "lr.toml", "--task", "mine.py:task", "--executor", "one-by-one", "--out", "x"]) == 0
+    )
+    assert len(list(here.glob("x/lr=*_batch=*/run.json"))) == 4
+
+
+def test_help_has_the_flags_of_sweep_run_and_method(capsys: pytest.CaptureFixture[str]) -> None:
+    for words in (["--help"], ["fedprox", "--help"]):
+        assert main(["sweep", *words]) == 0
+        said = capsys.readouterr().out
+        assert all(f"  --{name} " in said for name in ("grid", "seeds", "halving", "jobs", "rounds", "validate"))
+        assert ("  --mu " in said) == (words[0] == "fedprox")
+
+
 def test_switches_are_swept(here: Path) -> None:
     assert main(["sweep", "eden", *COMMON, "--rounds", "1", "--grid", "coded=true,false", "--out", "x"]) == 0
     coded = {name: load_run(here / "x" / f"coded={name}_seed=0").about["method"]["codec"] for name in ("true", "false")}
@@ -108,6 +124,10 @@ def test_another_request_for_the_folder_is_refused(here: Path, capsys: pytest.Ca
     assert swept("--grid", "lr=0.1,0.2", "--seeds", "2", "--out", "x") == 2
     said = capsys.readouterr().err
     assert "--out x has another sweep: grid is lr=0.1,0.2, was lr=0.1; seeds is 0,1, was 0" in said
+    (here / "mine.py").write_text(TASK + "\n")
+    assert swept("--grid", "lr=0.1", "--out", "x") == 2
+    assert "--out x has another sweep: mine.py:task was changed since" in capsys.readouterr().err
+    (here / "mine.py").write_text(TASK)
     before = (here / "x/lr=0.1_seed=0/metrics.jsonl").stat().st_mtime_ns
     assert swept("--grid", "lr=0.1", "--out", "x") == 0  # the same one continues, and has nothing to do
     assert (here / "x/lr=0.1_seed=0/metrics.jsonl").stat().st_mtime_ns == before
@@ -283,6 +303,14 @@ def test_code_of_others_is_not_executed(
     assert main(["resume", "x", "--trust"]) == 0
 
 
+def test_no_link_is_followed(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert swept("--grid", "lr=0.1", "--seconds", "1e-9", "--out", "x") == 0
+    (here / "x/logs").rmdir()
+    (here / "x/logs").symlink_to(here)
+    assert main(["resume", "x"]) == 1
+    assert "x/logs is a symbolic link" in capsys.readouterr().err
+
+
 def test_a_damaged_request_is_refused(here: Path) -> None:
     Sweep("fedavg", {"rounds": "1"}, (), {"lr": ("0.1",)}, (0,), Halving(2)).create(here / "x")
     assert Sweep.read(here / "x").halving == Halving(2)
@@ -292,7 +320,16 @@ def test_a_damaged_request_is_refused(here: Path) -> None:
     with pytest.raises(RunError, match=r"sweep.json cannot be used: it was altered"):
         Sweep.read(here / "x")
     del content["digest"]
-    for change, problem in (({"format": 2}, "has format 2 of sweeps"), ({"seeds": None}, "cannot read")):
+    changes: Any = (
+        {"seeds": None},
+        {"seeds": []},
+        {"method": 3},
+        {"grid": {"lr": []}},
+        {"grid": {"lr": [1]}},
+        {"sets": [1]},
+    )
+    more = ({"halving": {"eta": 1, "first": None}}, {"halving": {"eta": 2, "first": 0}}, {"settings": {"out": "/"}})
+    for change, problem in (({"format": 2}, "has format 2"), *((each, "cannot read") for each in (*changes, *more))):
         file.write_bytes(files.to_json(content | change))
         with pytest.raises(RunError, match=problem):
             Sweep.read(here / "x")

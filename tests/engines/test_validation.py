@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from gossamer import ConfigError, Task, fedavg, load_run, local, resume, simulate
+from gossamer.analysis.stability import stability
 from gossamer.core.errors import RunError
 from gossamer.tasks.data.partition import Split, offsets
 from gossamer.testing import tiny_task
@@ -84,6 +85,11 @@ def test_wrong_numbers_are_refused() -> None:
         simulate(fedavg(), task(), validate=1)
     with pytest.raises(ConfigError, match="validate is 500, and no client has as many training samples"):
         simulate(fedavg(), task(), validate=500)
+
+
+def test_stability_replaces_no_held_out_sample() -> None:
+    with pytest.raises(ConfigError, match="a held-out sample has no effect"):
+        stability(fedavg(), task(), validate=4)
 
 
 def test_a_run_keeps_what_it_held_out(tmp_path: Path) -> None:

@@ -234,6 +234,7 @@ def stability(
         options: fields of ``Options``; ``eval_every`` selects the rounds
     """
     settings = Options(**options)
+    require((settings.validate is None, "stability: leave out validate, because a held-out sample has no effect"))
     _check_method(method)
     swaps = choose_swaps(task, replaced, repeats, fold(key(settings.seed), "stability"), newcomer)
     say(f"run 1 of {len(swaps) + 1}: all original samples")

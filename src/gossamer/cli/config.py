@@ -26,6 +26,9 @@ FLAG = "--config"
 TERMS = ("nodes", "deadline", "wait", "min_replies")
 """Settings of a deployment that are flags of ``deploy try``."""
 
+REPEATED = ("set", "grid")
+"""Flags that may be given several times: a list has one value of each."""
+
 RULES = ("until", "patience")
 """Options that end a run early."""
 
@@ -66,7 +69,8 @@ def _words(key: str, value: Any, file: str) -> list[str]:
     if isinstance(value, str | int | float):
         return [f"--{name}={value}"]
     if isinstance(value, list) and all(isinstance(each, str | int | float) for each in value):
-        return [f"--{name}={each}" for each in value] if name == "set" else [f"--{name}={'+'.join(map(str, value))}"]
+        several = value if name in REPEATED else ["+".join(map(str, value))]
+        return [f"--{name}={each}" for each in several]
     raise ConfigError(f"{FLAG} {file}: {key} must be a number, a text, true, false, or a list of these")
 
 

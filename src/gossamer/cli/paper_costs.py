@@ -20,7 +20,10 @@ def counted(path: Path, about: dict[str, Any], metrics: Sequence[dict[str, Any]]
     request = Request.recorded(about)
     if request and (own := request.files()):
         raise ConfigError(f"{path} is built from {' and '.join(own.values())}, and show executes no file of a run")
-    found = paper_costs(name, *rebuild(path, about), metrics, about["options"]["seed"])
+    method, task = rebuild(path, about)
+    if every := about["options"].get("validate"):
+        task = task.with_split(task.split.hold_out(every)[0])  # nobody trains on held-out samples
+    found = paper_costs(name, method, task, metrics, about["options"]["seed"])
     sent = summary["bytes_up"] + summary["bytes_down"]
     rows = [
         ["bytes, both directions", size(sent), BLANK if found.bytes is None else size(found.bytes)],

@@ -37,7 +37,10 @@ OWN = [
     Flag("each", bool, False, "measure with each of --capacities alone, and the growth with capacity", ""),
     Flag("json", bool, False, "print one JSON object", ""),
 ]
-VERB = Verb("gossamer stability METHOD", [*OWN, *(flag for flag in RUN if flag.name not in ("out", "track"))])
+NOT_MEASURED = ("out", "track", "validate")
+"""Flags of ``run`` that have no meaning here: nothing is kept, and a held-out sample has no effect."""
+
+VERB = Verb("gossamer stability METHOD", [*OWN, *(flag for flag in RUN if flag.name not in NOT_MEASURED)])
 
 
 class Terms(NamedTuple):

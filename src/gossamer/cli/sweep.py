@@ -17,19 +17,17 @@ from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gossamer.cli import config, sweep_check
+from gossamer.cli import config, launch, sweep_check
 from gossamer.cli.build import find_recipe
 from gossamer.cli.common import TRUST, command, say
 from gossamer.cli.flags import Flag, value
-from gossamer.cli.launch import check_ground
 from gossamer.cli.parser import Parser
-from gossamer.cli.run_args import RUN, WHERE, Verb, own_flags, scan, unknown_flag, verb_help
+from gossamer.cli.run_args import RUN, WHERE, Verb, own_flags, scan, unknown_flag
 from gossamer.cli.sweep_schedule import Budget, carry_out
 from gossamer.core.errors import ConfigError, Mistakes, RunError, require
 from gossamer.engines.options import known_cluster
 from gossamer.runs.records import check_vacant
 from gossamer.runs.report.sweep_points import compared
-from gossamer.runs.report.text import screen
 from gossamer.runs.sweeps import Halving, Sweep, is_sweep
 
 GRID = Flag("grid", str, "", "values of a flag, of method or of part.field, one run each; may be repeated", "NAME=V,V")
@@ -49,7 +47,8 @@ VERB = Verb("gossamer sweep METHOD --grid NAME=V,V", [*OWN, *(flag for flag in R
 def sweep(words: list[str]) -> int:
     """``gossamer sweep METHOD --grid NAME=V,V [flags]``."""
     if {"-h", "--help"} & set(words):
-        print(verb_help(screen(), VERB._replace(flags=[GRID, *VERB.flags])))
+        named = [word for word in words[:1] if not word.startswith("-")]
+        launch.read([*named, "--help"], VERB._replace(flags=[GRID, *VERB.flags]))
         return 0
     if words[:1] == ["--resume"]:
         return resume(words[1:])
@@ -165,7 +164,7 @@ def check_path(out: str | None) -> None:
     """Refuse a folder to which no sweep can be written; one that has a sweep is compared later."""
     if out is None:
         raise ConfigError("--out must be given: the folder of the sweep, such as --out sweeps/x")
-    check_ground(Path(out))
+    launch.check_ground(Path(out))
     if not is_sweep(Path(out)):
         try:
             check_vacant(Path(out))

@@ -18,6 +18,7 @@ from gossamer.cli.sweep_check import words_of
 from gossamer.cli.sweep_job import work
 from gossamer.core import files
 from gossamer.core.chunks import cores
+from gossamer.runs.inside import refuse_links
 from gossamer.runs.jobs import Ended, Job, Launcher, spread
 from gossamer.runs.jobs.local import Local, visible_gpus
 from gossamer.runs.records import Record
@@ -80,6 +81,7 @@ def carry_out(path: Path, sweep: Sweep, budget: Budget, shown: bool | None = Non
         budget: what it may use
         shown: whether the progress is shown
     """
+    refuse_links(path, (ABOUT, LOCK, LOGS, *(run.name for run in sweep.runs)))
     with files.on_failure(f"{path / LOCK} cannot be used"):
         lock = files.take_lock(path / LOCK)
     try:

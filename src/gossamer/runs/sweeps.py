@@ -61,6 +61,12 @@ class Halving(NamedTuple):
             raise ValueError("a number from 2 and, after a colon, the rounds of the first rung, such as 3 or 3:5")
         return cls(int(found[1]), int(found[2]) if found[2] else None)
 
+    @property
+    def possible(self) -> bool:
+        """Whether both numbers are possible ones."""
+        first = self.first is None or (type(self.first) is int and self.first >= 1)
+        return first and type(self.eta) is int and self.eta >= 2
+
     def rungs(self, points: int, rounds: int) -> list[int]:
         """Return the rounds after which points are compared; the last one is that of the whole run.
 
@@ -183,25 +189,41 @@ class Sweep:
 
     @classmethod
     def _of(cls, plain: Mapping[str, Any]) -> "Sweep":
-        texts = [value for values in plain["grid"].values() for value in values]
-        if not all(isinstance(each, str) for each in (*texts, *plain["sets"], *plain["settings"])):
-            raise ValueError("grid, sets and settings must hold texts")
-        halving = plain["halving"]
-        return cls(
+        made = cls(
             plain["method"],
             dict(plain["settings"]),
             tuple(plain["sets"]),
             {name: tuple(values) for name, values in plain["grid"].items()},
-            tuple(int(seed) for seed in plain["seeds"]),
-            Halving(int(halving["eta"]), halving["first"] and int(halving["first"])) if halving else None,
+            tuple(plain["seeds"]),
+            Halving(**plain["halving"]) if plain["halving"] else None,
             dict(plain["digests"]),
         )
+        made._expect_types()
+        return made
+
+    def _expect_types(self) -> None:
+        """Raise ``ValueError`` for a request that no sweep writes."""
+        values = [value for values in self.grid.values() for value in values]
+        checks = {
+            "method": isinstance(self.method, str | None) and (self.method is None) == ("method" in self.grid),
+            "settings": all(isinstance(value, str | bool) for value in self.settings.values())
+            and not {"out", "config", "seed"} & self.settings.keys(),
+            "sets": all(isinstance(each, str) for each in self.sets),
+            "grid": all(self.grid.values()) and all(isinstance(value, str) for value in values),
+            "seeds": bool(self.seeds) and all(type(seed) is int and seed >= 0 for seed in self.seeds),
+            "halving": self.halving is None or self.halving.possible,
+            "digests": all(isinstance(value, str) for value in self.digests.values()),
+        }
+        if wrong := [name for name, right in checks.items() if not right]:
+            raise ValueError(f"{', '.join(wrong)}: not what a sweep writes")
 
     def differences(self, other: "Sweep") -> list[str]:
         """Return what differs between two requests: ``seeds are 0, 1, were 0``."""
         mine, theirs = self.plain(), other.plain()
-        names = [name for name in mine if mine[name] != theirs[name]]
-        return [f"{name} is {_shown(mine[name])}, was {_shown(theirs[name])}" for name in names]
+        names = [name for name in mine if mine[name] != theirs[name] and name != "digests"]
+        found = [f"{name} is {_shown(mine[name])}, was {_shown(theirs[name])}" for name in names]
+        changed = [spec for spec, digest in self.digests.items() if other.digests.get(spec, digest) != digest]
+        return [*found, *(f"{short(spec)} was changed since" for spec in changed)]
 
 
 def is_sweep(path: Path) -> bool:

@@ -50,7 +50,11 @@ class Ended(NamedTuple):
 
 
 class Launcher(Protocol):
-    """Runs jobs. As a context it stops the jobs that still run when it is left."""
+    """Runs jobs. As a context it stops the jobs that still run when it is left.
+
+    The functions and arguments of jobs are pickled. Paths among them are full ones, and files are how a run tells what
+    it has done: a launcher that uses other machines needs the folder of the sweep at the same path on all of them.
+    """
 
     def __enter__(self) -> "Launcher":
         """Start."""

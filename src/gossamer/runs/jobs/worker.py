@@ -78,7 +78,7 @@ def _writing(log: str | None) -> Iterator[None]:
         yield
         return
     kept = [os.dup(stream) for stream in (1, 2)]
-    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o644)
     for stream in (1, 2):
         os.dup2(file, stream)
     os.close(file)
