@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from gossamer import CODECS, RULES, Mean, OnWeights, Robust, RunError, Task, fedavg, simulate
+from gossamer import CODECS, RULES, ConfigError, Mean, OnWeights, Robust, RunError, Task, fedavg, simulate
 from gossamer.core.random import Key
 from gossamer.core.specs import parse
 from gossamer.core.types import Layout, Payload
@@ -73,18 +73,21 @@ def accuracy(server: Server, codec: Codec, asked: argparse.Namespace) -> str:
 
 def main(words: Sequence[str] | None = None) -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--clients", type=int, default=20)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--split", default="iid")
-    parser.add_argument("--codec", default="dense")
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--servers", nargs="*", default=RULES_SHOWN)
+    parser = argparse.ArgumentParser(description="Accuracy of FedAvg with two hostile clients, by server.")
+    parser.add_argument("--clients", type=int, default=20, help="number of clients")
+    parser.add_argument("--rounds", type=int, default=20, help="number of rounds")
+    parser.add_argument("--split", default="iid", help="partition of the samples, such as dirichlet:0.3")
+    parser.add_argument("--codec", default="dense", help="codec of uploads, such as sign")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the runs")
+    parser.add_argument("--servers", nargs="*", default=RULES_SHOWN, help="robust rules beside the mean")
     asked = parser.parse_args(words)
-    inner = parse(asked.codec, CODECS, "codec")
+    try:
+        inner = parse(asked.codec, CODECS, "codec")
+        rules = {text: Robust(parse(text, RULES, "server")) for text in asked.servers if text != "mean"}
+    except ConfigError as error:
+        parser.error(str(error))
     honest = inner if asked.codec.startswith("dense") else OnWeights(inner)
-    servers: dict[str, Server] = {"mean": Mean()}
-    servers |= {text: Robust(parse(text, RULES, "server")) for text in asked.servers}
+    servers: dict[str, Server] = {"mean": Mean(), **rules}
     print("| server | honest | two hostile |\n|---|---|---|")
     for name, server in servers.items():
         scores = [accuracy(server, codec, asked) for codec in (honest, Hostile(honest))]

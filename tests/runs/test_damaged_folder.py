@@ -386,7 +386,7 @@ def test_a_linked_folder_is_not_followed(run: Path, outside: Path, name: str) ->
     assert snapshot(outside) == before
 
 
-@pytest.mark.parametrize("name", ["clients", "models", "tensors", "deploy", "init.safetensors"])
+@pytest.mark.parametrize("name", ["clients", "models", "tensors", "deploy", "init.safetensors", "checkpoints/3"])
 def test_a_link_that_is_not_needed_is_named(
     run: Path, outside: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -493,6 +493,17 @@ def test_a_damaged_newest_checkpoint_is_told_and_the_one_before_is_used(run: Pat
         found = looked_at(run)
     assert len(found.metrics) == DONE - 1
     assert snapshot(run) == before
+
+
+@pytest.mark.parametrize("linked", [False, True])
+def test_a_round_without_a_checkpoint_is_told_when_the_one_before_is_used(
+    run: Path, outside: Path, linked: bool
+) -> None:
+    shutil.rmtree(run / "checkpoints/3")
+    if linked:
+        (run / "checkpoints/3").symlink_to(outside)
+    with pytest.warns(DamagedRunWarning, match="there is no checkpoint of round 3; this is the run after round 2"):
+        assert len(looked_at(run).metrics) == DONE - 1
 
 
 @pytest.mark.parametrize(

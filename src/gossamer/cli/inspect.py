@@ -15,7 +15,7 @@ from gossamer.cli.parser import Parser
 from gossamer.core.errors import ConfigError, Mistakes, RunError
 from gossamer.runs.digests import damage
 from gossamer.runs.inside import links
-from gossamer.runs.records import LINKLESS, Record, is_busy, read_metrics
+from gossamer.runs.records import Record, is_busy, linkless, read_metrics
 from gossamer.runs.report import Folder, curves, sweep_points, tables
 from gossamer.runs.report.base import reports_of
 from gossamer.runs.report.labels import labels
@@ -66,7 +66,7 @@ def show(words: list[str]) -> int:
     arguments = parser.parse_args(words)
     path = Path(arguments.run)
     about, metrics = open_run(path), read_metrics(path)
-    for problem in (*links(path, LINKLESS), *damage(path, about)):
+    for problem in (*links(path, linkless(path)), *damage(path, about)):
         warn(problem)
     _load_reports(arguments.reports)
     with reading(path):

@@ -130,13 +130,14 @@ class KeptRun(ABC):
         """Load the newest whole checkpoint of a run folder to look at it; nothing in the folder changes."""
         recorded = self._recorded(path)
         found, damaged, lines = newest(path)
-        for problem in damaged.values():
-            what = f"this is the run after round {found.rounds if found else 0}"
-            warnings.warn(f"{problem}; {what}", DamagedRunWarning, stacklevel=2)
+        done, last = found.rounds if found else 0, len(lines.records)
+        missing = [f"there is no checkpoint of round {last}"] if last > done and not damaged else []
+        for problem in (*damaged.values(), *missing):
+            warnings.warn(f"{problem}; this is the run after round {done}", DamagedRunWarning, stacklevel=2)
         if found is not None:
             self.recall(tree.move(found.server, self.options.device))
             recall(path, found, self.clients, self.models)
-        self.metrics = lines.records[: found.rounds if found else 0]
+        self.metrics = lines.records[:done]
         self.about |= {name: entry for name, entry in recorded.items() if name == EXTENDED}
 
     def reopen(self, path: Path, **control: Any) -> RunFolder:

@@ -50,7 +50,6 @@ from gossamer.runs.records import (
     FOLDERS,
     FORMAT,
     INIT,
-    LINKLESS,
     LOCK,
     MANIFEST,
     SERVER,
@@ -60,6 +59,7 @@ from gossamer.runs.records import (
     check_vacant,
     checkpoints,
     kept_choice,
+    linkless,
     read_about,
     read_manifest,
     state_file,
@@ -124,9 +124,7 @@ class RunFolder:
     def open(cls, path: Path) -> "RunFolder":
         """Open an existing run to continue it."""
         start = str(read_about(path).get(CHAIN, ""))
-        inside.refuse_links(path, LINKLESS)
-        found = (name for name in inside.names(path, "checkpoints") if re.fullmatch(r"\.?[1-9][0-9]*", name))
-        inside.refuse_links(path, (f"checkpoints/{name}" for name in found))
+        inside.refuse_links(path, linkless(path))
         folder = cls(path, start)
         try:
             folder._prepare()

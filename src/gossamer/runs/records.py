@@ -6,7 +6,7 @@ layout of a run folder and writes it, and ``checkpoint`` reads the files that ho
 
 import fcntl
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,7 @@ FOLDERS = ("checkpoints", TENSORS, *STORES)
 """The folders of every run."""
 
 LINKLESS = (*FOLDERS, ABOUT, METRICS, CHOICE, LOCK, SPLIT, INIT, "trackers.json", "tensorboard", "deploy")
-"""What a run writes to or reads in its folder, and what may thus be no symbolic link."""
+"""What every run writes to or reads in its folder, and what may thus be no symbolic link."""
 
 CHAIN = "chain"
 """The entry of ``run.json`` that the digest of the first line of metrics continues."""
@@ -108,6 +108,13 @@ def check_vacant(path: Path) -> None:
     """Refuse a path for a new run that already holds something."""
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise RunError(f"{path} is not empty: choose another folder, or resume the run that is there")
+
+
+def linkless(path: Path) -> Iterator[str]:
+    """Yield what may be no symbolic link in a run folder: first what every run has, then its checkpoints."""
+    yield from LINKLESS
+    found = inside.names(path, "checkpoints")
+    yield from (f"checkpoints/{name}" for name in found if re.fullmatch(r"\.?[1-9][0-9]*", name))
 
 
 def checkpoints(path: Path) -> list[int]:
