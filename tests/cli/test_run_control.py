@@ -159,7 +159,7 @@ def test_what_a_run_keeps_is_refused_on_resume_with_what_may_change(capsys: pyte
     capsys.readouterr()
     assert main(["resume", "a", "--precision", "bf16"]) == 2
     rule = "a run keeps the value that it was started with"
-    may = "resume can change --rounds, --until and --patience"
+    may = "resume can change --rounds, --until, --patience, --cluster and --actors"
     assert capsys.readouterr().err == f"gossamer: --precision: {rule}, float32; {may}\n"
     assert main(["resume", "--seed=3", "a", "--lr", "0.2", "--rounds", "2"]) == 2
     assert capsys.readouterr().err.splitlines()[1:] == [f"  - --seed: {rule}, 0; {may}", f"  - --lr: {rule}; {may}"]
