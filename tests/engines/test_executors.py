@@ -131,7 +131,11 @@ def test_threaded_equals_one_by_one(model: str) -> None:
     close(fedavg(lr=0.01, epochs=2, batch=6), images(model, 16), "threaded", rounds=2)
 
 
-@pytest.mark.parametrize("name", METHODS)
+REMEMBERED = ("ditto", "fedavg", "fedpm", "fedspa", "ifca", "onebit-cs", "per-fedavg", "perm", "scaffold", "topk")
+"""Methods whose tasks carry different kinds of states and downloads; the others are slow tests."""
+
+
+@pytest.mark.parametrize("name", [n if n in REMEMBERED else pytest.param(n, marks=pytest.mark.slow) for n in METHODS])
 def test_side_by_side_equals_one_by_one_to_the_bit(name: str) -> None:
     task = tiny_task(clients=6)
     runs = [simulate(METHODS[name](), task, rounds=2, per_round=4, executor=e) for e in ("one-by-one", "side-by-side")]

@@ -152,7 +152,9 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Fresh:
     return found
 
 
-@pytest.mark.parametrize("model", SHAPES)
+@pytest.mark.parametrize(
+    "model", [pytest.param(name, marks=pytest.mark.slow) if name == "resnet18" else name for name in SHAPES]
+)
 def test_the_program_computes_what_the_network_computes(model: str, fresh: Fresh) -> None:
     out, module, exported = fresh[model]
     assert not module.training

@@ -298,7 +298,9 @@ def small(model: Callable[[], nn.Module], samples: int = 12) -> Task:
     return Task.of(model, (x, y), (x, y), clients=2)
 
 
-@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize(
+    "name", [n if n in ("multinomial", "numpy") else pytest.param(n, marks=pytest.mark.slow) for n in OTHERS]
+)
 def test_other_ways_to_draw_are_named_and_only_slow_executors_accept_them(name: str) -> None:
     draw, operation = OTHERS[name]
     task = small(lambda: Drawing(draw))
