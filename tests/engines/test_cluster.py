@@ -1,8 +1,5 @@
 """Runs on a cluster give the bytes of runs on one machine, whatever the order of completion and whatever dies."""
 
-import os
-import signal
-import time
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,7 +19,6 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from gossamer import METHODS, ConfigError, Options, RunError, Task, __version__, fedavg, fedspa, resume, simulate
-from gossamer.core.chunks import cores
 from gossamer.core.random import Key
 from gossamer.core.types import Clock
 from gossamer.core.wire import Frame
@@ -33,7 +29,6 @@ from gossamer.engines.ray.dealer import AHEAD, Dealer
 from gossamer.engines.ray.jobs import OnNodes
 from gossamer.engines.ray.nodes import Need, Node
 from gossamer.parts.samplers import PowerOfChoice
-from gossamer.runs.jobs import Job, spread
 from gossamer.testing import tiny_task
 from helpers.clusters import contents
 from helpers.fake_ray import Deadly, FakeRay, use_fake_ray
@@ -80,32 +75,6 @@ def test_two_actors_give_the_bytes_of_one_machine(local_ray: None, tmp_path: Pat
     assert result.about["executor"] == "one-by-one"
     assert sum(result.about["cluster"]["machines"].values()) == 2
     assert ray.is_initialized()  # a connection that was there before stays
-
-
-def lose_the_first(marker: str) -> str:
-    """Kill the Ray process that runs the job, once."""
-    if not Path(marker).exists():
-        Path(marker).write_text("")
-        os.kill(os.getppid(), signal.SIGKILL)
-        time.sleep(60)  # until this process is killed with its parent
-    return "done"
-
-
-def test_jobs_on_nodes_fail_alone_and_are_repeated_if_their_process_is_lost(local_ray: None, tmp_path: Path) -> None:
-    (tmp_path / "sweep.json").write_text("{}")
-    given = [
-        Job("cores", os.sched_getaffinity, (0,)),
-        Job("fails", os.stat, (str(tmp_path / "none"),)),
-        Job("lost", lose_the_first, (str(tmp_path / "marker"),)),
-    ]
-    with OnNodes("auto", tmp_path / "sweep.json", jobs=2) as launcher:
-        assert (launcher.jobs, launcher.cores) == (2, max(1, cores() // 2))
-        with pytest.warns(ClusterWarning, match=r"lost was lost on .* and is started again"):
-            ended = {each.job.name: each for each in spread(given, launcher)}
-    assert ended["cores"].error is None
-    assert len(ended["cores"].value) == launcher.cores
-    assert str(ended["fails"].error).startswith("FileNotFoundError(2")
-    assert ended["lost"].value == "done"
 
 
 def test_a_folder_that_no_node_sees_is_refused(

@@ -20,6 +20,8 @@ from torch import Tensor, nn
 
 from gossamer import Task, fedspa, simulate, sweep
 from gossamer.engines.ray import ClusterWarning
+from gossamer.engines.ray.jobs import OnNodes
+from gossamer.runs.jobs import Job, spread
 from helpers.clusters import contents, descendants, gone
 
 pytestmark = pytest.mark.cluster
@@ -146,6 +148,32 @@ def test_a_driver_that_is_killed_leaves_nothing_and_resumes(tmp_path: Path) -> N
     assert gone(left, seconds=120)
     assert gossamer("resume", tmp_path / "run").wait() == 0
     assert contents(tmp_path / "run") == contents(tmp_path / "alone")
+
+
+def lose_the_first(marker: str) -> str:
+    """Kill the Ray process that runs the job, once."""
+    if not Path(marker).exists():
+        Path(marker).write_text("")
+        os.kill(os.getppid(), signal.SIGKILL)
+        time.sleep(60)  # until this process is killed with its parent
+    return "done"
+
+
+def test_jobs_on_nodes_fail_alone_and_are_repeated_if_their_process_is_lost(head: Any, tmp_path: Path) -> None:
+    (tmp_path / "sweep.json").write_text("{}")
+    given = [
+        Job("cores", os.sched_getaffinity, (0,)),
+        Job("fails", os.stat, (str(tmp_path / "none"),)),
+        Job("lost", lose_the_first, (str(tmp_path / "marker"),)),
+    ]
+    with OnNodes(head.address, tmp_path / "sweep.json", jobs=1) as launcher:
+        assert (launcher.jobs, launcher.cores) == (1, 1)
+        with pytest.warns(ClusterWarning, match=r"lost was lost on .* and is started again"):
+            ended = {each.job.name: each for each in spread(given, launcher)}
+    assert ended["cores"].error is None
+    assert len(ended["cores"].value) == launcher.cores
+    assert str(ended["fails"].error).startswith("FileNotFoundError(2")
+    assert (ended["lost"].value, ended["lost"].error) == ("done", None)
 
 
 def test_a_sweep_whose_node_is_killed_gives_the_bytes_of_one_machine(head: Any, tmp_path: Path) -> None:

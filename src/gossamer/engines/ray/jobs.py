@@ -9,6 +9,7 @@ cores. Ray gives it its GPUs. The task ends with the driver, and the process wit
 """
 
 import os
+import pickle
 import sys
 import time
 from collections import Counter
@@ -104,7 +105,7 @@ class OnNodes:
         where = NodeAffinitySchedulingStrategy(place.node.id, soft=False)
         task = ray.remote(_run).options(num_cpus=job.cores, num_gpus=job.gpus, scheduling_strategy=where, max_retries=0)
         numbers = range(place.number * job.cores, (place.number + 1) * job.cores)
-        self._busy[task.remote(list(sys.path), job, list(numbers))] = place, job
+        self._busy[task.remote(list(sys.path), pickle.dumps(job), list(numbers))] = place, job
 
     def wait(self, seconds: float) -> list[Ended]:
         """Return the jobs that have ended; start those again whose node died."""
@@ -197,9 +198,10 @@ def _sees(path: Sequence[str], file: str, digest: str) -> bool:
     return Path(file).is_file() and files.digest_of(Path(file).read_bytes()) == digest
 
 
-def _run(path: Sequence[str], job: Job, numbers: Sequence[int]) -> tuple[Any, str | None]:
+def _run(path: Sequence[str], pickled: bytes, numbers: Sequence[int]) -> tuple[Any, str | None]:
     """On a node: run a job in a process on some of the cores; return its value, and why it failed."""
     import_from(path)
+    job: Job = pickle.loads(pickled)  # its function may be one of a module on this path
     mine = sorted(os.sched_getaffinity(0))
     with Local(1, cores=[mine[number % len(mine)] for number in numbers]) as launcher:
         launcher.submit(job)
