@@ -140,10 +140,10 @@ class Dealing:
             found = piece, self.pool.pieces, ray.put(bytes(piece))
             self._commons.append(found)
         _, number, reference = found
-        if number not in actor.known:
+        if number not in actor.received:
             current = {entry[1] for entry in self._commons}
             actor.handle.receive.options(num_returns=0).remote(number, reference, current)
-            actor.known = (actor.known & current) | {number}
+            actor.received = (actor.received & current) | {number}
         return number
 
     # Results.

@@ -66,7 +66,7 @@ class Actor:
         handle: Ray's handle
         begun: the reference of its preparation, until it is prepared
         sent: the groups of tasks that it has not returned yet, by the reference of their results
-        known: numbers of the common pieces that it has
+        received: numbers of the common pieces that it has
         ready: whether it is prepared
     """
 
@@ -75,7 +75,7 @@ class Actor:
     handle: Any
     begun: Any = None
     sent: dict[Any, list[ClientTask]] = field(default_factory=dict)
-    known: set[int] = field(default_factory=set)
+    received: set[int] = field(default_factory=set)
     ready: bool = False
 
     def __str__(self) -> str:
