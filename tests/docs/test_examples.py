@@ -22,6 +22,7 @@ NAMES = (
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Ray leaves files open
 def test_the_example_runs(name: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     path = str(ROOT / f"examples/{name}.py")
     monkeypatch.setattr("sys.argv", [path])
