@@ -36,9 +36,24 @@ def test_a_run_on_a_cluster_is_shown_and_moved(
     assert json.loads(capsys.readouterr().out)["cluster"]["actors"] == 2  # at the start of the run
 
 
+def test_a_cluster_that_does_not_answer_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run, swept, nowhere = tmp_path / "run", tmp_path / "sweep", ("--cluster", "127.0.0.1:1")
+    assert main([*SMALL, "--rounds", "1", "--out", str(run)]) == 0
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    assert main(["resume", str(run), "--rounds", "2", *nowhere]) == 2
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+    assert main(["sweep", *SMALL[1:], "--grid", "lr=0.1", "--out", str(swept), *nowhere]) == 2
+    assert not swept.exists()
+    assert capsys.readouterr().err.count("no Ray cluster answers there") == 2
+    swept.mkdir()
+    assert main(["sweep", *SMALL[1:], "--grid", "lr=0.1", "--out", str(swept), *nowhere]) == 2
+    assert list(swept.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (("--cluster", "here:99999"), "--cluster must be local, auto, or HOST:PORT"),
         (("--actors", "2"), "--actors needs --cluster"),
         (("--cluster", "here"), "--cluster must be local, auto, or HOST:PORT such as 10.0.0.1:6379, got 'here'"),
         (("--cluster", "local", "--actors", "0"), "--actors must be at least 1, got 0"),

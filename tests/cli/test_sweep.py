@@ -214,6 +214,24 @@ def test_points_have_means_and_deviations_over_seeds(here: Path, capsys: pytest.
     assert "it is a sweep, which gossamer compare x shows" in capsys.readouterr().err
 
 
+def test_rounds_that_a_run_is_given_later_do_not_count(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert swept("--grid", "lr=0.01,0.1", "--validate", "4", "--out", "x") == 0
+    capsys.readouterr()
+    assert main(["compare", "x"]) == 0
+    before = capsys.readouterr().out
+    assert main(["resume", "x/lr=0.01_seed=0", "--rounds", "4"]) == 0
+    capsys.readouterr()
+    assert main(["compare", "x"]) == 0
+    assert capsys.readouterr().out == before
+
+
+@pytest.mark.parametrize("grid", [{"lr": 0.1}, {"lr": "0.1"}, ["lr"], {"lr": [0.1, 0.2, 0.1]}])
+def test_a_grid_in_python_is_checked(here: Path, grid: Any) -> None:
+    with pytest.raises(ConfigError, match=r"grid must map names to lists of values|--grid lr: a value is given twice"):
+        gossamer.sweep("fedavg", grid=grid, task="mine.py:task", out="x")
+    assert not (here / "x").exists()
+
+
 def test_the_test_set_does_not_choose(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert swept("--grid", "lr=0.01,0.1", "--out", "x") == 0
     said = capsys.readouterr().out
@@ -279,6 +297,8 @@ def test_hopeless_points_stop_whatever_the_order_of_completion(
 
 
 def test_halving_needs_comparable_points(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert swept("--grid", "lr=0.1,1", "--validate", "4", "--halving", "2:2", "--out", "x") == 2
+    assert "--halving: the first rung, 2, must be below --rounds, 2" in capsys.readouterr().err
     words = ["--validate", "4", "--halving", "2", "--out", "x"]
     assert swept("--grid", "lr=0.1,0.2", "--eval-every", "2", *words) == 2
     assert "no round is evaluated before the first rung, 1" in capsys.readouterr().err

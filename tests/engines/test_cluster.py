@@ -322,7 +322,7 @@ def test_actors_share_the_gpus_of_a_node() -> None:
 def test_an_address_without_ray_is_refused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with pytest.raises(
-        ConfigError, match=r"cluster 127.0.0.1:1: no Ray cluster answers there: run `ray start --address"
+        ConfigError, match=r"cluster 127.0.0.1:1: no Ray cluster answers there: run `ray start --head --port 1`"
     ):
         nodes.connect("127.0.0.1:1")
 

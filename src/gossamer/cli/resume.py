@@ -81,8 +81,9 @@ def _kept(given: Sequence[str], strange: Sequence[str], about: dict[str, Any]) -
 
 def _parser() -> Parser:
     about = "Continue an interrupted run, or give a finished run more rounds."
+    about += " RUN may be a sweep; then the flags are --jobs N, --seconds S, --cluster and --trust."
     parser = Parser(prog="gossamer resume", description=about)
-    parser.add_argument("run", metavar="RUN", help="folder of the run")
+    parser.add_argument("run", metavar="RUN", help="folder of the run, or of a sweep")
     parser.add_argument("--rounds", metavar="R", help="new number of rounds; finished rounds stay as they are")
     parser.add_argument("--until", metavar="METRIC=X", help="new target that ends the run")
     parser.add_argument("--patience", metavar="N", help="new number of evaluations without improvement")

@@ -12,7 +12,8 @@ same folder is refused.
 """
 
 import csv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -53,17 +54,27 @@ def sweep(words: list[str]) -> int:
     if words[:1] == ["--resume"]:
         return resume(words[1:])
     asked = read(config.expanded(words))
-    opened(asked)
-    return go(asked.path, asked.sweep, asked.budget)
+    with opened(asked):
+        return go(asked.path, asked.sweep, asked.budget)
 
 
-def opened(asked: "Asked") -> None:
-    """Make the folder of a sweep; refuse one that has another sweep."""
+@contextmanager
+def opened(asked: "Asked") -> Iterator[None]:
+    """Make the folder of a sweep; refuse one that has another sweep. What is refused later leaves no new folder."""
     if not is_sweep(asked.path):
+        before = asked.path.exists()
         asked.sweep.create(asked.path)
-    elif found := asked.sweep.differences(Sweep.read(asked.path)):
+        try:
+            yield
+        except ConfigError:
+            if not any((asked.path / run.name).exists() for run in asked.sweep.runs):
+                Sweep.discard(asked.path, folder=not before)
+            raise
+        return
+    if found := asked.sweep.differences(Sweep.read(asked.path)):
         way_out = f"choose another folder, or continue that one with {command('resume', asked.path)}"
         raise ConfigError(f"--out {asked.path} has another sweep: {'; '.join(found)}: {way_out}")
+    yield
 
 
 def resume(words: list[str]) -> int:
@@ -150,6 +161,8 @@ def checked(
     mistakes.attempt(check_path, own.get("out"))
     if method is None and "method" not in grid:
         mistakes.note(f"name a method first: {VERB.command} [flags]; gossamer methods lists them")
+    again = [name for name, values in grid.items() if len(set(values)) < len(values)]
+    mistakes.note(*(f"--grid {name}: a value is given twice" for name in again))
     twice = [name for name in given if name.rstrip("_") in grid or name in grid]
     mistakes.note(*(f"--grid {name}: the flag was given for all runs too: leave one out" for name in twice))
     made = sweep_check.resolved(Sweep(method, given, tuple(sets), grid, seeds, halving))
@@ -247,6 +260,7 @@ def budget_of(given: dict[str, Any]) -> Budget:
         raise ConfigError(f"--jobs must be at least 1, got {jobs}")
     if not seconds > 0:
         raise ConfigError(f"--seconds must be a positive number, got {seconds}")
-    if cluster := given.get("cluster"):
+    cluster: str | None = value("--cluster", given["cluster"], str | None) if "cluster" in given else None
+    if cluster is not None:
         require(known_cluster(cluster))
-    return Budget(jobs, seconds, cluster or None)
+    return Budget(jobs, seconds, cluster)

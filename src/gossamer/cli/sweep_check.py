@@ -104,6 +104,8 @@ def _halving(sweep: Sweep) -> list[str]:
     if found:
         return found
     rounds, every = (int(sweep.settings.get(name, usual)) for name, usual in names.items())
+    if (sweep.halving.first or 0) >= rounds:
+        return [f"--halving: the first rung, {sweep.halving.first}, must be below --rounds, {rounds}"]
     first = sweep.halving.rungs(len(sweep.points), rounds)[0]
     if first < every:
         return [f"--halving: no round is evaluated before the first rung, {first}: lower --eval-every, or use N:ROUNDS"]

@@ -108,6 +108,10 @@ def sweep(
         settings: flags of ``gossamer run`` for all runs, such as ``rounds=20``
     """
     mistakes = Mistakes()
+    if not isinstance(grid, Mapping) or any(
+        isinstance(values, str) or not isinstance(values, Sequence) for values in grid.values()
+    ):
+        raise ConfigError(f'grid must map names to lists of values, such as {{"lr": [0.01, 0.1]}}, got {grid!r}')
     given = {name: _text(value) for name, value in settings.items()} | {"out": str(out), "seeds": _seeds(seeds)}
     limits = {"jobs": jobs, "seconds": seconds, "halving": halving, "cluster": cluster}
     given |= {name: str(value) for name, value in limits.items() if value is not None}
@@ -115,8 +119,8 @@ def sweep(
     mistakes.note(*(f"grid {name!r} has no values" for name, found in values.items() if not found))
     mistakes.settle()
     asked = command.checked(_name(method), values, given, sets, mistakes)
-    command.opened(asked)
-    done = carry_out(asked.path, asked.sweep, asked.budget, progress)
+    with command.opened(asked):
+        done = carry_out(asked.path, asked.sweep, asked.budget, progress)
     return SweepResult(asked.path, asked.sweep, done.failed)
 
 

@@ -211,7 +211,8 @@ def _stray(name: str, known: Iterable[str]) -> str:
 
 def known_cluster(cluster: str) -> tuple[bool, Mistake]:
     """Return the check of the name or the address of a cluster."""
-    known = cluster in CLUSTERS or re.fullmatch(r"[^\s:/]+:\d+", cluster) is not None
+    address = re.fullmatch(r"[^\s:/]+:(\d{1,5})", cluster)
+    known = cluster in CLUSTERS or (address is not None and 0 < int(address[1]) < 2**16)
     return known, wrong_argument("cluster", cluster, "must be local, auto, or HOST:PORT such as 10.0.0.1:6379")
 
 

@@ -176,7 +176,13 @@ class Simulation(FederatedRun):
                 folder.close()
                 raise RunError(f"{path} was run with an executor that this release does not have: {name!r}")
             self.executor = self._executor(name)
-        if recorded["options"] != self.about["options"]:  # the run was moved to another cluster
+        if recorded["options"] != self.about["options"]:  # the run was moved to another cluster, if that can be reached
+            try:
+                if self.cluster is not None:
+                    self.cluster.connect()
+            except BaseException:
+                folder.close()
+                raise
             folder.rewrite({"options": self.about["options"]})
         return folder
 

@@ -21,6 +21,7 @@ This module needs no torch.
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from itertools import product
 from pathlib import Path
@@ -170,6 +171,15 @@ class Sweep:
         with files.on_failure(f"no sweep was started in {path}"):
             (path / LOGS).mkdir(parents=True, exist_ok=True)
             files.write(path / ABOUT, files.to_json({"format": FORMAT, **self.plain()}))
+
+    @staticmethod
+    def discard(path: Path, folder: bool) -> None:
+        """Remove what ``create`` made for a sweep without runs, also its folder if that is wanted."""
+        for name in (ABOUT, LOCK):
+            (path / name).unlink(missing_ok=True)
+        for empty in (path / LOGS, *([path] if folder else [])):
+            with suppress(OSError):  # somebody has put files there
+                empty.rmdir()
 
     @classmethod
     def read(cls, path: Path) -> "Sweep":

@@ -14,6 +14,7 @@ from gossamer.core.errors import ConfigError
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # else ray.init warns of a future change
 import ray  # after the variables that it reads
+from ray._private import services
 
 PROCESS = 500_000_000
 """Bytes of an actor's process beside its training: Python, torch and buffers."""
@@ -124,7 +125,8 @@ def import_from(path: Sequence[str]) -> None:
 
 def _reach(cluster: str) -> None:
     """Raise if nothing answers at an address; Ray would wait for minutes."""
-    host, colon, port = cluster.partition(":")
+    known = services.get_ray_address_from_environment(cluster, None) if cluster == "auto" else cluster
+    host, colon, port = (known or "").rpartition(":")
     if colon:
         socket.create_connection((host, int(port)), timeout=ANSWER).close()
 
@@ -132,9 +134,10 @@ def _reach(cluster: str) -> None:
 def _advice(cluster: str) -> str:
     if cluster == LOCAL:
         return "Ray does not start on this machine"
-    where = "this machine belongs to no Ray cluster" if cluster == "auto" else "no Ray cluster answers there"
-    join = "--head" if cluster == "auto" else f"--address {cluster}"
-    return f"{where}: run `ray start {join}` on this machine first, or use the cluster local"
+    if cluster == "auto":
+        return "this machine belongs to no Ray cluster: run `ray start --head` first, or use the cluster local"
+    start = f"run `ray start --head --port {cluster.rpartition(':')[2]}` on its head node"
+    return f"no Ray cluster answers there: {start}, and `ray start --address {cluster}` on this machine"
 
 
 def alive() -> list[Node]:

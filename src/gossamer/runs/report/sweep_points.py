@@ -6,13 +6,13 @@ samples (``--validate``), never by the test set.
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from gossamer.core.errors import RunError
-from gossamer.runs.records import Record, check_about, is_busy, read_about, read_metrics
+from gossamer.runs.records import EXTENDED, Record, check_about, is_busy, read_about, read_metrics
 from gossamer.runs.report import curves
 from gossamer.runs.report.curves import DEVIATION
 from gossamer.runs.report.scores import Score, common, held_out, primary
@@ -49,6 +49,13 @@ class Standing:
             return cls(about, read_metrics(path), is_busy(path))
         except RunError:
             return cls()
+
+    def as_asked(self) -> "Standing":
+        """Return the standing without rounds that the run was given after the sweep."""
+        if not (extended := self.about.get(EXTENDED)):
+            return self
+        first = extended[0]["options"]
+        return replace(self, about={**self.about, "options": first}, metrics=self.metrics[: first["rounds"]])
 
     @cached_property
     def summary(self) -> dict[str, Any]:
@@ -158,7 +165,7 @@ class Point(NamedTuple):
 
 def points_of(path: Path, sweep: Sweep) -> list[Point]:
     """Return the points of a recorded sweep, in the order of the grid."""
-    every = {run.name: Standing.of(path / run.name) for run in sweep.runs}
+    every = {run.name: Standing.of(path / run.name).as_asked() for run in sweep.runs}
     found = []
     for values in sweep.points:
         runs = [run for run in sweep.runs if run.point == values]
