@@ -26,6 +26,7 @@ from gossamer.cli.parser import Parser
 from gossamer.cli.run_args import RUN, WHERE, Verb, own_flags, scan, unknown_flag
 from gossamer.cli.sweep_schedule import Budget, carry_out
 from gossamer.core.errors import ConfigError, Mistakes, RunError, require
+from gossamer.core.extras import MissingExtraError
 from gossamer.engines.options import known_cluster
 from gossamer.runs.records import check_vacant
 from gossamer.runs.report.sweep_points import compared
@@ -66,7 +67,7 @@ def opened(asked: "Asked") -> Iterator[None]:
         asked.sweep.create(asked.path)
         try:
             yield
-        except ConfigError:
+        except (ConfigError, MissingExtraError):
             if not any((asked.path / run.name).exists() for run in asked.sweep.runs):
                 Sweep.discard(asked.path, folder=not before)
             raise

@@ -18,6 +18,7 @@ from gossamer.cli.sweep_check import words_of
 from gossamer.cli.sweep_job import work
 from gossamer.core import files
 from gossamer.core.chunks import cores
+from gossamer.core.extras import need
 from gossamer.runs.inside import refuse_links
 from gossamer.runs.jobs import Ended, Job, Launcher, spread
 from gossamer.runs.jobs.local import Local, visible_gpus
@@ -100,9 +101,8 @@ def places_of(path: Path, sweep: Sweep, budget: Budget) -> Places:
         jobs = min(budget.jobs or (len(gpus) if gpus else cores()), len(sweep.runs))
         share = min(1.0, len(gpus) / jobs) if gpus else 0
         return Places(Local(jobs, gpus), jobs, max(1, cores() // jobs), share)
-    from gossamer.engines.ray.jobs import OnNodes
-
-    launcher = OnNodes(budget.cluster, path / ABOUT, budget.jobs and min(budget.jobs, len(sweep.runs)), on_gpu)
+    most = budget.jobs and min(budget.jobs, len(sweep.runs))
+    launcher = need("gossamer.engines.ray.jobs").OnNodes(budget.cluster, path / ABOUT, most, on_gpu)
     return Places(launcher, launcher.jobs, launcher.cores, launcher.gpus)
 
 

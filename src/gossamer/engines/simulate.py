@@ -14,7 +14,7 @@ from gossamer.core.bound import BoundExchange
 from gossamer.core.channel import Cost
 from gossamer.core.errors import ConfigError, Mistake, RunError, Setting, require
 from gossamer.core.exchange import Assignment
-from gossamer.core.extras import missing
+from gossamer.core.extras import need
 from gossamer.core.jobs import Job, Trained, own_key
 from gossamer.core.method import Method
 from gossamer.core.random import fold, uniform
@@ -188,12 +188,8 @@ class Simulation(FederatedRun):
 
     def _cluster(self) -> "Cluster":
         """Return the actors of a cluster; it is not connected yet."""
-        try:
-            from gossamer.engines.ray import Cluster  # Ray is an extra
-        except ModuleNotFoundError as error:
-            raise missing(error) from error
-        assert self.options.cluster is not None
-        return Cluster(self.client, self.options.cluster, self.options.actors)
+        made: Cluster = need("gossamer.engines.ray").Cluster(self.client, self.options.cluster, self.options.actors)
+        return made
 
     def _executor(self, name: str) -> Executor:
         """Return the executor of the last exchange by its name: on this machine, or on a cluster."""

@@ -72,16 +72,16 @@ class Choice(NamedTuple):
 
 def choose(client: Client, client_task: ClientTask, client_tasks: int, rounds: int) -> Choice:
     """Return the fastest executor for ``rounds`` rounds of ``client_tasks`` tasks like ``client_task``."""
-    race = Race(client, client_task, client_tasks)
-    enter = _enter_on_gpu if client.objective.device.type == "cuda" else _enter_on_cpu
-    enter(race, rounds)
-    return race.won()
+    return _raced(Race(client, client_task, client_tasks), rounds, _enter_on_cpu)
 
 
 def choose_on_actor(client: Client, client_task: ClientTask, client_tasks: int, rounds: int) -> Choice:
     """Return the fastest executor for a process with one thread, or with a share of a GPU."""
-    race = Race(client, client_task, client_tasks)
-    enter = _enter_on_gpu if client.objective.device.type == "cuda" else _enter_on_one_core
+    return _raced(Race(client, client_task, client_tasks), rounds, _enter_on_one_core)
+
+
+def _raced(race: "Race", rounds: int, enter_on_cpu: "Callable[[Race, int], None]") -> Choice:
+    enter = _enter_on_gpu if race.client.objective.device.type == "cuda" else enter_on_cpu
     enter(race, rounds)
     return race.won()
 
