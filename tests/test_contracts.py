@@ -76,7 +76,7 @@ from gossamer.parts.servers import (
 )
 from gossamer.parts.servers.listen import Listen
 from gossamer.parts.solvers import (
-    SCHEDULES,
+    LR_SCHEDULES,
     SGD,
     Adam,
     Ditto,
@@ -298,10 +298,10 @@ def test_a_method_with_every_sampler(sampler: Sampler, tmp_path: Path) -> None:
     check_method(fedavg(epochs=1).with_parts(sampler=sampler), tmp_path)
 
 
-@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("name", LR_SCHEDULES)
 def test_schedules(name: str) -> None:
     given: tuple[Any, ...] = {"exponential": (0.9,), "steps": ((2, 4),)}.get(name, ())
-    schedule = SCHEDULES[name](*given)
+    schedule = LR_SCHEDULES[name](*given)
     check_value(schedule)
     assert schedule.factor(0, 10) == 1
     assert all(0 <= schedule.factor(r, 10) <= 1 for r in range(10))

@@ -25,7 +25,7 @@ from gossamer.core.specs import parse
 from gossamer.engines.run import Result
 from gossamer.fleet.fleet import Fleet
 from gossamer.parts.codecs import OnWeights
-from gossamer.parts.solvers.schedules import SCHEDULES
+from gossamer.parts.solvers.schedules import LR_SCHEDULES
 from gossamer.runs.jobs import Job, spread
 from gossamer.runs.jobs.local import Local
 from gossamer.tasks.data import Data, load
@@ -242,7 +242,7 @@ def method(cell: Cell) -> Method:
     made = written(cell.method, cell.given, cell.words) if cell.words else METHODS[cell.method](**cell.given)
     fields = dict(cell.solver)
     if cell.schedule != "constant":
-        fields["schedule"] = parse(cell.schedule, SCHEDULES, "schedule")
+        fields["schedule"] = parse(cell.schedule, LR_SCHEDULES, "schedule")
     made = made.with_parts(solver=replace(made.solver, **fields)) if fields else made  # type: ignore[type-var]
     made = made.with_parts(view=MagnitudePruned((cell.prune,))) if cell.prune else made
     codec = made.codec

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gossamer.core.errors import ConfigError
 from gossamer.core.specs import nearest, parse, read, spec, texts, unknown, usage, written
 from gossamer.parts.channels import CHANNELS, Lossy, Perfect, Wireless
-from gossamer.parts.solvers import SCHEDULES, Constant, Cosine, Exponential, Steps
+from gossamer.parts.solvers import LR_SCHEDULES, Constant, Cosine, Exponential, Steps
 from gossamer.tasks.data import SPLITS, Dirichlet, DirichletClient, Iid, Labels, Natural, Shards, Slices
 
 rates = st.floats(0, 1, exclude_min=True)
@@ -37,7 +37,7 @@ DEALT = st.one_of(
 
 @given(SCHEDULED)
 def test_a_schedule_is_read_back_as_it_was_written(schedule: Any) -> None:
-    assert parse(spec(schedule, SCHEDULES), SCHEDULES, "schedule") == schedule
+    assert parse(spec(schedule, LR_SCHEDULES), LR_SCHEDULES, "schedule") == schedule
 
 
 @given(CARRIED)
@@ -50,9 +50,9 @@ def test_a_split_is_read_back_as_it_was_written(rule: Any) -> None:
     assert parse(spec(rule, SPLITS), SPLITS, "split") == rule
 
 
-@pytest.mark.parametrize("name", [*SPLITS, *CHANNELS, *SCHEDULES])
+@pytest.mark.parametrize("name", [*SPLITS, *CHANNELS, *LR_SCHEDULES])
 def test_every_rule_shows_its_syntax(name: str) -> None:
-    cls = {**SPLITS, **CHANNELS, **SCHEDULES}[name]
+    cls = {**SPLITS, **CHANNELS, **LR_SCHEDULES}[name]
     assert usage(name, cls).startswith(name)
 
 
@@ -71,7 +71,7 @@ def test_fields_come_in_order_or_by_name(text: str, value: Any) -> None:
 
 
 def test_several_rounds_are_joined_by_plus() -> None:
-    assert parse("steps:150+250,0.1", SCHEDULES, "schedule") == Steps((150, 250), 0.1)
+    assert parse("steps:150+250,0.1", LR_SCHEDULES, "schedule") == Steps((150, 250), 0.1)
 
 
 @pytest.mark.parametrize(

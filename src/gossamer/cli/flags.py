@@ -21,13 +21,13 @@ from gossamer.core.method import Exchange, Method
 from gossamer.core.specs import parse, read
 from gossamer.parts.channels import CHANNELS
 from gossamer.parts.codecs import CODECS
-from gossamer.parts.solvers.schedules import SCHEDULES, Schedule
+from gossamer.parts.solvers.schedules import LR_SCHEDULES, LRSchedule
 
 Recipe = Callable[..., Method]
 
 REGISTRIES: dict[Any, tuple[Mapping[str, type], str]] = {
     Codec: (CODECS, "codec"),
-    Schedule: (SCHEDULES, "schedule"),
+    LRSchedule: (LR_SCHEDULES, "schedule"),
     Channel: (CHANNELS, "channel"),
 }
 """Types whose values are written as specs: their registry, and the noun for errors."""

@@ -1,10 +1,12 @@
 """Channel interface: whether an upload arrives, and what communication and computation cost.
 
-Only the simulator uses channels. In a deployment, the network itself delivers or loses messages.
+Only the simulator uses channels. In a deployment, the network itself delivers or loses messages. Under a schedule,
+``clock.seconds`` is the virtual time at which a transfer or a computation starts; without one it is 0.
 """
 
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
 
+from gossamer.core.availability import Availability
 from gossamer.core.fields import CheckedFields
 from gossamer.core.random import Key
 from gossamer.core.types import Clock, Flops
@@ -55,6 +57,23 @@ class Channel(Protocol):
 
     def work(self, flops: Flops, clock: Clock, key: Key) -> Cost:
         """Return the cost of the FLOPs that ``clock.client`` computes in ``clock.round``."""
+        ...
+
+
+@runtime_checkable
+class DeviceChannel(Protocol):
+    """A channel that knows more about devices, as schedules use it. Other channels have devices that never leave."""
+
+    def availability(self, client: int) -> Availability:
+        """Return when a client is available. Called for a channel that is fitted to its run."""
+        ...
+
+    def pauses(self, client: int) -> bool:
+        """Return whether a client that leaves keeps its work, and goes on when it is back. Otherwise it is lost."""
+        ...
+
+    def idle_power(self, client: int) -> float:
+        """Return the watts of a client that has finished its work and waits for the end of the round."""
         ...
 
 

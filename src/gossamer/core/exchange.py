@@ -22,7 +22,7 @@ returns the part itself, or another object that holds what follows from the netw
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
@@ -235,6 +235,7 @@ class Arrival:
         to_sum: ``to_sum()`` returns the update as a vector that can be averaged, see ``Summing``
         from_sum: ``from_sum(mean)`` decodes a mean of such vectors
         payload: the encoded update
+        staleness: the number of aggregations between the start of training and that of this update
     """
 
     client: int
@@ -251,6 +252,7 @@ class Arrival:
     to_sum: Callable[[], Tensor] | None = None
     from_sum: Callable[[Tensor], Tensor] | None = None
     payload: Payload = field(default_factory=dict)
+    staleness: int = 0
 
     @classmethod
     def of(cls, client: int, part: Part, change: Params, samples: float, sections: Sections | None = None) -> "Arrival":
@@ -278,6 +280,28 @@ class Arrival:
     def change(self, device: torch.device) -> Params:
         """Return the decoded update as tensors."""
         return self.layout.unflatten(self.vector(device))
+
+    def scaled(self, factor: float) -> "Arrival":
+        """Return the arrival with its update multiplied by a factor; its weight stays as it is."""
+        if factor == 1:
+            return self
+        add, to_sum = self.add, self.to_sum
+
+        def scaled_add(acc: Tensor, weight: float) -> None:
+            add(acc, weight * factor)
+
+        return replace(self, add=scaled_add, to_sum=None if to_sum is None else lambda: to_sum() * factor)
+
+    def from_model(self, model: Params) -> "Arrival":
+        """Return the arrival with its update relative to another model than the one that the client received."""
+        change = {name: tensor - model[name] for name, tensor in self.model.items()}
+        drift, add, to_sum = self.layout.flatten(self.part.take(change)), self.add, self.to_sum
+
+        def moved_add(acc: Tensor, weight: float) -> None:
+            add(acc, weight)
+            acc.add_(drift, alpha=weight)
+
+        return replace(self, add=moved_add, model=model, to_sum=None if to_sum is None else lambda: to_sum() + drift)
 
 
 class Outcome(NamedTuple):

@@ -37,11 +37,13 @@ class Clock(NamedTuple):
         round: the current round, from 0
         rounds: the number of rounds of the run
         client: the client's number
+        seconds: the virtual time, for channels; 0 without a schedule
     """
 
     round: int
     rounds: int
     client: int
+    seconds: float = 0.0
 
 
 class Flops(NamedTuple):
@@ -50,18 +52,20 @@ class Flops(NamedTuple):
     Args:
         done: all operations that are computed
         useful: those with a weight that the client holds
+        batch: the mean batch size of training; 0 if there is none
     """
 
     done: int
     useful: int
+    batch: float = 0.0
 
     def plus(self, spent: int) -> "Flops":
         """Return the sum with further operations, all of them useful.
 
         >>> Flops(10, 5).plus(2)
-        Flops(done=12, useful=7)
+        Flops(done=12, useful=7, batch=0.0)
         """
-        return Flops(self.done + spent, self.useful + spent)
+        return Flops(self.done + spent, self.useful + spent, self.batch)
 
 
 @dataclass(frozen=True)

@@ -398,7 +398,8 @@ class BatchSchedule:
         first = {len(rows): torch.from_numpy(rows) for rows in self.rows}
         counts, keep = Counter(self.sizes), dict(job.part.keep)
         costs = [(n, self.objective.flops(job.start, first[size], keep)) for size, n in counts.items()]
-        return Flops(sum(n * cost.done for n, cost in costs), sum(n * cost.useful for n, cost in costs))
+        done, useful = (sum(n * getattr(cost, name) for n, cost in costs) for name in ("done", "useful"))
+        return Flops(done, useful, sum(self.sizes) / max(1, len(self)))
 
     def __iter__(self) -> Iterator[State]:
         self.announce()

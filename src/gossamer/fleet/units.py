@@ -3,8 +3,12 @@
 import math
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from decimal import Decimal
 from types import MappingProxyType
+from typing import ClassVar
+
+from gossamer.core.errors import require, wrong
 
 Units = Mapping[str, int | Decimal]
 
@@ -20,6 +24,10 @@ POWERS: Units = {f"{prefix}W": Decimal(power) for prefix, power in (PREFIXES | S
 DENSITIES: Units = {f"{unit}/Hz": power for unit, power in POWERS.items()}
 FREQUENCIES: Units = {f"{prefix}Hz": power for prefix, power in PREFIXES.items()}
 LENGTHS: Units = {"m": 1, "km": 1000}
+DURATIONS: Units = {
+    **{"ns": Decimal("1e-9"), "us": Decimal("1e-6"), "ms": Decimal("1e-3")},
+    **{"s": 1, "min": 60, "h": 3600, "d": 86400},
+}
 
 # Logarithmic units: the value at 0.
 DECIBELS: Units = {"dB": 1}
@@ -29,6 +37,54 @@ DENSITY_LEVELS: Units = {f"{unit}/Hz": power for unit, power in LEVELS.items()}
 NONE: Units = MappingProxyType({})
 
 NUMBER = r"[-+]?[.\d]+(?:[eE][-+]?\d+)?"
+
+
+@dataclass(frozen=True)
+class Duration:
+    """A positive length of time, in whole nanoseconds.
+
+    Args:
+        nanoseconds: the length
+    """
+
+    nanoseconds: int
+    takes: ClassVar[str] = "TIME"
+
+    def __post_init__(self) -> None:
+        require((0 < self.nanoseconds < 2**62, wrong(self, "nanoseconds", "must be positive, and below 146 years")))
+
+    @classmethod
+    def of_text(cls, text: str) -> "Duration":
+        """Parse a time with a unit; a number without a unit is in seconds.
+
+        >>> Duration.of_text("1.5min"), Duration.of_text("60")
+        (Duration(nanoseconds=90000000000), Duration(nanoseconds=60000000000))
+        """
+        try:
+            nanoseconds = _quantity(text, DURATIONS) * 10**9
+            if not 0 < nanoseconds < 2**62 or nanoseconds != int(nanoseconds):
+                raise ValueError
+        except ValueError:
+            raise ValueError("a positive time such as 60s, 5min or 2h") from None
+        return cls(int(nanoseconds))
+
+    def to_text(self) -> str:
+        """Return the time as text that ``of_text`` reads.
+
+        >>> Duration.of_text("2h").to_text(), Duration.of_text("0.5s").to_text()
+        ('2h', '500ms')
+        """
+        units = sorted(DURATIONS.items(), key=lambda unit: -unit[1])
+        sizes = ((name, int(size * 10**9)) for name, size in units)
+        return next(f"{self.nanoseconds // size}{name}" for name, size in sizes if self.nanoseconds % size == 0)
+
+    def __str__(self) -> str:
+        return self.to_text()
+
+    @property
+    def seconds(self) -> float:
+        """The length in seconds."""
+        return self.nanoseconds / 1e9
 
 
 def read_size(value: object) -> int:

@@ -18,7 +18,7 @@ from gossamer.core.method import Method, RecipeCall
 from gossamer.core.specs import as_text, spec
 from gossamer.parts.codecs import CODECS
 from gossamer.parts.servers.mean import Weighting
-from gossamer.parts.solvers.schedules import SCHEDULES
+from gossamer.parts.solvers.schedules import LR_SCHEDULES
 
 Recipe = Callable[..., Method]
 R = TypeVar("R", bound=Recipe)
@@ -128,7 +128,7 @@ def as_typed(value: Any) -> Any:
     """
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    named = next((known for known in (CODECS, SCHEDULES) if type(value) in known.values()), None)
+    named = next((known for known in (CODECS, LR_SCHEDULES) if type(value) in known.values()), None)
     return spec(value, named) if named else as_text(value)
 
 

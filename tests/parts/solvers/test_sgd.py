@@ -14,7 +14,7 @@ from gossamer import SGD, Clock, ConfigError, Constant, Cosine, Exponential, Ste
 from gossamer.core.random import key
 from gossamer.core.specs import parse
 from gossamer.core.types import Params
-from gossamer.parts.solvers import SCHEDULES
+from gossamer.parts.solvers import LR_SCHEDULES
 
 BATCHES = ([[1.0, 2.0], [3.0, -1.0]], [[0.5, 0.1]])
 DATA = [torch.tensor(batch, dtype=torch.float64) for batch in BATCHES * 3]
@@ -109,8 +109,8 @@ def test_schedules(schedule: Any, factors: list[float]) -> None:
 
 
 def test_schedules_as_they_are_written() -> None:
-    assert parse("steps:150+250,0.1", SCHEDULES, "schedule") == Steps((150, 250), 0.1)
-    assert parse("exponential:0.998", SCHEDULES, "schedule") == Exponential(0.998)
+    assert parse("steps:150+250,0.1", LR_SCHEDULES, "schedule") == Steps((150, 250), 0.1)
+    assert parse("exponential:0.998", LR_SCHEDULES, "schedule") == Exponential(0.998)
 
 
 @given(samples=st.integers(1, 200), batch=st.none() | st.integers(1, 70), epochs=st.integers(1, 4))

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from gossamer.parts.solvers.per_fedavg import PerFedAvg as PerFedAvg
     from gossamer.parts.solvers.pfedme import PFedMe as PFedMe
     from gossamer.parts.solvers.pruning import PruningSGD as PruningSGD
-    from gossamer.parts.solvers.schedules import SCHEDULES as SCHEDULES
+    from gossamer.parts.solvers.schedules import LR_SCHEDULES as LR_SCHEDULES
     from gossamer.parts.solvers.schedules import Constant as Constant
     from gossamer.parts.solvers.schedules import Cosine as Cosine
     from gossamer.parts.solvers.schedules import Exponential as Exponential
-    from gossamer.parts.solvers.schedules import Schedule as Schedule
+    from gossamer.parts.solvers.schedules import LRSchedule as LRSchedule
     from gossamer.parts.solvers.schedules import Steps as Steps
     from gossamer.parts.solvers.sgd import SGD as SGD
     from gossamer.parts.solvers.snapshot import SnapshotSGD as SnapshotSGD

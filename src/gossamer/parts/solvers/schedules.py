@@ -8,7 +8,7 @@ from gossamer.core.errors import require, wrong
 from gossamer.core.fields import CheckedFields
 
 
-class Schedule(Protocol):
+class LRSchedule(Protocol):
     """A factor of the learning rate for each round."""
 
     def factor(self, round_: int, rounds: int) -> float:
@@ -75,7 +75,7 @@ class Cosine(CheckedFields):
         return (1 + math.cos(math.pi * round_ / rounds)) / 2
 
 
-SCHEDULES: dict[str, type[Schedule]] = {
+LR_SCHEDULES: dict[str, type[LRSchedule]] = {
     "constant": Constant,
     "exponential": Exponential,
     "steps": Steps,

@@ -21,7 +21,7 @@ from gossamer.core.exchange import Sections
 from gossamer.core.solver import Gradient, Hyperparams
 from gossamer.core.types import Clock, Params, State
 from gossamer.parts.solvers.batches import InBatches
-from gossamer.parts.solvers.schedules import Constant, Schedule
+from gossamer.parts.solvers.schedules import Constant, LRSchedule
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class SGD(InBatches):
     weight_decay: float = 0.0
     clip: float | None = None
     proximal: float = 0.0
-    schedule: Schedule = Constant()
+    schedule: LRSchedule = Constant()
 
     def __post_init__(self) -> None:
         require(
