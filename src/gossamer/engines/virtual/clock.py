@@ -8,6 +8,7 @@ is known only after training (the size of a coded message, further operations) c
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -26,7 +27,7 @@ from gossamer.engines.dispatch import CANCELLED, FAILED, FOLDED, LEFT, LOST, NOT
 from gossamer.engines.inbox import FAILED_ON_PURPOSE, ClientReply, Replies
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.stage import Stage
-from gossamer.engines.virtual.events import Event, EventQueue, Kind
+from gossamer.engines.virtual.events import CHANGES, Event, EventQueue, Kind
 from gossamer.engines.virtual.roster import Roster
 from gossamer.engines.virtual.timing import Phase, TimedFlight
 from gossamer.runs.records import Record
@@ -102,7 +103,7 @@ class VirtualTime(Dispatcher):
             if not self.queue:
                 raise RunError(f"no client is available after {self._now / SECOND:,.0f} s of virtual time")
             event = self.queue.pop()
-            if event.kind in (Kind.AWAY, Kind.BACK):  # others are of tasks that were stopped
+            if event.kind in CHANGES:  # others are of tasks that were stopped
                 self._turn(event)
         return self.roster.idle
 
@@ -117,10 +118,14 @@ class VirtualTime(Dispatcher):
                 self._schedule(flight, stage.earlier(version, self.versions[version], [client]), None)
         super().begin_round()
 
-    def _turn(self, event: Event) -> None:
-        """Let a client leave or come back."""
-        self._now = event.time
-        self.roster.change(event)
+    def _turn(self, event: Event) -> bool:
+        """Let all clients leave or come back that do so at the time of an event. Return whether any came back."""
+        self._now, changes = event.time, [event]
+        while self.queue and self.queue.next.time == event.time and self.queue.next.kind in CHANGES:
+            changes.append(self.queue.pop())
+        for change in changes:
+            self.roster.change(change)
+        return any(change.kind == Kind.BACK for change in changes)
 
     def exchange(self, stage: Stage, ledger: Ledger, replies: Replies) -> None:
         """Run an exchange. If nothing can stop a task that is trained, its reply is handed over at once."""
@@ -134,9 +139,8 @@ class VirtualTime(Dispatcher):
             event = self.queue.pop()
             if event.kind == Kind.READY:
                 self._need(stage, event, until)
-            elif event.kind in (Kind.AWAY, Kind.BACK):
-                self._turn(event)
-                if event.kind == Kind.BACK and self.schedule.refills:
+            elif event.kind in CHANGES:
+                if self._turn(event) and self.schedule.refills:
                     return []
             elif (flight := self.flights.get(event.client)) is not None and flight.event == event.sequence:
                 self._now = event.time
@@ -263,8 +267,7 @@ class VirtualTime(Dispatcher):
     def settle(self, flight: Flight, ledger: Ledger) -> None:
         """Record what a task cost: what was not finished, in proportion to its time."""
         assert isinstance(flight, TimedFlight)
-        flight.close()
-        download, work, upload = flight.costs()
+        download, work, upload = flight.close(partial(self.roster.worked, flight.client))
         ledger.receive(flight.client, {}, download)
         ledger.work(flight.client, work)
         result, receipt = flight.result, flight.sent
@@ -277,10 +280,11 @@ class VirtualTime(Dispatcher):
             ledger.interrupt(flight.client, upload)
 
     def _close(self, ended: Sequence[Flight], ledger: Ledger, begin: int) -> None:
-        """Record also the energy of clients that wait for the end of the round."""
+        """Record also the energy of clients that wait for the end of the round, and have not left."""
         for flight in ended if not self.schedule.refills else ():
-            waited = (self._now - flight.end) / SECOND
-            ledger.idle(flight.client, self.roster.idle_power(flight.client) * waited)
+            if flight.outcome != LEFT:
+                waited = (self._now - flight.end) / SECOND
+                ledger.idle(flight.client, self.roster.idle_power(flight.client) * waited)
         super()._close(ended, ledger, begin)
 
     # Checkpoints.
