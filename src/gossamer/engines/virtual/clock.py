@@ -48,11 +48,13 @@ class Simulated(Host, Protocol):
         method: the method
         client: runs tasks one at a time
         metrics: the records so far
+        excluded: the clients that are not sampled any more
     """
 
     method: BoundMethod
     client: Client
     metrics: list[Record]
+    excluded: Sequence[int]
 
     def client_task(
         self, stage: Stage, client: int, common: dict[int, Body | None]
@@ -106,6 +108,11 @@ class VirtualTime(Dispatcher):
             if event.kind in CHANGES:  # others are of tasks that were stopped
                 self._turn(event)
         return self.roster.idle
+
+    def expects(self) -> bool:
+        """Return whether a client that has not taken part in this round will be available."""
+        out = {*self.took_part, *self.run.excluded}
+        return any(client not in out and self.roster.returns(client, self._now) for client in self.roster.sizes)
 
     def begin_round(self) -> None:
         """Begin a round; before the first, find out who is available, and start tasks again that were in flight."""
@@ -172,8 +179,8 @@ class VirtualTime(Dispatcher):
         flight.work = self._least_work(client_task, flight.download.end)
         if self.run.fails(client_task):
             self._end(flight, flight.download.end, FAILED, FAILED_ON_PURPOSE)
-        elif flight.leaves < flight.work.end:
-            self._end(flight, flight.leaves, LEFT)
+        elif flight.leaves < flight.work.end or flight.work.end == FOREVER:
+            self._end(flight, flight.work.end, LEFT)
         else:
             flight.event = self.queue.add(flight.work.end if self._looks_ahead else start, Kind.READY, client)
 
@@ -204,6 +211,8 @@ class VirtualTime(Dispatcher):
 
     def _end(self, flight: TimedFlight, time: int, outcome: str, reply: ClientReply = NOTHING) -> None:
         """Note how a task ends, and add the event. A client that leaves before ends there."""
+        if time == FOREVER:
+            flight.leaves = self.roster.gone(flight.client, flight.start)
         if flight.leaves < time:
             time, outcome, reply = flight.leaves, LEFT, NOTHING
         flight.finish(time, outcome, reply)
@@ -279,13 +288,13 @@ class VirtualTime(Dispatcher):
         else:
             ledger.interrupt(flight.client, upload)
 
-    def _close(self, ended: Sequence[Flight], ledger: Ledger, begin: int) -> None:
+    def _close(self, ended: Sequence[Flight], ledger: Ledger) -> None:
         """Record also the energy of clients that wait for the end of the round, and have not left."""
         for flight in ended if not self.schedule.refills else ():
             if flight.outcome != LEFT:
                 waited = (self._now - flight.end) / SECOND
                 ledger.idle(flight.client, self.roster.idle_power(flight.client) * waited)
-        super()._close(ended, ledger, begin)
+        super()._close(ended, ledger)
 
     # Checkpoints.
 

@@ -75,6 +75,16 @@ class Roster:
         """Return when a client that is available now leaves, and loses its work; ``FOREVER`` if it does not."""
         return FOREVER if self.pauses(client) else self.availability(client).interval(now).end
 
+    def returns(self, client: int, now: int) -> bool:
+        """Return whether a client is available now or later."""
+        return self.availability(client).interval(now).start < FOREVER
+
+    def gone(self, client: int, now: int) -> int:
+        """Return when a client leaves for the last time."""
+        while self.returns(client, now):
+            now = self.availability(client).interval(now).end
+        return now
+
     def after(self, client: int, at: int, duration: int) -> int:
         """Return the end of some work that begins at ``at``; work pauses while the client is away, if it goes on."""
         if not duration or not self.pauses(client):

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from gossamer.core.availability import nanoseconds
 from gossamer.core.channel import Cost, Receipt
 from gossamer.engines.client import ClientResult
 from gossamer.engines.dispatch import Flight
@@ -28,12 +29,12 @@ class Phase(NamedTuple):
     def until(self, time: int, worked: Worked) -> Cost:
         """Return what it has cost until a time, in proportion to the work.
 
-        >>> Phase(10, 20, Cost(4.0, 1.0)).until(15, lambda begin, end: end - begin)
+        >>> Phase(0, 4_000_000_000, Cost(4.0, 1.0)).until(2_000_000_000, lambda begin, end: end - begin)
         Cost(seconds=2.0, joules=0.5)
         """
         if time >= self.end:
             return self.cost
-        share = worked(self.begin, max(self.begin, time)) / worked(self.begin, self.end)
+        share = worked(self.begin, max(self.begin, time)) / nanoseconds(self.cost.seconds)
         return Cost(share * self.cost.seconds, share * self.cost.joules)
 
 
