@@ -1,4 +1,4 @@
-"""What happens on the virtual clock in cases that rarely happen: events at the same time, and clients that stay away."""
+"""The virtual clock in rare cases: events at the same time, and clients that stay away."""
 
 from typing import Any
 

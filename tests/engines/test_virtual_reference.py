@@ -13,9 +13,9 @@ from gossamer.tasks.task import Task
 from helpers.event_reference import Problem, Reference, Round, Rules
 from helpers.toy_devices import ToyDevices
 
-CLIENTS, COHORT, ROUNDS, FEATURES, CLASSES = 20, 6, 10, 5, 3
+CLIENTS, COHORT, ROUNDS, FEATURES, CLASSES = 20, 6, 8, 5, 3
 SECOND = 10**9
-LR, EPOCHS, BATCH, SERVER_LR = 0.2, 2, 4, 0.7
+LR, EPOCHS, BATCH, SERVER_LR = 0.2, 2, 8, 0.7
 
 
 def polynomial(exponent: float, most: int | None = None, mix: float = 1.0) -> Any:

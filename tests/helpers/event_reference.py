@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from gossamer.core.random import fold, key, permutation
 from gossamer.core.types import Clock, Flops
-from helpers.toy_devices import ToyDevices
+from helpers.toy_devices import Devices
 
 Array = npt.NDArray[np.float64]
 SECOND = 10**9
@@ -148,7 +148,7 @@ class Round:
 class Reference:
     """A run of rounds by the rules of a schedule."""
 
-    def __init__(self, problem: Problem, rules: Rules, channel: ToyDevices, rounds: int) -> None:
+    def __init__(self, problem: Problem, rules: Rules, channel: Devices, rounds: int) -> None:
         self.problem, self.rules, self.channel, self.rounds = problem, rules, channel, rounds
         self.now, self.version = 0, 0
         self.model = (problem.weight, problem.bias)
@@ -158,7 +158,8 @@ class Reference:
 
     def run(self) -> list[Round]:
         """Return all rounds."""
-        for self.version in range(self.rounds):
+        for number in range(self.rounds):
+            self.version = number
             self.history.append(self.round())
         return self.history
 

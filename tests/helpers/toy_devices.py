@@ -1,12 +1,17 @@
 """Simulated devices with known times: a channel for tests of schedules."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 from gossamer.core.availability import ALWAYS, FOREVER, NEVER_AGAIN, SECOND, Availability, Interval
-from gossamer.core.channel import Cost, Receipt
+from gossamer.core.channel import Channel, Cost, DeviceChannel, Receipt
 from gossamer.core.fields import CheckedFields
 from gossamer.core.random import Key
 from gossamer.core.types import Clock, Flops
+
+
+class Devices(Channel, DeviceChannel, Protocol):
+    """A channel with devices."""
 
 
 @dataclass(frozen=True)

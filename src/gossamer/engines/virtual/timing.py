@@ -34,7 +34,9 @@ class Phase(NamedTuple):
         """
         if time >= self.end:
             return self.cost
-        share = worked(self.begin, max(self.begin, time)) / nanoseconds(self.cost.seconds)
+        if time <= self.begin:
+            return Cost()
+        share = worked(self.begin, time) / nanoseconds(self.cost.seconds)
         return Cost(share * self.cost.seconds, share * self.cost.joules)
 
 
