@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from gossamer.engines.result import Result as Result
     from gossamer.engines.simulate import simulate as simulate
     from gossamer.methods import *
+    from gossamer.parts.channels.fleet_links import FleetLinks as FleetLinks
     from gossamer.parts.channels.lossy import Lossy as Lossy
     from gossamer.parts.channels.perfect import Perfect as Perfect
     from gossamer.parts.channels.wireless import Wireless as Wireless

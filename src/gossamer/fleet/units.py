@@ -24,6 +24,7 @@ POWERS: Units = {f"{prefix}W": Decimal(power) for prefix, power in (PREFIXES | S
 DENSITIES: Units = {f"{unit}/Hz": power for unit, power in POWERS.items()}
 FREQUENCIES: Units = {f"{prefix}Hz": power for prefix, power in PREFIXES.items()}
 LENGTHS: Units = {"m": 1, "km": 1000}
+RATES: Units = {f"{prefix}bit/s": power for prefix, power in PREFIXES.items()}
 DURATIONS: Units = {
     **{"ns": Decimal("1e-9"), "us": Decimal("1e-6"), "ms": Decimal("1e-3")},
     **{"s": 1, "min": 60, "h": 3600, "d": 86400},
@@ -135,6 +136,24 @@ def read_frequency(value: object, zero: bool = False) -> float:
     2500000.0
     """
     return _number(value, FREQUENCIES, zero=zero)
+
+
+def read_rate(value: object, zero: bool = False) -> float:
+    """Parse bits per second from a number or text with a unit.
+
+    >>> read_rate(1e6), read_rate("100 kbit/s")
+    (1000000.0, 100000.0)
+    """
+    return _number(value, RATES, zero=zero)
+
+
+def read_seconds(value: object, zero: bool = False) -> float:
+    """Parse seconds from a number or text with a unit.
+
+    >>> read_seconds("50 ms"), read_seconds(2)
+    (0.05, 2.0)
+    """
+    return _number(value, DURATIONS, zero=zero)
 
 
 def read_length(value: object, zero: bool = False) -> float:
