@@ -32,9 +32,10 @@ from gossamer.fleet import device as kinds
 from gossamer.fleet.availability import AvailabilityModel, AvailabilityTrace
 from gossamer.fleet.capacity import SHARES, Needs, Shares, largest_share
 from gossamer.fleet.device import Device
-from gossamer.fleet.keys import Span, contradictions, located
+from gossamer.fleet.keys import KEYS, Span, contradictions, located
 from gossamer.fleet.radio import Density, Fading, Link
 from gossamer.fleet.rate_trace import RateTrace
+from gossamer.fleet.units import with_unit
 
 __all__ = ["AIR", "PHONES", "Device", "Fleet", "Span"]
 
@@ -89,10 +90,22 @@ class Fleet:
         object.__setattr__(fleet, "source", source)  # the dataclass is frozen, but not in use yet
         return fleet
 
-    def write(self, path: str | Path) -> None:
-        """Write the fleet to a file. Paths of traces are relative to it where they are in its folder or below."""
+    @classmethod
+    def sample(cls, preset: str, clients: int, seed: int = 0) -> "Fleet":
+        """Return a fleet of plausible devices: ``phones``, ``sensors`` or ``hospitals``."""
+        from gossamer.fleet.presets import sample  # imported here: presets are made of fleets
+
+        return sample(preset, clients, seed)
+
+    def write(self, path: str | Path, comment: str = "") -> None:
+        """Write the fleet to a file, after a comment.
+
+        Paths of traces are relative to the file where they are in its folder or below.
+        """
         folder = Path(path).resolve().parent
-        files.write(Path(path), "\n".join(_entry(device, folder) for device in self.devices).encode())
+        head = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
+        entries = [_entry(device, folder) for device in self.devices]
+        files.write(Path(path), "\n".join([*([head] if head else []), *entries]).encode())
 
     def device(self, client: int, clients: int) -> Device:
         """Return the device of a client, given the number of clients.
@@ -156,15 +169,21 @@ def _unknown_memory(device: Device) -> str:
     return f'{device.name}: how much of the model fits is not known without its memory: add it, such as "64 MB"'
 
 
-@lru_cache
-def _dealt(counts: tuple[int, ...], clients: int) -> tuple[int, ...]:
-    """Return the device type of each client; the k-th of n clients of a type is at (k + 1/2) / n of the range."""
-    require((clients >= 1, f"clients must be at least 1, got {clients}"))
+def shared_out(counts: Sequence[int], clients: int) -> list[int]:
+    """Return numbers in proportion to ``counts`` that sum to ``clients``: rounded down, then by largest remainder."""
     scaled = [count * clients for count in counts]
     dealt = [share // sum(counts) for share in scaled]
     lost = sorted(range(len(counts)), key=lambda kind: -(scaled[kind] % sum(counts)))
     for kind in lost[: clients - sum(dealt)]:
         dealt[kind] += 1
+    return dealt
+
+
+@lru_cache
+def _dealt(counts: tuple[int, ...], clients: int) -> tuple[int, ...]:
+    """Return the device type of each client; the k-th of n clients of a type is at (k + 1/2) / n of the range."""
+    require((clients >= 1, f"clients must be at least 1, got {clients}"))
+    dealt = shared_out(counts, clients)
     positions = [(Fraction(2 * k + 1, 2 * n), kind) for kind, n in enumerate(dealt) for k in range(n)]
     return tuple(kind for _, kind in sorted(positions))
 
@@ -216,13 +235,13 @@ def _clashes(names: Sequence[str | None]) -> list[str]:
 def _entry(device: Device, folder: Path) -> str:
     """Write the values of a device that differ from the defaults."""
     names = ("name", "clients", "memory", "flops", *device.changed)
-    values = {name: _plain(getattr(device, name), folder) for name in names if getattr(device, name) is not None}
+    values = {name: _plain(name, getattr(device, name), folder) for name in names if getattr(device, name) is not None}
     # Printable text has the same syntax in JSON and TOML.
     lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in values.items()]
     return "\n".join(["[[device]]", *lines, ""])
 
 
-def _plain(value: object, folder: Path) -> object:
+def _plain(name: str, value: object, folder: Path) -> object:
     if isinstance(value, RateTrace):
         require((bool(value.source), "a rate trace without a file cannot be written: write it, and read it back"))
         return _below(value.source, folder)
@@ -230,7 +249,12 @@ def _plain(value: object, folder: Path) -> object:
         return value.written(_below(value.file.source, folder))
     if isinstance(value, AvailabilityModel):
         return value.to_text()
-    return str(value) if isinstance(value, Span | Density) else value
+    units = KEYS[name].units
+    if isinstance(value, Span):
+        return value.written(units)
+    if units and isinstance(value, int | float):
+        return with_unit(value, units)
+    return str(value) if isinstance(value, Density) else value
 
 
 def _below(path: str, folder: Path) -> str:

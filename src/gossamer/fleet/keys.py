@@ -16,6 +16,16 @@ from gossamer.fleet.availability import AvailabilityModel, AvailabilityTrace, re
 from gossamer.fleet.radio import Density
 from gossamer.fleet.rate_trace import RateTrace
 from gossamer.fleet.units import (
+    DURATIONS,
+    FREQUENCIES,
+    LENGTHS,
+    NONE,
+    POWERS,
+    RATES,
+    SIZES,
+    SPEEDS,
+    Units,
+    range_with_unit,
     read_density,
     read_frequency,
     read_length,
@@ -46,7 +56,11 @@ class Span:
         require((0 <= self.low < self.high < math.inf, ends))
 
     def __str__(self) -> str:
-        return f"{self.low!r}..{self.high!r}"
+        return self.written(None)
+
+    def written(self, units: Units | None) -> str:
+        """Return the range as a fleet file has it."""
+        return range_with_unit(self.low, self.high, units or NONE)
 
     def drawn(self, key: Key) -> float:
         """Draw a value; the same key gives the same value."""
@@ -129,11 +143,13 @@ class FileKey(NamedTuple):
         read: the reader of its value
         wanted: a description of valid values
         explains: whether the reader's own errors are shown, in place of the description
+        units: units with which a value is written
     """
 
     read: Callable[[object], Any]
     wanted: str
     explains: bool = False
+    units: Units | None = None
 
 
 RATE = 'bits per second such as 1e6, "1 Mbit/s" or a range, "1..10 Mbit/s"'
@@ -143,17 +159,21 @@ WATTS = 'watts such as 0.01, "10 mW" or "10 dBm"'
 KEYS = {
     "name": FileKey(_name, "a text of one line"),
     "clients": FileKey(_count, "a whole number, at least 1"),
-    "memory": FileKey(read_size, 'a whole number of bytes such as 64e6, "64 MB" or "2 GiB"'),
-    "flops": FileKey(read_speed, 'operations per second such as 2e9 or "2 GFLOPS"'),
-    "power": FileKey(partial(_spread, read_power, False), f'{WATTS}, or a range, "5..20 mW"'),
-    "most_power": FileKey(read_power, WATTS),
-    "down_bandwidth": FileKey(read_frequency, 'hertz such as 20e6 or "20 MHz"'),
-    "down_power": FileKey(read_power, WATTS),
-    "receive_power": FileKey(partial(read_power, zero=True), WATTS),
-    "distance": FileKey(partial(_spread, read_length, False), 'metres such as 250, "0.25 km" or a range, "0..500 m"'),
+    "memory": FileKey(read_size, 'a whole number of bytes such as 64e6, "64 MB" or "2 GiB"', units=SIZES),
+    "flops": FileKey(read_speed, 'operations per second such as 2e9 or "2 GFLOPS"', units=SPEEDS),
+    "power": FileKey(partial(_spread, read_power, False), f'{WATTS}, or a range, "5..20 mW"', units=POWERS),
+    "most_power": FileKey(read_power, WATTS, units=POWERS),
+    "down_bandwidth": FileKey(read_frequency, 'hertz such as 20e6 or "20 MHz"', units=FREQUENCIES),
+    "down_power": FileKey(read_power, WATTS, units=POWERS),
+    "receive_power": FileKey(partial(read_power, zero=True), WATTS, units=POWERS),
+    "distance": FileKey(
+        partial(_spread, read_length, False), 'metres such as 250, "0.25 km" or a range, "0..500 m"', units=LENGTHS
+    ),
     "exponent": FileKey(read_ratio, "a positive number such as 2"),
     "bandwidth": FileKey(
-        partial(_spread, read_frequency, False), 'hertz such as 1e6, "1 MHz" or a range, "0.5..2 MHz"'
+        partial(_spread, read_frequency, False),
+        'hertz such as 1e6, "1 MHz" or a range, "0.5..2 MHz"',
+        units=FREQUENCIES,
     ),
     "noise": FileKey(
         _noise, 'watts in the whole band such as 1e-14, a range, "10..20 fW", or a density, "-174 dBm/Hz"'
@@ -163,16 +183,16 @@ KEYS = {
         partial(_spread, read_ratio, True), 'a ratio, at least 0, such as 1.08, "0.33 dB" or a range, "1..2"'
     ),
     "draw": FileKey(_choice("once", "round"), "once or round"),
-    "frequency": FileKey(read_frequency, 'cycles per second such as 1e9 or "1 GHz"'),
+    "frequency": FileKey(read_frequency, 'cycles per second such as 1e9 or "1 GHz"', units=FREQUENCIES),
     "capacitance": FileKey(read_ratio, "a positive number such as 1e-27"),
-    "up": FileKey(partial(_spread, read_rate, False), RATE),
-    "down": FileKey(partial(_spread, read_rate, False), RATE),
+    "up": FileKey(partial(_spread, read_rate, False), RATE, units=RATES),
+    "down": FileKey(partial(_spread, read_rate, False), RATE, units=RATES),
     "up_trace": FileKey(_trace, TRACE, explains=True),
     "down_trace": FileKey(_trace, TRACE, explains=True),
-    "latency": FileKey(partial(read_seconds, zero=True), 'seconds such as 0.05 or "50 ms"'),
+    "latency": FileKey(partial(read_seconds, zero=True), 'seconds such as 0.05 or "50 ms"', units=DURATIONS),
     "loss": FileKey(partial(_number, lambda x: 0 <= x < 1), "a probability, at least 0 and below 1"),
     "half_batch": FileKey(partial(_number, lambda x: 0 <= x < math.inf), "a number of samples, at least 0"),
-    "idle_power": FileKey(partial(read_power, zero=True), WATTS),
+    "idle_power": FileKey(partial(read_power, zero=True), WATTS, units=POWERS),
     "availability": FileKey(
         _model,
         'always, "markov:on=10min,off=30min", "daily:from=22h,to=7h,zones=-5+0+1+8" or "trace:FILE"',

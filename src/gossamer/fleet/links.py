@@ -16,6 +16,11 @@ class Transfer(Protocol):
         """
         ...
 
+    @property
+    def mean(self) -> float:
+        """The mean rate in bits per second."""
+        ...
+
 
 @dataclass(frozen=True)
 class FixedRate:
@@ -33,3 +38,8 @@ class FixedRate:
     def sending(self, bits: int, at: float, attempts: int = 1, pause: float = 0.0) -> float:
         """Return bits over rate."""
         return attempts * bits / self.rate
+
+    @property
+    def mean(self) -> float:
+        """The rate."""
+        return self.rate

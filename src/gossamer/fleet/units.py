@@ -174,6 +174,34 @@ def read_ratio(value: object, zero: bool = False) -> float:
     return _number(value, NONE, DECIBELS, zero)
 
 
+def with_unit(value: float, units: Units) -> float | str:
+    """Return a quantity as text with a unit, or as a number if the text would not be read as the same value.
+
+    >>> with_unit(8.31e9, SPEEDS), with_unit(0.05, DURATIONS), with_unit(4 * 2**20, SIZES), with_unit(0.0, POWERS)
+    ('8.31 GFLOPS', '50 ms', '4 MiB', 0.0)
+    """
+    fitting = (unit for unit, size in units.items() if 0 < size <= value)
+    texts = [text for unit in fitting if (text := _in_unit(value, unit, units))]
+    return min(texts, key=lambda text: (len(text), -units[text.split()[1]]), default=value)
+
+
+def range_with_unit(low: float, high: float, units: Units) -> str:
+    """Return a range as text, with the unit of its end.
+
+    >>> range_with_unit(2e5, 1e6, RATES)
+    '0.2..1 Mbit/s'
+    """
+    end = with_unit(high, units)
+    start = _in_unit(low, end.split()[1], units) if isinstance(end, str) else ""
+    return f"{start.split()[0]}..{end}" if start else f"{low!r}..{high!r}"
+
+
+def _in_unit(value: float, unit: str, units: Units) -> str:
+    """Return a quantity in a unit, or nothing if it would not be read as the same value."""
+    text = f"{(Decimal(repr(value)) / units[unit]).normalize():f} {unit}"
+    return text if float(_quantity(text, units)) == value else ""
+
+
 def split_range(value: object) -> tuple[str, str] | None:
     """Split a range into its ends, the first with the unit of the last if it has none; ``None`` if it is no range.
 

@@ -3,8 +3,8 @@
 Channels of a fleet return one when they are fitted to a run.
 """
 
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Self
+from dataclasses import dataclass, field
+from typing import Self
 
 import torch
 
@@ -16,26 +16,8 @@ from gossamer.core.random import key as make_key
 from gossamer.core.types import Clock, Flops
 from gossamer.fleet.device import Device
 from gossamer.fleet.fleet import PHONES, Fleet
-from gossamer.fleet.links import FixedRate, Transfer
-from gossamer.fleet.radio import FADINGS, Fading, outage, rate
-
-
-class Terminal(NamedTuple):
-    """The device and the links of one client.
-
-    Args:
-        device: the device
-        up: the uplink
-        loss: the probability that an upload is lost
-        power: the watts of sending
-        down: the downlink; none if downloads are free
-    """
-
-    device: Device
-    up: Transfer
-    loss: float
-    power: float
-    down: Transfer | None
+from gossamer.fleet.radio import FADINGS, Fading
+from gossamer.fleet.terminal import Terminal, connect
 
 
 @dataclass(frozen=True)
@@ -99,15 +81,9 @@ class Cell:
         return found
 
     def _connected(self, client: int, round: int) -> Terminal:
-        device, at = self.device(client), self.fleet.link_key(client, self.clients, round, self.key)
-        up, down = device.rate(True, at), device.rate(False, at)
-        if up is not None:
-            return Terminal(device, up, device.loss, device.sending_power(at), down)
-        radio = device.link(at, self.fading)
-        if down is None and (below := device.downlink(radio)) is not None:
-            down = FixedRate(rate(below))
-        link = replace(radio, power=self.powers[client % len(self.powers)]) if self.powers else radio
-        return Terminal(device, FixedRate(rate(link)), outage(link), link.power, down)
+        at = self.fleet.link_key(client, self.clients, round, self.key)
+        power = self.powers[client % len(self.powers)] if self.powers else None
+        return connect(self.device(client), at, self.fading, power)
 
 
 def _attempts(loss: float, retries: int, key: Key) -> tuple[bool, int]:
