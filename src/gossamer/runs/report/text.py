@@ -69,6 +69,15 @@ def duration(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
 
 
+def time_unit(longest: float) -> tuple[str, float]:
+    """Return the unit of an axis of times, and its seconds: hours from two of them on, else minutes, else seconds.
+
+    >>> time_unit(7300), time_unit(600), time_unit(90)
+    (('h', 3600.0), ('min', 60.0), ('s', 1.0))
+    """
+    return next(((name, unit) for name, unit in (("h", 3600.0), ("min", 60.0)) if longest >= 2 * unit), ("s", 1.0))
+
+
 def seconds(time: float) -> str:
     """Format seconds with four digits, or as minutes and hours if there are many.
 
