@@ -1,6 +1,6 @@
 """Who trained when: one row per client, one bar per task, in the colours of its phases and of its outcome.
 
-Of many clients, some are shown, evenly spaced by speed. Of a run with many tasks, the first and the last part are shown.
+Of many clients, some are shown, evenly spaced by speed. Of many tasks, those of the run's start and end are shown.
 """
 
 from collections.abc import Iterator, Sequence

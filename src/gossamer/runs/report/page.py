@@ -34,7 +34,7 @@ LOSSES = (("test set", "loss"), ("in training", "train_loss"))
 SETTINGS = (("Method", "method"), ("Task", "task"), ("Options", "options"), ("Machine", "machine"))
 
 HEADLINE = ("clients", "rounds", "server", "schedule")
-"""Facts below the title, after the task; the server if it is not that of the recipe, and the schedule if there is one."""
+"""Facts below the title, after the task; the server if it is not that of the recipe, the schedule if there is one."""
 
 NAMED = 8
 """The number of clients listed with a reason for failures."""

@@ -36,7 +36,7 @@ def numbers(record: Record) -> dict[str, Any]:
     """
     found: dict[str, Any] = {}
     for name, value in record.items():
-        if name in SUMS:
+        if name in SUMS and isinstance(value, Mapping):
             found[name] = sum(value.values())
         elif name in COUNTS:
             found[name] = len(value)

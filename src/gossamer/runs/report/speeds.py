@@ -11,7 +11,7 @@ CUT = ("cancelled", "left", "failed")
 """Outcomes of tasks that ended early, whose length is not that of a task."""
 
 USES = ("download", "computing", "upload", "in vain", "waiting")
-"""What the time of a slot is used for: phases of aggregated tasks, other tasks, and waiting for the end of the round."""
+"""What the time of a slot is used for: phases of aggregated tasks, other tasks, waiting for the end of the round."""
 
 NAMES = ("fastest third", "middle third", "slowest third")
 

@@ -198,7 +198,8 @@ def mean_records(point: Point, score: Score) -> list[Record]:
 
 def _mean_record(seeds: Sequence[Record], score: Score) -> Record:
     found = Spread.of([record.get(score.name) for record in seeds])
-    costs = {name: statistics.fmean(record[name] for record in seeds) for name in ("joules", "delay", "time") if name in seeds[0]}
+    counted: list[str] = [name for name in ("joules", "delay", "time") if all(name in record for record in seeds)]
+    costs = {name: statistics.fmean(record[name] for record in seeds) for name in counted}
     sent = statistics.fmean(sum(record["bytes_up"].values()) for record in seeds)
     measured = {} if found.mean is None else {score.name: found.mean, DEVIATION: found.deviation or 0.0}
     return {"round": seeds[0]["round"], **measured, **costs, "bytes_up": {"mean": sent}}

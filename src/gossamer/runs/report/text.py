@@ -40,6 +40,15 @@ def amount(count: float) -> str:
     return f"{count:.0f} " if abs(count) < 1000 else _scaled(count)
 
 
+def joules(energy: float) -> str:
+    """Format an energy: four digits, or three and a unit if there are many.
+
+    >>> joules(0.5), joules(12_140)
+    ('0.5 J', '12.1 kJ')
+    """
+    return f"{number(energy)} J" if abs(energy) < 1000 else f"{_scaled(energy)}J"
+
+
 def _scaled(count: float) -> str:
     units = "kMGTPE"
     power = min(max(0, int(math.log10(abs(count) / 0.9995)) // 3 - 1), len(units) - 1)

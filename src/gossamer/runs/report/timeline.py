@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gossamer.runs.records import Record
-from gossamer.runs.report.text import BLANK, number, percent, seconds
+from gossamer.runs.report.text import BLANK, joules, number, percent, seconds
 
 Summary = Mapping[str, Any]
 
@@ -157,8 +157,8 @@ def _spread(stale: Mapping[str, Any]) -> str:
 def in_vain(summary: Summary) -> str:
     """Return the seconds and joules of tasks that were not aggregated, as text."""
     spent = summary["spent_in_vain"]
-    joules = f", {number(spent['joules'])} J ({percent(spent['joules_share'])})" if summary["joules"] else ""
-    return f"{seconds(spent['seconds'])} of devices ({percent(spent['seconds_share'])}){joules}"
+    energy = f", {joules(spent['joules'])} ({percent(spent['joules_share'])})" if summary["joules"] else ""
+    return f"{seconds(spent['seconds'])} of devices ({percent(spent['seconds_share'])}){energy}"
 
 
 def compared(summary: Summary) -> tuple[str, ...]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from gossamer.runs.records import Record
 from gossamer.runs.report.scores import held_out, scores_of
 from gossamer.runs.report.targets import Target, Targets, check_targets, directions, read_targets
-from gossamer.runs.report.text import BLANK, number, seconds, size, table
+from gossamer.runs.report.text import BLANK, joules, number, seconds, size, table
 from gossamer.runs.report.timeline import virtual_time
 
 NAME = "target"
@@ -45,21 +45,21 @@ class Reached(NamedTuple):
         if self.round is None:
             return "not reached"
         time = f", virtual time {seconds(self.time)}" if self.time is not None else ""
-        joules = f", {number(self.joules)} J" if self.joules else ""
+        energy = f", {joules(self.joules)}" if self.joules else ""
         sent = f"{size(self.bytes_up or 0)} uploaded, {size(self.bytes_down or 0)} downloaded"
-        return f"first reached by the evaluation of round {self.round:,}{time}{joules}, {sent}"
+        return f"first reached by the evaluation of round {self.round:,}{time}{energy}, {sent}"
 
 
 COSTS: dict[str, Callable[[float], str]] = {
     "round": number,
     "time": seconds,
-    "joules": number,
+    "joules": joules,
     "bytes_up": size,
     "bytes_down": size,
 }
 """The costs of tables, and how they are written."""
 
-HEAD = ("round", "virtual time", "joules", "up", "down")
+HEAD = ("round", "virtual time", "energy", "up", "down")
 
 
 def targets_for(given: Targets, abouts: Sequence[Mapping[str, Any]]) -> tuple[Target, ...]:

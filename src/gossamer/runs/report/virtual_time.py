@@ -11,12 +11,14 @@ from gossamer.runs.report.gantt import MARKS, PHASES, gantt
 from gossamer.runs.report.scores import Score, primary
 from gossamer.runs.report.speeds import USES, Third, refills, thirds
 from gossamer.runs.report.targets import Target
-from gossamer.runs.report.text import count, number, percent, seconds, size, time_unit
+from gossamer.runs.report.text import count, joules, number, percent, seconds, size, time_unit
 from gossamer.runs.report.timeline import FOLDED, OUTCOMES, SECOND, Task, tasks_of
 from gossamer.runs.report.to_target import Reached, to_target
 
 BINS = 30
 """The largest number of bars of a chart."""
+FEWEST = 5
+"""The smallest number of bars of a histogram."""
 LEVELS = (0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.925, 0.95, 0.97, 0.98, 0.99)
 """Values of a metric in percent that the page lists if the run has reached them."""
 LISTED = 5
@@ -66,7 +68,7 @@ def _targets(reached: Sequence[Reached]) -> list[tuple[str, ...]]:
             each.target,
             f"{each.round:,}",
             "" if each.time is None else seconds(each.time),
-            number(each.joules),
+            joules(each.joules or 0.0),
             size(each.bytes_up or 0),
             size(each.bytes_down or 0),
         )
@@ -82,7 +84,7 @@ def _group(group: Third) -> tuple[str, ...]:
         f"{group.tasks:,}",
         percent(group.folded / group.tasks),
         number(group.staleness),
-        f"{number(group.joules)} J",
+        joules(group.joules),
     )
 
 
@@ -100,7 +102,7 @@ def staleness(tasks: Sequence[Task]) -> str:
     if not found:
         return ""
     wide = -(-(max(found) + 1) // BINS)
-    heights = [0] * (max(found) // wide + 1)
+    heights = [0] * max(FEWEST, max(found) // wide + 1)
     for value in found:
         heights[value // wide] += 1
     edges = [wide * place - 0.5 for place in range(len(heights) + 1)]
