@@ -171,7 +171,7 @@ def compare(words: list[str]) -> int:
     print(tables.side_by_side(names, labelled))
     for target in targets:
         reached = [to_target.to_target(target, about, records) for about, records in both]
-        print(f"\n{to_target.compared(names, reached)}")
+        print("\n" + "\n\n".join((to_target.compared(names, reached), *_over_seeds(found, reached))))
     if tables.sends_views(summaries):
         print(f"\n{tables.VALUES}: {tables.COUNTED}")
     if differing := tables.differences(summaries, [about["method"] for about, _ in both]):
@@ -184,6 +184,16 @@ def compare(words: list[str]) -> int:
         curves.draw(names, metrics, picture, score)
         print(f"\ncurves in {picture}")
     return 0
+
+
+def _over_seeds(abouts: Sequence[dict[str, Any]], reached: Sequence[to_target.Reached]) -> list[str]:
+    """Return a table of means over runs that differ in their seed alone; nothing if there are no such runs."""
+    alike = labels([{**about, "options": {**about["options"], "seed": 0}} for about in abouts])
+    groups: dict[tuple[str, int], list[to_target.Reached]] = {}
+    for label, about, each in zip(alike, abouts, reached, strict=True):
+        groups.setdefault((label, about["options"]["rounds"]), []).append(each)
+    names = [label for label, _ in groups]
+    return [to_target.over_seeds(names, list(groups.values()))] if len(groups) < len(abouts) else []
 
 
 def _compare_points(path: Path, picture: Path | None, target: str | None) -> int:

@@ -109,7 +109,7 @@ def over_seeds(names: Sequence[str], found: Sequence[Sequence[Reached]]) -> str:
         hits = [each for each in seeds if each.round is not None]
         rows.append([name, f"{len(hits)} of {len(seeds)}", *_cells(hits)])
     target = next((each.target for seeds in found for each in seeds), "")
-    return _titled(f"{target} (means over the seeds that reach it)", ("point", "reached", *HEAD), rows)
+    return _titled(f"{target} (means over the seeds that reach it)", ("runs", "reached", *HEAD), rows)
 
 
 def _titled(target: str, head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
