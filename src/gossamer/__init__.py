@@ -67,6 +67,10 @@ if TYPE_CHECKING:
     from gossamer.parts.samplers.power_of_choice import PowerOfChoice as PowerOfChoice
     from gossamer.parts.samplers.round_robin import RoundRobin as RoundRobin
     from gossamer.parts.samplers.uniform import Uniform as Uniform
+    from gossamer.parts.schedules.deadline import Deadline as Deadline
+    from gossamer.parts.schedules.fedasync import FedAsync as FedAsync
+    from gossamer.parts.schedules.fedbuff import FedBuff as FedBuff
+    from gossamer.parts.schedules.synchronous import Synchronous as Synchronous
     from gossamer.parts.servers.average import Average as Average
     from gossamer.parts.servers.average import MaskAverage as MaskAverage
     from gossamer.parts.servers.gradient_similarity import GradientSimilarity as GradientSimilarity

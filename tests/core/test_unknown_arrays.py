@@ -15,7 +15,7 @@ from gossamer.core.exchange import Outcome
 from gossamer.core.jobs import Folding
 from gossamer.core.sections import MARK
 from gossamer.engines.client import ClientTask
-from gossamer.engines.inbox import ClientReply, Inbox
+from gossamer.engines.inbox import ClientReply, Replies
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.run import Stage
 from gossamer.engines.simulate import Simulation
@@ -39,7 +39,7 @@ class Watched(Simulation):
 
     tried = 0
 
-    def client_tasks(self, stage: Stage, ledger: Ledger, inbox: Inbox) -> Iterator[ClientTask]:
+    def client_tasks(self, stage: Stage, ledger: Ledger, inbox: Replies) -> Iterator[ClientTask]:
         for task in super().client_tasks(stage, ledger, inbox):
             for made in strangers(bytes(task.data)):
                 with pytest.raises(PayloadError, match=REASONS):

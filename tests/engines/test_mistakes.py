@@ -132,7 +132,7 @@ TABLE: list[tuple[str, Callable[[], Any], str]] = [
     (
         "SGD(schedule=Cosine)",
         lambda: SGD(schedule=Cosine),  # type: ignore[arg-type]
-        "SGD.schedule must be a Schedule, got the class Cosine: write Cosine()",
+        "SGD.schedule must be a LRSchedule, got the class Cosine: write Cosine()",
     ),
     ('TopK("0.03")', lambda: TopK("0.03"), "TopK.share must be a number, got '0.03': write share=0.03"),  # type: ignore[arg-type]
     ("Feedback(TopK)", lambda: Feedback(TopK), "Feedback.codec must be a Codec, got the class TopK: write TopK()"),  # type: ignore[arg-type]

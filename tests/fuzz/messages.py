@@ -30,7 +30,7 @@ from gossamer.core.jobs import Folding
 from gossamer.core.untrusted import LARGEST, MOST_SAMPLES
 from gossamer.core.wire import CHECKED, HEADER, Frame
 from gossamer.engines.client import ClientTask
-from gossamer.engines.inbox import ClientReply, Inbox
+from gossamer.engines.inbox import ClientReply, Replies
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.run import Stage
 from gossamer.engines.simulate import Simulation
@@ -193,7 +193,7 @@ class Attacked(Simulation):
             if made != data:
                 yield made, mend
 
-    def client_tasks(self, stage: Stage, ledger: Ledger, inbox: Inbox) -> Iterator[ClientTask]:
+    def client_tasks(self, stage: Stage, ledger: Ledger, inbox: Replies) -> Iterator[ClientTask]:
         for task in super().client_tasks(stage, ledger, inbox):
             for made, _ in self.mutants(bytes(task.data)) if task.data else ():
                 try:

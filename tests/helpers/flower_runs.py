@@ -16,7 +16,7 @@ from gossamer.engines.flower.journal import NEVER, Journal
 from gossamer.engines.flower.messages import WORDS, content, data, word
 from gossamer.engines.flower.server import FOLDED, FlowerRun
 from gossamer.engines.held_models import HeldModels
-from gossamer.engines.inbox import ClientReply, Inbox
+from gossamer.engines.inbox import ClientReply, Replies
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.options import DEPLOYED_WEIGHT, Options
 from gossamer.engines.run import Stage
@@ -131,7 +131,7 @@ class Reference(Simulation):
         self.sizes = self.available()
         return self.cohorts[number] if number in self.cohorts else super().cohort(number, ledger)
 
-    def client_tasks(self, stage: Stage, ledger: Ledger, inbox: Inbox) -> Iterator[ClientTask]:
+    def client_tasks(self, stage: Stage, ledger: Ledger, inbox: Replies) -> Iterator[ClientTask]:
         for client_task in super().client_tasks(stage, ledger, inbox):
             self.messages["down", stage.number, client_task.clock.client] = bytes(client_task.data)
             yield client_task

@@ -18,9 +18,11 @@ from gossamer.core.channel import Channel
 from gossamer.core.codec import Codec
 from gossamer.core.errors import ConfigError, Mistake, Mistakes, Setting
 from gossamer.core.method import Exchange, Method
-from gossamer.core.specs import parse, read
+from gossamer.core.schedule import Schedule
+from gossamer.core.specs import NONE, parse, read
 from gossamer.parts.channels import CHANNELS
 from gossamer.parts.codecs import CODECS
+from gossamer.parts.schedules import SCHEDULES
 from gossamer.parts.solvers.schedules import LR_SCHEDULES, LRSchedule
 
 Recipe = Callable[..., Method]
@@ -28,6 +30,7 @@ Recipe = Callable[..., Method]
 REGISTRIES: dict[Any, tuple[Mapping[str, type], str]] = {
     Codec: (CODECS, "codec"),
     LRSchedule: (LR_SCHEDULES, "schedule"),
+    Schedule | None: (SCHEDULES, "schedule"),
     Channel: (CHANNELS, "channel"),
 }
 """Types whose values are written as specs: their registry, and the noun for errors."""
@@ -181,7 +184,8 @@ def value(word: str, text: Any, kind: Any) -> Any:
     if not isinstance(text, str):  # a boolean flag, or a recorded value
         return text
     if kind in REGISTRIES:
-        return parse(text, *REGISTRIES[kind])
+        absent = text in NONE and types.NoneType in typing.get_args(kind)
+        return None if absent else parse(text, *REGISTRIES[kind])
     try:
         return read(text, kind)
     except ConfigError as error:

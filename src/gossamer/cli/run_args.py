@@ -14,6 +14,7 @@ from gossamer.core.specs import nearest
 from gossamer.engines.control import Until
 from gossamer.engines.executors import EXECUTORS
 from gossamer.engines.options import AUTO
+from gossamer.parts.schedules import SCHEDULES
 from gossamer.runs.report.text import pairs
 from gossamer.tasks.precision import FLOAT32, PRECISIONS
 
@@ -21,6 +22,7 @@ SUITS = "that of the data set"
 OWN = "that of the method"
 WHERE = "local|auto|HOST:PORT"
 EXECUTOR_NAMES = ", ".join((AUTO, *EXECUTORS))
+SCHEDULE_NAMES = ", ".join(SCHEDULES)
 
 RUN = [
     Flag("data", str, DATA, "data set; gossamer data list shows all", "NAME"),
@@ -50,6 +52,7 @@ RUN = [
     Flag("cluster", str | None, None, "Ray cluster: this machine, the one it belongs to, or an address", WHERE),
     Flag("actors", int, "one per core or GPU", "Ray actors on each node of the cluster", "N"),
     Flag("precision", str, FLOAT32, "precision of local training; tf32 needs a GPU", "|".join(PRECISIONS)),
+    Flag("schedule", str | None, None, f"virtual time: {SCHEDULE_NAMES}; such as deadline:60s,over=1.3", "SPEC"),
     Flag("channel", str, "perfect", "channel of the messages: perfect, lossy:0.1, or wireless", "SPEC"),
     Flag(FLEET, str, "", "file of the clients' devices, for --channel wireless (default: phones)", "FILE"),
     Flag(PLAN, str, "", "file of gossamer plan: powers, pruning and measurements", "FILE"),

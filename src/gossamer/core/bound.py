@@ -103,6 +103,18 @@ class BoundExchange:
         if isinstance(self.server, CohortServer):
             self.server.check_cohort(clients)
 
+    def unmixable(self) -> str:
+        """Return why updates from several versions of the model cannot be aggregated together; empty if they can."""
+        name = type(self.server).__name__.removeprefix("Bound")
+        reasons = (
+            (self.send != "change", "it does not send changes of the model, which can be scaled by their staleness"),
+            (self.per_client is not None, f"{name} keeps a model per client, which moves from round to round"),
+            (self.codec.common, "its codec has a key that all clients of a round share"),
+            (isinstance(self.server, SummingServer), f"{name} decodes the sum of a round's messages, not each of them"),
+            (self.down.versioned, "its downlink continues from the version that a client holds, round by round"),
+        )
+        return next((reason for holds, reason in reasons if holds), "")
+
     def home(self, client: int) -> Assignment:
         """Return the assignment with which a client downloads the model that it deploys."""
         return self.per_client.home(client) if self.per_client else GLOBAL

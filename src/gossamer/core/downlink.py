@@ -76,10 +76,12 @@ class BoundDownlink(ABC):
     Args:
         name: the text from which the codec id of the header is computed
         sections: the sections that the downlink writes
+        versioned: whether downloads continue from the version that a client holds
     """
 
     name: str
     sections: tuple[Section, ...] = ()
+    versioned: bool = False
 
     def init(self, params: Params) -> State:
         """Return the downlink's entries of the server state, given the initial model."""

@@ -129,17 +129,26 @@ class Client:
 
     def read_download(self, client_task: ClientTask) -> Job:
         """Decode the server's message; of several models choose the one with the smallest loss."""
+        job = self._received(client_task)
+        if len(job.models) == 1:
+            return job
+        best, spent = self.best(job.models, client_task.samples)
+        return self.exchange.choose(job, best)._replace(spent=spent)
+
+    def least_flops(self, client_task: ClientTask) -> Flops:
+        """Return the operations of the local steps, which are known before training. The whole task has no fewer."""
+        job = self._received(client_task)
+        return BatchSchedule(self, client_task).flops(job if len(job.models) == 1 else self.exchange.choose(job, 0))
+
+    def _received(self, client_task: ClientTask) -> Job:
+        """Decode the server's message. The common piece is decoded once for all clients of a round."""
         data, key = client_task.data, client_task.key
         before = next((each for each in self._broadcasts if each.fits(data, key)), None)
         job = self.exchange.read_download(data, client_task.state, client_task.clock, key, before)
         if before is None and job.broadcast is not None:
             kept = [each for each in self._broadcasts if each.key == key]
             self._broadcasts = [*kept, job.broadcast.sharing(kept)]
-        job = job._replace(labels=self.labels(client_task.samples), samples=client_task.samples)
-        if len(job.models) == 1:
-            return job
-        best, spent = self.best(job.models, client_task.samples)
-        return self.exchange.choose(job, best)._replace(spent=spent)
+        return job._replace(labels=self.labels(client_task.samples), samples=client_task.samples)
 
     def choose(self, models: Sequence[Params], samples: np.ndarray) -> Params:
         """Return the model with the smallest loss on a client's samples."""
@@ -361,8 +370,12 @@ class BatchSchedule:
         self.rows = [client_task.samples[batch] for batch in plan[: client_task.limit]]
         self.objective = client.objective
         self.requests: dict[int, Request] = {}
-        noise = self.objective.draws(fold(self.key, "augment"), sum(self.sizes)) if plan else None
-        self.draws: list[Tensor] | None = None if noise is None else list(torch.split(noise, self.sizes))
+
+    @cached_property
+    def draws(self) -> list[Tensor] | None:
+        """Random draws for the augmentation of each batch; none without augmentation."""
+        noise = self.objective.draws(fold(self.key, "augment"), sum(self.sizes)) if self.rows else None
+        return None if noise is None else list(torch.split(noise, self.sizes))
 
     def announce(self, numbers: Iterable[int] | None = None) -> None:
         """Start reading batches, by default all, in the given order; samples in memory need no reading."""

@@ -6,7 +6,7 @@ encoded bytes. Failed clients are put into the inbox too, so that later replies 
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from gossamer.core.types import State
 from gossamer.core.wire import Frame
@@ -22,6 +22,7 @@ class ClientReply(NamedTuple):
         failure: why the client failed; none if it did not
         injected: whether the failure is a simulated one
         silent: whether the failure is that the client did not answer
+        version: the version of the model that the client trained; none is that of the round
     """
 
     data: Frame | None = None
@@ -29,6 +30,32 @@ class ClientReply(NamedTuple):
     failure: Failure | None = None
     injected: bool = False
     silent: bool = False
+    version: int | None = None
+
+
+INJECTED = "simulated failure (failure_rate)"
+
+FAILED_ON_PURPOSE = ClientReply(failure=Failure(INJECTED), injected=True, silent=True)
+"""The reply of a client that fails by ``failure_rate``."""
+
+
+class Replies(Protocol):
+    """Takes the replies of clients."""
+
+    def put(self, client: int, reply: ClientReply) -> None:
+        """Add a client's reply, or its failure."""
+        ...
+
+
+class Immediate:
+    """Delivers replies in the order in which they are put."""
+
+    def __init__(self, deliver: Callable[[int, ClientReply], None]) -> None:
+        self._deliver = deliver
+
+    def put(self, client: int, reply: ClientReply) -> None:
+        """Deliver a client's reply."""
+        self._deliver(client, reply)
 
 
 class Inbox:

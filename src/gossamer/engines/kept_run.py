@@ -23,6 +23,7 @@ from gossamer.core.types import Params, State
 from gossamer.engines.anomalies import Exclusion
 from gossamer.engines.arguments import check_arguments
 from gossamer.engines.control import Until
+from gossamer.engines.dispatch import check_schedule
 from gossamer.engines.metrics import machine
 from gossamer.engines.options import Options
 from gossamer.engines.same_run import check_same
@@ -60,6 +61,9 @@ class KeptRun(ABC):
         self.method = method.bind(self.objective)
         for exchange in self.method.exchanges:
             exchange.check_cohort(self.cohort_size)
+        if options.schedule:
+            options.schedule.check(self.cohort_size, task.clients)
+            check_schedule(options.schedule, self.method)
         self.like = self.objective.initial()
         self.choice: dict[str, Any] = {"executor": options.executor}
         self.server: State = self.method.init(self.like, self.key)

@@ -135,6 +135,17 @@ class Ledger:
             tally.lost += 1
             tally.wasted += receipt.joules
 
+    def interrupt(self, client: int, cost: Cost) -> None:
+        """Record what a client spent on an upload that it did not finish."""
+        self.energy["sending"] += cost.joules
+        self.tallies[client].spend(*cost)
+
+    def idle(self, client: int, joules: float) -> None:
+        """Record the energy of a client that waits for the end of the round."""
+        if joules:
+            self.energy["idle"] = self.energy.get("idle", 0.0) + joules
+            self.tallies[client].joules += joules
+
     def refuse(self, kinds: Mapping[str, int]) -> None:
         """Record that an upload that was sent was refused: what is in it has no meaning."""
         self.up.subtract(kinds)

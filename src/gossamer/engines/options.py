@@ -12,6 +12,7 @@ import torch
 from gossamer.core.channel import Channel
 from gossamer.core.errors import ConfigError, Mistake, Setting, require, wrong_argument
 from gossamer.core.fields import check_fields
+from gossamer.core.schedule import Schedule
 from gossamer.core.specs import parse, spec, unknown
 from gossamer.engines.anomalies import FEWEST
 from gossamer.engines.control import Until
@@ -20,6 +21,7 @@ from gossamer.parts.attacks import ATTACKS
 from gossamer.parts.attacks.base import Attack
 from gossamer.parts.channels import CHANNELS
 from gossamer.parts.channels.perfect import Perfect
+from gossamer.parts.schedules import SCHEDULES
 from gossamer.tasks.precision import FLOAT32, PRECISIONS
 
 AUTO = "auto"
@@ -69,6 +71,8 @@ class Options:
         cluster: train on a Ray cluster: local (this machine), auto (the cluster of this machine), or HOST:PORT; none
             means without Ray
         actors: Ray actors on each node of the cluster; none means one per core, or with cuda one per GPU
+        schedule: when clients start and when the server aggregates, or its text, such as deadline:60s,over=1.3; none
+            means rounds without virtual time
     """
 
     rounds: int = 30
@@ -89,12 +93,13 @@ class Options:
     exclude_after: int | None = None
     cluster: str | None = None
     actors: int | None = None
+    schedule: Schedule | None = None
 
     def __new__(cls, *args: Any, **options: Any) -> "Options":
         """Check the types of the options, then make the object."""
         device = {"device": str(options["device"])} if isinstance(options.get("device"), torch.device) else {}
-        attack = {"attack": None} if isinstance(options.get("attack"), str) else {}  # read below
-        check_fields(cls, args, options | device | attack, part="")
+        texts = {name: None for name in ("attack", "schedule") if isinstance(options.get(name), str)}  # read below
+        check_fields(cls, args, options | device | texts, part="")
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
@@ -106,6 +111,8 @@ class Options:
             object.__setattr__(self, name, value)
         if isinstance(self.attack, str):
             object.__setattr__(self, "attack", Attack.of_text(self.attack))
+        if isinstance(self.schedule, str):
+            object.__setattr__(self, "schedule", parse(self.schedule, SCHEDULES, "schedule"))
         if self.until is not None:
             object.__setattr__(self, "until", Until.of(self.until))
         require(
@@ -175,6 +182,7 @@ class Options:
             "attack": spec(self.attack, ATTACKS) if self.attack else None,
             "cluster": self.cluster,
             "actors": self.actors,
+            "schedule": spec(self.schedule, SCHEDULES) if self.schedule else None,
         }
         plain = {name: value for name, value in vars(self).items() if name not in newer}
         given = {name: value for name, value in newer.items() if value is not None}
@@ -192,9 +200,13 @@ class Options:
     @classmethod
     def read(cls, described: dict[str, Any]) -> "Options":
         """Return the options that ``describe`` wrote; refuse objects of the user, which are recorded as text."""
-        own = [name for name, known in (("channel", CHANNELS), ("attack", ATTACKS)) if _own(described.get(name), known)]
+        own = [name for name, known in RECORDED.items() if _own(described.get(name), known)]
         require(*((False, f"the {name} of the run, {described[name]}, {BY_SCRIPT}") for name in own))
         return cls(**{**described, "channel": parse(described["channel"], CHANNELS, "channel")})
+
+
+RECORDED: dict[str, Iterable[str]] = {"channel": CHANNELS, "attack": ATTACKS, "schedule": SCHEDULES}
+"""Options that are recorded as specs, with the names that these may have."""
 
 
 def _own(text: Any, known: Iterable[str]) -> bool:

@@ -17,9 +17,9 @@ in this process, ``gossamer.engines.flower`` reaches them across a network.
 import math
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from statistics import median_low
 
 from torch import Tensor
@@ -27,7 +27,7 @@ from torch import Tensor
 from gossamer.core import tree
 from gossamer.core.bound import BoundExchange
 from gossamer.core.errors import RunError
-from gossamer.core.exchange import GLOBAL, Arrival, Assignment, Outcome
+from gossamer.core.exchange import GLOBAL, Arrival, Outcome
 from gossamer.core.jobs import Folding, Outgoing, round_key
 from gossamer.core.random import Key
 from gossamer.core.sampler import Pool
@@ -37,12 +37,14 @@ from gossamer.core.wire import NOT_FINITE, Body
 from gossamer.engines.anomalies import AnomalyWatch
 from gossamer.engines.client import Failure
 from gossamer.engines.control import Callback, Callbacks, ask, callbacks_of, out_of_patience
+from gossamer.engines.dispatch import Dispatcher
 from gossamer.engines.divergence import warn_of_divergence
 from gossamer.engines.evaluate import Evaluated
-from gossamer.engines.inbox import ClientReply, Inbox
+from gossamer.engines.inbox import ClientReply, Immediate, Inbox, Replies
 from gossamer.engines.kept_run import KeptRun
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.result import Result as Result
+from gossamer.engines.stage import Stage as Stage
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import ANOMALIES, EXCLUDED, EXTENDED, STOPPED, Record
 from gossamer.runs.report.scores import deciding, scores_of
@@ -55,43 +57,6 @@ PATIENCE = 3
 """A run stops after this number of consecutive rounds in which every client failed."""
 
 
-@dataclass(frozen=True)
-class Stage:
-    """One exchange of one round.
-
-    Args:
-        exchange: the bound exchange
-        number: index of the round
-        assigned: the assignment of each client: which model it trains
-        outcomes: outcomes so far, in client order
-        most: the number of samples above which a client's claim does not count
-        limited: clients that claimed more than that, so far
-        watch: what is compared between the clients; none if nothing is
-    """
-
-    exchange: BoundExchange
-    number: int
-    assigned: Mapping[int, Assignment]
-    outcomes: list[Outcome] = field(default_factory=list)
-    most: float = math.inf
-    limited: list[int] = field(default_factory=list)
-    watch: AnomalyWatch | None = None
-
-    @property
-    def active(self) -> list[int]:
-        """The clients that train in this exchange, in client order."""
-        return sorted(client for client, to in self.assigned.items() if to.loss_scale != 0)
-
-    def only(self, clients: Iterable[int]) -> "Stage":
-        """Return the stage of some of the clients; outcomes are those of the whole stage."""
-        return replace(self, assigned={client: self.assigned[client] for client in clients})
-
-    @property
-    def failed(self) -> dict[int, str]:
-        """Failed clients and clients with a refused upload, with the reasons."""
-        return {outcome.client: outcome.reason for outcome in self.outcomes if outcome.reason}
-
-
 class CodecWarning(UserWarning):
     """The metrics of a codec show that the codec limits the run."""
 
@@ -101,13 +66,17 @@ class FederatedRun(KeptRun):
 
     warned = False
     """Whether a warning of a codec was shown."""
+    excluded: Sequence[int] = ()
+    """The clients that are not sampled any more."""
     sizes: Mapping[int, int] = {}
     """The number of samples that each client has, by its own account."""
+    dispatcher: Dispatcher | None = None
+    """The tasks in flight, under a schedule."""
 
     # Implemented by engines.
 
     @abstractmethod
-    def exchange(self, stage: Stage, ledger: Ledger, inbox: Inbox) -> None:
+    def exchange(self, stage: Stage, ledger: Ledger, inbox: Replies) -> None:
         """Let the active clients train, and put the reply of each into the inbox."""
 
     @abstractmethod
@@ -196,6 +165,8 @@ class FederatedRun(KeptRun):
         """Run all exchanges of a round and return the cohort; client states are committed only if all succeed."""
         before, self.outcomes = self.server, []
         try:
+            if self.dispatcher:
+                self.dispatcher.begin_round()
             cohort = self.cohort(number, ledger)
             self.prepare(number, cohort, ledger)
             for exchange in self.method.exchanges:
@@ -208,22 +179,37 @@ class FederatedRun(KeptRun):
             raise
         self.clients.commit()
         self.models.commit()
+        if self.dispatcher and self.dispatcher.schedule.keeps_late:
+            return sorted({outcome.client for outcome in self.outcomes})
         return cohort
 
     def cohort(self, number: int, ledger: Ledger) -> list[int]:
         """Sample the cohort of a round, in client order."""
         self.sizes = available = self.available()
-        if excluded := self.exclusion.update(self.metrics):
-            ledger.notes[EXCLUDED] = excluded
-            available = {client: samples for client, samples in available.items() if client not in excluded}
-        if (most := self.most_samples()) < math.inf:
-            available = {client: int(min(samples, most)) for client, samples in available.items()}
-        sampler, pool = self.method.sampler, Pool(self.task.clients, available, self.cohort_size)
-        proposed = sampler.propose(pool, self.clock(number), self.key)
+        self.excluded = self.exclusion.update(self.metrics)
+        if self.excluded:
+            ledger.notes[EXCLUDED] = self.excluded
+        count = self.dispatcher.free if self.dispatcher else self.cohort_size
+        proposed = self.propose(number, available, count)
         if self.method.probe is None:
             return proposed
         self.prepare(number, proposed, ledger)
-        return sampler.choose(self.run_exchange(self.method.probe, number, proposed, ledger), self.cohort_size)
+        return self.method.sampler.choose(self.run_exchange(self.method.probe, number, proposed, ledger), count)
+
+    def propose(self, number: int, available: Mapping[int, int], count: int) -> list[int]:
+        """Let the sampler choose from available clients, given with their numbers of samples."""
+        if not count or not available:
+            return []
+        if self.excluded:
+            available = {client: samples for client, samples in available.items() if client not in self.excluded}
+        if (most := self.most_samples()) < math.inf:
+            available = {client: int(min(samples, most)) for client, samples in available.items()}
+        pool = Pool(self.task.clients, available, count)
+        return self.method.sampler.propose(pool, self.clock(number), self.key)
+
+    def all_clients(self) -> int:
+        """Return the number of clients, connected or not."""
+        return self.task.clients
 
     def most_samples(self) -> float:
         """Return the number of samples above which a claim does not count: a multiple of the clients' median."""
@@ -239,6 +225,7 @@ class FederatedRun(KeptRun):
         assigned = exchange.server.assign(self.server, cohort, clock, self.key)
         if assigned is None:
             return []
+        assigned = dict(assigned)
         ledger.begin()
         most, acc = self.most_samples(), exchange.begin(self.server, assigned)
         watch = AnomalyWatch(self.key) if exchange.last and self.options.anomalies else None
@@ -246,12 +233,13 @@ class FederatedRun(KeptRun):
 
         def deliver(client: int, reply: ClientReply) -> None:
             nonlocal acc
-            acc, outcome = self.fold_reply(stage, client, reply, acc, ledger)
+            acc, outcome = self.fold_reply(self.stage_of(stage, client, reply), client, reply, acc, ledger)
             stage.outcomes.append(outcome)
             self.outcomes.append(outcome)
 
+        mixed = self.dispatcher is not None and self.dispatcher.schedule.keeps_late
         with ledger.time("train"):
-            self.exchange(stage, ledger, Inbox(stage.active, deliver))
+            self.exchange(stage, ledger, Immediate(deliver) if mixed else Inbox(stage.active, deliver))
         if stage.limited:
             ledger.notes["limited"] = stage.limited
         after = self.finish(stage, acc)
@@ -264,6 +252,12 @@ class FederatedRun(KeptRun):
         ledger.measure(exchange.measure(after, acc, changes))
         self._warn(exchange, ledger.reported)
         return stage.outcomes
+
+    def stage_of(self, stage: Stage, client: int, reply: ClientReply) -> Stage:
+        """Return the stage in which a client got its task: the current one, or that of an earlier version."""
+        if self.dispatcher is None or reply.version is None or reply.version == stage.number:
+            return stage
+        return stage.earlier(reply.version, self.dispatcher.versions[reply.version], [client])
 
     def _warn(self, exchange: BoundExchange, figures: Mapping[str, float]) -> None:
         """Show a warning of the codec, once per run."""
@@ -301,7 +295,9 @@ class FederatedRun(KeptRun):
         clock, key = self.clock_and_key(stage, client)
         known = self.view_state(stage, client)
         to = stage.assigned[client]
-        arrival, after = stage.exchange.read_upload(reply.data, self.server, clock, key, to, known)
+        arrival, after = stage.exchange.read_upload(reply.data, stage.server or self.server, clock, key, to, known)
+        if self.dispatcher:
+            arrival = self._adapted(stage, replace(arrival, staleness=stage.staleness))
         values = {name: value for name, value in arrival.sections.items() if isinstance(value, float)}
         with stage.exchange.decoded(arrival) if stage.watch else nullcontext((arrival, None)) as (readable, update):
             self.admit(stage, arrival, update)
@@ -311,6 +307,12 @@ class FederatedRun(KeptRun):
             if stage.watch and update is not None:
                 stage.watch.note(arrival, update)
         return acc, after, values
+
+    def _adapted(self, stage: Stage, arrival: Arrival) -> Arrival:
+        """Return an update as the schedule lets it count, given its staleness."""
+        assert self.dispatcher is not None
+        models = stage.exchange.server.download(self.server, GLOBAL).models
+        return self.dispatcher.schedule.adapt(arrival, models[arrival.choice])
 
     def admit(self, stage: Stage, arrival: Arrival, update: Tensor | None) -> None:
         """Check an update before it is folded; raise ``PayloadError`` to refuse it. By default, all are admitted.
@@ -345,11 +347,11 @@ class FederatedRun(KeptRun):
     def download(self, stage: Stage, client: int, common: dict[int, Body | None]) -> Outgoing:
         """Return the download of a client. ``common`` keeps the pieces that clients of the stage share, by version."""
         clock, key = self.clock_and_key(stage, client)
-        exchange, held = stage.exchange, self.held(stage, client)
+        exchange, held, server = stage.exchange, self.held(stage, client), stage.server or self.server
         if held not in common:
-            common[held] = exchange.make_common(self.server, clock, key, held)
+            common[held] = exchange.make_common(server, clock, key, held)
         known = self.view_state(stage, client)
-        return exchange.make_download(self.server, clock, key, stage.assigned[client], known, common[held])
+        return exchange.make_download(server, clock, key, stage.assigned[client], known, common[held])
 
     def held(self, stage: Stage, client: int) -> int:
         """Return the version of the model that a client has acknowledged."""

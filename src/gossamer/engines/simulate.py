@@ -18,6 +18,7 @@ from gossamer.core.extras import need
 from gossamer.core.jobs import Job, Trained, own_key
 from gossamer.core.method import Method
 from gossamer.core.random import fold, uniform
+from gossamer.core.schedule import Schedule
 from gossamer.core.types import Params, State
 from gossamer.core.wire import Body
 from gossamer.engines.adversary import Adversary, about_attack, honest
@@ -30,12 +31,13 @@ from gossamer.engines.executors.base import Executor, OneByOne, Threaded, thread
 from gossamer.engines.executors.side_by_side import SideBySide
 from gossamer.engines.executors.stacked import Stacked
 from gossamer.engines.held_models import HeldModels
-from gossamer.engines.inbox import ClientReply, Inbox
+from gossamer.engines.inbox import FAILED_ON_PURPOSE, ClientReply, Replies
 from gossamer.engines.kept_run import DamagedRunWarning
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.options import AUTO, Options
 from gossamer.engines.result import Result
 from gossamer.engines.run import FederatedRun, Stage
+from gossamer.engines.virtual.clock import VirtualTime
 from gossamer.engines.warm_start import Init, Source
 from gossamer.parts.attacks.base import Attack
 from gossamer.runs.folder import RunFolder
@@ -49,8 +51,6 @@ from gossamer.tasks.task import Task
 
 if TYPE_CHECKING:
     from gossamer.engines.ray import Cluster
-
-INJECTED = "simulated failure (failure_rate)"
 
 ABOUT_VALIDATE = Setting("", "validate")
 """What mistakes in held-out samples are about."""
@@ -152,10 +152,17 @@ class Simulation(FederatedRun):
         self.evaluate = Evaluator(self.objective, labels)
         self.validate = Evaluator(self.objective, labels, held) if held else None
         self.channel = options.channel.fit(task.clients, self.key)
+        self.dispatcher: VirtualTime | None = self._virtual_time(options.schedule) if options.schedule else None
         self.cluster = self._cluster() if options.cluster else None
         self.executor: Executor | None = None if options.executor == AUTO else self._executor(options.executor)
         self.early: dict[int, Executor] = {}
         self.ready = False
+
+    def _virtual_time(self, schedule: Schedule) -> VirtualTime:
+        """Return the virtual clock of a schedule."""
+        made = VirtualTime(self, schedule, self.channel, self._sizes)
+        self.about["slots"] = made.slots
+        return made
 
     def _held_out(self, every: int) -> tuple[Split, tuple[Samples, Split]]:
         """Return the split without held-out samples, and these samples with their split."""
@@ -209,12 +216,14 @@ class Simulation(FederatedRun):
             raise
 
     def checkpoint(self) -> State:
-        """Return the server state, together with the models that clients hold."""
-        return {**self.server, **self.held_models.state()}
+        """Return the server state, together with the models that clients hold, and the tasks in flight."""
+        return {**self.server, **self.held_models.state(), **(self.dispatcher.state() if self.dispatcher else {})}
 
     def recall(self, state: State) -> None:
         """Continue from the state of a checkpoint."""
         self.held_models = HeldModels.of(state)
+        if self.dispatcher is not None:
+            self.dispatcher.recall(state)
         super().recall(state)
 
     def close(self) -> None:
@@ -228,8 +237,8 @@ class Simulation(FederatedRun):
             samples.close()
 
     def available(self) -> Mapping[int, int]:
-        """Return all clients."""
-        return self._sizes
+        """Return all clients; under a schedule, those that are available now and have no task."""
+        return self._sizes if self.dispatcher is None else self.dispatcher.eligible()
 
     @cached_property
     def _sizes(self) -> dict[int, int]:
@@ -306,24 +315,29 @@ class Simulation(FederatedRun):
         """Sample the cohort of a round, in client order."""
         return [0] if self.method.pooled else super().cohort(number, ledger)
 
-    def exchange(self, stage: Stage, ledger: Ledger, inbox: Inbox) -> None:
+    def exchange(self, stage: Stage, ledger: Ledger, inbox: Replies) -> None:
         """Train the clients and send their uploads through the channel; a folded upload settles its client's state."""
-        executor = self.executor_of(stage.exchange)
-        with threads(executor.threads):
-            for client_task, result in self.trained(executor, stage, ledger, inbox):
+        with threads(self.executor_of(stage.exchange).threads):
+            if self.dispatcher is not None:
+                self.dispatcher.exchange(stage, ledger, inbox)
+                return
+            for client_task, result in self.trained(stage, lambda part: self.client_tasks(part, ledger, inbox)):
                 with ledger.time("receive"):
                     inbox.put(client_task.clock.client, self.send_upload(client_task, result, ledger))
         ledger.wait()
 
-    def trained(self, executor: Executor, stage: Stage, ledger: Ledger, inbox: Inbox) -> Iterator[TaskOutcome]:
-        """Train the clients of a stage, and return their uploads as they are made; clients that collude train first."""
+    def trained(self, stage: Stage, tasks: Callable[[Stage], Iterator[ClientTask]]) -> Iterator[TaskOutcome]:
+        """Train the clients of a stage, and return their uploads as they are made; clients that collude train first.
+
+        ``tasks`` returns the tasks of a part of the stage.
+        """
+        executor = self.executor_of(stage.exchange)
         first = self.adversary.colluding(stage.active) if self.adversary and stage.exchange.last else []
         if not first:
-            return executor.run(self.client_tasks(stage, ledger, inbox))
-        together = list(executor.run(self.client_tasks(stage.only(first), ledger, inbox)))
+            return executor.run(tasks(stage))
+        together = list(executor.run(tasks(stage.only(first))))
         others = stage.only([client for client in stage.assigned if client not in first])
-        alone = executor.run(self.client_tasks(others, ledger, inbox))
-        return chain(self.colluded(together, len(stage.active)), alone)
+        return chain(self.colluded(together, len(stage.active)), executor.run(tasks(others)))
 
     def colluded(self, outcomes: Sequence[TaskOutcome], cohort: int) -> Iterator[TaskOutcome]:
         """Yield the uploads of colluding clients, given what each of them has trained; failures stay failures."""
@@ -343,18 +357,22 @@ class Simulation(FederatedRun):
             except Exception as error:
                 yield TaskOutcome(client_task, Failure.of(error))
 
-    def client_tasks(self, stage: Stage, ledger: Ledger, inbox: Inbox) -> Iterator[ClientTask]:
+    def client_tasks(self, stage: Stage, ledger: Ledger, inbox: Replies) -> Iterator[ClientTask]:
         """Yield the task of each client of a stage, created on demand."""
         common: dict[int, Body | None] = {}
         for client in stage.active:
             with ledger.time("download"):
                 client_task, kinds = self.client_task(stage, client, common)
                 ledger.receive(client, kinds, self.download_cost(client_task, kinds))
-            rate = self.options.failure_rate
-            if rate and uniform(fold(own_key(client_task.key, client_task.clock), "failure"), 1).item() < rate:
-                inbox.put(client, ClientReply(failure=Failure(INJECTED), injected=True, silent=True))
+            if self.fails(client_task):
+                inbox.put(client, FAILED_ON_PURPOSE)
             else:
                 yield client_task
+
+    def fails(self, client_task: ClientTask) -> bool:
+        """Return whether a client fails on purpose."""
+        rate = self.options.failure_rate
+        return bool(rate and uniform(fold(own_key(client_task.key, client_task.clock), "failure"), 1).item() < rate)
 
     def client_task(
         self, stage: Stage, client: int, common: dict[int, Body | None]

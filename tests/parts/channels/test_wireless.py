@@ -18,7 +18,7 @@ from gossamer.core.random import Key, fold, key
 from gossamer.core.specs import parse, spec
 from gossamer.core.types import Clock, Flops
 from gossamer.engines import Result
-from gossamer.engines.inbox import Inbox
+from gossamer.engines.inbox import Replies
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.run import Stage
 from gossamer.engines.simulate import Simulation
@@ -188,7 +188,7 @@ def test_every_exchange_of_a_round_counts_and_waits_for_the_slowest() -> None:
     method, costs = METHODS["perm"](warmup=0), []
 
     class Noting(Simulation):
-        def exchange(self, stage: Stage, ledger: Ledger, inbox: Inbox) -> None:
+        def exchange(self, stage: Stage, ledger: Ledger, inbox: Replies) -> None:
             before = {client: ledger.tallies[client].seconds for client in stage.active}
             super().exchange(stage, ledger, inbox)
             costs.append({client: ledger.tallies[client].seconds - before[client] for client in stage.active})

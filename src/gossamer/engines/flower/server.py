@@ -48,7 +48,7 @@ from gossamer.engines.flower.node import OUT_OF_STEP, PROOF
 from gossamer.engines.flower.scales import LEFT_OUT, Scales, left_out_of, named
 from gossamer.engines.flower.settings import Settings
 from gossamer.engines.flower.supernode import known_release, shorten_pulls
-from gossamer.engines.inbox import ClientReply, Inbox
+from gossamer.engines.inbox import ClientReply, Replies
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.result import Result
 from gossamer.engines.run import PATIENCE, FederatedRun, Stage, Watch
@@ -230,7 +230,7 @@ class FlowerRun(FederatedRun):
             largest = self.scales.largest()
             raise VoidError(f"the aggregated model is not finite; {self._named(largest)}", largest)
 
-    def exchange(self, stage: Stage, ledger: Ledger, inbox: Inbox) -> None:
+    def exchange(self, stage: Stage, ledger: Ledger, inbox: Replies) -> None:
         """Send tasks, and take replies as they arrive until the deadline."""
         self.scales = Scales()
         with ledger.time("download"):

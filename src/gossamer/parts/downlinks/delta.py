@@ -130,6 +130,7 @@ class BoundDelta(BoundDownlink):
         clients: the number of clients
     """
 
+    versioned = True
     sections = (Section("steps"), Section("rest"), Section("checksum"))
 
     def __init__(self, config: Delta, steps: Steps, server: BoundServer, layout: Layout, clients: int) -> None:

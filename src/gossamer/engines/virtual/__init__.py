@@ -1,0 +1,1 @@
+"""Virtual time: an event queue in which devices, links and availability decide what happens when."""

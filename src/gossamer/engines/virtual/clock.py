@@ -1,0 +1,300 @@
+"""A simulation on a virtual clock: tasks begin and end by the device, the links and the availability of their client.
+
+The clock goes from event to event. Training has to be done before the clock passes the time at which the task could
+have finished it, and not before. So a task waits until its result is needed. It is then trained together with all
+others that started from the same version, whatever their virtual ends are. The wait is exact: the download is made when
+the task starts, and the number of local steps is known, so the earliest end of training follows from the device. What
+is known only after training (the size of a coded message, further operations) can only make the task longer.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Protocol
+
+import torch
+
+from gossamer.core.availability import FOREVER, SECOND, nanoseconds
+from gossamer.core.binding import BoundMethod
+from gossamer.core.channel import Channel, Cost
+from gossamer.core.errors import RunError
+from gossamer.core.jobs import SILENT, own_key
+from gossamer.core.random import Key, fold
+from gossamer.core.schedule import Schedule
+from gossamer.core.types import Clock, State
+from gossamer.core.wire import Body
+from gossamer.engines.client import Client, ClientResult, ClientTask, Failure, TaskOutcome
+from gossamer.engines.dispatch import CANCELLED, FAILED, FOLDED, LEFT, LOST, NOTHING, Dispatcher, Flight, Host
+from gossamer.engines.inbox import FAILED_ON_PURPOSE, ClientReply, Replies
+from gossamer.engines.metrics import Ledger
+from gossamer.engines.stage import Stage
+from gossamer.engines.virtual.events import Event, EventQueue, Kind
+from gossamer.engines.virtual.roster import Roster
+from gossamer.engines.virtual.timing import Phase, TimedFlight
+from gossamer.runs.records import Record
+
+ENTRY = "virtual_time"
+"""The entry of a checkpoint."""
+
+IN_FLIGHT = ("client", "version", "start")
+"""What a checkpoint keeps of a task in flight: it is trained again."""
+
+ENDS = {FOLDED: Kind.ARRIVED, LOST: Kind.LOST, LEFT: Kind.LEFT, FAILED: Kind.FAILED}
+
+
+class Simulated(Host, Protocol):
+    """A simulation, as its clock sees it.
+
+    Args:
+        method: the method
+        client: runs tasks one at a time
+        metrics: the records so far
+    """
+
+    method: BoundMethod
+    client: Client
+    metrics: list[Record]
+
+    def client_task(
+        self, stage: Stage, client: int, common: dict[int, Body | None]
+    ) -> tuple[ClientTask, dict[str, int]]:
+        """Return the task of a client, and the bytes of its download by kind."""
+        ...
+
+    def trained(self, stage: Stage, tasks: Callable[[Stage], Iterator[ClientTask]]) -> Iterator[TaskOutcome]:
+        """Train the clients of a stage, and return their uploads as they are made."""
+        ...
+
+    def fails(self, client_task: ClientTask) -> bool:
+        """Return whether a client fails on purpose."""
+        ...
+
+
+class VirtualTime(Dispatcher):
+    """Tasks in flight on a virtual clock.
+
+    Args:
+        run: the simulation
+        schedule: the schedule
+        channel: the devices and links of the run
+        sizes: the number of samples of each client
+    """
+
+    run: Simulated
+    flights: dict[int, TimedFlight]  # type: ignore[assignment]
+
+    def __init__(self, run: Simulated, schedule: Schedule, channel: Channel, sizes: Mapping[int, int]) -> None:
+        super().__init__(run, schedule)
+        self.channel, self.queue = channel, EventQueue()
+        self.roster = Roster(channel, sizes, self.queue, lambda client: client in self.flights)
+        self.common: dict[int, dict[int, Body | None]] = {}
+        self.certain: tuple[Replies, Ledger] | None = None
+        self._now, self._open, self._kept = 0, False, list[tuple[int, int, int]]()
+
+    # Time.
+
+    @property
+    def now(self) -> int:
+        """The virtual time."""
+        return self._now
+
+    def idle(self) -> Mapping[int, int]:
+        """Return the available clients without a task. If nobody has a task, wait for somebody."""
+        while not self.roster.idle and not self.flights:
+            if not self.queue:
+                raise RunError(f"no client is available after {self._now / SECOND:,.0f} s of virtual time")
+            event = self.queue.pop()
+            if event.kind in (Kind.AWAY, Kind.BACK):  # others are of tasks that were stopped
+                self._turn(event)
+        return self.roster.idle
+
+    def begin_round(self) -> None:
+        """Begin a round; before the first, find out who is available, and start tasks again that were in flight."""
+        if not self._open:
+            self._open = True
+            self.roster.open(self._now)
+            stage = Stage(self.run.method.training, len(self.run.metrics), {})
+            for client, version, start in self._kept:
+                self.flights[client] = flight = TimedFlight(client, version, start)
+                self._schedule(flight, stage.earlier(version, self.versions[version], [client]), None)
+        super().begin_round()
+
+    def _turn(self, event: Event) -> None:
+        """Let a client leave or come back."""
+        self._now = event.time
+        self.roster.change(event)
+
+    def exchange(self, stage: Stage, ledger: Ledger, replies: Replies) -> None:
+        """Run an exchange. If nothing can stop a task that is trained, its reply is handed over at once."""
+        self.certain = (replies, ledger) if self.goal is None and not self.schedule.keeps_late else None
+        super().exchange(stage, ledger, replies)
+        self.common = {version: common for version, common in self.common.items() if version in self.versions}
+
+    def wait(self, stage: Stage, until: int | None) -> Sequence[Flight] | None:
+        """Go from event to event until a task ends, or another client is available."""
+        while self.queue and (until is None or self.queue.next.time <= until):
+            event = self.queue.pop()
+            if event.kind == Kind.READY:
+                self._need(stage, event, until)
+            elif event.kind in (Kind.AWAY, Kind.BACK):
+                self._turn(event)
+                if event.kind == Kind.BACK and self.schedule.refills:
+                    return []
+            elif (flight := self.flights.get(event.client)) is not None and flight.event == event.sequence:
+                self._now = event.time
+                self.roster.release(event.client, self._now)
+                return [flight]
+        self._now = self._now if until is None else until
+        return None
+
+    # Tasks.
+
+    def launch(self, stage: Stage, client: int, ledger: Ledger) -> TimedFlight:
+        """Start a task: make its download, and find out when its training is needed."""
+        flight = TimedFlight(client, stage.number, self._now)
+        self._schedule(flight, stage, ledger)
+        return flight
+
+    def _schedule(self, flight: TimedFlight, stage: Stage, ledger: Ledger | None) -> None:
+        """Add the event from which on the result of a task is needed. A ledger counts the bytes of the download."""
+        client, start = flight.client, flight.start
+        self.roster.occupy(client)
+        client_task, kinds = self.run.client_task(stage, client, self.common.setdefault(flight.version, {}))
+        if ledger is not None:
+            ledger.down.update(kinds)
+        clock, key = self._at(client_task, start)
+        flight.leaves = self.roster.leaves(client, start)
+        flight.download = self._phase(
+            client, start, self.channel.receive(sum(kinds.values()), clock, fold(key, "download"))
+        )
+        flight.work = self._least_work(client_task, flight.download.end)
+        if self.run.fails(client_task):
+            self._end(flight, flight.download.end, FAILED, FAILED_ON_PURPOSE)
+        elif flight.leaves < flight.work.end:
+            self._end(flight, flight.leaves, LEFT)
+        else:
+            flight.event = self.queue.add(flight.work.end if self._looks_ahead else start, Kind.READY, client)
+
+    @property
+    def _looks_ahead(self) -> bool:
+        """Whether it matters when the result of a task is needed: not if all tasks of a round are waited for."""
+        return self.schedule.refills or self.schedule.deadline is not None
+
+    def _least_work(self, client_task: ClientTask, begin: int) -> Phase:
+        """Return the shortest time that training can take."""
+        client = client_task.clock.client
+        if not self._looks_ahead and self.roster.leaves(client, begin) == FOREVER:
+            return Phase(begin, begin, Cost())
+        return self._work(client_task, begin)
+
+    def _work(self, client_task: ClientTask, begin: int, result: ClientResult | None = None) -> Phase:
+        """Return the time of training, or of its local steps alone if there is no result yet."""
+        clock, key = self._at(client_task, begin)
+        flops = self.run.client.least_flops(client_task) if result is None else result.flops
+        return self._phase(clock.client, begin, self.channel.work(flops, clock, fold(key, "work")))
+
+    def _phase(self, client: int, begin: int, cost: Cost) -> Phase:
+        return Phase(begin, self.roster.after(client, begin, nanoseconds(cost.seconds)), cost)
+
+    def _at(self, client_task: ClientTask, time: int) -> tuple[Clock, Key]:
+        """Return the clock of a task at a time, and the key of its client."""
+        return client_task.clock._replace(seconds=time / SECOND), own_key(client_task.key, client_task.clock)
+
+    def _end(self, flight: TimedFlight, time: int, outcome: str, reply: ClientReply = NOTHING) -> None:
+        """Note how a task ends, and add the event. A client that leaves before ends there."""
+        if flight.leaves < time:
+            time, outcome, reply = flight.leaves, LEFT, NOTHING
+        flight.finish(time, outcome, reply)
+        flight.trained, flight.event = True, self.queue.add(time, ENDS[outcome], flight.client)
+
+    # Training.
+
+    def _need(self, stage: Stage, event: Event, until: int | None) -> None:
+        """Train a task whose result is needed now, together with others from the same version."""
+        flight = self.flights.get(event.client)
+        if flight is None or flight.event != event.sequence:
+            return  # it is of a task that was stopped, or that was trained with others
+        horizon = FOREVER if until is None or self.schedule.keeps_late else until
+        group = [each for each in self.flights.values() if self._joins(each, flight.version, horizon)]
+        clients = [each.client for each in group]
+        state = self.versions[flight.version]
+        at = stage if flight.version == stage.number else stage.earlier(flight.version, state, clients)
+        for client_task, result in self.run.trained(at.only(sorted(clients)), self._tasks):
+            trained = self.flights[client_task.clock.client]
+            self._trained(trained, client_task, result)
+            if self.certain is not None and trained.end <= horizon:
+                self.deliver(trained, *self.certain)
+
+    def _joins(self, flight: TimedFlight, version: int, horizon: int) -> bool:
+        return flight.version == version and not flight.trained and flight.work.end <= horizon
+
+    def _tasks(self, stage: Stage) -> Iterator[ClientTask]:
+        """Yield the tasks of a stage; downloads are made again, so that they need not be kept."""
+        common = self.common.setdefault(stage.number, {})
+        return (self.run.client_task(stage, client, common)[0] for client in stage.active)
+
+    def _trained(self, flight: TimedFlight, client_task: ClientTask, result: ClientResult | Failure) -> None:
+        """Find out when a trained task ends, and how."""
+        if isinstance(result, Failure):
+            self._end(flight, flight.work.end, FAILED, ClientReply(failure=result))
+        else:
+            flight.work = self._work(client_task, flight.download.end, result)
+            self._send(flight, client_task, result)
+            flight.result = result._replace(sent=result.sent._replace(data=SILENT.data), state={})
+
+    def _send(self, flight: TimedFlight, client_task: ClientTask, result: ClientResult) -> None:
+        """Send the upload of a trained task, if there is one."""
+        begin, data = flight.work.end, result.sent.data
+        if not data:
+            self._end(flight, begin, FOLDED, ClientReply(None, result.state))
+            return
+        clock, key = self._at(client_task, begin)
+        receipt = self.channel.send(len(data), clock, fold(key, "channel"))
+        flight.upload = self._phase(flight.client, begin, Cost(receipt.seconds, receipt.joules))
+        flight.receipt = receipt
+        reply = ClientReply(data if receipt.delivered else None, result.state)
+        self._end(flight, flight.upload.end, FOLDED if receipt.delivered else LOST, reply)
+
+    # The end of a task.
+
+    def stop(self, flight: Flight) -> None:
+        """Stop a task now."""
+        flight.finish(self._now, CANCELLED)
+        self.roster.release(flight.client, self._now)
+
+    def settle(self, flight: Flight, ledger: Ledger) -> None:
+        """Record what a task cost: what was not finished, in proportion to its time."""
+        assert isinstance(flight, TimedFlight)
+        flight.close()
+        download, work, upload = flight.costs()
+        ledger.receive(flight.client, {}, download)
+        ledger.work(flight.client, work)
+        result, receipt = flight.result, flight.sent
+        if result is not None and flight.computed is not None:
+            ledger.train(result.loss, result.flops)
+            ledger.report(result.sent.figures)
+        if result is not None and receipt is not None:
+            ledger.send(flight.client, result.sent.kinds, receipt, result.delivery)
+        else:
+            ledger.interrupt(flight.client, upload)
+
+    def _close(self, ended: Sequence[Flight], ledger: Ledger, begin: int) -> None:
+        """Record also the energy of clients that wait for the end of the round."""
+        for flight in ended if not self.schedule.refills else ():
+            waited = (self._now - flight.end) / SECOND
+            ledger.idle(flight.client, self.roster.idle_power(flight.client) * waited)
+        super()._close(ended, ledger, begin)
+
+    # Checkpoints.
+
+    def state(self) -> State:
+        """Return the entry of a checkpoint: the time, tasks in flight by version, and these versions."""
+        flights = sorted(self.flights.values(), key=lambda flight: (flight.start, flight.client))
+        columns = {name: torch.tensor([getattr(f, name) for f in flights], dtype=torch.int64) for name in IN_FLIGHT}
+        versions = {str(version): state for version, state in self.versions.items()}
+        return {ENTRY: {"now": torch.tensor(self._now), **columns, "versions": versions}}
+
+    def recall(self, state: State) -> None:
+        """Continue from the entry of a checkpoint, and remove it from the state."""
+        kept: State = state.pop(ENTRY)
+        self._now = int(kept["now"])
+        self.versions = {int(version): found for version, found in kept.get("versions", {}).items()}
+        self._kept = list(zip(*(kept[name].tolist() for name in IN_FLIGHT), strict=True))

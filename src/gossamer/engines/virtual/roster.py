@@ -1,0 +1,90 @@
+"""Which clients are available, as time goes on."""
+
+from collections.abc import Callable, Mapping
+
+from gossamer.core.availability import ALWAYS, FOREVER, Availability
+from gossamer.core.channel import Channel, DeviceChannel
+from gossamer.engines.virtual.events import Event, EventQueue, Kind
+
+Sizes = Mapping[int, int]
+
+
+class Roster:
+    """The clients without a task that are available now, kept up to date by events.
+
+    Args:
+        channel: the channel, which may know when devices are available
+        sizes: the number of samples of each client
+        queue: the queue for the times at which clients leave and come back
+        busy: whether a client has a task
+    """
+
+    def __init__(self, channel: Channel, sizes: Sizes, queue: EventQueue, busy: Callable[[int], bool]) -> None:
+        self.devices = channel if isinstance(channel, DeviceChannel) else None
+        self.sizes, self.queue, self.busy = sizes, queue, busy
+        self.idle: dict[int, int] = {}
+        self._known: dict[int, Availability] = {}
+
+    def open(self, now: int) -> None:
+        """Find out who is available, and add the next change of each client to the queue."""
+        for client in self.sizes:
+            self._follow(client, now)
+
+    def availability(self, client: int) -> Availability:
+        """Return when a client is available."""
+        if self.devices is None:
+            return ALWAYS
+        if client not in self._known:
+            self._known[client] = self.devices.availability(client)
+        return self._known[client]
+
+    def pauses(self, client: int) -> bool:
+        """Return whether a client that leaves goes on when it is back."""
+        return self.devices is not None and self.devices.pauses(client)
+
+    def idle_power(self, client: int) -> float:
+        """Return the watts of a client that waits."""
+        return 0.0 if self.devices is None else self.devices.idle_power(client)
+
+    def _follow(self, client: int, now: int) -> None:
+        """Note whether a client is available, and when that changes."""
+        interval = self.availability(client).interval(now)
+        here = interval.start <= now
+        if here and not self.busy(client):
+            self.idle[client] = self.sizes[client]
+        elif not here:
+            self.idle.pop(client, None)
+        change = interval.end if here else interval.start
+        if change < FOREVER:
+            self.queue.add(change, Kind.AWAY if here else Kind.BACK, client)
+
+    def change(self, event: Event) -> None:
+        """Let a client leave or come back."""
+        self._follow(event.client, event.time)
+
+    def occupy(self, client: int) -> None:
+        """Note that a client has a task."""
+        self.idle.pop(client, None)
+
+    def release(self, client: int, now: int) -> None:
+        """Note that the task of a client has ended."""
+        if self.availability(client).interval(now).start <= now:
+            self.idle[client] = self.sizes[client]
+
+    def leaves(self, client: int, now: int) -> int:
+        """Return when a client that is available now leaves, and loses its work; ``FOREVER`` if it does not."""
+        return FOREVER if self.pauses(client) else self.availability(client).interval(now).end
+
+    def after(self, client: int, at: int, duration: int) -> int:
+        """Return the end of some work that begins at ``at``; work pauses while the client is away, if it goes on."""
+        if not self.pauses(client):
+            return at + duration
+        known = self.availability(client)
+        while at < FOREVER:
+            interval = known.interval(at)
+            at = max(at, interval.start)
+            if interval.end - at >= duration:
+                return at + duration
+            duration -= interval.end - at
+            at = interval.end
+        return FOREVER

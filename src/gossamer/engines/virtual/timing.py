@@ -1,0 +1,76 @@
+"""The times and the energy of one task: download, training and upload on a device and its links."""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gossamer.core.channel import Cost, Receipt
+from gossamer.engines.client import ClientResult
+from gossamer.engines.dispatch import Flight
+
+
+class Phase(NamedTuple):
+    """A part of a task.
+
+    Args:
+        begin: its start, in nanoseconds
+        end: its end, if the task lasts until then
+        cost: its time and energy, if the task lasts until its end
+    """
+
+    begin: int
+    end: int
+    cost: Cost
+
+    def until(self, time: int) -> Cost:
+        """Return what it has cost until a time.
+
+        >>> Phase(10, 20, Cost(4.0, 1.0)).until(15)
+        Cost(seconds=2.0, joules=0.5)
+        """
+        if time >= self.end:
+            return self.cost
+        share = max(0, time - self.begin) / (self.end - self.begin)
+        return Cost(share * self.cost.seconds, share * self.cost.joules)
+
+
+NO_PHASE = Phase(0, 0, Cost())
+
+
+@dataclass(eq=False)
+class TimedFlight(Flight):
+    """A task with virtual times.
+
+    Args:
+        download: the download
+        work: training; before it is done, as long as it takes at least
+        upload: the upload
+        leaves: when the client leaves, and loses its work
+        trained: whether the result of training is known
+        result: the result of training, without message and client state; none if there is none
+        receipt: what became of the upload; none if there is none
+        event: the number of the next event of the task
+    """
+
+    download: Phase = NO_PHASE
+    work: Phase = NO_PHASE
+    upload: Phase = NO_PHASE
+    leaves: int = 0
+    trained: bool = False
+    result: ClientResult | None = None
+    receipt: Receipt | None = None
+    event: int = 0
+
+    @property
+    def sent(self) -> Receipt | None:
+        """The receipt of an upload that was sent whole; none if there was none, or if it was interrupted."""
+        return self.receipt if self.upload.end <= self.end else None
+
+    def close(self) -> None:
+        """Set the other times and the energy of a task whose end is known."""
+        self.received = self.download.end if self.download.end <= self.end else None
+        self.computed = self.work.end if self.trained and self.work.end <= self.end else None
+        self.joules = sum(cost.joules for cost in self.costs())
+
+    def costs(self) -> tuple[Cost, Cost, Cost]:
+        """Return what download, training and upload have cost until the end of the task."""
+        return self.download.until(self.end), self.work.until(self.end), self.upload.until(self.end)
