@@ -37,18 +37,22 @@ def lost(summary: Summary) -> str:
 
 
 def _spent(summary: Summary) -> list[tuple[str, str]]:
-    spent, energy = summary["by_client"], summary["energy"]
+    spent = summary["by_client"]
     if spent is None:
-        return []
-    received = f", {number(energy['receiving'])} J receiving" if energy["receiving"] else ""
-    uses = f"{number(energy['computing'])} J computing{received}, {number(energy['sending'])} J sending"
+        return [("energy", _uses(summary["energy"]))] if summary["time"] is not None and summary["joules"] else []
     wasted = f", {number(sum(spent['wasted']))} J of it for lost messages" if sum(spent["wasted"]) else ""
-    each = seconds(summary["delay"] / max(1, summary["rounds"]))
-    costs = [
-        ("energy", uses + wasted),
-        ("delay", f"{seconds(summary['delay'])} computing and sending, {each} per round"),
-    ]
+    costs = [("energy", _uses(summary["energy"]) + wasted)]
+    if summary["time"] is None:
+        each = seconds(summary["delay"] / max(1, summary["rounds"]))
+        costs.append(("delay", f"{seconds(summary['delay'])} computing and sending, {each} per round"))
     return [*costs, *_outages(spent), ("joules per client", _range(spent["joules"], _active(spent), number))]
+
+
+def _uses(energy: dict[str, float]) -> str:
+    """Return the joules by use; those of receiving and waiting if there are any."""
+    received = f", {number(energy['receiving'])} J receiving" if energy["receiving"] else ""
+    idle = f", {number(energy['idle'])} J idle" if energy["idle"] else ""
+    return f"{number(energy['computing'])} J computing{received}, {number(energy['sending'])} J sending{idle}"
 
 
 def _outages(spent: dict[str, list[Any]]) -> list[tuple[str, str]]:

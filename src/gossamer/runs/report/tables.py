@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.runs.records import ATTACK_SUCCESS, CLUSTER, DIVERGES, Record
-from gossamer.runs.report import anomalies, spending
+from gossamer.runs.report import anomalies, spending, timeline
 from gossamer.runs.report.base import cells_of, rows_of
 from gossamer.runs.report.scores import VALIDATION, Score, column
 from gossamer.runs.report.summary import reasons, summarise, totals
@@ -52,6 +52,7 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
         ("downloaded", size(summary["bytes_down"])),
         ("operations", operations(summary)),
         ("seconds", f"{summary['seconds']:.1f}"),
+        *timeline.rows(summary),
         *([] if summary["joules"] == 0 else [("joules", number(summary["joules"]))]),
         *spending.rows(summary),
         ("peak memory", size(summary["memory_bytes"])),
@@ -239,6 +240,9 @@ def side_by_side(names: Sequence[str], summaries: Sequence[Summary]) -> str:
         if any(summary[title] for summary in summaries):
             head.append(title)
             rows = [[*row, write(summary[title])] for row, summary in zip(rows, summaries, strict=True)]
+    if any(summary["time"] is not None for summary in summaries):
+        head += timeline.COMPARED
+        rows = [[*row, *timeline.compared(summary)] for row, summary in zip(rows, summaries, strict=True)]
     if any(summary["by_client"] for summary in summaries):
         head += spending.COMPARED
         rows = [[*row, *spending.compared(summary)] for row, summary in zip(rows, summaries, strict=True)]
@@ -288,6 +292,7 @@ def differences(summaries: Sequence[Summary], methods: Sequence[Mapping[str, str
         "rounds",
         "seed",
         "channel",
+        "schedule",
         "executor",
         "train_precision",
     )
