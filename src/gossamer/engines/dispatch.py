@@ -181,19 +181,23 @@ class Dispatcher(ABC):
             return idle
         return {client: samples for client, samples in idle.items() if client not in self.took_part}
 
+    def expects(self) -> bool:
+        """Return whether a client that has not taken part in this round may become available."""
+        return len(self.took_part) < self.run.all_clients()
+
     def exchange(self, stage: Stage, ledger: Ledger, replies: Replies) -> None:
         """Run an exchange: start its clients, wait by the schedule, and hand over what arrived."""
-        schedule, begin = self.schedule, self.now
-        until = None if schedule.deadline is None else begin + schedule.deadline
+        schedule = self.schedule
+        until = None if schedule.deadline is None else self.now + schedule.deadline
         self.versions[stage.number] = self.run.server
         for client in stage.active:
             self._start(stage, client, ledger)
         ended, arrived = list[Flight](), 0
         while self.goal is None or arrived < self.goal:
+            if not self.flights and not (schedule.refills and self.expects()):
+                break
             if schedule.refills:
                 self._refill(stage, ledger)
-            if not self.flights and not (schedule.refills and len(self.took_part) < self.run.all_clients()):
-                break
             if (found := self.wait(stage, until)) is None:
                 break
             for flight in found:
@@ -204,7 +208,7 @@ class Dispatcher(ABC):
             ended += found
         ended += self._stop_late()
         self._hand_over(ended, replies, ledger)
-        self._close(ended, ledger, begin)
+        self._close(ended, ledger)
 
     def _start(self, stage: Stage, client: int, ledger: Ledger) -> None:
         self.flights[client] = self.launch(stage, client, ledger)
@@ -249,13 +253,13 @@ class Dispatcher(ABC):
         replies.put(flight.client, flight.reply._replace(version=flight.version))
         flight.delivered, flight.reply = True, NOTHING
 
-    def _close(self, ended: Sequence[Flight], ledger: Ledger, begin: int) -> None:
-        """Record the times of the exchange, and drop what no task needs any more."""
+    def _close(self, ended: Sequence[Flight], ledger: Ledger) -> None:
+        """Record the times of the round so far, and drop what no task needs any more."""
         refused = {failure["client"] for failure in ledger.failures}
         for flight in ended:
             flight.outcome = FAILED if flight.client in refused else flight.outcome
         self.account.ended += ended
-        ledger.delay += (self.now - begin) / SECOND
+        ledger.delay = (self.now - self.account.begin) / SECOND
         ledger.notes |= self.account.notes(self.now)
         started = {flight.version for flight in self.flights.values()}
         self.versions = {version: state for version, state in self.versions.items() if version in started}

@@ -8,6 +8,7 @@ is known only after training (the size of a coded message, further operations) c
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -26,7 +27,7 @@ from gossamer.engines.dispatch import CANCELLED, FAILED, FOLDED, LEFT, LOST, NOT
 from gossamer.engines.inbox import FAILED_ON_PURPOSE, ClientReply, Replies
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.stage import Stage
-from gossamer.engines.virtual.events import Event, EventQueue, Kind
+from gossamer.engines.virtual.events import CHANGES, Event, EventQueue, Kind
 from gossamer.engines.virtual.roster import Roster
 from gossamer.engines.virtual.timing import Phase, TimedFlight
 from gossamer.runs.records import Record
@@ -47,11 +48,13 @@ class Simulated(Host, Protocol):
         method: the method
         client: runs tasks one at a time
         metrics: the records so far
+        excluded: the clients that are not sampled any more
     """
 
     method: BoundMethod
     client: Client
     metrics: list[Record]
+    excluded: Sequence[int]
 
     def client_task(
         self, stage: Stage, client: int, common: dict[int, Body | None]
@@ -102,9 +105,14 @@ class VirtualTime(Dispatcher):
             if not self.queue:
                 raise RunError(f"no client is available after {self._now / SECOND:,.0f} s of virtual time")
             event = self.queue.pop()
-            if event.kind in (Kind.AWAY, Kind.BACK):  # others are of tasks that were stopped
+            if event.kind in CHANGES:  # others are of tasks that were stopped
                 self._turn(event)
         return self.roster.idle
+
+    def expects(self) -> bool:
+        """Return whether a client that has not taken part in this round will be available."""
+        out = {*self.took_part, *self.run.excluded}
+        return any(client not in out and self.roster.returns(client, self._now) for client in self.roster.sizes)
 
     def begin_round(self) -> None:
         """Begin a round; before the first, find out who is available, and start tasks again that were in flight."""
@@ -117,10 +125,14 @@ class VirtualTime(Dispatcher):
                 self._schedule(flight, stage.earlier(version, self.versions[version], [client]), None)
         super().begin_round()
 
-    def _turn(self, event: Event) -> None:
-        """Let a client leave or come back."""
-        self._now = event.time
-        self.roster.change(event)
+    def _turn(self, event: Event) -> bool:
+        """Let all clients leave or come back that do so at the time of an event. Return whether any came back."""
+        self._now, changes = event.time, [event]
+        while self.queue and self.queue.next.time == event.time and self.queue.next.kind in CHANGES:
+            changes.append(self.queue.pop())
+        for change in changes:
+            self.roster.change(change)
+        return any(change.kind == Kind.BACK for change in changes)
 
     def exchange(self, stage: Stage, ledger: Ledger, replies: Replies) -> None:
         """Run an exchange. If nothing can stop a task that is trained, its reply is handed over at once."""
@@ -134,9 +146,8 @@ class VirtualTime(Dispatcher):
             event = self.queue.pop()
             if event.kind == Kind.READY:
                 self._need(stage, event, until)
-            elif event.kind in (Kind.AWAY, Kind.BACK):
-                self._turn(event)
-                if event.kind == Kind.BACK and self.schedule.refills:
+            elif event.kind in CHANGES:
+                if self._turn(event) and self.schedule.refills:
                     return []
             elif (flight := self.flights.get(event.client)) is not None and flight.event == event.sequence:
                 self._now = event.time
@@ -168,8 +179,8 @@ class VirtualTime(Dispatcher):
         flight.work = self._least_work(client_task, flight.download.end)
         if self.run.fails(client_task):
             self._end(flight, flight.download.end, FAILED, FAILED_ON_PURPOSE)
-        elif flight.leaves < flight.work.end:
-            self._end(flight, flight.leaves, LEFT)
+        elif flight.leaves < flight.work.end or flight.work.end == FOREVER:
+            self._end(flight, flight.work.end, LEFT)
         else:
             flight.event = self.queue.add(flight.work.end if self._looks_ahead else start, Kind.READY, client)
 
@@ -200,6 +211,8 @@ class VirtualTime(Dispatcher):
 
     def _end(self, flight: TimedFlight, time: int, outcome: str, reply: ClientReply = NOTHING) -> None:
         """Note how a task ends, and add the event. A client that leaves before ends there."""
+        if time == FOREVER:
+            flight.leaves = self.roster.gone(flight.client, flight.start)
         if flight.leaves < time:
             time, outcome, reply = flight.leaves, LEFT, NOTHING
         flight.finish(time, outcome, reply)
@@ -263,8 +276,7 @@ class VirtualTime(Dispatcher):
     def settle(self, flight: Flight, ledger: Ledger) -> None:
         """Record what a task cost: what was not finished, in proportion to its time."""
         assert isinstance(flight, TimedFlight)
-        flight.close()
-        download, work, upload = flight.costs()
+        download, work, upload = flight.close(partial(self.roster.worked, flight.client))
         ledger.receive(flight.client, {}, download)
         ledger.work(flight.client, work)
         result, receipt = flight.result, flight.sent
@@ -276,12 +288,13 @@ class VirtualTime(Dispatcher):
         else:
             ledger.interrupt(flight.client, upload)
 
-    def _close(self, ended: Sequence[Flight], ledger: Ledger, begin: int) -> None:
-        """Record also the energy of clients that wait for the end of the round."""
+    def _close(self, ended: Sequence[Flight], ledger: Ledger) -> None:
+        """Record also the energy of clients that wait for the end of the round, and have not left."""
         for flight in ended if not self.schedule.refills else ():
-            waited = (self._now - flight.end) / SECOND
-            ledger.idle(flight.client, self.roster.idle_power(flight.client) * waited)
-        super()._close(ended, ledger, begin)
+            if flight.outcome != LEFT:
+                waited = (self._now - flight.end) / SECOND
+                ledger.idle(flight.client, self.roster.idle_power(flight.client) * waited)
+        super()._close(ended, ledger)
 
     # Checkpoints.
 

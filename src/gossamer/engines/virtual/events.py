@@ -13,15 +13,20 @@ class Kind(IntEnum):
     """What happens, in the order in which it happens at one time.
 
     ``READY`` is not visible: from this time on, the clock cannot go on without the result of a task's training.
+    Clients leave and come back before tasks end, so that a client that leaves at this time does not start at it.
     """
 
     READY = 0
-    ARRIVED = 1
-    LOST = 2
-    LEFT = 3
-    FAILED = 4
-    AWAY = 5
-    BACK = 6
+    AWAY = 1
+    BACK = 2
+    ARRIVED = 3
+    LOST = 4
+    LEFT = 5
+    FAILED = 6
+
+
+CHANGES = (Kind.AWAY, Kind.BACK)
+"""Events that change which clients are available."""
 
 
 class Event(NamedTuple):

@@ -75,9 +75,19 @@ class Roster:
         """Return when a client that is available now leaves, and loses its work; ``FOREVER`` if it does not."""
         return FOREVER if self.pauses(client) else self.availability(client).interval(now).end
 
+    def returns(self, client: int, now: int) -> bool:
+        """Return whether a client is available now or later."""
+        return self.availability(client).interval(now).start < FOREVER
+
+    def gone(self, client: int, now: int) -> int:
+        """Return when a client leaves for the last time."""
+        while self.returns(client, now):
+            now = self.availability(client).interval(now).end
+        return now
+
     def after(self, client: int, at: int, duration: int) -> int:
         """Return the end of some work that begins at ``at``; work pauses while the client is away, if it goes on."""
-        if not self.pauses(client):
+        if not duration or not self.pauses(client):
             return at + duration
         known = self.availability(client)
         while at < FOREVER:
@@ -88,3 +98,14 @@ class Roster:
             duration -= interval.end - at
             at = interval.end
         return FOREVER
+
+    def worked(self, client: int, begin: int, end: int) -> int:
+        """Return how long a client works from one time to another: all the time, or as long as it is available."""
+        if not self.pauses(client):
+            return end - begin
+        known, total = self.availability(client), 0
+        while begin < end:
+            interval = known.interval(begin)
+            total += max(0, min(end, interval.end) - max(begin, interval.start))
+            begin = interval.end
+        return total

@@ -1,11 +1,16 @@
 """The times and the energy of one task: download, training and upload on a device and its links."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from gossamer.core.availability import nanoseconds
 from gossamer.core.channel import Cost, Receipt
 from gossamer.engines.client import ClientResult
 from gossamer.engines.dispatch import Flight
+
+Worked = Callable[[int, int], int]
+"""How long a client works from one time to another."""
 
 
 class Phase(NamedTuple):
@@ -21,15 +26,15 @@ class Phase(NamedTuple):
     end: int
     cost: Cost
 
-    def until(self, time: int) -> Cost:
-        """Return what it has cost until a time.
+    def until(self, time: int, worked: Worked) -> Cost:
+        """Return what it has cost until a time, in proportion to the work.
 
-        >>> Phase(10, 20, Cost(4.0, 1.0)).until(15)
+        >>> Phase(0, 4_000_000_000, Cost(4.0, 1.0)).until(2_000_000_000, lambda begin, end: end - begin)
         Cost(seconds=2.0, joules=0.5)
         """
         if time >= self.end:
             return self.cost
-        share = max(0, time - self.begin) / (self.end - self.begin)
+        share = worked(self.begin, max(self.begin, time)) / nanoseconds(self.cost.seconds)
         return Cost(share * self.cost.seconds, share * self.cost.joules)
 
 
@@ -65,12 +70,10 @@ class TimedFlight(Flight):
         """The receipt of an upload that was sent whole; none if there was none, or if it was interrupted."""
         return self.receipt if self.upload.end <= self.end else None
 
-    def close(self) -> None:
-        """Set the other times and the energy of a task whose end is known."""
+    def close(self, worked: Worked) -> tuple[Cost, Cost, Cost]:
+        """Set the other times and the energy of a task whose end is known. Return the costs of its phases."""
         self.received = self.download.end if self.download.end <= self.end else None
         self.computed = self.work.end if self.trained and self.work.end <= self.end else None
-        self.joules = sum(cost.joules for cost in self.costs())
-
-    def costs(self) -> tuple[Cost, Cost, Cost]:
-        """Return what download, training and upload have cost until the end of the task."""
-        return self.download.until(self.end), self.work.until(self.end), self.upload.until(self.end)
+        download, work, upload = (phase.until(self.end, worked) for phase in (self.download, self.work, self.upload))
+        self.joules = download.joules + work.joules + upload.joules
+        return download, work, upload
