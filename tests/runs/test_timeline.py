@@ -20,7 +20,7 @@ from gossamer.runs.trackers.base import numbers
 from gossamer.tasks.data import Split
 from gossamer.tasks.data.partition import offsets
 from gossamer.tasks.metrics import TAKEN
-from helpers.curves import xdata
+from helpers.curves import extents, xdata
 from helpers.scheduled import about, buffered, counted, rounds_with_deadline
 
 DEADLINE, BUFFERED = rounds_with_deadline(30, evaluated=2), buffered(30)
@@ -233,11 +233,7 @@ def test_bars_of_a_timeline_are_the_phases_of_tasks() -> None:
     whole = Task(1, 0, 0, 0, 2 * SECOND, 5 * SECOND, 9 * SECOND, "folded", 1.0)
     cut = Task(1, 1, 0, 0, 3 * SECOND, None, 6 * SECOND, "cancelled", 1.0)
     (axes,) = gantt.figure([0, 1], windows([whole, cut]), [9 * SECOND]).axes
-    spans = {
-        each.get_gid(): [(path.vertices[:, 0].min(), path.vertices[:, 0].max()) for path in each.get_paths()]
-        for each in axes.collections
-        if each.get_gid()
-    }
+    spans = {each.get_gid(): extents(each, 0) for each in axes.collections if each.get_gid()}
     assert spans["download-0"] == [(0, 2), (0, 3)]
     assert spans["computing-0"] == [(2, 5), (3, 6)], "what never ended takes the rest of the task"
     assert spans["upload-0"] == [(5, 9)]
@@ -279,6 +275,14 @@ def test_where_slots_are_filled_at_once_nobody_waits() -> None:
     assert groups[0].staleness < groups[2].staleness  # type: ignore[operator]
 
 
+def test_clients_wait_for_the_end_of_each_exchange() -> None:
+    probe = [Task(1, client, 0, 0, 1, 2, (client + 1) * SECOND, "folded", 1.0, 0) for client in range(3)]
+    train = [Task(1, client, 0, 3 * SECOND, 3 * SECOND, 4 * SECOND, 5 * SECOND, "folded", 1.0, 1) for client in (0, 1)]
+    assert not speeds.refills(probe + train)
+    groups = speeds.thirds(probe + train, {1: 6 * SECOND})
+    assert [group.seconds["waiting"] for group in groups] == [3, 2, 0]
+
+
 def test_a_client_whose_tasks_are_all_cut_short_counts_by_them() -> None:
     tasks = [Task(1, 0, 0, 0, 1, 2, 5 * SECOND, "folded", 1.0), Task(1, 1, 0, 0, 1, None, 9 * SECOND, "cancelled", 1.0)]
     tasks.append(Task(2, 0, 1, 0, None, None, 20 * SECOND, "left", 1.0))
@@ -291,10 +295,7 @@ def test_a_client_whose_tasks_are_all_cut_short_counts_by_them() -> None:
 
 def test_stacked_bars_are_on_top_of_each_other() -> None:
     axes = bars.column_figure("x", [0, 1, 2], {"a": [1, 2], "b": [3, 0]}, [0, 1]).axes[0]
-    heights = [
-        [(path.vertices[:, 1].min(), path.vertices[:, 1].max()) for path in each.get_paths()]
-        for each in axes.collections
-    ]
+    heights = [extents(each, 1) for each in axes.collections]
     assert heights == [[(0, 1), (0, 2)], [(1, 4), (2, 2)]]
 
 

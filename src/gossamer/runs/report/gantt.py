@@ -105,7 +105,9 @@ def _draw(axes: "Axes", number: int, window: Window, clients: Sequence[int], rou
     at = {client: row for row, client in enumerate(clients)}
     inside = [time for time in rounds if window.begin <= time <= window.end]
     if len(inside) <= LINES:
-        axes.vlines([time / SECOND / scale for time in inside], -0.5, len(clients) - 0.5, plots.GRID, linewidth=0.8)
+        axes.vlines(
+            [time / SECOND / scale for time in inside], -0.5, len(clients) - 0.5, plots.GRID, linewidth=0.8, zorder=0
+        )
     for kind, colour in (PHASES | MARKS).items():
         boxes = [
             _box(*_span(task, kind), at[task.client], kind in PHASES, window, SECOND * scale)
