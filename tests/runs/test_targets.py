@@ -132,12 +132,12 @@ def test_show_and_the_page_have_the_costs_of_a_target(late: Path, capsys: pytest
 
 
 def test_compare_puts_schedules_side_by_side_until_a_target(late: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder_of(Path("buffer"), buffered(30), "fedbuff:3,concurrency=6")
+    folder_of(Path("buffer"), buffered(30), "fedbuff:buffer=3,concurrency=6")
     folder_of(Path("again"), rounds_with_deadline(30, seed=1, gain=0.001), "deadline:20s", seed=1)
     capsys.readouterr()
     assert main(["compare", "late", "buffer", "again", "--target", "accuracy=0.3", "--out", "c.png"]) == 0
     table, _, rest = capsys.readouterr().out.partition("\n\n")
-    assert "fedavg schedule=fedbuff:3,concurrency=6" in table
+    assert "fedavg schedule=fedbuff:buffer=3,concurrency=6" in table
     single, means, differ, _ = rest.split("\n\n")
     assert "costs until accuracy=0.3, in the first evaluated round that reaches it" in single
     rows = {line.split()[0]: line for line in single.splitlines()[3:]}

@@ -10,21 +10,28 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from gossamer import Wireless, fedavg, simulate
+from gossamer.core.availability import SECOND
+from gossamer.core.specs import parse
+from gossamer.fleet.device import Device
+from gossamer.fleet.fleet import Fleet
+from gossamer.parts.schedules import SCHEDULES
 from gossamer.runs.report import bars, gantt, html, page, series, speeds, tables, virtual_time
 from gossamer.runs.report.curves import figure
 from gossamer.runs.report.gantt import MARKS, ROWS, SHOWN, rows_of, windows
 from gossamer.runs.report.progress import Progress
 from gossamer.runs.report.summary import summarise
-from gossamer.runs.report.timeline import FOLDED, OUTCOMES, SECOND, Task, task_counts, tasks_of
+from gossamer.runs.report.timeline import FOLDED, OUTCOMES, Task, task_counts, tasks_of
 from gossamer.runs.trackers.base import numbers
 from gossamer.tasks.data import Split
 from gossamer.tasks.data.partition import offsets
 from gossamer.tasks.metrics import TAKEN
+from gossamer.testing import tiny_task
 from helpers.curves import extents, xdata
 from helpers.scheduled import about, buffered, counted, rounds_with_deadline
 
 DEADLINE, BUFFERED = rounds_with_deadline(30, evaluated=2), buffered(30)
-ABOUT, ABOUT_BUFFERED = about("deadline:20s", 12, 4, 30), about("fedbuff:3,concurrency=6", 12, 6, 30)
+ABOUT, ABOUT_BUFFERED = about("deadline:20s", 12, 4, 30), about("fedbuff:buffer=3,concurrency=6", 12, 6, 30)
 PLAIN = [
     {name: value for name, value in record.items() if name not in ("time", "tasks", "spent_in_vain")}
     for record in DEADLINE
@@ -106,6 +113,24 @@ def test_new_entries_are_reserved_names() -> None:
     assert {*summarise(ABOUT, DEADLINE), *DEADLINE[0]} - {
         "accuracy", "personal_accuracy", "worst_tenth_accuracy"
     } <= TAKEN  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule", ["sync", "deadline:1s,over=1.5", "fedbuff:buffer=2,concurrency=3"])
+def test_records_of_a_simulation_are_shown_alike(schedule: str, tmp_path: Path) -> None:
+    fleet = Fleet(tuple(Device(f"d{n}", 1, None, 2e6 / (n + 1), bandwidth=1e6, power=0.01, distance=1.0)
+                        for n in range(5)))  # fmt: skip
+    chosen = parse(schedule, SCHEDULES, "schedule")
+    result = simulate(fedavg(epochs=1), tiny_task(), rounds=4, per_round=3, schedule=chosen, channel=Wireless(fleet))
+    summary, tasks = result.summary(), list(tasks_of(result.metrics))
+    assert sum(summary["tasks"].values()) == len(tasks) > 0
+    assert 0 <= summary["idle_share"] < 1
+    groups = speeds.thirds(tasks, {r["round"]: round(r["time"] * SECOND) for r in result.metrics})
+    waiting = sum(group.seconds["waiting"] for group in groups)
+    if schedule.startswith("fedbuff"):
+        assert waiting == 0
+    else:
+        assert waiting == pytest.approx(summary["idle_share"] * result.about["slots"] * summary["time"], rel=1e-6)
+    assert "Who trained when" in result.report(tmp_path / "report.html").read_text()
 
 
 # Text.

@@ -6,10 +6,11 @@ Of many clients, some are shown, evenly spaced by speed. Of many tasks, those of
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from gossamer.core.availability import SECOND
 from gossamer.runs.report import html, plots
 from gossamer.runs.report.speeds import task_seconds
 from gossamer.runs.report.text import count, seconds, time_unit
-from gossamer.runs.report.timeline import FOLDED, SECOND, Task
+from gossamer.runs.report.timeline import FOLDED, Task
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,7 +5,8 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from gossamer.runs.report.timeline import FOLDED, SECOND, Task
+from gossamer.core.availability import SECOND
+from gossamer.runs.report.timeline import FOLDED, Task
 
 CUT = ("cancelled", "left", "failed")
 """Outcomes of tasks that ended early, whose length is not that of a task."""

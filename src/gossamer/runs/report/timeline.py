@@ -10,13 +10,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from gossamer.core.availability import SECOND
 from gossamer.runs.records import Record
 from gossamer.runs.report.text import BLANK, joules, number, percent, seconds
 
 Summary = Mapping[str, Any]
-
-SECOND = 10**9
-"""The nanoseconds of a second."""
 
 FOLDED = "folded"
 OUTCOMES = (FOLDED, "cancelled", "left", "lost", "stale", "failed")
