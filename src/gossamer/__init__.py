@@ -36,7 +36,10 @@ if TYPE_CHECKING:
     from gossamer.engines.options import Options as Options
     from gossamer.engines.result import Result as Result
     from gossamer.engines.simulate import simulate as simulate
+    from gossamer.fleet.device import Device as Device
+    from gossamer.fleet.fleet import Fleet as Fleet
     from gossamer.methods import *
+    from gossamer.parts.channels.fleet_links import FleetLinks as FleetLinks
     from gossamer.parts.channels.lossy import Lossy as Lossy
     from gossamer.parts.channels.perfect import Perfect as Perfect
     from gossamer.parts.channels.wireless import Wireless as Wireless

@@ -29,8 +29,9 @@ from gossamer.cli.plan import ENERGIES
 from gossamer.core.errors import ConfigError
 from gossamer.core.random import fold, key
 from gossamer.core.types import Clock, Flops
-from gossamer.fleet.device import Device, Span
+from gossamer.fleet.device import Device
 from gossamer.fleet.fleet import Fleet
+from gossamer.fleet.keys import Span
 from gossamer.fleet.radio import Density, Link, outage, rate
 from gossamer.parts.channels import Wireless
 from gossamer.tasks.objective import Objective

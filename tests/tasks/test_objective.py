@@ -193,6 +193,15 @@ def test_operations_of_an_mlp_are_those_of_the_formula() -> None:
     assert ours.flops(ours.initial(), torch.arange(5)) == Flops(done, done)
 
 
+def test_operations_of_one_sample_are_the_same_before_and_after_training() -> None:
+    x, y = images(8)
+    before, after = (objective(lambda: build("mlp", (1, 16, 16), 3), x, y) for _ in range(2))
+    after.gradient({**after.initial(), **after.local()}, x[:1], y[:1])
+    counted = before.flops(before.initial(), torch.arange(1))
+    assert counted == after.flops(after.initial(), torch.arange(1))
+    assert 4 * counted.done == before.flops(before.initial(), torch.arange(4)).done
+
+
 def test_counting_operations_draws_no_randomness() -> None:
     x, y = images(4)
     ours = objective(normed, x, y)

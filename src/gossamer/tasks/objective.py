@@ -361,6 +361,7 @@ class Objective:
         shapes = (len(rows), *(params[name].shape for name in self.trained))
         if shapes not in self._flops:
             counter, by_hand = FlopCounter(), torch.backends.cudnn.flags(enabled=False)
+            self.train_mode(alone=len(rows) == 1)  # may take a forward pass, which does not count
             with seeded(Key(0, 0)), torch.enable_grad(), by_hand, counter:
                 self.gradient({**self.local(), **params}, *self.samples.read(rows))
             layers = {name.partition(".")[2]: sum(ops.values()) for name, ops in counter.get_flop_counts().items()}
