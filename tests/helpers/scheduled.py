@@ -6,7 +6,8 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-SECOND = 10**9
+from gossamer.core.availability import SECOND
+
 COLUMNS = ("client", "version", "start", "received", "computed", "end", "outcome", "joules")
 BUSY_WATTS, IDLE_WATTS = 2.0, 0.5
 

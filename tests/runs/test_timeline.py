@@ -10,21 +10,28 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
+from gossamer import Wireless, fedavg, simulate
+from gossamer.core.availability import SECOND
+from gossamer.core.specs import parse
+from gossamer.fleet.device import Device
+from gossamer.fleet.fleet import Fleet
+from gossamer.parts.schedules import SCHEDULES
 from gossamer.runs.report import bars, gantt, html, page, series, speeds, tables, virtual_time
 from gossamer.runs.report.curves import figure
 from gossamer.runs.report.gantt import MARKS, ROWS, SHOWN, rows_of, windows
 from gossamer.runs.report.progress import Progress
 from gossamer.runs.report.summary import summarise
-from gossamer.runs.report.timeline import FOLDED, OUTCOMES, SECOND, Task, task_counts, tasks_of
+from gossamer.runs.report.timeline import FOLDED, OUTCOMES, Task, task_counts, tasks_of
 from gossamer.runs.trackers.base import numbers
 from gossamer.tasks.data import Split
 from gossamer.tasks.data.partition import offsets
 from gossamer.tasks.metrics import TAKEN
-from helpers.curves import xdata
+from gossamer.testing import tiny_task
+from helpers.curves import extents, xdata
 from helpers.scheduled import about, buffered, counted, rounds_with_deadline
 
 DEADLINE, BUFFERED = rounds_with_deadline(30, evaluated=2), buffered(30)
-ABOUT, ABOUT_BUFFERED = about("deadline:20s", 12, 4, 30), about("fedbuff:3,concurrency=6", 12, 6, 30)
+ABOUT, ABOUT_BUFFERED = about("deadline:20s", 12, 4, 30), about("fedbuff:buffer=3,concurrency=6", 12, 6, 30)
 PLAIN = [
     {name: value for name, value in record.items() if name not in ("time", "tasks", "spent_in_vain")}
     for record in DEADLINE
@@ -106,6 +113,24 @@ def test_new_entries_are_reserved_names() -> None:
     assert {*summarise(ABOUT, DEADLINE), *DEADLINE[0]} - {
         "accuracy", "personal_accuracy", "worst_tenth_accuracy"
     } <= TAKEN  # fmt: skip
+
+
+@pytest.mark.parametrize("schedule", ["sync", "deadline:1s,over=1.5", "fedbuff:buffer=2,concurrency=3"])
+def test_records_of_a_simulation_are_shown_alike(schedule: str, tmp_path: Path) -> None:
+    fleet = Fleet(tuple(Device(f"d{n}", 1, None, 2e6 / (n + 1), bandwidth=1e6, power=0.01, distance=1.0)
+                        for n in range(5)))  # fmt: skip
+    chosen = parse(schedule, SCHEDULES, "schedule")
+    result = simulate(fedavg(epochs=1), tiny_task(), rounds=4, per_round=3, schedule=chosen, channel=Wireless(fleet))
+    summary, tasks = result.summary(), list(tasks_of(result.metrics))
+    assert sum(summary["tasks"].values()) == len(tasks) > 0
+    assert 0 <= summary["idle_share"] < 1
+    groups = speeds.thirds(tasks, {r["round"]: round(r["time"] * SECOND) for r in result.metrics})
+    waiting = sum(group.seconds["waiting"] for group in groups)
+    if schedule.startswith("fedbuff"):
+        assert waiting == 0
+    else:
+        assert waiting == pytest.approx(summary["idle_share"] * result.about["slots"] * summary["time"], rel=1e-6)
+    assert "Who trained when" in result.report(tmp_path / "report.html").read_text()
 
 
 # Text.
@@ -233,11 +258,7 @@ def test_bars_of_a_timeline_are_the_phases_of_tasks() -> None:
     whole = Task(1, 0, 0, 0, 2 * SECOND, 5 * SECOND, 9 * SECOND, "folded", 1.0)
     cut = Task(1, 1, 0, 0, 3 * SECOND, None, 6 * SECOND, "cancelled", 1.0)
     (axes,) = gantt.figure([0, 1], windows([whole, cut]), [9 * SECOND]).axes
-    spans = {
-        each.get_gid(): [(path.vertices[:, 0].min(), path.vertices[:, 0].max()) for path in each.get_paths()]
-        for each in axes.collections
-        if each.get_gid()
-    }
+    spans = {each.get_gid(): extents(each, 0) for each in axes.collections if each.get_gid()}
     assert spans["download-0"] == [(0, 2), (0, 3)]
     assert spans["computing-0"] == [(2, 5), (3, 6)], "what never ended takes the rest of the task"
     assert spans["upload-0"] == [(5, 9)]
@@ -279,6 +300,14 @@ def test_where_slots_are_filled_at_once_nobody_waits() -> None:
     assert groups[0].staleness < groups[2].staleness  # type: ignore[operator]
 
 
+def test_clients_wait_for_the_end_of_each_exchange() -> None:
+    probe = [Task(1, client, 0, 0, 1, 2, (client + 1) * SECOND, "folded", 1.0, 0) for client in range(3)]
+    train = [Task(1, client, 0, 3 * SECOND, 3 * SECOND, 4 * SECOND, 5 * SECOND, "folded", 1.0, 1) for client in (0, 1)]
+    assert not speeds.refills(probe + train)
+    groups = speeds.thirds(probe + train, {1: 6 * SECOND})
+    assert [group.seconds["waiting"] for group in groups] == [3, 2, 0]
+
+
 def test_a_client_whose_tasks_are_all_cut_short_counts_by_them() -> None:
     tasks = [Task(1, 0, 0, 0, 1, 2, 5 * SECOND, "folded", 1.0), Task(1, 1, 0, 0, 1, None, 9 * SECOND, "cancelled", 1.0)]
     tasks.append(Task(2, 0, 1, 0, None, None, 20 * SECOND, "left", 1.0))
@@ -291,10 +320,7 @@ def test_a_client_whose_tasks_are_all_cut_short_counts_by_them() -> None:
 
 def test_stacked_bars_are_on_top_of_each_other() -> None:
     axes = bars.column_figure("x", [0, 1, 2], {"a": [1, 2], "b": [3, 0]}, [0, 1]).axes[0]
-    heights = [
-        [(path.vertices[:, 1].min(), path.vertices[:, 1].max()) for path in each.get_paths()]
-        for each in axes.collections
-    ]
+    heights = [extents(each, 1) for each in axes.collections]
     assert heights == [[(0, 1), (0, 2)], [(1, 4), (2, 2)]]
 
 

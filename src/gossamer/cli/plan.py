@@ -28,6 +28,7 @@ from gossamer.cli.common import check_folder, check_picture
 from gossamer.cli.flags import value
 from gossamer.cli.parser import Parser
 from gossamer.cli.request import Request
+from gossamer.core.availability import SECOND
 from gossamer.core.errors import ConfigError, Mistakes
 from gossamer.core.random import key
 from gossamer.core.schedule import Schedule
@@ -50,6 +51,9 @@ ONES = Constants(1.0, 1.0, 1.0)
 
 NO_CORRECTION = (("none",), ())
 """Values of ``--corrected`` for the bound as printed."""
+
+ROUNDED = 2
+"""Nanoseconds that a client leaves to the clock of a schedule, which rounds computing and sending to whole ones."""
 
 LISTED = 3
 """The largest number of clients that are listed by their numbers."""
@@ -264,11 +268,11 @@ def _problem(arguments: argparse.Namespace) -> Problem:
 
 
 def _deadline(written: str) -> float:
-    """Return the seconds after which a schedule ends a round."""
+    """Return the seconds that a client has under a schedule with a deadline."""
     schedule: Schedule = parse(written, SCHEDULES, "schedule")
     if schedule.deadline is None:
         raise ConfigError(f"--schedule {written} has no deadline: give --deadline S instead, or deadline:60s")
-    return schedule.deadline / 1e9
+    return (schedule.deadline - ROUNDED) / SECOND
 
 
 def _target(given: dict[str, Any], size: Size) -> Target:

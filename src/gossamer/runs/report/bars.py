@@ -53,7 +53,7 @@ def column_figure(across: str, edges: Sequence[float], stacks: Stacks, colours: 
         whole = all((edge + 0.5).is_integer() for edge in edges)  # bars of whole numbers
         axes.set(xlim=(edges[0], edges[-1]), ylim=(0, (highest or 1) * 1.05), xlabel=across)
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=whole))
-        axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.yaxis.set_major_locator(MaxNLocator(5, integer=True))
         axes.grid(axis="y", color=plots.GRID)
         plots.plain(axes)
     return figure

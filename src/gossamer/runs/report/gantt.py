@@ -6,10 +6,11 @@ Of many clients, some are shown, evenly spaced by speed. Of many tasks, those of
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
+from gossamer.core.availability import SECOND
 from gossamer.runs.report import html, plots
 from gossamer.runs.report.speeds import task_seconds
 from gossamer.runs.report.text import count, seconds, time_unit
-from gossamer.runs.report.timeline import FOLDED, SECOND, Task
+from gossamer.runs.report.timeline import FOLDED, Task
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -105,7 +106,9 @@ def _draw(axes: "Axes", number: int, window: Window, clients: Sequence[int], rou
     at = {client: row for row, client in enumerate(clients)}
     inside = [time for time in rounds if window.begin <= time <= window.end]
     if len(inside) <= LINES:
-        axes.vlines([time / SECOND / scale for time in inside], -0.5, len(clients) - 0.5, plots.GRID, linewidth=0.8)
+        axes.vlines(
+            [time / SECOND / scale for time in inside], -0.5, len(clients) - 0.5, plots.GRID, linewidth=0.8, zorder=0
+        )
     for kind, colour in (PHASES | MARKS).items():
         boxes = [
             _box(*_span(task, kind), at[task.client], kind in PHASES, window, SECOND * scale)

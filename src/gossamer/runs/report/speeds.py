@@ -5,13 +5,17 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from gossamer.runs.report.timeline import FOLDED, SECOND, Task
+from gossamer.core.availability import SECOND
+from gossamer.runs.report.timeline import FOLDED, Task
 
 CUT = ("cancelled", "left", "failed")
 """Outcomes of tasks that ended early, whose length is not that of a task."""
 
 USES = ("download", "computing", "upload", "in vain", "waiting")
 """What the time of a slot is used for: phases of aggregated tasks, other tasks, waiting for the end of the round."""
+
+Ends = Mapping[tuple[int, int], int]
+"""The nanosecond at which an exchange of a round ended; empty if clients do not wait for it."""
 
 NAMES = ("fastest third", "middle third", "slowest third")
 
@@ -55,32 +59,43 @@ def task_seconds(tasks: Sequence[Task]) -> dict[int, float]:
     return {client: statistics.median(lengths) / SECOND for client, lengths in (cut | whole).items()}
 
 
-def thirds(tasks: Sequence[Task], ends: Mapping[int, int]) -> list[Third]:
-    """Return the clients in three groups by speed, fewer if there are not three; ``ends`` are ends of rounds (ns)."""
+def thirds(tasks: Sequence[Task], rounds: Mapping[int, int]) -> list[Third]:
+    """Return the clients in three groups by speed, fewer if there are not three; ``rounds`` are ends of rounds (ns)."""
     spent = task_seconds(tasks)
     order = sorted(spent, key=lambda client: (spent[client], client))
     cuts = [len(order) * third // 3 for third in range(4)]
-    waits = not refills(tasks)
+    ends = {} if refills(tasks) else _exchange_ends(tasks, rounds)
     of = {client: third for third in range(3) for client in order[cuts[third] : cuts[third + 1]]}
     groups: list[list[Task]] = [[], [], []]
     for task in tasks:
         groups[of[task.client]].append(task)
     return [
-        _third(name, [spent[client] for client in order[cuts[third] : cuts[third + 1]]], groups[third], ends, waits)
+        _third(name, [spent[client] for client in order[cuts[third] : cuts[third + 1]]], groups[third], ends)
         for third, name in enumerate(NAMES)
         if groups[third]
     ]
 
 
-def _third(name: str, lengths: list[float], tasks: Sequence[Task], ends: Mapping[int, int], waits: bool) -> Third:
+def _third(name: str, lengths: list[float], tasks: Sequence[Task], ends: Ends) -> Third:
     folded = [task for task in tasks if task.outcome == FOLDED]
     stale = statistics.fmean(task.staleness for task in folded) if folded else None
     joules = float(sum(task.joules for task in tasks))
-    seconds = _uses(tasks, ends, waits)
+    seconds = _uses(tasks, ends)
     return Third(name, len(lengths), statistics.median(lengths), len(tasks), len(folded), stale, joules, seconds)
 
 
-def _uses(tasks: Sequence[Task], ends: Mapping[int, int], waits: bool) -> dict[str, float]:
+def _exchange_ends(tasks: Sequence[Task], rounds: Mapping[int, int]) -> Ends:
+    """Return when each exchange of a round ended: the last one with the round, others with their last task."""
+    ends: dict[tuple[int, int], int] = {}
+    last: dict[int, int] = {}
+    for task in tasks:
+        at = (task.round, task.exchange)
+        ends[at] = max(task.end, ends.get(at, 0))
+        last[task.round] = max(task.exchange, last.get(task.round, 0))
+    return ends | {(number, exchange): rounds[number] for number, exchange in last.items()}
+
+
+def _uses(tasks: Sequence[Task], ends: Ends) -> dict[str, float]:
     total = dict.fromkeys(USES, 0)
     for task in tasks:
         if task.outcome == FOLDED and task.received is not None and task.computed is not None:
@@ -89,11 +104,11 @@ def _uses(tasks: Sequence[Task], ends: Mapping[int, int], waits: bool) -> dict[s
             total["upload"] += task.end - task.computed
         else:
             total["in vain"] += task.end - task.start
-        total["waiting"] += max(0, ends[task.round] - task.end) if waits else 0
+        total["waiting"] += max(0, ends.get((task.round, task.exchange), 0) - task.end)
     return {use: spent / SECOND for use, spent in total.items()}
 
 
 def refills(tasks: Sequence[Task]) -> bool:
     """Return whether free slots were filled within a round: tasks from the same model then start at several times."""
-    starts: dict[int, int] = {}
-    return any(starts.setdefault(task.version, task.start) != task.start for task in tasks)
+    starts: dict[tuple[int, int], int] = {}
+    return any(starts.setdefault((task.version, task.exchange), task.start) != task.start for task in tasks)

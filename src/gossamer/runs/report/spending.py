@@ -7,8 +7,9 @@ from gossamer.runs.report.text import BLANK, count, number, percent, seconds, ta
 
 Summary = dict[str, Any]
 
-COMPARED = ("computing J", "sending J", "delay", "lost")
-"""The columns of ``compare`` for costs."""
+DELAY = "delay"
+COMPARED = ("computing J", "sending J", DELAY, "lost")
+"""The columns of ``compare`` for costs. Next to virtual time, there is no delay."""
 
 DELIVERY = ("compensated", "dropped")
 """The columns for the outcome of lost messages."""
@@ -108,14 +109,15 @@ def delivery(summary: Summary) -> tuple[str, ...]:
     return tuple(f"{sum(counts):,}" for counts in found.values()) if found else (BLANK,) * len(DELIVERY)
 
 
-def compared(summary: Summary) -> tuple[str, ...]:
-    """Return the cells of a run in the columns of ``COMPARED``."""
+def compared(summary: Summary) -> dict[str, str]:
+    """Return the cells of a run, by column; nothing if its channel counts no costs."""
     if summary["by_client"] is None:
-        return (BLANK,) * len(COMPARED)
+        return {}
     energy = summary["energy"]
-    return (
+    cells = (
         number(energy["computing"]),
         number(energy["sending"]),
         seconds(summary["delay"]),
         f"{summary['lost']:,}",
     )
+    return dict(zip(COMPARED, cells, strict=True))

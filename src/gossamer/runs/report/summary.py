@@ -85,7 +85,7 @@ def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any
         "model": task["model"],
         "split": task["split"],
         "clients": task["clients"],
-        "per_round": len(metrics[-1]["clients"]) if metrics else options["per_round"] or task["clients"],
+        "per_round": about.get("slots") or _cohort(about, metrics),
         "parameters": about["parameters"],
         "rounds": len(metrics),
         "rounds_asked": options["rounds"],
@@ -129,6 +129,12 @@ def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any
         "empty_rounds": empty_rounds(metrics),
     }
     return {name: _finite(value) for name, value in summary.items()}
+
+
+def _cohort(about: Mapping[str, Any], metrics: Sequence[Record]) -> int:
+    """Return the number of clients of the last round; before the first, the number that was asked for."""
+    asked: int = about["options"]["per_round"] or about["task"]["clients"]
+    return len(metrics[-1]["clients"]) if metrics else asked
 
 
 def _evaluated(scores: Sequence[Score]) -> Iterator[str]:

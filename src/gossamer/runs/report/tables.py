@@ -39,7 +39,10 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
         ("method", method(summary)),
         *([("server", summary["server"])] if summary["server"] else []),
         ("task", task(summary)),
-        ("clients", f"{summary['clients']:,}, {summary['per_round']:,} per round"),
+        (
+            "clients",
+            f"{summary['clients']:,}, {summary['per_round']:,} {'at once' if summary['schedule'] else 'per round'}",
+        ),
         ("rounds", f"{summary['rounds']:,} of {summary['rounds_asked']:,}, seed {summary['seed']}"),
         *([("stopped", summary["stopped"])] if summary["stopped"] else []),
         *([("warning", summary[DIVERGES])] if summary[DIVERGES] else []),
@@ -240,12 +243,14 @@ def side_by_side(names: Sequence[str], summaries: Sequence[Summary]) -> str:
         if any(summary[title] for summary in summaries):
             head.append(title)
             rows = [[*row, write(summary[title])] for row, summary in zip(rows, summaries, strict=True)]
-    if any(summary["time"] is not None for summary in summaries):
+    if timed := any(summary["time"] is not None for summary in summaries):
         head += timeline.COMPARED
         rows = [[*row, *timeline.compared(summary)] for row, summary in zip(rows, summaries, strict=True)]
     if any(summary["by_client"] for summary in summaries):
-        head += spending.COMPARED
-        rows = [[*row, *spending.compared(summary)] for row, summary in zip(rows, summaries, strict=True)]
+        costs = [name for name in spending.COMPARED if not (timed and name == spending.DELAY)]
+        head += costs
+        cells = [spending.compared(summary) for summary in summaries]
+        rows = [[*row, *(cell.get(name, BLANK) for name in costs)] for row, cell in zip(rows, cells, strict=True)]
     if any(summary["delivery"] for summary in summaries):
         head += spending.DELIVERY
         rows = [[*row, *spending.delivery(summary)] for row, summary in zip(rows, summaries, strict=True)]

@@ -10,13 +10,11 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from gossamer.core.availability import SECOND
 from gossamer.runs.records import Record
 from gossamer.runs.report.text import BLANK, joules, number, percent, seconds
 
 Summary = Mapping[str, Any]
-
-SECOND = 10**9
-"""The nanoseconds of a second."""
 
 FOLDED = "folded"
 OUTCOMES = (FOLDED, "cancelled", "left", "lost", "stale", "failed")
@@ -39,6 +37,7 @@ class Task(NamedTuple):
         end: when it ended
         outcome: one of ``OUTCOMES``
         joules: the energy that it took
+        exchange: the exchange of the round; methods with several have tasks of each
     """
 
     round: int
@@ -50,6 +49,7 @@ class Task(NamedTuple):
     end: int
     outcome: str
     joules: float
+    exchange: int = 0
 
     @property
     def staleness(self) -> int:
@@ -61,7 +61,7 @@ def tasks_of(metrics: Sequence[Record]) -> Iterator[Task]:
     """Yield the tasks of all rounds, in the order of records."""
     for record in metrics:
         columns = record.get("tasks", {})
-        rows = zip(*(columns[name] for name in Task._fields[1:]), strict=True) if columns else ()
+        rows = zip(*(columns[name] for name in Task._fields[1:] if name in columns), strict=True) if columns else ()
         yield from (Task(record["round"], *row) for row in rows)
 
 
@@ -162,9 +162,12 @@ def in_vain(summary: Summary) -> str:
 
 
 def compared(summary: Summary) -> tuple[str, ...]:
-    """Return the cells of a run in the columns of ``COMPARED``; in vain is the share of the seconds of devices."""
+    """Return the cells of a run in the columns of ``COMPARED``; in vain is the share of the seconds of devices.
+
+    A run without a schedule has the time that its channel counts, if it does.
+    """
     if summary["time"] is None:
-        return (BLANK,) * len(COMPARED)
+        return (seconds(summary["delay"]) if summary["delay"] else BLANK, *[BLANK] * (len(COMPARED) - 1))
     stale = summary["staleness"]
     return (
         seconds(summary["time"]),

@@ -4,6 +4,7 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from gossamer.core.availability import SECOND
 from gossamer.runs.records import Record
 from gossamer.runs.report import html
 from gossamer.runs.report.bars import columns, shares
@@ -12,7 +13,7 @@ from gossamer.runs.report.scores import Score, primary
 from gossamer.runs.report.speeds import USES, Third, refills, thirds
 from gossamer.runs.report.targets import Target
 from gossamer.runs.report.text import count, joules, number, percent, seconds, size, time_unit
-from gossamer.runs.report.timeline import FOLDED, OUTCOMES, SECOND, Task, tasks_of
+from gossamer.runs.report.timeline import FOLDED, OUTCOMES, Task, tasks_of
 from gossamer.runs.report.to_target import Reached, to_target
 
 BINS = 30
