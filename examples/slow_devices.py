@@ -21,8 +21,15 @@ def main() -> None:
     task = Task.named("digits", model="mlp", split="dirichlet:0.5", clients=40)
     for name, (schedule, per_round, rounds) in SCHEDULES.items():
         for kind, method in METHODS.items():
-            budget = {"rounds": rounds, "per_round": per_round}
-            result = simulate(method, task, schedule=schedule, channel=CHANNEL, until="accuracy=0.8", **budget)
+            result = simulate(
+                method,
+                task,
+                schedule=schedule,
+                channel=CHANNEL,
+                per_round=per_round,
+                rounds=rounds,
+                until="accuracy=0.8",
+            )
             minutes, joules = result.metrics[-1]["time"] / 60, sum(record["joules"] for record in result.metrics)
             print(f"{name:12} {kind:8} {result.accuracy:6.1%} after {minutes:5.1f} virtual minutes, {joules:6.1f} J")
 
