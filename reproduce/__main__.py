@@ -19,6 +19,7 @@ STUDIES = {
     "codecs": ("reproduce.baselines.codecs", "all compression methods on three tasks: accuracy, bits and times"),
     "precision": ("reproduce.baselines.precision", "FedAvg trained in float32, tf32 and bf16: accuracy and times"),
     "attacks": ("reproduce.baselines.attacks", "hostile clients against servers and one-bit codecs, on Fashion-MNIST"),
+    "schedules": ("reproduce.baselines.schedules", "schedules in virtual time: hours and joules to 85 % accuracy"),
     "fashion": ("reproduce.baselines.fashion", "FedAvg on Fashion-MNIST"),
     "two-populations": ("reproduce.baselines.two_populations", "PERM's synthetic data with three baselines"),
 }

@@ -16,7 +16,7 @@ import pytest
 import gossamer
 from gossamer import methods
 from gossamer.fleet.capacity import Room
-from gossamer.fleet.fleet import Device, Fleet
+from gossamer.fleet.fleet import Device, Fleet, Span
 from gossamer.methods import (
     EF21,
     METHODS,
@@ -33,7 +33,7 @@ from gossamer.methods import (
 )
 from gossamer.parts import codecs, parametrizations, samplers, servers, solvers, views
 from gossamer.parts.channels import CHANNELS as ALL_CHANNELS
-from gossamer.parts.channels import Channel, Lossy, Perfect, Wireless
+from gossamer.parts.channels import Channel, FleetLinks, Lossy, Perfect, Wireless
 from gossamer.parts.codecs import (
     CODECS,
     KLMS,
@@ -115,6 +115,7 @@ from gossamer.testing import (
 from helpers.recorder import task as pictures
 
 FLEET = Fleet((Device("phone", 5, None, 1e9),))
+LINES = Fleet((Device("phone", 5, None, 1e9, up=1e6, down=Span(1e6, 1e7), latency=0.05, loss=0.5),))
 RADIO = Fleet((Device("phone", 5, None, 1e9, down_bandwidth=2e7, receive_power=0.1),))
 
 ALL_CODECS: list[Codec] = [
@@ -209,6 +210,7 @@ PAIRED: dict[Codec, Server] = {codec: MeanOfEstimates() for codec in ALL_CODECS 
 
 ALL_SAMPLERS: list[Sampler] = [*(sampler() for sampler in SAMPLERS.values()), PowerOfChoice(candidates=1)]
 CHANNELS: list[Channel] = [Perfect(), Lossy(0.3), Wireless(FLEET), Wireless(RADIO, retries=2)]
+CHANNELS += [FleetLinks(RADIO), FleetLinks(LINES, retries=1)]
 PARAMETRIZATIONS: list[Parametrization] = [Weights(), Supermask()]
 SMALLER = {"pfedme": {"steps": 4, "inner_steps": 2}}
 """Arguments that keep the runs of slow methods short."""

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from gossamer import METHODS, MagnitudePruned, Method, Task, Wireless, simulate
+from gossamer import METHODS, FleetLinks, MagnitudePruned, Method, Split, Task, Wireless, simulate
 from gossamer.cli.build import make_method
 from gossamer.cli.request import PARTS, Request
 from gossamer.cli.run_args import own_flags, scan
@@ -29,16 +29,18 @@ from gossamer.parts.solvers.schedules import LR_SCHEDULES
 from gossamer.runs.jobs import Job, spread
 from gossamer.runs.jobs.local import Local
 from gossamer.tasks.data import Data, load
+from gossamer.tasks.data.splits import split
 from gossamer.tasks.nets import build
 from gossamer.tasks.nets.dense import mlp
 from gossamer.tasks.nets.lstm import lstm
 from gossamer.tasks.static_norms import STATISTICS
 from gossamer.tasks.task import deal
 from reproduce.common import store
+from reproduce.common.by_device import BY_DEVICE, ByDevice
 from reproduce.common.row_lstm import RowLSTM
 from reproduce.common.store import Facts
 
-FLEETS = store.ROOT / "reproduce/wireless"
+FLEETS, VIRTUAL_FLEETS = store.ROOT / "reproduce/wireless", store.ROOT / "reproduce/baselines"
 NO_PART = ("prepare", "evaluate", "save")
 """Phases that belong to a run but not to its rounds."""
 
@@ -71,6 +73,8 @@ class Cell(NamedTuple):
         validate: hold out every n-th natural owner, or every n-th training sample, and evaluate on these; 0 for none
         precision: precision of local training
         attack: what hostile clients do, such as ``scale:-50,share=0.1``; empty if all are honest
+        virtual: schedule in virtual time, such as ``fedbuff:buffer=5``, on the devices of ``fleet``; empty for none
+        until: target that ends the run, such as ``accuracy=0.85``; empty for none
     """
 
     name: str
@@ -97,6 +101,8 @@ class Cell(NamedTuple):
     validate: int = 0
     precision: str = "float32"
     attack: str = ""
+    virtual: str = ""
+    until: str = ""
 
     @property
     def study(self) -> str:
@@ -161,8 +167,12 @@ def outcome(cell: Cell, data_dir: Path, more: More = no_more, engine: Engine | N
     options |= {"eval_every": cell.eval_every, "precision": cell.precision, **how(cell.executor)}
     if cell.attack:
         options["attack"] = cell.attack
-    if cell.fleet:
+    if cell.virtual:
+        options |= {"schedule": cell.virtual, "channel": FleetLinks(Fleet.read(VIRTUAL_FLEETS / cell.fleet))}
+    elif cell.fleet:
         options["channel"] = Wireless(Fleet.read(FLEETS / cell.fleet), retries=cell.retries)
+    if cell.until:
+        options["until"] = cell.until
     run_method = engine or simulate
     result = run_method(method(cell), mine, out=cell.folder, resume=cell.folder.exists(), **options)
     curve = [round(100 * record["accuracy"], 2) for record in result.metrics if "accuracy" in record]
@@ -217,9 +227,16 @@ def task(cell: Cell, data_dir: Path) -> Task:
     if cell.samples:
         data = replace(data, train=data.train.take(np.arange(cell.samples * cell.clients)))
     data = validation(data, cell.validate) if cell.validate else data
-    split = deal(data, cell.split, cell.clients, cell.seed)
+    split = dealt(data, cell)
     by = parse(cell.statistics, STATISTICS, "statistics")
     return Task(lambda: network(cell.model, data.shape, data.classes), data, split, statistics=by)
+
+
+def dealt(data: Data, cell: Cell) -> Split:
+    """Return the partition of a cell: one of the library's, or one in which labels go with the kind of device."""
+    if not cell.split.startswith(BY_DEVICE):
+        return deal(data, cell.split, cell.clients, cell.seed)
+    return split(ByDevice(float(cell.split.removeprefix(BY_DEVICE))), data, cell.clients, key(cell.seed))
 
 
 @lru_cache(maxsize=1)

@@ -36,7 +36,10 @@ if TYPE_CHECKING:
     from gossamer.engines.options import Options as Options
     from gossamer.engines.result import Result as Result
     from gossamer.engines.simulate import simulate as simulate
+    from gossamer.fleet.device import Device as Device
+    from gossamer.fleet.fleet import Fleet as Fleet
     from gossamer.methods import *
+    from gossamer.parts.channels.fleet_links import FleetLinks as FleetLinks
     from gossamer.parts.channels.lossy import Lossy as Lossy
     from gossamer.parts.channels.perfect import Perfect as Perfect
     from gossamer.parts.channels.wireless import Wireless as Wireless
@@ -67,6 +70,10 @@ if TYPE_CHECKING:
     from gossamer.parts.samplers.power_of_choice import PowerOfChoice as PowerOfChoice
     from gossamer.parts.samplers.round_robin import RoundRobin as RoundRobin
     from gossamer.parts.samplers.uniform import Uniform as Uniform
+    from gossamer.parts.schedules.deadline import Deadline as Deadline
+    from gossamer.parts.schedules.fedasync import FedAsync as FedAsync
+    from gossamer.parts.schedules.fedbuff import FedBuff as FedBuff
+    from gossamer.parts.schedules.synchronous import Synchronous as Synchronous
     from gossamer.parts.servers.average import Average as Average
     from gossamer.parts.servers.average import MaskAverage as MaskAverage
     from gossamer.parts.servers.gradient_similarity import GradientSimilarity as GradientSimilarity

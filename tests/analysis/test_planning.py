@@ -29,8 +29,9 @@ from gossamer.cli.plan import ENERGIES
 from gossamer.core.errors import ConfigError
 from gossamer.core.random import fold, key
 from gossamer.core.types import Clock, Flops
-from gossamer.fleet.device import Device, Span
+from gossamer.fleet.device import Device
 from gossamer.fleet.fleet import Fleet
+from gossamer.fleet.keys import Span
 from gossamer.fleet.radio import Density, Link, outage, rate
 from gossamer.parts.channels import Wireless
 from gossamer.tasks.objective import Objective
@@ -678,6 +679,25 @@ def test_the_command_prints_the_run_that_follows_the_plan(folder: Path, capsys: 
     about = json.loads(Path("run/run.json").read_text())
     assert "rows=40" in about["method"]["codec"]
     assert "retain='signs'" in about["method"]["codec"]
+
+
+def test_the_deadline_may_be_that_of_a_schedule(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    FLEET.write("fleet.toml")
+    words = ["plan", "fleet.toml", "--energy", "0.01", "--parameters", "5000", "--flops", "1e7", "--samples", "300"]
+    words += ["--measurements", "500"]
+    assert main([*words, "--deadline", "0.499999998", "--out", "plain.json"]) == 0
+    assert "--schedule" not in capsys.readouterr().out
+    assert main([*words, "--schedule", "deadline:500ms,over=1.3"]) == 0
+    assert Plan.read("plan.json") == Plan.read("plain.json")
+    assert capsys.readouterr().out.splitlines()[-1].endswith("--schedule deadline:500ms,over=1.3")
+    for wrong, reason in {
+        "fedbuff:10": "--schedule fedbuff:10 has no deadline: give --deadline S instead, or deadline:60s",
+        "dedline:60s": "unknown schedule 'dedline': did you mean deadline?",
+    }.items():
+        assert main([*words, "--schedule", wrong]) == 2
+        assert reason in capsys.readouterr().err
+    for both in (["--deadline", "1", "--schedule", "deadline:1s"], []):
+        assert main([*words, *both]) == 2
 
 
 def test_with_a_constant_the_bound_is_as_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

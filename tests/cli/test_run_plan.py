@@ -16,8 +16,9 @@ from gossamer.cli import main
 from gossamer.core.random import key
 from gossamer.core.specs import parse
 from gossamer.core.types import Clock
-from gossamer.fleet.device import Device, Span
+from gossamer.fleet.device import Device
 from gossamer.fleet.fleet import Fleet
+from gossamer.fleet.keys import Span
 from gossamer.parts.channels import CHANNELS
 from gossamer.runs.records import read_metrics
 from gossamer.tasks.objective import Objective

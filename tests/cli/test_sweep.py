@@ -208,6 +208,10 @@ def test_points_have_means_and_deviations_over_seeds(here: Path, capsys: pytest.
     means = {point.values[0][1]: point.over_seeds("validation_accuracy").mean for point in result.points}
     assert result.best == {"lr": max(means, key=lambda lr: means[lr] or 0)}
     assert "validation accuracy" in (here / "x.svg").read_text()
+    capsys.readouterr()
+    assert main(["compare", "x", "--target", "accuracy=0,accuracy=1"]) == 0
+    said = capsys.readouterr().out
+    assert len(re.findall(r"\nlr=0\.\d+ +2 of 2 +1 ± 0 ", said)) == 2, "every run reaches 0 in its first round"
     assert main(["compare", "x", "x/lr=0.1_seed=0"]) == 2
     assert "x is a sweep: compare it alone" in capsys.readouterr().err
     assert main(["show", "x"]) == 2

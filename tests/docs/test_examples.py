@@ -14,6 +14,7 @@ NAMES = (
     "less_down",
     "on_a_cluster",
     "one_bit",
+    "slow_devices",
     "thin_clients",
     "tune",
     "who_to_learn_with",

@@ -13,7 +13,7 @@ from torch import nn
 import gossamer
 from gossamer import ConfigError, Cosine, Options, RunError, Task, compose, fedavg, local, simulate
 from gossamer.core import files
-from gossamer.engines.control import Target, Until, out_of_patience
+from gossamer.engines.control import Until, out_of_patience
 from gossamer.engines.simulate import Simulation
 from gossamer.engines.warm_start import Init
 from gossamer.parts.codecs import Dense
@@ -23,6 +23,7 @@ from gossamer.parts.views import Full
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import INIT, STOPPED, read_about, read_metrics
 from gossamer.runs.report.scores import ACCURACY, Score
+from gossamer.runs.report.targets import Target
 from gossamer.testing import tiny_task
 
 RMSE = Score("rmse", "lower", "number")

@@ -52,8 +52,10 @@ def test_a_plot_shows_a_metric_by_rounds_bytes_or_seconds(result: Result) -> Non
     assert result.plot(by="seconds")._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
     with pytest.raises(ConfigError, match="unknown metric 'acuracy': did you mean accuracy"):
         result.plot("acuracy")
-    with pytest.raises(ConfigError, match="unknown axis 'joules'"):
-        result.plot(by="joules")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="unknown axis 'hours'"):
+        result.plot(by="hours")  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="the run counts no joules"):
+        result.plot(by="joules")
 
 
 def test_a_saved_plot_holds_all_its_labels(result: Result) -> None:

@@ -16,8 +16,8 @@ from gossamer import ConfigError
 from gossamer.core.random import key
 from gossamer.fleet import units
 from gossamer.fleet.capacity import SHARES, largest_share
-from gossamer.fleet.device import KEYS
 from gossamer.fleet.fleet import Device, Fleet, Span
+from gossamer.fleet.keys import KEYS
 from gossamer.fleet.radio import Density, Link, outage
 from gossamer.fleet.units import read_density, read_length, read_power, read_ratio, read_size, read_speed
 from helpers.narrow import present
@@ -218,7 +218,7 @@ def test_what_is_no_speed_is_refused(written: object) -> None:
 
 def test_examples_of_units_hold() -> None:
     result = doctest.testmod(units)
-    assert result.attempted == 10
+    assert result.attempted == 14
     assert result.failed == 0
 
 

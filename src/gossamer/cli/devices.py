@@ -1,7 +1,8 @@
 """The flags ``--fleet`` and ``--plan``, which concern both the channel and the method.
 
-``--channel wireless --fleet FILE`` is short for ``--channel wireless:FILE``; without a fleet the devices are phones
-(``gossamer.fleet.fleet.PHONES``). A plan sets the ``powers`` of the channel.
+``--channel wireless --fleet FILE`` is short for ``--channel wireless:FILE``. The same holds for the channel ``fleet``.
+Without a fleet the devices are phones (``gossamer.fleet.fleet.PHONES``). With ``--schedule`` and without ``--channel``,
+the channel is ``fleet``, because virtual time needs devices and links. A plan sets the ``powers`` of the channel.
 If the method has the flags, it also sets ``--ratio``, ``--by tensor`` and ``--rows``. The values are recorded, so a
 resumed run does not need the file. A method without these flags takes only the powers.
 """
@@ -16,11 +17,15 @@ from gossamer.cli.request import FLEET
 from gossamer.core.errors import ConfigError
 from gossamer.core.specs import NONE, parse, texts, written
 from gossamer.engines.simulate import Simulation
-from gossamer.fleet.fleet import AIR
+from gossamer.fleet.fleet import AIR, PHONES
 from gossamer.parts.channels import CHANNELS
+from gossamer.parts.channels.fleet_links import FleetLinks
 from gossamer.parts.channels.wireless import Wireless
 
-PLAN, WIRELESS, CAPACITIES = "plan", "wireless", "capacities"
+PLAN, WIRELESS, DEVICES, CAPACITIES, SCHEDULE = "plan", "wireless", "fleet", "capacities", "schedule"
+
+LINKS: dict[str, type] = {WIRELESS: Wireless, DEVICES: FleetLinks}
+"""Channels with the devices of a fleet."""
 
 OTHERS = ("measurements", "rise", "codec")
 """Flags that would contradict a plan, in addition to those that it sets."""
@@ -44,14 +49,18 @@ def heeded(given: dict[str, Any]) -> bool:
 
 def _handed(given: dict[str, Any], wanted: bool) -> list[str]:
     path = given.get(FLEET) if wanted else given.pop(FLEET, None)
+    path = None if path in NONE else path
+    if given.get(SCHEDULE) not in (None, *NONE):  # virtual time needs devices
+        given.setdefault("channel", DEVICES if path is not None else f"{DEVICES}:{PHONES.source}")
     name, _, rest = given.get("channel", "").partition(":")
-    if name != WIRELESS:
-        return [] if path is None or wanted else ["--fleet has no effect here: add --channel wireless, or leave it out"]
-    named = any(field == FLEET for field, _ in texts(rest, Wireless))
+    if name not in LINKS:
+        effect = "--fleet has no effect here: add --channel wireless or --channel fleet, or leave it out"
+        return [] if path is None or wanted else [effect]
+    named = any(field == FLEET for field, _ in texts(rest, LINKS[name]))
     if path is not None and named and not wanted:
         return ["--channel and --fleet both name a fleet: choose one"]
     if path is not None and not named:
-        given["channel"] = ",".join([f"{WIRELESS}:{written(FLEET, path)}", *([rest] if rest else [])])
+        given["channel"] = ",".join([f"{name}:{written(FLEET, path)}", *([rest] if rest else [])])
     return []
 
 

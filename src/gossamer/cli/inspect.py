@@ -16,11 +16,12 @@ from gossamer.core.errors import ConfigError, Mistakes, RunError
 from gossamer.runs.digests import damage
 from gossamer.runs.inside import links
 from gossamer.runs.records import Record, is_busy, linkless, read_metrics
-from gossamer.runs.report import Folder, curves, sweep_points, tables
+from gossamer.runs.report import Folder, curves, sweep_points, tables, to_target
 from gossamer.runs.report.base import reports_of
 from gossamer.runs.report.labels import labels
 from gossamer.runs.report.scores import common, scores_of
 from gossamer.runs.report.summary import summarise
+from gossamer.runs.report.targets import Target
 from gossamer.runs.sweeps import Sweep, is_sweep
 
 
@@ -62,6 +63,7 @@ def show(words: list[str]) -> int:
     how.add_argument(
         "--paper-costs", action="store_true", help="compare its costs with the count of the method's paper"
     )
+    _add_target(parser)
     _add_reports(parser)
     arguments = parser.parse_args(words)
     path = Path(arguments.run)
@@ -69,12 +71,19 @@ def show(words: list[str]) -> int:
     for problem in (*links(path, linkless(path)), *damage(path, about)):
         warn(problem)
     _load_reports(arguments.reports)
+    targets = _targets(arguments.target, [about])
     with reading(path):
-        print(_shown(path, about, metrics, arguments))
+        print(_shown(path, about, metrics, arguments, targets))
     return 0
 
 
-def _shown(path: Path, about: dict[str, Any], metrics: list[Record], arguments: argparse.Namespace) -> str:
+def _shown(
+    path: Path,
+    about: dict[str, Any],
+    metrics: list[Record],
+    arguments: argparse.Namespace,
+    targets: Sequence[Target],
+) -> str:
     """Return what ``show`` prints."""
     if arguments.config:
         from gossamer.cli.config import written
@@ -87,20 +96,32 @@ def _shown(path: Path, about: dict[str, Any], metrics: list[Record], arguments: 
     if arguments.html:
         from gossamer.cli.pages import write_page
 
-        return str(write_page(path, about))
+        return str(write_page(path, about, targets))
     summary = summarise(about, metrics)
     found = {report.name: report.details(Folder(path, summary["clients"])) for report in reports_of(metrics)}
+    reached = [to_target.to_target(target, about, metrics) for target in targets]
     if arguments.json:
         figures = {name: {**figures, **found[name][0]} for name, figures in summary["figures"].items()}
         facts = summary | {"figures": figures, "parts": about["method"], "state": state(path, summary)}
+        facts |= {"targets": [each._asdict() for each in reached]} if targets else {}
         return json.dumps(facts, indent=1, allow_nan=False)
-    blocks = [lines for _, lines in found.values()]
+    blocks = [[f"{each.target}: {each.words}"] for each in reached] + [lines for _, lines in found.values()]
     return tables.full(path, about, metrics, state(path, summary), blocks)
 
 
 def _add_reports(parser: Parser) -> None:
     about = "import a file of yours, for its reports on figures; the files that a run names are not executed"
     parser.add_argument("--reports", metavar="FILE.py", action="append", default=[], help=about)
+
+
+def _add_target(parser: Parser) -> None:
+    about = "show what was spent until a target was reached, such as accuracy=0.9 or loss<0.3"
+    parser.add_argument("--target", metavar="METRIC=X", help=about)
+
+
+def _targets(given: str | None, abouts: Sequence[dict[str, Any]]) -> tuple[Target, ...]:
+    """Return the targets that are typed, which all of these runs can reach."""
+    return to_target.targets_for(given, abouts) if given else ()
 
 
 def _load_reports(files: Sequence[str]) -> None:
@@ -123,6 +144,7 @@ def compare(words: list[str]) -> int:
     parser = Parser(prog="gossamer compare", description=text)
     parser.add_argument("run", metavar="RUN", nargs="+", help="folders of runs, or the folder of one sweep")
     parser.add_argument("--out", metavar="FILE", help="draw the curves into a file: .png, .pdf or .svg")
+    _add_target(parser)
     _add_reports(parser)
     arguments = parser.parse_args(words)
     paths = list(dict.fromkeys(Path(run) for run in arguments.run))
@@ -133,19 +155,23 @@ def compare(words: list[str]) -> int:
         if len(paths) > 1:
             mistakes.note(f"{sweeps[0]} is a sweep: compare it alone, or name its runs")
         mistakes.settle()
-        return _compare_points(sweeps[0], picture)
+        return _compare_points(sweeps[0], picture, arguments.target)
     abouts = [mistakes.attempt(open_run, path) for path in paths]
     mistakes.settle()
     metrics = [read_metrics(path) for path in paths]
     both = [(about, records) for about, records in zip(abouts, metrics, strict=True) if about]
     _load_reports(arguments.reports)
     names, found, summaries = distinct(paths), [about for about, _ in both], list[dict[str, Any]]()
+    targets = _targets(arguments.target, found)
     for path, (about, records) in zip(paths, both, strict=True):
         with reading(path):
             summaries.append(summarise(about, records))
             tables.side_by_side([str(path)], summaries[-1:])
     labelled = [{**summary, "method": label} for summary, label in zip(summaries, labels(found), strict=True)]
     print(tables.side_by_side(names, labelled))
+    for target in targets:
+        reached = [to_target.to_target(target, about, records) for about, records in both]
+        print("\n" + "\n\n".join((to_target.compared(names, reached), *_over_seeds(found, reached))))
     if tables.sends_views(summaries):
         print(f"\n{tables.VALUES}: {tables.COUNTED}")
     if differing := tables.differences(summaries, [about["method"] for about, _ in both]):
@@ -160,11 +186,23 @@ def compare(words: list[str]) -> int:
     return 0
 
 
-def _compare_points(path: Path, picture: Path | None) -> int:
+def _over_seeds(abouts: Sequence[dict[str, Any]], reached: Sequence[to_target.Reached]) -> list[str]:
+    """Return a table of means over runs that differ in their seed alone; nothing if there are no such runs."""
+    alike = labels([{**about, "options": {**about["options"], "seed": 0}} for about in abouts])
+    groups: dict[tuple[str, int], list[to_target.Reached]] = {}
+    for label, about, each in zip(alike, abouts, reached, strict=True):
+        groups.setdefault((label, about["options"]["rounds"]), []).append(each)
+    names = [label for label, _ in groups]
+    return [to_target.over_seeds(names, list(groups.values()))] if len(groups) < len(abouts) else []
+
+
+def _compare_points(path: Path, picture: Path | None, target: str | None) -> int:
     """Compare the points of a sweep."""
     sweep = Sweep.read(path)
     with reading(path):
         print(sweep_points.compared(path, sweep))
+        for table in sweep_points.to_targets(path, sweep, target) if target else ():
+            print(f"\n{table}")
         if picture:
             drawn = sweep_points.draw(path, sweep, picture)
             print(f"\ncurves in {picture}" if drawn else "\nno curves: no run has started, or their metrics differ")

@@ -1,6 +1,7 @@
 """The page of a run, with what the run's request can still give: its data and the initial states of its clients."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,16 +15,18 @@ from gossamer.runs.checkpoint import read_split
 from gossamer.runs.records import read_about
 from gossamer.runs.report import Folder, page
 from gossamer.runs.report.base import Starts
+from gossamer.runs.report.targets import Target
 from gossamer.tasks.data.partition import Split
 from gossamer.tasks.data.samples import Data
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task
 
 
-def write_page(path: Path, about: dict[str, Any]) -> Path:
+def write_page(path: Path, about: dict[str, Any], targets: Sequence[Target] = ()) -> Path:
     """Write the page of a recorded run and return its file; no user file is executed.
 
-    Without its task the page has no classes, and without its method no initial masks.
+    Without its task the page has no classes, and without its method no initial masks. It shows what was spent until
+    each of the ``targets`` was reached.
     """
     request = Request.recorded(about)
     named = request.files() if request else {}
@@ -33,7 +36,8 @@ def write_page(path: Path, about: dict[str, Any]) -> Path:
             f"{files}: not executed, so the page may lack classes and masks; load_run(RUN).report() in Python adds them"
         )
     data, clients = None if "task" in named else _data_of(about), about["task"]["clients"]
-    return page.write(Folder(path, clients, data, lambda: None if named else _starts(path, about, data)))
+    starts = lambda: None if named else _starts(path, about, data)  # noqa: E731 - called if a report needs it
+    return page.write(Folder(path, clients, data, starts), targets=targets)
 
 
 def try_to_write(path: Path, data: Data) -> Path | None:

@@ -28,12 +28,16 @@ from gossamer.cli.common import check_folder, check_picture
 from gossamer.cli.flags import value
 from gossamer.cli.parser import Parser
 from gossamer.cli.request import Request
+from gossamer.core.availability import SECOND
 from gossamer.core.errors import ConfigError, Mistakes
 from gossamer.core.random import key
+from gossamer.core.schedule import Schedule
+from gossamer.core.specs import parse
 from gossamer.fleet.fleet import Fleet
 from gossamer.fleet.radio import Fading
 from gossamer.fleet.units import read_power
 from gossamer.parts.channels.wireless import Wireless
+from gossamer.parts.schedules import SCHEDULES
 from gossamer.runs.report import text
 from gossamer.tasks.objective import Objective
 
@@ -47,6 +51,9 @@ ONES = Constants(1.0, 1.0, 1.0)
 
 NO_CORRECTION = (("none",), ())
 """Values of ``--corrected`` for the bound as printed."""
+
+ROUNDED = 2
+"""Nanoseconds that a client leaves to the clock of a schedule, which rounds computing and sending to whole ones."""
 
 LISTED = 3
 """The largest number of clients that are listed by their numbers."""
@@ -86,7 +93,7 @@ BUDGETS = {
     "energy": Term(float, None, "J", "energy budget of a client per round, in joules"),
     "deadline": Term(float, None, "S", "deadline of a round, in seconds"),
 }
-"""Required flags."""
+"""Required flags; a schedule with a deadline may take the place of the deadline."""
 
 TASK = {
     "data": Term(str, None, "NAME", "data set (default: digits)"),
@@ -156,14 +163,16 @@ GROUPS = {
 def _parser() -> Parser:
     parser = Parser(
         prog="gossamer plan",
-        usage="gossamer plan FLEET --energy J --deadline S [flags]",
+        usage="gossamer plan FLEET --energy J (--deadline S | --schedule SPEC) [flags]",
         description="Choose transmit power, pruning and measurements for a fleet of devices, so that the convergence "
         "bound is smallest within the energy budget and the deadline.",
     )
     parser.add_argument("fleet", metavar="FLEET", help="file of the fleet")
     required = parser.add_argument_group("budgets, both required")
-    for name, term in BUDGETS.items():
-        required.add_argument(f"--{name}", metavar=term.takes, required=True, help=term.meaning)
+    required.add_argument("--energy", metavar=BUDGETS["energy"].takes, required=True, help=BUDGETS["energy"].meaning)
+    time = required.add_mutually_exclusive_group(required=True)
+    time.add_argument("--deadline", metavar=BUDGETS["deadline"].takes, help=BUDGETS["deadline"].meaning)
+    time.add_argument("--schedule", metavar="SPEC", help="schedule with a deadline, such as deadline:60s,over=1.3")
     for title, terms in GROUPS.items():
         group = parser.add_argument_group(title)
         for name, term in terms.items():
@@ -222,6 +231,7 @@ def next_command(arguments: argparse.Namespace, found: Plan) -> str:
     words += [word for name, text in asked.items() if text for word in (f"--{name.replace('_', '-')}", str(text))]
     words += ["--set", f"solver.batch={arguments.batch}"] if arguments.batch else []
     words += ["--no-fresh", "--retain", "signs"] if found.each > 1 else []
+    words += ["--schedule", arguments.schedule] if arguments.schedule else []
     return shlex.join(words)
 
 
@@ -236,6 +246,7 @@ def _problem(arguments: argparse.Namespace) -> Problem:
     mistakes = Mistakes()
     terms = {**BUDGETS, **NUMBERS, **OTHERS, **BOUND}
     given: dict[str, Any] = {name: mistakes.attempt(_read, name, term, arguments) for name, term in terms.items()}
+    given["deadline"] = mistakes.attempt(_deadline, arguments.schedule) if arguments.schedule else given["deadline"]
     fleet = mistakes.attempt(Fleet.of_text, arguments.fleet)
     mistakes.settle()
     assert fleet is not None  # or there were mistakes
@@ -254,6 +265,14 @@ def _problem(arguments: argparse.Namespace) -> Problem:
     work = (fleet, size.flops, size.parameters, given["energy"], given["deadline"])
     links = {name: given[name] for name in ("seed", "fading", "most_power", "channel_seed")}
     return _flagged(Problem, *work, target, limits, message, pruning=size.pruning, **links)
+
+
+def _deadline(written: str) -> float:
+    """Return the seconds that a client has under a schedule with a deadline."""
+    schedule: Schedule = parse(written, SCHEDULES, "schedule")
+    if schedule.deadline is None:
+        raise ConfigError(f"--schedule {written} has no deadline: give --deadline S instead, or deadline:60s")
+    return (schedule.deadline - ROUNDED) / SECOND
 
 
 def _target(given: dict[str, Any], size: Size) -> Target:

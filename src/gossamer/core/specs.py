@@ -111,7 +111,7 @@ def parse(text: str, choices: Mapping[str, type[T]], what: str, typed: str | Non
         raise ConfigError(f"{what} {text!r}: nothing follows the colon: write it as {usage(name, choices[name])}")
     try:
         own = getattr(choices[name], "of_spec", None)  # a class may read the text after the colon itself
-        return typing.cast(T, own(rest)) if own else choices[name](**_values(rest, name, choices[name]))
+        return typing.cast(T, own(rest)) if own else choices[name](**fields_of(rest, name, choices[name]))
     except ConfigError as error:
         spelled = (_by_field(mistake, choices[name]) for mistake in error.mistakes)
         raise ConfigError(*(f"{what} {typed or text!r}: {mistake}" for mistake in spelled)) from error
@@ -122,7 +122,7 @@ def _by_field(mistake: Mistake, cls: type) -> str:
     return mistake.written(lambda field: str(field._replace(part="") if field.part == cls.__name__ else field))
 
 
-def _values(rest: str, name: str, cls: type) -> dict[str, Any]:
+def fields_of(rest: str, name: str, cls: type) -> dict[str, Any]:
     """Parse the fields after the colon, in order or by name. Raise ``ConfigError`` with all mistakes."""
     hints, fields = typing.get_type_hints(cls), _names(cls)
     values: dict[str, Any] = {}

@@ -18,6 +18,7 @@ from gossamer.runs.report import Folder, page, series, tables
 from gossamer.runs.report.anomalies import anomalies_of
 from gossamer.runs.report.scores import primary, scores_of
 from gossamer.runs.report.summary import summarise
+from gossamer.runs.report.to_target import Reached, targets_for, to_target
 from gossamer.tasks.task import Task
 
 if TYPE_CHECKING:
@@ -115,6 +116,19 @@ class Result:
         """Accuracy on the test set after the last evaluated round, if the task measures it."""
         return self.metric("accuracy")
 
+    def to_target(self, target: str | None = None, /, **metrics: float) -> Reached:
+        """Return what was spent until a target was reached: the round, virtual time, joules and bytes.
+
+        The target is one metric and its value, ``result.to_target(accuracy=0.85)``, or a text such as ``"loss<0.3"``.
+        It is reached in the first evaluated round that reaches it. Without one, ``round`` and all costs are none.
+        """
+        if (target is None) == (not metrics):
+            raise ConfigError('to_target takes one target, such as accuracy=0.85 or "loss<0.3"')
+        targets = targets_for(metrics if target is None else target, [self.about])
+        if len(targets) > 1:
+            raise ConfigError(f"to_target takes one target, got {len(targets)}")
+        return to_target(targets[0], self.about, self.metrics)
+
     @property
     def anomalies(self) -> list[dict[str, Any]]:
         """The clients whose uploads were far from their cohort's, the one with most such rounds first.
@@ -124,12 +138,12 @@ class Result:
         """
         return anomalies_of(self.metrics)
 
-    def plot(self, *metrics: str, by: Literal["round", "bytes", "seconds"] = "round") -> "Figure":
+    def plot(self, *metrics: str, by: Literal["round", "bytes", "seconds", "time", "joules"] = "round") -> "Figure":
         """Return a matplotlib figure of metrics, which a notebook displays.
 
         Args:
             metrics: names of numbers in the records; by default the primary metric
-            by: what is on the x axis: rounds, bytes sent by clients so far, or seconds so far
+            by: what is on the x axis: rounds, or so far: bytes sent by clients, seconds, virtual time, or joules
         """
         return series.figure(self.metrics, metrics or (primary(self.about).name,), by)
 

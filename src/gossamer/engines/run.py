@@ -84,6 +84,10 @@ class FederatedRun(KeptRun):
         """Return the connected clients, with their numbers of training samples."""
 
     @abstractmethod
+    def claims(self) -> Mapping[int, int]:
+        """Return the numbers of samples of all connected clients, also of those that have a task."""
+
+    @abstractmethod
     def evaluate_round(self, number: int, ledger: Ledger) -> Evaluated:
         """Evaluate the models after a round."""
 
@@ -185,7 +189,8 @@ class FederatedRun(KeptRun):
 
     def cohort(self, number: int, ledger: Ledger) -> list[int]:
         """Sample the cohort of a round, in client order."""
-        self.sizes = available = self.available()
+        available = self.available()
+        self.sizes = self.claims()
         self.excluded = self.exclusion.update(self.metrics)
         if self.excluded:
             ledger.notes[EXCLUDED] = self.excluded

@@ -240,6 +240,10 @@ class Simulation(FederatedRun):
         """Return all clients; under a schedule, those that are available now and have no task."""
         return self._sizes if self.dispatcher is None else self.dispatcher.eligible()
 
+    def claims(self) -> Mapping[int, int]:
+        """Return the numbers of samples of all clients."""
+        return self._sizes
+
     @cached_property
     def _sizes(self) -> dict[int, int]:
         return dict(enumerate(self.split.sizes().tolist()))

@@ -4,136 +4,20 @@ To add a key to fleet files, add a field to ``Device`` and a line to ``KEYS``. T
 studies of wireless learning (Chen et al., 2021, https://arxiv.org/abs/1909.07972, and its code).
 """
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
-from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-import torch
-
-from gossamer.core.errors import Mistakes, gather, require
-from gossamer.core.random import Key, fold, uniform
+from gossamer.core.errors import ConfigError, Mistakes, gather, require
+from gossamer.core.random import Key, fold
 from gossamer.core.specs import unknown
+from gossamer.fleet.availability import AlwaysAvailable, AvailabilityModel, AvailabilityTrace
+from gossamer.fleet.keys import KEYS, Span, contradictions
+from gossamer.fleet.links import FixedRate, Transfer
 from gossamer.fleet.radio import Density, Fading, Link
-from gossamer.fleet.units import (
-    read_density,
-    read_frequency,
-    read_length,
-    read_power,
-    read_ratio,
-    read_size,
-    read_speed,
-    split_range,
-)
+from gossamer.fleet.rate_trace import RateTrace
 
-
-@dataclass(frozen=True)
-class Span:
-    """A quantity that is drawn from the uniform distribution between two ends.
-
-    Args:
-        low: the smaller end, exclusive
-        high: the larger end, inclusive
-    """
-
-    low: float
-    high: float
-
-    def __post_init__(self) -> None:
-        ends = f"Span must have 0 <= low < high, got {self.low} to {self.high}"
-        require((0 <= self.low < self.high < math.inf, ends))
-
-    def __str__(self) -> str:
-        return f"{self.low!r}..{self.high!r}"
-
-    def drawn(self, key: Key) -> float:
-        """Draw a value; the same key gives the same value."""
-        return self.high - (self.high - self.low) * float(uniform(key, 1, dtype=torch.float64)[0])
-
-    @property
-    def least(self) -> float:
-        """The smallest value that can be drawn."""
-        return self.high - (self.high - self.low) * (1 - 2.0**-53)
-
-
-# Readers of values in a fleet file; each raises ValueError for an invalid value.
-
-
-def _count(value: object) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ValueError("not a count")
-    return value
-
-
-def _name(value: object) -> str:
-    if not isinstance(value, str) or not value.strip() or not value.isprintable():
-        raise ValueError("not a name")
-    return value
-
-
-def _spread(read: Callable[..., float], zero: bool, value: object) -> float | Span:
-    """Read a single value, which may be 0 if ``zero``, or a range, which may begin with 0."""
-    if isinstance(value, Span):
-        return value
-    ends = split_range(value)
-    return Span(*(read(end, zero=True) for end in ends)) if ends else read(value, zero=zero)
-
-
-def _noise(value: object) -> float | Density | Span:
-    """Read watts, a range of watts, or a density."""
-    if isinstance(value, Density):
-        return value
-    density = str(value).endswith("/Hz") and split_range(value) is None
-    return Density(read_density(value)) if density else _spread(read_power, False, value)
-
-
-def _choice(*known: str) -> Callable[[object], str]:
-    def read(value: object) -> str:
-        if value not in known:
-            raise ValueError("not one of these")
-        return str(value)
-
-    return read
-
-
-class FileKey(NamedTuple):
-    """A key of a fleet file: the reader of its value, and a description of valid values."""
-
-    read: Callable[[object], Any]
-    wanted: str
-
-
-WATTS = 'watts such as 0.01, "10 mW" or "10 dBm"'
-
-KEYS = {
-    "name": FileKey(_name, "a text of one line"),
-    "clients": FileKey(_count, "a whole number, at least 1"),
-    "memory": FileKey(read_size, 'a whole number of bytes such as 64e6, "64 MB" or "2 GiB"'),
-    "flops": FileKey(read_speed, 'operations per second such as 2e9 or "2 GFLOPS"'),
-    "power": FileKey(partial(_spread, read_power, False), f'{WATTS}, or a range, "5..20 mW"'),
-    "most_power": FileKey(read_power, WATTS),
-    "down_bandwidth": FileKey(read_frequency, 'hertz such as 20e6 or "20 MHz"'),
-    "down_power": FileKey(read_power, WATTS),
-    "receive_power": FileKey(partial(read_power, zero=True), WATTS),
-    "distance": FileKey(partial(_spread, read_length, False), 'metres such as 250, "0.25 km" or a range, "0..500 m"'),
-    "exponent": FileKey(read_ratio, "a positive number such as 2"),
-    "bandwidth": FileKey(
-        partial(_spread, read_frequency, False), 'hertz such as 1e6, "1 MHz" or a range, "0.5..2 MHz"'
-    ),
-    "noise": FileKey(
-        _noise, 'watts in the whole band such as 1e-14, a range, "10..20 fW", or a density, "-174 dBm/Hz"'
-    ),
-    "interference": FileKey(partial(_spread, read_power, True), 'watts such as 5e-8, "50 nW" or a range, "10..110 nW"'),
-    "threshold": FileKey(
-        partial(_spread, read_ratio, True), 'a ratio, at least 0, such as 1.08, "0.33 dB" or a range, "1..2"'
-    ),
-    "draw": FileKey(_choice("once", "round"), "once or round"),
-    "frequency": FileKey(read_frequency, 'cycles per second such as 1e9 or "1 GHz"'),
-    "capacitance": FileKey(read_ratio, "a positive number such as 1e-27"),
-}
-
-UNSAID = ("memory", "most_power", "down_bandwidth")
+UNSAID = ("memory", "most_power", "down_bandwidth", "up", "down", "up_trace", "down_trace")
 """Keys without a default value."""
 
 
@@ -164,6 +48,16 @@ class Device:
         down_bandwidth: bandwidth of the downlink in hertz; none for downloads that take neither time nor energy
         down_power: transmit power of the server's station in watts
         receive_power: power of the device's receiver in watts
+        up: rate of uploads in bits per second, in place of a radio link
+        down: rate of downloads in bits per second
+        up_trace: rate of uploads over time
+        down_trace: rate of downloads over time
+        latency: seconds that each transfer takes in addition
+        loss: probability that an upload with a rate or a trace is lost
+        half_batch: batch size with which training has half of the speed; 0 if the speed does not depend on it
+        idle_power: power in watts of a device that has finished, and waits for the end of the round
+        availability: when clients are available
+        on_leave: what a client's work becomes when it leaves: it is lost, or goes on when the client is back (pause)
     """
 
     name: str
@@ -184,6 +78,16 @@ class Device:
     down_bandwidth: float | None = None
     down_power: float = 1.0
     receive_power: float = 0.0
+    up: float | Span | None = None
+    down: float | Span | None = None
+    up_trace: RateTrace | None = None
+    down_trace: RateTrace | None = None
+    latency: float = 0.0
+    loss: float = 0.0
+    half_batch: float = 0.0
+    idle_power: float = 0.0
+    availability: AvailabilityModel = AlwaysAvailable()
+    on_leave: Literal["lost", "pause"] = "lost"
 
     def __post_init__(self) -> None:
         given = {name: value for name, value in vars(self).items() if value is not None or name not in UNSAID}
@@ -191,10 +95,11 @@ class Device:
         mistakes += [mistake(name, given[name]) for name, value in values.items() if value != given[name]]
         gather([f"Device.{text}" for text in mistakes] or [f"Device: {text}" for text in _clashes(self)])
 
-    def seconds(self, flops: float) -> float:
-        """Return the time for a number of operations."""
+    def seconds(self, flops: float, batch: float = 0.0) -> float:
+        """Return the time for a number of operations, in batches of a size; 0 if that is not known."""
         require((flops >= 0, f"flops must not be negative, got {flops}"))
-        return flops / self.flops
+        slower = 1 + self.half_batch / batch if batch else 1.0
+        return flops / self.flops * slower
 
     def joules(self, seconds: float) -> float:
         """Return the energy of computing: capacitance times squared frequency per cycle."""
@@ -211,6 +116,17 @@ class Device:
             return None
         noise = self.noise if isinstance(self.noise, Density) else up.noise
         return replace(up, power=self.down_power, bandwidth=self.down_bandwidth, noise=noise)
+
+    def rate(self, up: bool, key: Key) -> Transfer | None:
+        """Return the rate or the trace of one direction, with ranges drawn by the key; none if there is neither."""
+        trace, rate = (self.up_trace, self.up) if up else (self.down_trace, self.down)
+        if trace is not None or rate is None:
+            return trace
+        return FixedRate(rate.drawn(fold(key, "up" if up else "down")) if isinstance(rate, Span) else rate)
+
+    def sending_power(self, key: Key) -> float:
+        """Return the transmit power; a range is drawn with the key."""
+        return self.power.drawn(fold(key, "power")) if isinstance(self.power, Span) else self.power
 
     def weakest(self, fading: Fading = "power") -> Link:
         """Return the slowest uplink with the most losses within the ranges."""
@@ -230,6 +146,27 @@ class Device:
         return self.power.high if isinstance(self.power, Span) else self.power
 
     @property
+    def radio(self) -> bool:
+        """Whether uploads go over a radio link."""
+        return self.up is None and self.up_trace is None
+
+    @property
+    def drawn(self) -> bool:
+        """Whether a link depends on a seed."""
+        return bool(self.spans) or any(isinstance(rate, Span) for rate in (self.up, self.down))
+
+    @property
+    def traces(self) -> list[str]:
+        """Digests of the files that the device names."""
+        found: list[object] = [self.up_trace, self.down_trace, self.availability]
+        return [repr(trace) for trace in found if isinstance(trace, RateTrace | AvailabilityTrace)]
+
+    @property
+    def changed(self) -> list[str]:
+        """The names of fields that differ from their defaults."""
+        return [f.name for f in fields(self) if f.name in vars(Device) and getattr(self, f.name) != f.default]
+
+    @property
     def spans(self) -> dict[str, Span]:
         """Ranges by name."""
         return {name: value for name, value in self._sent.items() if isinstance(value, Span)}
@@ -246,6 +183,7 @@ def _clashes(device: Device) -> list[str]:
         found.note(f"most_power must be at least the power, {power:g} W, got {most:g}")
     found.attempt(device.strongest)
     found.attempt(device.weakest)
+    found.note(*contradictions(device.changed))
     return [text.removeprefix("Link: ") for text in found.found]
 
 
@@ -259,8 +197,9 @@ def read(entry: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
         if name in entry:
             try:
                 values[name] = key.read(entry[name])
-            except ValueError:
-                mistakes.append(mistake(name, entry[name]))
+            except ValueError as error:
+                shown = isinstance(error, ConfigError) and key.explains
+                mistakes += [f"{name}: {error}" if shown else mistake(name, entry[name])]
     return values, mistakes
 
 

@@ -9,7 +9,8 @@
     distance = "0..500 m"
 
 A client trains the largest candidate fraction of the model that fits its memory. ``gossamer.tasks.memory`` computes the
-memory of each fraction. ``gossamer.fleet.radio`` computes the uplinks.
+memory of each fraction. ``gossamer.fleet.radio`` computes radio links, ``gossamer.fleet.availability`` the times at
+which clients are available. Paths in a fleet file are relative to it.
 """
 
 import hashlib
@@ -17,9 +18,9 @@ import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +29,18 @@ from gossamer.core.errors import ConfigError, gather, require
 from gossamer.core.random import Key, fold
 from gossamer.core.specs import unknown
 from gossamer.fleet import device as kinds
+from gossamer.fleet.availability import AvailabilityModel, AvailabilityTrace
 from gossamer.fleet.capacity import SHARES, Needs, Shares, largest_share
-from gossamer.fleet.device import Device, Span
+from gossamer.fleet.device import Device
+from gossamer.fleet.keys import KEYS, Span, contradictions, located
 from gossamer.fleet.radio import Density, Fading, Link
+from gossamer.fleet.rate_trace import RateTrace
+from gossamer.fleet.units import with_unit
 
 __all__ = ["AIR", "PHONES", "Device", "Fleet", "Span"]
 
-AIR = "for radio links alone name the fleet in the channel: --channel wireless:FILE"
-"""Advice for a fleet that only describes radio links, without an effect on the method."""
+AIR = "for links alone name the fleet in the channel: --channel wireless:FILE or fleet:FILE"
+"""Advice for a fleet that only describes links, without an effect on the method."""
 
 
 @dataclass(frozen=True)
@@ -76,16 +81,31 @@ class Fleet:
         """Read a fleet from a file; list all mistakes."""
         try:
             content = _content(Path(path))
-            fleet = cls(_devices(_table(content)))
+            fleet = cls(_devices(_table(content), Path(path).resolve().parent))
         except ConfigError as error:
             raise ConfigError(*(f"{path}: {mistake}" for mistake in error.mistakes)) from error
-        source = f"{Path(path).resolve()}@{hashlib.sha256(content).hexdigest()[:16]}"
+        traces = "".join(dict.fromkeys(text for device in fleet.devices for text in device.traces))
+        digest = hashlib.sha256(content + traces.encode()).hexdigest()[:16]
+        source = f"{Path(path).resolve()}@{digest}"
         object.__setattr__(fleet, "source", source)  # the dataclass is frozen, but not in use yet
         return fleet
 
-    def write(self, path: str | Path) -> None:
-        """Write the fleet to a file."""
-        files.write(Path(path), "\n".join(map(_entry, self.devices)).encode())
+    @classmethod
+    def sample(cls, preset: str, clients: int, seed: int = 0) -> "Fleet":
+        """Return a fleet of plausible devices: ``phones``, ``sensors`` or ``hospitals``."""
+        from gossamer.fleet.presets import sample  # imported here: presets are made of fleets
+
+        return sample(preset, clients, seed)
+
+    def write(self, path: str | Path, comment: str = "") -> None:
+        """Write the fleet to a file, after a comment.
+
+        Paths of traces are relative to the file where they are in its folder or below.
+        """
+        folder = Path(path).resolve().parent
+        head = "".join(f"# {line}".rstrip() + "\n" for line in comment.splitlines())
+        entries = [_entry(device, folder) for device in self.devices]
+        files.write(Path(path), "\n".join([*([head] if head else []), *entries]).encode())
 
     def device(self, client: int, clients: int) -> Device:
         """Return the device of a client, given the number of clients.
@@ -99,8 +119,12 @@ class Fleet:
 
     def link(self, client: int, clients: int, round: int, key: Key, fading: Fading = "power") -> Link:
         """Return the uplink of a client in a round; ranges are drawn with the run's key."""
-        device, at = self.device(client, clients), fold(key, "link", client)
-        return device.link(at if device.draw == "once" else fold(at, round), fading)
+        return self.device(client, clients).link(self.link_key(client, clients, round, key), fading)
+
+    def link_key(self, client: int, clients: int, round: int, key: Key) -> Key:
+        """Return the key with which ranges of a client's links are drawn in a round."""
+        at = fold(key, "link", client)
+        return at if self.device(client, clients).draw == "once" else fold(at, round)
 
     def downlink(self, client: int, clients: int, round: int, key: Key, fading: Fading = "power") -> Link | None:
         """Return the downlink of a client in a round, at the position of its uplink; none if downloads are free."""
@@ -129,14 +153,14 @@ class Fleet:
     @property
     def drawn(self) -> bool:
         """Whether the uplinks depend on a seed."""
-        return any(device.spans for device in self.devices)
+        return any(device.drawn for device in self.devices)
 
     @property
     def clients(self) -> int:
         """Number of clients in the file."""
         return sum(self._counts)
 
-    @property
+    @cached_property
     def _counts(self) -> tuple[int, ...]:
         return tuple(device.clients for device in self.devices)
 
@@ -145,15 +169,21 @@ def _unknown_memory(device: Device) -> str:
     return f'{device.name}: how much of the model fits is not known without its memory: add it, such as "64 MB"'
 
 
-@lru_cache
-def _dealt(counts: tuple[int, ...], clients: int) -> tuple[int, ...]:
-    """Return the device type of each client; the k-th of n clients of a type is at (k + 1/2) / n of the range."""
-    require((clients >= 1, f"clients must be at least 1, got {clients}"))
+def shared_out(counts: Sequence[int], clients: int) -> list[int]:
+    """Return numbers in proportion to ``counts`` that sum to ``clients``: rounded down, then by largest remainder."""
     scaled = [count * clients for count in counts]
     dealt = [share // sum(counts) for share in scaled]
     lost = sorted(range(len(counts)), key=lambda kind: -(scaled[kind] % sum(counts)))
     for kind in lost[: clients - sum(dealt)]:
         dealt[kind] += 1
+    return dealt
+
+
+@lru_cache
+def _dealt(counts: tuple[int, ...], clients: int) -> tuple[int, ...]:
+    """Return the device type of each client; the k-th of n clients of a type is at (k + 1/2) / n of the range."""
+    require((clients >= 1, f"clients must be at least 1, got {clients}"))
+    dealt = shared_out(counts, clients)
     positions = [(Fraction(2 * k + 1, 2 * n), kind) for kind, n in enumerate(dealt) for k in range(n)]
     return tuple(kind for _, kind in sorted(positions))
 
@@ -175,15 +205,16 @@ def _table(content: bytes) -> dict[str, Any]:
         raise ConfigError(f"is not TOML: {error}") from error
 
 
-def _devices(table: Mapping[str, Any]) -> tuple[Device, ...]:
+def _devices(table: Mapping[str, Any], folder: Path) -> tuple[Device, ...]:
     mistakes = [unknown("key", key, ["device"]) for key in table if key != "device"]
     entries = table.get("device", [])
     if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
         raise ConfigError(*mistakes, "device must be entries that begin with [[device]], in double brackets")
     found, names = [], []
     for number, entry in enumerate(entries, start=1):
-        values, wrong = kinds.read(entry)
+        values, wrong = kinds.read(located(entry, folder))
         where = f"device {number} ({values['name']})" if "name" in values else f"device {number}"
+        wrong += contradictions(entry)
         try:
             found += [] if wrong else [Device(**{"memory": None, **values})]
         except ConfigError as error:  # the values contradict each other
@@ -201,18 +232,33 @@ def _clashes(names: Sequence[str | None]) -> list[str]:
     return [f"two devices are called {name!r}: give each kind a unique name" for name in twice]
 
 
-def _entry(device: Device) -> str:
+def _entry(device: Device, folder: Path) -> str:
     """Write the values of a device that differ from the defaults."""
-    values = {
-        f.name: getattr(device, f.name) for f in fields(device) if getattr(device, f.name) not in (None, f.default)
-    }
+    names = ("name", "clients", "memory", "flops", *device.changed)
+    values = {name: _plain(name, getattr(device, name), folder) for name in names if getattr(device, name) is not None}
     # Printable text has the same syntax in JSON and TOML.
-    lines = [f"{name} = {json.dumps(_plain(value), ensure_ascii=False)}" for name, value in values.items()]
+    lines = [f"{name} = {json.dumps(value, ensure_ascii=False)}" for name, value in values.items()]
     return "\n".join(["[[device]]", *lines, ""])
 
 
-def _plain(value: object) -> object:
-    return str(value) if isinstance(value, Span | Density) else value
+def _plain(name: str, value: object, folder: Path) -> object:
+    if isinstance(value, RateTrace):
+        require((bool(value.source), "a rate trace without a file cannot be written: write it, and read it back"))
+        return _below(value.source, folder)
+    if isinstance(value, AvailabilityTrace):
+        return value.written(_below(value.file.source, folder))
+    if isinstance(value, AvailabilityModel):
+        return value.to_text()
+    units = KEYS[name].units
+    if isinstance(value, Span):
+        return value.written(units)
+    if units and isinstance(value, int | float):
+        return with_unit(value, units)
+    return str(value) if isinstance(value, Density) else value
+
+
+def _below(path: str, folder: Path) -> str:
+    return str(Path(path).relative_to(folder)) if Path(path).is_relative_to(folder) else path
 
 
 def _phones() -> Fleet:

@@ -24,6 +24,7 @@ POWERS: Units = {f"{prefix}W": Decimal(power) for prefix, power in (PREFIXES | S
 DENSITIES: Units = {f"{unit}/Hz": power for unit, power in POWERS.items()}
 FREQUENCIES: Units = {f"{prefix}Hz": power for prefix, power in PREFIXES.items()}
 LENGTHS: Units = {"m": 1, "km": 1000}
+RATES: Units = {f"{prefix}bit/s": power for prefix, power in PREFIXES.items()}
 DURATIONS: Units = {
     **{"ns": Decimal("1e-9"), "us": Decimal("1e-6"), "ms": Decimal("1e-3")},
     **{"s": 1, "min": 60, "h": 3600, "d": 86400},
@@ -137,6 +138,24 @@ def read_frequency(value: object, zero: bool = False) -> float:
     return _number(value, FREQUENCIES, zero=zero)
 
 
+def read_rate(value: object, zero: bool = False) -> float:
+    """Parse bits per second from a number or text with a unit.
+
+    >>> read_rate(1e6), read_rate("100 kbit/s")
+    (1000000.0, 100000.0)
+    """
+    return _number(value, RATES, zero=zero)
+
+
+def read_seconds(value: object, zero: bool = False) -> float:
+    """Parse seconds from a number or text with a unit.
+
+    >>> read_seconds("50 ms"), read_seconds(2)
+    (0.05, 2.0)
+    """
+    return _number(value, DURATIONS, zero=zero)
+
+
 def read_length(value: object, zero: bool = False) -> float:
     """Parse metres from a number or text with a unit.
 
@@ -153,6 +172,34 @@ def read_ratio(value: object, zero: bool = False) -> float:
     (1.08, 100.0)
     """
     return _number(value, NONE, DECIBELS, zero)
+
+
+def with_unit(value: float, units: Units) -> float | str:
+    """Return a quantity as text with a unit, or as a number if the text would not be read as the same value.
+
+    >>> with_unit(8.31e9, SPEEDS), with_unit(0.05, DURATIONS), with_unit(4 * 2**20, SIZES), with_unit(0.0, POWERS)
+    ('8.31 GFLOPS', '50 ms', '4 MiB', 0.0)
+    """
+    fitting = (unit for unit, size in units.items() if 0 < size <= value)
+    texts = [text for unit in fitting if (text := _in_unit(value, unit, units))]
+    return min(texts, key=lambda text: (len(text), -units[text.split()[1]]), default=value)
+
+
+def range_with_unit(low: float, high: float, units: Units) -> str:
+    """Return a range as text, with the unit of its end.
+
+    >>> range_with_unit(2e5, 1e6, RATES)
+    '0.2..1 Mbit/s'
+    """
+    end = with_unit(high, units)
+    start = _in_unit(low, end.split()[1], units) if isinstance(end, str) else ""
+    return f"{start.split()[0]}..{end}" if start else f"{low!r}..{high!r}"
+
+
+def _in_unit(value: float, unit: str, units: Units) -> str:
+    """Return a quantity in a unit, or nothing if it would not be read as the same value."""
+    text = f"{(Decimal(repr(value)) / units[unit]).normalize():f} {unit}"
+    return text if float(_quantity(text, units)) == value else ""
 
 
 def split_range(value: object) -> tuple[str, str] | None:

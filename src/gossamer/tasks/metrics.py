@@ -40,9 +40,10 @@ TAKEN = {
     "airtime", "anomalies", "attack", "attack_success", "best", "by_client", "bytes_down", "bytes_up",
     "bytes_values", "bytes_views", "channel", "clients", "cluster", "data", "delay", "delivery", "diverges",
     "empty_rounds", "energy", "evaluated_round", "exchanges", "excluded", "executor", "failures", "figures",
-    "flops", "hostile", "joules", "left_out", "loss", "lost", "memory_bytes", "method", "metrics", "model",
-    "parameters", "parts", "per_round", "rates", "round", "rounds", "rounds_asked", "seconds", "seed", "server",
-    "split", "state", "stopped", "train_loss", "train_precision", "useful_flops", "validate", "void",
+    "flops", "hostile", "idle_share", "joules", "left_out", "loss", "lost", "memory_bytes", "method", "metrics",
+    "model", "parameters", "parts", "per_round", "rates", "round", "rounds", "rounds_asked", "schedule", "seconds",
+    "seed", "server", "spent_in_vain", "split", "staleness", "state", "stopped", "targets", "tasks", "time",
+    "train_loss", "train_precision", "useful_flops", "validate", "void",
 }  # fmt: skip
 """Names of other entries of records and summaries."""
 

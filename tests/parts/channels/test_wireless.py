@@ -428,7 +428,7 @@ def test_every_method_runs_over_radio_links_or_names_the_flag_that_it_needs(
         assert go(f"{words} --channel wireless --fleet city.toml --out refused") == 2
         printed = capsys.readouterr().err
         assert reason in printed
-        assert "for radio links alone name the fleet in the channel: --channel wireless:FILE" in printed
+        assert "for links alone name the fleet in the channel: --channel wireless:FILE" in printed
         assert go(f"{words} --channel wireless:city.toml --out alone") == 0
         assert len(read_metrics(Path("alone"))) == 2
     if not reason or more:
@@ -462,7 +462,10 @@ def test_a_run_is_resumed_from_anywhere_unless_its_fleet_was_changed(
 
 MISTAKES = [
     ("--channel wireless:retries=-1", "retries must not be negative"),
-    ("--fleet city.toml", "--fleet has no effect here: add --channel wireless, or leave it out"),
+    (
+        "--fleet city.toml",
+        "--fleet has no effect here: add --channel wireless or --channel fleet, or leave it out",
+    ),
     ("--channel lossy:0.1 --fleet city.toml", "--fleet has no effect here"),
     ("--channel wireless:city.toml --fleet city.toml", "--channel and --fleet both name a fleet: choose one"),
     ("--channel wireless --fleet none.toml", "none.toml: cannot be read"),

@@ -22,8 +22,9 @@ from gossamer.analysis.planning.target import Target
 from gossamer.analysis.planning.work import MessageSize
 from gossamer.core.errors import ConfigError, require, wrong
 from gossamer.core.random import key as make_key
-from gossamer.fleet.device import Device, Span
+from gossamer.fleet.device import Device
 from gossamer.fleet.fleet import Fleet
+from gossamer.fleet.keys import Span
 from gossamer.fleet.radio import Fading, outage, rate
 from gossamer.parts.channels.wireless import Cell, Wireless
 

@@ -35,6 +35,14 @@ AGAIN = 60.0
 """Seconds after which a refused node is queried again."""
 
 
+NOT_ACCEPTED = "the SuperLink did not accept the message: it may be too large"
+
+
+def no_reply(deadline: float) -> str:
+    """Return the reason of a failure without a reply."""
+    return f"no reply within {deadline:g} s"
+
+
 class Peer(NamedTuple):
     """A connected node: its Flower ID, and its numbers of training samples, own test samples and all test samples."""
 
@@ -90,6 +98,7 @@ class NodePool:
         self.identify = identify
         self.peers: dict[int, Peer] = {}
         self.refused: dict[int, tuple[float, str]] = {}
+        self._greeted: dict[str, tuple[int, float]] = {}
         self.bytes_down = self.bytes_up = 0
 
     @property
@@ -117,17 +126,43 @@ class NodePool:
             self.refresh()
 
     def refresh(self) -> None:
-        """Update the list of connected nodes, and query new ones."""
+        """Update the list of connected nodes, and wait for the answers of new ones."""
+        begun = time.monotonic()
+        self.look()
+        while self._greeted:
+            time.sleep(pause(time.monotonic() - begun))
+            self.listen()
+
+    def look(self) -> None:
+        """Update the list of connected nodes, and query new ones. ``listen`` takes their answers."""
         connected = set(self.grid.get_node_ids())
         self.peers = {client: peer for client, peer in self.peers.items() if peer.node in connected}
         self.refused = {node: (at, why) for node, (at, why) in self.refused.items() if at > time.monotonic() - AGAIN}
-        new = connected - {peer.node for peer in self.peers.values()} - self.refused.keys()
-        for reply in self._ask(MessageType.QUERY, {node: self.hello() for node in sorted(new)}, HELLO):
+        greeted = {node for node, _ in self._greeted.values()}
+        new = connected - {peer.node for peer in self.peers.values()} - self.refused.keys() - greeted
+        for node in sorted(new):
+            if number := self.push(MessageType.QUERY, node, self.hello(), HELLO):
+                self._greeted[number] = node, time.monotonic() + HELLO
+            else:
+                self._refuse(node, NOT_ACCEPTED)
+        self.listen()
+
+    def listen(self) -> None:
+        """Admit the nodes whose answers to the query have arrived; refuse those that are late, or do not fit."""
+        for number, reply in self.pull({number: node for number, (node, _) in self._greeted.items()}).items():
+            del self._greeted[number]
             try:
                 self._admit(reply)
             except GossamerError as error:
-                self.refused[reply.node] = time.monotonic(), shown(str(error))
-                log(WARNING, "node %s refused: %s", reply.node, shown(str(error)))
+                self._refuse(reply.node, shown(str(error)))
+        for number, (node, until) in list(self._greeted.items()):
+            if time.monotonic() >= until:
+                del self._greeted[number]
+                self._refuse(node, no_reply(HELLO))
+
+    def _refuse(self, node: int, why: str) -> None:
+        self.refused[node] = time.monotonic(), why
+        log(WARNING, "node %s refused: %s", node, why)
 
     def _admit(self, reply: NodeReply) -> None:
         message = reply.checked()
@@ -157,23 +192,32 @@ class NodePool:
     def _ask(self, kind: str, contents: Mapping[int, RecordDict], deadline: float) -> Iterator[NodeReply]:
         waiting: dict[str, int] = {}
         for node, records in contents.items():
-            message = Message(records, node, kind, ttl=deadline)
-            self.bytes_down += carried(message)
-            sent = [number for number in self.grid.push_messages([message]) if number]
-            if sent:
-                waiting[sent[0]] = node
+            if number := self.push(kind, node, records, deadline):
+                waiting[number] = node
             else:
-                yield NodeReply(node, None, "the SuperLink did not accept the message: it may be too large")
+                yield NodeReply(node, None, NOT_ACCEPTED)
         begun = time.monotonic()
         while waiting and time.monotonic() < begun + deadline:
-            arrived = list(self.grid.pull_messages(list(waiting)))
-            for message in arrived:
-                if message.metadata.reply_to_message_id in waiting:
-                    yield self._reply(waiting.pop(message.metadata.reply_to_message_id), message)
+            arrived = self.pull(waiting)
+            for number, reply in arrived.items():
+                del waiting[number]
+                yield reply
             if waiting and not arrived:
-                time.sleep(_pause(time.monotonic() - begun))
+                time.sleep(pause(time.monotonic() - begun))
         for node in waiting.values():
-            yield NodeReply(node, None, f"no reply within {deadline:g} s")
+            yield NodeReply(node, None, no_reply(deadline))
+
+    def push(self, kind: str, node: int, records: RecordDict, deadline: float) -> str:
+        """Send a message, and return its number; empty if the SuperLink did not accept it."""
+        message = Message(records, node, kind, ttl=deadline)
+        self.bytes_down += carried(message)
+        return next((number for number in self.grid.push_messages([message]) if number), "")
+
+    def pull(self, waiting: Mapping[str, int]) -> dict[str, NodeReply]:
+        """Return the replies to messages that have arrived, given the nodes of the messages by number."""
+        arrived = self.grid.pull_messages(list(waiting)) if waiting else ()
+        found = {message.metadata.reply_to_message_id: message for message in arrived}
+        return {number: self._reply(waiting[number], message) for number, message in found.items() if number in waiting}
 
     def _reply(self, node: int, message: Message) -> NodeReply:
         if message.has_error():
@@ -182,6 +226,6 @@ class NodePool:
         return NodeReply(node, message)
 
 
-def _pause(waited: float) -> float:
+def pause(waited: float) -> float:
     """Return the seconds until the next check for replies, after some seconds of waiting."""
     return min(max(POLL, SHARE * waited), LONGEST_PAUSE)

@@ -11,6 +11,9 @@ No rule holds for a client whose training converges: an honest update that is la
 and 1000 times as large as what most clients send, would ruin the model too. Servers that resist smaller attacks are
 parts of the method.
 
+Under a schedule that aggregates updates of several versions, a round cannot be repeated with the same clients. The
+second rule then compares an update with the last ones of the other clients, and refuses it before it is folded.
+
 Clients that a round was repeated without are left out of the rest of the run. The record of the round names them, so
 that a restarted server leaves out the same clients.
 """
@@ -55,6 +58,12 @@ class Scales:
                 f"the update holds a value of magnitude {size:.3g}, and the model's largest is {model:.3g}"
             )
         self._sizes[arrival.client], self._models[arrival.client] = size, model
+
+    def refuse_far(self, client: int) -> None:
+        """Raise ``PayloadError`` if the update of a client is far from the last ones of the others, and forget it."""
+        if why := self.far().get(client):
+            del self._sizes[client], self._models[client]
+            raise PayloadError(f"it {why}")
 
     def far(self) -> dict[int, str]:
         """Return the clients whose updates are far from the cohort's, each with the reason."""

@@ -27,13 +27,13 @@ from torch import Tensor, nn
 
 from gossamer.core import tree, wire
 from gossamer.core.bound import BoundExchange
-from gossamer.core.channel import Receipt
 from gossamer.core.delivery import Delivery
 from gossamer.core.downlink import NEVER as NO_VERSION
 from gossamer.core.errors import ConfigError, PayloadError, RunError, listed
 from gossamer.core.exchange import GLOBAL, Arrival, Outcome
 from gossamer.core.jobs import Folding
 from gossamer.core.method import Method
+from gossamer.core.schedule import Schedule
 from gossamer.core.types import Flops, State
 from gossamer.core.untrusted import LARGEST, shown
 from gossamer.core.wire import Body, Frame
@@ -45,6 +45,8 @@ from gossamer.engines.flower.fleet import NodePool, NodeReply
 from gossamer.engines.flower.journal import NEVER
 from gossamer.engines.flower.messages import FIGURE, content, data, fingerprint, metric_words, word
 from gossamer.engines.flower.node import OUT_OF_STEP, PROOF
+from gossamer.engines.flower.real_time import RealTime
+from gossamer.engines.flower.replies import CheckedReply, Work
 from gossamer.engines.flower.scales import LEFT_OUT, Scales, left_out_of, named
 from gossamer.engines.flower.settings import Settings
 from gossamer.engines.flower.supernode import known_release, shorten_pulls
@@ -63,6 +65,12 @@ from gossamer.tasks.task import AnyTask, Task, task_at
 
 FOLDED = "folded"
 """Entry of the server's copy of a client state: the client's last aggregated round."""
+
+TOO_LATE = "it had not replied at the end of the round"
+"""Why a client without a failure does not count as a reply."""
+
+TIMES = ("time", "tasks", "spent_in_vain")
+"""The entries of a record under a schedule, which a void attempt has too."""
 
 ROOM = 16
 """Maximum bytes per parameter of a reply, for any codec; larger replies are refused unread."""
@@ -132,8 +140,20 @@ class FlowerRun(FederatedRun):
         self.anew: set[int] = set()
         self.renewed: set[int] = set()
         self.void: list[Record] = []
-        self.scales = Scales()
+        self.scales, self.last_scales = Scales(), Scales()  # of an exchange, and of each client's last update
         self.left_out: dict[int, str] = {}
+        self.dispatcher: RealTime | None = self._real_time(self.options.schedule) if self.options.schedule else None
+
+    def _real_time(self, schedule: Schedule) -> RealTime:
+        """Return the clock of a schedule."""
+        made = RealTime(self, schedule)
+        self.about["slots"] = made.slots
+        return made
+
+    @property
+    def mixes(self) -> bool:
+        """Whether updates of several versions are aggregated together. Then no round is void for want of replies."""
+        return self.dispatcher is not None and self.dispatcher.schedule.keeps_late
 
     @property
     def precision_here(self) -> str:
@@ -170,12 +190,23 @@ class FlowerRun(FederatedRun):
     def rounds(self, folder: RunFolder | None, watch: Watch, callbacks: Sequence[Callback]) -> None:
         """Wait for the nodes, then run the remaining rounds."""
         if not self.finished:
-            self.fleet.wait_for_nodes(self.settings.nodes or self.cohort_size, self.settings.wait)
+            wanted = self.dispatcher.slots if self.dispatcher else self.cohort_size
+            self.fleet.wait_for_nodes(self.settings.nodes or wanted, self.settings.wait)
         super().rounds(folder, watch, callbacks)
 
     def available(self) -> Mapping[int, int]:
-        """Wait until enough nodes are connected for a round, and return their clients with numbers of samples."""
-        self.fleet.wait_for_nodes(_share(self.settings.min_replies, self.cohort_size), self.settings.wait)
+        """Wait until enough nodes are connected for a round, and return their clients with numbers of samples.
+
+        Under a schedule, these are clients without a task. If tasks are in flight, none is needed.
+        """
+        needed = _share(self.settings.min_replies, self.cohort_size)
+        if self.dispatcher is not None:
+            return self.dispatcher.gather(int(not self.dispatcher.flights) if self.mixes else needed)
+        self.fleet.wait_for_nodes(needed, self.settings.wait)
+        return self.claims()
+
+    def claims(self) -> Mapping[int, int]:
+        """Return the numbers of samples of all connected clients, also of those that have a task."""
         return {client: peer.samples for client, peer in self.fleet.peers.items()}
 
     def prepare(self, number: int, cohort: Sequence[int], ledger: Ledger) -> None:
@@ -206,7 +237,8 @@ class FlowerRun(FederatedRun):
         except VoidError as problem:
             self.left_out |= problem.left_out
             spent = {"bytes_up": dict(ledger.up), "bytes_down": dict(ledger.down)}
-            self.void.append({"reason": str(problem), **spent, LEFT_OUT: named(problem.left_out)})
+            times = {name: ledger.notes[name] for name in TIMES if name in ledger.notes}
+            self.void.append({"reason": str(problem), **spent, LEFT_OUT: named(problem.left_out), **times})
             raise
         self.anew -= self.renewed
         sent = {"down": sum(ledger.down.values()), "up": sum(ledger.up.values())}
@@ -219,20 +251,29 @@ class FlowerRun(FederatedRun):
 
     def check_exchange(self, stage: Stage, after: State) -> None:
         """Raise ``VoidError`` if too few clients replied, an update is out of scale, or the model is not finite."""
-        if far := self.scales.far():
+        if not self.mixes and (far := self.scales.far()):
             raise VoidError(f"{self._named(far)}; the round is repeated without it", far)
-        failed, count = stage.failed, len(stage.assigned)
-        replied, needed = count - len(failed), _share(self.settings.min_replies, count)
-        why = "; ".join(f"client {client}: {reason}" for client, reason in failed.items())
-        if replied < needed:
-            raise VoidError(f"{replied} of {count} clients replied, {needed} are needed ({why})")
+        self._check_replies(stage)
         if not all(tree.finite(model) for model in stage.exchange.server.download(after, GLOBAL).models):
             largest = self.scales.largest()
             raise VoidError(f"the aggregated model is not finite; {self._named(largest)}", largest)
 
+    def _check_replies(self, stage: Stage) -> None:
+        """Raise ``VoidError`` if too few clients replied, of those that the round wants."""
+        missing = {each.client: each.reason or TOO_LATE for each in stage.outcomes if each.reason or each.silent}
+        count = len(stage.assigned)
+        wanted = count if self.dispatcher is None else min(count, self.cohort_size)
+        replied, needed = count - len(missing), 0 if self.mixes else _share(self.settings.min_replies, wanted)
+        if replied < needed:
+            why = "; ".join(f"client {client}: {reason}" for client, reason in missing.items())
+            raise VoidError(f"{replied} of {count} clients replied, {needed} are needed ({why})")
+
     def exchange(self, stage: Stage, ledger: Ledger, inbox: Replies) -> None:
         """Send tasks, and take replies as they arrive until the deadline."""
         self.scales = Scales()
+        if self.dispatcher is not None:
+            self.dispatcher.exchange(stage, ledger, inbox)
+            return
         with ledger.time("download"):
             client_tasks = self.client_tasks(stage, stage.active, ledger, exchange=stage.exchange.number)
         for client, reply in self.fleet.ask(MessageType.TRAIN, client_tasks, self.settings.deadline):
@@ -241,7 +282,11 @@ class FlowerRun(FederatedRun):
 
     def admit(self, stage: Stage, arrival: Arrival, update: Tensor | None) -> None:
         """Refuse an update that is far too large for its model, or whose client is left out."""
-        self.scales.note(arrival, stage.exchange.update(arrival) if update is None else update)
+        update = stage.exchange.update(arrival) if update is None else update
+        if self.mixes:
+            self.last_scales.note(arrival, update)
+            self.last_scales.refuse_far(arrival.client)
+        self.scales.note(arrival, update)
 
     def finish(self, stage: Stage, acc: Folding) -> State:
         """Aggregate. If that fails, the round is void, and is repeated without the largest update."""
@@ -267,7 +312,8 @@ class FlowerRun(FederatedRun):
 
     def settle_client(self, stage: Stage, client: int, reply: ClientReply, arrived: bool, known: State) -> None:
         """Stage a client's last aggregated round and its view state; the node keeps the rest of the client state."""
-        if arrived or (reply.failure is None and not stage.exchange.shared):
+        done = reply.failure is None and not reply.silent
+        if arrived or (done and not stage.exchange.shared):
             view = {"view": known} if known else {}
             self.clients.stage(client, {FOLDED: torch.tensor(stage.number), **view})
             self.renewed.add(client)
@@ -280,13 +326,17 @@ class FlowerRun(FederatedRun):
         self, stage: Stage, clients: Sequence[int], ledger: Ledger | None, **more: Any
     ) -> dict[int, RecordDict]:
         """Return the message content of each client."""
-        found, common = {}, dict[int, Body | None]()
-        for client in clients:
-            sent = self.download(stage, client, common)
-            if ledger is not None:
-                ledger.down.update(sent.kinds)
-            found[client] = content(self.words(stage.number, client, **more), bytes(sent.data))
-        return found
+        common: dict[int, Body | None] = {}
+        return {client: self.client_task(stage, client, common, ledger, **more) for client in clients}
+
+    def client_task(
+        self, stage: Stage, client: int, common: dict[int, Body | None], ledger: Ledger | None, **more: Any
+    ) -> RecordDict:
+        """Return the message content of a client. ``common`` keeps what the clients of the stage share."""
+        sent = self.download(stage, client, common)
+        if ledger is not None:
+            ledger.down.update(sent.kinds)
+        return content(self.words(stage.number, client, **more), bytes(sent.data))
 
     def words(self, number: int, client: int | None = None, **more: Any) -> dict[str, Any]:
         """Return the named values of every message: run, round, and the client's last aggregated round."""
@@ -304,28 +354,30 @@ class FlowerRun(FederatedRun):
         }
 
     def accept(self, stage: Stage, client: int, reply: NodeReply, ledger: Ledger) -> ClientReply:
-        """Check a reply and return its upload, or the reason why it is refused."""
+        """Check a reply, record what it cost, and return its upload, or the reason why it is refused."""
+        checked = self.check_task(stage, client, reply)
+        checked.note(client, ledger)
+        return checked.reply
+
+    def check_task(self, stage: Stage, client: int, reply: NodeReply) -> CheckedReply:
+        """Check the reply to a task of a stage."""
         try:
             message = self.check_reply(stage.number, reply)
             if client in self.left_out:
                 raise PayloadError(f"left out: it {self.left_out[client]}")
             frame = self.frame(client, message) if stage.exchange.shared else None
             kinds = stage.exchange.envelope.kinds("up", wire.read_sizes(frame)) if frame else {}
-            work = Flops(*(max(0, word(message, name, int)) for name in ("flops", "useful")))
+            flops = Flops(*(max(0, word(message, name, int)) for name in ("flops", "useful")))
             delivery = self.delivery(stage.number, message)
             figures = self.figures(stage, message)
             loss = word(message, "loss", float)
-            ledger.train(loss if abs(loss) <= LARGEST else math.nan, work)
-            ledger.report(figures)
+            work = Work(loss if abs(loss) <= LARGEST else math.nan, flops, figures, delivery, kinds)
         except Exception as error:  # any error refuses the reply, and the run continues
             if reply.flag(OUT_OF_STEP):
                 self.anew.add(client)
-            if reply.nbytes:
-                ledger.up["refused"] += reply.nbytes
-            return ClientReply(failure=Failure(shown(Failure.of(error).reason), error), silent=reply.message is None)
-        if frame:
-            ledger.send(client, kinds, Receipt(delivered=True), delivery)
-        return ClientReply(frame)
+            failure = Failure(shown(Failure.of(error).reason), error)
+            return CheckedReply(ClientReply(failure=failure, silent=reply.message is None), refused=reply.nbytes)
+        return CheckedReply(ClientReply(frame), work)
 
     def figures(self, stage: Stage, message: Message) -> dict[str, float]:
         """Return the metrics of the codec in a reply; refuse a reply without them."""
@@ -387,12 +439,16 @@ class FlowerRun(FederatedRun):
         return Evaluator(self.objective)
 
     def _client_metrics(self, number: int, everything: bool, ledger: Ledger) -> dict[int, dict[str, float]]:
-        """Return the evaluations of all connected clients with test samples, in client order."""
+        """Return the evaluations of all connected clients with test samples, in client order.
+
+        Nodes that train are not asked: they have one message at a time.
+        """
         down, up = self.fleet.bytes_down, self.fleet.bytes_up
         peers = [c for c, peer in sorted(self.fleet.peers.items()) if peer.tested or (everything and peer.test)]
         own, whole = metric_words(self.objective.metrics)
         found, failed, names = dict[int, dict[str, float]](), [], [*own, *(whole if everything else ())]
-        known = [client for client in peers if client not in self.anew]
+        busy = self.dispatcher.busy if self.dispatcher else ()
+        known = [client for client in peers if client not in self.anew and client not in busy]
         stage = Stage(self._evaluation, number, {client: self.method.home(client) for client in known})
         client_tasks = self.client_tasks(stage, known, None, whole=everything)
         for client, reply in self.fleet.ask(MessageType.EVALUATE, client_tasks, self.settings.deadline):

@@ -38,6 +38,8 @@ class Settings:
             sampled; 0: never
         track: trackers on the server's machine, such as tensorboard or tensorboard,wandb; empty: none
         max_weight: number of samples that counts for a client, as a multiple of the clients' median; 0: no such limit
+        schedule: when clients start and when the server aggregates, such as deadline:60s,over=1.3 or
+            fedbuff:buffer=10,concurrency=20; empty: rounds that wait for all their clients
     """
 
     name: str = "custom"
@@ -60,6 +62,7 @@ class Settings:
     exclude_after: int = DEPLOYED_EXCLUSION
     track: str = ""
     max_weight: float = DEPLOYED_WEIGHT
+    schedule: str = ""
 
     def __post_init__(self) -> None:
         mistakes = Mistakes()
@@ -82,7 +85,7 @@ class Settings:
         """Return the options that all engines share."""
         common = {field.name: getattr(self, field.name) for field in fields(Options) if hasattr(self, field.name)}
         optional = {"per_round": max(self.per_round, 0), "until": self.until, "patience": self.patience}
-        optional |= {"max_weight": self.max_weight, "exclude_after": self.exclude_after}
+        optional |= {"max_weight": self.max_weight, "exclude_after": self.exclude_after, "schedule": self.schedule}
         return Options(**common | {name: value or None for name, value in optional.items()})
 
     def given(self, config: Mapping[str, Any]) -> "Settings":

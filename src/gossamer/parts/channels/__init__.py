@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from gossamer.core.channel import Channel as Channel
     from gossamer.core.channel import Cost as Cost
     from gossamer.core.channel import Receipt as Receipt
+    from gossamer.parts.channels.fleet_links import FleetLinks as FleetLinks
     from gossamer.parts.channels.lossy import Lossy as Lossy
     from gossamer.parts.channels.perfect import Perfect as Perfect
     from gossamer.parts.channels.wireless import Wireless as Wireless
@@ -19,6 +20,7 @@ CHANNELS: "Registry[type[Channel]]" = Registry(
         "perfect": "perfect.Perfect",
         "lossy": "lossy.Lossy",
         "wireless": "wireless.Wireless",
+        "fleet": "fleet_links.FleetLinks",
     },
 )
 """Channels by the name that the command line uses."""

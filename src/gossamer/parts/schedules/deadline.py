@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from gossamer.core.errors import require, wrong
+from gossamer.core.errors import ConfigError, require, wrong
 from gossamer.core.schedule import Schedule
 from gossamer.fleet.units import Duration
 
@@ -14,17 +14,22 @@ class Deadline(Schedule):
     """Starts more clients than it needs, and ends a round with the first updates, or at the deadline.
 
     Args:
-        after: length of a round at most, such as 60s or 5min
+        after: length of a round at most, such as 60s or 5min; a number is in seconds
         over: clients that start, as a multiple of the clients per round
         late: what happens to clients that have not finished: they stop (drop), or their updates are aggregated in a
             later round (fold)
     """
 
-    after: Duration
+    after: Duration | str | float
     over: float = 1.0
     late: Literal["drop", "fold"] = "drop"
 
     def __post_init__(self) -> None:
+        if not isinstance(self.after, Duration):
+            try:
+                object.__setattr__(self, "after", Duration.of_text(str(self.after)))
+            except ValueError as error:
+                raise ConfigError(wrong(self, "after", f"must be {error}")) from None
         require(
             (1 <= self.over < math.inf, wrong(self, "over", "must be at least 1")),
             (self.late in ("drop", "fold"), wrong(self, "late", "must be drop or fold")),
@@ -33,6 +38,7 @@ class Deadline(Schedule):
     @property
     def deadline(self) -> int:
         """Nanoseconds to the deadline."""
+        assert isinstance(self.after, Duration)  # others are converted above
         return self.after.nanoseconds
 
     @property

@@ -1,4 +1,6 @@
-"""Curves of several runs: a metric by rounds, by uploaded bytes, and by joules and seconds if a channel counts them."""
+"""Curves of several runs: a metric by rounds, by uploaded bytes, and by joules and virtual time where they are counted.
+
+Rounds of a schedule add up to its virtual time. Without a schedule, they add up to what the channel counts."""
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
@@ -10,6 +12,7 @@ from gossamer.core.extras import need
 from gossamer.runs.records import Record
 from gossamer.runs.report.plots import COLOURS, GRID, INK, STYLES, saved
 from gossamer.runs.report.scores import ACCURACY, VALIDATION, Score
+from gossamer.runs.report.text import time_unit
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -51,11 +54,17 @@ class Panel(NamedTuple):
 
 
 SENT = Panel(lambda record: sum(record["bytes_up"].values()) / 1e6, "uploaded bytes (MB)", "nothing is uploaded")
-COUNTED = (
-    Panel(lambda record: record["joules"], "energy spent by clients so far (J)", "not counted"),
-    Panel(lambda record: record["delay"], "time for computing and sending so far (s)", "not counted"),
-)
+ENERGY = Panel(lambda record: record["joules"], "energy spent by clients so far (J)", "not counted")
+DELAY = Panel(lambda record: record["delay"], "time for computing and sending so far (s)", "not counted")
 """Costs that only some channels count."""
+
+
+def _time(runs: Sequence[Sequence[Record]]) -> Panel:
+    """Return the panel of virtual time, in a unit that suits the longest run; that of the delay without a schedule."""
+    if not any("time" in record for metrics in runs for record in metrics):
+        return DELAY
+    unit, scale = time_unit(max(map(DELAY.total, runs)))
+    return Panel(lambda record: record["delay"] / scale, f"virtual time so far ({unit})", "not counted")
 
 
 def draw(names: Sequence[str], runs: Sequence[Sequence[Record]], path: Path, score: Score = ACCURACY) -> None:
@@ -68,7 +77,7 @@ def figure(names: Sequence[str], runs: Sequence[Sequence[Record]], score: Score 
     need("matplotlib")
     from matplotlib.figure import Figure
 
-    panels = [SENT, *(panel for panel in COUNTED if any(map(panel.total, runs)))]
+    panels = [SENT, *(panel for panel in (ENERGY, _time(runs)) if any(map(panel.total, runs)))]
     columns, rows = min(len(names), 3 if max(map(len, names)) < LONG else 2), len(panels) // 2 + 1
     picture = Figure(figsize=(10, 0.4 + 3.6 * rows + 0.23 * -(-len(names) // columns)), layout="constrained")
     first: Any = picture.add_subplot(rows, 2, 1)

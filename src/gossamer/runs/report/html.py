@@ -34,7 +34,9 @@ def card(text: str) -> str:
     return render("card.html", text=text)
 
 
-def figure(title: str, drawing: str, keys: Sequence[str] = (), notes: Sequence[str] = ()) -> str:
+def figure(
+    title: str, drawing: str, keys: Sequence[str] = (), notes: Sequence[str] = (), colours: Sequence[int] = ()
+) -> str:
     """Return a ``<figure>``.
 
     Args:
@@ -42,5 +44,7 @@ def figure(title: str, drawing: str, keys: Sequence[str] = (), notes: Sequence[s
         drawing: the figure as SVG
         keys: names of lines, in the order of their colours
         notes: lines below the drawing
+        colours: the colour of each name; by default in the order of colours
     """
-    return render("figure.html", title=title, drawing=drawing, keys=keys, notes=notes)
+    named = list(zip(keys, colours or range(len(keys)), strict=True))
+    return render("figure.html", title=title, drawing=drawing, keys=named, notes=notes)

@@ -5,7 +5,7 @@ no scripts. Every text is escaped, except for the HTML that reports return.
 """
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from pathlib import Path
 from types import MappingProxyType
@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.core import files
 from gossamer.runs.records import Record, read_about, read_metrics
-from gossamer.runs.report import anomalies, html, spending, tables
+from gossamer.runs.report import anomalies, html, spending, tables, virtual_time
 from gossamer.runs.report.base import Folder, reports_of
 from gossamer.runs.report.holdings import holdings
 from gossamer.runs.report.plots import Series, chart
 from gossamer.runs.report.scores import Score, scores_of
 from gossamer.runs.report.summary import reasons, summarise, totals
-from gossamer.runs.report.text import count, duration, number, size
+from gossamer.runs.report.targets import Target
+from gossamer.runs.report.text import count, duration, number, percent, seconds, size, time_unit
 
 if TYPE_CHECKING:
     from gossamer.tasks.data.partition import Split
@@ -29,30 +30,28 @@ if TYPE_CHECKING:
 NONE: Mapping[str, str] = MappingProxyType({})
 
 LOSSES = (("test set", "loss"), ("in training", "train_loss"))
-SPENT = (
-    ("energy", "joules", "spent by clients so far (J)"),
-    ("time", "delay", "computing and sending so far (s)"),
-)
-"""Charts over what the channel counts: its name, field of a record, and label of the x axis."""
 
 SETTINGS = (("Method", "method"), ("Task", "task"), ("Options", "options"), ("Machine", "machine"))
 
-HEADLINE = ("clients", "rounds", "server")
-"""Facts below the title, after the task; the server if it is not that of the recipe."""
+HEADLINE = ("clients", "rounds", "server", "schedule")
+"""Facts below the title, after the task; the server if it is not that of the recipe, the schedule if there is one."""
 
 NAMED = 8
 """The number of clients listed with a reason for failures."""
 
 
-def write(folder: Folder, file: Path | None = None) -> Path:
-    """Write the page of a run to a file, by default in its folder; if the data is known, the partition is by class."""
+def write(folder: Folder, file: Path | None = None, targets: Sequence[Target] = ()) -> Path:
+    """Write the page of a run to a file, by default in its folder; if the data is known, the partition is by class.
+
+    The page shows what was spent until each of the ``targets`` was reached.
+    """
     about, metrics = read_about(folder.path), read_metrics(folder.path)
     page = file or folder.path / "report.html"
     drawn = {report.heading: report.picture(folder, metrics) for report in reports_of(metrics)}
     pictures = {title: picture for title, picture in drawn.items() if picture}
     with files.on_failure(f"{page} was not written"):
         name = folder.path.resolve().name
-        files.write(page, render(name, about, metrics, folder.split, folder.data, pictures).encode())
+        files.write(page, render(name, about, metrics, folder.split, folder.data, pictures, targets).encode())
     return page
 
 
@@ -63,6 +62,7 @@ def render(
     split: "Split",
     data: "Data | None",
     pictures: Mapping[str, str] = NONE,
+    targets: Sequence[Target] = (),
 ) -> str:
     """Return the page as text.
 
@@ -73,6 +73,7 @@ def render(
         split: the partition
         data: the data set, if it is known
         pictures: HTML of reports by title; each gets a section
+        targets: targets whose costs are shown
     """
     summary = summarise(about, metrics)
     facts = dict(tables.facts(summary))
@@ -85,6 +86,7 @@ def render(
         headline=" · ".join([facts["task"], *(f"{name}: {facts[name]}" for name in HEADLINE if name in facts)]),
         cards=[{"name": name, "value": value, "note": note} for name, value, note in _cards(summary)],
         charts=[drawn for drawn in _charts(metrics, scores_of(about["task"])) if drawn],
+        virtual_time=virtual_time.section(about, metrics, targets),
         costs=_costs(metrics),
         failures=[_failure(reason, where) for reason, where in reasons(metrics)],
         lost=_lost(summary),
@@ -115,7 +117,10 @@ def _cards(summary: dict[str, Any]) -> list[tuple[str, str, str]]:
         computing = f"{number(summary['energy']['computing'])} J of it for computing"
         used = computing if summary["energy"]["computing"] else "spent on sending"
         shown.append(("energy", f"{number(summary['joules'])} J", used))
-    if summary["delay"]:
+    if summary["time"] is not None:
+        idle = "" if summary["idle_share"] is None else f"{percent(summary['idle_share'])} of slots idle"
+        shown.append(("virtual time", seconds(summary["time"]), idle))
+    elif summary["delay"]:
         shown.append(("delay", duration(summary["delay"]), "computing and sending"))
     return shown
 
@@ -130,13 +135,25 @@ def _charts(metrics: Sequence[Record], scores: Sequence[Score]) -> list[str]:
         uploaded = [total / scale for total in sent]
         title = f"{score.title}{score.unit} by upload"
         charts.append(chart(title, f"uploaded bytes ({unit})", _values(metrics, uploaded, score)))
-    for cost, field, across in SPENT:
-        spent = list(accumulate(record[field] for record in metrics))
-        if spent and spent[-1]:
-            charts.append(chart(f"{score.title}{score.unit} by {cost}", across, _values(metrics, spent, score)))
+    for cost, across, spent in _spent(metrics):
+        charts.append(chart(f"{score.title}{score.unit} by {cost}", across, _values(metrics, spent, score)))
     charts.append(chart("Loss", "round", [_series(metrics, by_round, *names) for names in LOSSES]))
     charts += [chart(other.title + other.unit, "round", _values(metrics, by_round, other)) for other in others]
     return charts + [drawn for report in reports_of(metrics) for drawn in report.charts(metrics)]
+
+
+def _spent(metrics: Sequence[Record]) -> Iterator[tuple[str, str, list[float]]]:
+    """Yield what a channel or a schedule counts: its name, the label of its axis, and its sum after each round."""
+    joules, delay = (list(accumulate(record[name] for record in metrics)) for name in ("joules", "delay"))
+    if joules and joules[-1]:
+        yield "energy", "spent by clients so far (J)", joules
+    if not (delay and delay[-1]):
+        return
+    if "time" not in metrics[-1]:
+        yield "time", "computing and sending so far (s)", delay
+        return
+    unit, scale = time_unit(delay[-1])
+    yield "virtual time", f"virtual time so far ({unit})", [time / scale for time in delay]
 
 
 def _values(metrics: Sequence[Record], across: Sequence[float], score: Score) -> list[Series]:

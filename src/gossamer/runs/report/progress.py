@@ -50,6 +50,7 @@ class Progress:
         self.rounds, self.first, self.begin = rounds, len(past), time.monotonic()
         self.up = self.down = self.failed = self.lost = 0
         self.seen: dict[str, Any] = {}
+        self.time: float | None = None
         for record in past:
             self._note(record)
         self._live = _live() if sys.stderr.isatty() else None
@@ -84,16 +85,18 @@ class Progress:
         self.down += sum(record["bytes_down"].values())
         self.failed += len(record["failures"])
         self.lost += len(record["lost"])
+        self.time = record.get("time")
         if self.score.name in record:
             self.seen = record
 
     def status(self) -> str:
-        """Return primary metric, loss and costs so far."""
+        """Return primary metric, loss, costs so far, and virtual time if there is a schedule."""
         failed = f"  failed so far {self.failed:,}" if self.failed else ""
         lost = f"  lost so far {self.lost:,}" if self.lost else ""
         value, loss = self.score.write(self.seen.get(self.score.name)), number(self.seen.get("loss"))
         costs = f"up {size(self.up)}  down {size(self.down)}{failed}{lost}"
-        return f"{self.score.words} {value}  loss {loss}  {costs}"
+        time = f"  virtual time {duration(self.time)}" if self.time is not None else ""
+        return f"{self.score.words} {value}  loss {loss}  {costs}{time}"
 
     def left(self, done: int) -> str:
         """Return the estimated remaining time, by the ``done`` rounds of this process."""

@@ -7,8 +7,9 @@ from gossamer.runs.report.text import BLANK, count, number, percent, seconds, ta
 
 Summary = dict[str, Any]
 
-COMPARED = ("computing J", "sending J", "delay", "lost")
-"""The columns of ``compare`` for costs."""
+DELAY = "delay"
+COMPARED = ("computing J", "sending J", DELAY, "lost")
+"""The columns of ``compare`` for costs. Next to virtual time, there is no delay."""
 
 DELIVERY = ("compensated", "dropped")
 """The columns for the outcome of lost messages."""
@@ -37,18 +38,22 @@ def lost(summary: Summary) -> str:
 
 
 def _spent(summary: Summary) -> list[tuple[str, str]]:
-    spent, energy = summary["by_client"], summary["energy"]
+    spent = summary["by_client"]
     if spent is None:
-        return []
-    received = f", {number(energy['receiving'])} J receiving" if energy["receiving"] else ""
-    uses = f"{number(energy['computing'])} J computing{received}, {number(energy['sending'])} J sending"
+        return [("energy", _uses(summary["energy"]))] if summary["time"] is not None and summary["joules"] else []
     wasted = f", {number(sum(spent['wasted']))} J of it for lost messages" if sum(spent["wasted"]) else ""
-    each = seconds(summary["delay"] / max(1, summary["rounds"]))
-    costs = [
-        ("energy", uses + wasted),
-        ("delay", f"{seconds(summary['delay'])} computing and sending, {each} per round"),
-    ]
+    costs = [("energy", _uses(summary["energy"]) + wasted)]
+    if summary["time"] is None:
+        each = seconds(summary["delay"] / max(1, summary["rounds"]))
+        costs.append(("delay", f"{seconds(summary['delay'])} computing and sending, {each} per round"))
     return [*costs, *_outages(spent), ("joules per client", _range(spent["joules"], _active(spent), number))]
+
+
+def _uses(energy: dict[str, float]) -> str:
+    """Return the joules by use; those of receiving and waiting if there are any."""
+    received = f", {number(energy['receiving'])} J receiving" if energy["receiving"] else ""
+    idle = f", {number(energy['idle'])} J idle" if energy["idle"] else ""
+    return f"{number(energy['computing'])} J computing{received}, {number(energy['sending'])} J sending{idle}"
 
 
 def _outages(spent: dict[str, list[Any]]) -> list[tuple[str, str]]:
@@ -104,14 +109,15 @@ def delivery(summary: Summary) -> tuple[str, ...]:
     return tuple(f"{sum(counts):,}" for counts in found.values()) if found else (BLANK,) * len(DELIVERY)
 
 
-def compared(summary: Summary) -> tuple[str, ...]:
-    """Return the cells of a run in the columns of ``COMPARED``."""
+def compared(summary: Summary) -> dict[str, str]:
+    """Return the cells of a run, by column; nothing if its channel counts no costs."""
     if summary["by_client"] is None:
-        return (BLANK,) * len(COMPARED)
+        return {}
     energy = summary["energy"]
-    return (
+    cells = (
         number(energy["computing"]),
         number(energy["sending"]),
         seconds(summary["delay"]),
         f"{summary['lost']:,}",
     )
+    return dict(zip(COMPARED, cells, strict=True))

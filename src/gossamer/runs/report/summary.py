@@ -14,15 +14,16 @@ from gossamer.runs.report.anomalies import anomalies_of, excluded_of
 from gossamer.runs.report.base import summaries_of
 from gossamer.runs.report.part_text import chosen_server
 from gossamer.runs.report.scores import VALIDATION_LOSS, Score, held_out, scores_of
+from gossamer.runs.report.timeline import summary_of
 
 KINDS = ("seconds", "joules", "messages", "lost", "wasted")
 """The costs that are counted for each client."""
-USES = ("computing", "sending", "receiving")
+USES = ("computing", "sending", "receiving", "idle")
 """What energy is spent on."""
 
 
 def energy(metrics: Sequence[Record]) -> dict[str, float]:
-    """Return the joules spent by use; records without costs of downloads have no joules of receiving."""
+    """Return the joules spent by use; records need not have costs of downloads and of waiting."""
     return {use: float(sum(record["energy"].get(use, 0.0) for record in metrics)) for use in USES}
 
 
@@ -84,7 +85,7 @@ def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any
         "model": task["model"],
         "split": task["split"],
         "clients": task["clients"],
-        "per_round": len(metrics[-1]["clients"]) if metrics else options["per_round"] or task["clients"],
+        "per_round": about.get("slots") or _cohort(about, metrics),
         "parameters": about["parameters"],
         "rounds": len(metrics),
         "rounds_asked": options["rounds"],
@@ -116,6 +117,7 @@ def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any
         "joules": float(sum(record["joules"] for record in metrics)),
         "energy": energy(metrics),
         "delay": delay(metrics),
+        **summary_of(about, metrics),
         "by_client": by_client(metrics, task["clients"]),
         "memory_bytes": max((record["memory_bytes"] for record in metrics), default=0),
         "failures": sum(len(record["failures"]) for record in metrics),
@@ -127,6 +129,12 @@ def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any
         "empty_rounds": empty_rounds(metrics),
     }
     return {name: _finite(value) for name, value in summary.items()}
+
+
+def _cohort(about: Mapping[str, Any], metrics: Sequence[Record]) -> int:
+    """Return the number of clients of the last round; before the first, the number that was asked for."""
+    asked: int = about["options"]["per_round"] or about["task"]["clients"]
+    return len(metrics[-1]["clients"]) if metrics else asked
 
 
 def _evaluated(scores: Sequence[Score]) -> Iterator[str]:

@@ -5,7 +5,7 @@ samples (``--validate``), never by the test set.
 """
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from gossamer.core.errors import RunError
 from gossamer.runs.records import EXTENDED, Record, check_about, is_busy, read_about, read_metrics
-from gossamer.runs.report import curves
+from gossamer.runs.report import curves, to_target
 from gossamer.runs.report.curves import DEVIATION
 from gossamer.runs.report.scores import Score, common, held_out, primary
 from gossamer.runs.report.summary import summarise
@@ -198,7 +198,8 @@ def mean_records(point: Point, score: Score) -> list[Record]:
 
 def _mean_record(seeds: Sequence[Record], score: Score) -> Record:
     found = Spread.of([record.get(score.name) for record in seeds])
-    costs = {name: statistics.fmean(record[name] for record in seeds) for name in ("joules", "delay")}
+    counted: list[str] = [name for name in ("joules", "delay", "time") if all(name in record for record in seeds)]
+    costs = {name: statistics.fmean(record[name] for record in seeds) for name in counted}
     sent = statistics.fmean(sum(record["bytes_up"].values()) for record in seeds)
     measured = {} if found.mean is None else {score.name: found.mean, DEVIATION: found.deviation or 0.0}
     return {"round": seeds[0]["round"], **measured, **costs, "bytes_up": {"mean": sent}}
@@ -227,6 +228,19 @@ def compared(path: Path, sweep: Sweep) -> str:
     furthest = max(point.rounds for point in points) if sweep.halving else 0
     rows = [_row(point, shown, furthest) for point in points]
     return f"{table(heads, rows)}\n\n{_conclusion(points, test, held)}"
+
+
+def to_targets(path: Path, sweep: Sweep, given: str) -> Iterator[str]:
+    """Yield a table for each target: what the runs of each point spent until they reached it, as means over seeds."""
+    points = [point for point in points_of(path, sweep) if point.started]
+    targets = to_target.targets_for(given, [standing.about for point in points for standing in point.started])
+    names = [point.label for point in points]
+    for target in targets if points else ():
+        found = [
+            [to_target.to_target(target, standing.about, standing.metrics) for standing in point.started]
+            for point in points
+        ]
+        yield to_target.over_seeds(names, found)
 
 
 def _row(point: Point, shown: Sequence[Score], furthest: int) -> list[str]:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.runs.records import ATTACK_SUCCESS, CLUSTER, DIVERGES, Record
-from gossamer.runs.report import anomalies, spending
+from gossamer.runs.report import anomalies, spending, timeline
 from gossamer.runs.report.base import cells_of, rows_of
 from gossamer.runs.report.scores import VALIDATION, Score, column
 from gossamer.runs.report.summary import reasons, summarise, totals
@@ -39,7 +39,10 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
         ("method", method(summary)),
         *([("server", summary["server"])] if summary["server"] else []),
         ("task", task(summary)),
-        ("clients", f"{summary['clients']:,}, {summary['per_round']:,} per round"),
+        (
+            "clients",
+            f"{summary['clients']:,}, {summary['per_round']:,} {'at once' if summary['schedule'] else 'per round'}",
+        ),
         ("rounds", f"{summary['rounds']:,} of {summary['rounds_asked']:,}, seed {summary['seed']}"),
         *([("stopped", summary["stopped"])] if summary["stopped"] else []),
         *([("warning", summary[DIVERGES])] if summary[DIVERGES] else []),
@@ -52,6 +55,7 @@ def facts(summary: Summary) -> list[tuple[str, str]]:
         ("downloaded", size(summary["bytes_down"])),
         ("operations", operations(summary)),
         ("seconds", f"{summary['seconds']:.1f}"),
+        *timeline.rows(summary),
         *([] if summary["joules"] == 0 else [("joules", number(summary["joules"]))]),
         *spending.rows(summary),
         ("peak memory", size(summary["memory_bytes"])),
@@ -239,9 +243,14 @@ def side_by_side(names: Sequence[str], summaries: Sequence[Summary]) -> str:
         if any(summary[title] for summary in summaries):
             head.append(title)
             rows = [[*row, write(summary[title])] for row, summary in zip(rows, summaries, strict=True)]
+    if timed := any(summary["time"] is not None for summary in summaries):
+        head += timeline.COMPARED
+        rows = [[*row, *timeline.compared(summary)] for row, summary in zip(rows, summaries, strict=True)]
     if any(summary["by_client"] for summary in summaries):
-        head += spending.COMPARED
-        rows = [[*row, *spending.compared(summary)] for row, summary in zip(rows, summaries, strict=True)]
+        costs = [name for name in spending.COMPARED if not (timed and name == spending.DELAY)]
+        head += costs
+        cells = [spending.compared(summary) for summary in summaries]
+        rows = [[*row, *(cell.get(name, BLANK) for name in costs)] for row, cell in zip(rows, cells, strict=True)]
     if any(summary["delivery"] for summary in summaries):
         head += spending.DELIVERY
         rows = [[*row, *spending.delivery(summary)] for row, summary in zip(rows, summaries, strict=True)]
@@ -288,6 +297,7 @@ def differences(summaries: Sequence[Summary], methods: Sequence[Mapping[str, str
         "rounds",
         "seed",
         "channel",
+        "schedule",
         "executor",
         "train_precision",
     )

@@ -40,6 +40,15 @@ def amount(count: float) -> str:
     return f"{count:.0f} " if abs(count) < 1000 else _scaled(count)
 
 
+def joules(energy: float) -> str:
+    """Format an energy: four digits, or three and a unit if there are many.
+
+    >>> joules(0.5), joules(12_140)
+    ('0.5 J', '12.1 kJ')
+    """
+    return f"{number(energy)} J" if abs(energy) < 1000 else f"{_scaled(energy)}J"
+
+
 def _scaled(count: float) -> str:
     units = "kMGTPE"
     power = min(max(0, int(math.log10(abs(count) / 0.9995)) // 3 - 1), len(units) - 1)
@@ -67,6 +76,15 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def time_unit(longest: float) -> tuple[str, float]:
+    """Return the unit of an axis of times, and its seconds: hours from two of them on, else minutes, else seconds.
+
+    >>> time_unit(7300), time_unit(600), time_unit(90)
+    (('h', 3600.0), ('min', 60.0), ('s', 1.0))
+    """
+    return next(((name, unit) for name, unit in (("h", 3600.0), ("min", 60.0)) if longest >= 2 * unit), ("s", 1.0))
 
 
 def seconds(time: float) -> str:

@@ -21,6 +21,7 @@ from typing import Any, ClassVar, Literal
 
 from gossamer.core.extras import need
 from gossamer.runs.records import COUNTS, SUMS, Record
+from gossamer.runs.report.timeline import task_counts
 
 Status = Literal["finished", "interrupted", "failed"]
 
@@ -109,4 +110,5 @@ def numbers(record: Record) -> dict[str, float]:
     found = {path: value for path, value in flat(record) if not isinstance(value, str) and path != "round"}
     found |= {name: sum(record[name].values()) for name in SUMS if name in record}
     found |= {name: len(record[name]) for name in COUNTS if name in record}
+    found |= {f"tasks/{outcome}": number for outcome, number in task_counts(record).items()}
     return {path: float(value) for path, value in found.items()}

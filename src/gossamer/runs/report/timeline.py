@@ -1,0 +1,177 @@
+"""What a run with a schedule did in virtual time: tasks by outcome, staleness, idle slots and work in vain.
+
+A task of a client is its download, training and upload. A record of such a run has the virtual ``time`` of its end, and
+the ``tasks`` that ended in its round as columns of equal length; times of tasks are nanoseconds from the start of the
+run. Records of other runs have neither, and the figures of such a run are none.
+"""
+
+import statistics
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from gossamer.core.availability import SECOND
+from gossamer.runs.records import Record
+from gossamer.runs.report.text import BLANK, joules, number, percent, seconds
+
+Summary = Mapping[str, Any]
+
+FOLDED = "folded"
+OUTCOMES = (FOLDED, "cancelled", "left", "lost", "stale", "failed")
+"""How a task ends, in the order of tables: its update is aggregated, or it was in vain."""
+
+COMPARED = ("virtual time", "staleness", "idle", "in vain")
+"""The columns of ``compare``."""
+
+
+class Task(NamedTuple):
+    """A task of a client; times are nanoseconds.
+
+    Args:
+        round: the round in which it ended
+        client: the client
+        version: the round, from 0, whose model it started from
+        start: when its download began
+        received: when its download ended; none if it ended before
+        computed: when its training ended; none if it ended before
+        end: when it ended
+        outcome: one of ``OUTCOMES``
+        joules: the energy that it took
+        exchange: the exchange of the round; methods with several have tasks of each
+    """
+
+    round: int
+    client: int
+    version: int
+    start: int
+    received: int | None
+    computed: int | None
+    end: int
+    outcome: str
+    joules: float
+    exchange: int = 0
+
+    @property
+    def staleness(self) -> int:
+        """The number of aggregations between its start and its own."""
+        return self.round - 1 - self.version
+
+
+def tasks_of(metrics: Sequence[Record]) -> Iterator[Task]:
+    """Yield the tasks of all rounds, in the order of records."""
+    for record in metrics:
+        columns = record.get("tasks", {})
+        rows = zip(*(columns[name] for name in Task._fields[1:] if name in columns), strict=True) if columns else ()
+        yield from (Task(record["round"], *row) for row in rows)
+
+
+def virtual_time(metrics: Sequence[Record]) -> float | None:
+    """Return the virtual seconds of a run so far; none without a schedule."""
+    return next((float(record["time"]) for record in reversed(metrics) if "time" in record), None)
+
+
+def task_counts(record: Record) -> dict[str, int]:
+    """Return the number of tasks by outcome that ended in a round; nothing without a schedule.
+
+    >>> task_counts({"tasks": {"outcome": ["folded", "lost", "folded"]}})["folded"]
+    2
+    """
+    if "tasks" not in record:
+        return {}
+    found = Counter(record["tasks"]["outcome"])
+    return {outcome: found[outcome] for outcome in (*OUTCOMES, *(found.keys() - set(OUTCOMES)))}
+
+
+def summary_of(about: Mapping[str, Any], metrics: Sequence[Record]) -> dict[str, Any]:
+    """Return the entries of a summary on the schedule of a run; they are none without one."""
+    time, tasks = virtual_time(metrics), list(tasks_of(metrics))
+    busy = sum(task.end - task.start for task in tasks) / SECOND
+    known = time is not None
+    return {
+        "schedule": about["options"].get("schedule"),
+        "time": time,
+        "tasks": _by_outcome(metrics) if known else None,
+        "staleness": _staleness(tasks),
+        "idle_share": _idle(about.get("slots"), time, busy),
+        "spent_in_vain": _in_vain(metrics, busy) if known else None,
+    }
+
+
+def _by_outcome(metrics: Sequence[Record]) -> dict[str, int]:
+    total = Counter[str]()
+    for record in metrics:
+        total.update(task_counts(record))
+    return dict(total)
+
+
+def _staleness(tasks: Sequence[Task]) -> dict[str, Any] | None:
+    """Return mean, median, maximum and counts of the staleness of aggregated updates; none without any."""
+    found = [task.staleness for task in tasks if task.outcome == FOLDED]
+    if not found:
+        return None
+    counts = Counter(found)
+    return {
+        "mean": statistics.fmean(found),
+        "median": float(statistics.median(found)),
+        "max": max(found),
+        "histogram": [counts[value] for value in range(max(found) + 1)],
+    }
+
+
+def _idle(slots: int | None, time: float | None, busy: float) -> float | None:
+    """Return the share of the slots' time in which no task that has ended was under way."""
+    return max(0.0, 1 - busy / (slots * time)) if slots and time else None
+
+
+def _in_vain(metrics: Sequence[Record], busy: float) -> dict[str, float]:
+    """Return the joules and seconds of tasks that were not aggregated, and their shares of all."""
+    found = [record["spent_in_vain"] for record in metrics if "spent_in_vain" in record]
+    spent = {name: float(sum(each[name] for each in found)) for name in ("joules", "seconds")}
+    everything = {"joules": sum(record["joules"] for record in metrics), "seconds": busy}
+    shares = {f"{name}_share": spent[name] / total if total else 0.0 for name, total in everything.items()}
+    return spent | shares
+
+
+def rows(summary: Summary) -> list[tuple[str, str]]:
+    """Return the lines of ``show`` on the schedule; nothing without one."""
+    time, tasks, schedule = summary["time"], summary["tasks"], summary["schedule"]
+    named = [("schedule", schedule)] if schedule else []
+    if time is None:
+        return named
+    found = [
+        *named,
+        ("virtual time", f"{seconds(time)}, {seconds(time / max(1, summary['rounds']))} per round"),
+        ("tasks", ", ".join(f"{n:,} {outcome}" for outcome, n in tasks.items() if n) or "none has ended"),
+    ]
+    if stale := summary["staleness"]:
+        found.append(("staleness", f"mean {number(stale['mean'])}, {_spread(stale)}"))
+    if summary["idle_share"] is not None:
+        found.append(("idle", f"{percent(summary['idle_share'])} of the time of training slots"))
+    return [*found, ("spent in vain", in_vain(summary))]
+
+
+def _spread(stale: Mapping[str, Any]) -> str:
+    return f"median {number(stale['median'])}, largest {stale['max']:,} (rounds, of aggregated updates)"
+
+
+def in_vain(summary: Summary) -> str:
+    """Return the seconds and joules of tasks that were not aggregated, as text."""
+    spent = summary["spent_in_vain"]
+    energy = f", {joules(spent['joules'])} ({percent(spent['joules_share'])})" if summary["joules"] else ""
+    return f"{seconds(spent['seconds'])} of devices ({percent(spent['seconds_share'])}){energy}"
+
+
+def compared(summary: Summary) -> tuple[str, ...]:
+    """Return the cells of a run in the columns of ``COMPARED``; in vain is the share of the seconds of devices.
+
+    A run without a schedule has the time that its channel counts, if it does.
+    """
+    if summary["time"] is None:
+        return (seconds(summary["delay"]) if summary["delay"] else BLANK, *[BLANK] * (len(COMPARED) - 1))
+    stale = summary["staleness"]
+    return (
+        seconds(summary["time"]),
+        number(stale["mean"] if stale else None),
+        percent(summary["idle_share"]),
+        percent(summary["spent_in_vain"]["seconds_share"]),
+    )
