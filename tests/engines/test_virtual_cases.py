@@ -1,28 +1,29 @@
 """The virtual clock in rare cases: events at the same time, and clients that stay away."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
-from gossamer import RunError, fedavg, simulate
+from gossamer import Method, RunError, fedavg, perm, simulate
 from gossamer.tasks.task import Task
 from helpers.toy_devices import Scripted
 
 Records = list[dict[str, Any]]
+Recipe = Callable[..., Method]
 TOGGLING = tuple((20.0 * n, 20.0 * n + 10) for n in range(50))
 
 
-def run(devices: Scripted, schedule: str, rounds: int = 2, **options: Any) -> Records:
-    """Run FedAvg on tiny clients, one for each device."""
+def run(devices: Scripted, schedule: str, rounds: int = 2, make: Recipe = fedavg, **options: Any) -> Records:
+    """Run a method on tiny clients, one for each device."""
     clients = len(devices.seconds)
     draw = torch.Generator().manual_seed(1)
     x, y = torch.randn(2 * clients, 2, generator=draw), torch.arange(2 * clients) % 2
     task = Task.of(lambda: nn.Linear(2, 2), (x, y), (x, y), clients=clients)
-    return simulate(
-        fedavg(epochs=1, batch=2), task, rounds=rounds, schedule=schedule, channel=devices, eval_every=rounds, **options
-    ).metrics
+    given = {"rounds": rounds, "eval_every": rounds, "schedule": schedule, "channel": devices, **options}
+    return simulate(make(epochs=1, batch=2), task, **given).metrics
 
 
 def column(record: dict[str, Any], name: str) -> dict[int, Any]:
@@ -111,3 +112,24 @@ def test_a_paused_task_whose_client_never_comes_back_has_left() -> None:
 def test_a_run_without_clients_ends_with_an_error() -> None:
     with pytest.raises(RunError, match="no client is available after 3 s"):
         run(Scripted(((1, 1, 1),) * 2, (((0, 3),),) * 2), "sync")
+
+
+COMPARISON = 4
+"""The first round of PERM with two exchanges."""
+
+
+def test_a_client_that_leaves_in_the_first_exchange_has_left_in_the_second() -> None:
+    devices = Scripted(((1, 1, 1),) * 3, (((0, None),), ((0, None),), ((0, 11), (30, None))))
+    tasks = run(devices, "sync", COMPARISON, perm)[-1]["tasks"]
+    rows = zip(*(tasks[name] for name in ("client", "start", "end", "outcome")), strict=True)
+    mine = [(start // 10**9, end // 10**9, outcome) for client, start, end, outcome in rows if client == 2]
+    assert mine == [(9, 11, "left"), (12, 12, "left")]
+    assert tasks["outcome"].count("folded") == 4
+
+
+@pytest.mark.parametrize("schedule", ["sync", "deadline:2s"])
+def test_both_exchanges_of_a_round_have_times(schedule: str) -> None:
+    last = run(Scripted(((0.5, 0.5, 1),) * 3), schedule, COMPARISON, perm)[-1]
+    assert last["tasks"]["exchange"] == [0] * 3 + [1] * 3
+    assert set(last["tasks"]["outcome"]) == {"folded"}
+    assert (last["time"], last["delay"]) == (10, 4)

@@ -23,6 +23,7 @@ from gossamer.parts.samplers.uniform import Uniform
 
 SAMPLES = np.arange(1)
 FLOPS = Flops(1000, 1000, 1.0)
+CLIENT = SimpleNamespace(least_flops=lambda client_task: FLOPS)
 SIZES = {"down.values": 100}
 UPLOAD = Outgoing(Frame(bytes(100)), {"codec.values": 100})
 
@@ -49,7 +50,6 @@ class StubRun:
         self.stage_server = SimpleNamespace(assign=self.assign)
         self.exchange: Any = SimpleNamespace(number=0, last=True, server=self.stage_server)
         self.method: Any = SimpleNamespace(training=self.exchange)
-        self.client: Any = SimpleNamespace(least_flops=lambda client_task: FLOPS)
         self.dispatcher = VirtualTime(self, schedule, channel, dict.fromkeys(range(clients), 1))
 
     def assign(self, state: State, cohort: Sequence[int], *rest: object) -> dict[int, Assignment]:
@@ -75,6 +75,10 @@ class StubRun:
     ) -> tuple[ClientTask, dict[str, int]]:
         """Return a task without content."""
         return ClientTask(self.clock(stage.number, client), self.key, UPLOAD.data, {}, SAMPLES), SIZES
+
+    def client_of(self, exchange: object) -> Any:
+        """Return what knows the operations of a task."""
+        return CLIENT
 
     def trained(self, stage: Stage, tasks: Callable[[Stage], Iterator[ClientTask]]) -> Iterator[TaskOutcome]:
         """Return the same upload for all clients."""

@@ -273,5 +273,8 @@ def check_schedule(schedule: Schedule, method: BoundMethod) -> None:
     about = Setting("", "schedule")
     require(
         (not method.pooled, Mistake("is for clients on devices, and this method pools all samples", about)),
-        (not (schedule.keeps_late and reason), Mistake(f"{refused}: use sync, or deadline with late=drop", about)),
+        (
+            method.pooled or not (schedule.keeps_late and reason),
+            Mistake(f"{refused}: use sync, or deadline with late=drop", about),
+        ),
     )

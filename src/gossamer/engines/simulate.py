@@ -156,6 +156,7 @@ class Simulation(FederatedRun):
         self.cluster = self._cluster() if options.cluster else None
         self.executor: Executor | None = None if options.executor == AUTO else self._executor(options.executor)
         self.early: dict[int, Executor] = {}
+        self.clients_of = {self.method.training.number: self.client}
         self.ready = False
 
     def _virtual_time(self, schedule: Schedule) -> VirtualTime:
@@ -304,8 +305,14 @@ class Simulation(FederatedRun):
         if exchange.number not in self.early:
             gpu = self.objective.device.type == "cuda"
             make = EARLY_EXECUTORS.get(self.choice["executor"], Stacked if gpu else SideBySide)
-            self.early[exchange.number] = make(Client(self.method, self.objective, exchange))
+            self.early[exchange.number] = make(self.client_of(exchange))
         return self.early[exchange.number]
+
+    def client_of(self, exchange: BoundExchange) -> Client:
+        """Return what runs the tasks of an exchange one at a time."""
+        if exchange.number not in self.clients_of:
+            self.clients_of[exchange.number] = Client(self.method, self.objective, exchange)
+        return self.clients_of[exchange.number]
 
     def train(self, number: int, ledger: Ledger) -> list[int]:
         """Run all exchanges of a round, and drop models that no download can continue from."""

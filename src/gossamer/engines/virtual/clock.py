@@ -15,12 +15,13 @@ import torch
 
 from gossamer.core.availability import FOREVER, SECOND, nanoseconds
 from gossamer.core.binding import BoundMethod
+from gossamer.core.bound import BoundExchange
 from gossamer.core.channel import Channel, Cost
 from gossamer.core.errors import RunError
 from gossamer.core.jobs import SILENT, own_key
 from gossamer.core.random import Key, fold
 from gossamer.core.schedule import Schedule
-from gossamer.core.types import Clock, State
+from gossamer.core.types import Clock, Flops, State
 from gossamer.core.wire import Body
 from gossamer.engines.client import Client, ClientResult, ClientTask, Failure, TaskOutcome
 from gossamer.engines.dispatch import CANCELLED, FAILED, FOLDED, LEFT, LOST, NOTHING, Dispatcher, Flight, Host
@@ -46,13 +47,11 @@ class Simulated(Host, Protocol):
 
     Args:
         method: the method
-        client: runs tasks one at a time
         metrics: the records so far
         excluded: the clients that are not sampled any more
     """
 
     method: BoundMethod
-    client: Client
     metrics: list[Record]
     excluded: Sequence[int]
 
@@ -60,6 +59,10 @@ class Simulated(Host, Protocol):
         self, stage: Stage, client: int, common: dict[int, Body | None]
     ) -> tuple[ClientTask, dict[str, int]]:
         """Return the task of a client, and the bytes of its download by kind."""
+        ...
+
+    def client_of(self, exchange: BoundExchange) -> Client:
+        """Return what runs the tasks of an exchange one at a time."""
         ...
 
     def trained(self, stage: Stage, tasks: Callable[[Stage], Iterator[ClientTask]]) -> Iterator[TaskOutcome]:
@@ -176,7 +179,7 @@ class VirtualTime(Dispatcher):
         flight.download = self._phase(
             client, start, self.channel.receive(sum(kinds.values()), clock, fold(key, "download"))
         )
-        flight.work = self._least_work(client_task, flight.download.end)
+        flight.work = self._least_work(self.run.client_of(stage.exchange), client_task, flight.download.end)
         if self.run.fails(client_task):
             self._end(flight, flight.download.end, FAILED, FAILED_ON_PURPOSE)
         elif flight.leaves < flight.work.end or flight.work.end == FOREVER:
@@ -189,17 +192,15 @@ class VirtualTime(Dispatcher):
         """Whether it matters when the result of a task is needed: not if all tasks of a round are waited for."""
         return self.schedule.refills or self.schedule.deadline is not None
 
-    def _least_work(self, client_task: ClientTask, begin: int) -> Phase:
+    def _least_work(self, client: Client, client_task: ClientTask, begin: int) -> Phase:
         """Return the shortest time that training can take."""
-        client = client_task.clock.client
-        if not self._looks_ahead and self.roster.leaves(client, begin) == FOREVER:
+        if not self._looks_ahead and self.roster.leaves(client_task.clock.client, begin) == FOREVER:
             return Phase(begin, begin, Cost())
-        return self._work(client_task, begin)
+        return self._work(client_task, begin, client.least_flops(client_task))
 
-    def _work(self, client_task: ClientTask, begin: int, result: ClientResult | None = None) -> Phase:
-        """Return the time of training, or of its local steps alone if there is no result yet."""
+    def _work(self, client_task: ClientTask, begin: int, flops: Flops) -> Phase:
+        """Return the time of training."""
         clock, key = self._at(client_task, begin)
-        flops = self.run.client.least_flops(client_task) if result is None else result.flops
         return self._phase(clock.client, begin, self.channel.work(flops, clock, fold(key, "work")))
 
     def _phase(self, client: int, begin: int, cost: Cost) -> Phase:
@@ -249,7 +250,7 @@ class VirtualTime(Dispatcher):
         if isinstance(result, Failure):
             self._end(flight, flight.work.end, FAILED, ClientReply(failure=result))
         else:
-            flight.work = self._work(client_task, flight.download.end, result)
+            flight.work = self._work(client_task, flight.download.end, result.flops)
             self._send(flight, client_task, result)
             flight.result = result._replace(sent=result.sent._replace(data=SILENT.data), state={})
 

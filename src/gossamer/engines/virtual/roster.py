@@ -72,8 +72,11 @@ class Roster:
             self.idle[client] = self.sizes[client]
 
     def leaves(self, client: int, now: int) -> int:
-        """Return when a client that is available now leaves, and loses its work; ``FOREVER`` if it does not."""
-        return FOREVER if self.pauses(client) else self.availability(client).interval(now).end
+        """Return when a client leaves and loses its work: now if it is away, ``FOREVER`` if it does not."""
+        if self.pauses(client):
+            return FOREVER
+        interval = self.availability(client).interval(now)
+        return interval.end if interval.start <= now else now
 
     def returns(self, client: int, now: int) -> bool:
         """Return whether a client is available now or later."""
