@@ -517,7 +517,7 @@ def test_the_page_is_true(code: str) -> None:
     has = dict(zip(example.memories(100), example.capacities(100, page["needs"]), strict=True))
     assert [has[present(device.memory)] for device in example.devices] == list(SHARES)
     for device, share in zip(example.devices, SHARES, strict=True):
-        (row,) = [line for line in PAGE.splitlines() if line.startswith("|") and device.name in line]
+        (row,) = [line for line in PAGE.splitlines() if line.endswith(f"| {device.name} |")]
         assert str(Fraction(share)) in row
         assert f"{page['needs'](share) / 1e6:.1f} MB" in row
     with pytest.raises(ConfigError) as error:
