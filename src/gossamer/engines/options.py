@@ -161,9 +161,13 @@ class Options:
         require((size <= clients, too_few))
         return size
 
+    def updates(self, cohort: int) -> int:
+        """Return the number of updates that a round aggregates if no client fails, given the clients per round."""
+        return (self.schedule.goal(cohort) if self.schedule else None) or cohort
+
     def check_exclusion(self, clients: int) -> None:
         """Refuse to exclude clients in rounds that are too small to name one, given the number of clients."""
-        size = self.cohort(clients)
+        size = self.updates(self.cohort(clients))
         few = f"needs rounds with at least {FEWEST} clients, which it compares, and a round has {size}"
         text = f"{few}: leave it out, or use more clients, or a larger {{}}"
         mistake = Mistake(text, Setting("", "exclude_after"), Setting("", "per_round"))

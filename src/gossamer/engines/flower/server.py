@@ -260,10 +260,12 @@ class FlowerRun(FederatedRun):
 
     def _check_replies(self, stage: Stage) -> None:
         """Raise ``VoidError`` if too few clients replied, of those that the round wants."""
+        if self.mixes:
+            return
         missing = {each.client: each.reason or TOO_LATE for each in stage.outcomes if each.reason or each.silent}
         count = len(stage.assigned)
         wanted = count if self.dispatcher is None else min(count, self.cohort_size)
-        replied, needed = count - len(missing), 0 if self.mixes else _share(self.settings.min_replies, wanted)
+        replied, needed = count - len(missing), _share(self.settings.min_replies, wanted)
         if replied < needed:
             why = "; ".join(f"client {client}: {reason}" for client, reason in missing.items())
             raise VoidError(f"{replied} of {count} clients replied, {needed} are needed ({why})")
@@ -355,17 +357,17 @@ class FlowerRun(FederatedRun):
 
     def accept(self, stage: Stage, client: int, reply: NodeReply, ledger: Ledger) -> ClientReply:
         """Check a reply, record what it cost, and return its upload, or the reason why it is refused."""
-        checked = self.check_task(stage, client, reply)
+        checked = self.check_task(stage, client, reply, self.fleet.peers[client].samples)
         checked.note(client, ledger)
         return checked.reply
 
-    def check_task(self, stage: Stage, client: int, reply: NodeReply) -> CheckedReply:
-        """Check the reply to a task of a stage."""
+    def check_task(self, stage: Stage, client: int, reply: NodeReply, samples: int) -> CheckedReply:
+        """Check the reply to a task of a stage. ``samples`` is the client's number of samples."""
         try:
             message = self.check_reply(stage.number, reply)
             if client in self.left_out:
                 raise PayloadError(f"left out: it {self.left_out[client]}")
-            frame = self.frame(client, message) if stage.exchange.shared else None
+            frame = self.frame(message, samples) if stage.exchange.shared else None
             kinds = stage.exchange.envelope.kinds("up", wire.read_sizes(frame)) if frame else {}
             flops = Flops(*(max(0, word(message, name, int)) for name in ("flops", "useful")))
             delivery = self.delivery(stage.number, message)
@@ -404,13 +406,13 @@ class FlowerRun(FederatedRun):
                 )
         return message
 
-    def frame(self, client: int, message: Message) -> Frame:
+    def frame(self, message: Message, samples: int) -> Frame:
         """Return the upload in a reply; refuse it if its size or number of samples is wrong."""
         sent, room = data(message), ROOM * self.about["parameters"] + 2**16
         if len(sent) > room:
             raise PayloadError(f"refused: the reply holds {len(sent):,} bytes, more than {room:,}")
         frame = Frame.of(sent)
-        stated, samples = wire.read_head(frame)[0].weight, self.fleet.peers[client].samples
+        stated = wire.read_head(frame)[0].weight
         if stated != samples:
             raise PayloadError(f"refused: the reply was trained on {stated:g} samples, but the client has {samples:,}")
         return frame

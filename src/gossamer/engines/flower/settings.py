@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 from gossamer.core.errors import ConfigError, Mistakes, require, wrong_argument
 from gossamer.engines.anomalies import DEPLOYED_EXCLUSION
 from gossamer.engines.options import DEPLOYED_WEIGHT, Options
+from gossamer.parts.channels.perfect import Perfect
 from gossamer.runs.trackers.tracking import check_names
 
 
@@ -86,7 +87,8 @@ class Settings:
         common = {field.name: getattr(self, field.name) for field in fields(Options) if hasattr(self, field.name)}
         optional = {"per_round": max(self.per_round, 0), "until": self.until, "patience": self.patience}
         optional |= {"max_weight": self.max_weight, "exclude_after": self.exclude_after, "schedule": self.schedule}
-        return Options(**common | {name: value or None for name, value in optional.items()})
+        given = common | {name: value or None for name, value in optional.items()}
+        return Options(**given, channel=Perfect())  # the links are real, also under a schedule
 
     def given(self, config: Mapping[str, Any]) -> "Settings":
         """Return the settings, updated with a run's configuration; other entries of it are ignored."""
