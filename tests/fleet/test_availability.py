@@ -239,6 +239,7 @@ def test_json_lines_and_names_are_read(tmp_path: Path) -> None:
         ('{"client": 1, "start": 0, "end": 1}\n{"client": }\n', "line 2: is not JSON"),
         ('{"client": null, "start": 0, "end": 1}\n', "line 1: client must be a name or a number"),
         ('{"client": 1, "start": true, "end": 1}\n', "line 1: start must be seconds"),
+        ("0,0,5\n" + "1" * 200_000 + ",0,5\n", "line 2: is not CSV"),
         (b"\xff\xfe", "is not a text in UTF-8"),
     ],
 )
