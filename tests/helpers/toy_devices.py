@@ -40,12 +40,16 @@ class ToyDevices(CheckedFields):
         pausing: whether clients that leave go on when they are back
         lossy: whether some uploads are lost
         coarse: whether all times are multiples of half a second, so that many events happen at the same time
+        speed: operations per second of the fastest devices
+        rate: bytes per second of the best downlinks
     """
 
     leaving: bool = False
     pausing: bool = False
     lossy: bool = False
     coarse: bool = False
+    speed: float = 3000.0
+    rate: float = 1500.0
 
     def fit(self, clients: int, key: Key) -> "ToyDevices":
         return self
@@ -56,14 +60,14 @@ class ToyDevices(CheckedFields):
         return Cost(seconds, watts * seconds)
 
     def receive(self, nbytes: int, clock: Clock, key: Key) -> Cost:
-        return self._cost(nbytes * (1 + clock.client % 3) / 1500, 0.2, clock)
+        return self._cost(nbytes * (1 + clock.client % 3) / self.rate, 0.2, clock)
 
     def work(self, flops: Flops, clock: Clock, key: Key) -> Cost:
-        return self._cost(flops.useful * (1 + clock.client % 7) / 3000, 2.0, clock)
+        return self._cost(flops.useful * (1 + clock.client % 7) / self.speed, 2.0, clock)
 
     def send(self, nbytes: int, clock: Clock, key: Key) -> Receipt:
         lost = self.lossy and (3 * clock.round + clock.client) % 7 == 2
-        return Receipt(not lost, *self._cost(nbytes * (1 + clock.client % 4) / 900, 1.0, clock))
+        return Receipt(not lost, *self._cost(nbytes * (1 + clock.client % 4) / (0.6 * self.rate), 1.0, clock))
 
     def availability(self, client: int) -> Availability:
         if not self.leaving or client % 5 == 0:
