@@ -106,3 +106,11 @@ def test_quantiles() -> None:
         "three_quarters": 4.0,
         "most": 5.0,
     }
+
+
+def test_a_drawn_fleet_has_a_text() -> None:
+    fleet = Fleet.of_text("sample:sensors")
+    assert fleet == Fleet.sample("sensors", 1000)
+    assert Fleet.of_text(fleet.to_text()) == fleet
+    with pytest.raises(ConfigError, match="unknown fleet 'sensor': did you mean sensors"):
+        Fleet.of_text("sample:sensor")
