@@ -214,13 +214,16 @@ def groups(setting: str, schedule: str, method: str) -> list[str]:
     return [*names, *(spread(values, 1) if values else "not run" for values in means)]
 
 
+BY_GROUP = "Accuracy after the last round on the test samples of slow and fast devices, in percent:"
+
+
 def section(setting: str, title: str) -> str:
     """Return the tables of a setting."""
     every: Sequence[tuple[str, str]] = [(schedule, method) for schedule in SCHEDULES for method in METHODS]
     cost = tables.section(title, HEADS, [row(setting, *each) for each in every])
     heads = ["schedule", "method", "slow third", "middle", "fast third"]
     by_group = tables.markdown(heads, [groups(setting, *each) for each in every])
-    return f"{cost}\n\nAccuracy after the last round on the test samples of slow and fast devices, in percent:\n\n{by_group}"
+    return f"{cost}\n\n{BY_GROUP}\n\n{by_group}"
 
 
 def page() -> str:
