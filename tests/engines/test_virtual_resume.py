@@ -12,13 +12,13 @@ from gossamer.runs.records import read_metrics
 from helpers import recorder
 from helpers.toy_devices import ToyDevices
 
-ROUNDS = 6
+ROUNDS = 5
 DEVICES = ToyDevices(leaving=True, lossy=True, speed=1e6, rate=2e3)
 TIMED = ("metrics.jsonl", "manifest.json", "run.lock")
 SCHEDULES = {
     "fedbuff:buffer=2,concurrency=4": DEVICES,
     "fedasync:concurrency=3,max_staleness=1": replace(DEVICES, pausing=True),
-    "deadline:2s,over=1.4,late=fold": replace(DEVICES, coarse=True),
+    "deadline:4s,over=1.4,late=fold": replace(DEVICES, coarse=True),
     "sync": DEVICES,
 }
 
@@ -46,8 +46,17 @@ def contents(path: Path) -> tuple[dict[str, bytes], list[dict[str, Any]]]:
     return {str(file.relative_to(path)): file.read_bytes() for file in files}, records
 
 
-@pytest.mark.parametrize("name", ["fedspa", "topk", "ef21", "scaffold"])
-@pytest.mark.parametrize("schedule", SCHEDULES)
+MEMORY = ("topk", "ef21", "scaffold")
+"""Methods whose clients keep a state, beside FedSpa."""
+
+
+@pytest.mark.parametrize(
+    ("schedule", "name"),
+    [
+        *((schedule, "fedspa") for schedule in SCHEDULES),
+        *(pytest.param(schedule, name, marks=pytest.mark.slow) for schedule in SCHEDULES for name in MEMORY),
+    ],
+)
 def test_a_run_that_is_killed_after_each_round_ends_with_the_same_bytes(
     schedule: str, name: str, tmp_path: Path
 ) -> None:
@@ -59,6 +68,7 @@ def test_a_run_that_is_killed_after_each_round_ends_with_the_same_bytes(
     assert contents(tmp_path / "killed") == contents(tmp_path / "whole")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kill", range(1, ROUNDS))
 def test_a_run_that_is_killed_once_ends_with_the_same_bytes(kill: int, tmp_path: Path) -> None:
     schedule = "fedbuff:buffer=2,concurrency=4"
