@@ -90,7 +90,8 @@ class VirtualTime(Dispatcher):
     def __init__(self, run: Simulated, schedule: Schedule, channel: Channel, sizes: Mapping[int, int]) -> None:
         super().__init__(run, schedule)
         self.channel, self.queue = channel, EventQueue()
-        self.roster = Roster(channel, sizes, self.queue, lambda client: client in self.flights)
+        busy, took_part = (lambda client: client in self.flights), (lambda client: client in self.took_part)
+        self.roster = Roster(channel, sizes, self.queue, busy, took_part)
         self.common: dict[int, dict[int, Body | None]] = {}
         self.certain: tuple[Replies, Ledger] | None = None
         self._now, self._open, self._kept = 0, False, list[tuple[int, int, int]]()
@@ -112,6 +113,11 @@ class VirtualTime(Dispatcher):
                 self._turn(event)
         return self.roster.idle
 
+    def eligible(self) -> Mapping[int, int]:
+        """Return the clients that can be sampled. They are known, and not searched: this is asked after each task."""
+        self.idle()
+        return self.roster.eligible
+
     def expects(self) -> bool:
         """Return whether a client that has not taken part in this round will be available."""
         out = {*self.took_part, *self.run.excluded}
@@ -127,6 +133,7 @@ class VirtualTime(Dispatcher):
                 self.flights[client] = flight = TimedFlight(client, version, start)
                 self._schedule(flight, stage.earlier(version, self.versions[version], [client]), None)
         super().begin_round()
+        self.roster.begin_round()
 
     def _turn(self, event: Event) -> bool:
         """Let all clients leave or come back that do so at the time of an event. Return whether any came back."""

@@ -52,6 +52,11 @@ class EventQueue:
         self._heap: list[Event] = []
         self._added = 0
 
+    @property
+    def taken(self) -> int:
+        """The number of events that were removed."""
+        return self._added - len(self._heap)
+
     def __len__(self) -> int:
         return len(self._heap)
 

@@ -12,23 +12,38 @@ Sizes = Mapping[int, int]
 class Roster:
     """The clients without a task that are available now, kept up to date by events.
 
+    ``idle`` has all of them, and ``eligible`` those that have not taken part in the round.
+
     Args:
         channel: the channel, which may know when devices are available
         sizes: the number of samples of each client
         queue: the queue for the times at which clients leave and come back
         busy: whether a client has a task
+        took_part: whether a client has taken part in the round
     """
 
-    def __init__(self, channel: Channel, sizes: Sizes, queue: EventQueue, busy: Callable[[int], bool]) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        sizes: Sizes,
+        queue: EventQueue,
+        busy: Callable[[int], bool],
+        took_part: Callable[[int], bool],
+    ) -> None:
         self.devices = channel if isinstance(channel, DeviceChannel) else None
-        self.sizes, self.queue, self.busy = sizes, queue, busy
+        self.sizes, self.queue, self.busy, self.took_part = sizes, queue, busy, took_part
         self.idle: dict[int, int] = {}
+        self.eligible: dict[int, int] = {}
         self._known: dict[int, Availability] = {}
 
     def open(self, now: int) -> None:
         """Find out who is available, and add the next change of each client to the queue."""
         for client in self.sizes:
             self._follow(client, now)
+
+    def begin_round(self) -> None:
+        """Let every client take part again."""
+        self.eligible = dict(self.idle)
 
     def availability(self, client: int) -> Availability:
         """Return when a client is available."""
@@ -52,8 +67,10 @@ class Roster:
         here = interval.start <= now
         if here and not self.busy(client):
             self.idle[client] = self.sizes[client]
+            if not self.took_part(client):
+                self.eligible[client] = self.sizes[client]
         elif not here:
-            self.idle.pop(client, None)
+            self.occupy(client)
         change = interval.end if here else interval.start
         if change < FOREVER:
             self.queue.add(change, Kind.AWAY if here else Kind.BACK, client)
@@ -63,8 +80,9 @@ class Roster:
         self._follow(event.client, event.time)
 
     def occupy(self, client: int) -> None:
-        """Note that a client has a task."""
+        """Note that a client has a task, or is away."""
         self.idle.pop(client, None)
+        self.eligible.pop(client, None)
 
     def release(self, client: int, now: int) -> None:
         """Note that the task of a client has ended."""

@@ -1,6 +1,7 @@
 """Uniform sampling without replacement, as in FedAvg (McMahan et al., 2017, https://arxiv.org/abs/1602.05629)."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 
 from gossamer.core.random import Key, fold, permutation
@@ -14,5 +15,12 @@ class Uniform(Sampler):
 
     def propose(self, pool: Pool, clock: Clock, key: Key) -> list[int]:
         """Return the first available clients in a random order of all clients."""
-        order = permutation(fold(key, "cohort", clock.round), pool.clients)
-        return sorted(islice((client for client in order.tolist() if client in pool.available), pool.count))
+        order = _order(fold(key, "cohort", clock.round), pool.clients)
+        return sorted(islice((client for client in order if client in pool.available), pool.count))
+
+
+@lru_cache(maxsize=2)
+def _order(key: Key, clients: int) -> list[int]:
+    """Return a random order of all clients; it is kept, because a schedule may sample many times in a round."""
+    order: list[int] = permutation(key, clients).tolist()
+    return order
