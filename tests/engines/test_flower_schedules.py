@@ -14,14 +14,18 @@ pytest.importorskip("flwr")
 from flwr.app import Message, MessageType
 
 from gossamer import ConfigError, RunError, fedavg, local, topk
+from gossamer.core.exchange import GLOBAL
 from gossamer.core.method import Method
 from gossamer.engines.control import Paused, pausing
 from gossamer.engines.flower import fleet, real_time
 from gossamer.engines.flower.messages import data, word
 from gossamer.engines.flower.server import FlowerRun
+from gossamer.engines.metrics import Ledger
 from gossamer.engines.options import DEPLOYED_WEIGHT, Options
 from gossamer.engines.simulate import Simulation
+from gossamer.engines.stage import Stage
 from gossamer.methods import METHODS
+from gossamer.parts.samplers import PowerOfChoice
 from gossamer.runs.records import read_about
 from gossamer.testing import tiny_task
 from helpers.compare import same
@@ -73,20 +77,22 @@ SAME = ("time", "delay", "clients", "bytes_up", "bytes_down", "failures", "lost"
 
 
 @pytest.mark.parametrize(
-    "schedule",
+    ("method", "schedule"),
     [
-        "sync",
-        "deadline:after=60s",
-        "deadline:after=6s,over=2,late=fold",
-        "fedbuff:buffer=2,concurrency=3",
-        "fedbuff:buffer=3,concurrency=4,max_staleness=1",
-        "fedasync:concurrency=3",
+        (OWING, "sync"),
+        (METHODS["perm"](), "sync"),
+        (METHOD.with_parts(sampler=PowerOfChoice()), "deadline:after=60s"),
+        (OWING, "deadline:after=6s,over=2,late=fold"),
+        (OWING, "fedbuff:buffer=2,concurrency=3"),
+        (OWING, "fedbuff:buffer=3,concurrency=4,max_staleness=1"),
+        (OWING, "fedasync:concurrency=3"),
     ],
+    ids=["sync", "perm", "power-of-choice", "late", "buffer", "stale", "fedasync"],
 )
-def test_equal_times_give_equal_events_records_and_models(schedule: str, tmp_path: Path) -> None:
+def test_equal_times_give_equal_events_records_and_models(method: Method, schedule: str, tmp_path: Path) -> None:
     given: dict[str, Any] = {"rounds": 6, "per_round": 2, "schedule": schedule}
-    run = scheduled(OWING, tmp_path, **given)
-    there = Simulation(OWING, TASK, Options(**given, channel=TimedChannel(seconds), max_weight=DEPLOYED_WEIGHT))
+    run = scheduled(method, tmp_path, **given)
+    there = Simulation(method, TASK, Options(**given, channel=TimedChannel(seconds), max_weight=DEPLOYED_WEIGHT))
     there.run(None, ignore)
     assert run.dispatcher is not None
     for mine, wanted in zip(run.metrics, there.metrics, strict=True):
@@ -144,6 +150,21 @@ def test_a_late_client_is_cancelled_and_gets_no_task_before_it_has_replied(tmp_p
     assert last["delivery"]["retained"] == [0, 0, 0, 1], (
         "what it sent late is lost to it, and goes with its next update"
     )
+
+
+def test_a_node_that_trains_is_not_sent_another_task(tmp_path: Path) -> None:
+    """As in the second exchange of a round, after the first was cancelled."""
+    grid = TimedGrid(nodes(METHOD, TASK, tmp_path), seconds)
+    run = timed(METHOD, grid, schedule="sync")
+    run.fleet.refresh()
+    assert run.dispatcher is not None
+    run.dispatcher.begin_round()
+    stage = Stage(run.method.training, 0, {0: GLOBAL})
+    first, second = (run.dispatcher.launch(stage, 0, Ledger()) for _ in range(2))
+    assert first.answer is None
+    assert second.answer is not None
+    assert second.answer.fault == "the node still runs an earlier task"
+    assert sum(message.metadata.message_type == MessageType.TRAIN for message in grid.sent) == 1
 
 
 def test_a_deadline_with_too_few_replies_voids_the_round(tmp_path: Path) -> None:
@@ -322,9 +343,10 @@ def test_a_killed_server_loses_the_tasks_in_flight_and_goes_on_from_its_time(tmp
         ("fedavg", "fedbuff:buffer=0", "buffer must be at least 1, got 0"),
         ("fedavg", "fedbuff:concurrency=5", "lets 5 clients train at once, and there are 4"),
         ("fedavg", "deadline:after=60s,over=1.5", "lets 6 clients train at once, and there are 4"),
+        ("fedavg", "deadline:after=2min", "deadline must be at least that of the schedule, 120 seconds, got 60.0"),
         ("perm", "fedbuff:buffer=2", "its rounds have several exchanges: use sync, or deadline with late=drop"),
     ],
 )
 def test_schedules_that_do_not_fit(name: str, schedule: str, reason: str) -> None:
     with pytest.raises(ConfigError, match=reason):
-        flower_run(METHODS[name](), TASK, LocalGrid({}), schedule=schedule)
+        flower_run(METHODS[name](), TASK, LocalGrid({}), schedule=schedule, deadline=60.0)
