@@ -47,7 +47,12 @@ def states(run: Simulation) -> dict[str, Any]:
 @pytest.mark.parametrize("name", ["fedavg", "fedmrn", "scaffold", "fedspa", "heterofl", "perm"])
 def test_synchronous_rounds_are_those_without_a_schedule(name: str) -> None:
     alone, timed = (
-        done(METHODS[name](**recorder.SGD), recorder.task(), channel=replace(DEVICES, lossy=True, coarse=True), schedule=schedule)
+        done(
+            METHODS[name](**recorder.SGD),
+            recorder.task(),
+            channel=replace(DEVICES, lossy=True, coarse=True),
+            schedule=schedule,
+        )
         for schedule in (None, "sync")
     )
     assert same(states(alone), states(timed))
