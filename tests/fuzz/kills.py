@@ -2,7 +2,8 @@
 
     python tests/fuzz/kills.py [--full] [--seconds S] [--seed N]
 
-Every method with client memory is tried, and every executor that this machine has. A process runs a method in a run
+Every method with client memory is tried, every executor that this machine has, and schedules with clients that leave in
+the middle of a task. A process runs a method in a run
 folder, and is killed after a random time. The next one resumes the run and may be killed too.
 """
 
@@ -15,7 +16,8 @@ import tempfile
 import time
 import warnings
 from collections import Counter
-from functools import cache
+from dataclasses import replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +32,7 @@ from gossamer.engines.options import Options
 from gossamer.engines.simulate import Simulation
 from gossamer.runs.records import read_metrics
 from helpers import recorder
+from helpers.toy_devices import ToyDevices
 
 ROUNDS, COHORT, SEED = 6, 3, 5
 KILLS = 4
@@ -58,6 +61,20 @@ MEMORY = (
 )
 """The cases in which clients, or the server for them, keep a state; ``with_memory`` finds them in half a minute."""
 
+PHONES = ToyDevices(leaving=True, lossy=True, speed=1e6, rate=2e3)
+SCHEDULED: dict[str, recorder.Case] = {
+    f"{name}, {schedule}": (partial(METHODS[name], **recorder.SGD), {"schedule": schedule, "channel": devices})
+    for name, schedule, devices in (
+        ("fedspa", "fedbuff:buffer=2,concurrency=4", PHONES),
+        ("scaffold", "fedbuff:buffer=3,concurrency=3,max_staleness=1", replace(PHONES, pausing=True)),
+        ("topk", "fedasync:concurrency=4", replace(PHONES, coarse=True)),
+        ("ef21", "deadline:4s,over=1.5,late=fold", PHONES),
+        ("fedspa", "deadline:4s,over=1.5", replace(PHONES, coarse=True)),
+        ("perm", "sync", PHONES),
+    )
+}
+"""Runs on a virtual clock, with tasks in flight at the checkpoints."""
+
 FORK = multiprocessing.get_context("forkserver")
 FORK.set_forkserver_preload(["helpers.recorder", "safetensors.torch", "torch._dynamo"])
 
@@ -80,7 +97,7 @@ def methods() -> dict[str, recorder.Case]:
 
 def simulation(name: str, executor: str) -> tuple[Method, Task, dict[str, Any]]:
     """The method, the task and the options of a run."""
-    make, more = methods()[name]
+    make, more = (methods() | SCHEDULED)[name]
     given = {"rounds": ROUNDS, "per_round": COHORT, "seed": SEED, "executor": executor, **more}
     task = recorder.task(given.pop("split", "dirichlet:1"))
     return make(), task, {**given, "device": "cuda" if executor in GPU else "cpu"}
@@ -99,9 +116,9 @@ def with_memory() -> tuple[str, ...]:
 
 
 def cases() -> list[tuple[str, str]]:
-    """Methods and executors: every method one by one, and one method with every executor."""
+    """Methods and executors: every method and schedule one by one, and one method with every executor."""
     here = [name for name in EXECUTORS if name not in GPU or torch.cuda.is_available()]
-    return [*((METHOD, executor) for executor in here), *((name, "one-by-one") for name in MEMORY)]
+    return [*((METHOD, executor) for executor in here), *((name, "one-by-one") for name in (*SCHEDULED, *MEMORY))]
 
 
 def go(name: str, executor: str, out: Path) -> None:
