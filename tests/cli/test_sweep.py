@@ -384,6 +384,7 @@ def test_python_has_the_same_powers(here: Path) -> None:
         gossamer.sweep("fedavg", grid={"lr": [0.1]}, out="y", rouns=3)
 
 
+@pytest.mark.slow
 def test_the_python_on_the_page_runs(here: Path) -> None:
     pytest.importorskip("pandas")
     (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/sweeps.md").read_text(), re.S)

@@ -126,7 +126,10 @@ def test_there_are_25_ways() -> None:
     assert len(WAYS) == 25
 
 
-@pytest.mark.parametrize("way", WAYS)
+LARGE = "a data set larger than memory"
+
+
+@pytest.mark.parametrize("way", [pytest.param(way, marks=pytest.mark.slow) if way == LARGE else way for way in WAYS])
 def test_each_way_trains(way: str, names: dict[str, Any]) -> None:
     if "rows" in WAYS[way]:
         datasets = pytest.importorskip("datasets")

@@ -21,11 +21,8 @@ def test_there_are_four_tutorials() -> None:
     assert [path.stem for path in NOTEBOOKS] == ["deploy", "first-run", "own-method", "thin-fleet"]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [path if path.stem == "first-run" else pytest.param(path, marks=pytest.mark.slow) for path in NOTEBOOKS],
-    ids=lambda path: path.stem,
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 @pytest.mark.filterwarnings("default")  # of Jupyter's own libraries
 def test_a_tutorial_runs_and_prints_what_is_stored(path: Path, tmp_path: Path) -> None:
     stored = json.loads(path.read_text())

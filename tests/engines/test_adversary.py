@@ -43,7 +43,9 @@ def quick(**given: Any) -> Method:
     return fedavg(steps=2, **given)
 
 
-@pytest.mark.parametrize("text", ON_UPDATES)
+@pytest.mark.parametrize(
+    "text", [ON_UPDATES[0], *(pytest.param(text, marks=pytest.mark.slow) for text in ON_UPDATES[1:])]
+)
 def test_side_by_side_gives_the_same_bytes(text: str) -> None:
     task, attack = tiny_task(6), f"{text},share=0.4"
     alone, beside, honest = (

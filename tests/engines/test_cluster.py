@@ -100,6 +100,7 @@ def test_shuffled_completions_give_the_same_bytes(name: str, fake: Fake, tmp_pat
     assert result.metrics[-1]["cluster"] == {"nodes": 2, "actors": 3}
 
 
+@pytest.mark.slow
 def test_attacks_and_probes_reach_the_actors(fake: Fake, tmp_path: Path) -> None:
     fake(seed=1)
     for attack in ("label-flip,share=0.25", "alie,share=0.5"):
@@ -133,7 +134,7 @@ class Rows(Dataset[Any]):
         return {name: tensor[row] for name, tensor in self.x.items()}, int(self.y[row])
 
 
-@pytest.mark.parametrize("memory", ["1GB", "1kB"])
+@pytest.mark.parametrize("memory", [pytest.param("1GB", marks=pytest.mark.slow), "1kB"])
 def test_nests_and_samples_that_are_read_when_needed(memory: str, fake: Fake, tmp_path: Path) -> None:
     fake()
     torch.manual_seed(0)

@@ -84,7 +84,7 @@ def honest(tmp_path_factory: pytest.TempPathFactory) -> float:
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        (3e38, "holds values above 1.13e+15, which are far too large"),
+        pytest.param(3e38, "holds values above 1.13e+15, which are far too large", marks=pytest.mark.slow),
         (1e14, "the update holds a value of magnitude 1e+14, and the model's largest is"),
         (1e5, "left out: it sent values up to 1e+05, the median is"),
         (float("nan"), "values that are not finite"),
@@ -236,7 +236,12 @@ def honest_and_protected(tmp_path_factory: pytest.TempPathFactory) -> float:
 
 
 @pytest.mark.parametrize(
-    "attack", [multiplied(100), multiplied(-100), multiplied(-100, 2.0**39)], ids=["x100", "-x100", "-x100, claim"]
+    "attack",
+    [
+        pytest.param(multiplied(100), id="x100", marks=pytest.mark.slow),
+        pytest.param(multiplied(-100), id="-x100", marks=pytest.mark.slow),
+        pytest.param(multiplied(-100, 2.0**39), id="-x100, claim"),
+    ],
 )
 def test_with_the_default_server_of_deployments_one_node_of_20_is_named_and_does_no_harm(
     attack: Callable[[Message], Message], honest_and_protected: float, tmp_path: Path
