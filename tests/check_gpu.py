@@ -9,8 +9,8 @@ CPU. With a delta downlink (``--only delta``), downloads of a server on one devi
 give the same bits. Every codec (``--only messages``) must send the same bits from both devices for an update of
 float32, and decode them to the same bits. In each precision (``--only precision``), models of float32 must be as far
 from the CPU's as its rounding explains, relative to the change in training, and torch's settings must be restored.
-Needs torch, NumPy and safetensors alone. Without ``--quick`` steps are compiled as well, and that takes minutes;
-``--jobs`` processes share the cases.
+Under schedules (``--only schedule``), the events must be those of the CPU. Needs torch, NumPy and safetensors alone.
+Without ``--quick`` steps are compiled as well, and that takes minutes; ``--jobs`` processes share the cases.
 """
 
 import argparse
@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "src"))
 
-from gossamer import Method, Options, Task
+from gossamer import Device, Fleet, FleetLinks, Method, Options, Task
 from gossamer.core import tree
 from gossamer.core.codec import Codec, memory_of
 from gossamer.core.random import key
@@ -229,6 +229,39 @@ def check_deltas(devices: tuple[str, str]) -> int:
     return wrong
 
 
+SCHEDULED = "schedule "
+"""Start of the names of rows with virtual time."""
+SCHEDULES = {"deadline": "deadline:60s,over=1.6", "fold": "deadline:40s,late=fold", "fedbuff": "fedbuff:buffer=2"}
+SPEEDS = (200.0, 350.0, 600.0, 900.0, 2000.0)
+
+
+def timed(name: str, schedule: str, device: str, executor: str) -> tuple[State, list[Any]]:
+    """The server's state after six rounds under a schedule, on the CPU, and the tasks of all rounds."""
+    devices = tuple(Device(f"{x:g}", 1, None, x, up=1e3, down=1e4) for x in SPEEDS)
+    options = {"rounds": 6, "per_round": 3, "device": device, "executor": executor, "schedule": schedule}
+    task, method = tiny_task(FEW, torch.float64), METHODS[name](steps=3)
+    run = Simulation(method, task, Options(**options, channel=FleetLinks(Fleet(devices))))  # type: ignore[arg-type]
+    result = run.run(None, lambda record: None)
+    return tree.move(run.server, "cpu"), [record["tasks"] for record in result.metrics]
+
+
+def check_schedules(executors: tuple[str, ...]) -> int:
+    """Compare schedules with the CPU: the same events, and the same models up to rounding."""
+    wrong = 0
+    for name, (title, schedule) in product(("fedavg", "scaffold", "heterofl"), SCHEDULES.items()):
+        wanted, events = timed(name, schedule, "cpu", "one-by-one")
+        for executor in executors:
+            try:
+                found, same = timed(name, schedule, "cuda", executor)
+                far = apart(found, wanted)
+                well, result = far < 1e-9 and same == events, f"{far:.1e}{'' if same == events else ', other events'}"
+            except Exception as error:  # shown in its row, and counted
+                well, result = False, f"{type(error).__name__}: {str(error)[:200]}"
+            wrong += not well
+            print(f"{'ok  ' if well else 'BAD '} {SCHEDULED}{title:9} {name:10} {executor:15} {result}", flush=True)
+    return wrong
+
+
 MESSAGES = "messages "
 """Start of the names of rows that compare messages."""
 ENCODERS: dict[str, Codec] = {
@@ -365,11 +398,12 @@ def main() -> int:
     cases = {name: (method, tiny_task(FEW, torch.float64)) for name, method in methods.items()} | random_cases()
     cases["twelve clients"] = METHODS["fedspa"](steps=20, batch=2), tiny_task(12, torch.float64)
     if asked.jobs > 1:
-        names = asked.only or [DELTA.strip(), PRECISION.strip(), MESSAGES.strip(), *cases]
+        names = asked.only or [*(start.strip() for start in (DELTA, PRECISION, MESSAGES, SCHEDULED)), *cases]
         return shared(names, min(asked.jobs, len(names)), ["--quick"] if asked.quick else [])
     executors = (*EXECUTORS, *(() if asked.quick else COMPILED))
     wrong = check_deltas(("cuda", "cpu")) if not asked.only or DELTA.strip() in asked.only else 0
     wrong += check_precisions(executors) if not asked.only or PRECISION.strip() in asked.only else 0
+    wrong += check_schedules(executors) if not asked.only or SCHEDULED.strip() in asked.only else 0
     wrong += check_messages() if not asked.only or MESSAGES.strip() in asked.only else 0
     for name, (method, task) in cases.items():
         if asked.only and name not in asked.only and not (name.startswith(DROPOUT) and "dropout" in asked.only):

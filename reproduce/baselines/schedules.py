@@ -11,7 +11,7 @@ ends with the first evaluation that reaches 85 % on the test set, or after 3,000
 import statistics
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, product
 from typing import NamedTuple
 
 import numpy as np
@@ -66,6 +66,9 @@ class Setting(NamedTuple):
     split: str
 
 
+PATIENT = "deadline:104s,over=1.33"
+"""The deadline of dense uploads over thin links: 64 s longer, as long as such an upload takes."""
+
 SETTINGS = {
     "main": Setting("devices.toml", "dirichlet:0.3"),
     "correlated": Setting("devices.toml", "by-device:0.5"),
@@ -73,32 +76,41 @@ SETTINGS = {
 }
 
 
+TUNED = {"main": "rate", "thin": "thinrate"}
+"""Settings whose server learning rates are chosen, and the name of these runs."""
+
+
 def cell(setting: str, schedule: str, method: str, seed: int, rate: float | None = None) -> Cell:
     """Return a run. With a rate, it is one on held-out samples; else the rate is the chosen one."""
     row, (fleet, split) = SCHEDULES[schedule], SETTINGS[setting]
-    tuned = chosen(schedule, method) if rate is None else rate
-    name = f"{PAGE}-{setting if rate is None else f'rate{rate}'}-{schedule}-{method}-{seed}"
+    tuned = chosen(setting, schedule, method) if rate is None else rate
+    name = f"{PAGE}-{setting if rate is None else f'{TUNED[setting]}{rate}'}-{schedule}-{method}-{seed}"
+    text = PATIENT if (setting, schedule, method) == ("thin", "deadline", "fedavg") else row.text
     rounds, often = UPDATES // row.per_round, max(1, 20 // row.per_round)
     made = Cell(name, method, TRAINING, "fashion-mnist", "mlp", split, seed, rounds, 200, row.per_round)
     made = made._replace(words=f"--set server.server_lr={tuned}", eval_every=often, executor="one-by-one")
-    made = made._replace(virtual=row.text, fleet=fleet, until=f"accuracy={TARGET / 100}")
+    made = made._replace(virtual=text, fleet=fleet, until=f"accuracy={TARGET / 100}")
     return made._replace(validate=0 if rate is None else HOLD_OUT)
 
 
-def chosen(schedule: str, method: str) -> float:
-    """Return the server learning rate with the shortest virtual time to the target on held-out samples."""
-    found = {rate: by_seed(partial(_tuning, schedule, method, rate), SEEDS[:1]) for rate in RATES}
+def chosen(setting: str, schedule: str, method: str) -> float:
+    """Return the server learning rate with the shortest virtual time to the target on held-out samples.
+
+    That of labels that go with the speed is the one of other labels.
+    """
+    at = setting if setting in TUNED else "main"
+    found = {rate: by_seed(partial(_tuning, at, schedule, method, rate), SEEDS[:1]) for rate in RATES}
     times = {rate: _seconds(facts[0]) for rate, facts in found.items() if facts}
     return min(times, key=lambda rate: (times[rate] is None, times[rate] or 0.0), default=1.0)
 
 
-def _tuning(schedule: str, method: str, rate: float, seed: int) -> Cell:
-    return cell("main", schedule, method, seed, rate)
+def _tuning(setting: str, schedule: str, method: str, rate: float, seed: int) -> Cell:
+    return cell(setting, schedule, method, seed, rate)
 
 
-def rates() -> Iterator[Cell]:
+def rates(setting: str) -> Iterator[Cell]:
     """Runs on held-out samples, one per schedule, method and server learning rate."""
-    return (_tuning(schedule, method, rate, 0) for schedule in SCHEDULES for method in METHODS for rate in RATES)
+    return (_tuning(setting, *each, 0) for each in product(SCHEDULES, METHODS, RATES))
 
 
 def study(setting: str) -> Iterator[Cell]:
@@ -106,7 +118,10 @@ def study(setting: str) -> Iterator[Cell]:
     return (cell(setting, schedule, method, seed) for seed in SEEDS for schedule in SCHEDULES for method in METHODS)
 
 
-STUDIES: Studies = {"rates": rates, **{setting: partial(study, setting) for setting in SETTINGS}}
+STUDIES: Studies = {
+    **{f"{name}s": partial(rates, setting) for setting, name in TUNED.items()},
+    **{setting: partial(study, setting) for setting in SETTINGS},
+}
 
 
 def more(cell: Cell, task: Task, result: Result) -> Facts:
@@ -177,7 +192,7 @@ HEADS = ["schedule", "method", "server rate", *COLUMNS, "mean staleness", "not a
 def row(setting: str, schedule: str, method: str) -> list[str]:
     """Return the row of a schedule and a method: means over the seeds that reach the target."""
     found = by_seed(partial(cell, setting, schedule, method), SEEDS)
-    names = [SCHEDULES[schedule].title, METHODS[method], f"{chosen(schedule, method):g}"]
+    names = [SCHEDULES[schedule].title, METHODS[method], f"{chosen(setting, schedule, method):g}"]
     if not found:
         return [*names, *["not run"] * len(COLUMNS), "", "", ""]
     cost = []
@@ -199,14 +214,16 @@ def groups(setting: str, schedule: str, method: str) -> list[str]:
     return [*names, *(spread(values, 1) if values else "not run" for values in means)]
 
 
+BY_GROUP = "Accuracy after the last round on the test samples of slow and fast devices, in percent:"
+
+
 def section(setting: str, title: str) -> str:
     """Return the tables of a setting."""
     every: Sequence[tuple[str, str]] = [(schedule, method) for schedule in SCHEDULES for method in METHODS]
     cost = tables.section(title, HEADS, [row(setting, *each) for each in every])
     heads = ["schedule", "method", "slow third", "middle", "fast third"]
-    return cost + tables.section(
-        "", heads, [groups(setting, *each) for each in every], "Accuracy after the last round, by speed, in percent:"
-    )
+    by_group = tables.markdown(heads, [groups(setting, *each) for each in every])
+    return f"{cost}\n\n{BY_GROUP}\n\n{by_group}"
 
 
 def page() -> str:

@@ -640,6 +640,14 @@ def test_a_plan_is_for_its_fleet_clients_and_seed() -> None:
             lambda: replace(PROBLEM, fleet=Fleet((replace(FLEET.devices[0], down_bandwidth=1e6),))),
             "phone: a plan does not count downloads: leave out down_bandwidth",
         ),
+        (
+            lambda: replace(PROBLEM, fleet=Fleet((replace(FLEET.devices[0], latency=0.1),))),
+            "phone: a plan counts neither latency nor half_batch: leave them out",
+        ),
+        (
+            lambda: replace(PROBLEM, fleet=Fleet((replace(FLEET.devices[0], idle_power=0.1),))),
+            "phone has idle_power, but a plan is for radio links alone",
+        ),
         (lambda: replace(PROBLEM, deadline=0.0), "deadline must be a positive number of seconds, got 0.0"),
         (lambda: solved().power(3), "client must be from 0 to 2, got 3"),
     ],

@@ -173,7 +173,7 @@ REFUSED = [
     ("run fedavg --eval-every 0", "--eval-every must be at least 1, got 0"),
     ("run fedavg --device tpu", "unknown device 'tpu': known: cpu, cuda"),
     ("run fedavg --executor nope", "unknown executor 'nope'"),
-    ("run fedavg --channel nope", "unknown channel 'nope': known: lossy, perfect, wireless"),
+    ("run fedavg --channel nope", "unknown channel 'nope': known: fleet, lossy, perfect, wireless"),
     ("run fedavg --channel lossy:2", "channel 'lossy:2': loss must be in [0, 1], got 2.0"),
     ("run fdavg", "unknown method 'fdavg': did you mean fedavg? known: centralised"),
     ("run fedavg --data nope", "unknown data set 'nope': known: breast-cancer, cifar-10"),

@@ -80,6 +80,8 @@ def test_an_app_has_the_method_that_was_asked_for(
         ("fedavg --nodes 5", DEPLOYED_SERVER, "the default of deployments; --server mean does not clip updates"),
         ("fedavg --nodes 4", "", "it needs rounds with at least 5 clients, and a round has 4"),
         ("fedavg --nodes 9 --per-round 4", "", "it needs rounds with at least 5 clients, and a round has 4"),
+        ("fedavg --nodes 9 --schedule fedbuff:buffer=4", "", "at least 5 clients, and a round has 4"),
+        ("fedavg --nodes 9 --schedule fedbuff:buffer=5", DEPLOYED_SERVER, "the default of deployments"),
         ("fedavg --nodes 9 --server mean", "mean", "that of fedavg (--server mean); updates are not clipped"),
         ("fedavg --nodes 9 --server median", "median", "server: median (--server)"),
         ("fedmrn --nodes 9 --down delta", "", "with --down delta, clients repeat the aggregation"),
@@ -141,6 +143,14 @@ def test_an_apps_configuration_is_that_of_the_run(tmp_path: Path) -> None:
     assert config["max-weight"] == 5.0
 
 
+def test_an_app_has_the_schedule_of_the_run(tmp_path: Path) -> None:
+    words = "--nodes 4 --schedule deadline:60s,over=2 --per-round 2"
+    assert main(["deploy", "new", str(tmp_path / "x"), "fedavg", *words.split()]) == 0
+    config = tomllib.loads((tmp_path / "x/pyproject.toml").read_text())["tool"]["flwr"]["app"]["config"]
+    assert config["schedule"] == "deadline:after=1min,over=2.0"
+    assert planned(["fedavg"]).settings.schedule == ""
+
+
 @pytest.mark.parametrize(("given", "limit"), [("none", 0.0), ("2", 2.0)])
 def test_the_limit_of_claimed_samples_can_be_set(given: str, limit: float) -> None:
     assert planned(["fedavg", "--max-weight", given]).settings.max_weight == limit
@@ -173,6 +183,12 @@ def test_a_missing_package_of_a_tracker_is_reported_before_anything_starts(
         (["try", "fedavg", "--track", "tensorbord"], ["unknown tracker 'tensorbord': did you mean tensorboard?"]),
         (["try", "fedavg", "--until", "acuracy=1"], ["unknown metric 'acuracy': did you mean accuracy?"]),
         (["try", "fedavg", "--exclude-after", "2"], ["--exclude-after needs rounds with at least 5 clients"]),
+        (["try", "fedavg", "--schedule", "fedbuff:concurrency=4"], ["--schedule lets 4 clients train at once"]),
+        (
+            ["new", "x", "perm", "--schedule", "fedbuff:buffer=2"],
+            ["--schedule aggregates updates from several versions"],
+        ),
+        (["new", "x", "fedavg", "--schedule", "fedbuf"], ["unknown schedule 'fedbuf': did you mean fedbuff?"]),
         (["new", "fedavg"], ["name a method first"]),
         (["nonsense"], ["unknown command"]),
         (["keys", "keys", "--host", "http://here"], ["a host must be"]),

@@ -133,6 +133,7 @@ def expanded(words: list[str]) -> list[str]:
         "docs/personal.md",
         "docs/perm.md",
         "docs/wireless.md",
+        "docs/fleet.md",
         "docs/planning.md",
         "docs/robust.md",
         "docs/sweeps.md",

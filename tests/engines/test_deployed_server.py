@@ -13,7 +13,7 @@ pytest.importorskip("flwr")
 from gossamer import Feedback, Method, OnWeights, Task, TopK, fedavg, simulate
 from gossamer.cli.flower_app import project
 from gossamer.engines.flower.network import LocalNetwork
-from gossamer.runs.records import read_metrics
+from gossamer.runs.records import read_about, read_metrics
 
 pytestmark = pytest.mark.network
 
@@ -65,6 +65,7 @@ CONFIG = """rounds = 1
 out = ""
 resume = false
 eval-every = 1000
+schedule = ""
 deadline = 40.0
 wait = 120.0"""
 
@@ -158,3 +159,47 @@ def test_a_node_that_sends_garbage_is_named_and_ignored(tmp_path: Path) -> None:
         assert failure["client"] == 1
         assert "message begins with" in failure["reason"]
         assert record["bytes_up"]["refused"] == 999
+
+
+def test_schedules_do_not_wait_for_a_slow_node(tmp_path: Path) -> None:
+    """Node 2 is held. A buffer is filled without it, and takes its stale update later; a deadline cancels its task."""
+    hold = tmp_path / "hold"
+    hold.touch()
+    with field(tmp_path, hold=lambda node: str(hold if node == 2 else tmp_path / "never")) as out:
+        run = out.run(rounds=10, schedule="fedbuff:buffer=2,concurrency=3")
+        out.until(lambda: len(out.done()) >= 3)
+        hold.unlink()
+        buffered = out.finish(run)
+        check_buffered(buffered, read_about(out.out))
+        hold.touch()
+        out.out = tmp_path / "deadline"
+        run = out.run(rounds=2, schedule="deadline:after=3s")
+        out.until(lambda: len(out.done()) >= 1)
+        hold.unlink()
+        first, second = out.finish(run)
+    assert dict(zip(first["tasks"]["client"], first["tasks"]["outcome"], strict=True)) == {
+        0: "folded",
+        1: "folded",
+        2: "cancelled",
+    }
+    assert first["delay"] >= 3
+    assert first["spent_in_vain"]["seconds"] > 2
+    assert second["tasks"]["outcome"][:2] == ["folded", "folded"]
+
+
+def check_buffered(records: list[dict[str, Any]], about: dict[str, Any]) -> None:
+    """Every aggregation has two updates. Those of node 2 come from a version before at least three aggregations."""
+    assert [record["round"] for record in records] == list(range(1, 11))
+    assert not any(record["failures"] or record["void"] for record in records)
+    times, stale = [record["time"] for record in records], []
+    assert times == sorted(times)
+    for record in records:
+        tasks = record["tasks"]
+        assert tasks["outcome"] == ["folded", "folded"]
+        assert sorted(tasks["client"]) == record["clients"]
+        assert all(start < end for start, end in zip(tasks["start"], tasks["end"], strict=True))
+        staleness = zip(tasks["client"], (record["round"] - 1 - version for version in tasks["version"]), strict=True)
+        stale += [late for client, late in staleness if client == 2]
+    assert stale[0] >= 3
+    assert about["slots"] == 3
+    assert about["options"]["schedule"] == "fedbuff:concurrency=3,buffer=2"

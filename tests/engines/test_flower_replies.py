@@ -16,7 +16,8 @@ from gossamer import Split, Task, fedmrn, simulate, topk
 from gossamer.core import wire
 from gossamer.engines.flower import fleet
 from gossamer.engines.flower.messages import ARRAY, BYTES, WORDS, data, word
-from gossamer.engines.flower.server import ROOM, FlowerRun
+from gossamer.engines.flower.replies import ROOM
+from gossamer.engines.flower.server import FlowerRun
 from gossamer.testing import tiny_task
 from helpers.flower_runs import CLIENTS, NUMBERS, Reference, agree, altered, deploy, nodes, rewritten, simulated
 from helpers.local_grid import LocalGrid, through

@@ -24,7 +24,7 @@ from gossamer.engines.flower.messages import data
 from gossamer.engines.flower.server import FlowerRun
 from gossamer.parts.servers.robust import RULES
 from gossamer.testing import tiny_task
-from helpers.flower_runs import altered, app, config, flower_run, ignore, rewritten
+from helpers.flower_runs import altered, app, config, filled, flower_run, ignore, rewritten
 from helpers.local_grid import Handle, LocalGrid, node
 
 NODES = 20
@@ -59,21 +59,6 @@ def attacked(
     run = flower_run(method, TASK, LocalGrid(nodes), **{"rounds": 1, "deadline": 5.0, **more})
     run.run(None, ignore)
     return run
-
-
-def arrays(reply: Message, change: Callable[[str, torch.Tensor], torch.Tensor]) -> Message:
-    message = wire.unpack(data(reply))
-    payload = {name: change(name, array) for name, array in message.payload.items()}
-    return rewritten(reply, wire.pack(replace(message, payload=payload)))
-
-
-def filled(value: float) -> Callable[[Message], Message]:
-    """All numbers of an upload are this one."""
-
-    def change(name: str, array: torch.Tensor) -> torch.Tensor:
-        return torch.full_like(array, value) if array.is_floating_point() else array
-
-    return lambda reply: arrays(reply, change)
 
 
 def check_named(run: FlowerRun, reason: str) -> None:

@@ -15,6 +15,8 @@ from gossamer.core.random import fold, key
 from gossamer.fleet.availability import AvailabilityModel, read_model
 from gossamer.fleet.availability.daily import DAY, HOUR, TimeOfDay
 from gossamer.fleet.fleet import Device, Fleet
+from gossamer.fleet.rate_trace import RateTrace
+from helpers.paths import ROOT
 
 MODELS = [
     "always",
@@ -53,6 +55,25 @@ def intervals(found: Availability, until: int, most: int = 200) -> list[Interval
         listed.append(found.interval(at))
         at = listed[-1].end
     return listed
+
+
+# The page.
+
+
+def test_the_examples_of_the_page_are_read(tmp_path: Path) -> None:
+    blocks = (ROOT / "docs/availability.md").read_text().split("```")[1::2]
+    fleet, rates, times = (
+        next(block.split("\n", 1)[1] for block in blocks if sign in block)
+        for sign in ("[[device]]", "bits_per_second", "client,start,end")
+    )
+    for name, content in (("fleet.toml", fleet), ("rates.csv", rates), ("times.csv", times)):
+        (tmp_path / name).write_text(content)
+    phone, sensor = Fleet.read(tmp_path / "fleet.toml").devices
+    assert phone.half_batch == 4
+    assert sensor.on_leave == "pause"
+    assert RateTrace.read(tmp_path / "rates.csv").sending(15_000_000, 0) == 75
+    client = read_model(f"trace:{tmp_path / 'times.csv'}").of_client(0, key(0))
+    assert client.interval(3600 * SECOND) == (7200 * SECOND, 9000 * SECOND)
 
 
 # All models.
@@ -218,6 +239,7 @@ def test_json_lines_and_names_are_read(tmp_path: Path) -> None:
         ('{"client": 1, "start": 0, "end": 1}\n{"client": }\n', "line 2: is not JSON"),
         ('{"client": null, "start": 0, "end": 1}\n', "line 1: client must be a name or a number"),
         ('{"client": 1, "start": true, "end": 1}\n', "line 1: start must be seconds"),
+        ("0,0,5\n" + "1" * 200_000 + ",0,5\n", "line 2: is not CSV"),
         (b"\xff\xfe", "is not a text in UTF-8"),
     ],
 )

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from gossamer import ConfigError
 from gossamer.core.random import key
 from gossamer.fleet import units
+from gossamer.fleet.availability import read_model
 from gossamer.fleet.capacity import SHARES, largest_share
 from gossamer.fleet.fleet import Device, Fleet, Span
 from gossamer.fleet.keys import KEYS
@@ -70,6 +71,25 @@ def test_what_is_written_is_read_back(fleet: Fleet, tmp_path_factory: pytest.Tem
     path = tmp_path_factory.mktemp("fleet") / "fleet.toml"
     fleet.write(path)
     assert Fleet.read(path) == Fleet.read(str(path)) == fleet
+
+
+@settings(max_examples=60)
+@given(
+    up=positive | spans,
+    down=st.none() | positive | spans,
+    power=positive | spans,
+    latency=st.floats(0, 1e3),
+    loss=st.floats(0, 1, exclude_max=True),
+    half_batch=st.floats(0, 1e6),
+    idle_power=st.just(0.0) | positive,
+    model=st.sampled_from(["always", "markov:on=1.5h,off=70s", "daily:from=22:30,to=7h,zones=-5+5.5,jitter=90s"]),
+    on_leave=st.sampled_from(["lost", "pause"]),
+)
+def test_links_are_written_and_read_back(model: str, tmp_path_factory: pytest.TempPathFactory, **given: Any) -> None:
+    path = tmp_path_factory.mktemp("fleet") / "fleet.toml"
+    fleet = Fleet((Device("line", 1, None, 1e9, availability=read_model(model), **given),))
+    fleet.write(path)
+    assert Fleet.read(path) == fleet
 
 
 def test_the_example_is_a_hundred_devices_of_five_kinds() -> None:
@@ -517,7 +537,7 @@ def test_the_page_is_true(code: str) -> None:
     has = dict(zip(example.memories(100), example.capacities(100, page["needs"]), strict=True))
     assert [has[present(device.memory)] for device in example.devices] == list(SHARES)
     for device, share in zip(example.devices, SHARES, strict=True):
-        (row,) = [line for line in PAGE.splitlines() if line.startswith("|") and device.name in line]
+        (row,) = [line for line in PAGE.splitlines() if line.endswith(f"| {device.name} |")]
         assert str(Fraction(share)) in row
         assert f"{page['needs'](share) / 1e6:.1f} MB" in row
     with pytest.raises(ConfigError) as error:

@@ -1,5 +1,6 @@
 """Rate traces: transfers take what the integral of the rate says, and files of three formats."""
 
+import math
 from fractions import Fraction
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from gossamer.fleet.links import FixedRate
 from gossamer.fleet.rate_trace import RateTrace
 
 steps = st.lists(
-    st.tuples(st.integers(1, 5 * SECOND), st.one_of(st.just(0), st.integers(0, 10**7))), min_size=1, max_size=8
+    st.tuples(st.integers(10**6, 5 * SECOND), st.just(0) | st.integers(10**4, 10**7)), min_size=1, max_size=8
 ).filter(lambda found: any(rate for _, rate in found))
 
 
@@ -41,24 +42,23 @@ def walked(found: list[tuple[int, int]], bits: int, at: int) -> Fraction:
     return time
 
 
-@settings(deadline=None)
-@given(found=steps, bits=st.integers(0, 10**7), at=st.integers(0, 100 * SECOND))
-def test_a_transfer_takes_what_the_trace_says(found: list[tuple[int, int]], bits: int, at: int) -> None:
-    total = sum(Fraction(length, SECOND) * rate for length, rate in found)
-    bits = min(bits, int(20 * total) + 1)  # a slow trace would be walked through for long
+@settings(max_examples=60, deadline=None)
+@given(found=steps, periods=st.fractions(0, 6, max_denominator=1000), at=st.integers(0, 100 * SECOND))
+def test_a_transfer_takes_what_the_trace_says(found: list[tuple[int, int]], periods: Fraction, at: int) -> None:
+    bits = int(periods * sum(Fraction(length, SECOND) * rate for length, rate in found))
     seconds = at / SECOND
     assert made(found).sending(bits, seconds) == float(walked(found, bits, round(seconds * SECOND)))
 
 
-@given(found=steps, at=st.integers(0, 100 * SECOND), periods=st.integers(1, 10**6))
-def test_a_transfer_of_whole_periods_is_exact_however_long(found: list[tuple[int, int]], at: int, periods: int) -> None:
-    trace = made(found)
-    bits = sum(length * rate for length, rate in found) * periods
-    whole = bits % SECOND == 0
-    if whole:
-        taken = trace.sending(bits // SECOND, at / SECOND)
-        assert taken <= trace.period * periods / SECOND, "less, if the last period ends with an outage"
-        assert trace.sending(bits // SECOND + 1, at / SECOND) > taken
+@given(found=steps, at=st.integers(0, 100 * SECOND), times=st.integers(1, 100))
+def test_a_transfer_of_whole_periods_takes_whole_periods(found: list[tuple[int, int]], at: int, times: int) -> None:
+    """Less, if the last of them ends with an outage."""
+    trace, total = made(found), sum(length * rate for length, rate in found)
+    periods = times * SECOND // math.gcd(total, SECOND)
+    taken, whole = trace.sending(periods * total // SECOND, at / SECOND), periods * trace.period / SECOND
+    assert whole - trace.period / SECOND < taken <= whole
+    if 0 not in trace.rates:
+        assert taken == whole
 
 
 @given(rate=st.integers(1, 10**9), bits=st.integers(0, 10**12), at=st.floats(0, 1e6))

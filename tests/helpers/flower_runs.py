@@ -1,12 +1,15 @@
 """Runs through a Flower grid in one process, and the simulator's runs that they must equal bit for bit."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import torch
 from flwr.app import Message, MessageType
 
+from gossamer.core import wire
 from gossamer.core.downlink import HELD
 from gossamer.core.method import Method
 from gossamer.core.types import State
@@ -107,6 +110,21 @@ def rewritten(reply: Message, sent: bytes | None = None, **words: Any) -> Messag
     kept = {name: value for name, value in fields.items() if value is not None}
     reply.content = content(kept, data(reply) if sent is None else sent)
     return through(reply)
+
+
+def arrays(reply: Message, change: Callable[[str, torch.Tensor], torch.Tensor]) -> Message:
+    message = wire.unpack(data(reply))
+    payload = {name: change(name, array) for name, array in message.payload.items()}
+    return rewritten(reply, wire.pack(replace(message, payload=payload)))
+
+
+def filled(value: float) -> Callable[[Message], Message]:
+    """All numbers of an upload are this one."""
+
+    def change(name: str, array: torch.Tensor) -> torch.Tensor:
+        return torch.full_like(array, value) if array.is_floating_point() else array
+
+    return lambda reply: arrays(reply, change)
 
 
 # The simulator.

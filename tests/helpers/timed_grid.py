@@ -48,7 +48,7 @@ class TimedGrid(LocalGrid):
         for message, number in zip(messages, numbers, strict=True):
             train = message.metadata.message_type == MessageType.TRAIN
             client = NUMBERS.index(message.metadata.dst_node_id)
-            assert train is False or client not in self.training(), "a node that trains gets no second task"
+            assert client not in self.training(), "a node that trains gets no second message"
             taken = self.seconds(client, word(message, "round", int)) if train else 0.0
             self.ready[number] = self.time + nanoseconds(taken)
         return numbers

@@ -10,7 +10,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from gossamer import Wireless, fedavg, simulate
+from gossamer import FleetLinks, fedavg, simulate
 from gossamer.core.availability import SECOND
 from gossamer.core.specs import parse
 from gossamer.fleet.device import Device
@@ -117,10 +117,9 @@ def test_new_entries_are_reserved_names() -> None:
 
 @pytest.mark.parametrize("schedule", ["sync", "deadline:1s,over=1.5", "fedbuff:buffer=2,concurrency=3"])
 def test_records_of_a_simulation_are_shown_alike(schedule: str, tmp_path: Path) -> None:
-    fleet = Fleet(tuple(Device(f"d{n}", 1, None, 2e6 / (n + 1), bandwidth=1e6, power=0.01, distance=1.0)
-                        for n in range(5)))  # fmt: skip
+    fleet = Fleet(tuple(Device(f"d{n}", 1, None, 2e6 / (n + 1), up=1e5, idle_power=0.1) for n in range(5)))
     chosen = parse(schedule, SCHEDULES, "schedule")
-    result = simulate(fedavg(epochs=1), tiny_task(), rounds=4, per_round=3, schedule=chosen, channel=Wireless(fleet))
+    result = simulate(fedavg(epochs=1), tiny_task(), rounds=4, per_round=3, schedule=chosen, channel=FleetLinks(fleet))
     summary, tasks = result.summary(), list(tasks_of(result.metrics))
     assert sum(summary["tasks"].values()) == len(tasks) > 0
     assert 0 <= summary["idle_share"] < 1
@@ -130,6 +129,7 @@ def test_records_of_a_simulation_are_shown_alike(schedule: str, tmp_path: Path) 
         assert waiting == 0
     else:
         assert waiting == pytest.approx(summary["idle_share"] * result.about["slots"] * summary["time"], rel=1e-6)
+    assert summary["energy"]["idle"] == pytest.approx(0.1 * waiting, rel=1e-6)
     assert "Who trained when" in result.report(tmp_path / "report.html").read_text()
 
 

@@ -285,7 +285,7 @@ def make_options(given: dict[str, Any]) -> Options:
 
 def check_cohort(given: dict[str, Any], clients: int) -> None:
     """Refuse a cohort larger than the number of clients, or too small for ``--exclude-after`` if that is given."""
-    options = make_options({name: given[name] for name in ("per_round", "exclude_after") if name in given})
+    options = make_options({name: given[name] for name in ("per_round", "exclude_after", "schedule") if name in given})
     try:
         options.check_exclusion(clients)
     except ConfigError as error:

@@ -28,13 +28,15 @@ from gossamer.cli.flags import Flag, arguments, flags, value
 from gossamer.cli.launch import Asked, announce, carry_out, check_run_path, read, unused_paths
 from gossamer.cli.notices import notices
 from gossamer.cli.parser import Parser
-from gossamer.cli.protection import DEPLOYED_SERVER, protected
+from gossamer.cli.protection import DEPLOYED_SERVER, Protected, protected
 from gossamer.cli.request import DATA, Request
-from gossamer.cli.run_args import RUN, Verb
+from gossamer.cli.run_args import RUN, SCHEDULE_NAMES, Verb
 from gossamer.core.errors import ConfigError, Mistakes, RunError
 from gossamer.core.method import Method
+from gossamer.core.specs import spec
 from gossamer.engines.anomalies import DEPLOYED_EXCLUSION
 from gossamer.engines.options import DEPLOYED_WEIGHT, Options
+from gossamer.parts.schedules import SCHEDULES
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import read_metrics
 from gossamer.runs.report.progress import Progress
@@ -61,13 +63,20 @@ SIMULATED |= {"executor", "cluster", "actors"}
 DEPLOYED = {"max_weight": DEPLOYED_WEIGHT, "exclude_after": DEPLOYED_EXCLUSION, "server": DEPLOYED_SERVER}
 """Flags of ``run`` with another default in a deployment."""
 
+MEANINGS = {"schedule": f"when clients start and the server aggregates: {SCHEDULE_NAMES}; such as deadline:60s"}
+"""Flags of ``run`` with another meaning in a deployment."""
+
 TERMS = [
     Flag("nodes", int, None, f"number of nodes, one client each; none: {NODES}, or those of --task", "N"),
     Flag("deadline", float, 600, "deadline of a round in seconds", "S"),
     Flag("wait", float, 600, "seconds to wait until enough clients are connected", "S"),
     Flag("min_replies", float, 0.5, "fraction of a round's clients that must reply for the round to count", "P"),
 ]
-SHARED = [flag._replace(default=DEPLOYED.get(flag.name, flag.default)) for flag in RUN if flag.name not in SIMULATED]
+SHARED = [
+    flag._replace(default=DEPLOYED.get(flag.name, flag.default), meaning=MEANINGS.get(flag.name, flag.meaning))
+    for flag in RUN
+    if flag.name not in SIMULATED
+]
 COMMON = [*TERMS, *SHARED]
 TRY = Verb("gossamer deploy try METHOD", COMMON)
 NEW = Verb("gossamer deploy new DIR METHOD", [flag for flag in COMMON if flag.name != "out"])
@@ -121,7 +130,7 @@ def plan(asked: Asked, resume: bool, out: str | None) -> Deployment:
     usual = {"executor": "one-by-one", "max_weight": DEPLOYED_WEIGHT, "exclude_after": exclude_after}
     options = mistakes.attempt(make_options, {**usual, **asked_options})
     task = mistakes.attempt(make_task, request, options.seed if options else 0, None, server_task)
-    served = protected(request, method, options.per_round or task.clients) if method and task and options else None
+    served = _served(request, method, options, task.clients) if method and task and options else None
     request, method = (served.request, served.method) if served else (request, method)
     if method and method.pooled:
         mistakes.note(f"{request.method} pools the samples of all clients, so it cannot be deployed")
@@ -141,7 +150,21 @@ def plan(asked: Asked, resume: bool, out: str | None) -> Deployment:
         say(f"gossamer: {note}")
     where = out or f"runs/{settings.name}"
     settings = replace(settings, nodes=task.clients, resume=resume, out=where)
+    if settings.schedule:
+        in_flags(request, _check_run, method, task, settings)
     return Deployment(request, method, task, settings, _pieces(request, method, task.clients, settings.seed))
+
+
+def _served(request: Request, method: Method, options: Options, clients: int) -> Protected:
+    """Return the method with the default rule of deployments, if its rounds aggregate enough updates."""
+    return protected(request, method, options.updates(options.per_round or clients))
+
+
+def _check_run(method: Method, task: Task, settings: "Settings") -> None:
+    """Refuse a schedule that does not fit the method, or the number of clients."""
+    from gossamer.engines.flower.server import FlowerRun
+
+    FlowerRun(method, task, settings, None)
 
 
 def _settings(options: Options, terms: dict[str, Any], named: dict[str, str]) -> "Settings":
@@ -153,6 +176,7 @@ def _settings(options: Options, terms: dict[str, Any], named: dict[str, str]) ->
     control = {"per_round": options.per_round or 0, "until": until, "patience": options.patience or 0}
     control |= {"max_weight": options.max_weight or 0.0}
     control["exclude_after"] = options.exclude_after or 0
+    control["schedule"] = spec(options.schedule, SCHEDULES) if options.schedule else ""
     try:
         return Settings(**{**common, **control, **given, **named})
     except ConfigError as error:

@@ -1,8 +1,9 @@
 """The flags ``--fleet`` and ``--plan``, which concern both the channel and the method.
 
 ``--channel wireless --fleet FILE`` is short for ``--channel wireless:FILE``. The same holds for the channel ``fleet``.
-Without a fleet the devices are phones (``gossamer.fleet.fleet.PHONES``). With ``--schedule`` and without ``--channel``,
-the channel is ``fleet``, because virtual time needs devices and links. A plan sets the ``powers`` of the channel.
+Without a fleet the devices are phones: on radio links (``gossamer.fleet.fleet.PHONES``), and for the channel ``fleet``
+a drawn fleet (``sample:phones``). With ``--schedule`` and without ``--channel``, the channel is ``fleet``, because
+virtual time needs devices and links. A plan sets the ``powers`` of the channel.
 If the method has the flags, it also sets ``--ratio``, ``--by tensor`` and ``--rows``. The values are recorded, so a
 resumed run does not need the file. A method without these flags takes only the powers.
 """
@@ -17,9 +18,9 @@ from gossamer.cli.request import FLEET
 from gossamer.core.errors import ConfigError
 from gossamer.core.specs import NONE, parse, texts, written
 from gossamer.engines.simulate import Simulation
-from gossamer.fleet.fleet import AIR, PHONES
+from gossamer.fleet.fleet import AIR
 from gossamer.parts.channels import CHANNELS
-from gossamer.parts.channels.fleet_links import FleetLinks
+from gossamer.parts.channels.fleet_links import PLAUSIBLE, FleetLinks
 from gossamer.parts.channels.wireless import Wireless
 
 PLAN, WIRELESS, DEVICES, CAPACITIES, SCHEDULE = "plan", "wireless", "fleet", "capacities", "schedule"
@@ -51,7 +52,7 @@ def _handed(given: dict[str, Any], wanted: bool) -> list[str]:
     path = given.get(FLEET) if wanted else given.pop(FLEET, None)
     path = None if path in NONE else path
     if given.get(SCHEDULE) not in (None, *NONE):  # virtual time needs devices
-        given.setdefault("channel", DEVICES if path is not None else f"{DEVICES}:{PHONES.source}")
+        given.setdefault("channel", DEVICES if path is not None else f"{DEVICES}:{PLAUSIBLE}")
     name, _, rest = given.get("channel", "").partition(":")
     if name not in LINKS:
         effect = "--fleet has no effect here: add --channel wireless or --channel fleet, or leave it out"

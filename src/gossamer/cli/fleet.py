@@ -94,7 +94,8 @@ def _show(arguments: argparse.Namespace) -> int:
     print(json.dumps(summary.plain(), indent=1) if arguments.json else shown(found, summary))
     if arguments.out:
         draw(summary, Path(arguments.out))
-        print("" if arguments.json else f"\npicture in {arguments.out}")
+    if arguments.out and not arguments.json:
+        print(f"\npicture in {arguments.out}")
     return 0
 
 

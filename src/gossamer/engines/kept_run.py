@@ -60,7 +60,7 @@ class KeptRun(ABC):
         self.objective = Objective(task, options.device, self.key, self.precision_here)
         self.method = method.bind(self.objective)
         for exchange in self.method.exchanges:
-            exchange.check_cohort(self.cohort_size)
+            exchange.check_cohort(options.updates(self.cohort_size))
         if options.schedule:
             options.schedule.check(self.cohort_size, task.clients)
             check_schedule(options.schedule, self.method)

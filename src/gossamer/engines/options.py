@@ -17,10 +17,11 @@ from gossamer.core.specs import parse, spec, unknown
 from gossamer.engines.anomalies import FEWEST
 from gossamer.engines.control import Until
 from gossamer.engines.executors import EXECUTORS
+from gossamer.fleet.fleet import Fleet
 from gossamer.parts.attacks import ATTACKS
 from gossamer.parts.attacks.base import Attack
 from gossamer.parts.channels import CHANNELS
-from gossamer.parts.channels.fleet_links import FleetLinks
+from gossamer.parts.channels.fleet_links import PLAUSIBLE, FleetLinks
 from gossamer.parts.channels.perfect import Perfect
 from gossamer.parts.schedules import SCHEDULES
 from gossamer.tasks.precision import FLOAT32, PRECISIONS
@@ -55,7 +56,7 @@ class Options:
         device: cpu or cuda, as a text or a ``torch.device``
         precision: precision of local training: float32, tf32 (on a GPU) or bf16
         executor: how the clients of a round are trained; auto measures and chooses
-        channel: model of the uplink; by default perfect, and under a schedule that of phones (``FleetLinks``)
+        channel: model of the uplink; by default perfect, and under a schedule that of plausible phones
         failure_rate: probability of a simulated failure, per client and round
         eval_every: number of rounds between evaluations; the last round is always evaluated
         validate: hold out every n-th training sample of each client, and evaluate on these samples too; none means that
@@ -115,7 +116,7 @@ class Options:
         if isinstance(self.schedule, str):
             object.__setattr__(self, "schedule", parse(self.schedule, SCHEDULES, "schedule"))
         if self.schedule is not None and self.channel is Options.channel:  # virtual time needs devices
-            object.__setattr__(self, "channel", FleetLinks())
+            object.__setattr__(self, "channel", FleetLinks(Fleet.of_text(PLAUSIBLE)))
         if self.until is not None:
             object.__setattr__(self, "until", Until.of(self.until))
         require(
@@ -161,9 +162,13 @@ class Options:
         require((size <= clients, too_few))
         return size
 
+    def updates(self, cohort: int) -> int:
+        """Return the number of updates that a round aggregates if no client fails, given the clients per round."""
+        return (self.schedule.goal(cohort) if self.schedule else None) or cohort
+
     def check_exclusion(self, clients: int) -> None:
         """Refuse to exclude clients in rounds that are too small to name one, given the number of clients."""
-        size = self.cohort(clients)
+        size = self.updates(self.cohort(clients))
         few = f"needs rounds with at least {FEWEST} clients, which it compares, and a round has {size}"
         text = f"{few}: leave it out, or use more clients, or a larger {{}}"
         mistake = Mistake(text, Setting("", "exclude_after"), Setting("", "per_round"))

@@ -260,7 +260,9 @@ class FederatedRun(KeptRun):
 
     def stage_of(self, stage: Stage, client: int, reply: ClientReply) -> Stage:
         """Return the stage in which a client got its task: the current one, or that of an earlier version."""
-        if self.dispatcher is None or reply.version is None or reply.version == stage.number:
+        if self.dispatcher is None or reply.version is None:
+            return stage
+        if reply.version == stage.number and client in stage.assigned:  # not from an attempt that did not count
             return stage
         return stage.earlier(reply.version, self.dispatcher.versions[reply.version], [client])
 

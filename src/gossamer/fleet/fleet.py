@@ -39,6 +39,9 @@ from gossamer.fleet.units import with_unit
 
 __all__ = ["AIR", "PHONES", "Device", "Fleet", "Span"]
 
+SAMPLE, SAMPLED = "sample:", 1000
+"""The beginning of the text of a drawn fleet, and its number of clients, which a run scales to its own."""
+
 AIR = "for links alone name the fleet in the channel: --channel wireless:FILE or fleet:FILE"
 """Advice for a fleet that only describes links, without an effect on the method."""
 
@@ -61,10 +64,12 @@ class Fleet:
     def of_text(cls, text: str) -> "Fleet":
         """Read the fleet of a file; with a digest as in ``to_text``, refuse a file that has changed.
 
-        ``phones`` is the fleet ``PHONES``.
+        ``phones`` is the fleet ``PHONES``, and ``sample:NAME`` a fleet of plausible devices, as ``sample`` draws it.
         """
         if text == PHONES.source:
             return PHONES
+        if text.startswith(SAMPLE):
+            return cls.sample(text.removeprefix(SAMPLE), SAMPLED)._from(text)
         digest = match[0] if (match := re.search("@[0-9a-f]{16}$", text)) else ""
         path = text.removesuffix(digest)
         fleet = cls.read(path)
@@ -86,9 +91,12 @@ class Fleet:
             raise ConfigError(*(f"{path}: {mistake}" for mistake in error.mistakes)) from error
         traces = "".join(dict.fromkeys(text for device in fleet.devices for text in device.traces))
         digest = hashlib.sha256(content + traces.encode()).hexdigest()[:16]
-        source = f"{Path(path).resolve()}@{digest}"
-        object.__setattr__(fleet, "source", source)  # the dataclass is frozen, but not in use yet
-        return fleet
+        return fleet._from(f"{Path(path).resolve()}@{digest}")
+
+    def _from(self, source: str) -> "Fleet":
+        """Note where a new fleet is from, and return it."""
+        object.__setattr__(self, "source", source)  # the dataclass is frozen, but not in use yet
+        return self
 
     @classmethod
     def sample(cls, preset: str, clients: int, seed: int = 0) -> "Fleet":
@@ -261,11 +269,5 @@ def _below(path: str, folder: Path) -> str:
     return str(Path(path).relative_to(folder)) if Path(path).is_relative_to(folder) else path
 
 
-def _phones() -> Fleet:
-    fleet = Fleet((Device("phone", clients=1, memory=None, flops=8e9),))
-    object.__setattr__(fleet, "source", "phones")  # the dataclass is frozen, but not in use yet
-    return fleet
-
-
-PHONES = _phones()
+PHONES = Fleet((Device("phone", clients=1, memory=None, flops=8e9),))._from("phones")
 """The fleet of a channel without a fleet file: phones with the defaults of ``Device``, and 8 GFLOPS."""

@@ -1,13 +1,12 @@
 """Fleets of plausible devices.
 
 A preset has strata of computing speed, from slow to fast, and kinds of links, each with a share of the clients. A
-stratum's speed is drawn within it, from the seed. Speed is log-normal, as are measured training times of phones (Huba
-et al., 2022, https://arxiv.org/abs/2111.04877). Its standard deviation of 0.6 is that of FedScale's simulator (Lai et
-al., 2022, https://arxiv.org/abs/2105.11367): the fastest phones are about 8 times as fast as the slowest. Faster
-devices have more memory. Rates of phones on Wi-Fi span the means that FLASH measured (Yang et al., 2021,
-https://arxiv.org/abs/2006.06983), 3 to 53 Mbit/s up and 19 to 139 Mbit/s down. Phones are available at night, while
-they charge, as in Bonawitz et al., 2019 (https://arxiv.org/abs/1902.01046). All other figures are rough: measure your
-own devices where they matter.
+stratum's speed is drawn within it, from the seed. Speed is log-normal, which is an assumption. Its standard deviation
+of 0.6 is that of FedScale's simulator (Lai et al., 2022, https://arxiv.org/abs/2105.11367): the fastest phones are
+about 8 times as fast as the slowest. Faster devices have more memory. Rates of phones on Wi-Fi span the means that
+FLASH measured (Yang et al., 2021, https://arxiv.org/abs/2006.06983), 3 to 53 Mbit/s up and 19 to 139 Mbit/s down.
+Phones are available at night, while they charge, as in Bonawitz et al., 2019 (https://arxiv.org/abs/1902.01046). All
+other figures are rough: measure your own devices where they matter.
 """
 
 import math

@@ -1,6 +1,5 @@
 """Figures of a fleet: the speed, memory and rates of its clients, and how many are available at each hour."""
 
-import math
 from bisect import bisect_left
 from collections import Counter
 from dataclasses import asdict, dataclass
@@ -10,7 +9,7 @@ from typing import Any, NamedTuple
 
 from gossamer.core.availability import SECOND, Availability
 from gossamer.core.errors import require, wrong_argument
-from gossamer.core.random import fold, key
+from gossamer.core.random import choice, fold, key
 from gossamer.fleet.device import Device
 from gossamer.fleet.fleet import Fleet
 from gossamer.fleet.keys import Span
@@ -20,7 +19,7 @@ from gossamer.fleet.units import RATES, with_unit
 
 DAYS = 7
 ASKED = 2000
-"""The largest number of clients whose figures are computed. They are spread evenly, as the kinds are."""
+"""The largest number of clients whose figures are computed. They are drawn."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +63,7 @@ def summarise(fleet: Fleet, clients: int | None = None, seed: int = 0) -> FleetS
     count = fleet.clients if clients is None else clients
     require((count >= 1, wrong_argument("clients", count, "must be at least 1")))
     names = Counter(fleet.device(client, count).name for client in range(count))
-    asked = range(0, count, math.ceil(count / ASKED))
+    asked = choice(fold(key(seed), "asked"), count, min(count, ASKED)).tolist()
     run = fold(key(seed), "wireless", 0)
     links = [connect(fleet.device(client, count), fleet.link_key(client, count, 0, run)) for client in asked]
     devices = [link.device for link in links]

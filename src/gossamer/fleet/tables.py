@@ -54,13 +54,17 @@ def _json_rows(path: str | Path, lines: Iterator[tuple[int, str]], columns: Sequ
 
 
 def _csv_rows(path: str | Path, lines: Iterator[tuple[int, str]], columns: Sequence[str]) -> Iterator[Row]:
-    places: list[int] = list(range(len(columns)))
+    places: list[int | None] = list(range(len(columns)))
     for count, (number, line) in enumerate(lines):
-        cells = [cell.strip() for cell in next(csv.reader([line]))]
+        try:
+            cells = [cell.strip() for cell in next(csv.reader([line]))]
+        except csv.Error as error:
+            raise misplaced(path, number, f"is not CSV: {error}") from error
         if count == 0 and columns[0] in cells:
-            places = [cells.index(column) if column in cells else len(line) for column in columns]
+            places = [cells.index(column) if column in cells else None for column in columns]
             continue
-        yield Row(number, [cells[place] or None if place < len(cells) else None for place in places])
+        filled: dict[int | None, str] = dict(enumerate(cells))
+        yield Row(number, [filled.get(place) or None for place in places])
 
 
 def misplaced(path: str | Path, line: int, text: str) -> ConfigError:

@@ -121,7 +121,7 @@ run.send(10, Clock(0, 1, 0), key(0)), run.receive(10, Clock(0, 1, 0), key(0))
 
 
 def test_the_wireless_channel_refuses_what_it_would_not_use() -> None:
-    with pytest.raises(ConfigError, match=r"Wireless\.fleet: line has up, which radio links do not use"):
+    with pytest.raises(ConfigError, match=r"Wireless\.fleet: line has up, which this channel does not use"):
         Wireless(Fleet((LINE,)))
 
 

@@ -26,7 +26,7 @@ from gossamer.fleet.device import Device
 from gossamer.fleet.fleet import Fleet
 from gossamer.fleet.keys import Span
 from gossamer.fleet.radio import Fading, outage, rate
-from gossamer.parts.channels.wireless import Cell, Wireless
+from gossamer.parts.channels.wireless import Cell, Wireless, not_radio
 
 TIGHT = 1e-4
 """A budget binds if at most this fraction of it is left."""
@@ -109,6 +109,7 @@ class Problem:
             (0 < self.deadline < MOST, f"deadline must be a positive number of seconds, got {self.deadline}"),
             (power is None or 0 < power < math.inf, f"most_power must be a positive number, got {power}"),
             *(_choosable(device, power) for device in self.fleet.devices),
+            *((False, f"{text}, but a plan is for radio links alone") for text in not_radio(self.fleet)[:1]),
         )
 
     def loads(self) -> tuple[Load, ...]:
@@ -149,6 +150,8 @@ def _choosable(device: Device, most_power: float | None) -> tuple[bool, str]:
     moves = device.draw == "round" and isinstance(device.power, Span)
     if device.down_bandwidth is not None:
         return False, f"{device.name}: a plan does not count downloads: leave out down_bandwidth"
+    if device.latency or device.half_batch:
+        return False, f"{device.name}: a plan counts neither latency nor half_batch: leave them out"
     if device.most_power is not None or (most_power is None and not moves):
         return True, ""
     if most_power is None:

@@ -70,8 +70,8 @@ class Deployed(Host, Protocol):
         """Return the content of the message to a client."""
         ...
 
-    def check_task(self, stage: Stage, client: int, reply: NodeReply) -> CheckedReply:
-        """Check the reply to a task of a stage."""
+    def check_task(self, stage: Stage, client: int, reply: NodeReply, samples: int) -> CheckedReply:
+        """Check the reply to a task of a stage. ``samples`` is the client's number of samples."""
         ...
 
 
@@ -89,11 +89,13 @@ class NodeTask(Flight):
 
     Args:
         number: the number of its message
+        samples: the client's number of samples
         answer: the node's reply, or why there is none; none as long as neither is known
         checked: the reply after it was checked
     """
 
     number: str = ""
+    samples: int = 0
     answer: NodeReply | None = None
     checked: CheckedReply | None = None
 
@@ -203,6 +205,7 @@ class RealTime(Dispatcher):
         if peer is None or client in self.busy:
             task.hear(task.start, NodeReply(0, None, GONE if peer is None else BUSY))
             return task
+        task.samples = peer.samples
         with ledger.time("download"):
             number = stage.exchange.number
             records = self.run.client_task(stage, client, self.common, ledger, exchange=number)
@@ -240,7 +243,7 @@ class RealTime(Dispatcher):
         at = stage
         if task.version != stage.number:
             at = stage.earlier(task.version, self.versions[task.version], [task.client])
-        task.checked = self.run.check_task(at, task.client, task.answer)
+        task.checked = self.run.check_task(at, task.client, task.answer, task.samples)
         reply = task.checked.reply
         task.finish(task.end, FAILED if reply.failure else FOLDED, reply)
 

@@ -27,26 +27,25 @@ from torch import Tensor, nn
 
 from gossamer.core import tree, wire
 from gossamer.core.bound import BoundExchange
-from gossamer.core.delivery import Delivery
 from gossamer.core.downlink import NEVER as NO_VERSION
-from gossamer.core.errors import ConfigError, PayloadError, RunError, listed
+from gossamer.core.errors import ConfigError, PayloadError, RunError
 from gossamer.core.exchange import GLOBAL, Arrival, Outcome
 from gossamer.core.jobs import Folding
 from gossamer.core.method import Method
 from gossamer.core.schedule import Schedule
-from gossamer.core.types import Flops, State
-from gossamer.core.untrusted import LARGEST, shown
-from gossamer.core.wire import Body, Frame
+from gossamer.core.types import State
+from gossamer.core.untrusted import shown
+from gossamer.core.wire import Body
 from gossamer.engines.client import Failure
 from gossamer.engines.control import Callback, Callbacks
 from gossamer.engines.evaluate import Evaluated, Evaluator, evaluation_exchange, figures
 from gossamer.engines.flower import identity
 from gossamer.engines.flower.fleet import NodePool, NodeReply
 from gossamer.engines.flower.journal import NEVER
-from gossamer.engines.flower.messages import FIGURE, content, data, fingerprint, metric_words, word
+from gossamer.engines.flower.messages import content, fingerprint, metric_words, word
 from gossamer.engines.flower.node import OUT_OF_STEP, PROOF
 from gossamer.engines.flower.real_time import RealTime
-from gossamer.engines.flower.replies import CheckedReply, Work
+from gossamer.engines.flower.replies import CheckedReply, checked
 from gossamer.engines.flower.scales import LEFT_OUT, Scales, left_out_of, named
 from gossamer.engines.flower.settings import Settings
 from gossamer.engines.flower.supernode import known_release, shorten_pulls
@@ -71,9 +70,6 @@ TOO_LATE = "it had not replied at the end of the round"
 
 TIMES = ("time", "tasks", "spent_in_vain")
 """The entries of a record under a schedule, which a void attempt has too."""
-
-ROOM = 16
-"""Maximum bytes per parameter of a reply, for any codec; larger replies are refused unread."""
 
 
 def server_app(
@@ -260,10 +256,12 @@ class FlowerRun(FederatedRun):
 
     def _check_replies(self, stage: Stage) -> None:
         """Raise ``VoidError`` if too few clients replied, of those that the round wants."""
+        if self.mixes:
+            return
         missing = {each.client: each.reason or TOO_LATE for each in stage.outcomes if each.reason or each.silent}
         count = len(stage.assigned)
         wanted = count if self.dispatcher is None else min(count, self.cohort_size)
-        replied, needed = count - len(missing), 0 if self.mixes else _share(self.settings.min_replies, wanted)
+        replied, needed = count - len(missing), _share(self.settings.min_replies, wanted)
         if replied < needed:
             why = "; ".join(f"client {client}: {reason}" for client, reason in missing.items())
             raise VoidError(f"{replied} of {count} clients replied, {needed} are needed ({why})")
@@ -355,44 +353,22 @@ class FlowerRun(FederatedRun):
 
     def accept(self, stage: Stage, client: int, reply: NodeReply, ledger: Ledger) -> ClientReply:
         """Check a reply, record what it cost, and return its upload, or the reason why it is refused."""
-        checked = self.check_task(stage, client, reply)
+        checked = self.check_task(stage, client, reply, self.fleet.peers[client].samples)
         checked.note(client, ledger)
         return checked.reply
 
-    def check_task(self, stage: Stage, client: int, reply: NodeReply) -> CheckedReply:
-        """Check the reply to a task of a stage."""
+    def check_task(self, stage: Stage, client: int, reply: NodeReply, samples: int) -> CheckedReply:
+        """Check the reply to a task of a stage. ``samples`` is the client's number of samples."""
         try:
             message = self.check_reply(stage.number, reply)
             if client in self.left_out:
                 raise PayloadError(f"left out: it {self.left_out[client]}")
-            frame = self.frame(client, message) if stage.exchange.shared else None
-            kinds = stage.exchange.envelope.kinds("up", wire.read_sizes(frame)) if frame else {}
-            flops = Flops(*(max(0, word(message, name, int)) for name in ("flops", "useful")))
-            delivery = self.delivery(stage.number, message)
-            figures = self.figures(stage, message)
-            loss = word(message, "loss", float)
-            work = Work(loss if abs(loss) <= LARGEST else math.nan, flops, figures, delivery, kinds)
+            return checked(stage, message, samples, self.about["parameters"])
         except Exception as error:  # any error refuses the reply, and the run continues
             if reply.flag(OUT_OF_STEP):
                 self.anew.add(client)
             failure = Failure(shown(Failure.of(error).reason), error)
             return CheckedReply(ClientReply(failure=failure, silent=reply.message is None), refused=reply.nbytes)
-        return CheckedReply(ClientReply(frame), work)
-
-    def figures(self, stage: Stage, message: Message) -> dict[str, float]:
-        """Return the metrics of the codec in a reply; refuse a reply without them."""
-        codec = stage.exchange.measured_codec
-        found = {name: word(message, f"{FIGURE}{name}", float) for name in codec.figure_names} if codec else {}
-        if not all(map(math.isfinite, found.values())):
-            raise PayloadError(f"refused: the reply reports metrics that are not finite: {listed(found)}")
-        return found
-
-    def delivery(self, number: int, message: Message) -> Delivery:
-        """Return the delivery counts of a reply; refuse impossible ones."""
-        counts = Delivery(*(word(message, name, int) for name in Delivery._fields))
-        if min(counts) < 0 or sum(counts) > number:
-            raise PayloadError(f"refused: the reply reports {sum(counts)} lost messages in {number} rounds")
-        return counts
 
     def check_reply(self, number: int, reply: NodeReply) -> Message:
         """Return a reply's message, if it belongs to this run and round."""
@@ -403,17 +379,6 @@ class FlowerRun(FederatedRun):
                     f"refused: the reply is for another {name}: expected {wanted}, got {shown(str(got))}"
                 )
         return message
-
-    def frame(self, client: int, message: Message) -> Frame:
-        """Return the upload in a reply; refuse it if its size or number of samples is wrong."""
-        sent, room = data(message), ROOM * self.about["parameters"] + 2**16
-        if len(sent) > room:
-            raise PayloadError(f"refused: the reply holds {len(sent):,} bytes, more than {room:,}")
-        frame = Frame.of(sent)
-        stated, samples = wire.read_head(frame)[0].weight, self.fleet.peers[client].samples
-        if stated != samples:
-            raise PayloadError(f"refused: the reply was trained on {stated:g} samples, but the client has {samples:,}")
-        return frame
 
     # Evaluation.
 

@@ -5,9 +5,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any, get_type_hints
 
+from gossamer.core.availability import SECOND
 from gossamer.core.errors import ConfigError, Mistakes, require, wrong_argument
 from gossamer.engines.anomalies import DEPLOYED_EXCLUSION
 from gossamer.engines.options import DEPLOYED_WEIGHT, Options
+from gossamer.parts.channels.perfect import Perfect
 from gossamer.runs.trackers.tracking import check_names
 
 
@@ -27,7 +29,7 @@ class Settings:
         eval_every: number of rounds between evaluations; the last round is always evaluated
         nodes: clients to wait for before the first round; 0 means a whole cohort
         wait: seconds to wait for them, and for enough clients in later rounds
-        deadline: seconds within which the clients of a round must reply
+        deadline: seconds within which a client must reply
         min_replies: fraction of a round's clients that must reply for the round to count
         until: targets such as accuracy=0.9 or loss<0.3; the first that is reached ends the run; empty: none
         patience: evaluations without improvement of the primary metric that end the run; 0: no such limit
@@ -66,7 +68,8 @@ class Settings:
 
     def __post_init__(self) -> None:
         mistakes = Mistakes()
-        mistakes.attempt(self.options)
+        options = mistakes.attempt(self.options)
+        longest = (options.schedule.deadline or 0) / SECOND if options and options.schedule else 0.0
         mistakes.attempt(check_names, self.track)
         mistakes.attempt(
             require,
@@ -77,6 +80,12 @@ class Settings:
                 0 < self.deadline < math.inf,
                 wrong_argument("deadline", self.deadline, "must be positive seconds"),
             ),
+            (
+                not 0 < self.deadline < longest,
+                wrong_argument(
+                    "deadline", self.deadline, f"must be at least that of the schedule, {longest:g} seconds"
+                ),
+            ),
             (0 < self.min_replies <= 1, wrong_argument("min_replies", self.min_replies, "must be in (0, 1]")),
         )
         mistakes.settle()
@@ -86,7 +95,8 @@ class Settings:
         common = {field.name: getattr(self, field.name) for field in fields(Options) if hasattr(self, field.name)}
         optional = {"per_round": max(self.per_round, 0), "until": self.until, "patience": self.patience}
         optional |= {"max_weight": self.max_weight, "exclude_after": self.exclude_after, "schedule": self.schedule}
-        return Options(**common | {name: value or None for name, value in optional.items()})
+        given = common | {name: value or None for name, value in optional.items()}
+        return Options(**given, channel=Perfect())  # the links are real, also under a schedule
 
     def given(self, config: Mapping[str, Any]) -> "Settings":
         """Return the settings, updated with a run's configuration; other entries of it are ignored."""

@@ -16,6 +16,9 @@ from gossamer.core.errors import require, wrong
 from gossamer.core.random import Key, fold
 from gossamer.parts.channels.cell import Cell, FleetChannel
 
+PLAUSIBLE = "sample:phones"
+"""The fleet of a run without a fleet: plausible phones, as ``Fleet.sample`` draws them."""
+
 
 @dataclass(frozen=True)
 class FleetLinks(FleetChannel):

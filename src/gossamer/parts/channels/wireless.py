@@ -17,14 +17,21 @@ count, so pruning saves time and energy.
 import math
 from dataclasses import dataclass
 
-from gossamer.core.errors import require, wrong
+from gossamer.core.errors import Mistake, Setting, require, wrong
 from gossamer.core.random import Key
+from gossamer.fleet.fleet import Fleet
 from gossamer.parts.channels.cell import Cell, FleetChannel
 
 __all__ = ["Cell", "Wireless"]
 
 OTHERS = ("up", "down", "up_trace", "down_trace", "availability", "on_leave", "idle_power")
 """Fields of devices that only the channel ``fleet`` uses."""
+
+
+def not_radio(fleet: Fleet) -> list[str]:
+    """Return which devices of a fleet are described by more than radio links and processors."""
+    given = ((device, [name for name in device.changed if name in OTHERS]) for device in fleet.devices)
+    return [f"{device.name} has {names[0]}" for device, names in given if names]
 
 
 @dataclass(frozen=True)
@@ -44,11 +51,10 @@ class Wireless(FleetChannel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        given = ((device.name, name) for device in self.fleet.devices for name in device.changed if name in OTHERS)
-        stray = next(given, None)
-        found = "{} has {}, which radio links do not use: take the channel fleet".format(*stray or ("", ""))
+        rest, about = ", which this channel does not use: take the channel fleet", Setting("Wireless", "fleet")
+        found = [Mistake(f": {text}{rest}", about) for text in not_radio(self.fleet)]
         require(
-            (stray is None, f"Wireless.fleet: {found}"),
+            *((False, mistake) for mistake in found[:1]),
             (all(0 < p < math.inf for p in self.powers), wrong(self, "powers", "must be positive")),
             (self.retries >= 0, wrong(self, "retries", "must not be negative")),
         )
