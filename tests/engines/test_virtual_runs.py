@@ -5,23 +5,27 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+import torch
 
-from gossamer import METHODS, Method, Options, fedspa
+from gossamer import METHODS, Method, Options, fedavg, fedspa
 from gossamer.core.availability import SECOND
-from gossamer.core.types import Flops
+from gossamer.core.exchange import Arrival
+from gossamer.core.types import Flops, Part
 from gossamer.engines.client import Client, ClientTask, TaskOutcome
 from gossamer.engines.executors.base import OneByOne
 from gossamer.engines.simulate import Simulation
 from gossamer.tasks.task import Task
 from helpers import recorder
 from helpers.compare import assert_close, same
-from helpers.tasks import batch_norm_task
+from helpers.tasks import Fragile, batch_norm_task
 from helpers.toy_devices import ToyDevices
 
 TIMED = {"seconds", "memory_bytes"}
 OF_SCHEDULES = {"time", "tasks", "spent_in_vain", "delay"}
 DEVICES = ToyDevices(speed=3e5, rate=6e3)
 LEAVING = replace(DEVICES, leaving=True, lossy=True)
+BROKEN = torch.stack([torch.arange(20.0) // 2 * 0.7, torch.ones(20)], 1)
+"""Samples of which those of the last clients are too large for ``Fragile``."""
 BUFFERED = "fedbuff:buffer=2,concurrency=4"
 
 
@@ -153,3 +157,49 @@ def test_tasks_that_are_certain_to_be_stopped_are_not_trained(monkeypatch: pytes
     computed = {client for client, at in zip(tasks["client"], tasks["computed"], strict=True) if at is not None}
     assert set(trained) == computed
     assert len(trained) < len(tasks["client"])
+
+
+@pytest.mark.parametrize("schedule", ["fedbuff:buffer=1,concurrency=5,staleness=0", "deadline:2s,late=fold"])
+def test_variances_of_batch_norm_stay_positive(schedule: str) -> None:
+    """The sum of changes from several versions would be negative: each makes the first variance much smaller."""
+    devices = replace(DEVICES, speed=1e6, rate=2e3)
+    run = done(METHODS["fedavg"](**recorder.SGD), recorder.task(), schedule=schedule, channel=devices, rounds=8)
+    assert max(record["round"] - 1 - min(record["tasks"]["version"], default=9) for record in run.metrics) > 2
+    assert bool((run.server["params"]["1.running_var"] > 0).all())
+    assert run.metrics[-1]["loss"] < 2
+
+
+def test_an_update_can_be_taken_from_another_model_for_some_tensors() -> None:
+    received, current = ({"a": torch.full((2,), a), "b": torch.full((2,), b)} for a, b in ((1.0, 2.0), (5.0, 7.0)))
+    change = {"a": torch.tensor([0.5, 0.25]), "b": torch.tensor([1.0, -1.0])}
+    arrival = replace(Arrival.of(0, Part(), change, 1), model=received).from_model(current, ["b"])
+    found = arrival.change(torch.device("cpu"))
+    assert same(found, {"a": change["a"], "b": received["b"] + change["b"] - current["b"]})
+    whole = arrival.from_model(current).change(torch.device("cpu"))
+    assert same(whole, {name: received[name] + change[name] - current[name] for name in change})
+
+
+def test_a_client_whose_operations_cannot_be_counted_has_failed() -> None:
+    """No other client has batches of this size, so that operations are counted with its samples."""
+    data = BROKEN, torch.arange(20) % 2
+    task = Task.of(Fragile, data, data, split=[[0, 1], [2, 3], [17, 18, 19]])
+    devices = replace(DEVICES, speed=100.0, rate=600.0)
+    run = done(fedavg(**recorder.SGD), task, schedule="deadline:9s", channel=devices, rounds=1)
+    assert run.metrics[0]["failures"] == [{"client": 2, "reason": "ValueError: sensor broken"}]
+    assert sorted(run.metrics[0]["tasks"]["outcome"]) == ["failed", "folded", "folded"]
+
+
+@pytest.mark.parametrize("schedule", ["sync", "deadline:9s", BUFFERED, "fedasync"])
+def test_failing_clients_are_recorded_and_free_their_slots(schedule: str) -> None:
+    data = BROKEN, torch.arange(20) % 2
+    task = Task.of(Fragile, data, data, split=[[2 * client, 2 * client + 1] for client in range(10)])
+    devices = replace(DEVICES, speed=100.0, rate=600.0)
+    run = done(fedavg(**recorder.SGD), task, schedule=schedule, channel=devices, rounds=6, failure_rate=0.2)
+    reasons = {failure["client"]: failure["reason"] for record in run.metrics for failure in record["failures"]}
+    assert {"simulated failure (failure_rate)", "ValueError: sensor broken"} <= set(reasons.values())
+    for record in run.metrics:
+        tasks = record["tasks"]
+        failed = [client for client, how in zip(tasks["client"], tasks["outcome"], strict=True) if how == "failed"]
+        assert sorted(failed) == sorted(failure["client"] for failure in record["failures"])
+        unfinished = [at for at, how in zip(tasks["computed"], tasks["outcome"], strict=True) if how == "failed"]
+        assert unfinished == [None] * len(failed)

@@ -21,7 +21,7 @@ Parts are values without a network. Before the first round, ``bind`` is called o
 returns the part itself, or another object that holds what follows from the network and the clients.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
@@ -292,8 +292,13 @@ class Arrival:
 
         return replace(self, add=scaled_add, to_sum=None if to_sum is None else lambda: to_sum() * factor)
 
-    def from_model(self, model: Params) -> "Arrival":
-        """Return the arrival with its update relative to another model than the one that the client received."""
+    def from_model(self, model: Params, names: Collection[str] | None = None) -> "Arrival":
+        """Return the arrival with its update relative to another model than the one that the client received.
+
+        ``names`` are the tensors for which it is; none means all of them.
+        """
+        others = {} if names is None else {name: tensor for name, tensor in self.model.items() if name not in names}
+        model = {**model, **others}
         change = {name: tensor - model[name] for name, tensor in self.model.items()}
         drift, add, to_sum = self.layout.flatten(self.part.take(change)), self.add, self.to_sum
 

@@ -316,10 +316,16 @@ class FederatedRun(KeptRun):
         return acc, after, values
 
     def _adapted(self, stage: Stage, arrival: Arrival) -> Arrival:
-        """Return an update as the schedule lets it count, given its staleness."""
+        """Return an update as the schedule lets it count, given its staleness.
+
+        Statistics, such as the variances of BatchNorm, are means of values: the sum of changes from several versions
+        could be negative. So their changes are relative to the current model.
+        """
         assert self.dispatcher is not None
-        models = stage.exchange.server.download(self.server, GLOBAL).models
-        return self.dispatcher.schedule.adapt(arrival, models[arrival.choice])
+        model = stage.exchange.server.download(self.server, GLOBAL).models[arrival.choice]
+        if arrival.staleness and self.objective.averaged:
+            arrival = arrival.from_model(model, self.objective.averaged)
+        return self.dispatcher.schedule.adapt(arrival, model)
 
     def admit(self, stage: Stage, arrival: Arrival, update: Tensor | None) -> None:
         """Check an update before it is folded; raise ``PayloadError`` to refuse it. By default, all are admitted.

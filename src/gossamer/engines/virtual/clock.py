@@ -186,10 +186,15 @@ class VirtualTime(Dispatcher):
         flight.download = self._phase(
             client, start, self.channel.receive(sum(kinds.values()), clock, fold(key, "download"))
         )
-        flight.work = self._least_work(self.run.client_of(stage.exchange), client_task, flight.download.end)
         if self.run.fails(client_task):
             self._end(flight, flight.download.end, FAILED, FAILED_ON_PURPOSE)
-        elif flight.leaves < flight.work.end or flight.work.end == FOREVER:
+            return
+        try:
+            flight.work = self._least_work(self.run.client_of(stage.exchange), client_task, flight.download.end)
+        except Exception as error:  # one of the client's samples, on which operations are counted
+            self._end(flight, flight.download.end, FAILED, ClientReply(failure=Failure.of(error)))
+            return
+        if flight.leaves < flight.work.end or flight.work.end == FOREVER:
             self._end(flight, flight.work.end, LEFT)
         else:
             flight.event = self.queue.add(flight.work.end if self._looks_ahead else start, Kind.READY, client)

@@ -75,7 +75,7 @@ class TimedFlight(Flight):
     def close(self, worked: Worked) -> tuple[Cost, Cost, Cost]:
         """Set the other times and the energy of a task whose end is known. Return the costs of its phases."""
         self.received = self.download.end if self.download.end <= self.end else None
-        self.computed = self.work.end if self.trained and self.work.end <= self.end else None
+        self.computed = self.work.end if self.result is not None and self.work.end <= self.end else None
         download, work, upload = (phase.until(self.end, worked) for phase in (self.download, self.work, self.upload))
         self.joules = download.joules + work.joules + upload.joules
         return download, work, upload
