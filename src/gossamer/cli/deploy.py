@@ -68,7 +68,7 @@ MEANINGS = {"schedule": f"when clients start and the server aggregates: {SCHEDUL
 
 TERMS = [
     Flag("nodes", int, None, f"number of nodes, one client each; none: {NODES}, or those of --task", "N"),
-    Flag("deadline", float, 600, "deadline of a round in seconds", "S"),
+    Flag("deadline", float, 600, "seconds within which a client must reply", "S"),
     Flag("wait", float, 600, "seconds to wait until enough clients are connected", "S"),
     Flag("min_replies", float, 0.5, "fraction of a round's clients that must reply for the round to count", "P"),
 ]
