@@ -25,7 +25,8 @@ MIXING = ("fedbuff:buffer=2,concurrency=3", "fedasync", "deadline:3s,late=fold")
 
 def prepared(method: Method, schedule: str, **options: Any) -> Simulation:
     """Check a run, as it is done before the first round."""
-    return Simulation(method, recorder.task(), Options(schedule=schedule, channel=ToyDevices(), **options))
+    given: dict[str, Any] = {"schedule": schedule, "channel": ToyDevices(), **options}
+    return Simulation(method, recorder.task(), Options(**given))
 
 
 @pytest.mark.parametrize("name", METHODS)
