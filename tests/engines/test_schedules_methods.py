@@ -52,7 +52,7 @@ def test_methods_that_cannot_mix_versions_are_refused_with_the_reason(name: str)
 def test_all_other_methods_run(name: str) -> None:
     schedules = ("sync", "deadline:3s,over=1.5", *(() if name in REFUSED else MIXING))
     for schedule in schedules:
-        devices = ToyDevices(leaving=True, lossy=True, speed=1e6, rate=6e3)
+        devices = ToyDevices(leaving=True, lossy=True, speed=1e7, rate=3e4)
         found = simulate(METHODS[name](), recorder.task(), rounds=4, per_round=2, schedule=schedule, channel=devices)
         assert not any(record["failures"] for record in found.metrics)
         assert any("folded" in record["tasks"]["outcome"] for record in found.metrics)
