@@ -22,7 +22,7 @@ import torch
 from gossamer import Options, Task, fedavg
 from gossamer.core.availability import SECOND, Availability
 from gossamer.engines.simulate import Simulation
-from gossamer.parts.schedules import FedBuff
+from gossamer.parts.schedules import FedBuff, Schedule, Synchronous
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 from helpers.stub_run import StubRun
@@ -38,10 +38,10 @@ class Toggling(ToyDevices):
         return Cycle((60 + client % 97) * SECOND, (30 + client % 53) * SECOND, client * 7919 * SECOND // 1000)
 
 
-def seconds_of(schedule: str | None, rounds: int, epochs: int, task: Task) -> float:
+def seconds_of(schedule: Schedule | None, rounds: int, epochs: int, task: Task) -> float:
     """Return the processor time of a run without its start."""
-    given = {"rounds": rounds, "per_round": 10, "schedule": schedule, "channel": ToyDevices(), "eval_every": rounds}
-    run = Simulation(fedavg(epochs=epochs), task, Options(**given))
+    options = Options(rounds=rounds, per_round=10, schedule=schedule, channel=ToyDevices(), eval_every=rounds)
+    run = Simulation(fedavg(epochs=epochs), task, options)
     before = time.process_time()
     run.run(None, lambda record: None)
     return time.process_time() - before
@@ -49,12 +49,12 @@ def seconds_of(schedule: str | None, rounds: int, epochs: int, task: Task) -> fl
 
 def overhead(rounds: int, epochs: int, repeats: int, task: Task) -> tuple[float, float]:
     """Return the median times of a run without a schedule, and of the same under ``sync``."""
-    for schedule in (None, "sync"):
+    for schedule in (None, Synchronous()):
         seconds_of(schedule, 1, epochs, task)
     alone, timed = list[float](), list[float]()
     for _ in range(repeats):
         alone.append(seconds_of(None, rounds, epochs, task))
-        timed.append(seconds_of("sync", rounds, epochs, task))
+        timed.append(seconds_of(Synchronous(), rounds, epochs, task))
     return statistics.median(alone), statistics.median(timed)
 
 

@@ -25,7 +25,8 @@ MIXING = ("fedbuff:buffer=2,concurrency=3", "fedasync", "deadline:3s,late=fold")
 
 def prepared(method: Method, schedule: str, **options: Any) -> Simulation:
     """Check a run, as it is done before the first round."""
-    return Simulation(method, recorder.task(), Options(schedule=schedule, channel=ToyDevices(), **options))
+    given: dict[str, Any] = {"schedule": schedule, "channel": ToyDevices(), **options}
+    return Simulation(method, recorder.task(), Options(**given))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -51,7 +52,7 @@ def test_methods_that_cannot_mix_versions_are_refused_with_the_reason(name: str)
 def test_all_other_methods_run(name: str) -> None:
     schedules = ("sync", "deadline:3s,over=1.5", *(() if name in REFUSED else MIXING))
     for schedule in schedules:
-        devices = ToyDevices(leaving=True, lossy=True, speed=1e6, rate=6e3)
+        devices = ToyDevices(leaving=True, lossy=True, speed=1e7, rate=3e4)
         found = simulate(METHODS[name](), recorder.task(), rounds=4, per_round=2, schedule=schedule, channel=devices)
         assert not any(record["failures"] for record in found.metrics)
         assert any("folded" in record["tasks"]["outcome"] for record in found.metrics)

@@ -36,13 +36,11 @@ SCHEDULES: dict[str, Rules] = {
     "fedasync:staleness=0.5": Rules(6, goal=1, refills=True, keeps=True, factor=polynomial(0.5, mix=0.6), mixes=True),
 }
 CHANNELS = {
-    f"{name}{', coarse times' if coarse else ''}": ToyDevices(leaving, pausing, lossy, coarse)
-    for coarse in (False, True)
-    for name, leaving, pausing, lossy in [
-        ("always there", False, False, False),
-        ("work lost", True, False, True),
-        ("work paused", True, True, True),
-    ]
+    "always there": ToyDevices(),
+    "work lost": ToyDevices(leaving=True, lossy=True),
+    "work lost, coarse times": ToyDevices(leaving=True, lossy=True, coarse=True),
+    "work paused": ToyDevices(leaving=True, pausing=True, lossy=True),
+    "work paused, coarse times": ToyDevices(leaving=True, pausing=True, lossy=True, coarse=True),
 }
 
 

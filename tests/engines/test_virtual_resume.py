@@ -34,7 +34,13 @@ def run(name: str, schedule: str, out: Path, kill: int | None = None, **options:
         if record["round"] == kill:
             raise Killed
 
-    given = {"rounds": ROUNDS, "per_round": 3, "eval_every": 2, "callbacks": [end], "channel": SCHEDULES[schedule]}
+    given: dict[str, Any] = {
+        "rounds": ROUNDS,
+        "per_round": 3,
+        "eval_every": 2,
+        "callbacks": [end],
+        "channel": SCHEDULES[schedule],
+    }
     method = METHODS[name](**recorder.SGD)
     simulate(method, recorder.task(), schedule=schedule, out=out, **given, **options)
 

@@ -108,9 +108,9 @@ def test_tasks_that_wait_for_their_training_have_the_events_of_those_that_do_not
 ) -> None:
     """The size of FedSpa's messages, and the operations of its mask search, are known only after training."""
     method = fedspa(**recorder.SGD)
-    waiting = done(method, recorder.task(), schedule=schedule, channel=devices, rounds=6)
+    waiting = done(method, recorder.task(), schedule=schedule, channel=devices, rounds=4)
     monkeypatch.setattr(Client, "least_flops", lambda self, client_task: Flops(0, 0))
-    at_once = done(method, recorder.task(), schedule=schedule, channel=devices, rounds=6)
+    at_once = done(method, recorder.task(), schedule=schedule, channel=devices, rounds=4)
     assert len({tuple(record["bytes_up"].values()) for record in waiting.metrics}) > 1
     rounded = ("joules", "energy", "by_client", "spent_in_vain")  # of interrupted training, in proportion
     assert [record["joules"] for record in waiting.metrics] == pytest.approx([r["joules"] for r in at_once.metrics])
