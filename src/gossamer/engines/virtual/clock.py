@@ -36,6 +36,9 @@ from gossamer.runs.records import Record
 ENTRY = "virtual_time"
 """The entry of a checkpoint."""
 
+SMALL = 4096
+"""Bytes of a client's own piece of a download up to which its task is kept until it is trained."""
+
 IN_FLIGHT = ("client", "version", "start")
 """What a checkpoint keeps of a task in flight: it is trained again."""
 
@@ -179,6 +182,7 @@ class VirtualTime(Dispatcher):
         client, start = flight.client, flight.start
         self.roster.occupy(client)
         client_task, kinds = self.run.client_task(stage, client, self.common.setdefault(flight.version, {}))
+        flight.client_task = client_task if _is_small(client_task) else None
         if ledger is not None:
             ledger.down.update(kinds)
         clock, key = self._at(client_task, start)
@@ -253,9 +257,11 @@ class VirtualTime(Dispatcher):
         return flight.version == version and not flight.trained and flight.work.end <= horizon
 
     def _tasks(self, stage: Stage) -> Iterator[ClientTask]:
-        """Yield the tasks of a stage; downloads are made again, so that they need not be kept."""
+        """Yield the tasks of a stage; those that would need memory while they wait are made again."""
         common = self.common.setdefault(stage.number, {})
-        return (self.run.client_task(stage, client, common)[0] for client in stage.active)
+        for client in stage.active:
+            kept, self.flights[client].client_task = self.flights[client].client_task, None
+            yield kept or self.run.client_task(stage, client, common)[0]
 
     def _trained(self, flight: TimedFlight, client_task: ClientTask, result: ClientResult | Failure) -> None:
         """Find out when a trained task ends, and how."""
@@ -324,3 +330,8 @@ class VirtualTime(Dispatcher):
         self._now = int(kept["now"])
         self.versions = {int(version): found for version, found in kept.get("versions", {}).items()}
         self._kept = list(zip(*(kept[name].tolist() for name in IN_FLIGHT), strict=True))
+
+
+def _is_small(client_task: ClientTask) -> bool:
+    """Return whether a task can be kept: its client has no state, and nearly all of its download is common."""
+    return not client_task.state and len(client_task.data.single) <= SMALL

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from gossamer.core.availability import nanoseconds
 from gossamer.core.channel import Cost, Receipt
-from gossamer.engines.client import ClientResult
+from gossamer.engines.client import ClientResult, ClientTask
 from gossamer.engines.dispatch import Flight
 
 Worked = Callable[[int, int], int]
@@ -56,6 +56,7 @@ class TimedFlight(Flight):
         result: the result of training, without message and client state; none if there is none
         receipt: what became of the upload; none if there is none
         event: the number of the next event of the task
+        client_task: what the client is to do, as long as it waits for training; none if it is made again
     """
 
     download: Phase = NO_PHASE
@@ -66,6 +67,7 @@ class TimedFlight(Flight):
     result: ClientResult | None = None
     receipt: Receipt | None = None
     event: int = 0
+    client_task: ClientTask | None = None
 
     @property
     def sent(self) -> Receipt | None:
