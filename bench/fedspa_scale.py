@@ -34,7 +34,7 @@ from gossamer import METHODS, Options, Task
 from gossamer.core import tree
 from gossamer.core.types import State
 from gossamer.engines.executors import threads
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.runs.records import checkpoints, read_metrics
 from gossamer.tasks.data import Data, Samples, Split
 

@@ -22,7 +22,7 @@ from torch import nn
 from gossamer import METHODS, Method, Options, Task, fedavg, simulate
 from gossamer.core.random import key
 from gossamer.engines.metrics import Ledger
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.tasks.data import load
 from gossamer.tasks.nets import build
 from gossamer.tasks.task import deal

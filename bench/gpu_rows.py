@@ -31,7 +31,7 @@ from torch import Tensor, nn
 
 from gossamer import Method, Options, Task, fedavg, fedmrn
 from gossamer.engines.metrics import Ledger, peak_memory
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.tasks.nets import build
 from gossamer.tasks.precision import BF16, PRECISIONS, products
 

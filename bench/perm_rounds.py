@@ -27,7 +27,7 @@ from mask_folding import clock_of
 from gossamer import METHODS, Method, Options, Task
 from gossamer.engines.executors import threads
 from gossamer.engines.metrics import Ledger
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.tasks.nets import build
 
 STEPS, BATCH, SAMPLES = 20, 20, 400

@@ -32,7 +32,7 @@ from gossamer.engines.client import Client, ClientTask
 from gossamer.engines.executors import EXECUTORS, Executor, threads
 from gossamer.engines.executors.stacked import InChunks
 from gossamer.engines.metrics import Ledger
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.fleet.capacity import SHARES
 from gossamer.parts.views import BoundView, View, WidthSlice
 from gossamer.parts.views.width_slice import BoundWidthSlice

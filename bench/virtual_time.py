@@ -21,7 +21,7 @@ import torch
 
 from gossamer import Options, Task, fedavg
 from gossamer.core.availability import SECOND, Availability
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.parts.schedules import FedBuff, Schedule, Synchronous
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))

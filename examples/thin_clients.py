@@ -5,7 +5,7 @@ python examples/thin_clients.py
 
 from gossamer import Task, fedavg, simulate, submodel_rolling
 from gossamer.engines import Options
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.fleet.capacity import SHARES
 
 ROUNDS = 10

@@ -5,7 +5,7 @@ python examples/who_to_learn_with.py
 
 from gossamer import Task, fedavg, local, simulate
 from gossamer.engines import Options
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.methods import perm
 from gossamer.parts.servers import mixing
 

@@ -37,7 +37,7 @@ from gossamer.core.random.noise import KINDS
 from gossamer.core.types import Layout, State
 from gossamer.engines.client import ClientTask
 from gossamer.engines.run import Stage
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.methods import METHODS
 from gossamer.parts.codecs import (
     CODECS,

@@ -23,7 +23,7 @@ from torch import nn
 from workloads import CLASSES, TRAIN, WORKLOADS, Workload, made_up
 
 from gossamer import Options, Task, fedavg
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.tasks.data import Data
 
 RATE = 0.5

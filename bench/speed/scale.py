@@ -22,7 +22,7 @@ import torch
 from workloads import CLASSES, TEST, TRAIN, WORKLOADS, made_up
 
 from gossamer import Options, Task, fedavg, simulate
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.tasks.data import Data, Samples, Split
 from gossamer.tasks.nets import build
 

@@ -35,7 +35,7 @@ from gossamer.engines.executors.kept import KeptPrograms
 from gossamer.engines.executors.products import add_products, separate
 from gossamer.engines.executors.recording import Recording, record
 from gossamer.engines.run import Stage
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.runs.report import text
 from gossamer.tasks.data import Data, Split
 from gossamer.tasks.nets import build

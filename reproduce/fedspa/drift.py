@@ -25,7 +25,7 @@ from gossamer.core.random import Key, fold, key, permutation, uniform
 from gossamer.core.types import Clock, Params, Part, State
 from gossamer.core.view import BoundView
 from gossamer.engines import Options
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.parts.solvers import SGD
 from gossamer.tasks.data import Data, Samples, Split
 from gossamer.tasks.metrics import metrics_of

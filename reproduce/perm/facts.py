@@ -13,7 +13,7 @@ from gossamer import Method, Options, Task
 from gossamer.core.types import Params
 from gossamer.engines.evaluate import Evaluator
 from gossamer.engines.run import Result
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.parts.servers import mixing
 from gossamer.runs.checkpoint import read_server
 from reproduce.common import cells

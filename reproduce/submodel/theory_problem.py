@@ -13,7 +13,7 @@ from gossamer import SGD, Bernoulli, Dense, Mean, Task, Windows, compose
 from gossamer.analysis.theory import Masked, Masks, SubmodelSetting, task_losses
 from gossamer.core.random import Key, fold, key, uniform
 from gossamer.engines import Options
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.tasks.data import Data, Samples, Split
 from gossamer.tasks.metrics import metrics_of
 

@@ -31,7 +31,7 @@ from gossamer.analysis.theory import CORRECTIONS, Mixture, WirelessSetting, grad
 from gossamer.core.random import fold, key, uniform
 from gossamer.core.types import Layout
 from gossamer.engines import Options
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.parts.channels import Channel, Lossy
 from gossamer.tasks.data import Data, Samples, Split
 from gossamer.tasks.metrics import metrics_of

@@ -22,7 +22,7 @@ from gossamer.analysis.theory import Mixture, task_losses
 from gossamer.core.codec import Codec
 from gossamer.core.random import fold, key, uniform
 from gossamer.engines import Options
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.fleet.fleet import Device, Fleet
 from gossamer.parts.channels import Channel, Perfect
 from gossamer.tasks.data import Data, Samples, Split

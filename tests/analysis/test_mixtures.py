@@ -13,7 +13,7 @@ from gossamer import ConfigError, Task
 from gossamer.analysis.theory import Mixture, step_size, task_losses
 from gossamer.core.random import fold, key, uniform
 from gossamer.engines.options import Options
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.methods import perm_two_stage
 from gossamer.parts.servers.mixing import square
 from helpers.runs import personal_model

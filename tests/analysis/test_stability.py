@@ -19,7 +19,7 @@ from gossamer.core.errors import ConfigError
 from gossamer.core.random import fold, key
 from gossamer.engines import Options
 from gossamer.engines.metrics import Ledger
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.fleet.capacity import Room
 from gossamer.testing import tiny_task
 

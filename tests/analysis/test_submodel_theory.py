@@ -41,7 +41,7 @@ from gossamer.analysis.theory import (
 from gossamer.core.errors import ConfigError
 from gossamer.core.random import fold, key, uniform
 from gossamer.engines import Options
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.tasks.data import Data, Samples, Split
 from gossamer.tasks.metrics import metrics_of
 from reproduce.common import store

@@ -21,7 +21,7 @@ from gossamer.cli.flags import flags
 from gossamer.cli.inspect import distinct
 from gossamer.core.errors import RunError
 from gossamer.engines.executors import EXECUTORS
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import read_metrics
 from gossamer.runs.report import page

@@ -18,7 +18,7 @@ from gossamer.engines.client import ClientTask
 from gossamer.engines.inbox import ClientReply, Replies
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.run import Stage
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from helpers import recorder
 
 SECTIONS = ["heterofl", "ifca", "scaffold", "fednova", "perm", "fedspa", "sub-fedavg", "loss probe", "fiarse", "ef21"]

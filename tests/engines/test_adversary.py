@@ -18,7 +18,7 @@ from gossamer.core.types import Params
 from gossamer.engines.adversary import AttackWarning, statistics
 from gossamer.engines.client import Client, ClientTask
 from gossamer.engines.options import Options
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.parts.attacks import ATTACKS, Attack, Noise
 from gossamer.parts.attacks.base import UpdateAttack
 from gossamer.runs.records import read_about, read_metrics

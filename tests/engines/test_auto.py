@@ -13,7 +13,7 @@ from gossamer.engines.executors import EXECUTORS, OneByOne, SideBySide, Threaded
 from gossamer.engines.executors.auto import Choice, Stopwatch, choose
 from gossamer.engines.executors.compiled import CompiledSideBySide
 from gossamer.engines.run import Stage
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.runs.records import read_about
 from gossamer.testing import tiny_task
 

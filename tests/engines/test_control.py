@@ -14,7 +14,7 @@ import gossamer
 from gossamer import ConfigError, Cosine, Options, RunError, Task, compose, fedavg, local, simulate
 from gossamer.core import files
 from gossamer.engines.control import Until, out_of_patience
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.engines.warm_start import Init
 from gossamer.parts.codecs import Dense
 from gossamer.parts.servers import Mean

@@ -41,7 +41,7 @@ from gossamer.engines.executors.slots import LENGTHS, ClientSlot, stepping
 from gossamer.engines.executors.stacked import InChunks, schedule
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.run import Stage
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.runs.records import read_about
 from gossamer.tasks.data.augment import CropFlip
 from gossamer.tasks.nets import build

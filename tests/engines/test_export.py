@@ -37,7 +37,7 @@ from gossamer.engines.export import (
     stand,
 )
 from gossamer.engines.export.program import trace
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.runs.checkpoint import read_server
 from gossamer.runs.folder import RunFolder
 from gossamer.tasks.nets import build

@@ -22,7 +22,7 @@ from gossamer.engines.flower.messages import data, word
 from gossamer.engines.flower.server import FlowerRun
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.options import DEPLOYED_WEIGHT, Options
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.engines.stage import Stage
 from gossamer.methods import METHODS
 from gossamer.parts.samplers import PowerOfChoice

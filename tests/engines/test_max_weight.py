@@ -14,7 +14,7 @@ from gossamer.core.exchange import Arrival
 from gossamer.core.random import Key
 from gossamer.core.sampler import Pool, Sampler
 from gossamer.core.types import Clock
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 
 SIZES = [4, 6, 5, 85]
 COUNTED: list[float] = []

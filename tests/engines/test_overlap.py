@@ -13,7 +13,7 @@ from gossamer.engines.client import Client, ClientResult, ClientTask, Failure
 from gossamer.engines.executors import Captured, CapturedPlain, Stacked
 from gossamer.engines.executors.stacked import ClientGroup, Pair, TrainedAloneWarning
 from gossamer.engines.run import Stage
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.testing import tiny_task
 
 CLIENTS = 7

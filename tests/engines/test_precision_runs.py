@@ -14,7 +14,7 @@ from gossamer.cli import main
 from gossamer.cli.config import written
 from gossamer.core.codec import Codec
 from gossamer.engines.executors.compiled import compile_on_gpu
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.parts.codecs.masked_noise import MaskedNoise
 from gossamer.runs.records import read_about
 from gossamer.runs.report import labels, tables

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from gossamer import METHODS, ConfigError, Delta, Method, Options, fedavg, fedmrn, simulate
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.parts.samplers import PowerOfChoice
 from helpers import recorder
 from helpers.toy_devices import ToyDevices

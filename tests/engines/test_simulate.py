@@ -43,7 +43,7 @@ from gossamer.engines.client import ClientTask, TaskOutcome
 from gossamer.engines.executors import OneByOne
 from gossamer.engines.inbox import ClientReply, Inbox
 from gossamer.engines.metrics import Ledger
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.runs.records import read_metrics
 from gossamer.tasks.objective import Objective
 from gossamer.testing import tiny_task

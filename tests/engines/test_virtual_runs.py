@@ -13,7 +13,7 @@ from gossamer.core.exchange import Arrival
 from gossamer.core.types import Flops, Part
 from gossamer.engines.client import Client, ClientTask, TaskOutcome
 from gossamer.engines.executors.base import OneByOne
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.tasks.task import Task
 from helpers import recorder
 from helpers.compare import assert_close, same

@@ -28,7 +28,7 @@ from fuzz import campaign
 from gossamer.cli import main, trust
 from gossamer.core import files, tree
 from gossamer.core.errors import RunError
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.runs import folder
 from gossamer.runs.checkpoint import load, newest, read_split
 from gossamer.runs.records import checkpoints, read_metrics

@@ -29,7 +29,7 @@ from gossamer.core.method import Method
 from gossamer.engines.executors import EXECUTORS
 from gossamer.engines.executors.kept import VARIABLE
 from gossamer.engines.options import Options
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.runs.records import read_metrics
 from helpers import recorder
 from helpers.toy_devices import ToyDevices

@@ -33,7 +33,7 @@ from gossamer.engines.client import ClientTask
 from gossamer.engines.inbox import ClientReply, Replies
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.run import Stage
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.parts.codecs import CODECS, OnWeights
 from gossamer.parts.samplers import PowerOfChoice
 from helpers import recorder

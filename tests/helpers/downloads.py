@@ -17,7 +17,7 @@ from torch import nn
 from gossamer import Delta, Dense, Drive, Eden, Mean, Method, OneBit, OnWeights, Options, SumThenDecode, Task, methods
 from gossamer.core.types import State
 from gossamer.engines.run import Stage
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 
 PLAIN = methods.fedavg(steps=3).with_parts(server=Mean(server_lr=0.7), down=Delta())
 METHODS: dict[str, Method] = {

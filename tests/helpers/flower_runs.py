@@ -23,7 +23,7 @@ from gossamer.engines.inbox import ClientReply, Replies
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.options import DEPLOYED_WEIGHT, Options
 from gossamer.engines.run import Stage
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.tasks.task import AnyTask, Task
 from helpers.compare import same
 from helpers.local_grid import Handle, LocalGrid, node, through

@@ -10,7 +10,7 @@ from gossamer import SGD
 from gossamer.core.jobs import own_key
 from gossamer.core.random import fold, key, uniform
 from gossamer.core.types import Params, State
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 
 
 @dataclass

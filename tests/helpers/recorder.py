@@ -25,7 +25,7 @@ from gossamer.core.random import fold, key, uniform
 from gossamer.core.types import State
 from gossamer.engines.client import ClientResult
 from gossamer.engines.run import Stage
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.fleet.fleet import Device, Fleet
 from gossamer.parts.channels import Perfect
 from gossamer.parts.codecs import Dense, Drive, Feedback, Int4, OnWeights, TopK

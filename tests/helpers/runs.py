@@ -5,7 +5,7 @@ from typing import Any
 from gossamer.core.random import Key
 from gossamer.core.types import Clock, Params, State
 from gossamer.engines.run import FederatedRun, Stage
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 
 
 def view_of(run: FederatedRun) -> Any:

@@ -41,7 +41,7 @@ from gossamer import (
 )
 from gossamer.core.random import fold, key
 from gossamer.engines.options import Options
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.methods import METHODS
 from gossamer.parts.codecs import OnWeights, TopK
 from gossamer.tasks.data import load

@@ -31,7 +31,7 @@ from gossamer.core.method import Method
 from gossamer.core.random import choice, fold, key, uniform
 from gossamer.core.server import BoundServer
 from gossamer.core.types import Clock, Layout, Part, State
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.methods.error_feedback import BoundMeanOfEstimates
 from gossamer.testing import tiny_task
 from helpers.recorder import task as pictures

@@ -21,7 +21,7 @@ from gossamer.cli.rebuild import rebuild
 from gossamer.core.bits import bits, unbits
 from gossamer.core.method import Method
 from gossamer.core.types import State
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.parts.views.mask_statistics import PAIRED, between, evenly, figures, held, moved, overlaps, row
 from gossamer.runs.records import read_about, read_metrics
 from gossamer.runs.report import REPORTS, Folder, heat, mask_layers, mask_map, page, tables

@@ -21,7 +21,7 @@ from gossamer.cli.request import Request
 from gossamer.core import files
 from gossamer.engines import Options
 from gossamer.engines.export import stand
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.methods import perm, perm_two_stage
 from gossamer.parts.servers import mixing
 from gossamer.runs.checkpoint import read_server, read_split

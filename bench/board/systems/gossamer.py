@@ -19,7 +19,7 @@ from gossamer.core.random import Key
 from gossamer.core.sampler import Pool, Sampler
 from gossamer.core.types import Clock
 from gossamer.engines.metrics import Ledger
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.tasks.data import Data, Samples, Split
 
 TEST = 2

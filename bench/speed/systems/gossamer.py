@@ -15,7 +15,7 @@ from workloads import CLASSES, KINDS, SIDE, Images, Workload
 import gossamer
 from gossamer import Options, Task, fedavg
 from gossamer.core.errors import ConfigError
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.tasks.data import Data, Samples, Split
 from gossamer.tasks.nets import build
 from systems.line import Line, Setting

@@ -29,7 +29,7 @@ from gossamer.core.random import Key, fold, key, uniform
 from gossamer.core.tree import norm, subtract
 from gossamer.core.types import Params
 from gossamer.engines.options import Options
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.runs.report.scores import ACCURACY, Score
 from gossamer.runs.report.text import number, table
 from gossamer.tasks.data.partition import Index

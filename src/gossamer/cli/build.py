@@ -24,7 +24,7 @@ from gossamer.core.server import Server
 from gossamer.core.solver import Solver
 from gossamer.core.specs import parse, unknown
 from gossamer.engines.options import AUTO, Options
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.engines.warm_start import Init
 from gossamer.methods import METHODS
 from gossamer.parts.codecs import CODECS

@@ -17,7 +17,7 @@ from gossamer.cli.flags import Flag
 from gossamer.cli.request import FLEET
 from gossamer.core.errors import ConfigError
 from gossamer.core.specs import NONE, parse, texts, written
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.fleet.fleet import AIR
 from gossamer.parts.channels import CHANNELS
 from gossamer.parts.channels.fleet_links import PLAUSIBLE, FleetLinks

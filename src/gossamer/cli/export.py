@@ -11,7 +11,7 @@ from gossamer.cli.rebuild import rebuild
 from gossamer.core.errors import ConfigError, Mistakes
 from gossamer.engines.export import DEFAULT, FILES, FORMATS, Exported, Format, check_out, stand
 from gossamer.engines.export import export as write
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.runs.inside import refuse_links
 from gossamer.runs.report import text
 from gossamer.runs.report.scores import primary

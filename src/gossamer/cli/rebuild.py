@@ -18,7 +18,7 @@ from gossamer.cli.request import Request
 from gossamer.core.errors import ConfigError, RunError
 from gossamer.core.method import Method
 from gossamer.engines.options import Options
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.engines.warm_start import Init
 from gossamer.methods.registry import METHODS
 from gossamer.runs.checkpoint import read_split

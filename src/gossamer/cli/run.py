@@ -14,7 +14,7 @@ from gossamer.cli.request import Request
 from gossamer.cli.run_args import RUN_VERB
 from gossamer.core.errors import RunError
 from gossamer.engines.control import Paused, pausing
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.report.progress import Progress
 from gossamer.runs.report.scores import primary

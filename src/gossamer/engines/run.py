@@ -10,8 +10,11 @@ A round has five steps:
 5. Write the record and the checkpoint.
 
 Each client of an exchange has one ``Outcome``. If a client fails, or its upload is refused, the record states the
-reason and the round continues without it. Engines implement the transport: ``gossamer.engines.simulate`` trains clients
-in this process, ``gossamer.engines.flower`` reaches them across a network.
+reason and the round continues without it. Under a schedule, ``gossamer.engines.dispatch`` decides which clients start
+when, and which updates are aggregated together.
+
+Engines implement the transport: ``gossamer.engines.simulation`` trains clients in this process,
+``gossamer.engines.flower`` reaches them across a network.
 """
 
 import math

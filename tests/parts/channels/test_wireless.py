@@ -21,7 +21,7 @@ from gossamer.engines import Result
 from gossamer.engines.inbox import Replies
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.run import Stage
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.fleet.fleet import PHONES, Device, Fleet, Span
 from gossamer.fleet.radio import FADINGS, Density, Link, outage, rate
 from gossamer.methods import METHODS

@@ -14,7 +14,7 @@ from gossamer.core.errors import PayloadError
 from gossamer.core.random import fold, key, uniform
 from gossamer.core.types import Layout, State
 from gossamer.engines.options import Options
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.methods import onebit_cs, onebit_cs_paper
 from gossamer.parts.codecs import OneBit, OnWeights
 from gossamer.parts.servers import Mean, SumThenDecode

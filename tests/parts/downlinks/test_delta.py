@@ -51,7 +51,7 @@ from gossamer.core.exchange import GLOBAL
 from gossamer.core.types import Clock, Params, Part, State
 from gossamer.core.wire import Body, Frame
 from gossamer.engines.run import Stage
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.parts.channels.perfect import Perfect
 from gossamer.parts.codecs import CommonMaskedNoise, Dense, Eden, Feedback, OneBit, OnWeights, StochasticSign, TopK
 from gossamer.parts.downlinks import Delta

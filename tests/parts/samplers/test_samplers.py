@@ -12,7 +12,7 @@ from gossamer.cli import main
 from gossamer.core.random import choice, fold, key
 from gossamer.core.types import Clock
 from gossamer.engines.options import Options
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.parts.samplers import SAMPLERS, Pool, Sampler
 from gossamer.testing import tiny_task
 from helpers.flower_runs import check_parity

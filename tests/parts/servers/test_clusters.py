@@ -17,7 +17,7 @@ from gossamer import ConfigError, Full, Method
 from gossamer.core.random import fold, generator, key
 from gossamer.core.types import Clock
 from gossamer.engines.options import Options
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.methods import perm, perm_two_stage
 from gossamer.parts.servers import GradientSimilarity
 from gossamer.parts.servers.mixing import (

@@ -19,7 +19,7 @@ from gossamer.core.wire import Body, address, unpack
 from gossamer.engines.client import Client, ClientResult, ClientTask
 from gossamer.engines.options import Options
 from gossamer.engines.run import Stage
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.fleet.device import Device
 from gossamer.fleet.fleet import Fleet
 from gossamer.methods import fedavg, perm, perm_two_stage

@@ -37,7 +37,7 @@ from gossamer.core.jobs import own_key
 from gossamer.core.random import Key, fold, key
 from gossamer.core.types import Clock, Params
 from gossamer.engines.metrics import Ledger
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.parts.views import View
 from gossamer.tasks.data.augment import CropFlip
 from gossamer.tasks.memory import solver_copies

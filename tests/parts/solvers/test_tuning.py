@@ -48,7 +48,7 @@ from gossamer.core.types import Params
 from gossamer.engines.client import ClientResult, ClientTask
 from gossamer.engines.export import TENSORS, export, stand
 from gossamer.engines.metrics import Ledger
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.parts.views import View
 from gossamer.tasks.memory import solver_copies
 from gossamer.testing import check_server, check_solver, tiny_task

@@ -9,7 +9,7 @@ from gossamer import ConfigError, LargestWeights, Mean, Method, PayloadError, Ta
 from gossamer.core.random import Key
 from gossamer.core.types import Clock, Params
 from gossamer.engines.options import Options
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.parts.codecs import Dense, TopK
 from gossamer.testing import check_method, tiny_task
 

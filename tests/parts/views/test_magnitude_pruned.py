@@ -10,7 +10,7 @@ from gossamer import ConfigError, Method, Task, compose, simulate
 from gossamer.core.random import Key
 from gossamer.core.types import Clock, Params
 from gossamer.engines.options import Options
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.parts.codecs import Codec, Dense, Feedback, OnWeights, Summing, TopK
 from gossamer.parts.servers import Mean, SumThenDecode
 from gossamer.parts.solvers import SGD

@@ -29,7 +29,7 @@ from gossamer.engines.client import Client, ClientResult, ClientTask, TrainingIn
 from gossamer.engines.inbox import ClientReply
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.run import Stage
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.parts.channels import Lossy
 from gossamer.parts.codecs import CODECS, OnWeights
 from gossamer.parts.samplers import Uniform

@@ -24,7 +24,7 @@ from gossamer.core.random import fold, key, uniform
 from gossamer.core.specs import parse
 from gossamer.core.types import Params, State
 from gossamer.engines.client import TrainingInfo
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.parts.codecs import CODECS, OnWeights
 from gossamer.parts.samplers import Uniform
 from gossamer.parts.views import masks

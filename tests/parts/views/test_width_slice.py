@@ -27,7 +27,7 @@ from gossamer.engines import Options
 from gossamer.engines.client import ClientResult, ClientTask
 from gossamer.engines.export import export
 from gossamer.engines.metrics import Ledger
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.fleet.capacity import Room, capacity
 from gossamer.fleet.fleet import Device, Fleet
 from gossamer.methods import METHODS, fedrolex, heterofl, submodel_random, submodel_rolling

@@ -36,7 +36,7 @@ from gossamer.core.types import Params
 from gossamer.core.wire import unpack
 from gossamer.engines import Options
 from gossamer.engines.executors import EXECUTORS
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.parts.channels import CHANNELS
 from gossamer.parts.codecs import CODECS
 from gossamer.parts.views import BoundView

@@ -22,7 +22,7 @@ from gossamer.core.types import Clock, Params
 from gossamer.core.view import BoundView
 from gossamer.engines.executors import threads
 from gossamer.engines.options import Options
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.methods.averaging import fedsgd
 from gossamer.methods.composition import compose
 from gossamer.parts.solvers.sgd import SGD

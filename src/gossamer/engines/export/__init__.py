@@ -31,7 +31,7 @@ from gossamer.core.types import Params
 from gossamer.engines.export import onnx_model
 from gossamer.engines.export.program import ABOUT, ONE, Traced, load, save, thinned, trace
 from gossamer.engines.options import Options
-from gossamer.engines.simulate import Simulation
+from gossamer.engines.simulation import Simulation
 from gossamer.engines.warm_start import Init
 from gossamer.runs.records import check_about, read_about, refuse_busy
 from gossamer.runs.report.summary import method_name
