@@ -1,11 +1,33 @@
 """Which methods work with updates from several versions of the model, and which schedules fit a run."""
 
+import re
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gossamer import METHODS, ConfigError, Delta, Method, Options, fedavg, fedmrn, simulate
+from gossamer import (
+    METHODS,
+    ConfigError,
+    Delta,
+    Device,
+    FedBuff,
+    Fleet,
+    FleetLinks,
+    Lossy,
+    Method,
+    Options,
+    Perfect,
+    RunError,
+    fedavg,
+    fedmrn,
+    simulate,
+)
+from gossamer.core.channel import Channel
+from gossamer.core.schedule import Schedule
 from gossamer.engines.simulation import Simulation
+from gossamer.fleet.availability import read_model
 from gossamer.parts.samplers import PowerOfChoice
 from helpers import recorder
 from helpers.toy_devices import ToyDevices
@@ -97,3 +119,86 @@ def test_more_clients_in_training_than_there_are_is_refused(schedule: str, slots
 def test_wrong_schedules_are_refused_by_name(schedule: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         Options(schedule=schedule)  # type: ignore[arg-type]
+
+
+def test_a_buffer_larger_than_the_number_of_clients_is_refused() -> None:
+    with pytest.raises(ConfigError, match="waits for 6 updates, and there are 5 clients"):
+        prepared(fedavg(), "fedbuff:6")
+    prepared(fedavg(), "fedbuff:5")
+
+
+@pytest.mark.parametrize("channel", [Perfect(), Lossy(0.1)])
+def test_a_channel_without_devices_is_refused(channel: Channel) -> None:
+    with pytest.raises(ConfigError, match="schedule needs devices and links that take time"):
+        Simulation(fedavg(), recorder.task(), Options(schedule=FedBuff(2), channel=channel))
+    assert not isinstance(Options(schedule=FedBuff()).channel, Perfect)
+
+
+@dataclass(frozen=True)
+class Odd(Schedule):
+    """A schedule that returns what it is given."""
+
+    clients: Any = 3
+    updates: Any = 2
+    after: Any = None
+    share: Any = 1.0
+    at_once: bool = False
+
+    @property
+    def deadline(self) -> Any:
+        return self.after
+
+    @property
+    def refills(self) -> bool:
+        return self.at_once
+
+    @property
+    def keeps_late(self) -> bool:
+        return False
+
+    def slots(self, cohort: int) -> Any:
+        return self.clients
+
+    def goal(self, cohort: int) -> Any:
+        return self.updates
+
+    def factor(self, staleness: int) -> Any:
+        return self.share
+
+
+@pytest.mark.parametrize(
+    ("schedule", "message"),
+    [
+        (Odd(clients=0), "Odd.slots must return a whole number, at least 1, got 0"),
+        (Odd(clients=2.5), "Odd.slots must return a whole number, at least 1, got 2.5"),
+        (Odd(updates=0), "Odd.goal must return a whole number, at least 1, or none, got 0"),
+        (Odd(after=1.5), "Odd.deadline must be whole nanoseconds, or none, got 1.5"),
+        (Odd(share=-1.0), "Odd.factor must return at least 0, or none, got -1.0"),
+        (Odd(share=float("nan")), "Odd.factor must return at least 0, or none, got nan"),
+        (Odd(at_once=True), "Odd.keeps_late must be true, since it refills slots"),
+    ],
+)
+def test_what_a_schedule_of_ones_own_returns_is_checked(schedule: Schedule, message: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        Simulation(fedavg(), recorder.task(), Options(schedule=schedule, channel=ToyDevices()))
+    Simulation(fedavg(), recorder.task(), Options(schedule=Odd(), channel=ToyDevices()))
+
+
+def test_a_device_that_needs_centuries_ends_the_run() -> None:
+    slow = FleetLinks(Fleet((Device("slow", clients=5, memory=None, flops=1e-6, up=1e6),)))
+    with pytest.raises(RunError, match="virtual time ends after 146 years: check the speed and the rates"):
+        simulate(fedavg(steps=1), recorder.task(), rounds=2, schedule="sync", channel=slow)
+
+
+def test_clients_that_are_never_available_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "trace.csv").write_text("client,start,end\n77,0,10\n")
+    model = read_model(f"trace:{tmp_path / 'trace.csv'},clients=number")
+    away = FleetLinks(Fleet((Device("away", clients=5, memory=None, flops=1e9, up=1e6, availability=model),)))
+    with pytest.raises(ConfigError, match="no client is ever available"):
+        simulate(fedavg(steps=1), recorder.task(), schedule="sync", channel=away, out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+def test_rounds_without_an_update_are_counted() -> None:
+    result = simulate(fedavg(steps=1), recorder.task(), rounds=3, schedule="deadline:1ns", channel=ToyDevices())
+    assert result.summary()["empty_rounds"] == 3

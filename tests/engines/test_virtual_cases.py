@@ -79,13 +79,6 @@ def test_a_client_that_left_does_not_wait() -> None:
     assert first["energy"]["idle"] == 0.5 * 2, "the other one waits for two seconds"
 
 
-def test_a_buffer_is_aggregated_at_once_if_nobody_is_left() -> None:
-    devices = Scripted(((1, 1, 1),) * 2, (((0, 3), (50, None)),) * 2)
-    first, second = run(devices, "fedbuff:buffer=5,concurrency=2")
-    assert first["time"] == 3
-    assert second["time"] == 53
-
-
 def test_a_buffer_does_not_wait_for_a_client_that_never_comes() -> None:
     devices = Scripted(((1, 1, 1),) * 3, (TOGGLING, TOGGLING, ()))
     first, second = run(devices, "fedbuff:buffer=3,concurrency=1")

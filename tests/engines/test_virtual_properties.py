@@ -66,8 +66,8 @@ def schedules(draw: st.DrawFn, cohort: int, clients: int) -> tuple[Schedule, Rul
 
     rules = Rules(slots, size, refills=True, keeps=True, factor=factor)
     if kind == "fedasync":
-        return FedAsync(slots, Staleness(0), most), rules
-    return FedBuff(slots, Staleness(0), most, size), rules
+        return FedAsync(concurrency=slots, staleness=Staleness(0), max_staleness=most), rules
+    return FedBuff(size, concurrency=slots, staleness=Staleness(0), max_staleness=most), rules
 
 
 Case = tuple[int, int, Scripted, Schedule, Rules]

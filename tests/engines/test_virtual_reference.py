@@ -32,7 +32,7 @@ SCHEDULES: dict[str, Rules] = {
         9, goal=4, refills=True, keeps=True, factor=polynomial(0.5, 1)
     ),
     "fedbuff:buffer=9,concurrency=3": Rules(3, goal=9, refills=True, keeps=True, factor=polynomial(0.5)),
-    "fedbuff:buffer=25,concurrency=5": Rules(5, goal=25, refills=True, keeps=True, factor=polynomial(0.5)),
+    "fedbuff:buffer=20,concurrency=5": Rules(5, goal=20, refills=True, keeps=True, factor=polynomial(0.5)),
     "fedasync:staleness=0.5": Rules(6, goal=1, refills=True, keeps=True, factor=polynomial(0.5, mix=0.6), mixes=True),
 }
 CHANNELS = {

@@ -55,7 +55,7 @@ def _handed(given: dict[str, Any], wanted: bool) -> list[str]:
         given.setdefault("channel", DEVICES if path is not None else f"{DEVICES}:{PLAUSIBLE}")
     name, _, rest = given.get("channel", "").partition(":")
     if name not in LINKS:
-        effect = "--fleet has no effect here: add --channel wireless or --channel fleet, or leave it out"
+        effect = "--fleet has no effect here: add --schedule, --channel wireless or --channel fleet, or leave it out"
         return [] if path is None or wanted else [effect]
     named = any(field == FLEET for field, _ in texts(rest, LINKS[name]))
     if path is not None and named and not wanted:

@@ -15,10 +15,13 @@ virtual time, and in a deployment, with real time.
 
 from abc import ABC, abstractmethod
 
-from gossamer.core.errors import require, wrong_argument
+from gossamer.core.errors import Mistake, Setting, require
 from gossamer.core.exchange import Arrival
 from gossamer.core.fields import CheckedFields
 from gossamer.core.types import Params
+
+ABOUT = Setting("", "schedule")
+"""What mistakes are about."""
 
 
 class Schedule(CheckedFields, ABC):
@@ -57,10 +60,9 @@ class Schedule(CheckedFields, ABC):
 
     def check(self, cohort: int, clients: int) -> None:
         """Raise ``ConfigError`` if the schedule does not fit the numbers of clients. Called before the first round."""
-        slots = self.slots(cohort)
+        slots, goal = self.slots(cohort), self.goal(cohort)
+        never = f"waits for {goal} updates, and there are {clients} clients, each of which sends one per aggregation"
         require(
-            (
-                slots <= clients,
-                wrong_argument("schedule", self, f"lets {slots} clients train at once, and there are {clients}"),
-            )
+            (slots <= clients, Mistake(f"lets {slots} clients train at once, and there are {clients}", ABOUT)),
+            (goal is None or goal <= clients, Mistake(never, ABOUT)),
         )

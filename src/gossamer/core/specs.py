@@ -175,7 +175,9 @@ def usage(name: str, cls: type) -> str:
 
 
 def _names(cls: type) -> list[str]:
-    return [field.name for field in dataclasses.fields(typing.cast(Any, cls)) if field.init]
+    """Return the names of the fields in their order; fields that Python takes by name alone come last."""
+    fields = [field for field in dataclasses.fields(typing.cast(Any, cls)) if field.init]
+    return [field.name for field in sorted(fields, key=lambda field: bool(field.kw_only))]
 
 
 def as_text(value: Any) -> str:
@@ -197,7 +199,7 @@ def spec(value: Any, choices: Mapping[str, type]) -> str:
         return repr(value)
     given = [
         written(field.name, as_text(getattr(value, field.name)))
-        for field in dataclasses.fields(value)
+        for field in sorted(dataclasses.fields(value), key=lambda field: bool(field.kw_only))
         if _required(type(value), field.name) or getattr(value, field.name) != field.default
     ]
     return f"{name}:{','.join(given)}" if given else name

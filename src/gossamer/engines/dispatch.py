@@ -5,6 +5,7 @@ time, in a deployment with real time. A task is in flight from its start until i
 later. The server states that such tasks started from are kept, by version.
 """
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -265,8 +266,29 @@ class Dispatcher(ABC):
         self.versions = {version: state for version, state in self.versions.items() if version in started}
 
 
-def check_schedule(schedule: Schedule, method: BoundMethod) -> None:
-    """Refuse a method that does not work under a schedule."""
+def check_values(schedule: Schedule, cohort: int) -> None:
+    """Refuse a schedule whose methods return what no schedule can."""
+    name, factor = type(schedule).__name__, schedule.factor(0)
+    slots, goal, deadline = schedule.slots(cohort), schedule.goal(cohort), schedule.deadline
+
+    def whole(value: object) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+    require(
+        (whole(slots), f"{name}.slots must return a whole number, at least 1, got {slots!r}"),
+        (goal is None or whole(goal), f"{name}.goal must return a whole number, at least 1, or none, got {goal!r}"),
+        (deadline is None or whole(deadline), f"{name}.deadline must be whole nanoseconds, or none, got {deadline!r}"),
+        (
+            factor is None or 0 <= factor < math.inf,
+            f"{name}.factor must return at least 0, or none, got {factor!r}",
+        ),
+        (schedule.keeps_late or not schedule.refills, f"{name}.keeps_late must be true, since it refills slots"),
+    )
+
+
+def check_schedule(schedule: Schedule, method: BoundMethod, cohort: int) -> None:
+    """Refuse a schedule that is wrong, and a method that does not work under it."""
+    check_values(schedule, cohort)
     several = len(method.exchanges) > 1 or method.probe is not None
     reason = "its rounds have several exchanges" if several else method.training.unmixable()
     refused = f"aggregates updates from several versions of the model, which this method does not allow: {reason}"

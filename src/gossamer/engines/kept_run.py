@@ -62,8 +62,8 @@ class KeptRun(ABC):
         for exchange in self.method.exchanges:
             exchange.check_cohort(options.updates(self.cohort_size))
         if options.schedule:
+            check_schedule(options.schedule, self.method, self.cohort_size)
             options.schedule.check(self.cohort_size, task.clients)
-            check_schedule(options.schedule, self.method)
         self.like = self.objective.initial()
         self.choice: dict[str, Any] = {"executor": options.executor}
         self.server: State = self.method.init(self.like, self.key)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
+from gossamer.core.availability import FOREVER
 from gossamer.core.bound import BoundExchange
 from gossamer.core.channel import Cost
 from gossamer.core.errors import Mistake, RunError, Setting, require
@@ -16,6 +17,7 @@ from gossamer.core.extras import need
 from gossamer.core.jobs import Job, Trained, own_key
 from gossamer.core.method import Method
 from gossamer.core.random import fold, uniform
+from gossamer.core.schedule import ABOUT as ABOUT_SCHEDULE
 from gossamer.core.schedule import Schedule
 from gossamer.core.types import Params, State
 from gossamer.core.wire import Body
@@ -35,6 +37,8 @@ from gossamer.engines.run import FederatedRun, Stage
 from gossamer.engines.virtual.clock import VirtualTime
 from gossamer.engines.warm_start import Init
 from gossamer.parts.attacks.base import Attack
+from gossamer.parts.channels.lossy import Lossy
+from gossamer.parts.channels.perfect import Perfect
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import ATTACK_SUCCESS, CHOSEN, CLUSTER, read_about
 from gossamer.tasks.data.partition import Split
@@ -89,8 +93,12 @@ class Simulation(FederatedRun):
 
     def _virtual_time(self, schedule: Schedule) -> VirtualTime:
         """Return the virtual clock of a schedule."""
+        idle = "needs devices and links that take time: use the channel fleet or wireless"
+        require((not isinstance(self.channel, Perfect | Lossy), Mistake(idle, ABOUT_SCHEDULE)))
         made = VirtualTime(self, schedule, self.channel, self._sizes)
-        self.about["slots"] = made.slots
+        some = any(made.roster.availability(client).interval(0).start < FOREVER for client in self._sizes)
+        require((some, "no client is ever available: check the availability of the fleet's devices"))
+        self.about |= {"slots": made.slots, "refills": schedule.refills}
         return made
 
     def _held_out(self, every: int) -> tuple[Split, tuple[Samples, Split]]:

@@ -73,7 +73,8 @@ class Fleet:
         digest = match[0] if (match := re.search("@[0-9a-f]{16}$", text)) else ""
         path = text.removesuffix(digest)
         fleet = cls.read(path)
-        changed = f"{path} was changed since the run was started: put it back as it was, or start a new run"
+        what = f"{path}, or a trace that it names," if any(device.traces for device in fleet.devices) else path
+        changed = f"{what} was changed since the run was started: put it back as it was, or start a new run"
         require((fleet.source.endswith(digest), changed))
         return fleet
 

@@ -56,7 +56,7 @@ class RateTrace:
             (self.times[:1] == (0,), "RateTrace.times must begin with 0"),
             (all(a < b for a, b in zip(self.times, ends, strict=True)), "RateTrace.times must increase to the period"),
             (all(rate >= 0 for rate in self.rates), "RateTrace.rates must not be negative"),
-            (any(self.rates), "RateTrace.rates are all 0, so that no transfer ever ends: give another trace"),
+            (any(self.rates), "RateTrace has only rates of 0, so that no transfer ever ends: give another trace"),
         )
 
     def __repr__(self) -> str:

@@ -59,7 +59,7 @@ class Duration:
         """Parse a time with a unit; a number without a unit is in seconds.
 
         >>> Duration.of_text("1.5min"), Duration.of_text("60")
-        (Duration(nanoseconds=90000000000), Duration(nanoseconds=60000000000))
+        (Duration('90s'), Duration('1min'))
         """
         try:
             nanoseconds = _quantity(text, DURATIONS) * 10**9
@@ -81,6 +81,9 @@ class Duration:
 
     def __str__(self) -> str:
         return self.to_text()
+
+    def __repr__(self) -> str:
+        return f"Duration({self.to_text()!r})"
 
     @property
     def seconds(self) -> float:

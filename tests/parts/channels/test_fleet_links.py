@@ -167,7 +167,7 @@ def test_it_knows_who_is_available_and_what_leaving_costs() -> None:
     ("given", "channel"),
     [
         ({"schedule": "sync", "fleet": "a.toml"}, "fleet:fleet=a.toml"),
-        ({"schedule": "sync"}, "fleet:phones"),
+        ({"schedule": "sync"}, "fleet:sample:phones"),
         ({"schedule": "sync", "channel": "perfect"}, "perfect"),
         ({"schedule": "sync", "channel": "fleet:retries=2", "fleet": "a.toml"}, "fleet:fleet=a.toml,retries=2"),
         ({"schedule": "none", "channel": "wireless", "fleet": "a.toml"}, "wireless:fleet=a.toml"),

@@ -464,7 +464,7 @@ MISTAKES = [
     ("--channel wireless:retries=-1", "retries must not be negative"),
     (
         "--fleet city.toml",
-        "--fleet has no effect here: add --channel wireless or --channel fleet, or leave it out",
+        "--fleet has no effect here: add --schedule, --channel wireless or --channel fleet, or leave it out",
     ),
     ("--channel lossy:0.1 --fleet city.toml", "--fleet has no effect here"),
     ("--channel wireless:city.toml --fleet city.toml", "--channel and --fleet both name a fleet: choose one"),

@@ -143,7 +143,7 @@ class FlowerRun(FederatedRun):
     def _real_time(self, schedule: Schedule) -> RealTime:
         """Return the clock of a schedule."""
         made = RealTime(self, schedule)
-        self.about["slots"] = made.slots
+        self.about |= {"slots": made.slots, "refills": schedule.refills}
         return made
 
     @property

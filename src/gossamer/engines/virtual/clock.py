@@ -220,6 +220,11 @@ class VirtualTime(Dispatcher):
         return self._phase(clock.client, begin, self.channel.work(flops, clock, fold(key, "work")))
 
     def _phase(self, client: int, begin: int, cost: Cost) -> Phase:
+        if begin < FOREVER and not cost.seconds < (FOREVER - begin) / SECOND:
+            raise RunError(
+                f"client {client} needs {cost.seconds:.3g} s for a transfer or for training, and virtual time ends "
+                "after 146 years: check the speed and the rates of its device"
+            )
         return Phase(begin, self.roster.after(client, begin, nanoseconds(cost.seconds)), cost)
 
     def _at(self, client_task: ClientTask, time: int) -> tuple[Clock, Key]:

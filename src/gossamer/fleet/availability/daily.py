@@ -55,6 +55,9 @@ class TimeOfDay(CheckedFields):
     def __str__(self) -> str:
         return self.to_text()
 
+    def __repr__(self) -> str:
+        return f"TimeOfDay({self.to_text()!r})"
+
 
 @dataclass(frozen=True)
 class Zones(CheckedFields):

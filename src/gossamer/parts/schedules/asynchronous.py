@@ -7,7 +7,7 @@ from gossamer.core.schedule import Schedule
 from gossamer.parts.schedules.staleness import Staleness
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Asynchronous(Schedule):
     """Base of schedules that fill a free slot at once.
 

@@ -60,11 +60,14 @@ def task_seconds(tasks: Sequence[Task]) -> dict[int, float]:
 
 
 def thirds(tasks: Sequence[Task], rounds: Mapping[int, int]) -> list[Third]:
-    """Return the clients in three groups by speed, fewer if there are not three; ``rounds`` are ends of rounds (ns)."""
+    """Return the clients in three groups by speed, fewer if there are not three.
+
+    ``rounds`` are the ends of rounds in nanoseconds, which clients wait for; empty if they do not.
+    """
     spent = task_seconds(tasks)
     order = sorted(spent, key=lambda client: (spent[client], client))
     cuts = [len(order) * third // 3 for third in range(4)]
-    ends = {} if refills(tasks) else _exchange_ends(tasks, rounds)
+    ends = _exchange_ends(tasks, rounds) if rounds else {}
     of = {client: third for third in range(3) for client in order[cuts[third] : cuts[third + 1]]}
     groups: list[list[Task]] = [[], [], []]
     for task in tasks:
@@ -106,9 +109,3 @@ def _uses(tasks: Sequence[Task], ends: Ends) -> dict[str, float]:
             total["in vain"] += task.end - task.start
         total["waiting"] += max(0, ends.get((task.round, task.exchange), 0) - task.end)
     return {use: spent / SECOND for use, spent in total.items()}
-
-
-def refills(tasks: Sequence[Task]) -> bool:
-    """Return whether free slots were filled within a round: tasks from the same model then start at several times."""
-    starts: dict[tuple[int, int], int] = {}
-    return any(starts.setdefault((task.version, task.exchange), task.start) != task.start for task in tasks)

@@ -59,8 +59,9 @@ def delivery(metrics: Sequence[Record], clients: int) -> dict[str, list[int]] | 
 
 
 def empty_rounds(metrics: Sequence[Record]) -> int:
-    """Return the number of rounds in which messages were lost and none was aggregated."""
-    return sum(bool(r["lost"]) and not any(exchange["folded"] for exchange in r["exchanges"]) for r in metrics)
+    """Return the number of rounds in which messages were lost, or time went by, and no update was aggregated."""
+    waited = (record for record in metrics if record["lost"] or "tasks" in record)
+    return sum(not any(exchange["folded"] for exchange in record["exchanges"]) for record in waited)
 
 
 VALUES = {f"{part}.{name}" for part in ("codec", "down") for name in ("values", "rest.values")}

@@ -138,9 +138,13 @@ def rows(summary: Summary) -> list[tuple[str, str]]:
     named = [("schedule", schedule)] if schedule else []
     if time is None:
         return named
+    clock = "time" if summary["executor"] == "flower" else "virtual time"
     found = [
         *named,
-        ("virtual time", f"{seconds(time)}, {seconds(time / max(1, summary['rounds']))} per round"),
+        (
+            clock,
+            f"{seconds(time)}, {seconds(time / max(1, summary['rounds']))} per round",
+        ),
         ("tasks", ", ".join(f"{n:,} {outcome}" for outcome, n in tasks.items() if n) or "none has ended"),
     ]
     if stale := summary["staleness"]:

@@ -10,7 +10,7 @@ from gossamer.runs.report import html
 from gossamer.runs.report.bars import columns, shares
 from gossamer.runs.report.gantt import MARKS, PHASES, gantt
 from gossamer.runs.report.scores import Score, primary
-from gossamer.runs.report.speeds import USES, Third, refills, thirds
+from gossamer.runs.report.speeds import USES, Third, thirds
 from gossamer.runs.report.targets import Target
 from gossamer.runs.report.text import count, joules, number, percent, seconds, size, time_unit
 from gossamer.runs.report.timeline import FOLDED, OUTCOMES, Task, tasks_of
@@ -36,8 +36,9 @@ def section(about: Mapping[str, Any], metrics: Sequence[Record], targets: Sequen
     if not tasks:
         return _rendered(targets=_targets(reached)) if targets else ""
     ends = {record["round"]: round(record["time"] * SECOND) for record in metrics if "time" in record}
-    groups = thirds(tasks, ends)
-    drawn = [speed_chart(groups, refills(tasks)), staleness(tasks), outcomes(tasks, max(ends.values()))]
+    refills = bool(about.get("refills"))
+    groups = thirds(tasks, {} if refills else ends)
+    drawn = [speed_chart(groups, refills), staleness(tasks), outcomes(tasks, max(ends.values()))]
     return _rendered(
         timeline=gantt(tasks, list(ends.values())),
         charts=[chart for chart in drawn if chart],
