@@ -305,7 +305,7 @@ def test_a_client_that_raises_is_named_with_its_reason() -> None:
     assert all(r["accuracy"] is not None for r in records)
 
 
-@pytest.mark.parametrize("executor", ["one-by-one", "stacked", "side-by-side"])
+@pytest.mark.parametrize("executor", ["one-by-one", "stacked", pytest.param("side-by-side", marks=pytest.mark.slow)])
 def test_a_round_in_which_everybody_fails_for_one_reason_ends_the_run_at_once(executor: str) -> None:
     seen: list[Any] = []
     with pytest.raises(RunError, match=r"^all 4 clients failed in round 1: ValueError: sensor broken$") as stopped:
@@ -394,7 +394,7 @@ def sick(rounds: int, alike: bool = True) -> Method:
     return compose(Full(), Sick(steps=1, sick=rounds, alike=alike), Feedback(TopK(0.2)), before=(first,))
 
 
-@pytest.mark.parametrize("executor", ["one-by-one", "side-by-side"])
+@pytest.mark.parametrize("executor", ["one-by-one", pytest.param("side-by-side", marks=pytest.mark.slow)])
 def test_a_round_that_ended_a_run_is_tried_again(executor: str, cure: Callable[[bool], None], tmp_path: Path) -> None:
     """What its first exchange changed is undone, and the second try ends where an undisturbed run does."""
     task, seen, out = tiny_task(), list[Any](), tmp_path / "run"

@@ -114,7 +114,7 @@ def test_packets_of_mahimahi(tmp_path: Path) -> None:
         ("0,5\n2,-5\n", "line 2: bits_per_second must be a rate, at least 0, got '-5'"),
         ("0,\n2,5\n", "line 1: bits_per_second must be a rate, at least 0, got None"),
         ("0,5\n2,\n3,5\n", "line 3: follows the end of the trace"),
-        ("0,0\n2,0\n", "rates are all 0, so that no transfer ever ends"),
+        ("0,0\n2,0\n", "has only rates of 0, so that no transfer ever ends"),
         ("5\n4\n", "line 2: must be whole milliseconds that do not decrease, got '4'"),
         ("5\n6,1\n", "line 2: must be whole milliseconds"),
         ("0\n0\n", "ends at 0 ms"),

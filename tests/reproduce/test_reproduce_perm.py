@@ -332,6 +332,7 @@ def test_the_chosen_step_size_is_bold(empty: Path) -> None:
 # Plots.
 
 
+@pytest.mark.slow
 def test_curves_are_means_over_seeds(empty: Path) -> None:
     put(studies.cell("synthetic", "perm", 0), [60.0, 90.0])
     put(studies.cell("synthetic", "perm", 1), [50.0, 80.0])
