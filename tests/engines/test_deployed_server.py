@@ -202,4 +202,4 @@ def check_buffered(records: list[dict[str, Any]], about: dict[str, Any]) -> None
         stale += [late for client, late in staleness if client == 2]
     assert stale[0] >= 3
     assert about["slots"] == 3
-    assert about["options"]["schedule"] == "fedbuff:concurrency=3,buffer=2"
+    assert about["options"]["schedule"] == "fedbuff:buffer=2,concurrency=3"
