@@ -13,9 +13,9 @@ from typing import Any, Protocol
 
 from gossamer.core.availability import SECOND
 from gossamer.core.binding import BoundMethod
-from gossamer.core.errors import Mistake, Setting, require
+from gossamer.core.errors import Mistake, require
 from gossamer.core.random import Key
-from gossamer.core.schedule import Schedule
+from gossamer.core.schedule import ABOUT, Schedule
 from gossamer.core.types import Clock, State
 from gossamer.engines.inbox import ClientReply, Replies
 from gossamer.engines.metrics import Ledger
@@ -292,11 +292,10 @@ def check_schedule(schedule: Schedule, method: BoundMethod, cohort: int) -> None
     several = len(method.exchanges) > 1 or method.probe is not None
     reason = "its rounds have several exchanges" if several else method.training.unmixable()
     refused = f"aggregates updates from several versions of the model, which this method does not allow: {reason}"
-    about = Setting("", "schedule")
     require(
-        (not method.pooled, Mistake("is for clients on devices, and this method pools all samples", about)),
+        (not method.pooled, Mistake("is for clients on devices, and this method pools all samples", ABOUT)),
         (
             method.pooled or not (schedule.keeps_late and reason),
-            Mistake(f"{refused}: use sync, or deadline with late=drop", about),
+            Mistake(f"{refused}: use sync, or deadline with late=drop", ABOUT),
         ),
     )

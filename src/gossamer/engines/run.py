@@ -76,6 +76,11 @@ class FederatedRun(KeptRun):
     dispatcher: Dispatcher | None = None
     """The tasks in flight, under a schedule."""
 
+    @property
+    def mixes(self) -> bool:
+        """Whether updates of several versions are aggregated together."""
+        return self.dispatcher is not None and self.dispatcher.schedule.keeps_late
+
     # Implemented by engines.
 
     @abstractmethod
@@ -186,7 +191,7 @@ class FederatedRun(KeptRun):
             raise
         self.clients.commit()
         self.models.commit()
-        if self.dispatcher and self.dispatcher.schedule.keeps_late:
+        if self.mixes:
             return sorted({outcome.client for outcome in self.outcomes})
         return cohort
 
@@ -245,9 +250,8 @@ class FederatedRun(KeptRun):
             stage.outcomes.append(outcome)
             self.outcomes.append(outcome)
 
-        mixed = self.dispatcher is not None and self.dispatcher.schedule.keeps_late
         with ledger.time("train"):
-            self.exchange(stage, ledger, Immediate(deliver) if mixed else Inbox(stage.active, deliver))
+            self.exchange(stage, ledger, Immediate(deliver) if self.mixes else Inbox(stage.active, deliver))
         if stage.limited:
             ledger.notes["limited"] = stage.limited
         after = self.finish(stage, acc)

@@ -147,11 +147,6 @@ class FlowerRun(FederatedRun):
         return made
 
     @property
-    def mixes(self) -> bool:
-        """Whether updates of several versions are aggregated together. Then no round is void for want of replies."""
-        return self.dispatcher is not None and self.dispatcher.schedule.keeps_late
-
-    @property
     def precision_here(self) -> str:
         """The precision of training on the server, which trains nothing: its device may lack that of the nodes."""
         return FLOAT32

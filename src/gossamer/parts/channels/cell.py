@@ -3,6 +3,7 @@
 Channels of a fleet return one when they are fitted to a run.
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -97,7 +98,7 @@ def _attempts(loss: float, retries: int, key: Key) -> tuple[bool, int]:
 
 
 @dataclass(frozen=True)
-class FleetChannel(CheckedFields):
+class FleetChannel(CheckedFields, ABC):
     """Base of channels with the devices of a fleet.
 
     Args:
@@ -116,9 +117,9 @@ class FleetChannel(CheckedFields):
             (self.seed >= 0, wrong(self, "seed", "must not be negative")),
         )
 
+    @abstractmethod
     def fit(self, clients: int, key: Key) -> Cell:
         """Return the links and devices of a run. Drawn values depend on the run's key and on ``seed``."""
-        raise NotImplementedError
 
     def send(self, nbytes: int, clock: Clock, key: Key) -> Receipt:
         """Send a message outside of a run: with the fleet's number of clients, and the run's seed 0."""
