@@ -1,0 +1,68 @@
+"""Differential privacy: what the parts of a method guarantee, independent of how it is computed.
+
+A part that adds noise extends ``PrivatePart``: a server (central privacy), a codec (distributed and local privacy) or a
+solver (privacy of examples). It returns a ``Guarantee``, which states the epsilon of a number of rounds. Engines ask
+for it once, write the epsilon to every record, and end a run before it exceeds its budget.
+"""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+Unit = Literal["client", "example"]
+"""Whose data a guarantee protects: all samples of a client, or one sample."""
+
+Relation = Literal["add-remove", "replace-one", "zero-out"]
+"""Which data sets are neighbours: one unit more or less, one unit replaced, or the contribution of one unit is zero."""
+
+Sampling = Literal["poisson", "fixed", "all", "other"]
+"""How the clients of a round are drawn: independently, a fixed number without replacement, all, or unknown."""
+
+
+class Participation(NamedTuple):
+    """Who takes part in a run.
+
+    Args:
+        clients: the number of clients
+        cohort: clients per round; with Poisson sampling their expected number
+        sampling: how they are drawn
+        rounds: the planned number of rounds
+        samples: the smallest number of samples of a client
+    """
+
+    clients: int
+    cohort: int
+    sampling: Sampling
+    rounds: int
+    samples: int = 0
+
+
+@dataclass(frozen=True)
+class Guarantee(ABC):
+    """A statement of differential privacy about a run.
+
+    Args:
+        unit: whose data is protected
+        relation: which data sets are neighbours
+        mechanism: the mechanism in words, with its noise
+        sampling: how sampling is taken into account, in words
+        protects_from: who learns no more than epsilon: everybody who sees the model, the server too, or all others
+    """
+
+    unit: Unit
+    relation: Relation
+    mechanism: str
+    sampling: str
+    protects_from: str
+
+    @abstractmethod
+    def epsilon(self, rounds: int, delta: float) -> float:
+        """Return the epsilon of the first rounds of a run, for a delta."""
+
+
+class PrivatePart(ABC):
+    """A part with a statement of differential privacy."""
+
+    @abstractmethod
+    def guarantee(self, participation: Participation) -> Guarantee:
+        """Return the guarantee of a run. Raises ``ConfigError`` if there is none, with the reason."""
