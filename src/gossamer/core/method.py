@@ -24,6 +24,7 @@ from gossamer.core.exchange import Network
 from gossamer.core.interface import check_part
 from gossamer.core.parametrization import Parametrization, Weights
 from gossamer.core.sampler import Sampler
+from gossamer.core.secure import SecureAggregation
 from gossamer.core.server import Server
 from gossamer.core.solver import Solver, SolverMemory
 from gossamer.core.view import View
@@ -47,6 +48,7 @@ class Exchange:
         send: what a client uploads: change (its update), model (its weights), sections (no model) or nothing (it
             continues from its own model)
         labels: all, or own: logits of labels without a local sample are 0, and their rows are not aggregated
+        secure: secure aggregation of the uploads: the server learns only their sum; none sends each upload in the clear
     """
 
     view: View
@@ -56,6 +58,7 @@ class Exchange:
     down: Codec | Downlink
     send: Literal["change", "model", "sections", "nothing"] = "change"
     labels: Literal["all", "own"] = "all"
+    secure: SecureAggregation | None = None
 
     def __post_init__(self) -> None:
         down = Downlink if isinstance(self.down, Downlink) else Codec
