@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from gossamer.parts.codecs.drive import Drive as Drive
     from gossamer.parts.codecs.eden import Eden as Eden
     from gossamer.parts.codecs.feedback import Feedback as Feedback
+    from gossamer.parts.codecs.fixed_point import FixedPoint as FixedPoint
     from gossamer.parts.codecs.integers import Int4 as Int4
     from gossamer.parts.codecs.integers import Int8 as Int8
     from gossamer.parts.codecs.klms import KLMS as KLMS

@@ -25,6 +25,7 @@ from gossamer.core.codec import (
     MeasuredCodec,
     SideInformation,
     StraightThrough,
+    centred,
     checked,
     folds_decoded,
     informed,
@@ -305,14 +306,15 @@ class BoundExchange:
     def update(self, arrival: Arrival) -> Tensor | None:
         """Return a client's update as one vector, for comparisons with others; none if the exchange sends no update.
 
-        It is in the form in which updates are summed: decoded, or still encoded linearly. All vectors of an exchange
-        have the same order of entries. Updates of parts of the model are spread over the whole model.
+        It is decoded, or still encoded linearly if the server sums encoded updates. All vectors of an exchange have the
+        same order of entries. Updates of parts of the model are spread over the whole model.
         """
         part, layout = arrival.part, arrival.layout
         if self.send not in ("change", "model") or arrival.to_sum is None:
             return None
-        if (part.whole and self.send == "change") or self.sums.sum_size(layout) != layout.size:
-            return arrival.to_sum()
+        plain = part.whole and self.send == "change"
+        if isinstance(self.server, SummingServer) and (plain or self.sums.sum_size(layout) != layout.size):
+            return centred(self.codec, arrival.to_sum(), layout)
         vector = arrival.vector(tree.device(self.outline))
         if self.send == "model":
             vector -= layout.flatten(part.take(arrival.model))

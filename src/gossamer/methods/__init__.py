@@ -51,6 +51,8 @@ if TYPE_CHECKING:
     from gossamer.methods.quantized import qsgd as qsgd
     from gossamer.methods.quantized import quic_fl as quic_fl
     from gossamer.methods.recipes import recipe as recipe
+    from gossamer.methods.secure import secure_changes as secure_changes
+    from gossamer.methods.secure import secured as secured
     from gossamer.methods.server_optimizers import ServerOptimizer as ServerOptimizer
     from gossamer.methods.server_optimizers import fedadagrad as fedadagrad
     from gossamer.methods.server_optimizers import fedadam as fedadam

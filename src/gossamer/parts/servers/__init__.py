@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from gossamer.core.server import ReplayableServer as ReplayableServer
     from gossamer.core.server import Server as Server
     from gossamer.core.server import SummingServer as SummingServer
+    from gossamer.core.server import SumServer as SumServer
     from gossamer.parts.servers.average import Average as Average
     from gossamer.parts.servers.average import MaskAverage as MaskAverage
     from gossamer.parts.servers.gradient_similarity import GradientSimilarity as GradientSimilarity
