@@ -102,7 +102,7 @@ class SecAggRound(SecureRound):
         if left >= self.rules.quorum:
             return
         answered = len(self._answered)
-        alone = f", of which {left} have enough neighbours left" if left < answered else ""
+        alone = f", of which {left} have enough neighbours left" if answered >= self.rules.quorum else ""
         raise TooFewClientsError(
             f"secure aggregation: {answered} of {self.rules.clients} clients answered in the phase"
             f" {self._phase!r}{alone}; {self.rules.quorum} are needed: {ADVICE}"
