@@ -40,6 +40,7 @@ from gossamer.core.errors import PayloadError, require
 from gossamer.core.exchange import GLOBAL, Arrival, Assignment, Context, LocalTrainingInfo, Outcome, Section
 from gossamer.core.jobs import SILENT, Broadcast, Folding, Job, Outgoing, Trained, each, own_key
 from gossamer.core.method import Exchange
+from gossamer.core.privacy import PrivatePart
 from gossamer.core.random import Key, fold
 from gossamer.core.sections import OwnLabels, SectionArrays, index, read_index
 from gossamer.core.server import CohortServer, MeasuredServer, ModelPerClient, SummingServer
@@ -111,6 +112,7 @@ class BoundExchange:
             (self.per_client is not None, f"{name} keeps a model per client, which moves from round to round"),
             (self.codec.common, "its codec has a key that all clients of a round share"),
             (isinstance(self.server, SummingServer), f"{name} decodes the sum of a round's messages, not each of them"),
+            (isinstance(self.server, PrivatePart), f"{name} guarantees privacy for one update per client and round"),
             (self.down.versioned, "its downlink continues from the version that a client holds, round by round"),
         )
         return next((reason for holds, reason in reasons if holds), "")
