@@ -27,7 +27,7 @@ def dp_fedavg(
     *,
     clip: float = 1.0,
     adaptive: bool = False,
-    noise_multiplier: float = 0.1,
+    noise_multiplier: float = 1.0,
     server_lr: float = 1.0,
     secure_noise: bool = False,
     **fields: Unpack[Training],
@@ -58,7 +58,7 @@ def dp_fedavg(
 def dp_ftrl(
     *,
     clip: float = 1.0,
-    noise_multiplier: float = 0.1,
+    noise_multiplier: float = 1.0,
     server_lr: float = 1.0,
     momentum: float = 0.0,
     restart_every: int | None = None,

@@ -59,9 +59,9 @@ class PrivateMean(PrivateServer):
 
     def guarantee(self, participation: Participation) -> Guarantee:
         """Return the guarantee of the Gaussian mechanism, composed over the rounds."""
+        self.check_noise()
         from gossamer.parts.privacy.accounting import gaussian  # imported here: it needs an optional package
 
-        self.check_noise()
         return gaussian(self.noise_multiplier, participation)
 
 

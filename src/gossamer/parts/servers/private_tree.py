@@ -83,9 +83,9 @@ class TreeMean(PrivateServer):
 
     def guarantee(self, participation: Participation) -> Guarantee:
         """Return the guarantee of the tree, given how often a client takes part."""
+        self.check_noise()
         from gossamer.parts.privacy.tree import tree as tree_guarantee  # imported here: it needs an optional package
 
-        self.check_noise()
         return tree_guarantee(self.noise_multiplier, participation, self.restart_every)
 
 
