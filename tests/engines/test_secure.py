@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from gossamer.methods.secure import secure
+from gossamer.methods.secure import secured
 from gossamer.parts.secure import SecAgg
 from torch import Tensor
 
@@ -35,17 +35,17 @@ TASK = tiny_task(CLIENTS)
 PHASES = ("keys", "shares", "train", "unmask")
 
 SUMMED = {
-    "masks": secure(METHODS["fedpm"](steps=2)),
-    "common noise": secure(METHODS["fedmrn"](steps=2, alpha=0.05, common_noise=True)),
-    "signed common noise": secure(METHODS["fedmrns"](steps=2, alpha=0.05, common_noise=True)),
-    "signs": secure(METHODS["signsgd"](steps=2)),
-    "noisy signs": secure(METHODS["z_signfedavg"](steps=2)),
-    "ternary": secure(METHODS["terngrad"](steps=2)),
-    "measurements": secure(METHODS["onebit_cs"](lr=0.1)),
-    "sampled masks": secure(METHODS["klms"](steps=2)),
-    "dense": secure(METHODS["fedavg"](steps=2)),
-    "error feedback": secure(METHODS["signsgd"](steps=2, feedback=True)),
-    "server optimizer": secure(METHODS["fedadam"](steps=2)),
+    "masks": secured(METHODS["fedpm"](steps=2)),
+    "common noise": secured(METHODS["fedmrn"](steps=2, alpha=0.05, common_noise=True)),
+    "signed common noise": secured(METHODS["fedmrns"](steps=2, alpha=0.05, common_noise=True)),
+    "signs": secured(METHODS["signsgd"](steps=2)),
+    "noisy signs": secured(METHODS["z_signfedavg"](steps=2)),
+    "ternary": secured(METHODS["terngrad"](steps=2)),
+    "measurements": secured(METHODS["onebit_cs"](lr=0.1)),
+    "sampled masks": secured(METHODS["klms"](steps=2)),
+    "dense": secured(METHODS["fedavg"](steps=2)),
+    "error feedback": secured(METHODS["signsgd"](steps=2, feedback=True)),
+    "server optimizer": secured(METHODS["fedadam"](steps=2)),
 }
 """A method for each kind of vector that is summed."""
 

@@ -41,6 +41,7 @@ from gossamer.core.errors import PayloadError, require
 from gossamer.core.exchange import GLOBAL, Arrival, Assignment, Context, LocalTrainingInfo, Outcome, Section
 from gossamer.core.jobs import SILENT, Broadcast, Folding, Job, Outgoing, Trained, each, own_key
 from gossamer.core.method import Exchange
+from gossamer.core.privacy import PrivatePart
 from gossamer.core.random import Key, fold
 from gossamer.core.sections import OwnLabels, SectionArrays, index, read_index
 from gossamer.core.secure_exchange import SUM, TRAIN, BoundSecure, without_scratch
@@ -120,6 +121,7 @@ class BoundExchange:
             (self.per_client is not None, f"{name} keeps a model per client, which moves from round to round"),
             (self.codec.common, "its codec has a key that all clients of a round share"),
             (isinstance(self.server, SummingServer), f"{name} decodes the sum of a round's messages, not each of them"),
+            (isinstance(self.server, PrivatePart), f"{name} guarantees privacy for one update per client and round"),
             (self.down.versioned, "its downlink continues from the version that a client holds, round by round"),
             (self.secure is not None, "its uploads are summed before the server sees them"),
         )

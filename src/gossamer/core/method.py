@@ -23,6 +23,7 @@ from gossamer.core.errors import ConfigError, Mistake, Setting, require, wrong
 from gossamer.core.exchange import Network
 from gossamer.core.interface import check_part
 from gossamer.core.parametrization import Parametrization, Weights
+from gossamer.core.privacy import PrivatePart
 from gossamer.core.sampler import Sampler
 from gossamer.core.secure import SecureAggregation
 from gossamer.core.server import Server
@@ -116,7 +117,15 @@ class Method:
             raise ConfigError(
                 "Method.exchanges must be a tuple of Exchange: write compose(view, solver, codec, server, ...) for one"
             )
-        require((len(self.exchanges) > 0, "Method.exchanges must have at least one exchange"))
+        private = any(isinstance(each.server, PrivatePart) for each in self.exchanges)
+        require(
+            (len(self.exchanges) > 0, "Method.exchanges must have at least one exchange"),
+            (
+                len(self.exchanges) < 2 or not private,
+                "Method.exchanges: a private server needs rounds with one exchange, because the others would release "
+                "what clients send without noise: use fedavg, for example",
+            ),
+        )
         check_part(self.sampler, Sampler, "sampler")
         if isinstance(self.parametrization, type):
             check_part(self.parametrization, Parametrization, "parametrization")

@@ -15,13 +15,13 @@ import torch
 from torch import Tensor
 
 from gossamer.core import sections, wire
-from gossamer.core.codec import sum_segments, sums_of, unsummable
+from gossamer.core.codec import sum_segments, sums_of
 from gossamer.core.errors import PayloadError, require
 from gossamer.core.exchange import GLOBAL, Section
 from gossamer.core.jobs import Folding, Job, Outgoing
 from gossamer.core.random import Key, fold
 from gossamer.core.secure import SecureAggregation, SecureRound, SumSegment
-from gossamer.core.server import SumServer
+from gossamer.core.server import SumServer, unsummable
 from gossamer.core.types import Clock, Layout, Params, Part, Payload, State
 from gossamer.core.untrusted import check_names
 from gossamer.core.wire import Body, Frame, Kind
@@ -64,18 +64,12 @@ class BoundSecure:
     def check(self) -> None:
         """Refuse an exchange whose uploads reveal more than a sum, or do not add up."""
         exchange = self.exchange
-        server, view = (type(part).__name__.removeprefix("Bound") for part in (exchange.server, exchange.view))
-        layout, sums = Layout.of(exchange.outline), isinstance(exchange.server, SumServer)
-        about = "secure aggregation reveals only a sum, and"
+        view, about = type(exchange.view).__name__.removeprefix("Bound"), "secure aggregation reveals only a sum, and"
+        server, codec = unsummable(exchange.server), exchange.codec.unsummable()
         require(
             (exchange.send in ("change", "model"), f"{about} clients of this method send no update"),
-            (exchange.per_client is None, f"{about} {server} keeps a model per client: it needs each update"),
-            (exchange.per_client is not None or sums, f"{about} {server} needs each update: use Mean, for example"),
-            (
-                not isinstance(exchange.server, SumServer) or exchange.server.equal_weights,
-                f"{about} {server} weights each update by samples, which do not survive masking: use weights uniform",
-            ),
-            (bool(sum_segments(exchange.codec, layout)), f"{about} {unsummable(exchange.codec)}"),
+            (not server, f"{about} {server}"),
+            (not codec, f"{about} {codec}"),
             (exchange.view.common, f"{about} clients hold different parts of the model with {view}: use Full()"),
             (exchange.view_memory is None, f"{about} {view} sends what changed in each client's part"),
             (not exchange.solver.sections, f"{about} {type(exchange.solver).__name__} sends values per client"),

@@ -101,7 +101,10 @@ class BoundServer(Server):
 
     @abstractmethod
     def finish(self, state: State, acc: Any, clock: Clock) -> State:
-        """Return the state after the exchange. Without arrivals, return the state unchanged."""
+        """Return the state after the exchange. Without arrivals, return the state unchanged.
+
+        Only a server that adds noise for privacy changes the model without arrivals: noise hides that there are none.
+        """
 
 
 class ModelPerClient(BoundServer):
