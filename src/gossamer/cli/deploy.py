@@ -175,6 +175,7 @@ def _settings(options: Options, terms: dict[str, Any], named: dict[str, str]) ->
     until = options.until.to_text() if options.until else ""
     control = {"per_round": options.per_round or 0, "until": until, "patience": options.patience or 0}
     control |= {"max_weight": options.max_weight or 0.0}
+    control |= {"epsilon": options.epsilon or 0.0, "delta": options.delta or 0.0}
     control["exclude_after"] = options.exclude_after or 0
     control["schedule"] = spec(options.schedule, SCHEDULES) if options.schedule else ""
     try:

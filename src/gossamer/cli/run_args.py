@@ -41,7 +41,7 @@ RUN = [
         "sampler",
         str,
         "uniform",
-        "client sampling: uniform, by-size, round-robin or power-of-choice",
+        "client sampling: uniform, poisson:RATE, by-size, round-robin or power-of-choice",
         "SPEC|FILE.py:NAME",
     ),
     Flag("per_round", int, "all", "clients per round", "K"),

@@ -52,6 +52,7 @@ from gossamer.engines.flower.supernode import known_release, shorten_pulls
 from gossamer.engines.inbox import ClientReply, Replies
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.result import Result
+from gossamer.engines.options import Options
 from gossamer.engines.run import PATIENCE, FederatedRun, Stage, Watch
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import Record, read_about
@@ -158,6 +159,15 @@ class FlowerRun(FederatedRun):
         self.left_out = left_out_of(self.metrics)
         return folder
 
+    @property
+    def steady(self) -> bool:
+        """No: nodes connect and leave."""
+        return False
+
+    def split_of(self, options: Options) -> None:
+        """Return nothing: only the nodes know their samples."""
+        return None
+
     def view_state(self, stage: Stage, client: int) -> State | None:
         """Return the server's copy of a client's view state; none if the node starts over."""
         return None if client in self.anew else super().view_state(stage, client)
@@ -242,7 +252,8 @@ class FlowerRun(FederatedRun):
 
     def check_exchange(self, stage: Stage, after: State) -> None:
         """Raise ``VoidError`` if too few clients replied, an update is out of scale, or the model is not finite."""
-        if not self.mixes and (far := self.scales.far()):
+        # With differential privacy, no client is left out because of its update, which the noise would not cover.
+        if not self.mixes and self.privacy is None and (far := self.scales.far()):
             raise VoidError(f"{self._named(far)}; the round is repeated without it", far)
         self._check_replies(stage)
         if not all(tree.finite(model) for model in stage.exchange.server.download(after, GLOBAL).models):
