@@ -51,14 +51,15 @@ from gossamer.engines.flower.settings import Settings
 from gossamer.engines.flower.supernode import known_release, shorten_pulls
 from gossamer.engines.inbox import ClientReply, Replies
 from gossamer.engines.metrics import Ledger
-from gossamer.engines.result import Result
 from gossamer.engines.options import Options
+from gossamer.engines.result import Result
 from gossamer.engines.run import PATIENCE, FederatedRun, Stage, Watch
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import Record, read_about
 from gossamer.runs.report.anomalies import anomalies_of, rows
 from gossamer.runs.report.scores import Score, primary
 from gossamer.runs.trackers.tracking import Track, Tracking
+from gossamer.tasks.data.partition import Split
 from gossamer.tasks.losses import loss_name
 from gossamer.tasks.precision import FLOAT32, check_type
 from gossamer.tasks.task import AnyTask, Task, task_at
@@ -164,7 +165,7 @@ class FlowerRun(FederatedRun):
         """No: nodes connect and leave."""
         return False
 
-    def split_of(self, options: Options) -> None:
+    def split_of(self, options: Options) -> Split | None:
         """Return nothing: only the nodes know their samples."""
         return None
 

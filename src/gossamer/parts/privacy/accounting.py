@@ -73,23 +73,21 @@ def dp_sgd(
     batch: int,
     participation: Participation,
     *,
-    epochs: int | None = None,
-    steps: int | None = None,
+    steps: int,
     protects_from: str = "everybody who sees the client's updates, the server too",
     accountant: Accountant = "pld",
 ) -> Guarantee:
     """Return the guarantee for one sample of a client that trains by DP-SGD (https://arxiv.org/abs/1607.00133).
 
-    In each step, every sample is in the batch with the same probability, independently. The client with the fewest
-    samples has the largest epsilon. It counts as if it took part in all rounds that its sampler allows: others know
-    when it took part, so the sampling of clients does not amplify.
+    In each step, every sample is in the batch with the same probability, independently. The client counts as if it
+    took part in all rounds that its sampler allows: others know when it took part, so the sampling of clients does not
+    amplify.
 
     Args:
         noise_multiplier: standard deviation of the noise divided by the clipping norm of a sample's gradient
         batch: the expected size of a batch
-        participation: who takes part, with the smallest number of samples of a client
-        epochs: passes over the samples per round; or
-        steps: steps per round
+        participation: who takes part, with the number of samples of the client
+        steps: steps of the client per round
         protects_from: who learns no more than epsilon
         accountant: pld or rdp
     """
@@ -97,19 +95,18 @@ def dp_sgd(
     samples = participation.samples
     require(
         (batch >= 1, wrong_argument("batch", batch, "must be at least 1")),
-        ((epochs is None) != (steps is None), "give either epochs or steps"),
-        (samples >= 1, "example-level privacy needs clients with at least one sample each"),
+        (steps >= 1, wrong_argument("steps", steps, "must be at least 1")),
+        (samples >= 1, "privacy of examples needs the number of samples of a client, which is not known here"),
     )
     rate = min(1.0, batch / samples)
-    taken = steps if steps is not None else math.ceil(samples / batch) * (epochs or 0)
     each = participation.separation
     words = f"DP-SGD, Gaussian noise {noise_multiplier:g} times the clipping norm of a sample's gradient"
     visits = "all rounds" if each == 1 else f"every {each}th round"
-    about = f"Poisson batches of {batch} of {samples} samples, {taken} steps per round in {visits}"
+    about = f"Poisson batches of {batch} of {samples} samples, {steps} steps per round in {visits}"
     if rate < 1:
-        given = (f"{about}, by {accountant.upper()}", protects_from, noise_multiplier, rate, taken, accountant, each)
+        given = (f"{about}, by {accountant.upper()}", protects_from, noise_multiplier, rate, steps, accountant, each)
         return SampledGaussian("example", "add-remove", words, *given)
-    return PlainGaussian("example", "add-remove", words, about, protects_from, noise_multiplier / taken**0.5, each)
+    return PlainGaussian("example", "add-remove", words, about, protects_from, noise_multiplier / steps**0.5, each)
 
 
 def combined(*noise_multipliers: float) -> float:
@@ -123,7 +120,7 @@ def combined(*noise_multipliers: float) -> float:
     """
     for noise in noise_multipliers:
         check_noise(noise)
-    return sum(noise**-2 for noise in noise_multipliers) ** -0.5
+    return math.fsum(noise**-2 for noise in noise_multipliers) ** -0.5
 
 
 def unsampled(participation: Participation) -> tuple[Relation, str]:
@@ -276,7 +273,7 @@ def _rdp_epsilon(curve: tuple[float, ...], count: int, delta: float) -> float:
 
 
 def renyi_epsilon(at: tuple[float, ...], values: list[float], delta: float) -> float:
-    """Return the epsilon of Rényi divergences, given their orders (https://arxiv.org/abs/2004.00010, Proposition 12)."""
+    """Return the epsilon of Rényi divergences, given their orders (Proposition 12 of arXiv:2004.00010)."""
     check_delta(delta)
     return float(_module("rdp").compute_epsilon(at, values, delta)[0])
 
