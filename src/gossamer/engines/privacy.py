@@ -15,12 +15,10 @@ from typing import Any
 
 from gossamer.core.binding import BoundMethod
 from gossamer.core.bound import BoundExchange
-from gossamer.core.codec import Codec
 from gossamer.core.errors import ConfigError, Mistake, Setting, require
-from gossamer.core.method import Exchange
-from gossamer.core.privacy import Guarantee, Participation, PrivatePart
-from gossamer.core.sampler import Sampler
+from gossamer.core.privacy import Guarantee, PrivatePart
 from gossamer.engines.options import Options
+from gossamer.parts.privacy.parts import participation, parts_of, usual_delta
 from gossamer.parts.privacy.renyi import Renyi, compose
 from gossamer.tasks.data.partition import Split
 
@@ -106,59 +104,18 @@ def privacy_of(
         return None
     require(*_rules(method, options))
     count = 1 if method.pooled else clients
-    taking = participation(method.sampler, options, count, _fewest(split()), steady)
+    cohort, known = options.cohort(count) if count > 1 else 1, steady and options.schedule is None
+    taking = participation(method.sampler, count, cohort, options.rounds, _fewest(split()), steady=known)
     delta = options.delta if options.delta is not None else usual_delta(count)
     made = Privacy(_one([part.guarantee(taking) for part in found]), delta, options.epsilon)
     made.check_start()
     return made
 
 
-def usual_delta(clients: int) -> float:
-    """Return the delta of a run that is given none, as McMahan et al., 2018 (https://arxiv.org/abs/1710.06963).
-
-    >>> usual_delta(10_000)
-    3.981071705534969e-05
-    """
-    return float(max(clients, 2) ** -1.1)
-
-
-def participation(sampler: Sampler, options: Options, clients: int, samples: int, steady: bool = True) -> Participation:
-    """Return who takes part in a run, as far as sampling and availability are known."""
-    count = options.cohort(clients) if clients > 1 else 1
-    known, scheme = steady and options.schedule is None, sampler.scheme
-    if scheme == "fixed" and not known:  # of the clients that are available, whose number varies
-        scheme = "other"
-    if scheme != "poisson" and count >= clients:
-        scheme = "all"
-    expected, separation = sampler.expected(clients, count), sampler.separation(clients, count) if known else 1
-    return Participation(clients, expected, scheme, options.rounds, samples, separation)
-
-
 def _fewest(split: Split | None) -> int:
     """Return the smallest number of samples of a client that has some; 0 if it is not known."""
     sizes = [int(size) for size in split.sizes() if size > 0] if split is not None else []
     return min(sizes, default=0)
-
-
-def parts_of(exchange: BoundExchange | Exchange) -> list[PrivatePart]:
-    """Return the parts of an exchange that add noise."""
-    plain = [part for part in (exchange.server, exchange.solver) if isinstance(part, PrivatePart)]
-    return [*plain, *_inside(exchange.codec)]
-
-
-def _inside(codec: Codec) -> list[PrivatePart]:
-    """Return the codecs that add noise; refuse a codec that sends some tensors without."""
-    if isinstance(codec, PrivatePart):
-        return [codec]
-    inner = [_inside(each) for each in codec.wrapped]
-    name = type(codec).__name__
-    require(
-        (
-            not any(inner) or all(inner),
-            f"{name} sends some tensors by a codec without noise: apply the private codec to all, without {name}",
-        )
-    )
-    return [part for parts in inner for part in parts]
 
 
 def _rules(method: BoundMethod, options: Options) -> Iterator[tuple[bool, str]]:
