@@ -77,6 +77,20 @@ class Terms(NamedTuple):
         return USUAL_CLIP if self.clip == "auto" else self.clip
 
 
+class Budget(NamedTuple):
+    """The privacy budget of a run.
+
+    Args:
+        epsilon: epsilon of all rounds
+        delta: the probability with which it may be exceeded
+        rounds: the number of rounds
+    """
+
+    epsilon: float | None
+    delta: float
+    rounds: int
+
+
 def private(
     method: Method,
     mode: Mode,
@@ -110,18 +124,35 @@ def private(
         own_sampler: keep the sampler of the method; by default, central privacy uses Poisson sampling
     """
     check_method(method, mode)
-    clients = task.clients if task is not None and clients is None else clients
-    counts = "clients: give their number, or a task"
-    require((clients is not None, counts))
-    terms = Terms(1.0, clip, secure_noise, clients or 0, per_round or clients or 0, 0, own_sampler)
+    count = task.clients if task is not None and clients is None else clients
+    if count is None:
+        raise ConfigError("clients: give their number, or a task")
     objective = Objective(task, "cpu", key(0)) if task is not None else None
-    terms = terms._replace(size=objective.layout.size if objective else 0)
-    if noise_multiplier is not None:
-        return with_noise(method, mode, terms._replace(noise_multiplier=noise_multiplier))
-    require((epsilon is not None, wrong_argument("epsilon", epsilon, "must be given, or noise_multiplier")))
-    target = partial(_guarantee, method, mode, terms, rounds, objective)
-    chosen = calibrate(target, epsilon or 0.0, delta or usual_delta(terms.clients), rounds)
-    return with_noise(method, mode, terms._replace(noise_multiplier=chosen))
+    size = objective.layout.size if objective else 0
+    terms = Terms(noise_multiplier or 1.0, clip, secure_noise, count, per_round or count, size, own_sampler)
+    if noise_multiplier is None:
+        budget = Budget(epsilon, delta or usual_delta(count), rounds)
+        terms = terms._replace(noise_multiplier=noise_for(budget, method, mode, terms, objective))
+    return with_noise(method, mode, terms)
+
+
+def noise_for(
+    budget: Budget, method: Method, mode: str, terms: Terms, objective: Objective | None = None, *, steady: bool = True
+) -> float:
+    """Return the smallest noise multiplier with which a private method meets a budget.
+
+    Args:
+        budget: the budget
+        method: the method without noise
+        mode: the mode of privacy
+        terms: its settings; their noise is not used
+        objective: the network and the samples of clients, if they are known
+        steady: whether all clients are available in every round
+    """
+    wrong = wrong_argument("epsilon", budget.epsilon, "must be given, or noise_multiplier")
+    require((budget.epsilon is not None, wrong))
+    target = partial(_guarantee, method, mode, terms, budget.rounds, objective, steady)
+    return calibrate(target, budget.epsilon or 0.0, budget.delta, budget.rounds)
 
 
 def with_noise(method: Method, mode: str, terms: Terms) -> Method:
@@ -138,13 +169,14 @@ def noise_of(method: Method) -> float | None:
 
 
 def _guarantee(
-    method: Method, mode: str, terms: Terms, rounds: int, objective: Objective | None, noise: float
+    method: Method, mode: str, terms: Terms, rounds: int, objective: Objective | None, steady: bool, noise: float
 ) -> Guarantee:
     """Return the guarantee of a method with some noise: of its bound parts if the network is known."""
     made = with_noise(method, mode, terms._replace(noise_multiplier=noise))
     found = parts_of(made.bind(objective).training if objective else made.training)
     sizes = [int(size) for size in objective.task.split.sizes() if size > 0] if objective else []
-    taking = participation(made.sampler, terms.clients, terms.per_round, rounds, min(sizes, default=0))
+    who = (made.sampler, terms.clients, terms.per_round, rounds, min(sizes, default=0))
+    taking = participation(*who, steady=steady)
     return found[0].guarantee(taking)
 
 
@@ -156,21 +188,24 @@ def check_method(method: Method, mode: str) -> None:
     sections = ", ".join(section.name for section in exchange.solver.sections)
     solver, view = type(exchange.solver).__name__, type(exchange.view).__name__
     require(
-        (exchange.send == "change", f"--dp {mode} needs clients that send changes of the model, not {exchange.send}"),
+        (
+            exchange.send == "change",
+            f"{mode} privacy needs clients that send changes of the model, not {exchange.send}",
+        ),
         (
             not before,
-            f"--dp {mode} covers the update, and {', '.join(before)} sends gradients of each client in an exchange "
+            f"{mode} privacy covers the update, and {', '.join(before)} sends gradients of each client in an exchange "
             "before it, from which the weights of clients follow: use a method with one exchange",
         ),
         (
             not isinstance(exchange.view, ViewMemory),
-            f"--dp {mode} covers the update, and {view} also sends changes of each client's mask, which follow from "
+            f"{mode} privacy covers the update, and {view} also sends changes of each client's mask, which follow from "
             "its data: use a method without personal masks",
         ),
-        (not sections, f"--dp {mode} covers the update, and {solver} also sends {sections} of each client"),
+        (not sections, f"{mode} privacy covers the update, and {solver} also sends {sections} of each client"),
         (
             method.parametrization == Weights() or mode not in ("central", "local"),
-            f"--dp {mode} needs updates of weights, and this method sends masks",
+            f"{mode} privacy needs updates of weights, and this method sends masks",
         ),
     )
 
@@ -216,7 +251,7 @@ def _local(method: Method, terms: Terms) -> Method:
     if not isinstance(codec, (StochasticSign, NoisySign)):
         given = (terms.fixed_clip, terms.noise_multiplier, terms.secure_noise, method.codec)
         return method.with_parts(codec=LocalGaussian(*given))
-    require((terms.size > 0, "--dp local with signs needs the number of parameters: give a task"))
+    require((terms.size > 0, "local privacy of signs needs the number of parameters: give a task"))
     theta = min(0.25, SPREAD / (2 * terms.noise_multiplier * terms.size**0.5))
     bits = PoissonBinomial(clip=terms.fixed_clip, theta=theta, spread=SPREAD, secure_noise=terms.secure_noise)
     return method.with_parts(codec=bits)
@@ -228,7 +263,7 @@ def _example(method: Method, terms: Terms) -> Method:
 
     solver = method.solver
     name = type(solver).__name__
-    require((type(solver) is SGD, f"--dp example needs a method whose clients train by SGD, not {name}"))
+    require((type(solver) is SGD, f"privacy of examples needs a method whose clients train by SGD, not {name}"))
     kept = {field.name: getattr(solver, field.name) for field in fields(SGD) if field.name != "clip"}
     made = DPSGD(
         **kept, clip=terms.fixed_clip, noise_multiplier=terms.noise_multiplier, secure_noise=terms.secure_noise

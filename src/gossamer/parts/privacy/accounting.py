@@ -17,7 +17,10 @@ Without add-remove, a removed client would change which others take part. If the
 instead, the cohorts are the same. This needs a choice of clients that does not depend on their updates.
 """
 
+import logging
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any, Literal
@@ -120,7 +123,7 @@ def combined(*noise_multipliers: float) -> float:
     """
     for noise in noise_multipliers:
         check_noise(noise)
-    return math.fsum(noise**-2 for noise in noise_multipliers) ** -0.5
+    return 1 / math.sqrt(math.fsum(noise**-2 for noise in noise_multipliers))
 
 
 def unsampled(participation: Participation) -> tuple[Relation, str]:
@@ -258,7 +261,23 @@ def _fixed_curve(noise: float, rate: float) -> tuple[float, ...]:
 
 def _curve(event: Any, relation: str) -> tuple[float, ...]:
     accountant = _module("rdp").RdpAccountant(list(orders()), getattr(_module().NeighboringRelation, relation))
-    return tuple(map(float, accountant.compose(event).rdp))
+    with _without_warnings():
+        return tuple(map(float, accountant.compose(event).rdp))
+
+
+@contextmanager
+def _without_warnings() -> Iterator[None]:
+    """Hide warnings on orders that are left out, since other orders remain."""
+    logger = logging.getLogger("absl")
+    logger.addFilter(_is_error)
+    try:
+        yield
+    finally:
+        logger.removeFilter(_is_error)
+
+
+def _is_error(record: logging.LogRecord) -> bool:
+    return record.levelno >= logging.ERROR
 
 
 @cache
