@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from gossamer.cli import user_files
 from gossamer.cli.flags import REQUIRED, Flag, Recipe, arguments, by_flags, defaults, flags, value
+from gossamer.cli.private import with_budget, with_privacy
 from gossamer.cli.request import CLIENTS, DATA, ROUNDS, TASK, Request
 from gossamer.cli.settings import assign
 from gossamer.core.codec import Codec
@@ -79,6 +80,9 @@ def assemble(
     assert method is not None  # or there were mistakes
     assert task is not None
     assert checked is not None
+    if request.privacy:
+        request = in_flags(request, with_budget, request, method, task, checked)
+        method = make_method(request)
     given = (method, task, checked, request.plain(), start)
     if not request.files():
         return in_flags(request, Simulation, *given)
@@ -118,6 +122,7 @@ def make_method(request: Request) -> Method:
         for setting in request.sets:
             if setting.partition(".")[0] not in refused:  # of a part that is not there
                 method = mistakes.attempt(assign, method, setting) or method
+        method = mistakes.attempt(with_privacy, method, request) or method
     mistakes.settle()
     assert method is not None  # or there were mistakes
     return method

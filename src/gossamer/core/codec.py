@@ -83,6 +83,11 @@ class Codec(CheckedFields, ABC):
         """Whether all clients of a round encode with the same key, as ``Summing`` codecs with random matrices need."""
         return False
 
+    @property
+    def wrapped(self) -> "tuple[Codec, ...]":
+        """The codecs that make the payload in place of this one; none if it makes the payload without others."""
+        return ()
+
     def bind(self: T, context: "Context") -> T:
         """Return the codec for one network and its clients. Called once, before the first round.
 

@@ -44,6 +44,11 @@ class CodecWrapper(CodecMemory, IntegerSums, OwnDraws, OwnFold, Replayable):
         """Delegate to the wrapped codec."""
         return self.codec.common
 
+    @property
+    def wrapped(self) -> tuple[Codec, ...]:
+        """The wrapped codec."""
+        return (self.codec,)
+
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
         """Delegate to the wrapped codec: the payload with an empty state."""
         return self.codec.encode(x, layout, key)
