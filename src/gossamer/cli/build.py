@@ -28,6 +28,7 @@ from gossamer.engines.options import AUTO, Options
 from gossamer.engines.simulation import Simulation
 from gossamer.engines.warm_start import Init
 from gossamer.methods import METHODS
+from gossamer.methods.secure import secured
 from gossamer.parts.codecs import CODECS
 from gossamer.parts.codecs.dense import Dense
 from gossamer.parts.codecs.masked_noise import MaskedNoise
@@ -59,6 +60,9 @@ KINDS: dict[str, tuple[type, Mapping[str, Any]]] = {
 }
 """The interface of each part that a flag can replace, and the registry of those with a name."""
 
+
+SECURE = "secure."
+"""How settings of secure aggregation begin."""
 
 OTHERS: dict[str, type] = {"down": Downlink, "server": Rule}
 """Other types that a flag accepts in place of a part."""
@@ -119,8 +123,16 @@ def make_method(request: Request) -> Method:
             mistakes.note(*_unused(recipe, known, values, request, made))
         method = made or method
         refused = [name for name in KINDS if getattr(request, name)] if made is None else []
-        for setting in request.sets:
-            if setting.partition(".")[0] not in refused:  # of a part that is not there
+        ours = [
+            setting for setting in request.sets if setting.partition(".")[0] not in refused
+        ]  # of parts that are there
+        for setting in ours:
+            if not setting.startswith(SECURE):
+                method = mistakes.attempt(assign, method, setting) or method
+        if request.secure:
+            method = mistakes.attempt(secured, method) or method
+        for setting in ours:
+            if setting.startswith(SECURE):
                 method = mistakes.attempt(assign, method, setting) or method
         method = mistakes.attempt(with_privacy, method, request) or method
     mistakes.settle()

@@ -127,7 +127,7 @@ def plan(asked: Asked, resume: bool, out: str | None) -> Deployment:
     nodes, request = terms.pop("nodes", None), asked.request()
     request = request if request.task else replace(request, clients=str(nodes or NODES))
     method = mistakes.attempt(make_method, request)
-    unwatched = asked_options.get("anomalies") is False or bool(request.privacy)
+    unwatched = asked_options.get("anomalies") is False or bool(request.privacy or request.secure)
     exclude_after = None if unwatched else DEPLOYED_EXCLUSION
     usual = {"executor": "one-by-one", "max_weight": DEPLOYED_WEIGHT, "exclude_after": exclude_after}
     options = mistakes.attempt(make_options, {**usual, **asked_options})

@@ -10,7 +10,7 @@ from gossamer.cli.build import find_recipe
 from gossamer.cli.common import command, say, sentence
 from gossamer.cli.flags import flags
 from gossamer.cli.pages import try_to_write
-from gossamer.cli.request import CLIENTS, DATA, PARTS, PRIVACY, TASK, Request
+from gossamer.cli.request import CLIENTS, DATA, PARTS, PRIVACY, SECAGG, TASK, Request
 from gossamer.cli.run_args import Verb, method_help, own_flags, scan, unknown_flag, verb_help
 from gossamer.core.errors import ConfigError, Mistakes, RunError
 from gossamer.engines.run import FederatedRun
@@ -45,7 +45,8 @@ class Asked(NamedTuple):
             words = " and ".join(f"--{name.replace('_', '-')}" for name in privacy)
             self.mistakes.note(f"{words}: needs --dp central, distributed, local or example")
             privacy = {}
-        return Request(self.method, self.given, self.sets, **task, privacy=privacy)
+        secure = SECAGG if self.given.pop("secure", False) else None
+        return Request(self.method, self.given, self.sets, **task, secure=secure, privacy=privacy)
 
     def _private(self) -> list[str]:
         """Return the flags of differential privacy; a method with ``--clip`` of its own keeps that."""

@@ -24,6 +24,9 @@ PARTS = ("codec", "down", "solver", "server", "sampler")
 """The parts of a method that a flag can replace."""
 
 
+SECAGG = "secagg"
+"""The protocol of ``--secure``."""
+
 PRIVACY = ("dp", "clip", "noise_multiplier", "secure_noise")
 """The flags of differential privacy, beside the options of its budget."""
 
@@ -49,6 +52,7 @@ class Request:
         server: a robust rule, or ``file.py:name`` of a server
         sampler: the sampler
         data_seed: the seed of the data and the partition; by default that of the run
+        secure: the protocol of secure aggregation
         privacy: the flags of differential privacy; before the run starts, the noise and the numbers of clients and
             parameters are added
     """
@@ -69,6 +73,7 @@ class Request:
     server: str | None = None
     sampler: str | None = None
     data_seed: str | None = None
+    secure: str | None = None
     privacy: dict[str, Any] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
