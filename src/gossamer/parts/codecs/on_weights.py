@@ -32,6 +32,7 @@ from gossamer.core.codec import (
     sum_segments,
     sums_of,
     surrogate_of,
+    unsummable,
 )
 from gossamer.core.errors import require, wrong
 from gossamer.core.exchange import Context
@@ -221,8 +222,8 @@ class OnWeights(
 
     def unsummable(self) -> str:
         """Return the reason of either codec."""
-        rest = self.other.unsummable()
-        return self.codec.unsummable() or (f"biases, norms and statistics: {rest}" if rest else "")
+        rest = unsummable(self.other)
+        return unsummable(self.codec) or (f"biases, norms and statistics: {rest}" if rest else "")
 
     def to_sum(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
         """Return the vectors of all groups as one vector."""

@@ -19,6 +19,7 @@ from gossamer.core.codec import (
     sum_limit,
     sum_segments,
     sums_of,
+    unsummable,
 )
 from gossamer.core.random import Key
 from gossamer.core.secure import SumSegment
@@ -92,7 +93,7 @@ class CodecWrapper(CodecMemory, IntegerSums, OwnDraws, OwnFold, Replayable):
 
     def unsummable(self) -> str:
         """Delegate to the wrapped codec."""
-        return self.codec.unsummable()
+        return unsummable(self.codec)
 
     def of_client(self, client: int) -> Self:
         """Delegate to the wrapped codec."""
