@@ -41,13 +41,17 @@ from gossamer.parts.codecs import (
     CommonMaskedNoise,
     Dense,
     DenseMaskedNoise,
+    DiscreteGaussian,
     Eden,
     Feedback,
+    LocalGaussian,
     MaskedNoise,
     NoisySign,
     OnWeights,
+    PoissonBinomial,
     Retain,
     SampledMask,
+    Skellam,
     StochasticSign,
     TopK,
 )
@@ -137,6 +141,8 @@ ALL_CODECS: list[Codec] = [
     EF21(TopK(0.1)),
     OnWeights(EF21(TopK(0.1)), min_dim=0),
     Retain(Dense(), accumulate=True),
+    PoissonBinomial(theta=0.4, trials=5),
+    LocalGaussian(noise_multiplier=0.1, codec=Eden(2)),
 ]
 VIEWS: list[View] = [
     Full(),
@@ -205,6 +211,9 @@ SERVERS: list[tuple[Server, Solver]] = [
     (Robust(CenteredClipping(), Mean(over="holders", server_lr=0.5)), SGD()),
     (Robust(Bucketing(2, MultiKrum(1)), ServerOptimizer()), SGD()),
 ]
+SIZES: dict[Codec, float] = {codec: 0.05 for codec in (DiscreteGaussian(), Skellam())}
+"""Magnitudes of entries with which codecs with a fixed scale do not clip the vectors of the checks."""
+
 PAIRED: dict[Codec, Server] = {codec: MeanOfEstimates() for codec in ALL_CODECS if "EF21" in repr(codec)}
 """Servers of the codecs that need a specific one."""
 
@@ -257,7 +266,7 @@ def test_no_channel_and_no_parametrization_is_missing() -> None:
 
 @pytest.mark.parametrize("codec", ALL_CODECS, ids=repr)
 def test_codecs(codec: Codec) -> None:
-    check_codec(codec, server=PAIRED.get(codec))
+    check_codec(codec, server=PAIRED.get(codec), size=SIZES.get(codec, 1.0))
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=repr)

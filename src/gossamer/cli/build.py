@@ -18,6 +18,7 @@ from gossamer.core.errors import ConfigError, Mistake, Mistakes
 from gossamer.core.interface import check_part
 from gossamer.core.method import Method
 from gossamer.core.parametrization import Weights
+from gossamer.core.privacy import PrivatePart
 from gossamer.core.random import key
 from gossamer.core.sampler import Sampler
 from gossamer.core.server import Server
@@ -191,8 +192,10 @@ def find_part(name: str, spec: str, values: Mapping[str, Any]) -> Any:
 
 
 def _lifted(part: Any) -> Any:
-    """Apply a codec to the weights alone, unless it takes the whole model."""
-    return OnWeights(part) if isinstance(part, Codec) and not isinstance(part, (Dense, OnWeights)) else part
+    """Apply a codec to the weights alone, unless it takes the whole model, or its noise must protect all of it."""
+    return (
+        OnWeights(part) if isinstance(part, Codec) and not isinstance(part, (Dense, OnWeights, PrivatePart)) else part
+    )
 
 
 def _called(
