@@ -142,7 +142,7 @@ ALL_CODECS: list[Codec] = [
     OnWeights(EF21(TopK(0.1)), min_dim=0),
     Retain(Dense(), accumulate=True),
     PoissonBinomial(theta=0.4, trials=5),
-    LocalGaussian(noise_multiplier=0.1, codec=Eden(2)),
+    LocalGaussian(clip=100.0, noise_multiplier=0.001, codec=Eden(2)),
 ]
 VIEWS: list[View] = [
     Full(),
@@ -211,7 +211,7 @@ SERVERS: list[tuple[Server, Solver]] = [
     (Robust(CenteredClipping(), Mean(over="holders", server_lr=0.5)), SGD()),
     (Robust(Bucketing(2, MultiKrum(1)), ServerOptimizer()), SGD()),
 ]
-SIZES: dict[Codec, float] = {codec: 0.05 for codec in (DiscreteGaussian(), Skellam())}
+SIZES: dict[Codec, float] = dict.fromkeys((DiscreteGaussian(), Skellam()), 0.05)
 """Magnitudes of entries with which codecs with a fixed scale do not clip the vectors of the checks."""
 
 PAIRED: dict[Codec, Server] = {codec: MeanOfEstimates() for codec in ALL_CODECS if "EF21" in repr(codec)}

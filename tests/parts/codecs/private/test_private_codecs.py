@@ -16,7 +16,6 @@ from gossamer.core.random import Key, fold, key, uniform
 from gossamer.core.types import Layout
 from gossamer.methods import EF21
 from gossamer.parts.codecs import (
-    Dense,
     DiscreteGaussian,
     LocalGaussian,
     NoisySign,
@@ -32,6 +31,7 @@ from gossamer.testing import check_codec
 
 KEY = key(31)
 DISTRIBUTED = [DiscreteGaussian, Skellam]
+EVERYBODY = Participation(clients=100, cohort=100, sampling="all", rounds=10)
 PRIVATE: list[Codec] = [DiscreteGaussian(), Skellam(), PoissonBinomial(), LocalGaussian()]
 
 
@@ -77,7 +77,7 @@ def test_dropouts_leave_the_noise_of_the_guarantee(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("kind", DISTRIBUTED)
-@pytest.mark.parametrize("bits", [8, 12, 20])
+@pytest.mark.parametrize("bits", [8, 12, 16])
 def test_values_fill_the_range_and_never_leave_it(kind: Any, bits: int) -> None:
     """Noise ends before the range does, also for an update that is one large entry, which is never rotated here."""
     codec = kind(bits=bits, clients=10, rotate=False)
@@ -106,14 +106,14 @@ def test_clients_share_the_rotation_and_draw_their_own_noise() -> None:
         assert any(not torch.equal(one[name], other[name]) for name in one)
         again = of_client(codec, 1).encode(x, here, KEY)
         assert all(torch.equal(one[name], again[name]) for name in one)
-        secure = replace(codec, secure_noise=True)  # type: ignore[type-var]
+        secure = replace(codec, secure_noise=True)
         first, second = (secure.encode(x, here, KEY) for _ in range(2))
         assert any(not torch.equal(first[name], second[name]) for name in first)
         assert not secure.exact
 
 
 def test_poisson_binomial_is_unbiased_inside_the_clip() -> None:
-    clients, size = 400, 10_000
+    clients, size = 150, 10_000
     codec = PoissonBinomial(clip=1.0, theta=0.45)
     x = updates(1, size, norm=0.9).expand(clients, size)
     found, total = mean_of(codec, x)
@@ -156,9 +156,9 @@ def test_local_noise_is_added_before_any_codec() -> None:
 
 def test_packed_numbers_are_checked() -> None:
     values = torch.tensor([0, 1, 4000, 77, 2**12 - 2])
-    for width in (12, 16, 20):
+    for width in (12, 16, 18):
         assert torch.equal(unpack(pack(values, width), width, 5, 2**12 - 2), values)
-        assert pack(values, width)["values"].numel() == 5 + -(-5 * min(8, width - 8) // 8) + (width == 20) * 3
+        assert pack(values, width)["values"].numel() == 5 + -(-5 * min(8, width - 8) // 8) + (width == 18) * 2
     with pytest.raises(PayloadError, match="has the number 4,094, above the largest one, 4,093"):
         unpack(pack(values, 12), 12, 5, 2**12 - 3)
     codec, here = PoissonBinomial(trials=4), layout(6)
@@ -199,7 +199,7 @@ def test_distributed_noise_needs_secure_aggregation(kind: Any) -> None:
     [
         (lambda: Skellam(clip=0.0), "Skellam.clip must be from"),
         (lambda: Skellam(noise_multiplier=0.0), "noise_multiplier must be from"),
-        (lambda: DiscreteGaussian(bits=4), "bits must be from 8 to 20"),
+        (lambda: DiscreteGaussian(bits=4), "bits must be from 8 to 18"),
         (lambda: DiscreteGaussian(clients=0, dropouts=1.0), "dropouts must be at least 0 and below 1"),
         (lambda: PoissonBinomial(theta=0.5), "theta must be from 1e-6 to below 0.5"),
         (lambda: PoissonBinomial(trials=0, spread=0.1), "spread must be from 1 to 100"),
@@ -214,8 +214,6 @@ def test_wrong_settings_are_refused(made: Any, message: str) -> None:
 
 
 # Guarantees.
-
-EVERYBODY = Participation(clients=100, cohort=100, sampling="all", rounds=10)
 
 
 def bound(codec: DistributedNoise, size: int) -> BoundNoise:
@@ -258,7 +256,7 @@ def test_epsilons() -> None:
 def test_rounds_with_too_little_noise_have_no_guarantee(kind: Any) -> None:
     pytest.importorskip("gossamer.parts.privacy.renyi")
     codec = bound(kind(clients=50, dropouts=0.1), 1000)
-    with pytest.raises(ConfigError, match=f"{kind.__name__}.clients=50 share the noise, but a round has 40 clients"):
+    with pytest.raises(ConfigError, match=f"{kind.__name__}.clients=50 share the noise, a round has 40 clients"):
         codec.guarantee(EVERYBODY._replace(cohort=40))
     with pytest.raises(ConfigError, match="needs rounds with a fixed number of clients"):
         codec.guarantee(EVERYBODY._replace(sampling="poisson"))

@@ -65,11 +65,11 @@ def test_secure_draws_have_the_moments_and_differ(weights: Weights) -> None:
 
 def test_the_lower_word_decides_where_the_upper_one_equals_a_threshold(monkeypatch: pytest.MonkeyPatch) -> None:
     upper, lower = thresholds(gaussian_weights, 4.0)
-    at, low = upper[[10, 10, 10, 30]], lower[[10, 10, 10, 30]] + torch.tensor([-1, 0, 1, -1])
+    at, low = upper[[46, 46, 46, 50]], lower[[46, 46, 46, 50]] + torch.tensor([-1, 0, 1, -1])
     given = iter((at, low))
     monkeypatch.setattr(tables, "words_of", lambda *args, **more: next(given))
     found = draw(gaussian_weights, 4.0, key(0), 4, secure=False, device=CPU) + reach(4.0)
-    assert found.tolist() == [10, 11, 11, 30]
+    assert found.tolist() == [46, 47, 47, 50]
 
 
 def test_draws_follow_from_the_words_of_the_key() -> None:

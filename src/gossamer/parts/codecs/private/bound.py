@@ -28,7 +28,7 @@ def check_outermost(codec: Codec, context: Context) -> None:
 
 
 def check_inside(codec: Codec, owner: str) -> None:
-    """Refuse a codec with client state behind noise: what it keeps would be sent later, on top of the clipped update."""
+    """Refuse a codec with client state behind noise: it would send again what was lost, on top of a clipped update."""
     if isinstance(codec, CodecMemory) and codec.retains != "nothing":
         raise ConfigError(
             f"{owner} cannot contain {codec}: it sends again what was lost, so a client would count more than once"

@@ -1,8 +1,8 @@
 """The distributed discrete Gaussian mechanism.
 
-Kairouz, Liu and Steinke, ICML 2021 (https://arxiv.org/abs/2102.06387). See ``distributed`` for the steps, ``tables`` for
-the draws and ``renyi`` for the guarantee. In the paper, values wrap around modulo the size of the ring. Here the ring
-holds the sum of all clients, so nothing wraps around.
+Kairouz, Liu and Steinke, ICML 2021 (https://arxiv.org/abs/2102.06387). See ``distributed`` for the steps, ``tables``
+for the draws and ``renyi`` for the guarantee. In the paper, values wrap around modulo the size of the ring. Here the
+ring holds the sum of all clients, so nothing wraps around.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """Distributed differential privacy: each client adds whole-number noise, and only the sum of all clients is revealed.
 
-Each client clips its update to the norm ``clip``, rotates it, divides it by a step, rounds it at random to whole numbers
-(``rounding``), and adds noise (``tables``). All clients rotate in the same way, so the server decodes the sum of the
-whole numbers: times the step, rotated back. With n clients, each adds noise of variance
+Each client clips its update to the norm ``clip``, rotates it, divides it by a step, rounds it at random to whole
+numbers (``rounding``), and adds noise (``tables``). All clients rotate in the same way, so the server decodes the sum
+of the whole numbers: times the step, rotated back. With n clients, each adds noise of variance
 
     (noise_multiplier clip / step)^2 / (n - dropouts)         so that the sum has at least noise_multiplier times clip
 
@@ -93,7 +93,7 @@ class DistributedNoise(IntegerSums, OwnDraws, PrivatePart):
             (1e-3 <= self.noise_multiplier <= 1e6, wrong(self, "noise_multiplier", "must be from 0.001 to 1e6")),
             (1 <= self.clients <= 1 << 30, wrong(self, "clients", "must be at least 1")),
             (0 <= self.dropouts < 1, wrong(self, "dropouts", "must be at least 0 and below 1")),
-            (8 <= self.bits <= 20, wrong(self, "bits", "must be from 8 to 20")),
+            (8 <= self.bits <= 18, wrong(self, "bits", "must be from 8 to 18")),
         )
 
     @property
@@ -168,7 +168,7 @@ class DistributedNoise(IntegerSums, OwnDraws, PrivatePart):
         return self._values(payload, layout).to(layout.dtype)
 
     def from_sum(self, mean: Tensor, layout: Layout, key: Key) -> Tensor:
-        """Return the mean update, with noise of ``noise_multiplier`` times ``clip`` divided by the number of clients."""
+        """Return the mean update. Its noise is ``noise_multiplier clip`` divided by the number of clients."""
         return self._decoded(mean.double(), layout, key)
 
     def _values(self, payload: Payload, layout: Layout) -> Tensor:
@@ -224,7 +224,7 @@ class BoundNoise(DistributedNoise):
         least, needed = fewest(participation, self.dropouts, self._name), remaining(self.clients, self.dropouts)
         if least < needed:
             raise ConfigError(
-                f"{self._name}.clients={self.clients} share the noise, but a round has {participation.cohort:g} clients "
+                f"{self._name}.clients={self.clients} share the noise, a round has {participation.cohort:g} clients "
                 f"and too little noise: use {self._name}.clients={int(participation.cohort)}"
             )
         return from_renyi(

@@ -1,10 +1,10 @@
 """Local differential privacy: Gaussian noise on each update, before any other codec.
 
-The client clips its update to the norm ``clip`` and adds Gaussian noise with standard deviation ``noise_multiplier clip``
-to each entry. Another codec encodes the result. Differential privacy holds for everything that is computed from it, so
-the codec may be any, also signs: the noise comes before the bit. The guarantee holds against the server too. The noise
-of n clients averages out only as 1 / sqrt(n), so local privacy costs far more accuracy than distributed privacy with the
-same epsilon.
+The client clips its update to the norm ``clip`` and adds Gaussian noise with standard deviation ``noise_multiplier
+clip`` to each entry. Another codec encodes the result. Differential privacy holds for everything that is computed from
+it, so the codec may be any, also signs: the noise comes before the bit. The guarantee holds against the server too. The
+noise of n clients averages out only as 1 / sqrt(n), so local privacy costs far more accuracy than distributed privacy
+with the same epsilon.
 
 Noise is added in float64 and rounded to the type of the model afterwards.
 """

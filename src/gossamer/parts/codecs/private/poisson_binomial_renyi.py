@@ -1,7 +1,7 @@
 """Rényi divergences of the Poisson binomial mechanism, computed numerically with bounds that hold between grid points.
 
 Each of n clients sends a bit per entry that is 1 with probability ``(1 + t) / 2``, with |t| at most ``2 theta``. The
-server sees the sums over clients. The neighbours are the sums with a client's values t_i, and with zeros in their place.
+server sees the sums over clients. The neighbours are sums with a client's values t_i, and with zeros in their place.
 Chen, Özgür and Kairouz (https://arxiv.org/abs/2207.09916) prove a divergence of order a for each entry of order
 ``theta^2 / (1 - 2 theta)^4  a m / n`` with m bits, if only the largest entry of the update is bounded. Here its norm is
 bounded too: ``sum_i t_i^2 <= energy``. Entries are independent given the other clients' values, so the divergence of
@@ -16,19 +16,21 @@ Let Q be the distribution of the sum with t = 0 and r that of the other clients'
 
     (a - 1) D_a = log(1 + G(t)),    G(t) = E_Q[(1 + t w)^b - 1 - b t w]
 
-**Other clients.** Their probabilities are unknown. Each is a mixture of the extremes ``1/2 - theta`` and ``1/2 + theta``,
-and divergences are quasi-convex, so the worst case is a number k of clients at one extreme and the rest at the other.
-Up to ``EXACT`` other clients, all k are tried. For more, each bit is a fair coin with probability ``1 - 2 theta``, and
-else constant. Of two sums, that with more fair coins has the smaller G, so G is at most its mean over the number of
-fair coins, in intervals that count as their lower end. With J fair coins, ``w = (2 s - J - 1) / (J + 1)``.
+**Other clients.** Their probabilities are unknown. Each is a mixture of the extremes ``1/2 - theta`` and ``1/2 +
+theta``, and divergences are quasi-convex, so the worst case is a number k of clients at one extreme and the rest at the
+other. Up to ``EXACT`` other clients, all k are tried. For more, each bit is a fair coin with probability ``1 - 2
+theta``, and else constant. Of two sums, that with more fair coins has the smaller G, so G is at most its mean over the
+number of fair coins, in intervals that count as their lower end. With J fair coins, ``w = (2 s - J - 1) / (J + 1)``.
 
 **All t.** D never falls as t rises, by quasi-convexity. Between neighbours u < v of a geometric grid, ``D(t) / t^2`` is
-therefore at most ``D(v) / u^2``. Below the grid, ``G(t) <= t^2 a (a - 1) / 2 E[w^2] c`` with c = (1 - t)^-(a + 1).
+therefore at most ``D(v) / u^2``. Below the grid, the second derivative of G is convex, so it is largest at an end, and
+``G(t) <= t^2 / 2`` times this.
 """
 
 import functools
 import math
 from collections.abc import Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -77,12 +79,19 @@ def rate(order: int, theta: float, clients: int) -> float:
 
 
 def _rate(order: int, last: float, sums: Sums) -> float:
-    first = min(last, 0.02 / (order + 1))
-    below = order / 2 * float(np.max(np.sum(sums.probability * sums.w**2, -1))) * (1 - first) ** -(order + 1)
-    points = first * RATIO ** np.arange(math.ceil(math.log(last / first) / math.log(RATIO)) + 1)
-    points = np.minimum(points, last)
-    above = [largest(float(v), order, sums) / float(u) ** 2 for u, v in zip(points, points[1:], strict=False) if u < v]
-    return max([below, *above])
+    start, first = curvature(0.0, order, sums), last
+    while curvature(first, order, sums) > 1.02 * start and first > 0.01 / order:
+        first /= 1.5
+    below = order / 2 * max(start, curvature(first, order, sums))
+    points = np.minimum(first * RATIO ** np.arange(math.ceil(math.log(last / first) / math.log(RATIO)) + 1), last)
+    return max([below, *(largest(float(v), order, sums) / float(u) ** 2 for u, v in pairwise(points) if u < v)])
+
+
+def curvature(t: float, order: int, sums: Sums) -> float:
+    """Return the second derivative of G at t, divided by a (a - 1): the largest of both directions and all cases."""
+    with np.errstate(over="ignore"):
+        each = [sums.w**2 * (1 + t * sums.w) ** (power - 2.0) for power in (order, 1 - order)]
+    return max(float(np.max(np.sum(sums.probability * one, -1))) for one in each)
 
 
 def largest(t: float, order: int, sums: Sums) -> float:

@@ -5,9 +5,9 @@ stays. They differ by a vector of d whole numbers with Euclidean norm at most D2
 vector of whole numbers has ``D1 <= min(sqrt(d) D2, D2^2)``.
 
 **Sums of discrete Gaussians** (Kairouz, Liu and Steinke, 2021, https://arxiv.org/abs/2102.06387, Theorem 1 and
-Proposition 14). Each of n clients adds noise of variance s^2, at least 1/4. A sum of discrete Gaussians is not a discrete
-Gaussian, but close to one. With ``tau = 10 sum_(k=1..n-1) exp(-2 pi^2 s^2 k / (k + 1))`` and ``r = 1 / (sqrt(n) s)``,
-the divergence of order a is at most the smallest of
+Proposition 14). Each of n clients adds noise of variance s^2, at least 1/4. A sum of discrete Gaussians is not a
+discrete Gaussian, but close to one. With ``tau = 10 sum_(k=1..n-1) exp(-2 pi^2 s^2 k / (k + 1))`` and ``r = 1 /
+(sqrt(n) s)``, the divergence of order a is at most the smallest of
 
     a (r D2)^2 / 2 + tau d        a/2 ((r D2)^2 + 2 r D1 tau + tau^2 d)        a/2 (r D2 + tau sqrt(d))^2
 

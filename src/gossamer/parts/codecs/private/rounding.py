@@ -1,8 +1,8 @@
 """Clipping, and random rounding to whole numbers that keeps the norm bounded.
 
 Each entry is rounded up with the probability of its fraction, so rounding is unbiased. It makes vectors longer. For a
-vector of d entries with norm at most c, Kairouz, Liu and Steinke (https://arxiv.org/abs/2102.06387, Proposition 22) show
-that the rounded vector is longer than ``norm_bound`` with a probability of at most beta = exp(-1/2):
+vector of d entries with norm at most c, Kairouz, Liu and Steinke (https://arxiv.org/abs/2102.06387, Proposition 22)
+show that the rounded vector is longer than ``norm_bound`` with a probability of at most beta = exp(-1/2):
 
     min( (c + sqrt(d))^2, c^2 + d / 4 + sqrt(2 log(1 / beta)) (c + sqrt(d) / 2) )     is the square of the bound
 

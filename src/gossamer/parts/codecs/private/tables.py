@@ -1,10 +1,10 @@
 """Draws of whole-number noise by inversion of a table: the discrete Gaussian and the Skellam distribution.
 
 The exact sampler of Canonne, Kamath and Steinke (https://arxiv.org/abs/2004.00010) rejects draws one by one, which is
-slow for millions of entries. The variance is the same for all entries here, so the cumulative probabilities are computed
-once, as integers of 128 bits. A draw is the number of thresholds that are at most a random number of 128 bits. Only its
-upper 64 bits are drawn at first. The lower ones decide where the upper ones equal those of a threshold, which almost
-never happens. Everything is integer arithmetic, so a key gives the same noise on all devices.
+slow for millions of entries. The variance is the same for all entries here, so the cumulative probabilities are
+computed once, as integers of 128 bits. A draw is the number of thresholds that are at most a random number of 128 bits.
+Only its upper 64 bits are drawn at first. The lower ones decide where the upper ones equal those of a threshold, which
+almost never happens. Everything is integer arithmetic, so a key gives the same noise on all devices.
 
     discrete Gaussian   P(k) = exp(-k^2 / (2 v)) / Z        by the recurrence exp(-(k+1)^2 / 2v) = exp(-k^2 / 2v) g_k,
                                                             g_(k+1) = g_k exp(-1 / v)
