@@ -41,14 +41,18 @@ from gossamer.parts.codecs import (
     CommonMaskedNoise,
     Dense,
     DenseMaskedNoise,
+    DiscreteGaussian,
     Eden,
     Feedback,
     FixedPoint,
+    LocalGaussian,
     MaskedNoise,
     NoisySign,
     OnWeights,
+    PoissonBinomial,
     Retain,
     SampledMask,
+    Skellam,
     StochasticSign,
     Ternary,
     TopK,
@@ -145,6 +149,8 @@ ALL_CODECS: list[Codec] = [
     EF21(TopK(0.1)),
     OnWeights(EF21(TopK(0.1)), min_dim=0),
     Retain(Dense(), accumulate=True),
+    PoissonBinomial(theta=0.4, trials=5),
+    LocalGaussian(clip=100.0, noise_multiplier=0.001, codec=Eden(2)),
 ]
 VIEWS: list[View] = [
     Full(),
@@ -218,6 +224,9 @@ SERVERS: list[tuple[Server, Solver]] = [
     (TreeMean(), SGD()),
     (TreeMean(0.5, 0.9, restart_every=2, secure_noise=True), SGD()),
 ]
+SIZES: dict[Codec, float] = dict.fromkeys((DiscreteGaussian(), Skellam()), 0.05)
+"""Magnitudes of entries with which codecs with a fixed scale do not clip the vectors of the checks."""
+
 PAIRED: dict[Codec, Server] = {codec: MeanOfEstimates() for codec in ALL_CODECS if "EF21" in repr(codec)}
 """Servers of the codecs that need a specific one."""
 
@@ -270,7 +279,7 @@ def test_no_channel_and_no_parametrization_is_missing() -> None:
 
 @pytest.mark.parametrize("codec", ALL_CODECS, ids=repr)
 def test_codecs(codec: Codec) -> None:
-    check_codec(codec, server=PAIRED.get(codec))
+    check_codec(codec, server=PAIRED.get(codec), size=SIZES.get(codec, 1.0))
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=repr)

@@ -19,6 +19,7 @@ from gossamer.core.errors import ConfigError, Mistake, Mistakes
 from gossamer.core.interface import check_part
 from gossamer.core.method import Method
 from gossamer.core.parametrization import Weights
+from gossamer.core.privacy import PrivatePart
 from gossamer.core.random import key
 from gossamer.core.sampler import Sampler
 from gossamer.core.server import Server
@@ -123,9 +124,8 @@ def make_method(request: Request) -> Method:
             mistakes.note(*_unused(recipe, known, values, request, made))
         method = made or method
         refused = [name for name in KINDS if getattr(request, name)] if made is None else []
-        ours = [
-            setting for setting in request.sets if setting.partition(".")[0] not in refused
-        ]  # of parts that are there
+        # Settings of a part that is not there are left out.
+        ours = [setting for setting in request.sets if setting.partition(".")[0] not in refused]
         for setting in ours:
             if not setting.startswith(SECURE):
                 method = mistakes.attempt(assign, method, setting) or method
@@ -208,8 +208,10 @@ def find_part(name: str, spec: str, values: Mapping[str, Any]) -> Any:
 
 
 def _lifted(part: Any) -> Any:
-    """Apply a codec to the weights alone, unless it takes the whole model."""
-    return OnWeights(part) if isinstance(part, Codec) and not isinstance(part, (Dense, OnWeights)) else part
+    """Apply a codec to the weights alone, unless it takes the whole model, or its noise must protect all of it."""
+    return (
+        OnWeights(part) if isinstance(part, Codec) and not isinstance(part, (Dense, OnWeights, PrivatePart)) else part
+    )
 
 
 def _called(

@@ -67,14 +67,16 @@ class SecureExchange:
         """Run all phases, and return the accumulator with the sum."""
         protocol, summed, problem = self.secure.protocol, set[int](), ""
         try:
-            self.round = self.secure.begin(self.engine.server, self.stage.active, self.clock, self.key)
-            for phase in protocol.setup:
-                self._phase(phase)
+            with self.ledger.time("secure"):
+                self.round = self.secure.begin(self.engine.server, self.stage.active, self.clock, self.key)
+                for phase in protocol.setup:
+                    self._phase(phase)
             self._train()
             self.engine.check_uploads(self.stage, self.left[TRAIN])
-            for phase in protocol.closing:
-                self._phase(phase)
-            total, summed = self.round.total(), set(self.round.summed)
+            with self.ledger.time("secure"):
+                for phase in protocol.closing:
+                    self._phase(phase)
+                total, summed = self.round.total(), set(self.round.summed)
             acc = self.secure.fold(acc, self.engine.server, total, len(summed), self.clock, self.key)
         except TooFewClientsError as error:
             problem = str(error)

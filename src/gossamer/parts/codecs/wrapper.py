@@ -21,6 +21,8 @@ from gossamer.core.codec import (
     sums_of,
     unsummable,
 )
+from gossamer.core.errors import ConfigError
+from gossamer.core.privacy import PrivatePart
 from gossamer.core.random import Key
 from gossamer.core.secure import SumSegment
 from gossamer.core.types import Layout, Payload
@@ -107,3 +109,13 @@ class CodecWrapper(CodecMemory, IntegerSums, OwnDraws, OwnFold, Replayable):
     def replayed(self, payload: Payload, layout: Layout) -> tuple[Payload, Layout]:
         """Delegate to the wrapped codec."""
         return replay_of(self.codec).replayed(payload, layout)
+
+
+def refuse_private(wrapper: CodecWrapper) -> None:
+    """Refuse a codec with noise of differential privacy in a wrapper that sends again what was lost."""
+    if isinstance(wrapper.codec, PrivatePart):
+        name, inner = (type(part).__name__ for part in (wrapper, wrapper.codec))
+        raise ConfigError(
+            f"{name} cannot contain {inner}: what is lost to clipping and noise must not be sent later, so use "
+            f"{inner} alone"
+        )
