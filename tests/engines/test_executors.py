@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from gossamer import (
+    DPSGD,
     METHODS,
     SGD,
     ConfigError,
@@ -85,6 +86,7 @@ SOLVERS = {
     "momentum": SGD(epochs=2, batch=4, momentum=0.9, weight_decay=0.01),
     "clipped": SGD(steps=7, batch=5, clip=0.3, proximal=0.1),
     "full batch": SGD(epochs=2, batch=None),
+    "private": DPSGD(epochs=1, batch=4, momentum=0.5, clip=0.5, noise_multiplier=0.5),
 }
 
 
