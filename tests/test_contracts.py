@@ -85,6 +85,7 @@ from gossamer.parts.servers import (
 )
 from gossamer.parts.servers.listen import Listen
 from gossamer.parts.solvers import (
+    DPSGD,
     LR_SCHEDULES,
     SGD,
     Adam,
@@ -176,6 +177,9 @@ SOLVERS: list[tuple[Solver, Server]] = [
     (SGD(momentum=0.9, clip=1.0), Mean()),
     (SGD(steps=3, batch=None, weight_decay=0.1, proximal=0.1), Mean()),
     (Adam(), Mean()),
+    (DPSGD(), Mean()),
+    (DPSGD(steps=3, batch=None, momentum=0.9, clip=0.1), Mean()),
+    (DPSGD(batch=4, secure_noise=True), Mean()),
     (SnapshotSGD(), Mean()),
     (PruningSGD(), Mean()),
     (SparseSGD(), MajorityAverage()),

@@ -102,6 +102,7 @@ if TYPE_CHECKING:
     from gossamer.parts.servers.sum_then_decode import SumThenDecode as SumThenDecode
     from gossamer.parts.solvers.adam import Adam as Adam
     from gossamer.parts.solvers.ditto import Ditto as Ditto
+    from gossamer.parts.solvers.dp_sgd import DPSGD as DPSGD
     from gossamer.parts.solvers.gradient_probe import GradientProbe as GradientProbe
     from gossamer.parts.solvers.per_fedavg import PerFedAvg as PerFedAvg
     from gossamer.parts.solvers.pfedme import PFedMe as PFedMe
