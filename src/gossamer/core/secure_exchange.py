@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from gossamer.core import codec as codecs
 from gossamer.core import sections, wire
 from gossamer.core.codec import sum_segments, sums_of
 from gossamer.core.errors import PayloadError, require
@@ -65,7 +66,7 @@ class BoundSecure:
         """Refuse an exchange whose uploads reveal more than a sum, or do not add up."""
         exchange = self.exchange
         view, about = type(exchange.view).__name__.removeprefix("Bound"), "secure aggregation reveals only a sum, and"
-        server, codec = unsummable(exchange.server), exchange.codec.unsummable()
+        server, codec = unsummable(exchange.server), codecs.unsummable(exchange.codec)
         require(
             (exchange.send in ("change", "model"), f"{about} clients of this method send no update"),
             (not server, f"{about} {server}"),
