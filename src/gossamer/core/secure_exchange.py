@@ -93,7 +93,8 @@ class BoundSecure:
         check_names(payload, ())
         if phase not in unread:
             raise PayloadError(f"the message has no section {phase}")
-        arrays = unread.pop(phase)
+        # Copies: arrays of a message share one buffer, and a client keeps some of them.
+        arrays = {name: array.clone() for name, array in unread.pop(phase).items()}
         sections.check_read(unread)
         return arrays
 

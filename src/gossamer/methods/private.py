@@ -40,8 +40,8 @@ from gossamer.tasks.task import Task
 Mode = Literal["central", "distributed", "local", "example"]
 Clip = float | Literal["auto"]
 
-FIRST_CLIP = 0.1
-"""The first clipping norm if it is adapted, as in the paper (https://arxiv.org/abs/1905.03871)."""
+FIRST_CLIP = 1.0
+"""The first clipping norm if it is adapted. In the paper (https://arxiv.org/abs/1905.03871), longer runs start lower."""
 
 USUAL_CLIP = 1.0
 """The clipping norm of modes that do not adapt it, if none is given."""
