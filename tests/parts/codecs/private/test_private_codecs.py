@@ -240,6 +240,9 @@ def test_epsilons() -> None:
         found = bound(kind(noise_multiplier=0.7), 10**5).guarantee(EVERYBODY)
         assert central <= found.epsilon(10, 1e-5) < 1.1 * central  # by Rényi divergences
         assert "also the server, which sees sums" in found.protects_from
+        assert found.relation == "zero-out"  # a missing client would take its noise with it
+        sampled = bound(kind(noise_multiplier=3.0), 10**5).guarantee(Participation(10_000, 100, "fixed", 10))
+        assert sampled.relation == "replace-one"
     local = LocalGaussian(noise_multiplier=0.7).guarantee(EVERYBODY._replace(sampling="poisson", cohort=5))
     assert local.epsilon(10, 1e-5) == pytest.approx(central)
     assert local.relation == "zero-out"
