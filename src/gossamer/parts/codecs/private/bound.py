@@ -45,6 +45,15 @@ def fewest(participation: Participation, dropouts: float, name: str) -> int:
     return remaining(int(participation.cohort), dropouts)
 
 
+def with_zeros(participation: Participation) -> Participation:
+    """Return who takes part, such that neighbours without sampling are sums with zeros in place of a client.
+
+    A client that is missing altogether would take its noise with it.
+    """
+    everybody = participation.cohort >= participation.clients
+    return participation._replace(sampling="other") if everybody else participation
+
+
 def remaining(clients: int, dropouts: float) -> int:
     """Return the number of clients that are left if a share of them drops out.
 

@@ -37,7 +37,7 @@ from gossamer.core.privacy import Guarantee, Participation, PrivatePart
 from gossamer.core.random import Key, fold
 from gossamer.core.types import Layout, Payload
 from gossamer.core.wire import finite
-from gossamer.parts.codecs.private.bound import check_outermost, entries, fewest, is_secure, remaining
+from gossamer.parts.codecs.private.bound import check_outermost, entries, fewest, is_secure, remaining, with_zeros
 from gossamer.parts.codecs.private.packing import pack, unpack
 from gossamer.parts.codecs.private.rounding import clipped, norm_bound, rounded
 from gossamer.parts.codecs.private.tables import EXTRA, REACH, Weights, draw, reach
@@ -229,7 +229,7 @@ class BoundNoise(DistributedNoise):
             )
         return from_renyi(
             self.divergence,
-            participation,
+            with_zeros(participation),
             f"{self._name} noise of {needed} or more clients, {self.noise_multiplier:g} times the clipping norm",
             "everybody, also the server, which sees sums",
             replaced=lambda order: self.divergence(order, replaced=True),

@@ -37,7 +37,7 @@ from gossamer.core.random import Key, fold
 from gossamer.core.random.private import words_of
 from gossamer.core.types import Layout, Payload
 from gossamer.core.wire import finite
-from gossamer.parts.codecs.private.bound import check_outermost, entries, fewest, is_secure
+from gossamer.parts.codecs.private.bound import check_outermost, entries, fewest, is_secure, with_zeros
 from gossamer.parts.codecs.private.poisson_binomial_renyi import divergence
 from gossamer.parts.codecs.private.rounding import clipped
 from gossamer.parts.codecs.rotation import BLOCK, Rotation
@@ -201,7 +201,7 @@ class BoundPoissonBinomial(PoissonBinomial):
         seen = f"sums of {clients} or more clients" if self.secure else "each message"
         return from_renyi(
             lambda order: divergence(order, self.theta, clients, self.energy, self.trials),
-            participation,
+            with_zeros(participation),
             f"Poisson binomial, {self.trials} random bits per entry with probabilities 1/2 +- {self.theta:g}",
             f"everybody, also the server, which sees {seen}",
             amplified=self.secure,
