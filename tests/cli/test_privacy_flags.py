@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gossamer import RoundRobin, Uniform, ditto, fedavg, fedpm, fedspa, local, perm, private, scaffold
+from gossamer import RoundRobin, Uniform, ditto, fedavg, fedpm, fedspa, local, perm, private, scaffold, sub_fedavg
 from gossamer.cli import main
 from gossamer.core.errors import ConfigError
 from gossamer.core.method import Method
@@ -66,7 +66,7 @@ def test_the_command_shows_the_epsilon_of_some_noise(capsys: pytest.CaptureFixtu
         (["--clients", "10", "--rounds", "0", "--epsilon", "1"], "--rounds must be at least 1, got 0"),
         (["--clients", "10", "--rounds", "5", "--epsilon", "x"], "--epsilon must be a number, got 'x'"),
         (["--clients", "10", "--rounds", "5", "--epsilon", "-1"], "epsilon must be a positive number, got -1.0"),
-        (["--clients", "10", "--rounds", "9999", "--epsilon", "1e-4"], "cannot be met in 9,999 rounds"),
+        (["--clients", "1000", "--rounds", "9999", "--epsilon", "1e-4"], "cannot be met in 9,999 rounds"),
         (["--clients", "10", "--rounds", "5", "--epsilon", "1", "--dp", "example"], "needs --samples, --batch and"),
         (["--clients", "10", "--rounds", "5", "--epsilon", "1", "--batch", "3"], "only --dp example needs them"),
         ([*SIZE, "--epsilon", "1", "--dp", "distributed", "--sampling", "poisson"], "use --sampling fixed"),
@@ -157,6 +157,7 @@ def test_private_chooses_the_smallest_noise() -> None:
         (fedspa(), "PersonalMask also sends changes of each client's mask"),
         (perm(), "GradientProbe sends gradients of each client in an exchange before it"),
         (scaffold(), "ScaffoldSGD also sends control_change of each client"),
+        (sub_fedavg(), "Pruned also sends changes of each client's mask"),
         (fedpm(), "central privacy needs"),
         (local(), "central privacy needs clients that send changes of the model, not nothing"),
     ],
