@@ -6,8 +6,6 @@ from gossamer.cli.build import find_recipe
 from gossamer.cli.flags import arguments, flags
 from gossamer.cli.request import Request
 from gossamer.core.errors import Mistakes
-from gossamer.core.sampler import Sampler
-from gossamer.engines.options import Options
 from gossamer.runs.report.text import count
 from gossamer.tasks.static_norms import static_norms
 from gossamer.tasks.task import Task
@@ -28,10 +26,3 @@ def notices(request: Request, task: Task, rounds: int) -> Iterator[str]:
         asked = arguments([known[WARMUP]], request.given, Mistakes()).get(WARMUP, known[WARMUP].default)
         if asked >= rounds:
             yield f"--warmup is {asked}, and the run has {count(rounds, 'round')}: no round follows the warm-up"
-
-
-def rate_notice(sampler: Sampler, options: Options, clients: int) -> Iterator[str]:
-    """Yield a notice if a sampler with a rate of its own draws another number of clients than ``--per-round``."""
-    asked, drawn = options.per_round, sampler.expected(clients, options.cohort(clients))
-    if asked is not None and abs(asked - drawn) >= 1:
-        yield f"--per-round {asked} has no effect: {sampler} draws {drawn:g} clients on average"

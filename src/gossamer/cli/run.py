@@ -9,8 +9,8 @@ from gossamer.cli import trust
 from gossamer.cli.build import OPTIONS, assemble
 from gossamer.cli.common import say, warn
 from gossamer.cli.launch import Asked, announce, carry_out, check_run_path, read, unused_paths
-from gossamer.cli.notices import notices, rate_notice
-from gossamer.cli.private import statement
+from gossamer.cli.notices import notices
+from gossamer.cli.private import rate_notice, statement
 from gossamer.cli.request import Request
 from gossamer.cli.run_args import RUN_VERB
 from gossamer.core.errors import RunError
