@@ -34,6 +34,9 @@ from gossamer.parts.samplers.poisson import Poisson
 from gossamer.parts.samplers.uniform import Uniform
 from gossamer.parts.servers.mean import Mean
 from gossamer.parts.solvers.sgd import SGD
+from gossamer.parts.views.personal_mask import PersonalMask
+from gossamer.parts.views.pruned import Pruned
+from gossamer.parts.views.pruned_channels import PrunedChannels
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task
 
@@ -45,6 +48,9 @@ FIRST_CLIP = 1.0
 
 USUAL_CLIP = 1.0
 """The clipping norm of modes that do not adapt it, if none is given."""
+
+MASKS = (ViewMemory, PersonalMask, Pruned, PrunedChannels)
+"""Views of which clients send masks that follow from their data."""
 
 SPREAD = 4.0
 """Range of rotated entries in the Poisson binomial mechanism, in standard deviations."""
@@ -198,7 +204,7 @@ def check_method(method: Method, mode: str) -> None:
             "before it, from which the weights of clients follow: use a method with one exchange",
         ),
         (
-            not isinstance(exchange.view, ViewMemory),
+            not isinstance(exchange.view, MASKS),
             f"{mode} privacy covers the update, and {view} also sends changes of each client's mask, which follow from "
             "its data: use a method without personal masks",
         ),

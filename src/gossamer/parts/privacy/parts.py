@@ -1,7 +1,7 @@
 """The parts of a method that add noise, and who takes part, as far as it is known."""
 
 from gossamer.core.bound import BoundExchange
-from gossamer.core.codec import Codec
+from gossamer.core.codec import Codec, Wrapping
 from gossamer.core.errors import require
 from gossamer.core.method import Exchange
 from gossamer.core.privacy import Participation, PrivatePart
@@ -18,7 +18,7 @@ def _inside(codec: Codec) -> list[PrivatePart]:
     """Return the codecs that add noise; refuse a codec that sends some tensors without."""
     if isinstance(codec, PrivatePart):
         return [codec]
-    inner = [_inside(each) for each in codec.wrapped]
+    inner = [_inside(each) for each in (codec.wrapped if isinstance(codec, Wrapping) else ())]
     name = type(codec).__name__
     require(
         (
