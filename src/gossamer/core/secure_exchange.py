@@ -20,8 +20,9 @@ from gossamer.core.codec import sum_segments, sums_of
 from gossamer.core.errors import PayloadError, require
 from gossamer.core.exchange import GLOBAL, Section
 from gossamer.core.jobs import Folding, Job, Outgoing
+from gossamer.core.privacy import SharedNoise
 from gossamer.core.random import Key, fold
-from gossamer.core.secure import SecureAggregation, SecureRound, SumSegment
+from gossamer.core.secure import SecureAggregation, SecureRound, SumSegment, TooFewClientsError
 from gossamer.core.server import SumServer, unsummable
 from gossamer.core.types import Clock, Layout, Params, Part, Payload, State
 from gossamer.core.untrusted import check_names
@@ -134,6 +135,15 @@ class BoundSecure:
         (model,) = exchange.down.models(state, exchange.server.download(state, GLOBAL).models)
         part = exchange.view.part(model, clock, fold(key, "view"), None)
         return part, part.layout(model), model
+
+    def check_sum(self, cohort: int, clients: int) -> None:
+        """Raise ``TooFewClientsError`` if the noise of these clients, of a cohort, is not enough for their sum."""
+        codec = self.exchange.codec
+        if isinstance(codec, SharedNoise) and clients < (needed := codec.fewest(cohort)):
+            raise TooFewClientsError(
+                f"secure aggregation: {clients} of {cohort} clients sent an upload, and the noise of {needed} is "
+                "needed for differential privacy: use a larger share of dropouts, or more clients per round"
+            )
 
     def fold(self, acc: Folding, state: State, total: Tensor, clients: int, clock: Clock, key: Key) -> Folding:
         """Return the accumulator with the sum of several clients' vectors."""

@@ -107,6 +107,7 @@ class SecureExchange:
                     self._phase(phase)
             self._train()
             self.engine.check_uploads(self.stage, self.left[TRAIN])
+            self.secure.check_sum(len(self.stage.active), self.left[TRAIN])
             with self.ledger.time("secure"):
                 for phase in protocol.closing:
                     self._phase(phase)

@@ -44,7 +44,7 @@ Mode = Literal["central", "distributed", "local", "example"]
 Clip = float | Literal["auto"]
 
 FIRST_CLIP = 1.0
-"""The first clipping norm if it is adapted. In the paper (https://arxiv.org/abs/1905.03871), longer runs start lower."""
+"""The first clipping norm if it is adapted. Longer runs may start lower (https://arxiv.org/abs/1905.03871)."""
 
 USUAL_CLIP = 1.0
 """The clipping norm of modes that do not adapt it, if none is given."""

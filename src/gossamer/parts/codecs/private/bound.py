@@ -7,9 +7,9 @@ from gossamer.core.privacy import Participation
 from gossamer.core.types import Layout
 
 
-def is_secure(context: Context) -> bool | None:
-    """Return whether the server sees only sums; ``None`` if exchanges do not say."""
-    return getattr(context.exchange, "secure", None) is not None if hasattr(context.exchange, "secure") else None
+def is_secure(context: Context) -> bool:
+    """Return whether the server sees only sums."""
+    return context.exchange.secure is not None
 
 
 def entries(context: Context) -> int:
@@ -35,7 +35,7 @@ def check_inside(codec: Codec, owner: str) -> None:
         )
 
 
-def fewest(participation: Participation, dropouts: float, name: str) -> int:
+def least_cohort(participation: Participation, dropouts: float, name: str) -> int:
     """Return the number of clients that are in the sum of every round."""
     if participation.sampling == "poisson":
         raise ConfigError(
