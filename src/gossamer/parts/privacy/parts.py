@@ -9,9 +9,9 @@ from gossamer.core.sampler import Sampler
 
 
 def parts_of(exchange: BoundExchange | Exchange) -> list[PrivatePart]:
-    """Return the parts of an exchange that add noise."""
+    """Return the parts of an exchange that add noise; not those whose noise is set to 0."""
     plain = [part for part in (exchange.server, exchange.solver) if isinstance(part, PrivatePart)]
-    return [*plain, *_inside(exchange.codec)]
+    return [part for part in (*plain, *_inside(exchange.codec)) if getattr(part, "noise_multiplier", None) != 0]
 
 
 def _inside(codec: Codec) -> list[PrivatePart]:
