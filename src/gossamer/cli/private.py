@@ -16,7 +16,7 @@ from gossamer.core.random import key
 from gossamer.core.sampler import Sampler
 from gossamer.engines.options import Options
 from gossamer.engines.privacy import Privacy
-from gossamer.methods.private import Budget, Clip, Terms, check_method, noise_for, with_noise
+from gossamer.methods.private import Budget, Clip, Terms, check_method, noise_for, units_of, with_noise
 from gossamer.parts.privacy.parts import usual_delta
 from gossamer.runs.report.text import count
 from gossamer.tasks.objective import Objective
@@ -32,7 +32,7 @@ def with_budget(request: Request, method: Method, task: Task, options: Options, 
     if noise is None and options.epsilon is None:
         raise ConfigError(f"--dp {mode} needs a budget: give --epsilon, or --noise-multiplier")
     if noise is None:
-        delta = options.delta if options.delta is not None else usual_delta(task.clients)
+        delta = options.delta if options.delta is not None else usual_delta(units_of(mode, task.clients, task))
         terms, budget = _terms({**typed, **counts}, request), Budget(options.epsilon, delta, options.rounds)
         noise = repr(noise_for(budget, method, mode, terms, objective, steady=steady))
     return replace(request, privacy={**typed, **counts, "noise_multiplier": noise})

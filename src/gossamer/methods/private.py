@@ -140,9 +140,14 @@ def private(
     size = objective.layout.size if objective else 0
     terms = Terms(noise_multiplier or 1.0, clip, secure_noise, count, per_round or count, size, own_sampler)
     if noise_multiplier is None:
-        budget = Budget(epsilon, delta or usual_delta(count), rounds)
+        budget = Budget(epsilon, delta or usual_delta(units_of(mode, count, task)), rounds)
         terms = terms._replace(noise_multiplier=noise_for(budget, method, mode, terms, objective))
     return with_noise(method, mode, terms)
+
+
+def units_of(mode: str, clients: int, task: Task | None) -> int:
+    """Return the number of units that a mode protects: clients, or the samples of all clients."""
+    return int(task.split.sizes().sum()) if mode == "example" and task is not None else clients
 
 
 def noise_for(

@@ -52,10 +52,12 @@ def participation(
     return Participation(clients, sampler.expected(clients, cohort), scheme, rounds, samples, separation)
 
 
-def usual_delta(clients: int) -> float:
+def usual_delta(units: int) -> float:
     """Return the delta of a run that is given none, as McMahan et al., 2018 (https://arxiv.org/abs/1710.06963).
+
+    ``units`` is the number of clients, or of all samples if the unit is an example.
 
     >>> round(usual_delta(10_000), 8)
     3.981e-05
     """
-    return float(max(clients, 2) ** -1.1)
+    return float(max(units, 2) ** -1.1)
