@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from gossamer.parts.schedules.fedasync import FedAsync as FedAsync
     from gossamer.parts.schedules.fedbuff import FedBuff as FedBuff
     from gossamer.parts.schedules.synchronous import Synchronous as Synchronous
+    from gossamer.parts.secure.secagg import SecAgg as SecAgg
     from gossamer.parts.servers.adaptive_clip import AdaptiveClip as AdaptiveClip
     from gossamer.parts.servers.average import Average as Average
     from gossamer.parts.servers.average import MaskAverage as MaskAverage
