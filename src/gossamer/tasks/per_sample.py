@@ -5,7 +5,7 @@ of them together. A few layers, such as recurrent ones, do not support it: their
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any, Protocol
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,6 +18,7 @@ from gossamer.core.types import Params
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.data.samples import Batch
+from gossamer.tasks.precision import Precision
 from gossamer.tasks.random_layers import Numbers, Randomness
 
 INVALID = (RuntimeError, ValueError, TypeError, IndexError, AssertionError)
@@ -32,7 +33,7 @@ class Differentiable(Protocol):
     """The interface of ``gossamer.tasks.objective.Objective`` that this module needs."""
 
     device: torch.device
-    precision: Any
+    precision: Precision
 
     @property
     def random(self) -> Randomness:
@@ -40,7 +41,7 @@ class Differentiable(Protocol):
         ...
 
     def initial(self) -> Params:
-        """Return the initial tensors."""
+        """Return the initial exchanged tensors."""
         ...
 
     def local(self) -> Params:
@@ -48,7 +49,7 @@ class Differentiable(Protocol):
         ...
 
     def train_mode(self, alone: bool) -> None:
-        """Set training mode."""
+        """Set training mode, for batches of a single sample if ``alone``."""
         ...
 
     def gradient(self, params: Params, x: Nest, y: Tensor) -> tuple[Tensor, Params, Params]:
@@ -56,9 +57,9 @@ class Differentiable(Protocol):
         ...
 
     def pure_gradient(
-        self, params: Params, x: Nest, y: Tensor, labels: Tensor | None, numbers: Numbers | None
+        self, params: Params, x: Nest, y: Tensor, labels: Tensor | None = None, numbers: Numbers | None = None
     ) -> tuple[Tensor, Params, Params]:
-        """Return the same, for ``torch.vmap`` and ``torch.compile``."""
+        """Return the same as ``gradient``, for ``torch.vmap`` and ``torch.compile``."""
         ...
 
 
