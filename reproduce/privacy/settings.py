@@ -1,0 +1,44 @@
+"""What all runs of the study share: data, clients, rounds, and the noise of each epsilon.
+
+Differential privacy of clients needs many of them: 3,000 clients with 20 images each of Fashion-MNIST, and 2,500 with 20
+each of CIFAR-10, 150 per round, 40 rounds, delta = clients^-1.1. The noise was calibrated by ``gossamer.private``. A
+test computes it again.
+"""
+
+from typing import NamedTuple
+
+EPSILONS = (1.0, 2.0, 4.0, 8.0)
+PER_ROUND, ROUNDS = 150, 40
+
+
+class Setting(NamedTuple):
+    """A data set and its clients.
+
+    Args:
+        title: its name in tables
+        data: its name in Gossamer
+        clients: the number of clients
+    """
+
+    title: str
+    data: str
+    clients: int
+
+
+SETTINGS = {
+    "fashion": Setting("Fashion-MNIST", "fashion-mnist", 3000),
+    "cifar": Setting("CIFAR-10", "cifar-10", 2500),
+}
+
+NOISE = {
+    ("fashion", "central"): (1.359, 0.966, 0.723, 0.548),
+    ("cifar", "central"): (1.506, 1.039, 0.7636, 0.5736),
+    ("fashion", "skellam"): (0.0, 0.0, 0.0, 0.0),
+    ("fashion", "bits"): (0.0, 0.0, 0.0, 0.0),
+}
+"""The noise multiplier for each of ``EPSILONS``, by data and mode; with bits, theta."""
+
+
+def noise(setting: str, mode: str, epsilon: float | None) -> float:
+    """Return the noise for an epsilon; 0 for none."""
+    return 0.0 if epsilon is None else NOISE[setting, mode][EPSILONS.index(epsilon)]
