@@ -54,6 +54,7 @@ from gossamer.parts.codecs import (
 from gossamer.parts.parametrizations import Parametrization, Supermask, Weights
 from gossamer.parts.samplers import SAMPLERS, PowerOfChoice, Sampler
 from gossamer.parts.servers import (
+    AdaptiveClip,
     Average,
     Bucketing,
     CenteredClipping,
@@ -67,10 +68,12 @@ from gossamer.parts.servers import (
     Median,
     ModelRotation,
     MultiKrum,
+    PrivateMean,
     PrunedAverage,
     Robust,
     Server,
     SumThenDecode,
+    TreeMean,
     TrimmedMean,
     WarmUp,
 )
@@ -204,6 +207,11 @@ SERVERS: list[tuple[Server, Solver]] = [
     *((Robust(rule), SGD()) for rule in (Clip(), Clip(0.1), Median(), TrimmedMean(0.4), GeometricMedian(), Krum(1))),
     (Robust(CenteredClipping(), Mean(over="holders", server_lr=0.5)), SGD()),
     (Robust(Bucketing(2, MultiKrum(1)), ServerOptimizer()), SGD()),
+    (PrivateMean(), SGD()),
+    (PrivateMean(ServerOptimizer("uniform"), AdaptiveClip(), clip=0.1, noise_multiplier=2.0), SGD()),
+    (PrivateMean(secure_noise=True), SGD()),
+    (TreeMean(), SGD()),
+    (TreeMean(0.5, 0.9, restart_every=2, secure_noise=True), SGD()),
 ]
 PAIRED: dict[Codec, Server] = {codec: MeanOfEstimates() for codec in ALL_CODECS if "EF21" in repr(codec)}
 """Servers of the codecs that need a specific one."""

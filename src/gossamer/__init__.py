@@ -47,6 +47,7 @@ if TYPE_CHECKING:
     from gossamer.parts.codecs.drive import Drive as Drive
     from gossamer.parts.codecs.eden import Eden as Eden
     from gossamer.parts.codecs.feedback import Feedback as Feedback
+    from gossamer.parts.codecs.fixed_point import FixedPoint as FixedPoint
     from gossamer.parts.codecs.integers import Int4 as Int4
     from gossamer.parts.codecs.integers import Int8 as Int8
     from gossamer.parts.codecs.klms import KLMS as KLMS
@@ -74,12 +75,15 @@ if TYPE_CHECKING:
     from gossamer.parts.schedules.fedasync import FedAsync as FedAsync
     from gossamer.parts.schedules.fedbuff import FedBuff as FedBuff
     from gossamer.parts.schedules.synchronous import Synchronous as Synchronous
+    from gossamer.parts.servers.adaptive_clip import AdaptiveClip as AdaptiveClip
     from gossamer.parts.servers.average import Average as Average
     from gossamer.parts.servers.average import MaskAverage as MaskAverage
     from gossamer.parts.servers.gradient_similarity import GradientSimilarity as GradientSimilarity
     from gossamer.parts.servers.mean import Mean as Mean
     from gossamer.parts.servers.model_rotation import ModelRotation as ModelRotation
     from gossamer.parts.servers.model_rotation import WarmUp as WarmUp
+    from gossamer.parts.servers.private import PrivateMean as PrivateMean
+    from gossamer.parts.servers.private_tree import TreeMean as TreeMean
     from gossamer.parts.servers.robust.bucketing import Bucketing as Bucketing
     from gossamer.parts.servers.robust.centered_clipping import CenteredClipping as CenteredClipping
     from gossamer.parts.servers.robust.clip import Clip as Clip

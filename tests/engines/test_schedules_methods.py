@@ -35,10 +35,12 @@ from helpers.toy_devices import ToyDevices
 NO_CHANGES = "does not send changes of the model, which can be scaled by their staleness"
 EXCHANGES = "its rounds have several exchanges"
 COMMON_KEY = "its codec has a key that all clients of a round share"
+PRIVATE = "guarantees privacy for one update per client and round"
 REFUSED = {
     **dict.fromkeys(("local", "fedpm", "klms", "fedsparsify", "fedavg-pruned"), NO_CHANGES),
     **dict.fromkeys(("perm", "perm-two-stage"), EXCHANGES),
     **dict.fromkeys(("onebit-cs", "onebit-cs-paper"), COMMON_KEY),
+    **dict.fromkeys(("dp-fedavg", "dp-ftrl"), PRIVATE),
 }
 """Methods that need all updates of a round to be from one version, with the reason; docs/schedules.md has the table."""
 POOLED = "schedule is for clients on devices, and this method pools all samples"
@@ -48,7 +50,7 @@ MIXING = ("fedbuff:buffer=2,concurrency=3", "fedasync", "deadline:3s,late=fold")
 def prepared(method: Method, schedule: str, **options: Any) -> Simulation:
     """Check a run, as it is done before the first round."""
     given: dict[str, Any] = {"schedule": schedule, "channel": ToyDevices(), **options}
-    return Simulation(method, recorder.task(), Options(**given))
+    return Simulation(method, recorder.task_for(method), Options(**given))
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -75,7 +77,8 @@ def test_all_other_methods_run(name: str) -> None:
     schedules = ("sync", "deadline:3s,over=1.5", *(() if name in REFUSED else MIXING))
     for schedule in schedules:
         devices = ToyDevices(leaving=True, lossy=True, speed=1e7, rate=3e4)
-        found = simulate(METHODS[name](), recorder.task(), rounds=4, per_round=2, schedule=schedule, channel=devices)
+        method = METHODS[name]()
+        found = simulate(method, recorder.task_for(method), rounds=4, per_round=2, schedule=schedule, channel=devices)
         assert not any(record["failures"] for record in found.metrics)
         assert any("folded" in record["tasks"]["outcome"] for record in found.metrics)
 

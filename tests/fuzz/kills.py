@@ -99,8 +99,9 @@ def simulation(name: str, executor: str) -> tuple[Method, Task, dict[str, Any]]:
     """The method, the task and the options of a run."""
     make, more = (methods() | SCHEDULED)[name]
     given = {"rounds": ROUNDS, "per_round": COHORT, "seed": SEED, "executor": executor, **more}
-    task = recorder.task(given.pop("split", "dirichlet:1"))
-    return make(), task, {**given, "device": "cuda" if executor in GPU else "cpu"}
+    method = make()
+    task = recorder.task_for(method, given.pop("split", "dirichlet:1"))
+    return method, task, {**given, "device": "cuda" if executor in GPU else "cpu"}
 
 
 def with_memory() -> tuple[str, ...]:

@@ -267,9 +267,10 @@ def group(number: int) -> campaign.Case:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             chosen = {"rounds": 2, "per_round": 2, "executor": "one-by-one", "seed": rng.randrange(1000), **more}
-            task = recorder.task(chosen.pop("split", "dirichlet:1"))
+            method = make()
+            task = recorder.task_for(method, chosen.pop("split", "dirichlet:1"))
             try:
-                run = Attacked(make(), task, Options(**chosen))
+                run = Attacked(method, task, Options(**chosen))
                 run.attack(rng, counts)
                 run.run(None, lambda record: None)
             except BaseException as error:

@@ -13,6 +13,7 @@ import hashlib
 import json
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from torch import Tensor, nn
 
 from gossamer import Lossy, Method, Options, Task, Wireless, methods
 from gossamer.core import tree, wire
+from gossamer.core.privacy import PrivatePart
 from gossamer.core.random import fold, key, uniform
 from gossamer.core.types import State
 from gossamer.engines.client import ClientResult
@@ -46,7 +48,12 @@ ROOTS = "square roots"
 Digests = dict[str, str]
 
 
-def task(labels: str = "dirichlet:1") -> Task:
+def task_for(method: Method, labels: str = "dirichlet:1") -> Task:
+    """The task, without running statistics for servers that add noise, which refuse them."""
+    return task(labels, partial(nn.GroupNorm, 2) if isinstance(method.server, PrivatePart) else nn.BatchNorm2d)
+
+
+def task(labels: str = "dirichlet:1", norm: Callable[[int], nn.Module] = nn.BatchNorm2d) -> Task:
     """Four noisy classes of 6 by 6 pictures, for a convolution, a hidden layer and a batch norm."""
 
     def samples(n: int, name: str) -> tuple[Tensor, Tensor]:
@@ -58,7 +65,7 @@ def task(labels: str = "dirichlet:1") -> Task:
     def model() -> nn.Module:
         return nn.Sequential(
             nn.Conv2d(1, 4, 3),
-            nn.BatchNorm2d(4),
+            norm(4),
             nn.ReLU(),
             nn.Flatten(),
             nn.Linear(64, 10),

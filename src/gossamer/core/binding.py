@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from gossamer.core.bound import BoundExchange
+from gossamer.core.errors import require
 from gossamer.core.exchange import GLOBAL, Assignment, Context, Network
 from gossamer.core.method import Exchange, Method
 from gossamer.core.random import Key, fold
@@ -36,6 +37,9 @@ class BoundMethod:
         probe = method.sampler.probe
         self.probe = None if probe is None else self.bind_exchange(probe, last + 1, False)
         self.training = self.exchanges[last]
+        alone = last == 0 and self.probe is None
+        more = "secure aggregation protects one exchange, and this method asks its clients for more before it"
+        require((alone or self.training.secure is None, f"{more}: use a method with one exchange"))
 
     def bind_exchange(self, exchange: Exchange, number: int, last: bool) -> BoundExchange:
         """Return an exchange for the same network. ``last`` marks the exchange for which clients keep state."""

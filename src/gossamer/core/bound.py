@@ -25,6 +25,7 @@ from gossamer.core.codec import (
     MeasuredCodec,
     SideInformation,
     StraightThrough,
+    centred,
     checked,
     folds_decoded,
     informed,
@@ -40,8 +41,10 @@ from gossamer.core.errors import PayloadError, require
 from gossamer.core.exchange import GLOBAL, Arrival, Assignment, Context, LocalTrainingInfo, Outcome, Section
 from gossamer.core.jobs import SILENT, Broadcast, Folding, Job, Outgoing, Trained, each, own_key
 from gossamer.core.method import Exchange
+from gossamer.core.privacy import PrivatePart
 from gossamer.core.random import Key, fold
 from gossamer.core.sections import OwnLabels, SectionArrays, index, read_index
+from gossamer.core.secure_exchange import SUM, TRAIN, BoundSecure, without_scratch
 from gossamer.core.server import CohortServer, MeasuredServer, ModelPerClient, SummingServer
 from gossamer.core.solver import memory_of as solver_memory_of
 from gossamer.core.types import Clock, Layout, Params, Part, Payload, State
@@ -80,8 +83,10 @@ class BoundExchange:
         telling = self.view_memory or self.described
         of_view = (Section(telling.section),) if telling else ()
         self.down = downlink_of(exchange.down).bind(self)
+        self.secure = BoundSecure(self, exchange.secure) if exchange.secure else None
         parts = {"solver": self.solver.sections, "server": self.server.sections, "view": of_view}
-        self.envelope = Envelope.of(number, repr(self.codec), self.down.name, {**parts, "down": self.down.sections})
+        others = {"down": self.down.sections, **({"secure": self.secure.sections} if self.secure else {})}
+        self.envelope = Envelope.of(number, repr(self.codec), self.down.name, {**parts, **others})
         self._names = set[frozenset[str]]()  # the names of the arrays of payloads that were decoded
         self.first = tree.move(self.codec_memory.init(Layout.of(self.outline)), context.network.device)
         self._check()
@@ -96,12 +101,17 @@ class BoundExchange:
                 f"the model has a tensor named {marked}: names that start with {sections.MARK} are for sections",
             ),
             (self.last or not stateful, "only the last exchange of a round may have parts with client state"),
+            (self.last or self.secure is None, "only the last exchange of a round may have secure aggregation"),
         )
+        if self.secure is not None:
+            self.secure.check()
 
     def check_cohort(self, clients: int) -> None:
-        """Raise ``ConfigError`` if the server needs more clients per round than these."""
+        """Raise ``ConfigError`` if the server or secure aggregation needs more clients per round than these."""
         if isinstance(self.server, CohortServer):
             self.server.check_cohort(clients)
+        if self.secure is not None:
+            self.secure.protocol.check_cohort(clients)
 
     def unmixable(self) -> str:
         """Return why updates from several versions of the model cannot be aggregated together; empty if they can."""
@@ -111,7 +121,9 @@ class BoundExchange:
             (self.per_client is not None, f"{name} keeps a model per client, which moves from round to round"),
             (self.codec.common, "its codec has a key that all clients of a round share"),
             (isinstance(self.server, SummingServer), f"{name} decodes the sum of a round's messages, not each of them"),
+            (isinstance(self.server, PrivatePart), f"{name} guarantees privacy for one update per client and round"),
             (self.down.versioned, "its downlink continues from the version that a client holds, round by round"),
+            (self.secure is not None, "its uploads are summed before the server sees them"),
         )
         return next((reason for holds, reason in reasons if holds), "")
 
@@ -166,14 +178,29 @@ class BoundExchange:
         return self._body(state, clock, key, GLOBAL, None, written, True, held) if self.broadcasts else None
 
     def make_download(
-        self, state: State, clock: Clock, key: Key, to: Assignment, memory: State | None, common: Body | None
+        self,
+        state: State,
+        clock: Clock,
+        key: Key,
+        to: Assignment,
+        memory: State | None,
+        common: Body | None,
+        request: Payload | None = None,
     ) -> Outgoing:
-        """Return the download of a client. ``memory`` is the server's copy of the client's view state."""
+        """Return the download of a client.
+
+        ``memory`` is the server's copy of the client's view state, ``request`` that of secure aggregation.
+        """
         if not self.shared:
             return SILENT
         common = common or self.make_common(state, clock, key)
         written, alone = [s for s in self.server.sections if common is None or not s.common], common is None
-        own = self._body(state, clock, key, to, memory, written, alone) if written or alone else NOTHING
+        more = {} if request is None else {TRAIN: request}
+        own = (
+            self._body(state, clock, key, to, memory, written, alone, more=more)
+            if written or alone or more
+            else NOTHING
+        )
         return self.envelope.address("down", clock, self.version(clock), to.loss_scale or 0.0, own, common or NOTHING)
 
     def _body(
@@ -186,8 +213,9 @@ class BoundExchange:
         written: Sequence[Section],
         models: bool,
         held: int = NEVER,
+        more: SectionArrays | None = None,
     ) -> Body:
-        """Return sections as bytes, together with the models if ``models`` is true."""
+        """Return sections as bytes, together with the models if ``models`` is true, and with ``more`` sections."""
         found, (mine, _, down) = self.server.download(state, to), self._keys(clock, key)
         sent = self._part(self.view.sent, found.models[0], clock, mine, memory, to.owner)
         layout = sent.layout(found.models[0])
@@ -198,7 +226,7 @@ class BoundExchange:
             packed["owner"] = index(to.owner)
         taken = [sent.take(model) for model in self.down.models(state, found.models)] if models else []
         coded = self.down.write(state, clock, held, taken, layout, down) if models else {}
-        return Body.of(sections.joined(coded, packed))
+        return Body.of(sections.joined(coded, {**packed, **(more or {})}))
 
     def version(self, clock: Clock) -> int:
         """Return the version of the model that the clients of a round receive."""
@@ -272,17 +300,23 @@ class BoundExchange:
         arrival = Arrival(client, part, layout, samples, add, batches=batches, payload=payload)
         return replace(arrival, to_sum=to_sum, from_sum=from_sum)
 
+    def sum_arrival(self, part: Part, layout: Layout, model: Params, clients: int, up: Key) -> Arrival:
+        """Return the arrival that stands for the sum of several clients' updates, without a payload."""
+        start = part.take(model) if isinstance(self.codec, SideInformation) else None
+        return replace(self.arrival(-1, part, layout, float(clients), {}, up, start), model=model)
+
     def update(self, arrival: Arrival) -> Tensor | None:
         """Return a client's update as one vector, for comparisons with others; none if the exchange sends no update.
 
-        It is in the form in which updates are summed: decoded, or still encoded linearly. All vectors of an exchange
-        have the same order of entries. Updates of parts of the model are spread over the whole model.
+        It is decoded, or still encoded linearly if the server sums encoded updates. All vectors of an exchange have the
+        same order of entries. Updates of parts of the model are spread over the whole model.
         """
         part, layout = arrival.part, arrival.layout
         if self.send not in ("change", "model") or arrival.to_sum is None:
             return None
-        if (part.whole and self.send == "change") or self.sums.sum_size(layout) != layout.size:
-            return arrival.to_sum()
+        plain = part.whole and self.send == "change"
+        if isinstance(self.server, SummingServer) and (plain or self.sums.sum_size(layout) != layout.size):
+            return centred(self.codec, arrival.to_sum(), layout)
         vector = arrival.vector(tree.device(self.outline))
         if self.send == "model":
             vector -= layout.flatten(part.take(arrival.model))
@@ -383,11 +417,13 @@ class BoundExchange:
             models, values = before.models, before.sections
         else:
             models, values = self.down.read(own, unread, layout, down, clock, state).models, {}
+        request = unread.pop(TRAIN, None) if self.secure else None
         missing = [section for section in self.server.sections if section.name not in values]
         values = {**values, **sections.unpack(missing, unread, layout, self.context.trained, down)}
         sections.check_read(unread)
         state = {**state, **self.down.kept(head.version, models)}
         job = Job(clock, mine, up, state, models, sent, values, owner, head.weight or None, head.version, before)
+        job = job._replace(request=request)
         return self.choose(job, 0) if len(models) == 1 else job
 
     def _received_part(
@@ -447,7 +483,7 @@ class BoundExchange:
     def make_upload(self, job: Job, trained: Trained, info: LocalTrainingInfo) -> tuple[Outgoing, State]:
         """Return the client's message, and the client state that ``settle`` completes."""
         memory, values = self.solver.end(trained.carry, info)
-        state = {**job.state, "solver": self._kept(job, memory)}
+        state = {**without_scratch(job.state), "solver": self._kept(job, memory)}
         if not self.shared:
             return SILENT, {**state, "own": tree.add(job.start, trained.change)}
         payload, layout, figures = Payload(), job.layout, dict[str, float]()
@@ -465,8 +501,11 @@ class BoundExchange:
             current = job.state.get("view") or view.first(job.clock.client)
             revised, packed[view.section] = view.revise(current, info, job.clock, fold(job.key, "view"))
             state |= {"view": current, "next": revised} if revised is not current else {}
+        samples = float(trained.samples)
+        if self.secure is not None:  # the number of samples is not sent either
+            payload, packed, samples = {}, {SUM: self.secure.protected(payload, job)}, 1.0
         body = Body.of(sections.joined(payload, packed))
-        sent = self.envelope.address("up", job.clock, job.version, float(trained.samples), body)
+        sent = self.envelope.address("up", job.clock, job.version, samples, body)
         return sent._replace(figures=figures), state
 
     def _kept(self, job: Job, memory: State) -> State:

@@ -29,13 +29,15 @@ Nine base classes add optional abilities:
 
 ``memory_of``, ``sums_of``, ``surrogate_of`` and ``replay_of`` return a codec with the ability. For a codec that lacks
 it, they return a wrapper with neutral defaults. ``informed`` passes side information to a codec that takes it, and
-``of_client`` the sender's number. ``sum_limit`` returns 0 for a codec whose sums are not whole numbers.
+``of_client`` the sender's number. ``sum_limit`` returns 0, and ``sum_segments`` nothing, for a codec whose sums are not
+whole numbers; ``Codec.unsummable`` returns the reason.
 ``gossamer.testing.check_codec`` tests a codec against this interface.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import TYPE_CHECKING, Literal, TypeVar
 
 import torch
@@ -44,6 +46,7 @@ from torch import Tensor
 from gossamer.core.errors import ConfigError, PayloadError
 from gossamer.core.fields import CheckedFields
 from gossamer.core.random import Key
+from gossamer.core.secure import SumSegment
 from gossamer.core.types import Layout, Params, Payload, State
 from gossamer.core.wire import finite
 
@@ -57,6 +60,9 @@ Kept = Literal["nothing", "last", "all"]
 
 FoldInto = Callable[[Sequence[Tensor]], None]
 """Adds a payload to a sum. The sum is given as consecutive pieces of one vector."""
+
+SUMMABLE = "use FixedPoint(), StochasticSign(0.1), Ternary(scale=0.1), CommonMaskedNoise(alpha=0.1) or SampledMask()"
+"""What to use in place of a codec without sums of whole numbers, for messages."""
 
 
 class Codec(CheckedFields, ABC):
@@ -83,6 +89,10 @@ class Codec(CheckedFields, ABC):
         Raises ``ConfigError`` if the codec does not work with the other parts of the exchange.
         """
         return self
+
+    def unsummable(self) -> str:
+        """Return why the payloads of a round do not add up to whole numbers, and what to use; empty if they do."""
+        return f"{type(self).__name__} has no sums of whole numbers: {SUMMABLE}"
 
     @abstractmethod
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
@@ -180,16 +190,25 @@ class Summing(Codec):
 
 
 class IntegerSums(Summing):
-    """A ``Summing`` codec whose vectors from ``to_sum`` are small whole numbers.
+    """A ``Summing`` codec whose vectors from ``to_sum`` are small whole numbers, from 0 to a limit.
 
     Their sum over clients of equal weight is exact, whatever the order, and takes few bits: those of the number of
-    clients times ``sum_limit``. ``from_sum`` gives the same result with the key of any client: the key is ``common``,
-    or ``from_sum`` does not use it.
+    clients times the limit. ``from_sum`` takes a mean of any floating-point type, and gives the same result with the
+    key of any client: the key is ``common``, or ``from_sum`` does not use it.
     """
 
     @abstractmethod
     def sum_limit(self, layout: Layout) -> int:
         """Return the largest entry of a vector from ``to_sum``; the smallest is 0. 0: they are not whole numbers."""
+
+    def sum_segments(self, layout: Layout) -> tuple[SumSegment, ...]:
+        """Return the limits of consecutive entries; empty if they are not whole numbers. By default, all have one."""
+        limit = self.sum_limit(layout)
+        return (SumSegment(self.sum_size(layout), limit),) if limit else ()
+
+    def unsummable(self) -> str:
+        """Return nothing. Override it where only some settings give whole numbers."""
+        return ""
 
 
 class OwnDraws(Codec):
@@ -333,6 +352,30 @@ def surrogate_of(codec: Codec) -> StraightThrough:
 def sum_limit(codec: Codec, layout: Layout) -> int:
     """Return the largest entry of the vectors that a codec sums; 0 if they are not whole numbers."""
     return codec.sum_limit(layout) if isinstance(codec, IntegerSums) else 0
+
+
+def sum_segments(codec: Codec, layout: Layout) -> tuple[SumSegment, ...]:
+    """Return the limits of the vectors that a codec sums; empty if they are not whole numbers."""
+    return codec.sum_segments(layout) if isinstance(codec, IntegerSums) else ()
+
+
+def centred(codec: Codec, vector: Tensor, layout: Layout) -> Tensor:
+    """Return a vector from ``to_sum`` with opposite signs for opposite updates: whole numbers as -1 to 1."""
+    segments = sum_segments(codec, layout)
+    if not segments:
+        return vector
+    pieces = vector.split([segment.size for segment in segments])
+    return torch.cat([piece * (2 / segment.limit) - 1 for piece, segment in zip(pieces, segments, strict=True)])
+
+
+def joined_segments(segments: Iterable[SumSegment]) -> tuple[SumSegment, ...]:
+    """Return segments with neighbours of the same limit as one.
+
+    >>> joined_segments([SumSegment(3, 1), SumSegment(2, 1), SumSegment(2, 255)])
+    (SumSegment(size=5, limit=1), SumSegment(size=2, limit=255))
+    """
+    groups = groupby(segments, key=lambda segment: segment.limit)
+    return tuple(SumSegment(sum(segment.size for segment in group), limit) for limit, group in groups)
 
 
 def of_client(codec: Codec, client: int) -> Codec:

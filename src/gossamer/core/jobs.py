@@ -84,6 +84,7 @@ class Job(NamedTuple):
         labels: 1 for each label with a local sample, where the exchange needs it
         samples: the indices of the client's samples
         spent: the FLOPs of the choice
+        request: the request of secure aggregation for the upload; none without secure aggregation
     """
 
     clock: Clock
@@ -104,6 +105,7 @@ class Job(NamedTuple):
     labels: Tensor | None = None
     samples: np.ndarray | None = None
     spent: int = 0
+    request: Payload | None = None
 
 
 class Folding(NamedTuple):

@@ -23,7 +23,9 @@ from gossamer.core.errors import ConfigError, Mistake, Setting, require, wrong
 from gossamer.core.exchange import Network
 from gossamer.core.interface import check_part
 from gossamer.core.parametrization import Parametrization, Weights
+from gossamer.core.privacy import PrivatePart
 from gossamer.core.sampler import Sampler
+from gossamer.core.secure import SecureAggregation
 from gossamer.core.server import Server
 from gossamer.core.solver import Solver, SolverMemory
 from gossamer.core.view import View
@@ -47,6 +49,7 @@ class Exchange:
         send: what a client uploads: change (its update), model (its weights), sections (no model) or nothing (it
             continues from its own model)
         labels: all, or own: logits of labels without a local sample are 0, and their rows are not aggregated
+        secure: secure aggregation of the uploads: the server learns only their sum; none sends each upload in the clear
     """
 
     view: View
@@ -56,19 +59,23 @@ class Exchange:
     down: Codec | Downlink
     send: Literal["change", "model", "sections", "nothing"] = "change"
     labels: Literal["all", "own"] = "all"
+    secure: SecureAggregation | None = None
 
     def __post_init__(self) -> None:
         down = Downlink if isinstance(self.down, Downlink) else Codec
         for name, kind in (("view", View), ("solver", Solver), ("codec", Codec), ("server", Server), ("down", down)):
             check_part(getattr(self, name), kind, name)
+        if self.secure is not None:
+            check_part(self.secure, SecureAggregation, "secure")
         require(
             (self.labels in ("all", "own"), wrong(self, "labels", "must be all or own")),
             (self.send in SENDS, wrong(self, "send", f"must be one of {', '.join(SENDS)}")),
         )
 
     def describe(self) -> dict[str, str]:
-        """Return each part as text."""
-        return {part.name: repr(getattr(self, part.name)) for part in fields(self)}
+        """Return each part as text; secure aggregation only if there is any."""
+        parts = {part.name: getattr(self, part.name) for part in fields(self)}
+        return {name: repr(part) for name, part in parts.items() if name != "secure" or part is not None}
 
 
 class RecipeCall(NamedTuple):
@@ -110,7 +117,15 @@ class Method:
             raise ConfigError(
                 "Method.exchanges must be a tuple of Exchange: write compose(view, solver, codec, server, ...) for one"
             )
-        require((len(self.exchanges) > 0, "Method.exchanges must have at least one exchange"))
+        private = any(isinstance(each.server, PrivatePart) for each in self.exchanges)
+        require(
+            (len(self.exchanges) > 0, "Method.exchanges must have at least one exchange"),
+            (
+                len(self.exchanges) < 2 or not private,
+                "Method.exchanges: a private server needs rounds with one exchange, because the others would release "
+                "what clients send without noise: use fedavg, for example",
+            ),
+        )
         check_part(self.sampler, Sampler, "sampler")
         if isinstance(self.parametrization, type):
             check_part(self.parametrization, Parametrization, "parametrization")

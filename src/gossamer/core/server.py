@@ -101,7 +101,10 @@ class BoundServer(Server):
 
     @abstractmethod
     def finish(self, state: State, acc: Any, clock: Clock) -> State:
-        """Return the state after the exchange. Without arrivals, return the state unchanged."""
+        """Return the state after the exchange. Without arrivals, return the state unchanged.
+
+        Only a server that adds noise for privacy changes the model without arrivals: noise hides that there are none.
+        """
 
 
 class ModelPerClient(BoundServer):
@@ -148,8 +151,17 @@ class ReplayableServer(BoundServer):
         return "" if declared else f"{name} does not declare that clients can repeat its aggregation"
 
 
-class SummingServer(ReplayableServer):
-    """A server that needs only the sum of the clients' vectors from ``Summing.to_sum``, not each of them."""
+class SumServer(BoundServer):
+    """A server that needs only the sum of the clients' vectors from ``Summing.to_sum``, not each of them.
+
+    This is what secure aggregation gives to a server.
+
+    Args:
+        folds_sums: whether this holds for the class. Each class declares it for itself: a subclass that declares
+            nothing gets every update
+    """
+
+    folds_sums: ClassVar[bool] = False
 
     @property
     @abstractmethod
@@ -160,9 +172,17 @@ class SummingServer(ReplayableServer):
     def fold_sum(self, acc: Any, arrival: Arrival, total: Tensor, clients: int) -> Any:
         """Return the accumulator with the sum of several clients' vectors. May modify and return ``acc``.
 
-        The result is that of ``fold`` for each client, where the vectors are whole numbers (``IntegerSums``) and all
-        clients have the weight 1. ``arrival`` stands for the clients: they share its part, layout and ``from_sum``.
+        Up to rounding, the result is that of ``fold`` for each client, where the vectors are whole numbers
+        (``IntegerSums``) and all clients have the weight 1. ``arrival`` stands for the clients: they share its part,
+        layout and ``from_sum``. ``total`` may have any type.
         """
+
+
+class SummingServer(ReplayableServer, SumServer):
+    """A ``SumServer`` whose ``fold_sum`` gives the same bits as ``fold`` for each client.
+
+    This holds where no step rounds: the server decodes the sum once, or the decoded vectors are whole numbers too.
+    """
 
 
 def unreplayable(server: BoundServer) -> str:
@@ -170,3 +190,12 @@ def unreplayable(server: BoundServer) -> str:
     if isinstance(server, ReplayableServer):
         return server.unreplayable()
     return f"{type(server).__name__.removeprefix('Bound')} is not a ReplayableServer"
+
+
+def unsummable(server: Server) -> str:
+    """Return why a server needs more than the sum of the clients' vectors, with equal weights; empty if it does not."""
+    name = type(server).__name__.removeprefix("Bound")
+    if not (isinstance(server, SumServer) and vars(type(server)).get("folds_sums", False)):
+        return f"{name} needs every update, not only their sum: use Mean, SumThenDecode or a server optimizer"
+    weights = f"{name} gives clients different weights: use weights='uniform' (--weights uniform)"
+    return "" if server.equal_weights else weights

@@ -293,6 +293,10 @@ def check_schedule(schedule: Schedule, method: BoundMethod, cohort: int) -> None
     reason = "its rounds have several exchanges" if several else method.training.unmixable()
     refused = f"aggregates updates from several versions of the model, which this method does not allow: {reason}"
     require(
+        (
+            method.training.secure is None,
+            Mistake("has no times for the phases of secure aggregation: leave out one of them", ABOUT),
+        ),
         (not method.pooled, Mistake("is for clients on devices, and this method pools all samples", ABOUT)),
         (
             method.pooled or not (schedule.keeps_late and reason),

@@ -121,17 +121,22 @@ class Ledger:
 
     def send(self, client: int, kinds: dict[str, int], receipt: Receipt, delivery: Delivery) -> None:
         """Record one upload, delivered or lost; ``delivery`` counts the client's earlier lost uploads."""
+        self.answer(client, kinds, receipt)
+        self.exchanges[-1]["sent"] += 1
+        self._reported[client] = delivery
+        if not receipt.delivered:
+            self.exchanges[-1]["lost"] += 1
+            self.lost.append(client)
+
+    def answer(self, client: int, kinds: Mapping[str, int], receipt: Receipt) -> None:
+        """Record a message of a client that is no upload: an answer in a phase of secure aggregation."""
         self.up.update(kinds)
         self.energy["sending"] += receipt.joules
         self.airtime = max(self.airtime, receipt.seconds)
         tally = self.tallies[client]
         tally.spend(receipt.seconds, receipt.joules)
         tally.messages += 1
-        self.exchanges[-1]["sent"] += 1
-        self._reported[client] = delivery
         if not receipt.delivered:
-            self.exchanges[-1]["lost"] += 1
-            self.lost.append(client)
             tally.lost += 1
             tally.wasted += receipt.joules
 

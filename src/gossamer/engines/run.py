@@ -47,6 +47,7 @@ from gossamer.engines.inbox import ClientReply, Immediate, Inbox, Replies
 from gossamer.engines.kept_run import KeptRun
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.result import Result as Result
+from gossamer.engines.secure import PhaseReplies, SecureExchange
 from gossamer.engines.stage import Stage as Stage
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import ANOMALIES, EXCLUDED, EXTENDED, STOPPED, Record
@@ -86,6 +87,10 @@ class FederatedRun(KeptRun):
     @abstractmethod
     def exchange(self, stage: Stage, ledger: Ledger, inbox: Replies) -> None:
         """Let the active clients train, and put the reply of each into the inbox."""
+
+    @abstractmethod
+    def ask_phase(self, stage: Stage, phase: str, requests: Mapping[int, Outgoing], ledger: Ledger) -> PhaseReplies:
+        """Send the requests of a phase of secure aggregation, and yield the reply of each client."""
 
     @abstractmethod
     def available(self) -> Mapping[int, int]:
@@ -241,7 +246,8 @@ class FederatedRun(KeptRun):
         assigned = dict(assigned)
         ledger.begin()
         most, acc = self.most_samples(), exchange.begin(self.server, assigned)
-        watch = AnomalyWatch(self.key) if exchange.last and self.options.anomalies else None
+        comparable = exchange.last and exchange.secure is None  # of a sum, no client can be compared with others
+        watch = AnomalyWatch(self.key) if comparable and self.options.anomalies else None
         stage = Stage(exchange, number, assigned, most=most, watch=watch)
 
         def deliver(client: int, reply: ClientReply) -> None:
@@ -251,7 +257,10 @@ class FederatedRun(KeptRun):
             self.outcomes.append(outcome)
 
         with ledger.time("train"):
-            self.exchange(stage, ledger, Immediate(deliver) if self.mixes else Inbox(stage.active, deliver))
+            if exchange.secure is not None:
+                acc = SecureExchange(self, stage, exchange.secure, ledger).run(acc)
+            else:
+                self.exchange(stage, ledger, Immediate(deliver) if self.mixes else Inbox(stage.active, deliver))
         if stage.limited:
             ledger.notes["limited"] = stage.limited
         after = self.finish(stage, acc)
@@ -340,6 +349,9 @@ class FederatedRun(KeptRun):
         ``update`` is the decoded update, if it is known.
         """
 
+    def check_uploads(self, stage: Stage, uploads: int) -> None:
+        """Raise if a round with this number of uploads does not count. Called before secure sums are unmasked."""
+
     def finish(self, stage: Stage, acc: Folding) -> State:
         """Return the server state after the aggregation of an exchange."""
         return stage.exchange.finish(self.server, acc, self.clock(stage.number))
@@ -370,8 +382,8 @@ class FederatedRun(KeptRun):
         exchange, held, server = stage.exchange, self.held(stage, client), stage.server or self.server
         if held not in common:
             common[held] = exchange.make_common(server, clock, key, held)
-        known = self.view_state(stage, client)
-        return exchange.make_download(server, clock, key, stage.assigned[client], known, common[held])
+        known, request = self.view_state(stage, client), stage.secure.request(client) if stage.secure else None
+        return exchange.make_download(server, clock, key, stage.assigned[client], known, common[held], request)
 
     def held(self, stage: Stage, client: int) -> int:
         """Return the version of the model that a client has acknowledged."""

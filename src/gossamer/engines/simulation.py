@@ -14,11 +14,12 @@ from gossamer.core.channel import Cost
 from gossamer.core.errors import Mistake, RunError, Setting, require
 from gossamer.core.exchange import Assignment
 from gossamer.core.extras import need
-from gossamer.core.jobs import Job, Trained, own_key
+from gossamer.core.jobs import Job, Outgoing, Trained, own_key
 from gossamer.core.method import Method
 from gossamer.core.random import fold, uniform
 from gossamer.core.schedule import ABOUT as ABOUT_SCHEDULE
 from gossamer.core.schedule import Schedule
+from gossamer.core.secure_exchange import REHEARSAL, SCRATCH
 from gossamer.core.types import Params, State
 from gossamer.core.wire import Body
 from gossamer.engines.adversary import Adversary, about_attack, honest
@@ -34,6 +35,7 @@ from gossamer.engines.inbox import FAILED_ON_PURPOSE, ClientReply, Replies
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.options import AUTO, Options
 from gossamer.engines.run import FederatedRun, Stage
+from gossamer.engines.secure import PhaseReplies, PhaseReply
 from gossamer.engines.virtual.clock import VirtualTime
 from gossamer.engines.warm_start import Init
 from gossamer.parts.attacks.base import Attack
@@ -89,6 +91,7 @@ class Simulation(FederatedRun):
         self.executor: Executor | None = None if options.executor == AUTO else self._executor(options.executor)
         self.early: dict[int, Executor] = {}
         self.clients_of = {self.method.training.number: self.client}
+        self.scratch: dict[int, State] = {}  # the secrets of clients, within an exchange with secure aggregation
         self.ready = False
 
     def _virtual_time(self, schedule: Schedule) -> VirtualTime:
@@ -253,6 +256,7 @@ class Simulation(FederatedRun):
     def train(self, number: int, ledger: Ledger) -> list[int]:
         """Run all exchanges of a round, and drop models that no download can continue from."""
         cohort = super().train(number, ledger)
+        self.scratch.clear()
         self.held_models.drop(self.method.training.oldest(self.server))
         if self.cluster is not None:
             ledger.notes[CLUSTER] = self.cluster.note()
@@ -316,6 +320,25 @@ class Simulation(FederatedRun):
             else:
                 yield client_task
 
+    def ask_phase(self, stage: Stage, phase: str, requests: Mapping[int, Outgoing], ledger: Ledger) -> PhaseReplies:
+        """Let each client answer, and send request and answer through the channel."""
+        secure = stage.exchange.secure
+        assert secure is not None
+        for client, sent in requests.items():
+            clock, key = self.clock_and_key(stage, client)
+            mine = fold(own_key(key, clock), phase)
+            cost = self.channel.receive(len(sent.data), clock, fold(mine, "download"))
+            ledger.receive(client, sent.kinds, cost)
+            try:
+                answer, self.scratch[client] = secure.answer(phase, sent.data, clock, self.scratch.get(client, {}))
+            except Exception as error:  # the client fails, and the round continues
+                yield PhaseReply(client, failure=Failure.of(error))
+                continue
+            receipt = self.channel.send(len(answer.data), clock, fold(mine, "channel"))
+            ledger.answer(client, answer.kinds, receipt)
+            yield PhaseReply(client, answer.data if receipt.delivered else None)
+        ledger.wait()
+
     def fails(self, client_task: ClientTask) -> bool:
         """Return whether a client fails on purpose."""
         rate = self.options.failure_rate
@@ -328,6 +351,8 @@ class Simulation(FederatedRun):
         clock, key = self.clock_and_key(stage, client)
         sent = self.download(stage, client, common)
         state = self.held_models.given(self.clients.get(client)) if stage.exchange.last else {}
+        if stage.exchange.secure is not None:
+            state = {**state, SCRATCH: self.scratch[client] if stage.secure else REHEARSAL}
         return ClientTask(clock, key, sent.data, state, self.split.train(client)), sent.kinds
 
     def download_cost(self, client_task: ClientTask, kinds: dict[str, int]) -> Cost:

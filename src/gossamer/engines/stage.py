@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from gossamer.core.bound import BoundExchange
 from gossamer.core.exchange import GLOBAL, Assignment, Outcome
+from gossamer.core.secure import SecureRound
 from gossamer.core.types import State
 from gossamer.engines.anomalies import AnomalyWatch
 
@@ -24,6 +25,7 @@ class Stage:
         watch: what is compared between the clients; none if nothing is
         server: the server state from which the downloads are made; none is the current one
         staleness: the number of aggregations since that state
+        secure: the server's side of secure aggregation; none without it
     """
 
     exchange: BoundExchange
@@ -35,6 +37,7 @@ class Stage:
     watch: AnomalyWatch | None = None
     server: State | None = None
     staleness: int = 0
+    secure: SecureRound | None = None
 
     @property
     def active(self) -> list[int]:
@@ -44,6 +47,10 @@ class Stage:
     def only(self, clients: Iterable[int]) -> "Stage":
         """Return the stage of some of the clients; outcomes are those of the whole stage."""
         return replace(self, assigned={client: self.assigned[client] for client in clients})
+
+    def protected(self, secure: SecureRound, clients: Iterable[int]) -> "Stage":
+        """Return the stage of some of the clients, whose uploads are protected by secure aggregation."""
+        return replace(self.only(clients), secure=secure)
 
     def earlier(self, version: int, server: State, clients: Iterable[int]) -> "Stage":
         """Return the stage in which clients started from an earlier version; outcomes are those of this stage."""

@@ -47,10 +47,14 @@ if TYPE_CHECKING:
     from gossamer.methods.normalized_averaging import FedNova as FedNova
     from gossamer.methods.normalized_averaging import FedNovaSGD as FedNovaSGD
     from gossamer.methods.normalized_averaging import fednova as fednova
+    from gossamer.methods.private_averaging import dp_fedavg as dp_fedavg
+    from gossamer.methods.private_averaging import dp_ftrl as dp_ftrl
     from gossamer.methods.quantized import int8 as int8
     from gossamer.methods.quantized import qsgd as qsgd
     from gossamer.methods.quantized import quic_fl as quic_fl
     from gossamer.methods.recipes import recipe as recipe
+    from gossamer.methods.secure import secure_changes as secure_changes
+    from gossamer.methods.secure import secured as secured
     from gossamer.methods.server_optimizers import ServerOptimizer as ServerOptimizer
     from gossamer.methods.server_optimizers import fedadagrad as fedadagrad
     from gossamer.methods.server_optimizers import fedadam as fedadam

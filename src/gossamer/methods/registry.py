@@ -64,6 +64,15 @@ ENTRIES: dict[str, MethodEntry] = {
     "fednova": MethodEntry(
         "normalized_averaging", "Averaging", "updates normalized by the number of local steps", "2007.07481"
     ),
+    "dp-fedavg": MethodEntry(
+        "private_averaging", "Private averaging", "FedAvg with clipped updates and Gaussian noise", "1710.06963"
+    ),
+    "dp-ftrl": MethodEntry(
+        "private_averaging",
+        "Private averaging",
+        "FedAvg with clipped updates and tree noise, private without sampling",
+        "2103.00039",
+    ),
     "local": MethodEntry("averaging", "Baselines", "every client trains alone, without communication"),
     "centralised": MethodEntry("averaging", "Baselines", "all samples in one place: an upper bound for comparison"),
     "fedavg-tuned": MethodEntry(

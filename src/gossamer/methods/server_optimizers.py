@@ -56,6 +56,7 @@ class ServerOptimizer(Mean):
     """
 
     mean_only: ClassVar[bool] = True
+    folds_sums: ClassVar[bool] = True
 
     rule: Rule = "adam"
     server_lr: float = 0.1
@@ -81,6 +82,8 @@ class ServerOptimizer(Mean):
 @dataclass(frozen=True)
 class BoundServerOptimizer(ServerOptimizer):
     """``ServerOptimizer`` with the names of the trained tensors."""
+
+    folds_sums: ClassVar[bool] = True
 
     trained: tuple[str, ...] = field(kw_only=True)
 

@@ -55,6 +55,7 @@ class Journal:
         home = folder / hashlib.sha256(run.encode()).hexdigest()[:16]  # the run's name is untrusted
         home.mkdir(parents=True, exist_ok=True, mode=0o700)
         self.path, self._lock = home / f"{client}.safetensors", home / f"{client}.lock"
+        self.secrets = home / f"{client}.secrets"
         self.client = client
 
     @contextmanager
@@ -88,6 +89,19 @@ class Journal:
     def forget(self) -> None:
         """Delete the client state."""
         self.path.unlink(missing_ok=True)
+
+    def scratch(self) -> State:
+        """Return the client's secrets of the current exchange with secure aggregation; empty if there are none."""
+        if not self.secrets.exists():
+            return {}
+        return tree.unflatten(files.tensors_of(files.unsealed(self.secrets.read_bytes())))
+
+    def note_scratch(self, scratch: State) -> None:
+        """Replace the client's secrets, in a file that no other user can read."""
+        with files.on_failure(f"the secrets of client {self.client} were not saved"):
+            self.secrets.touch(mode=0o600, exist_ok=True)
+            files.write(self.secrets, files.sealed(files.to_tensors(tree.flatten(scratch))))
+            self.secrets.chmod(0o600)
 
     def entries(self) -> list[JournalEntry]:
         """Return the entries, in order of rounds."""

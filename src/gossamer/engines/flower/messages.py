@@ -22,6 +22,9 @@ WORDS, BYTES, ARRAY = "gossamer", "message", "bytes"
 FIGURE = "figure."
 """The prefix of the names of a codec's metrics."""
 
+PHASE = "train.secure"
+"""The type of messages in a phase of secure aggregation."""
+
 LIMIT = 2**31 - 1
 """Maximum bytes per message in Flower's protocol."""
 

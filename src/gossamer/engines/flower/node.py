@@ -5,6 +5,7 @@ client state is in the journal, and data is read once per process. A node handle
 client number and sample counts), train, and evaluate. It sends the method's message and a few numbers, never a sample.
 """
 
+import math
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,11 +15,12 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from torch import Tensor
 
-from gossamer.core.errors import ConfigError, RunError
+from gossamer.core.errors import ConfigError, PayloadError, RunError
 from gossamer.core.jobs import SILENT, round_key
 from gossamer.core.method import Method
 from gossamer.core.random import Key
 from gossamer.core.random import key as make_key
+from gossamer.core.secure_exchange import SCRATCH, without_scratch
 from gossamer.core.types import Clock, Params
 from gossamer.core.wire import Frame
 from gossamer.engines.client import Client, ClientResult, ClientTask, Failure, TaskOutcome, reason
@@ -26,7 +28,7 @@ from gossamer.engines.evaluate import Evaluator, evaluation_exchange
 from gossamer.engines.executors.base import threads
 from gossamer.engines.flower import identity
 from gossamer.engines.flower.journal import Journal, JournalEntry, OutOfStepError
-from gossamer.engines.flower.messages import FIGURE, content, data, fingerprint, metric_words, word
+from gossamer.engines.flower.messages import FIGURE, PHASE, content, data, fingerprint, metric_words, word
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.precision import FLOAT32, products
 from gossamer.tasks.task import AnyTask, Task, task_at
@@ -47,6 +49,7 @@ def client_app(method: Method, task: AnyTask) -> ClientApp:
     app, node = ClientApp(), Node(method, task)
     app.query()(node.handler(node.hello))
     app.train()(node.handler(node.train))
+    app.train(PHASE.partition(".")[2])(node.handler(node.answer))
     app.evaluate()(node.handler(node.evaluate))
     return app
 
@@ -94,10 +97,16 @@ class Node:
     def train(self, member: "Member", message: Message) -> tuple[Words, bytes]:
         """Train and return the upload."""
         result = member.train(message)
+        if member.bound.training.secure is not None:  # the loss and the metrics of the codec are those of one client
+            result = result._replace(loss=math.nan, sent=result.sent._replace(figures={}))
         work = {"flops": result.flops.done, "useful": result.flops.useful}
         words = {**_echo(message), "loss": result.loss, **work, **result.delivery._asdict()}
         words |= {f"{FIGURE}{name}": value for name, value in result.sent.figures.items()}
         return words, bytes(result.sent.data)
+
+    def answer(self, member: "Member", message: Message) -> tuple[Words, bytes]:
+        """Answer in a phase of secure aggregation."""
+        return _echo(message), member.answer(message)
 
     def evaluate(self, member: "Member", message: Message) -> tuple[Words, bytes]:
         """Evaluate the client's deployed model on its own test samples."""
@@ -152,9 +161,21 @@ class Member:
             if word(message, "anew", bool):
                 journal.forget()
             state = journal.recall(clock.round, known, exchange.settle)
+            if exchange.secure is not None:
+                state = {**state, SCRATCH: journal.scratch()}
             result = _result(client.do(ClientTask(clock, key, frame, state, samples)))
-            journal.note(JournalEntry(clock.round, known, state, result.state))
+            journal.note(JournalEntry(clock.round, known, without_scratch(state), result.state))
         return result
+
+    def answer(self, message: Message) -> bytes:
+        """Answer a request of secure aggregation, and write the new secrets before anything is sent."""
+        clock, _, _, journal = self._read_header(message)
+        if (secure := self.bound.training.secure) is None:
+            raise PayloadError("the method of this node has no secure aggregation")
+        with journal.alone():
+            answer, scratch = secure.answer(word(message, "phase", str), data(message), clock, journal.scratch())
+            journal.note_scratch(scratch)
+        return bytes(answer.data)
 
     def evaluate(self, message: Message) -> Words:
         """Evaluate the client's deployed model on its own test samples and, on request, on all local test samples."""

@@ -20,6 +20,9 @@ from gossamer.engines.stage import Stage
 ROOM = 16
 """Maximum bytes per parameter of a reply, for any codec; larger replies are refused unread."""
 
+LONGEST_ANSWER = 2**24
+"""Maximum bytes of an answer in a phase of secure aggregation: enough for shares to 100,000 clients."""
+
 
 class Work(NamedTuple):
     """What a node reports about its training.
@@ -69,7 +72,8 @@ def checked(stage: Stage, message: Message, samples: int, parameters: int) -> Ch
 
     ``samples`` is the client's number of samples, ``parameters`` that of the model's entries.
     """
-    frame = _frame(message, samples, parameters) if stage.exchange.shared else None
+    stated = 1 if stage.exchange.secure else samples  # a protected upload does not state its samples
+    frame = _frame(message, stated, parameters) if stage.exchange.shared else None
     kinds = stage.exchange.envelope.kinds("up", wire.read_sizes(frame)) if frame else {}
     flops = Flops(*(max(0, word(message, name, int)) for name in ("flops", "useful")))
     delivery, figures = _delivery(stage.number, message), _figures(stage, message)
@@ -78,9 +82,17 @@ def checked(stage: Stage, message: Message, samples: int, parameters: int) -> Ch
     return CheckedReply(ClientReply(frame), work)
 
 
+def answer_of(message: Message) -> Frame:
+    """Return the answer in a reply of a phase of secure aggregation; refuse it if its size is wrong."""
+    sent = data(message)
+    if len(sent) > LONGEST_ANSWER:
+        raise PayloadError(f"refused: the answer holds {len(sent):,} bytes, more than {LONGEST_ANSWER:,}")
+    return Frame.of(sent)
+
+
 def _figures(stage: Stage, message: Message) -> dict[str, float]:
     """Return the metrics of the codec in a reply; refuse a reply without them."""
-    codec = stage.exchange.measured_codec
+    codec = None if stage.exchange.secure else stage.exchange.measured_codec
     found = {name: word(message, f"{FIGURE}{name}", float) for name in codec.figure_names} if codec else {}
     if not all(map(math.isfinite, found.values())):
         raise PayloadError(f"refused: the reply reports metrics that are not finite: {listed(found)}")

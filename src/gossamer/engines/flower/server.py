@@ -27,10 +27,11 @@ from torch import Tensor, nn
 
 from gossamer.core import tree, wire
 from gossamer.core.bound import BoundExchange
+from gossamer.core.channel import Receipt
 from gossamer.core.downlink import NEVER as NO_VERSION
 from gossamer.core.errors import ConfigError, PayloadError, RunError
 from gossamer.core.exchange import GLOBAL, Arrival, Outcome
-from gossamer.core.jobs import Folding
+from gossamer.core.jobs import Folding, Outgoing
 from gossamer.core.method import Method
 from gossamer.core.schedule import Schedule
 from gossamer.core.types import State
@@ -42,10 +43,10 @@ from gossamer.engines.evaluate import Evaluated, Evaluator, evaluation_exchange,
 from gossamer.engines.flower import identity
 from gossamer.engines.flower.fleet import NodePool, NodeReply
 from gossamer.engines.flower.journal import NEVER
-from gossamer.engines.flower.messages import content, fingerprint, metric_words, word
+from gossamer.engines.flower.messages import PHASE, content, fingerprint, metric_words, word
 from gossamer.engines.flower.node import OUT_OF_STEP, PROOF
 from gossamer.engines.flower.real_time import RealTime
-from gossamer.engines.flower.replies import CheckedReply, checked
+from gossamer.engines.flower.replies import CheckedReply, answer_of, checked
 from gossamer.engines.flower.scales import LEFT_OUT, Scales, left_out_of, named
 from gossamer.engines.flower.settings import Settings
 from gossamer.engines.flower.supernode import known_release, shorten_pulls
@@ -53,6 +54,7 @@ from gossamer.engines.inbox import ClientReply, Replies
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.result import Result
 from gossamer.engines.run import PATIENCE, FederatedRun, Stage, Watch
+from gossamer.engines.secure import PhaseReplies, PhaseReply
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import Record, read_about
 from gossamer.runs.report.anomalies import anomalies_of, rows
@@ -242,6 +244,11 @@ class FlowerRun(FederatedRun):
 
     def check_exchange(self, stage: Stage, after: State) -> None:
         """Raise ``VoidError`` if too few clients replied, an update is out of scale, or the model is not finite."""
+        if stage.exchange.secure is not None:  # a round whose sum is known is not repeated, see gossamer.engines.secure
+            if stage.outcomes and not any(outcome.folded for outcome in stage.outcomes):
+                raise VoidError(next((each.reason for each in stage.outcomes if each.reason), TOO_LATE))
+            super().check_exchange(stage, after)
+            return
         if not self.mixes and (far := self.scales.far()):
             raise VoidError(f"{self._named(far)}; the round is repeated without it", far)
         self._check_replies(stage)
@@ -273,6 +280,32 @@ class FlowerRun(FederatedRun):
             with ledger.time("receive"):
                 inbox.put(client, self.accept(stage, client, reply, ledger))
 
+    def ask_phase(self, stage: Stage, phase: str, requests: Mapping[int, Outgoing], ledger: Ledger) -> PhaseReplies:
+        """Send the requests to the nodes, and take answers as they arrive until the deadline."""
+        words = {client: self.words(stage.number, client, phase=phase) for client in requests}
+        contents = {client: content(words[client], bytes(sent.data)) for client, sent in requests.items()}
+        for sent in requests.values():
+            ledger.down.update(sent.kinds)
+        for client, reply in self.fleet.ask(PHASE, contents, self.settings.deadline):
+            yield self._phase_reply(stage, client, reply, ledger)
+
+    def _phase_reply(self, stage: Stage, client: int, reply: NodeReply, ledger: Ledger) -> PhaseReply:
+        """Check the reply of a node in a phase, and record its bytes."""
+        try:
+            frame = answer_of(self.check_reply(stage.number, reply))
+            ledger.answer(client, stage.exchange.envelope.kinds("up", wire.read_sizes(frame)), Receipt(delivered=True))
+            return PhaseReply(client, frame)
+        except Exception as error:  # any error refuses the reply, and the round continues
+            ledger.up["refused"] += reply.nbytes
+            failure = Failure(shown(Failure.of(error).reason), error)
+            return PhaseReply(client, failure=failure, silent=reply.message is None)
+
+    def check_uploads(self, stage: Stage, uploads: int) -> None:
+        """Raise ``VoidError`` if too few clients sent an upload: the round is then repeated, and no sum is known."""
+        count = len(stage.assigned)
+        if uploads < (needed := _share(self.settings.min_replies, count)):
+            raise VoidError(f"{uploads} of {count} clients sent an upload, {needed} are needed")
+
     def admit(self, stage: Stage, arrival: Arrival, update: Tensor | None) -> None:
         """Refuse an update that is far too large for its model, or whose client is left out."""
         update = stage.exchange.update(arrival) if update is None else update
@@ -286,6 +319,8 @@ class FlowerRun(FederatedRun):
         try:
             return super().finish(stage, acc)
         except Exception as error:
+            if stage.exchange.secure is not None:
+                raise
             largest = self.scales.far() or self.scales.largest()
             text = f"the aggregation failed: {shown(str(Failure.of(error).reason))}; {self._named(largest)}"
             raise VoidError(text, largest) from error

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gossamer.parts.codecs.drive import Drive as Drive
     from gossamer.parts.codecs.eden import Eden as Eden
     from gossamer.parts.codecs.feedback import Feedback as Feedback
+    from gossamer.parts.codecs.fixed_point import FixedPoint as FixedPoint
     from gossamer.parts.codecs.integers import Int4 as Int4
     from gossamer.parts.codecs.integers import Int8 as Int8
     from gossamer.parts.codecs.klms import KLMS as KLMS
@@ -55,6 +56,7 @@ CODECS: "Registry[type[Codec]]" = Registry(
         "qsgd": "qsgd.QSGD",
         "int8": "integers.Int8",
         "int4": "integers.Int4",
+        "fixed-point": "fixed_point.FixedPoint",
         "drive": "drive.Drive",
         "eden": "eden.Eden",
         "quic-fl": "quic_fl.QuicFL",

@@ -8,8 +8,8 @@ sigma squared. The paper evaluates two values of z:
                u (1 - u^2 / (6 sigma^2)), and at most eta sigma
     uniform    z = infinity: noise from -1 to 1, eta = 1. Unbiased if |u| <= sigma; larger entries are clipped
 
-Sigma is a constant, so a message has nothing but the bits. With uniform noise the distribution is that of
-``StochasticSign`` with a fixed scale.
+Sigma is a constant, so a message has nothing but the bits, and the bits of clients add up. With uniform noise the
+distribution is that of ``StochasticSign`` with a fixed scale.
 """
 
 import math
@@ -18,8 +18,8 @@ from typing import Literal
 
 from torch import Tensor
 
-from gossamer.core.bits import bits, expect_bits, plus_minus
-from gossamer.core.codec import Codec
+from gossamer.core.bits import bits, expect_bits, numbers, plus_minus
+from gossamer.core.codec import IntegerSums
 from gossamer.core.errors import require, wrong
 from gossamer.core.random import Key, fold
 from gossamer.core.random.noise import draw
@@ -33,7 +33,7 @@ ETAS: dict[Noise, float] = {"gauss": math.sqrt(math.pi / 2), "uniform": 1.0}
 
 
 @dataclass(frozen=True)
-class NoisySign(Codec):
+class NoisySign(IntegerSums):
     """Sends the sign of each entry after noise is added.
 
     See https://arxiv.org/abs/2302.02589.
@@ -61,3 +61,15 @@ class NoisySign(Codec):
         """Return plus or minus eta sigma."""
         signs = plus_minus(expect_bits(payload, "bits", layout.size), layout.dtype)
         return signs.mul_(ETAS[self.noise] * self.sigma)
+
+    def sum_limit(self, layout: Layout) -> int:
+        """Return 1: a bit per entry."""
+        return 1
+
+    def to_sum(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+        """Return 1 for plus and 0 for minus."""
+        return numbers(expect_bits(payload, "bits", layout.size), layout.dtype)
+
+    def from_sum(self, mean: Tensor, layout: Layout, key: Key) -> Tensor:
+        """Return the mean of the signs, times eta sigma."""
+        return (mean * 2 - 1) * (ETAS[self.noise] * self.sigma)

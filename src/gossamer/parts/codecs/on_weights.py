@@ -24,16 +24,19 @@ from gossamer.core.codec import (
     StraightThrough,
     folds_decoded,
     informed,
+    joined_segments,
     memory_of,
     of_client,
     replay_of,
     sum_limit,
+    sum_segments,
     sums_of,
     surrogate_of,
 )
 from gossamer.core.errors import require, wrong
 from gossamer.core.exchange import Context
 from gossamer.core.random import Key, fold
+from gossamer.core.secure import SumSegment
 from gossamer.core.types import Layout, Params, Payload, State
 from gossamer.core.untrusted import check_names, under
 from gossamer.parts.codecs.dense import Dense
@@ -200,6 +203,16 @@ class OnWeights(
         """Return the largest limit of the groups; 0 if the numbers of one are not whole."""
         limits = [sum_limit(piece.codec, piece.layout) for piece in self.pieces(layout)]
         return max(limits, default=0) if all(limits) else 0
+
+    def sum_segments(self, layout: Layout) -> tuple[SumSegment, ...]:
+        """Return the segments of all groups; nothing if the numbers of one are not whole."""
+        found = [sum_segments(piece.codec, piece.layout) for piece in self.pieces(layout)]
+        return joined_segments(segment for group in found for segment in group) if all(found) else ()
+
+    def unsummable(self) -> str:
+        """Return the reason of either codec."""
+        rest = self.other.unsummable()
+        return self.codec.unsummable() or (f"biases, norms and statistics: {rest}" if rest else "")
 
     def to_sum(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
         """Return the vectors of all groups as one vector."""

@@ -26,6 +26,9 @@ A lost message can be compensated for by the next one:
 
 Only the last message is kept: what was lost in an earlier round is forgotten, unless ``accumulate`` is set. Tensors
 that are sent dense in the same message are compensated for in the same way, as sums, which take no extra bytes.
+
+With a fixed ``length`` and one sign per measurement, messages contain nothing but signs. The server then sums bits, and
+knows the norms.
 """
 
 import math
@@ -36,8 +39,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gossamer.core.bits import expect_bits, plus_minus
-from gossamer.core.codec import Codec, CodecMemory, Kept, Replayable, Summing, memory_of
+from gossamer.core.bits import expect_bits, numbers, plus_minus
+from gossamer.core.codec import Codec, CodecMemory, IntegerSums, Kept, Replayable, memory_of
 from gossamer.core.errors import Mistake, PayloadError, Setting, listed, require, wrong
 from gossamer.core.exact import norm
 from gossamer.core.random import Key, fold
@@ -74,7 +77,7 @@ DECODERS: dict[str, Decode] = {
 
 
 @dataclass(frozen=True)
-class OneBit(CodecMemory, Summing, Replayable):
+class OneBit(CodecMemory, IntegerSums, Replayable):
     """Sends the signs of random measurements of the update, and its norm.
 
     Args:
@@ -226,13 +229,33 @@ class OneBit(CodecMemory, Summing, Replayable):
 
     # Server side.
 
+    @property
+    def _bits_only(self) -> bool:
+        """Whether messages contain one bit per measurement and nothing else."""
+        return self.length is not None and self.retain != "signs"
+
+    def sum_limit(self, layout: Layout) -> int:
+        """Return 1 with a fixed length: a bit per measurement."""
+        return 1 if self._bits_only else 0
+
+    def unsummable(self) -> str:
+        """Return that messages have norms of their own, or the signs of two updates, if so."""
+        if self.length is None:
+            return "OneBit() sends the norm of each update: use a fixed one, such as OneBit(length=1.0)"
+        return "" if self._bits_only else "OneBit(retain='signs') can send two signs at once: use retain='change'"
+
     def sum_size(self, layout: Layout) -> int:
-        """Return the number of measurements, plus one for the norm."""
-        return self.sensing.count(layout.size) + 1
+        """Return the number of measurements, plus one for the norm unless only bits are summed."""
+        return self.sensing.count(layout.size) + (0 if self._bits_only else 1)
 
     def to_sum(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
-        """Return signs times norms, including those of a lost message, followed by the sum of the norms."""
+        """Return signs times norms, including those of a lost message, followed by the sum of the norms.
+
+        With a fixed length, return a bit per measurement, 1 for plus.
+        """
         signs, count = payload.get("signs"), self.sensing.count(layout.size)
+        if self._bits_only:
+            return numbers(expect_bits(payload, "signs", count), layout.dtype)
         both = signs is not None and self.retain == "signs" and signs.numel() > -(-count // 8)
         flags = expect_bits(payload, "signs", 2 * count if both else count)
         lengths = [self._length(payload, "scale", layout, flags)]
@@ -251,7 +274,11 @@ class OneBit(CodecMemory, Summing, Replayable):
 
     def from_sum(self, mean: Tensor, layout: Layout, key: Key) -> Tensor:
         """Return the reconstruction of the mean update, with the norm that ``scaling`` chooses."""
-        y, length = mean[:-1], mean[-1]
+        mean = mean.to(layout.dtype)
+        if self.length is not None and self._bits_only:
+            y, length = (mean * 2 - 1) * self.length, mean.new_tensor(self.length)
+        else:
+            y, length = mean[:-1], mean[-1]
         most = y.abs().amax() if len(y) else length
         if not bool(most > 0):
             return torch.zeros(layout.size, dtype=mean.dtype, device=mean.device)

@@ -2,6 +2,8 @@
 
 An entry u becomes +s with probability (1 + u / s) / 2, clipped to [0, 1], and otherwise -s. It is unbiased if
 |u| <= s. Larger entries are clipped to s or -s.
+
+With a fixed scale, the bits of clients add up: a mean m of bits is decoded as (2 m - 1) s.
 """
 
 from dataclasses import dataclass
@@ -10,8 +12,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gossamer.core.bits import bits, expect_bits, plus_minus
-from gossamer.core.codec import Codec
+from gossamer.core.bits import bits, expect_bits, numbers, plus_minus
+from gossamer.core.codec import IntegerSums
 from gossamer.core.errors import require, wrong
 from gossamer.core.exact import norm
 from gossamer.core.random import Key, fold, uniform
@@ -21,7 +23,7 @@ from gossamer.parts.codecs.scale import expect_scale, largest, ratio
 
 
 @dataclass(frozen=True)
-class StochasticSign(Codec):
+class StochasticSign(IntegerSums):
     """Sends a random sign per entry, and one scale.
 
     See https://arxiv.org/abs/1905.12938.
@@ -57,6 +59,25 @@ class StochasticSign(Codec):
         else:
             scale = torch.full((1,), self.scale, dtype=layout.dtype, device=positive.device)
         return plus_minus(positive, layout.dtype).mul_(scale)
+
+    def sum_limit(self, layout: Layout) -> int:
+        """Return 1 with a fixed scale: a bit per entry."""
+        return 0 if isinstance(self.scale, str) else 1
+
+    def unsummable(self) -> str:
+        """Return that every client measures a scale of its own, if so."""
+        own = f"StochasticSign(scale={self.scale!r}) measures a scale at each client: use a number, such as 0.1"
+        return own if isinstance(self.scale, str) else ""
+
+    def to_sum(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+        """Return 1 for plus and 0 for minus, or the decoded vector without a fixed scale."""
+        if isinstance(self.scale, str):
+            return super().to_sum(payload, layout, key)
+        return numbers(expect_bits(payload, "bits", layout.size), layout.dtype)
+
+    def from_sum(self, mean: Tensor, layout: Layout, key: Key) -> Tensor:
+        """Return the mean of the signs, times a fixed scale."""
+        return mean if isinstance(self.scale, str) else (mean * 2 - 1) * self.scale
 
     def _scale(self, x: Tensor) -> Tensor:
         if self.scale == "max":

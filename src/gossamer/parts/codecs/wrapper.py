@@ -17,9 +17,11 @@ from gossamer.core.codec import (
     of_client,
     replay_of,
     sum_limit,
+    sum_segments,
     sums_of,
 )
 from gossamer.core.random import Key
+from gossamer.core.secure import SumSegment
 from gossamer.core.types import Layout, Payload
 
 
@@ -78,6 +80,14 @@ class CodecWrapper(CodecMemory, IntegerSums, OwnDraws, OwnFold, Replayable):
     def sum_limit(self, layout: Layout) -> int:
         """Delegate to the wrapped codec."""
         return sum_limit(self.codec, layout)
+
+    def sum_segments(self, layout: Layout) -> tuple[SumSegment, ...]:
+        """Delegate to the wrapped codec."""
+        return sum_segments(self.codec, layout)
+
+    def unsummable(self) -> str:
+        """Delegate to the wrapped codec."""
+        return self.codec.unsummable()
 
     def of_client(self, client: int) -> Self:
         """Delegate to the wrapped codec."""

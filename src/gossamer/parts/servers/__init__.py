@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from gossamer.core.server import ReplayableServer as ReplayableServer
     from gossamer.core.server import Server as Server
     from gossamer.core.server import SummingServer as SummingServer
+    from gossamer.core.server import SumServer as SumServer
+    from gossamer.parts.servers.adaptive_clip import AdaptiveClip as AdaptiveClip
     from gossamer.parts.servers.average import Average as Average
     from gossamer.parts.servers.average import MaskAverage as MaskAverage
     from gossamer.parts.servers.gradient_similarity import GradientSimilarity as GradientSimilarity
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
     from gossamer.parts.servers.mean import Weighting as Weighting
     from gossamer.parts.servers.model_rotation import ModelRotation as ModelRotation
     from gossamer.parts.servers.model_rotation import WarmUp as WarmUp
+    from gossamer.parts.servers.private import PrivateMean as PrivateMean
+    from gossamer.parts.servers.private_tree import TreeMean as TreeMean
     from gossamer.parts.servers.robust.bucketing import Bucketing as Bucketing
     from gossamer.parts.servers.robust.centered_clipping import CenteredClipping as CenteredClipping
     from gossamer.parts.servers.robust.clip import Clip as Clip

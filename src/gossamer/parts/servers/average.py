@@ -11,7 +11,7 @@ from gossamer.core.exact import log
 from gossamer.core.exchange import Arrival
 from gossamer.core.server import SummingServer
 from gossamer.core.types import Clock, Params, State
-from gossamer.parts.servers.mean import Mean, Sum
+from gossamer.parts.servers.mean import Mean, Sum, with_vector
 
 
 @dataclass(frozen=True)
@@ -19,6 +19,7 @@ class Average(Mean):
     """Weighted mean of client models."""
 
     replays: ClassVar[bool] = True
+    folds_sums: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -48,6 +49,7 @@ class MaskAverage(Average, SummingServer):
     """
 
     replays: ClassVar[bool] = True
+    folds_sums: ClassVar[bool] = True
 
     eps: float = 0.01
 
@@ -56,9 +58,12 @@ class MaskAverage(Average, SummingServer):
         require((0 < self.eps < 0.5, wrong(self, "eps", "must be between 0 and 0.5")))
 
     def fold_sum(self, acc: Sum, arrival: Arrival, total: Tensor, clients: int) -> Sum:
-        """Add the sum of several clients' masks."""
+        """Add the sum of several clients' masks, which is exact, and of their other values."""
         assert arrival.from_sum is not None
-        acc.vector.add_(arrival.from_sum(total))
+        whole = total.double()
+        # Decoding is affine. For masks it is the identity, and the offset is zero: no division rounds their sum.
+        offset = arrival.from_sum(torch.zeros_like(whole))
+        self.spread(acc, with_vector(arrival, arrival.from_sum(whole) + offset * (clients - 1)), 1.0)
         return self.counted(acc, arrival, float(clients))
 
     def finish(self, state: State, acc: Sum, clock: Clock) -> State:

@@ -21,7 +21,7 @@ from torch import Tensor
 from gossamer.core import tree
 from gossamer.core.errors import require, wrong
 from gossamer.core.exchange import Arrival, Assignment, Context
-from gossamer.core.server import ReplayableServer
+from gossamer.core.server import ReplayableServer, SumServer
 from gossamer.core.types import Clock, Layout, Params, State
 
 Weighting = Literal["samples", "batches", "uniform"]
@@ -49,7 +49,7 @@ class Sum:
 
 
 @dataclass(frozen=True)
-class Mean(ReplayableServer):
+class Mean(ReplayableServer, SumServer):
     """Weighted mean of client updates.
 
     Args:
@@ -60,6 +60,7 @@ class Mean(ReplayableServer):
     """
 
     replays: ClassVar[bool] = True
+    folds_sums: ClassVar[bool] = True
     mean_only: ClassVar[bool] = True
 
     weights: Weighting = "samples"
@@ -119,13 +120,24 @@ class Mean(ReplayableServer):
 
     def add(self, acc: Sum, arrival: Arrival, weight: float) -> Sum:
         """Add one client's update, multiplied by ``weight``."""
+        self.spread(acc, arrival, weight)
+        return self.counted(acc, arrival, weight)
+
+    def spread(self, acc: Sum, arrival: Arrival, weight: float) -> None:
+        """Add ``weight`` times the update to the entries of the arrival's part, and leave the total weight."""
         if arrival.part.whole:
             arrival.add(acc.vector, weight)
         elif arrival.part.masked and arrival.layout.held is not None:  # all tensors at once
             acc.vector.add_(arrival.layout.spread(arrival.vector(acc.vector.device)), alpha=weight)
         else:
             arrival.part.add(acc.total, arrival.change(acc.vector.device), weight)
-        return self.counted(acc, arrival, weight)
+
+    def fold_sum(self, acc: Sum, arrival: Arrival, total: Tensor, clients: int) -> Sum:
+        """Add the decoded mean of several clients' vectors, multiplied by their number."""
+        assert arrival.from_sum is not None
+        exact = total.double()  # sums of 16-bit numbers can exceed what float32 holds exactly
+        mean = arrival.from_sum(exact / exact.new_tensor(clients))
+        return self.add(acc, with_vector(arrival, mean), float(clients))
 
     def counted(self, acc: Sum, arrival: Arrival, weight: float) -> Sum:
         """Add the weight of a client whose update was added."""
@@ -154,3 +166,8 @@ class Mean(ReplayableServer):
             return params
         shrink = (self.radius / tree.norm(params)).clamp(max=1)
         return {name: tensor * shrink for name, tensor in params.items()}
+
+
+def with_vector(arrival: Arrival, vector: Tensor) -> Arrival:
+    """Return an arrival with the same part and layout whose update is a given vector."""
+    return Arrival.laid(arrival.client, arrival.part, arrival.layout, vector, arrival.samples)

@@ -46,6 +46,7 @@ class SumThenDecode(Mean, SummingServer):
     """Weighted mean of codes, decoded once per round."""
 
     replays: ClassVar[bool] = True
+    folds_sums: ClassVar[bool] = True
 
     def begin(self, state: State, assigned: Mapping[int, Assignment]) -> PartSums:  # type: ignore[override]
         """Return an accumulator without sums."""
@@ -57,9 +58,11 @@ class SumThenDecode(Mean, SummingServer):
         weight = self.weigh(arrival)
         return self._add(acc, arrival, arrival.to_sum() * weight, weight)  # as in Mean.finish
 
-    def fold_sum(self, acc: PartSums, arrival: Arrival, total: Tensor, clients: int) -> PartSums:
+    def fold_sum(  # type: ignore[override]
+        self, acc: PartSums, arrival: Arrival, total: Tensor, clients: int
+    ) -> PartSums:
         """Add the sum of the codes of several clients with the same part."""
-        return self._add(acc, arrival, total, float(clients))
+        return self._add(acc, arrival, total.to(arrival.layout.dtype), float(clients))
 
     def _add(self, acc: PartSums, arrival: Arrival, total: Tensor, weight: float) -> PartSums:
         group = next((group for group in acc.groups if group.fits(arrival.layout)), None)

@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.parts.servers.robust.clip import bound, shrink
+from gossamer.parts.servers.clipping import shrink
+from gossamer.parts.servers.robust.clip import bound
 from gossamer.parts.servers.robust.updates import Updates, blocks
 
 Combine = Callable[[Tensor, Tensor], Tensor]

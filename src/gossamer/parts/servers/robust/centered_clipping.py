@@ -17,7 +17,8 @@ from dataclasses import dataclass
 from gossamer.core.errors import require, wrong
 from gossamer.core.random import Key
 from gossamer.core.types import State
-from gossamer.parts.servers.robust.clip import Bound, bound, positive, shrink
+from gossamer.parts.servers.clipping import shrink
+from gossamer.parts.servers.robust.clip import Bound, bound, positive
 from gossamer.parts.servers.robust.rule import Aggregate, Rule, minority
 from gossamer.parts.servers.robust.updates import Updates
 

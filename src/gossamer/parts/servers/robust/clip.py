@@ -16,12 +16,12 @@ import math
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-import torch
 from torch import Tensor
 
 from gossamer.core.errors import require, wrong
 from gossamer.core.random import Key
 from gossamer.core.types import State
+from gossamer.parts.servers.clipping import shrink
 from gossamer.parts.servers.robust.rule import Aggregate, Rule, minority
 from gossamer.parts.servers.robust.updates import Updates
 
@@ -75,8 +75,3 @@ def positive(rule: Rule, field: str) -> tuple[bool, str]:
 def bound(norm: Bound, norms: Tensor) -> float:
     """Return a norm as a number, given the norms of a round."""
     return float(norms.median()) if norm == "median" else float(norm)
-
-
-def shrink(norms: Tensor, most: float) -> Tensor:
-    """Return the factors that bring norms down to ``most``, and leave smaller ones as they are."""
-    return torch.where(norms > most, most / norms, 1.0)

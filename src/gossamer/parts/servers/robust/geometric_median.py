@@ -21,7 +21,8 @@ from typing import ClassVar
 from gossamer.core.errors import require, wrong
 from gossamer.core.random import Key
 from gossamer.core.types import State
-from gossamer.parts.servers.robust.clip import bound, shrink
+from gossamer.parts.servers.clipping import shrink
+from gossamer.parts.servers.robust.clip import bound
 from gossamer.parts.servers.robust.rule import Aggregate, Rule, minority
 from gossamer.parts.servers.robust.updates import Updates
 

@@ -20,9 +20,10 @@ from gossamer.core.exchange import Arrival, Assignment, Context, Download
 from gossamer.core.random import Key, fold
 from gossamer.core.server import CohortServer, MeasuredServer, Server
 from gossamer.core.types import Clock, Layout, Params, State
+from gossamer.parts.servers.clipping import whole_vector
 from gossamer.parts.servers.mean import Mean, Sum
 from gossamer.parts.servers.robust.rule import Aggregate, Rule
-from gossamer.parts.servers.robust.updates import Kept, Received, length, whole_vector
+from gossamer.parts.servers.robust.updates import Kept, Received, length
 
 MEMORY = "rule"
 """The entry of the server state with what the rule keeps."""

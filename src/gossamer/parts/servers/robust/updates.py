@@ -24,6 +24,7 @@ from torch import Tensor
 from gossamer.core import tree
 from gossamer.core.exchange import Arrival
 from gossamer.core.types import Layout, Params
+from gossamer.parts.servers.clipping import whole_vector
 
 ENTRIES = 2**25
 """Decoded entries that are held at once, however small the model is: 128 MiB of float32."""
@@ -214,16 +215,6 @@ class Received(Updates):
         """Return the norms, which were computed on arrival."""
         norms = [each.norm * scale for each, scale in zip(self.kept, self.scales, strict=True)]
         return torch.tensor(norms, dtype=torch.float64)
-
-
-def whole_vector(arrival: Arrival, model: Params, layout: Layout) -> Tensor:
-    """Decode an update, and return it over the whole model, zero at entries that are not aggregated."""
-    device = tree.device(model)
-    if arrival.part.whole:
-        return arrival.vector(device)
-    if arrival.part.masked and arrival.layout.held is not None:
-        return arrival.layout.spread(arrival.vector(device))
-    return layout.flatten(arrival.part.spread(arrival.change(device), model))
 
 
 def length(vector: Tensor) -> float:

@@ -1,0 +1,149 @@
+"""Secure aggregation of an exchange: its messages, and the decoded sum.
+
+A ``BoundSecure`` belongs to a ``BoundExchange``. It turns the payloads of a ``SecureAggregation`` into messages and
+back, protects the uploads of clients, and gives the sum to the server part. Requests and answers are sections with the
+name of their phase. A protected upload is the section ``sum``, in place of the codec's payload.
+
+The client encodes its update as without secure aggregation. ``Summing.to_sum`` turns the payload into small whole
+numbers, which are masked. So the server learns no more than the sum of these numbers over the cohort.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gossamer.core import sections, wire
+from gossamer.core.codec import sum_segments, sums_of
+from gossamer.core.errors import PayloadError, require
+from gossamer.core.exchange import GLOBAL, Section
+from gossamer.core.jobs import Folding, Job, Outgoing
+from gossamer.core.random import Key, fold
+from gossamer.core.secure import SecureAggregation, SecureRound, SumSegment
+from gossamer.core.server import SumServer, unsummable
+from gossamer.core.types import Clock, Layout, Params, Part, Payload, State
+from gossamer.core.untrusted import check_names
+from gossamer.core.wire import Body, Frame, Kind
+
+if TYPE_CHECKING:
+    from gossamer.core.bound import BoundExchange
+
+TRAIN = "train"
+"""The phase in which clients train, between the phases of setup and those of closing."""
+
+SUM = "sum"
+"""The section of a protected upload."""
+
+SCRATCH = "scratch"
+"""The entry of a client state with the client's secrets, within an exchange."""
+
+REHEARSAL: State = {"rehearsal": torch.ones(1)}
+"""The scratch of a task that only measures an executor: its upload is not protected, and goes nowhere."""
+
+EXACT = {torch.float32: 2**24, torch.float64: 2**53}
+"""The whole numbers below which each type holds all of them."""
+
+
+class BoundSecure:
+    """The secure aggregation of a bound exchange.
+
+    Args:
+        exchange: the exchange, whose other parts are bound
+        protocol: the secure aggregation
+    """
+
+    def __init__(self, exchange: "BoundExchange", protocol: SecureAggregation) -> None:
+        self.exchange, self.protocol = exchange, protocol
+
+    @property
+    def sections(self) -> tuple[Section, ...]:
+        """A section per phase, and that of the protected upload. Their bytes are counted as ``secure.PHASE``."""
+        return tuple(Section(name) for name in (*self.protocol.setup, TRAIN, *self.protocol.closing, SUM))
+
+    def check(self) -> None:
+        """Refuse an exchange whose uploads reveal more than a sum, or do not add up."""
+        exchange = self.exchange
+        view, about = type(exchange.view).__name__.removeprefix("Bound"), "secure aggregation reveals only a sum, and"
+        server, codec = unsummable(exchange.server), exchange.codec.unsummable()
+        require(
+            (exchange.send in ("change", "model"), f"{about} clients of this method send no update"),
+            (not server, f"{about} {server}"),
+            (not codec, f"{about} {codec}"),
+            (exchange.view.common, f"{about} clients hold different parts of the model with {view}: use Full()"),
+            (exchange.view_memory is None, f"{about} {view} sends what changed in each client's part"),
+            (not exchange.solver.sections, f"{about} {type(exchange.solver).__name__} sends values per client"),
+            (exchange.labels is None, f"{about} labels=own sends the labels of each client: use labels=all"),
+            (not exchange.down.versioned, f"{about} this downlink sends updates on: use a codec as down"),
+        )
+
+    # Both sides.
+
+    def message(self, way: Kind, phase: str, clock: Clock, arrays: Payload) -> Outgoing:
+        """Return a request or an answer as a message."""
+        body = Body.of(sections.joined({}, {phase: arrays}))
+        return self.exchange.envelope.address(way, clock, self.exchange.version(clock), float(way == "up"), body)
+
+    def read(self, way: Kind, phase: str, data: Frame | bytes, clock: Clock) -> Payload:
+        """Return the arrays of a message of a phase. Raise ``PayloadError`` to refuse it."""
+        message = wire.unpack(data)
+        self.exchange.envelope.check(message.head, way, clock, self.exchange.version(clock))
+        payload, unread = sections.split(message.arrays)
+        check_names(payload, ())
+        if phase not in unread:
+            raise PayloadError(f"the message has no section {phase}")
+        arrays = unread.pop(phase)
+        sections.check_read(unread)
+        return arrays
+
+    # Client side.
+
+    def answer(self, phase: str, data: Frame | bytes, clock: Clock, scratch: State) -> tuple[Outgoing, State]:
+        """Return the answer to a request as a message, and the new scratch."""
+        request = self.read("down", phase, data, clock)
+        answer, scratch = self.protocol.answer(phase, clock.client, request, scratch)
+        return self.message("up", phase, clock, answer), scratch
+
+    def protected(self, payload: Payload, job: Job) -> Payload:
+        """Return an encoded update as the arrays of a protected upload."""
+        scratch = job.state.get(SCRATCH)
+        if scratch is not None and scratch.keys() == REHEARSAL.keys():
+            return payload
+        if scratch is None or job.request is None:
+            raise PayloadError("the server asked for an upload that is not protected by secure aggregation")
+        codec = self.exchange.upload_codec(job)
+        values = sums_of(codec).to_sum(payload, job.layout, job.codec_key)
+        segments = sum_segments(codec, job.layout)
+        return self.protocol.protect(values, segments, job.clock.client, job.request, scratch)
+
+    # Server side.
+
+    def begin(self, state: State, clients: Sequence[int], clock: Clock, key: Key) -> SecureRound:
+        """Begin the exchange with these clients."""
+        return self.protocol.begin(clients, self.segments(state, clock, key), fold(key, "secure"))
+
+    def segments(self, state: State, clock: Clock, key: Key) -> tuple[SumSegment, ...]:
+        """Return the segments of the vectors that are summed in a round."""
+        return sum_segments(self.exchange.codec, self._held(state, clock, key)[1])
+
+    def _held(self, state: State, clock: Clock, key: Key) -> tuple[Part, Layout, Params]:
+        """Return the part that all clients of a round hold, its layout, and the model that they receive."""
+        exchange = self.exchange
+        (model,) = exchange.down.models(state, exchange.server.download(state, GLOBAL).models)
+        part = exchange.view.part(model, clock, fold(key, "view"), None)
+        return part, part.layout(model), model
+
+    def fold(self, acc: Folding, state: State, total: Tensor, clients: int, clock: Clock, key: Key) -> Folding:
+        """Return the accumulator with the sum of several clients' vectors."""
+        server = self.exchange.server
+        assert isinstance(server, SumServer)
+        part, layout, model = self._held(state, clock, key)
+        arrival = self.exchange.sum_arrival(part, layout, model, clients, self.exchange.codec_key(clock, key))
+        small = int(total.max()) < EXACT[layout.dtype] if len(total) else True
+        vector = total.to(layout.dtype if small else torch.float64).to(model[layout.shapes[0][0]].device)
+        return acc._replace(total=server.fold_sum(acc.total, arrival, vector, clients))
+
+
+def without_scratch(state: Mapping[str, object]) -> State:
+    """Return a client state without the secrets of an exchange."""
+    return {name: value for name, value in state.items() if name != SCRATCH}

@@ -1,0 +1,149 @@
+"""An exchange with secure aggregation: phases before training, protected uploads, and phases after them.
+
+A client that is lost in a phase, or whose answer is refused, takes no part in the later ones. If too few clients are
+left, the sum stays unknown: the round ends without an aggregation, and the record has the reason.
+
+No sum is unmasked of a round that will be repeated. The difference of two sums over almost the same clients would be
+the update of one client.
+"""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gossamer.core.exchange import Outcome
+from gossamer.core.jobs import Folding
+from gossamer.core.secure import TooFewClientsError
+from gossamer.core.secure_exchange import SUM, TRAIN, BoundSecure
+from gossamer.core.types import State
+from gossamer.core.untrusted import shown
+from gossamer.core.wire import Frame
+from gossamer.engines.client import Failure
+from gossamer.engines.inbox import ClientReply, Inbox
+from gossamer.engines.metrics import Ledger
+from gossamer.engines.stage import Stage
+
+if TYPE_CHECKING:
+    from gossamer.engines.run import FederatedRun
+
+
+class PhaseReply(NamedTuple):
+    """The reply of a client in a phase.
+
+    Args:
+        client: the client
+        data: its answer; none if it did not arrive
+        failure: why the client failed; none if it did not
+        silent: whether the failure is that the client did not answer
+    """
+
+    client: int
+    data: Frame | None = None
+    failure: Failure | None = None
+    silent: bool = False
+
+
+PhaseReplies = Iterator[PhaseReply]
+"""The replies of clients in a phase, as they arrive."""
+
+
+class SecureExchange:
+    """Runs an exchange with secure aggregation.
+
+    Args:
+        run: the run, which reaches the clients
+        stage: the exchange, and its clients
+        secure: the secure aggregation of the exchange
+        ledger: the costs of the round
+    """
+
+    def __init__(self, run: "FederatedRun", stage: Stage, secure: BoundSecure, ledger: Ledger) -> None:
+        self.engine, self.stage, self.secure, self.ledger = run, stage, secure, ledger
+        self.clock, self.key = run.clock_and_key(stage, stage.active[0] if stage.active else -1)
+        self.replies: dict[int, ClientReply] = {}  # of the phase of training, and of clients that are lost before
+        self.left: dict[str, int] = {}  # the number of clients that answered in each phase
+
+    def run(self, acc: Folding) -> Folding:
+        """Run all phases, and return the accumulator with the sum."""
+        protocol, summed, problem = self.secure.protocol, set[int](), ""
+        try:
+            self.round = self.secure.begin(self.engine.server, self.stage.active, self.clock, self.key)
+            for phase in protocol.setup:
+                self._phase(phase)
+            self._train()
+            self.engine.check_uploads(self.stage, self.left[TRAIN])
+            for phase in protocol.closing:
+                self._phase(phase)
+            total, summed = self.round.total(), set(self.round.summed)
+            acc = self.secure.fold(acc, self.engine.server, total, len(summed), self.clock, self.key)
+        except TooFewClientsError as error:
+            problem = str(error)
+        for client in self.stage.active:
+            self._settle(client, client in summed, problem)
+        self.ledger.measure({"secure": self._figures(len(summed), problem)})
+        return acc
+
+    def _phase(self, phase: str) -> None:
+        """Ask the clients that are left, and take their answers."""
+        asked = self.round.open_phase(phase)
+        clocks = {client: self.engine.clock(self.stage.number, client) for client in asked}
+        requests = {
+            client: self.secure.message("down", phase, clocks[client], self.round.request(client)) for client in asked
+        }
+        self.left[phase] = 0
+        for reply in self.engine.ask_phase(self.stage, phase, requests, self.ledger):
+            failure = reply.failure
+            if reply.data is not None and failure is None:
+                failure = self._accept(phase, phase, reply.client, reply.data)
+            if failure is not None or reply.data is None:
+                self._lose(reply, failure)
+
+    def _accept(self, phase: str, section: str, client: int, data: Frame) -> Failure | None:
+        """Take an answer; return why it is refused, if it is."""
+        clock = self.engine.clock(self.stage.number, client)
+        try:
+            self.round.accept(client, self.secure.read("up", section, data, clock))
+        except Exception as error:  # any error of a reader refuses the message, and the round continues
+            refused = Failure.of(error)
+            return refused._replace(reason=shown(f"refused: {refused.reason}"))
+        self.left[phase] += 1
+        return None
+
+    def _lose(self, reply: PhaseReply, failure: Failure | None) -> None:
+        """Note why a client was lost. A client whose upload is in the sum has done its part."""
+        if reply.client not in self.replies:
+            self.replies[reply.client] = ClientReply(failure=failure, silent=reply.silent)
+
+    def _train(self) -> None:
+        """Let the clients that are left train, and take their protected uploads."""
+        active = self.round.open_phase(TRAIN)
+        self.left[TRAIN] = 0
+        stage = self.stage.protected(self.round, active)
+        self.engine.exchange(stage, self.ledger, Inbox(active, self._deliver))
+
+    def _deliver(self, client: int, reply: ClientReply) -> None:
+        failure = reply.failure
+        if reply.data is not None and failure is None:
+            failure = self._accept(TRAIN, SUM, client, reply.data)
+        self.replies[client] = reply._replace(failure=failure)
+
+    def _settle(self, client: int, summed: bool, problem: str) -> None:
+        """Record the outcome of a client, and stage its state."""
+        reply = self.replies.get(client, ClientReply())
+        lost = client in self.replies and reply.data is None
+        failure = reply.failure or (Failure(problem) if problem and not lost else None)
+        if failure is not None:
+            self.ledger.fail(client, failure.reason)
+        if summed:
+            self.ledger.fold(client)
+        exchange = self.stage.exchange
+        self.engine.settle_client(self.stage, client, reply, summed, State())
+        reason, cause = failure or ("", None)
+        version = exchange.version(self.engine.clock(self.stage.number))
+        outcome = Outcome(client, exchange.number, version, summed, {}, reason, cause, reply.injected, reply.silent)
+        self.stage.outcomes.append(outcome)
+        self.engine.outcomes.append(outcome)
+
+    def _figures(self, summed: int, problem: str) -> dict[str, Any]:
+        """Return the entry of the record: how many clients answered in each phase, and what was summed."""
+        figures = {"asked": len(self.stage.active), **self.left, "summed": summed}
+        return figures | ({"refused": problem} if problem else {})

@@ -1,0 +1,58 @@
+"""The report on secure aggregation: what the server could see, and rounds whose sum stayed unknown."""
+
+from collections.abc import Sequence
+
+from gossamer.runs.records import Record
+from gossamer.runs.report.base import Figures, Report, reports
+
+ASKED, SUMMED, REFUSED = "asked", "summed", "refused"
+
+
+@reports("secure")
+class SecureReport(Report):
+    """Secure aggregation: the sizes of the sums that the server saw, dropouts by phase, and refused rounds."""
+
+    title = "Secure aggregation"
+
+    def summary(self, records: Sequence[Record], clients: int) -> Figures | None:
+        """Return the smallest and the largest sum, the clients lost in each phase, and the number of refused rounds."""
+        found = [figures for _, figures in self.found(records)]
+        if not found:
+            return None
+        sums = [figures[SUMMED] for figures in found if figures[SUMMED]]
+        phases = [name for name in found[0] if name not in (ASKED, SUMMED, REFUSED)]
+        lost = {phase: sum(_lost(figures, phase, phases) for figures in found) for phase in phases}
+        return {
+            "sums": len(sums),
+            "smallest": min(sums, default=0),
+            "largest": max(sums, default=0),
+            "lost": lost,
+            REFUSED: [figures[REFUSED] for figures in found if REFUSED in figures],
+        }
+
+    def rows(self, summary: Figures) -> list[tuple[str, str]]:
+        """Return what the server could see, and what went wrong."""
+        few, most = summary["smallest"], summary["largest"]
+        size = f"{most}" if few == most else f"{few} to {most}"
+        seen = f"{summary['sums']} sums of {size} clients each, and no single update" if summary["sums"] else "no sum"
+        also = "which clients took part and when, and their numbers of samples where they report them"
+        lost = ", ".join(f"{number} in {phase}" for phase, number in summary["lost"].items() if number)
+        refused = summary[REFUSED]
+        return [
+            ("the server saw", seen),
+            ("and also", also),
+            *([("clients lost", lost)] if lost else []),
+            *([("rounds without a sum", f"{len(refused)}: {refused[-1]}")] if refused else []),
+        ]
+
+    def cells(self, summary: Figures) -> dict[str, str]:
+        """Return the size of the smallest sum."""
+        return {"smallest secure sum": str(summary["smallest"])}
+
+
+def _lost(figures: Figures, phase: str, phases: Sequence[str]) -> int:
+    """Return how many clients were lost in a phase of a round: those that answered before, less those that did."""
+    before = {
+        name: figures[earlier] for earlier, name in zip((ASKED, *phases), phases, strict=False) if earlier in figures
+    }
+    return int(before[phase] - figures[phase]) if phase in figures and phase in before else 0

@@ -1,0 +1,244 @@
+"""Runs with secure aggregation: exact sums, dropouts in every phase, the same in simulation and on Flower."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from gossamer.methods.secure import secured
+from gossamer.parts.secure import SecAgg
+from torch import Tensor
+
+from gossamer import METHODS, ConfigError, RunError, simulate
+from gossamer.core.channel import AnyDevice, Cost, Receipt
+from gossamer.core.jobs import Folding, Job
+from gossamer.core.method import Method
+from gossamer.core.random import Key
+from gossamer.core.secure_exchange import SCRATCH, BoundSecure
+from gossamer.core.types import Clock, Flops, Payload, State
+from gossamer.engines.options import Options
+from gossamer.engines.simulation import Simulation
+from gossamer.runs.records import read_metrics
+from gossamer.testing import tiny_task
+from helpers.compare import same
+from helpers.flower_runs import FIGURES, agree, deploy, figures, nodes, simulated
+from helpers.local_grid import LocalGrid
+
+pytest.importorskip("cryptography")
+pytest.importorskip("Crypto")
+
+CLIENTS = 8
+TASK = tiny_task(CLIENTS)
+PHASES = ("keys", "shares", "train", "unmask")
+
+SUMMED = {
+    "masks": secured(METHODS["fedpm"](steps=2)),
+    "common noise": secured(METHODS["fedmrn"](steps=2, alpha=0.05, common_noise=True)),
+    "signed common noise": secured(METHODS["fedmrns"](steps=2, alpha=0.05, common_noise=True)),
+    "signs": secured(METHODS["signsgd"](steps=2)),
+    "noisy signs": secured(METHODS["z_signfedavg"](steps=2)),
+    "ternary": secured(METHODS["terngrad"](steps=2)),
+    "measurements": secured(METHODS["onebit_cs"](lr=0.1)),
+    "sampled masks": secured(METHODS["klms"](steps=2)),
+    "dense": secured(METHODS["fedavg"](steps=2)),
+    "error feedback": secured(METHODS["signsgd"](steps=2, feedback=True)),
+    "server optimizer": secured(METHODS["fedadam"](steps=2)),
+}
+"""A method for each kind of vector that is summed."""
+
+
+@dataclass(frozen=True)
+class Losing(AnyDevice):
+    """A channel that loses the messages of some clients: the n-th of each in a round, for clients in ``lost``."""
+
+    lost: Mapping[int, int]
+    sent: Counter[tuple[int, int]] = field(default_factory=Counter)
+
+    def fit(self, clients: int, key: Key) -> "Losing":
+        return self
+
+    def send(self, nbytes: int, clock: Clock, key: Key) -> Receipt:
+        at = clock.round, clock.client
+        self.sent[at] += 1
+        return Receipt(self.lost.get(clock.client) != self.sent[at] - 1)
+
+    def receive(self, nbytes: int, clock: Clock, key: Key) -> Cost:
+        return Cost()
+
+    def work(self, flops: Flops, clock: Clock, key: Key) -> Cost:
+        return Cost()
+
+
+class Watched(Simulation):
+    """A simulation that remembers the vectors of its clients, and the sums that its server learns."""
+
+    values: dict[tuple[int, int], Tensor]
+    totals: dict[int, tuple[Tensor, list[int]]]
+
+    def watch(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.values, self.totals = {}, {}
+        fold, protocol = BoundSecure.fold, SecAgg.protect
+
+        def folded(
+            this: BoundSecure, acc: Folding, state: State, total: Tensor, clients: int, clock: Clock, key: Key
+        ) -> Folding:
+            self.totals[clock.round] = total, [clients]
+            return fold(this, acc, state, total, clients, clock, key)
+
+        def protect(this: Any, values: Tensor, segments: Any, client: int, request: Payload, scratch: State) -> Payload:
+            self.values[len(self.totals), client] = values.to(torch.int64)
+            return protocol(this, values, segments, client, request, scratch)
+
+        monkeypatch.setattr(BoundSecure, "fold", folded)
+        monkeypatch.setattr(SecAgg, "protect", protect)
+
+
+def watched(monkeypatch: pytest.MonkeyPatch, method: Method, task: Any = TASK, **options: Any) -> Watched:
+    run = Watched(method, task, Options(**{"rounds": 2, **options}))
+    run.watch(monkeypatch)
+    run.run(None, lambda record: None)
+    return run
+
+
+@pytest.mark.parametrize("name", SUMMED)
+def test_secure_sums_equal_the_plain_sums(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = watched(monkeypatch, SUMMED[name])
+    for number, (total, clients) in run.totals.items():
+        plain = [values for (at, _), values in run.values.items() if at == number]
+        assert [len(plain)] == clients == [CLIENTS]
+        assert torch.equal(total, torch.stack(plain).sum(0))
+    assert len(run.totals) == 2
+
+
+@pytest.mark.parametrize("name", SUMMED)
+def test_the_model_is_that_of_a_run_in_the_clear(name: str) -> None:
+    hidden, clear = (
+        simulated(method, TASK, rounds=2) for method in (SUMMED[name], SUMMED[name].with_parts(secure=None))
+    )
+    for tensor, other in zip(hidden.model().values(), clear.model().values(), strict=True):
+        torch.testing.assert_close(tensor, other, rtol=1e-5, atol=1e-6)
+    assert figures(hidden.metrics, ("flops", "clients", "train_loss")) != []
+
+
+DROPOUTS = [(phase, number) for phase in PHASES for number in (0, 3, 6)]
+
+
+@pytest.mark.parametrize(("phase", "number"), DROPOUTS)
+def test_dropouts_leave_the_exact_sum_of_the_others(phase: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    task, gone = tiny_task(20), dict.fromkeys(range(1, 1 + number), PHASES.index(phase))
+    run = watched(monkeypatch, SUMMED["masks"], task, rounds=1, channel=Losing(gone))
+    total, _ = run.totals[0]
+    left = [client for client in range(20) if client not in gone or phase == "unmask"]
+    assert torch.equal(total, torch.stack([run.values[0, client] for client in left]).sum(0))
+    (record,) = run.metrics
+    assert record["figures"]["secure"]["summed"] == len(left)
+    assert record["exchanges"][0]["folded"] == len(left)
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_round_with_too_few_clients_is_refused_and_the_run_goes_on(
+    phase: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone = {client: PHASES.index(phase) for client in range(1, CLIENTS)}
+
+    class Once(Losing):
+        def send(self, nbytes: int, clock: Clock, key: Key) -> Receipt:
+            return super().send(nbytes, clock, key) if clock.round == 0 else Receipt(True)
+
+    run = watched(monkeypatch, SUMMED["masks"], rounds=2, channel=Once(gone))
+    first, second = run.metrics
+    assert first["figures"]["secure"]["summed"] == 0
+    assert "needed" in first["figures"]["secure"]["refused"]
+    assert first["exchanges"][0]["folded"] == 0
+    assert second["figures"]["secure"]["summed"] == CLIENTS
+    assert [*run.totals] == [1]
+
+
+def test_secrets_are_not_kept(tmp_path: Path) -> None:
+    run = Simulation(SUMMED["error feedback"], TASK, Options(rounds=1))
+    folder = run.create(tmp_path / "run")
+    run.run(folder, lambda record: None)
+    folder.close()
+    assert all(SCRATCH not in run.clients.get(client) for client in range(CLIENTS))
+    assert not run.scratch
+
+
+def test_a_resumed_run_ends_with_the_same_model(tmp_path: Path) -> None:
+    method = SUMMED["error feedback"]
+    whole = simulate(method, TASK, rounds=4, per_round=5, out=tmp_path / "whole")
+    simulate(method, TASK, rounds=4, per_round=5, out=tmp_path / "parts", callbacks=lambda r, run: r["round"] == 2)
+    parts = simulate(method, TASK, rounds=4, per_round=5, out=tmp_path / "parts", resume=True)
+    assert same(whole.params, parts.params)
+    names = ("bytes_up", "bytes_down", "figures", "clients", "failures")
+    assert figures(read_metrics(tmp_path / "whole"), names) == figures(read_metrics(tmp_path / "parts"), names)
+
+
+def test_bytes_of_every_phase_are_counted_by_kind() -> None:
+    run = simulated(SUMMED["masks"], TASK, rounds=1)
+    (record,) = run.metrics
+    up, down = record["bytes_up"], record["bytes_down"]
+    assert up.keys() == {"secure.keys", "secure.shares", "secure.sum", "secure.unmask", "overhead"}
+    assert down.keys() >= {"secure.keys", "secure.shares", "secure.train", "secure.unmask", "overhead"}
+    weights = sum(t.numel() for t in run.like.values() if t.dim() >= 2)
+    others = sum(t.numel() for t in run.like.values() if t.dim() < 2)
+    # 8 clients: masks of one bit sum to at most 8, in 4 bits; 16 bits sum in 19 bits.
+    least = (4 * weights + 19 * others) / 8
+    assert least <= up["secure.sum"] / CLIENTS <= least + 2
+
+
+def test_an_upload_without_phases_is_refused_by_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that leaves out the request of secure aggregation gets no upload in the clear."""
+    protected = BoundSecure.protected
+
+    def tricked(this: BoundSecure, payload: Payload, job: Job) -> Payload:
+        return protected(this, payload, job._replace(request=None))
+
+    monkeypatch.setattr(BoundSecure, "protected", tricked)
+    with pytest.raises(RunError, match="not protected by secure aggregation"):
+        simulate(SUMMED["masks"], TASK, rounds=1)
+
+
+REFUSED: dict[str, tuple[Method, str]] = {
+    "weights": (METHODS["fedpm"]().with_parts(server=METHODS["fedavg"]().server), "weights each update by samples"),
+    "codec": (METHODS["topk"](weights="uniform"), "TopK"),
+    "masks per client": (METHODS["fedspa"](), "secure aggregation reveals only a sum"),
+    "model per client": (METHODS["perm"](), "secure aggregation"),
+    "sections per client": (METHODS["scaffold"](), "secure aggregation reveals only a sum"),
+    "nothing": (METHODS["local"](), "send no update"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_does_not_sum_is_refused_with_the_reason(name: str) -> None:
+    method, reason = REFUSED[name]
+    with pytest.raises(ConfigError, match=reason):
+        simulate(method.with_parts(secure=SecAgg()), TASK, rounds=1)
+
+
+def test_a_schedule_is_refused() -> None:
+    with pytest.raises(ConfigError, match="phases of secure aggregation"):
+        simulate(SUMMED["masks"], TASK, rounds=1, schedule="deadline:60s")
+
+
+def test_a_cohort_below_the_threshold_is_refused_before_the_run() -> None:
+    with pytest.raises(ConfigError, match="clients"):
+        simulate(SUMMED["masks"], TASK, rounds=1, per_round=1)
+
+
+# Flower.
+
+
+@pytest.mark.parametrize("name", ["masks", "dense", "error feedback"])
+def test_a_deployment_computes_what_the_simulator_computes(name: str, tmp_path: Path) -> None:
+    task = tiny_task(4)
+    pytest.importorskip("flwr")
+    grid, run = LocalGrid(nodes(SUMMED[name], task, tmp_path)), simulated(SUMMED[name], task)
+    deployed = deploy(SUMMED[name], task, grid)
+    agree(deployed, run, tmp_path)
+    shared = tuple(name for name in FIGURES if name != "train_loss")
+    counts = ("bytes_up", "bytes_down", "failures", "exchanges", "figures")
+    assert figures(deployed.metrics, shared + counts) == figures(run.metrics, shared + counts)
+    assert all(record["train_loss"] is None for record in deployed.metrics), "a loss is one client's alone"
