@@ -16,6 +16,7 @@ from gossamer.methods.secure import secured
 from gossamer.parts.codecs.private.poisson_binomial import PoissonBinomial
 from gossamer.parts.codecs.private.skellam import Skellam
 from gossamer.parts.samplers.poisson import Poisson
+from gossamer.parts.samplers.round_robin import RoundRobin
 from gossamer.parts.servers.mean import Mean
 from gossamer.parts.servers.private import PrivateMean
 from reproduce.common.clear_sums import ClearSums
@@ -28,7 +29,7 @@ class Protection(NamedTuple):
 
     Args:
         mode: central (noise at the server, Poisson sampling), skellam (noise of clients in sums), bits (random bits in
-            sums, one per parameter) or sums (no noise)
+            sums, one per parameter) or sums (no noise); with noise of clients, they take turns
         clip: the largest norm of an update
         noise: the noise multiplier; with bits, theta
         epsilon: what the noise was calibrated for; none without noise
@@ -48,7 +49,7 @@ def protected(method: Method, how: Protection, clients: int, per_round: int) -> 
         server = PrivateMean(mean, clip=how.clip, noise_multiplier=how.noise)
         return method.with_parts(server=server, sampler=Poisson(per_round / clients))
     codec = _codec(how, per_round)
-    return secured(method if codec is None else method.with_parts(codec=codec), ClearSums())
+    return secured(method.with_parts(codec=codec, sampler=RoundRobin()) if codec else method, ClearSums())
 
 
 def _codec(how: Protection, per_round: int) -> Codec | None:
