@@ -69,6 +69,7 @@ from gossamer.parts.servers import (
     SumThenDecode,
     TrimmedMean,
 )
+from gossamer.parts.solvers import DPSGD
 from gossamer.tasks.nets import build
 from gossamer.tasks.objective import Objective
 from gossamer.testing import tiny_task
@@ -81,6 +82,8 @@ EXECUTORS = ("one-by-one", "stacked", "captured-plain")
 COMPILED = ("compiled", "captured")
 ROUGH = {
     "learned masks",
+    "private masks",
+    "private scores",
     "fedmrn",
     "fedmrns",
     "fedpm",
@@ -107,6 +110,9 @@ VARIANTS: dict[str, Method] = {
     "power-of-choice": METHODS["fedavg"](steps=3).with_parts(sampler=PowerOfChoice(4)),
     "learned masks": METHODS["fedmrn"](steps=3, learn_masks=True),
     "several per launch": METHODS["fedavg"](steps=20, batch=2),
+    "private": METHODS["fedavg"]().with_parts(solver=DPSGD(steps=8, batch=4, momentum=0.5, noise_multiplier=0.5)),
+    "private scores": METHODS["fedpm"]().with_parts(solver=DPSGD(steps=8, batch=4)),
+    "private masks": METHODS["fedmrn"](learn_masks=True).with_parts(solver=DPSGD(steps=8, batch=4)),
 }
 RULES_HERE: list[tuple[str, Rule]] = [
     ("fedavg", Clip()),

@@ -41,14 +41,20 @@ from gossamer.parts.codecs import (
     CommonMaskedNoise,
     Dense,
     DenseMaskedNoise,
+    DiscreteGaussian,
     Eden,
     Feedback,
+    FixedPoint,
+    LocalGaussian,
     MaskedNoise,
     NoisySign,
     OnWeights,
+    PoissonBinomial,
     Retain,
     SampledMask,
+    Skellam,
     StochasticSign,
+    Ternary,
     TopK,
 )
 from gossamer.parts.parametrizations import Parametrization, Supermask, Weights
@@ -79,6 +85,7 @@ from gossamer.parts.servers import (
 )
 from gossamer.parts.servers.listen import Listen
 from gossamer.parts.solvers import (
+    DPSGD,
     LR_SCHEDULES,
     SGD,
     Adam,
@@ -126,6 +133,9 @@ ALL_CODECS: list[Codec] = [
     Dense("bfloat16"),
     StochasticSign(0.01),
     NoisySign(0.3, "uniform"),
+    Ternary(scale=0.5),
+    FixedPoint(5),
+    FixedPoint(13, 2.0),
     MaskedNoise(signed=True, noise="bernoulli", coded=True),
     SampledMask(coded=True),
     Eden(2, coded=True),
@@ -140,6 +150,8 @@ ALL_CODECS: list[Codec] = [
     EF21(TopK(0.1)),
     OnWeights(EF21(TopK(0.1)), min_dim=0),
     Retain(Dense(), accumulate=True),
+    PoissonBinomial(theta=0.4, trials=5),
+    LocalGaussian(clip=100.0, noise_multiplier=0.001, codec=Eden(2)),
 ]
 VIEWS: list[View] = [
     Full(),
@@ -165,6 +177,9 @@ SOLVERS: list[tuple[Solver, Server]] = [
     (SGD(momentum=0.9, clip=1.0), Mean()),
     (SGD(steps=3, batch=None, weight_decay=0.1, proximal=0.1), Mean()),
     (Adam(), Mean()),
+    (DPSGD(), Mean()),
+    (DPSGD(steps=3, batch=None, momentum=0.9, clip=0.1), Mean()),
+    (DPSGD(batch=4, secure_noise=True), Mean()),
     (SnapshotSGD(), Mean()),
     (PruningSGD(), Mean()),
     (SparseSGD(), MajorityAverage()),
@@ -213,6 +228,9 @@ SERVERS: list[tuple[Server, Solver]] = [
     (TreeMean(), SGD()),
     (TreeMean(0.5, 0.9, restart_every=2, secure_noise=True), SGD()),
 ]
+SIZES: dict[Codec, float] = dict.fromkeys((DiscreteGaussian(), Skellam()), 0.05)
+"""Magnitudes of entries with which codecs with a fixed scale do not clip the vectors of the checks."""
+
 PAIRED: dict[Codec, Server] = {codec: MeanOfEstimates() for codec in ALL_CODECS if "EF21" in repr(codec)}
 """Servers of the codecs that need a specific one."""
 
@@ -265,7 +283,7 @@ def test_no_channel_and_no_parametrization_is_missing() -> None:
 
 @pytest.mark.parametrize("codec", ALL_CODECS, ids=repr)
 def test_codecs(codec: Codec) -> None:
-    check_codec(codec, server=PAIRED.get(codec))
+    check_codec(codec, server=PAIRED.get(codec), size=SIZES.get(codec, 1.0))
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=repr)

@@ -55,6 +55,10 @@ if TYPE_CHECKING:
     from gossamer.parts.codecs.noisy_sign import NoisySign as NoisySign
     from gossamer.parts.codecs.on_weights import OnWeights as OnWeights
     from gossamer.parts.codecs.one_bit import OneBit as OneBit
+    from gossamer.parts.codecs.private.discrete_gaussian import DiscreteGaussian as DiscreteGaussian
+    from gossamer.parts.codecs.private.local_gaussian import LocalGaussian as LocalGaussian
+    from gossamer.parts.codecs.private.poisson_binomial import PoissonBinomial as PoissonBinomial
+    from gossamer.parts.codecs.private.skellam import Skellam as Skellam
     from gossamer.parts.codecs.qsgd import QSGD as QSGD
     from gossamer.parts.codecs.quic_fl import QuicFL as QuicFL
     from gossamer.parts.codecs.retain import Retain as Retain
@@ -98,6 +102,7 @@ if TYPE_CHECKING:
     from gossamer.parts.servers.sum_then_decode import SumThenDecode as SumThenDecode
     from gossamer.parts.solvers.adam import Adam as Adam
     from gossamer.parts.solvers.ditto import Ditto as Ditto
+    from gossamer.parts.solvers.dp_sgd import DPSGD as DPSGD
     from gossamer.parts.solvers.gradient_probe import GradientProbe as GradientProbe
     from gossamer.parts.solvers.per_fedavg import PerFedAvg as PerFedAvg
     from gossamer.parts.solvers.pfedme import PFedMe as PFedMe

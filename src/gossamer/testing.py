@@ -26,9 +26,10 @@ from gossamer.core.exchange import Arrival, Outcome
 from gossamer.core.method import Exchange, Method
 from gossamer.core.privacy import PrivatePart
 from gossamer.core.random import Key, fold, key, uniform
+from gossamer.core.random import tensor as key_tensor
 from gossamer.core.sampler import Pool, Sampler
 from gossamer.core.server import Server
-from gossamer.core.solver import Solver
+from gossamer.core.solver import PerSampleSolver, Solver
 from gossamer.core.types import Clock, Flops, Layout, Params, Part, Payload, State
 from gossamer.core.view import DescribedView, View, ViewMemory
 from gossamer.engines import simulate
@@ -471,6 +472,28 @@ def check_solver(solver: Solver, server: Server | None = None) -> None:
     once, twice = (_two_steps(found, start) for _ in range(2))
     assert _same(_flat(once), _flat(twice)), f"{solver!r}.step is not deterministic"
     assert _same(_flat(start), _flat(before)), f"{solver!r} changed the received model, which is read-only"
+    if isinstance(solver, PerSampleSolver):
+        _check_per_sample(solver, {name: start[name] for name in found.context.trained})
+
+
+def _check_per_sample(solver: PerSampleSolver, grads: Params) -> None:
+    """Check that a solver makes a gradient of the same kind, and that rows that are not drawn are few."""
+    for samples in (1, 2, 17, 64):
+        with _named(solver, "draw"):
+            drawn = solver.draw(samples, KEY)
+        assert all(0 <= each.drawn <= len(each.rows) for each in drawn), f"{solver!r} draws more samples than rows"
+        assert 0 < solver.expected(samples) <= solver.rows(samples) <= samples, (
+            f"{solver!r}: the expected size of a batch, its rows and the {samples} samples must not decrease"
+        )
+    with _named(solver, "bound"):
+        total = solver.bound(grads)
+    step = torch.zeros((), dtype=torch.int64)
+    with _named(solver, "release"):
+        once, twice = (solver.release(total, torch.tensor(2.0), key_tensor(KEY), step) for _ in range(2))
+    assert solver.eager or _same(once, twice), f"{solver!r}.release is not deterministic"
+    assert tree.shape(once) == tree.shape(total) == tree.shape(grads), (
+        f"{solver!r}: bound and release must keep the names, shapes and types of the gradient"
+    )
 
 
 def _two_steps(found: BoundExchange, start: Params) -> Params:
@@ -596,6 +619,8 @@ def check_sampler(sampler: Sampler) -> None:
                 assert drawn == again, f"{sampler!r}.propose is not deterministic"
                 assert drawn == sorted(set(drawn)), f"{sampler!r} draws a client twice, or not in client order"
                 assert {*drawn} <= there.keys(), f"{sampler!r} draws clients that are not available"
+                if sampler.scheme == "poisson":
+                    continue
                 if sampler.probe is None:
                     assert len(drawn) == min(count, len(there)), f"{sampler!r} draws {len(drawn)} clients, not {count}"
                     continue

@@ -75,6 +75,7 @@ def test_unknown_systems_of_the_comparison_are_refused_by_name(script: Script) -
         ("perm_memory", ("--alone", "--clients", "60", "--form", "clusters"), '"schedule_s"'),
         ("robust", ("--one", "median", "sign", "4", "640"), '"peak"'),
         ("quic_fl_tables", ("--bits", "3"), "3 bits, squared error 0.0426"),
+        ("secure", ("--clients", "4", "--weights", "50", "--lost", "0.25"), "| flower, dense | 1 |"),
         ("perm_scale", ("--alone", "--clients", "6", "--keep", "3", "--rounds", "2"), '"mixing"'),
     ],
 )

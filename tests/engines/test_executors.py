@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from gossamer import (
+    DPSGD,
     METHODS,
     SGD,
     ConfigError,
@@ -210,6 +211,37 @@ OWN_STEPS = ("ditto", "fedmrn", "fedpm", "fedrolex", "per-fedavg", "scaffold")
 @pytest.mark.parametrize("name", [n if n in OWN_STEPS else pytest.param(n, marks=pytest.mark.slow) for n in METHODS])
 def test_recorded_steps_equal_one_by_one_for_every_method(name: str) -> None:
     close(METHODS[name](), tiny_task(clients=4, dtype=torch.float64), "compiled", rounds=2)
+
+
+PRIVATE = {
+    "plain": fedavg().with_parts(solver=DPSGD(steps=4, batch=4, momentum=0.5, noise_multiplier=0.5)),
+    "straight-through": fedmrn(learn_masks=True).with_parts(solver=DPSGD(steps=3, batch=4)),
+    "scores": METHODS["fedpm"]().with_parts(solver=DPSGD(steps=3, batch=4)),
+}
+"""Methods with gradients of single samples, of the model's tensors, of masked noise and of scores of a mask."""
+
+
+@pytest.mark.usefixtures("without_compiler")
+@pytest.mark.parametrize("executor", ["stacked", "compiled"])
+@pytest.mark.parametrize("name", PRIVATE)
+def test_gradients_of_single_samples_are_the_same_in_every_executor(name: str, executor: str) -> None:
+    close(PRIVATE[name], tiny_task(clients=4, dtype=torch.float64), executor, rounds=2)
+
+
+@pytest.mark.parametrize("net", ["dense", "lstm"])
+def test_samples_draw_the_same_numbers_in_random_layers_if_stacked(net: str) -> None:
+    close(fedavg().with_parts(solver=DPSGD(steps=2, batch=3)), random_task(net), "stacked", rounds=1)
+
+
+def test_private_steps_are_captured(without_gpu: list["Replayed"]) -> None:
+    """Rows that only fill a batch change from step to step, and are read from the memory of a slot."""
+    close(fedavg().with_parts(solver=DPSGD(steps=21, batch=3)), tiny_task(6, torch.float64), "captured-plain", rounds=2)
+    assert sum(graph.times for graph in without_gpu) > 8
+
+
+@pytest.mark.slow
+def test_private_steps_are_compiled() -> None:
+    close(PRIVATE["plain"], tiny_task(clients=4, dtype=torch.float64), "compiled", rounds=2)
 
 
 @pytest.mark.parametrize("name", ["ditto", "pfedme", "per-fedavg", "fedmrn", "fedpm", "scaffold", "fedrolex"])

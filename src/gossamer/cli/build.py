@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 from gossamer.cli import user_files
 from gossamer.cli.flags import REQUIRED, Flag, Recipe, arguments, by_flags, defaults, flags, value
+from gossamer.cli.private import with_budget, with_privacy
 from gossamer.cli.request import CLIENTS, DATA, ROUNDS, TASK, Request
 from gossamer.cli.settings import assign
 from gossamer.core.codec import Codec
@@ -18,6 +19,7 @@ from gossamer.core.errors import ConfigError, Mistake, Mistakes
 from gossamer.core.interface import check_part
 from gossamer.core.method import Method
 from gossamer.core.parametrization import Weights
+from gossamer.core.privacy import PrivatePart
 from gossamer.core.random import key
 from gossamer.core.sampler import Sampler
 from gossamer.core.server import Server
@@ -27,6 +29,7 @@ from gossamer.engines.options import AUTO, Options
 from gossamer.engines.simulation import Simulation
 from gossamer.engines.warm_start import Init
 from gossamer.methods import METHODS
+from gossamer.methods.secure import secured
 from gossamer.parts.codecs import CODECS
 from gossamer.parts.codecs.dense import Dense
 from gossamer.parts.codecs.masked_noise import MaskedNoise
@@ -59,6 +62,9 @@ KINDS: dict[str, tuple[type, Mapping[str, Any]]] = {
 """The interface of each part that a flag can replace, and the registry of those with a name."""
 
 
+SECURE = "secure."
+"""How settings of secure aggregation begin."""
+
 OTHERS: dict[str, type] = {"down": Downlink, "server": Rule}
 """Other types that a flag accepts in place of a part."""
 
@@ -79,6 +85,9 @@ def assemble(
     assert method is not None  # or there were mistakes
     assert task is not None
     assert checked is not None
+    if request.privacy:
+        request = in_flags(request, with_budget, request, method, task, checked)
+        method = make_method(request)
     given = (method, task, checked, request.plain(), start)
     if not request.files():
         return in_flags(request, Simulation, *given)
@@ -115,9 +124,17 @@ def make_method(request: Request) -> Method:
             mistakes.note(*_unused(recipe, known, values, request, made))
         method = made or method
         refused = [name for name in KINDS if getattr(request, name)] if made is None else []
-        for setting in request.sets:
-            if setting.partition(".")[0] not in refused:  # of a part that is not there
+        # Settings of a part that is not there are left out.
+        ours = [setting for setting in request.sets if setting.partition(".")[0] not in refused]
+        for setting in ours:
+            if not setting.startswith(SECURE):
                 method = mistakes.attempt(assign, method, setting) or method
+        if request.secure:
+            method = mistakes.attempt(secured, method) or method
+        for setting in ours:
+            if setting.startswith(SECURE):
+                method = mistakes.attempt(assign, method, setting) or method
+        method = mistakes.attempt(with_privacy, method, request) or method
     mistakes.settle()
     assert method is not None  # or there were mistakes
     return method
@@ -191,8 +208,10 @@ def find_part(name: str, spec: str, values: Mapping[str, Any]) -> Any:
 
 
 def _lifted(part: Any) -> Any:
-    """Apply a codec to the weights alone, unless it takes the whole model."""
-    return OnWeights(part) if isinstance(part, Codec) and not isinstance(part, (Dense, OnWeights)) else part
+    """Apply a codec to the weights alone, unless it takes the whole model, or its noise must protect all of it."""
+    return (
+        OnWeights(part) if isinstance(part, Codec) and not isinstance(part, (Dense, OnWeights, PrivatePart)) else part
+    )
 
 
 def _called(

@@ -36,6 +36,7 @@ COMMANDS = {
     "data": Command("list data sets, partitions and models, or show a partition", "data", "data"),
     "widths": Command("show how a network can be narrowed", "widths", "widths"),
     "plan": Command("choose power, pruning and measurements for a fleet of devices", "plan", "plan"),
+    "privacy": Command("show the noise that a privacy budget takes, without training", "privacy", "privacy"),
     "fleet": Command("sample, show and convert fleets of devices", "fleet", "fleet"),
     "stability": Command("measure the effect of a single training sample", "stability", "measure"),
     "deploy": Command("run a method on real machines, with Flower", "deploy", "deploy"),

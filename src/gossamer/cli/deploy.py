@@ -28,6 +28,7 @@ from gossamer.cli.flags import Flag, arguments, flags, value
 from gossamer.cli.launch import Asked, announce, carry_out, check_run_path, read, unused_paths
 from gossamer.cli.notices import notices
 from gossamer.cli.parser import Parser
+from gossamer.cli.private import with_budget
 from gossamer.cli.protection import DEPLOYED_SERVER, Protected, protected
 from gossamer.cli.request import DATA, Request
 from gossamer.cli.run_args import RUN, SCHEDULE_NAMES, Verb
@@ -126,10 +127,14 @@ def plan(asked: Asked, resume: bool, out: str | None) -> Deployment:
     nodes, request = terms.pop("nodes", None), asked.request()
     request = request if request.task else replace(request, clients=str(nodes or NODES))
     method = mistakes.attempt(make_method, request)
-    exclude_after = None if asked_options.get("anomalies") is False else DEPLOYED_EXCLUSION
+    unwatched = asked_options.get("anomalies") is False or bool(request.privacy or request.secure)
+    exclude_after = None if unwatched else DEPLOYED_EXCLUSION
     usual = {"executor": "one-by-one", "max_weight": DEPLOYED_WEIGHT, "exclude_after": exclude_after}
     options = mistakes.attempt(make_options, {**usual, **asked_options})
     task = mistakes.attempt(make_task, request, options.seed if options else 0, None, server_task)
+    if request.privacy and method and task and options and not mistakes.found:
+        request = mistakes.attempt(with_budget, request, method, task, options, steady=False) or request
+        method = mistakes.attempt(make_method, request)
     served = _served(request, method, options, task.clients) if method and task and options else None
     request, method = (served.request, served.method) if served else (request, method)
     if method and method.pooled:
@@ -175,6 +180,7 @@ def _settings(options: Options, terms: dict[str, Any], named: dict[str, str]) ->
     until = options.until.to_text() if options.until else ""
     control = {"per_round": options.per_round or 0, "until": until, "patience": options.patience or 0}
     control |= {"max_weight": options.max_weight or 0.0}
+    control |= {"epsilon": options.epsilon or 0.0, "delta": options.delta or 0.0}
     control["exclude_after"] = options.exclude_after or 0
     control["schedule"] = spec(options.schedule, SCHEDULES) if options.schedule else ""
     try:

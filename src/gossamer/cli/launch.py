@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 from gossamer.cli import config, devices
 from gossamer.cli.build import find_recipe
 from gossamer.cli.common import command, say, sentence
+from gossamer.cli.flags import flags
 from gossamer.cli.pages import try_to_write
-from gossamer.cli.request import CLIENTS, DATA, PARTS, TASK, Request
+from gossamer.cli.request import CLIENTS, DATA, PARTS, PRIVACY, SECAGG, TASK, Request
 from gossamer.cli.run_args import Verb, method_help, own_flags, scan, unknown_flag, verb_help
 from gossamer.core.errors import ConfigError, Mistakes, RunError
 from gossamer.engines.run import FederatedRun
@@ -39,8 +40,19 @@ class Asked(NamedTuple):
 
     def request(self) -> Request:
         """Take the request out of the given values; the remaining flags are those of the method."""
-        task = self.take((*TASK, "task", *PARTS))
-        return Request(self.method, self.given, self.sets, **task)
+        task, privacy = self.take((*TASK, "task", *PARTS)), self.take(self._private())
+        if privacy and "dp" not in privacy:
+            words = " and ".join(f"--{name.replace('_', '-')}" for name in privacy)
+            self.mistakes.note(f"{words}: needs --dp central, distributed, local or example")
+            privacy = {}
+        secure = SECAGG if self.given.pop("secure", False) else None
+        return Request(self.method, self.given, self.sets, **task, secure=secure, privacy=privacy)
+
+    def _private(self) -> list[str]:
+        """Return the flags of differential privacy; a method with ``--clip`` of its own keeps that."""
+        recipe = Mistakes().attempt(find_recipe, self.method)
+        own = Mistakes().attempt(flags, recipe, self.method) if recipe else None
+        return [name for name in PRIVACY if name not in {flag.name for flag in own or ()}]
 
     def take(self, names: Iterable[str]) -> dict[str, Any]:
         """Take values out of the given ones."""

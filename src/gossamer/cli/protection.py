@@ -48,6 +48,10 @@ def _against(request: Request, method: Method, cohort: int) -> str:
     down, server = method.training.down, method.server
     if not method.shared:
         return f"{request.method} sends none"
+    if method.training.secure is not None:
+        return "with secure aggregation, the server sees no single one"
+    if request.privacy.get("dp") == "central":
+        return "--dp central clips them"
     if cohort < FEWEST:
         return f"it needs rounds with at least {FEWEST} clients, and a round has {cohort}"
     if not isinstance(server, Mean) or not server.takes_any_mean():

@@ -24,6 +24,13 @@ PARTS = ("codec", "down", "solver", "server", "sampler")
 """The parts of a method that a flag can replace."""
 
 
+SECAGG = "secagg"
+"""The protocol of ``--secure``."""
+
+PRIVACY = ("dp", "clip", "noise_multiplier", "secure_noise")
+"""The flags of differential privacy, beside the options of its budget."""
+
+
 @dataclass(frozen=True)
 class Request:
     """The arguments of a run, as typed.
@@ -45,6 +52,9 @@ class Request:
         server: a robust rule, or ``file.py:name`` of a server
         sampler: the sampler
         data_seed: the seed of the data and the partition; by default that of the run
+        secure: the protocol of secure aggregation
+        privacy: the flags of differential privacy; before the run starts, the noise and the numbers of clients and
+            parameters are added
     """
 
     method: str
@@ -63,6 +73,8 @@ class Request:
     server: str | None = None
     sampler: str | None = None
     data_seed: str | None = None
+    secure: str | None = None
+    privacy: dict[str, Any] = field(default_factory=dict)
 
     def plain(self) -> dict[str, Any]:
         """Return the request for ``run.json``: files have their full path and a digest."""
@@ -80,7 +92,7 @@ class Request:
         asked = {name: value for name, value in plain.items() if name != "digests"}
         try:
             read = cls(**{**asked, "sets": tuple(asked["sets"])})
-            texts = {name: value for name, value in vars(read).items() if name not in ("given", "sets")}
+            texts = {name: value for name, value in vars(read).items() if name not in ("given", "sets", "privacy")}
             if strange := [name for name, value in texts.items() if not isinstance(value, str | None)]:
                 raise TypeError(f"{listed(strange)} must be text")
             return read

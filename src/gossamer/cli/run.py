@@ -10,6 +10,7 @@ from gossamer.cli.build import OPTIONS, assemble
 from gossamer.cli.common import say, warn
 from gossamer.cli.launch import Asked, announce, carry_out, check_run_path, read, unused_paths
 from gossamer.cli.notices import notices
+from gossamer.cli.private import statement
 from gossamer.cli.request import Request
 from gossamer.cli.run_args import RUN_VERB
 from gossamer.core.errors import RunError
@@ -66,6 +67,8 @@ def checked(asked: Asked, check_path: Callable[[Request], None] = lambda request
     assert tracking is not None
     simulation.tracking = tracking
     told = (*(notes or ()), *notices(request, simulation.task, simulation.options.rounds))
+    if simulation.privacy:
+        told = (*told, statement(simulation.privacy, simulation.options.rounds))
     return Checked(simulation, request, told)
 
 

@@ -20,6 +20,8 @@ from gossamer.tasks.precision import FLOAT32, PRECISIONS
 
 SUITS = "that of the data set"
 OWN = "that of the method"
+CLIP = "clip"
+MODES = ("central", "distributed", "local", "example")
 WHERE = "local|auto|HOST:PORT"
 EXECUTOR_NAMES = ", ".join((AUTO, *EXECUTORS))
 SCHEDULE_NAMES = ", ".join(SCHEDULES)
@@ -41,9 +43,16 @@ RUN = [
         "sampler",
         str,
         "uniform",
-        "client sampling: uniform, by-size, round-robin or power-of-choice",
+        "client sampling: uniform, poisson:RATE, by-size, round-robin or power-of-choice",
         "SPEC|FILE.py:NAME",
     ),
+    Flag("secure", bool, False, "secure aggregation: the server learns only the sum of the uploads", ""),
+    Flag("dp", str, "", "differential privacy; gossamer privacy shows what it takes", "|".join(MODES)),
+    Flag("epsilon", float | None, None, "privacy budget, from which the noise follows; it also ends the run", "X"),
+    Flag("delta", float, "clients ** -1.1", "probability with which epsilon may be exceeded", "X"),
+    Flag(CLIP, str, "auto", "largest norm of an update with --dp, or that of a sample's gradient", "auto|X"),
+    Flag("noise_multiplier", float, "that of --epsilon", "noise with --dp, divided by the clipping norm", "X"),
+    Flag("secure_noise", bool, False, "noise from the operating system, as real use needs; not reproducible", ""),
     Flag("per_round", int, "all", "clients per round", "K"),
     Flag("rounds", int, ROUNDS, "number of rounds", "R"),
     Flag("seed", int, 0, "seed of all randomness", "S"),
@@ -115,9 +124,12 @@ class Typed(NamedTuple):
 
 
 def own_flags(recipe: Recipe, name: str, verb: Verb = RUN_VERB) -> list[Flag]:
-    """Return the flags of a method; refuse names that are taken, except ``--fleet``, which is shared."""
+    """Return the flags of a method; refuse names that are taken, except ``--fleet``, which is shared, and ``--clip``.
+
+    A method with ``--clip`` keeps it: the norm of differential privacy is then auto.
+    """
     own = flags(recipe, name)
-    taken = {"--help", *(flag.word for flag in (*verb.flags, SET, CONFIG) if flag.name != FLEET)}
+    taken = {"--help", *(flag.word for flag in (*verb.flags, SET, CONFIG) if flag.name not in (FLEET, CLIP))}
     for flag in own:
         if clash := taken & flag.words.keys():
             raise ConfigError(f"{name}: its parameter {flag.name!r} clashes with {clash.pop()}: rename it")

@@ -30,7 +30,7 @@ Nine base classes add optional abilities:
 ``memory_of``, ``sums_of``, ``surrogate_of`` and ``replay_of`` return a codec with the ability. For a codec that lacks
 it, they return a wrapper with neutral defaults. ``informed`` passes side information to a codec that takes it, and
 ``of_client`` the sender's number. ``sum_limit`` returns 0, and ``sum_segments`` nothing, for a codec whose sums are not
-whole numbers; ``Codec.unsummable`` returns the reason.
+whole numbers; ``unsummable`` returns the reason.
 ``gossamer.testing.check_codec`` tests a codec against this interface.
 """
 
@@ -83,16 +83,17 @@ class Codec(CheckedFields, ABC):
         """Whether all clients of a round encode with the same key, as ``Summing`` codecs with random matrices need."""
         return False
 
+    @property
+    def wrapped(self) -> "tuple[Codec, ...]":
+        """The codecs that make the payload in place of this one; none if it makes the payload without others."""
+        return ()
+
     def bind(self: T, context: "Context") -> T:
         """Return the codec for one network and its clients. Called once, before the first round.
 
         Raises ``ConfigError`` if the codec does not work with the other parts of the exchange.
         """
         return self
-
-    def unsummable(self) -> str:
-        """Return why the payloads of a round do not add up to whole numbers, and what to use; empty if they do."""
-        return f"{type(self).__name__} has no sums of whole numbers: {SUMMABLE}"
 
     @abstractmethod
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
@@ -207,7 +208,10 @@ class IntegerSums(Summing):
         return (SumSegment(self.sum_size(layout), limit),) if limit else ()
 
     def unsummable(self) -> str:
-        """Return nothing. Override it where only some settings give whole numbers."""
+        """Return why the vectors are not whole numbers, and what to use; empty if they are.
+
+        Override it where only some settings give whole numbers.
+        """
         return ""
 
 
@@ -357,6 +361,13 @@ def sum_limit(codec: Codec, layout: Layout) -> int:
 def sum_segments(codec: Codec, layout: Layout) -> tuple[SumSegment, ...]:
     """Return the limits of the vectors that a codec sums; empty if they are not whole numbers."""
     return codec.sum_segments(layout) if isinstance(codec, IntegerSums) else ()
+
+
+def unsummable(codec: Codec) -> str:
+    """Return why the payloads of a codec do not add up to whole numbers, and what to use; empty if they do."""
+    if isinstance(codec, IntegerSums):
+        return codec.unsummable()
+    return f"{type(codec).__name__} sends floats, scales or indices of each client, which do not add up: {SUMMABLE}"
 
 
 def centred(codec: Codec, vector: Tensor, layout: Layout) -> Tensor:

@@ -124,6 +124,10 @@ class Network(Protocol):
         """Raise ``ConfigError`` with the location if the network does not work with these tensors."""
         ...
 
+    def check_per_sample(self) -> None:
+        """Raise ``ConfigError`` if the network has no gradients of single samples, with the reason."""
+        ...
+
     def memory(self, params: Params, solver: "Solver") -> int:
         """Return the bytes of memory that a client needs to train these tensors."""
         ...

@@ -24,17 +24,19 @@ class Participation(NamedTuple):
 
     Args:
         clients: the number of clients
-        cohort: clients per round; with Poisson sampling their expected number
+        cohort: clients per round; with Poisson sampling their expected number, which need not be whole
         sampling: how they are drawn
         rounds: the planned number of rounds
         samples: the smallest number of samples of a client
+        separation: the number of rounds from one participation of a client to the next, at least
     """
 
     clients: int
-    cohort: int
+    cohort: float
     sampling: Sampling
     rounds: int
     samples: int = 0
+    separation: int = 1
 
 
 @dataclass(frozen=True)

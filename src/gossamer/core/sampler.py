@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from gossamer.core.fields import CheckedFields
+from gossamer.core.privacy import Sampling
 from gossamer.core.random import Key
 from gossamer.core.types import Clock
 
@@ -53,6 +54,26 @@ class Sampler(CheckedFields, ABC):
     def probe(self) -> "Exchange | None":
         """The exchange with the proposed clients on which ``choose`` is based. ``None`` if there is none."""
         return None
+
+    @property
+    def scheme(self) -> Sampling:
+        """How clients are drawn, which decides whether sampling amplifies differential privacy.
+
+        poisson (each independently with the same probability) and fixed (a fixed number, uniformly and without
+        replacement, independently in each round) do, other schemes do not.
+        """
+        return "other"
+
+    def expected(self, clients: int, count: int) -> float:
+        """Return the expected size of a cohort if all clients are available, given ``Pool.count``."""
+        return count
+
+    def separation(self, clients: int, count: int) -> int:
+        """Return the number of rounds from one participation of a client to its next one, at least.
+
+        All clients are available in every round.
+        """
+        return 1
 
     @abstractmethod
     def propose(self, pool: Pool, clock: Clock, key: Key) -> list[int]:

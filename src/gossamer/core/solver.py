@@ -29,16 +29,18 @@ A complete solver, SGD without momentum:
             new = {n: t - self.lr * grads[n] for n, t in carry["params"].items() if n in grads}
             return {"params": {**carry["params"], **buffers, **new}}
 
-A solver with client state between rounds extends ``SolverMemory``.
+A solver with client state between rounds extends ``SolverMemory``. One that bounds what each sample contributes, as
+differentially private training does, extends ``PerSampleSolver``.
 """
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 from torch import Tensor
 
+from gossamer.core.errors import ConfigError
 from gossamer.core.exchange import Context, LocalTrainingInfo, Section, Sections
 from gossamer.core.fields import CheckedFields
 from gossamer.core.random import Key
@@ -113,6 +115,67 @@ class Solver(CheckedFields, ABC):
     def end(self, carry: State, info: LocalTrainingInfo) -> tuple[State, Sections]:
         """Return the client state for the next round, and the values of ``sections``. Called after the last step."""
         return {}, {}
+
+
+class Draw(NamedTuple):
+    """The samples of one local step.
+
+    Args:
+        rows: indices into the client's samples
+        drawn: how many of the first rows are in the batch; the others only fill the batch up to a common size
+    """
+
+    rows: np.ndarray
+    drawn: int
+
+
+class PerSampleSolver(Solver):
+    """A solver that makes its gradient from the gradients of single samples, for the privacy of samples.
+
+    The ``gradient`` that ``step`` gets is ``release`` of the sum of ``bound`` over the samples of a batch. A client
+    computes the gradients of all rows of a ``Draw``, so that batches of different numbers of samples have equal shapes.
+    Rows that are not drawn do not enter the sum. So the loss of a sample must not depend on the others in its batch.
+    """
+
+    def bind(self: T, context: Context) -> T:
+        """Refuse networks and losses in which the gradient of one sample depends on others."""
+        if context.exchange.labels == "own":
+            text = "of a sample then depends on the labels of the client's other samples: use labels all (--labels all)"
+            raise ConfigError(f"{type(self).__name__} does not support labels own: the gradient {text}")
+        context.network.check_per_sample()
+        return self
+
+    @property
+    def eager(self) -> bool:
+        """Whether ``release`` must run in Python in every step, so that steps are not stacked, compiled or captured."""
+        return False
+
+    @abstractmethod
+    def draw(self, samples: int, key: Key) -> list[Draw]:
+        """Return the samples of each local step of a round."""
+
+    def plan(self, samples: int, key: Key) -> list[np.ndarray]:
+        """Return the rows of each draw."""
+        return [drawn.rows for drawn in self.draw(samples, key)]
+
+    @abstractmethod
+    def rows(self, samples: int) -> int:
+        """Return the usual number of rows of a draw."""
+
+    @abstractmethod
+    def expected(self, samples: int) -> float:
+        """Return the expected number of samples in a batch."""
+
+    @abstractmethod
+    def bound(self, grads: Params) -> Params:
+        """Return what one sample adds to the sum, given its gradient. It runs under ``torch.vmap``."""
+
+    @abstractmethod
+    def release(self, total: Params, expected: Tensor, key: Tensor, step: Tensor) -> Params:
+        """Return the gradient of a step, given the sum over its samples and the expected size of a batch.
+
+        ``key`` is the client's key of the round and ``step`` the index of the local step, for ``core.random.draws``.
+        """
 
 
 class SolverMemory(Solver):

@@ -7,7 +7,7 @@ other processes. The simulator and the Flower nodes use the same class, ``Client
 import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -18,12 +18,12 @@ from gossamer.core.binding import BoundMethod
 from gossamer.core.bound import BoundExchange
 from gossamer.core.codec import StraightThrough
 from gossamer.core.delivery import Delivery, delivery
-from gossamer.core.devices import number
-from gossamer.core.errors import GossamerError
+from gossamer.core.devices import number, to_device
+from gossamer.core.errors import ConfigError, GossamerError
 from gossamer.core.jobs import SILENT, Broadcast, Job, Outgoing, Trained, own_key
 from gossamer.core.parametrization import Weights
 from gossamer.core.random import Key, fold, seeded, tensor
-from gossamer.core.solver import Gradients, Hyperparams
+from gossamer.core.solver import Gradients, Hyperparams, PerSampleSolver
 from gossamer.core.tree import add, difference, multiply, scale, subtract
 from gossamer.core.types import Clock, Flops, Params, State
 from gossamer.core.wire import Frame
@@ -132,6 +132,7 @@ class Client:
         job = self._received(client_task)
         if len(job.models) == 1:
             return job
+        refuse_reading(self, "chooses among several models by the loss")
         best, spent = self.best(job.models, client_task.samples)
         return self.exchange.choose(job, best)._replace(spent=spent)
 
@@ -199,7 +200,7 @@ class Client:
         hyperparams = solver.hyperparams(job.clock)
         with seeded(fold(job.key, "torch")):
             for feed in batches:
-                carry, loss = self.step(start, carry, context, *objective.open(feed), hyperparams)
+                carry, loss = self.step(start, carry, at_batch(context, feed), *objective.open(feed), hyperparams)
                 losses.append(loss)
         return self.finish(client_task, job, batches, carry, mean(losses))
 
@@ -232,7 +233,9 @@ class Client:
         more: State = {} if job.labels is None else {"labels": job.labels}
         if self.objective.random.layers:
             more["random"] = {"key": tensor(fold(job.key, "layers"), device)}
-        counts = bool(codec or parametrization or "random" in more)
+        if isinstance(exchange.solver, PerSampleSolver):
+            more["per_sample"] = self._per_sample(exchange.solver, job)
+        counts = bool(codec or parametrization or "random" in more or "per_sample" in more)
         step_index = {"step_index": torch.zeros((), dtype=torch.int64, device=device)} if counts else {}
         if job.scale is not None:
             more["scale"] = number(job.scale, job.layout.dtype, device)
@@ -242,16 +245,26 @@ class Client:
             {"keep": dict(job.part.keep), "codec": codec, "form": parametrization, **more},
         )
 
+    def _per_sample(self, solver: PerSampleSolver, job: Job) -> State:
+        """Return what a solver needs to make its gradient from those of samples."""
+        assert job.samples is not None
+        expected = number(solver.expected(len(job.samples)), job.layout.dtype, self.objective.device)
+        return {"key": tensor(fold(job.key, "solver"), self.objective.device), "expected": expected}
+
     def step(
         self, start: Params, carry: State, context: State, x: Nest, y: Tensor, hyperparams: Hyperparams
     ) -> tuple[State, Tensor]:
         """Run one local step in eager mode; return the next carry and the loss."""
-        trained = self.objective.trained
+        objective, trained = self.objective, self.objective.trained
         labels = context.get("labels")
         numbers = random_numbers(context, carry)
 
         def evaluate(at: Params) -> tuple[Tensor, Params, Params]:
-            return self.objective.gradient(at, x, y, labels, numbers=numbers)
+            if "per_sample" not in context:
+                return objective.gradient(at, x, y, labels, numbers=numbers)
+            objective.train_mode(alone=True)
+            with objective.precision.products():
+                return objective.sample_gradients(at, x, y, labels, numbers)
 
         return step(self, trained, evaluate, start, carry, context, hyperparams)
 
@@ -317,6 +330,8 @@ def step(
         labels: vector of the labels that count, if not all do
         random: the key of random layers; absent if there are none
         scale: factor of the loss, if it is not 1
+        per_sample: key and expected size of a batch, if the solver makes its gradient from those of samples
+        real: for such a solver, 1 for each sample of the batch and 0 for those that fill it up; it changes by step
     """
     losses: list[Tensor] = []
     parametrization, codec, solver = client.method.parametrization, client.exchange.surrogate, client.exchange.solver
@@ -330,16 +345,43 @@ def step(
         loss, grads, changed = evaluate(
             parametrization.network(at, context["form"], carry["step_index"]) if context["form"] else at
         )
+        if isinstance(solver, PerSampleSolver):
+            loss = torch.where(context["real"] > 0, loss, 0).sum() / context["real"].sum().clamp(min=1)
+            grads = _released(solver, grads, partial(adapted, at), context, carry["step_index"])
+        else:
+            grads = adapted(at, grads)
         losses.append(loss)
+        return grads, changed
+
+    def adapted(at: Params, grads: Params) -> Params:
         grads = parametrization.pull(grads, at, context["form"]) if context["form"] else grads
         if "scale" in context:
             grads = scale(grads, context["scale"])
-        return multiply(grads, context["keep"]), changed
+        return multiply(grads, context["keep"])
 
     new = solver.step(gradient, start, carry, hyperparams)
     if "step_index" in carry:
         new = {**new, "step_index": carry["step_index"] + 1}
     return new, losses[-1]
+
+
+def _released(
+    solver: PerSampleSolver, grads: Params, adapted: Callable[[Params], Params], context: State, step_index: Tensor
+) -> Params:
+    """Return the gradient that a solver makes from the gradients of a batch's samples."""
+
+    def bounded(own: Params) -> Params:
+        return solver.bound(adapted(own))
+
+    given: State = context["per_sample"]
+    each = torch.vmap(bounded)(grads)
+    total = {name: torch.tensordot(context["real"], grad, 1) for name, grad in each.items()}
+    return multiply(solver.release(total, given["expected"], given["key"], step_index), context["keep"])
+
+
+def at_batch(context: State, feed: State) -> State:
+    """Return the context of a step on a batch: with the rows that count, if not all do."""
+    return {**context, "real": feed["real"]} if "real" in feed else context
 
 
 def random_numbers(context: State, carry: State) -> Numbers | None:
@@ -366,8 +408,14 @@ class BatchSchedule:
 
     def __init__(self, client: Client, client_task: ClientTask) -> None:
         self.key = own_key(client_task.key, client_task.clock)
-        plan = client.exchange.solver.plan(len(client_task.samples), fold(self.key, "batches"))
-        self.rows = [client_task.samples[batch] for batch in plan[: client_task.limit]]
+        solver, samples, key = client.exchange.solver, client_task.samples, fold(self.key, "batches")
+        self.counts: list[int] | None = None
+        if isinstance(solver, PerSampleSolver):
+            drawn = solver.draw(len(samples), key)[: client_task.limit]
+            plan, self.counts = [each.rows for each in drawn], [each.drawn for each in drawn]
+        else:
+            plan = solver.plan(len(samples), key)[: client_task.limit]
+        self.rows = [samples[batch] for batch in plan]
         self.objective = client.objective
         self.requests: dict[int, Request] = {}
 
@@ -376,6 +424,15 @@ class BatchSchedule:
         """Random draws for the augmentation of each batch; none without augmentation."""
         noise = self.objective.draws(fold(self.key, "augment"), sum(self.sizes)) if self.rows else None
         return None if noise is None else list(torch.split(noise, self.sizes))
+
+    @cached_property
+    def real(self) -> list[Tensor] | None:
+        """1 for each row that is in its batch, and 0 for those that fill it up; none if all rows are."""
+        if self.counts is None:
+            return None
+        dtype, device = self.objective.layout.dtype, self.objective.device
+        marks = np.concatenate([np.arange(size) < n for size, n in zip(self.sizes, self.counts, strict=True)])
+        return list(torch.split(to_device(torch.from_numpy(marks).to(dtype), device), self.sizes))
 
     def announce(self, numbers: Iterable[int] | None = None) -> None:
         """Start reading batches, by default all, in the given order; samples in memory need no reading."""
@@ -386,7 +443,8 @@ class BatchSchedule:
 
     def feed(self, number: int) -> State:
         """Return what a step needs of a batch: sample indices, or the inputs and targets themselves."""
-        draws = {} if self.draws is None else {"draws": self.draws[number]}
+        marks = {"draws": self.draws, "real": self.real}
+        draws = {name: values[number] for name, values in marks.items() if values is not None}
         if not isinstance(samples := self.objective.samples, LazySamples):
             return {"rows": torch.from_numpy(self.rows[number]).to(self.objective.device), **draws}
         self.announce([number])
@@ -440,12 +498,14 @@ class TrainingInfo:
     def loss(self) -> float:
         """Return the mean loss of the client's training samples at the received model."""
         assert self.job.samples is not None
+        refuse_reading(self.client, "sends the loss")
         loss, spent = self.client.loss(self.start, self.job.samples, self.job.labels)
         self.flops += spent
         return loss
 
     def accuracy(self, params: Params) -> float:
         """Return the accuracy of a model on the client's training samples."""
+        refuse_reading(self.client, "decides by the accuracy")
         objective, rows = self.client.objective, self._rows
         self.flops += objective.forward_flops(params, rows)
         judged = objective.evaluate(params, *objective.samples.read(rows), self.job.labels)
@@ -453,6 +513,7 @@ class TrainingInfo:
 
     def gradient(self) -> Params:
         """Return the gradient after training, in evaluation mode, on the first batch of a new permutation."""
+        refuse_reading(self.client, "decides by a gradient")
         if self._gradient is not None:  # with its operations among those of training
             return self._gradient
         client, job = self.client, self.job
@@ -461,6 +522,7 @@ class TrainingInfo:
 
     def start_gradient(self) -> Params:
         """Return the gradient at the received model, in evaluation mode, of the mean loss of all samples."""
+        refuse_reading(self.client, "sends a gradient")
         objective, total = self.client.objective, Params()
         params = {**self.start, **objective.local()}
         whole = weight(objective.task.loss, objective.samples.y[self._rows])
@@ -471,6 +533,13 @@ class TrainingInfo:
             share = weight(objective.task.loss, y) / whole
             total = {name: total.get(name, 0) + share * grad for name, grad in grads.items()}
         return multiply(total, self.job.part.keep)
+
+
+def refuse_reading(client: Client, how: str) -> None:
+    """Refuse what reads the samples of a client outside of the steps of a solver that protects them."""
+    if isinstance(client.exchange.solver, PerSampleSolver):
+        name = type(client.exchange.solver).__name__
+        raise ConfigError(f"the method {how} of a client's samples, which {name} does not protect: use another method")
 
 
 def reason(error: BaseException) -> str:

@@ -8,13 +8,14 @@ import time
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
 from gossamer.core import tree
-from gossamer.core.errors import ConfigError, RunError
+from gossamer.core.errors import ConfigError, Mistake, RunError, Setting, require
 from gossamer.core.exchange import Outcome
 from gossamer.core.method import Method
 from gossamer.core.random import key as make_key
@@ -26,6 +27,7 @@ from gossamer.engines.control import Until
 from gossamer.engines.dispatch import check_schedule
 from gossamer.engines.metrics import machine
 from gossamer.engines.options import Options
+from gossamer.engines.privacy import privacy_of
 from gossamer.engines.same_run import check_same
 from gossamer.engines.warm_start import Init
 from gossamer.runs.checkpoint import newest, recall
@@ -33,6 +35,7 @@ from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import EXTENDED, Record, check_about, read_about, read_metrics, stop_reason
 from gossamer.runs.report.scores import Score, held_out, scores_of
 from gossamer.runs.trackers.tracking import Tracking
+from gossamer.tasks.data.partition import Split
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task
 
@@ -64,6 +67,8 @@ class KeptRun(ABC):
         if options.schedule:
             check_schedule(options.schedule, self.method, self.cohort_size)
             options.schedule.check(self.cohort_size, task.clients)
+        self._check_rate(options)
+        self.privacy = privacy_of(self.method, options, task.clients, partial(self.split_of, options), self.steady)
         self.like = self.objective.initial()
         self.choice: dict[str, Any] = {"executor": options.executor}
         self.server: State = self.method.init(self.like, self.key)
@@ -90,6 +95,22 @@ class KeptRun(ABC):
         }
         if options.until:
             options.until.check(self.scores)
+
+    def _check_rate(self, options: Options) -> None:
+        """Refuse a number of clients per round that a sampler with a rate of its own does not draw."""
+        expected, given = self.method.sampler.expected(self.task.clients, self.cohort_size), options.per_round
+        text = f"is {given}, but {self.method.sampler} draws {expected:g} clients on average: leave one of them out"
+        require((given is None or abs(expected - given) < 1, Mistake(text, Setting("", "per_round"))))
+
+    @property
+    def steady(self) -> bool:
+        """Whether all clients are available in every round, unless a schedule says otherwise."""
+        return True
+
+    def split_of(self, options: Options) -> Split | None:
+        """Return the training samples of each client, if they are known."""
+        split = self.task.split.hold_out(options.validate)[0] if options.validate else self.task.split
+        return split.pooled(len(self.task.data.test)) if self.method.pooled else split
 
     @property
     def scores(self) -> tuple[Score, ...]:
@@ -167,6 +188,8 @@ class KeptRun(ABC):
         done, before, rounds = len(self.metrics), self.options, rounds or self.options.rounds
         if rounds <= done:
             raise ConfigError(f"rounds must be above {done}, the number of finished rounds, got {rounds}")
+        if self.privacy:
+            self.privacy.check_more(done, rounds if rounds > self.options.rounds else None)
         if until:
             until.check(self.scores)
         kept = Options() if self.stopped else before

@@ -75,6 +75,8 @@ class Options:
         actors: Ray actors on each node of the cluster; none means one per core, or with cuda one per GPU
         schedule: when clients start and when the server aggregates, or its text, such as deadline:60s,over=1.3; none
             means rounds without virtual time
+        epsilon: privacy budget: the run ends before a round that would exceed it; for methods that add noise
+        delta: probability with which epsilon may be exceeded; none means clients to the power of -1.1
     """
 
     rounds: int = 30
@@ -96,6 +98,8 @@ class Options:
     cluster: str | None = None
     actors: int | None = None
     schedule: Schedule | None = None
+    epsilon: float | None = None
+    delta: float | None = None
 
     def __new__(cls, *args: Any, **options: Any) -> "Options":
         """Check the types of the options, then make the object."""
@@ -140,6 +144,14 @@ class Options:
             (
                 self.per_round is None or self.per_round >= 1,
                 wrong_argument("per_round", self.per_round, "must be at least 1"),
+            ),
+            (
+                self.epsilon is None or 0 < self.epsilon < math.inf,
+                wrong_argument("epsilon", self.epsilon, "must be a positive number, or none"),
+            ),
+            (
+                self.delta is None or 0 < self.delta < 1,
+                wrong_argument("delta", self.delta, "must be above 0 and below 1, or none"),
             ),
             (self.seed >= 0, wrong_argument("seed", self.seed, "must not be negative")),
             (self.executor in (AUTO, *EXECUTORS), unknown("executor", self.executor, (AUTO, *EXECUTORS))),
@@ -190,6 +202,8 @@ class Options:
             "attack": spec(self.attack, ATTACKS) if self.attack else None,
             "cluster": self.cluster,
             "actors": self.actors,
+            "epsilon": self.epsilon,
+            "delta": self.delta,
             "schedule": spec(self.schedule, SCHEDULES) if self.schedule else None,
         }
         plain = {name: value for name, value in vars(self).items() if name not in newer}

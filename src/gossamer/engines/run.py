@@ -150,6 +150,8 @@ class FederatedRun(KeptRun):
             options = self.options_of(number)
             due = (number + 1) % options.eval_every == 0 or number + 1 == options.rounds
             evaluated = self.evaluate_round(number, ledger) if due else {}
+        if self.privacy:
+            ledger.measure({"privacy": self.privacy.figures(number + 1)})
         record = ledger.record(number + 1, cohort, evaluated)
         self.metrics.append(record)
         if evaluated:
@@ -174,6 +176,8 @@ class FederatedRun(KeptRun):
         reason = options.until.reason(record, self.scores) if options.until else None
         if reason is None and options.patience:
             reason = out_of_patience(self.metrics[since:], options.patience, deciding(self.about))
+        if reason is None and self.privacy and record["round"] < options.rounds:
+            reason = self.privacy.reason_to_stop(record["round"])
         record |= {STOPPED: reason} if reason else {}
         asked = ask(callbacks, record, self)
         record |= {STOPPED: asked} if asked and not reason else {}

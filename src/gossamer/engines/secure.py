@@ -60,20 +60,23 @@ class SecureExchange:
         self.engine, self.stage, self.secure, self.ledger = run, stage, secure, ledger
         self.clock, self.key = run.clock_and_key(stage, stage.active[0] if stage.active else -1)
         self.replies: dict[int, ClientReply] = {}  # of the phase of training, and of clients that are lost before
+        self.late: dict[int, Failure | None] = {}  # clients that are lost after their upload
         self.left: dict[str, int] = {}  # the number of clients that answered in each phase
 
     def run(self, acc: Folding) -> Folding:
         """Run all phases, and return the accumulator with the sum."""
         protocol, summed, problem = self.secure.protocol, set[int](), ""
         try:
-            self.round = self.secure.begin(self.engine.server, self.stage.active, self.clock, self.key)
-            for phase in protocol.setup:
-                self._phase(phase)
+            with self.ledger.time("secure"):
+                self.round = self.secure.begin(self.engine.server, self.stage.active, self.clock, self.key)
+                for phase in protocol.setup:
+                    self._phase(phase)
             self._train()
             self.engine.check_uploads(self.stage, self.left[TRAIN])
-            for phase in protocol.closing:
-                self._phase(phase)
-            total, summed = self.round.total(), set(self.round.summed)
+            with self.ledger.time("secure"):
+                for phase in protocol.closing:
+                    self._phase(phase)
+                total, summed = self.round.total(), set(self.round.summed)
             acc = self.secure.fold(acc, self.engine.server, total, len(summed), self.clock, self.key)
         except TooFewClientsError as error:
             problem = str(error)
@@ -109,8 +112,10 @@ class SecureExchange:
         return None
 
     def _lose(self, reply: PhaseReply, failure: Failure | None) -> None:
-        """Note why a client was lost. A client whose upload is in the sum has done its part."""
-        if reply.client not in self.replies:
+        """Note why a client was lost. After its upload, that matters only if the sum stays unknown."""
+        if reply.client in self.replies:
+            self.late[reply.client] = failure
+        else:
             self.replies[reply.client] = ClientReply(failure=failure, silent=reply.silent)
 
     def _train(self) -> None:
@@ -129,8 +134,7 @@ class SecureExchange:
     def _settle(self, client: int, summed: bool, problem: str) -> None:
         """Record the outcome of a client, and stage its state."""
         reply = self.replies.get(client, ClientReply())
-        lost = client in self.replies and reply.data is None
-        failure = reply.failure or (Failure(problem) if problem and not lost else None)
+        failure = reply.failure or (self._without_sum(client, reply, problem) if problem else None)
         if failure is not None:
             self.ledger.fail(client, failure.reason)
         if summed:
@@ -142,6 +146,13 @@ class SecureExchange:
         outcome = Outcome(client, exchange.number, version, summed, {}, reason, cause, reply.injected, reply.silent)
         self.stage.outcomes.append(outcome)
         self.engine.outcomes.append(outcome)
+
+    def _without_sum(self, client: int, reply: ClientReply, problem: str) -> Failure | None:
+        """Return why a client counts as failed in a round without a sum; none if a message of it was lost."""
+        if client in self.late:
+            return self.late[client]
+        lost = client in self.replies and reply.data is None
+        return None if lost else Failure(problem)
 
     def _figures(self, summed: int, problem: str) -> dict[str, Any]:
         """Return the entry of the record: how many clients answered in each phase, and what was summed."""

@@ -42,7 +42,7 @@ from gossamer.parts.codecs.names import fits
 from gossamer.parts.codecs.on_weights import OnWeights
 from gossamer.parts.codecs.retain import STATISTICS
 from gossamer.parts.codecs.topk import TopK
-from gossamer.parts.codecs.wrapper import CodecWrapper
+from gossamer.parts.codecs.wrapper import CodecWrapper, refuse_private
 from gossamer.parts.servers.mean import Mean, Sum, Weighting
 from gossamer.parts.solvers.sgd import SGD
 from gossamer.parts.views.full import Full
@@ -61,6 +61,9 @@ class EF21(CodecWrapper):
     """
 
     codec: Codec
+
+    def __post_init__(self) -> None:
+        refuse_private(self)
 
     def bind(self, context: Context) -> "EF21":
         """Refuse a server that does not add up differences."""

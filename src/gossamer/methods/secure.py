@@ -22,6 +22,7 @@ codec for other data: a codec whose scale is a number stays as it is.
 from dataclasses import replace
 from typing import Any, NamedTuple, cast
 
+from gossamer.core import codec as codecs
 from gossamer.core.codec import Codec
 from gossamer.core.downlink import Downlink
 from gossamer.core.errors import require
@@ -46,7 +47,7 @@ from gossamer.parts.views.magnitude_pruned import MagnitudePruned
 
 __all__ = ["secure_changes", "secured"]
 
-SIGN, TRIT, MASK, SIGNED_MASK, LENGTH = 1.0, 2.0, 1.0, 0.5, 2.0
+SIGN, TRIT, MASK, LENGTH = 1.0, 2.0, 1.0, 1.0
 """Scales of signs, trits and masked noise, and norms of measured updates, divided by the learning rate."""
 
 USUAL_RATE = 0.1
@@ -126,8 +127,7 @@ def _summed(codec: Codec, rates: Rates) -> Codec:
 
 def _common(codec: MaskedNoise, lr: float) -> CommonMaskedNoise:
     """Return the codec with noise that all clients share, and a fixed magnitude."""
-    auto = (SIGNED_MASK if codec.signed else MASK) * lr
-    alpha = auto if isinstance(codec.alpha, str) else codec.alpha
+    alpha = MASK * lr if isinstance(codec.alpha, str) else codec.alpha
     return CommonMaskedNoise(**{**vars(codec), "alpha": alpha, "coded": False})
 
 
@@ -144,7 +144,7 @@ def _rules(method: Method, codec: Codec, server: Server) -> list[tuple[bool, str
     """Return the conditions for secure aggregation, each with the message if it does not hold."""
     last, probe = method.training, method.sampler.probe
     beside = ", ".join(section.name for section in last.solver.sections)
-    wrong_server, wrong_codec = unsummable(server), codec.unsummable()
+    wrong_server, wrong_codec = unsummable(server), codecs.unsummable(codec)
     reasons = [
         (last.send in ("change", "model"), f"clients send no update (send={last.send})"),
         (not method.pooled, "all samples are at one client"),

@@ -1,8 +1,9 @@
 """Memory of a training step in bytes, from the shapes of its tensors.
 
 A training step holds the batch, the network's tensors, their gradients, the solver's state, and the activations that
-the forward pass saves for the backward pass. The activations are measured with a forward pass and autograd's hooks.
-Tensors with shared storage count once.
+the forward pass saves for the backward pass. A solver that bounds the gradient of each sample holds one gradient per
+row of its batches twice, before and after bounding it. The activations are measured with a forward pass and autograd's
+hooks. Tensors with shared storage count once.
 
 The true peak is close to this sum. It is lower by activations that are freed before the last gradients exist, so at
 most by the smaller of the two. It is higher by temporary results of single operations. Code, kernel workspaces and the
@@ -15,7 +16,7 @@ training device.
 import copy
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -26,11 +27,14 @@ from torch.autograd.graph import saved_tensors_hooks
 from gossamer.core import tree
 from gossamer.core.errors import ConfigError, require
 from gossamer.core.random import Key, seeded
-from gossamer.core.solver import Solver
+from gossamer.core.solver import PerSampleSolver, Solver
 from gossamer.core.types import Params
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.data.samples import Samples
+
+MANY = 2**30
+"""More samples than any client has: then batches have the most rows."""
 
 Storages = dict[int, torch.UntypedStorage]
 """Storages by identity; references are kept so that an identity is not reused."""
@@ -42,7 +46,7 @@ class TrainingMemory:
 
     Args:
         parameters: the network's tensors, including buffers and frozen parameters
-        gradients: one gradient per trained tensor
+        gradients: one gradient per trained tensor, or several with a solver that needs those of samples
         solver: state that the solver keeps between steps
         activations: the batch, and tensors that the forward pass saves for the backward pass
     """
@@ -99,10 +103,13 @@ def training_memory(
     return _memory((*module.parameters(), *module.buffers()), trained, saved | _of(x, y), copies)
 
 
-def client_memory(objective: Trainable, params: Params, batch: int, *, copies: int = 0) -> TrainingMemory:
+def client_memory(
+    objective: Trainable, params: Params, batch: int, *, copies: int = 0, gradients: int = 1
+) -> TrainingMemory:
     """Return the memory of a training step on a client with these tensors, which may be narrower than the model's.
 
-    The batch is all zeros, because its content does not matter. ``copies`` is as in ``training_memory``.
+    The batch is all zeros, because its content does not matter. ``copies`` is as in ``training_memory``. ``gradients``
+    is the number of gradients that exist at the same time.
     """
     missing = sorted({*objective.trained, *objective.averaged} - set(params))
     _check(
@@ -115,11 +122,12 @@ def client_memory(objective: Trainable, params: Params, batch: int, *, copies: i
     some_x, some_y = objective.samples.example(1)
     x, y = nests.apply(partial(_zeros, batch), some_x), _zeros(batch, some_y)
     with _watched() as saved:
-        _, gradients, copied = objective.gradient(held, x, y)
+        _, found, copied = objective.gradient(held, x, y)
     for identity in _storages(copied.values()):  # copies of buffers are not activations
         saved.pop(identity, None)
     frozen = [parameter for parameter in objective.build().parameters() if not parameter.requires_grad]
-    return _memory((*held.values(), *frozen), gradients.values(), saved | _of(x, y), copies)
+    memory = _memory((*held.values(), *frozen), found.values(), saved | _of(x, y), copies)
+    return replace(memory, gradients=gradients * memory.gradients)
 
 
 def solver_copies(solver: Solver, params: Params) -> int:
@@ -130,11 +138,16 @@ def solver_copies(solver: Solver, params: Params) -> int:
 
 
 def batch_size(solver: Any) -> int:
-    """Return the batch size of a solver."""
+    """Return the number of samples that a step of a solver computes."""
     batch = getattr(solver, "batch", None)
     if not isinstance(batch, int):
         raise ConfigError("the memory of training depends on the batch size: set one (--batch N)")
-    return batch
+    return solver.rows(MANY) if isinstance(solver, PerSampleSolver) else batch
+
+
+def gradient_count(solver: Solver, batch: int) -> int:
+    """Return the number of gradients that exist at once: of each sample, before and after bounding it, or of all."""
+    return 2 * batch if isinstance(solver, PerSampleSolver) else 1
 
 
 def _check(copies: int, *others: tuple[bool, str]) -> None:

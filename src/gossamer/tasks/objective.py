@@ -27,14 +27,16 @@ from gossamer.core.errors import ConfigError, require
 from gossamer.core.random import Key, fold, seeded, uniform
 from gossamer.core.solver import Solver
 from gossamer.core.types import Flops, Layout, Params, State
+from gossamer.tasks import per_sample
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.nests import Nest, arguments, forward, scores
 from gossamer.tasks.data.samples import Batch, Samples
 from gossamer.tasks.factory import build
 from gossamer.tasks.losses import LOSSES, loss_name, token_scores, weight
-from gossamer.tasks.memory import batch_size, client_memory, solver_copies
+from gossamer.tasks.memory import batch_size, client_memory, gradient_count, solver_copies
 from gossamer.tasks.metrics import Judgement, Rows
 from gossamer.tasks.modes import FlopCounter
+from gossamer.tasks.per_sample import INVALID
 from gossamer.tasks.precision import FLOAT32, Precision, check_type
 from gossamer.tasks.random_layers import Numbers, Randomness, drawing, trial
 from gossamer.tasks.static_norms import OfTraining, static_norms, tracking, without_counters
@@ -44,9 +46,6 @@ from gossamer.tasks.widths.elastic import stretch
 from gossamer.tasks.widths.trace import watched
 
 LossAndBuffers = tuple[Tensor, Params]  # an alias, because torch.compile does not accept the annotation written out
-
-INVALID = (RuntimeError, ValueError, TypeError, IndexError, AssertionError)
-"""What an invalid network or metric raises."""
 
 CONVERTED = {torch.float64: "x.float()", torch.float16: "x.float()", torch.uint8: "x.float() / 255"}
 """What to write for inputs of a type that a network of float32 refuses."""
@@ -79,7 +78,7 @@ class Objective:
         self._outline = {name: _hollow({**parameters, **buffers}[name]) for name in (*self.trained, *self.averaged)}
         self._registries = _registries(self._module)
         self._put(self._outline)  # trained tensors are passed in, so the module need not hold a copy
-        self._alone = False
+        self._alone, self._together = False, True
         self._flops: dict[tuple[Any, ...], tuple[int, dict[str, int]]] = {}
         self._widths: dict[bool, Widths] = {}
         self._settled: tuple[Params, nn.Module] | None = None
@@ -180,7 +179,9 @@ class Objective:
 
     def memory(self, params: Params, solver: Solver) -> int:
         """Return the bytes that a client with these tensors needs for training, including its start tensors."""
-        return client_memory(self, params, batch_size(solver), copies=1 + solver_copies(solver, params)).total
+        batch, copies = batch_size(solver), 1 + solver_copies(solver, params)
+        gradients = gradient_count(solver, batch)
+        return client_memory(self, params, batch, copies=copies, gradients=gradients).total
 
     def _some(self) -> Batch:
         """Return two samples for a trial: training samples or, on a server without them, test samples."""
@@ -273,6 +274,25 @@ class Objective:
         others = {name: params[name] for name in (*self.averaged, *self.counters)}
         grads, (value, changed) = grad_and_value(loss, has_aux=True)(leaves, others)
         return value, grads, changed
+
+    def sample_gradients(
+        self, params: Params, x: Nest, y: Tensor, labels: Tensor | None = None, numbers: Numbers | None = None
+    ) -> tuple[Tensor, Params, Params]:
+        """Return the losses of the samples of a batch and their gradients, along a new first dimension.
+
+        For ``torch.vmap`` and ``torch.compile``, as ``pure_gradient``. No buffers change: ``check_per_sample`` refuses
+        such networks.
+        """
+        compute = per_sample.together if self._together else per_sample.in_turn
+        return *compute(per_sample.of_one(self, params, labels, numbers), x, y), {}
+
+    def check_per_sample(self) -> None:
+        """Refuse networks without gradients of single samples; without any samples, only the layers are checked."""
+        per_sample.check_norms(self._module.named_modules())
+        batch = self._here(self._some())
+        if len(batch[1]):
+            per_sample.check(self, batch)
+            self._together = per_sample.supports_vmap(self, batch)
 
     def train_mode(self, alone: bool) -> None:
         """Set training mode; for a single sample, BatchNorm layers with one value per channel stay in evaluation."""

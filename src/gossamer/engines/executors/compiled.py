@@ -17,13 +17,12 @@ from gossamer.core import tree
 from gossamer.core.errors import ConfigError
 from gossamer.core.jobs import Job, Trained
 from gossamer.core.types import Params, State
-from gossamer.engines.client import Client, ClientTask, Failure, TaskOutcome, mean
+from gossamer.engines.client import Client, ClientTask, Failure, TaskOutcome, at_batch, mean
 from gossamer.engines.executors.base import OneByOne
 from gossamer.engines.executors.program import Program, kind
 from gossamer.engines.executors.side_by_side import SideBySide
 from gossamer.engines.executors.stacked import CHUNK, Stacked, refuse_random
 from gossamer.engines.executors.steps import in_place, tensors
-from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.random_layers.rules import RULES
 
 PROGRAMS = 64
@@ -45,7 +44,7 @@ class CompiledClient(Client):
 
     def __init__(self, client: Client) -> None:
         super().__init__(client.method, client.objective, client.exchange, client.adversary)
-        refuse_random(self.objective)
+        refuse_random(client)
         self.size: int | None = None
         stepped = in_place(torch.enable_grad()(self.step), self.objective)
 
@@ -79,7 +78,7 @@ class CompiledClient(Client):
                     objective.train_mode(alone=size == 1)
                     losses.append(program(self._kind(shapes, feed), feed))
                 else:
-                    losses.append(self._odd_step(nest, *objective.open(feed)))
+                    losses.append(self._odd_step(nest, feed))
         return self.finish(client_task, job, batches, nest["carry"], mean(losses))
 
     def _kind(self, shapes: Any, feed: State) -> Any:
@@ -94,9 +93,10 @@ class CompiledClient(Client):
         rest = tree.clone({name: value for name, value in carry.items() if name != "params"})
         return {"start": start, "carry": {"params": params, **rest}, "context": context, "hyperparams": hyperparams}
 
-    def _odd_step(self, nest: State, x: Nest, y: Tensor) -> Tensor:
+    def _odd_step(self, nest: State, feed: State) -> Tensor:
+        context, (x, y) = at_batch(nest["context"], feed), self.objective.open(feed)
         with torch.enable_grad():
-            new, loss = self.step(nest["start"], nest["carry"], nest["context"], x, y, nest["hyperparams"])
+            new, loss = self.step(nest["start"], nest["carry"], context, x, y, nest["hyperparams"])
         tree.put(nest["carry"], ..., new)
         return loss
 

@@ -29,7 +29,7 @@ MAX_GRAPHS = 64
 """Maximum number of graphs per slot: clients of many sizes have many sizes of the last batch."""
 LENGTHS = (8, 1)
 """Numbers of steps that one graph may hold, in decreasing order. A launch of several steps costs the host less."""
-PER_SAMPLE = {"samples", "draws"}
+PER_SAMPLE = {"samples", "draws", "real"}
 
 Stepping = Callable[[State, int], None]
 """Run one step of a slot's client on its next batch of the given size."""
@@ -50,8 +50,8 @@ def stepping(client: Client, by: Step) -> Stepping:
 def _next_feed(slot: State, size: int) -> State:
     """Return the next ``size`` sample indices of a slot's client, with their draws."""
     rows = slot["at"] + torch.arange(size, device=slot["at"].device)
-    draws = {"draws": slot["draws"][rows]} if "draws" in slot else {}
-    return {"rows": slot["samples"][rows], **draws}
+    marks = {name: slot[name][rows] for name in PER_SAMPLE - {"samples"} if name in slot}
+    return {"rows": slot["samples"][rows], **marks}
 
 
 class Screen(NamedTuple):
@@ -225,8 +225,8 @@ def brought(client: Client, pair: Pair, batches: BatchSchedule) -> State:
     }
     if objective.samples.lazy:
         return found | {"feeds": {}}
-    draws = {"draws": torch.cat(batches.draws)} if batches.draws else {}
-    return found | {"samples": to_device(batches.numbers, device)} | draws
+    marks = {name: torch.cat(each) for name, each in (("draws", batches.draws), ("real", batches.real)) if each}
+    return found | {"samples": to_device(batches.numbers, device)} | marks
 
 
 class Part(NamedTuple):

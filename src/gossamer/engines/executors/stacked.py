@@ -14,18 +14,17 @@ from itertools import islice
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
 
 from gossamer.core import tree
 from gossamer.core.errors import ConfigError
 from gossamer.core.jobs import Job, Trained
-from gossamer.engines.client import BatchSchedule, Client, ClientTask, Failure, TaskOutcome, reason
+from gossamer.core.solver import PerSampleSolver
+from gossamer.core.types import State
+from gossamer.engines.client import BatchSchedule, Client, ClientTask, Failure, TaskOutcome, at_batch, reason
 from gossamer.engines.executors.base import AlwaysReady
 from gossamer.engines.executors.steps import Step, pure_step, tensors
 from gossamer.tasks.data import nests
-from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.data.samples import Batch
-from gossamer.tasks.objective import Objective
 
 CHUNK = 16
 """Maximum number of stacked clients: more are not faster, but need more memory."""
@@ -62,7 +61,7 @@ class InChunks(AlwaysReady, ABC):
     """Whether a group starts before the uploads of the last one are made: groups that train beside the host."""
 
     def __init__(self, client: Client, size: int) -> None:
-        refuse_random(client.objective)
+        refuse_random(client)
         self.client, self.size = client, size
 
     @abstractmethod
@@ -198,32 +197,34 @@ class Chunk(ClientGroup):
 
     def advance(self, clients: list[int]) -> None:
         """Run one step of some clients, whose next batches have the same size."""
-        x, y = self.batch(clients)
+        feeds = [self.batches_per_client[c].feed(self.at[c]) for c in clients]
         if len(clients) == 1:
-            self.alone(clients[0], nests.take(x, 0), y[0])
+            self.alone(clients[0], feeds[0])
         elif len(clients) == len(self.bucket):
-            self.carry, losses = self.step(self.start, self.carry, self.context, x, y, self.hyperparams)
+            context, (x, y) = at_batch(self.context, stacked_marks(feeds)), self.batch(feeds)
+            self.carry, losses = self.step(self.start, self.carry, context, x, y, self.hyperparams)
             self.losses += losses
         else:
             rows = torch.tensor(clients, device=self.losses.device)
             start, carry, context = (tree.take(nest, rows) for nest in (self.start, self.carry, self.context))
+            context, (x, y) = at_batch(context, stacked_marks(feeds)), self.batch(feeds)
             new, losses = self.step(start, carry, context, x, y, self.hyperparams)
             tree.put(self.carry, rows, new)
             self.losses[rows] += losses
 
-    def alone(self, c: int, x: Nest, y: Tensor) -> None:
+    def alone(self, c: int, feed: State) -> None:
         """Run one client's step without stacking, which is cheaper for a single client."""
         start, carry, context = (tree.take(nest, c) for nest in (self.start, self.carry, self.context))
         with torch.enable_grad():
-            new, loss = self.client.step(start, carry, context, x, y, self.hyperparams)
+            batch = self.client.objective.open(feed)
+            new, loss = self.client.step(start, carry, at_batch(context, feed), *batch, self.hyperparams)
         tree.put(self.carry, c, new)
         self.losses[c] += loss
 
-    def batch(self, clients: list[int]) -> Batch:
-        """Return the clients' next batches, with shape [clients, batch, ...]."""
-        feeds = [self.batches_per_client[c].feed(self.at[c]) for c in clients]
+    def batch(self, feeds: Sequence[State]) -> Batch:
+        """Return the batches of several clients, with shape [clients, batch, ...]."""
         x, y = self.client.objective.open(tree.concatenate(feeds))
-        shape = (len(clients), len(y) // len(clients))
+        shape = (len(feeds), len(y) // len(feeds))
         return nests.apply(lambda tensor: tensor.view(*shape, *tensor.shape[1:]), x), y.view(*shape, *y.shape[1:])
 
     def results(self) -> Iterator[Trained]:
@@ -236,6 +237,11 @@ class Chunk(ClientGroup):
         return self.client.finish(
             *self.bucket[index], self.batches_per_client[index], tree.take(self.carry, index), loss
         )
+
+
+def stacked_marks(feeds: Sequence[State]) -> State:
+    """Return which rows of the clients' batches count, if not all do, with shape [clients, batch]."""
+    return {"real": torch.stack([feed["real"] for feed in feeds])} if "real" in feeds[0] else {}
 
 
 def schedule(sizes: Sequence[Sequence[int]]) -> list[tuple[int, list[int]]]:
@@ -265,9 +271,15 @@ def announce(batches_per_client: Sequence[BatchSchedule], order: Sequence[int]) 
         taken[c] += 1
 
 
-def refuse_random(objective: Objective) -> None:
-    """Refuse networks that draw random numbers in a way that only torch's generators support."""
-    if other := objective.random.other:
+def refuse_random(client: Client) -> None:
+    """Refuse networks that draw by torch's generators, and solvers that draw by the operating system's."""
+    solver = client.exchange.solver
+    if isinstance(solver, PerSampleSolver) and solver.eager:
+        raise ConfigError(
+            f"{type(solver).__name__} draws noise in every step from the operating system's generator: it cannot be "
+            "stacked, compiled or captured; use one-by-one or side-by-side"
+        )
+    if other := client.objective.random.other:
         raise ConfigError(
             f"the network draws random numbers by {other}: it cannot be stacked, compiled or captured; "
             "use one-by-one or side-by-side"

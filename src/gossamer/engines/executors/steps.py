@@ -8,7 +8,7 @@ from gossamer.core import tree
 from gossamer.core.devices import number
 from gossamer.core.solver import Hyperparams
 from gossamer.core.types import Params, State
-from gossamer.engines.client import Client, random_numbers
+from gossamer.engines.client import Client, at_batch, random_numbers
 from gossamer.engines.client import step as client_step
 from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.objective import Objective
@@ -29,7 +29,8 @@ def pure_step(client: Client) -> Step:
         numbers = random_numbers(context, carry)
 
         def evaluate(at: Params) -> LossAndGradients:
-            return objective.pure_gradient(at, x, y, labels, numbers)
+            compute = objective.sample_gradients if "per_sample" in context else objective.pure_gradient
+            return compute(at, x, y, labels, numbers)
 
         return client_step(client, trained, evaluate, start, carry, context, hyperparams)
 
@@ -40,7 +41,7 @@ def in_place(step: Step, objective: Objective) -> Callable[..., Tensor]:
     """Return a step that takes a feed (sample indices or a batch), updates ``carry`` in place and returns the loss."""
 
     def take(start: Params, carry: State, context: State, feed: State, hyperparams: dict[str, Tensor]) -> Tensor:
-        new, loss = step(start, carry, context, *objective.open(feed), hyperparams)
+        new, loss = step(start, carry, at_batch(context, feed), *objective.open(feed), hyperparams)
         tree.put(carry, ..., new)
         return loss
 

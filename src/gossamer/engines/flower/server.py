@@ -52,6 +52,7 @@ from gossamer.engines.flower.settings import Settings
 from gossamer.engines.flower.supernode import known_release, shorten_pulls
 from gossamer.engines.inbox import ClientReply, Replies
 from gossamer.engines.metrics import Ledger
+from gossamer.engines.options import Options
 from gossamer.engines.result import Result
 from gossamer.engines.run import PATIENCE, FederatedRun, Stage, Watch
 from gossamer.engines.secure import PhaseReplies, PhaseReply
@@ -60,6 +61,7 @@ from gossamer.runs.records import Record, read_about
 from gossamer.runs.report.anomalies import anomalies_of, rows
 from gossamer.runs.report.scores import Score, primary
 from gossamer.runs.trackers.tracking import Track, Tracking
+from gossamer.tasks.data.partition import Split
 from gossamer.tasks.losses import loss_name
 from gossamer.tasks.precision import FLOAT32, check_type
 from gossamer.tasks.task import AnyTask, Task, task_at
@@ -160,6 +162,15 @@ class FlowerRun(FederatedRun):
         self.left_out = left_out_of(self.metrics)
         return folder
 
+    @property
+    def steady(self) -> bool:
+        """No: nodes connect and leave."""
+        return False
+
+    def split_of(self, options: Options) -> Split | None:
+        """Return nothing: only the nodes know their samples."""
+        return None
+
     def view_state(self, stage: Stage, client: int) -> State | None:
         """Return the server's copy of a client's view state; none if the node starts over."""
         return None if client in self.anew else super().view_state(stage, client)
@@ -249,7 +260,8 @@ class FlowerRun(FederatedRun):
                 raise VoidError(next((each.reason for each in stage.outcomes if each.reason), TOO_LATE))
             super().check_exchange(stage, after)
             return
-        if not self.mixes and (far := self.scales.far()):
+        # With differential privacy, no client is left out because of its update, which the noise would not cover.
+        if not self.mixes and self.privacy is None and (far := self.scales.far()):
             raise VoidError(f"{self._named(far)}; the round is repeated without it", far)
         self._check_replies(stage)
         if not all(tree.finite(model) for model in stage.exchange.server.download(after, GLOBAL).models):

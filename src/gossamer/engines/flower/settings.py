@@ -42,6 +42,8 @@ class Settings:
         max_weight: number of samples that counts for a client, as a multiple of the clients' median; 0: no such limit
         schedule: when clients start and when the server aggregates, such as deadline:60s,over=1.3 or
             fedbuff:buffer=10,concurrency=20; empty: rounds that wait for all their clients
+        epsilon: privacy budget: the run ends before a round that would exceed it; 0: none
+        delta: probability with which epsilon may be exceeded; 0: clients to the power of -1.1
     """
 
     name: str = "custom"
@@ -65,6 +67,8 @@ class Settings:
     track: str = ""
     max_weight: float = DEPLOYED_WEIGHT
     schedule: str = ""
+    epsilon: float = 0.0
+    delta: float = 0.0
 
     def __post_init__(self) -> None:
         mistakes = Mistakes()
@@ -95,6 +99,7 @@ class Settings:
         common = {field.name: getattr(self, field.name) for field in fields(Options) if hasattr(self, field.name)}
         optional = {"per_round": max(self.per_round, 0), "until": self.until, "patience": self.patience}
         optional |= {"max_weight": self.max_weight, "exclude_after": self.exclude_after, "schedule": self.schedule}
+        optional |= {"epsilon": self.epsilon, "delta": self.delta}
         given = common | {name: value or None for name, value in optional.items()}
         return Options(**given, channel=Perfect())  # the links are real, also under a schedule
 

@@ -28,7 +28,7 @@ from gossamer.engines.ray import nodes
 from gossamer.engines.ray.actor import Chosen, ClientActor, Machine, Ready, ShortOfMemoryError, TaskParcel
 from gossamer.engines.ray.blueprint import Parcel
 from gossamer.engines.ray.nodes import Need, Node
-from gossamer.tasks.memory import client_memory
+from gossamer.tasks.memory import client_memory, gradient_count
 
 POLL = 5.0
 """Seconds between two looks at the nodes of the cluster."""
@@ -151,7 +151,7 @@ class Pool:
         largest = int(objective.task.split.sizes().max())
         batch = max(map(len, solver.plan(largest, objective.key)), default=1)
         few = max(1, min(batch, FEW))
-        found = client_memory(objective, objective.initial(), few, copies=2)
+        found = client_memory(objective, objective.initial(), few, copies=2, gradients=gradient_count(solver, batch))
         return found.total + found.activations * (batch - few) // few
 
     def start(self) -> None:

@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from gossamer.parts.codecs.noisy_sign import NoisySign as NoisySign
     from gossamer.parts.codecs.on_weights import OnWeights as OnWeights
     from gossamer.parts.codecs.one_bit import OneBit as OneBit
+    from gossamer.parts.codecs.private.discrete_gaussian import DiscreteGaussian as DiscreteGaussian
+    from gossamer.parts.codecs.private.local_gaussian import LocalGaussian as LocalGaussian
+    from gossamer.parts.codecs.private.poisson_binomial import PoissonBinomial as PoissonBinomial
+    from gossamer.parts.codecs.private.skellam import Skellam as Skellam
     from gossamer.parts.codecs.qsgd import QSGD as QSGD
     from gossamer.parts.codecs.quic_fl import QuicFL as QuicFL
     from gossamer.parts.codecs.retain import Retain as Retain
@@ -62,6 +66,10 @@ CODECS: "Registry[type[Codec]]" = Registry(
         "quic-fl": "quic_fl.QuicFL",
         "masked-noise": "masked_noise.MaskedNoise",
         "one-bit": "one_bit.OneBit",
+        "discrete-gaussian": "private.discrete_gaussian.DiscreteGaussian",
+        "skellam": "private.skellam.Skellam",
+        "poisson-binomial": "private.poisson_binomial.PoissonBinomial",
+        "local-gaussian": "private.local_gaussian.LocalGaussian",
     },
 )
 """Codecs by the name that the command line uses."""

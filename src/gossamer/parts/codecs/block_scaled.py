@@ -42,10 +42,6 @@ class BlockScaled(Codec):
     def unpack(self, payload: Payload, count: int) -> Tensor:
         """Return ``count`` levels from a payload. The caller checks that none exceeds ``top``."""
 
-    def unsummable(self) -> str:
-        """Return that every client has scales of its own."""
-        return f"{type(self).__name__} measures scales at each client: use FixedPoint(8), which has a fixed limit"
-
     def scales(self, rows: Tensor) -> Tensor:
         """Return the scale of each block: its largest magnitude."""
         return rows.abs().amax(1)

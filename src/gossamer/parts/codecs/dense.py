@@ -36,10 +36,6 @@ class Dense(Replayable):
         """Whether values are sent without rounding."""
         return self.dtype == "model"
 
-    def unsummable(self) -> str:
-        """Return that the values are floats."""
-        return "Dense sends floats: use FixedPoint()"
-
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
         """Return the vector, rounded if ``dtype`` is not "model"."""
         finite(x, "change")

@@ -13,7 +13,7 @@ from gossamer.core.codec import Codec, Kept, memory_of
 from gossamer.core.random import Key
 from gossamer.core.types import Layout, Payload, State
 from gossamer.parts.codecs.retain import Retain
-from gossamer.parts.codecs.wrapper import CodecWrapper
+from gossamer.parts.codecs.wrapper import CodecWrapper, refuse_private
 
 
 @dataclass(frozen=True)
@@ -29,6 +29,9 @@ class Feedback(CodecWrapper):
     """
 
     codec: Codec
+
+    def __post_init__(self) -> None:
+        refuse_private(self)
 
     @property
     def retains(self) -> Kept:

@@ -135,10 +135,6 @@ class MaskedNoise(StraightThrough, MeasuredCodec, OwnFold):
             ),
         )
 
-    def unsummable(self) -> str:
-        """Return that every client draws noise of its own."""
-        return "MaskedNoise draws other noise at each client: use CommonMaskedNoise (--common-noise --alpha 0.1)"
-
     @property
     def learns(self) -> bool:
         """Whether masks are learned during training."""

@@ -57,10 +57,6 @@ class CommonMaskedNoise(MaskedNoise, IntegerSums, OwnDraws):
         """Return 1: a mask has zeros and ones."""
         return 1
 
-    def unsummable(self) -> str:
-        """Return nothing: the noise is common."""
-        return ""
-
     def to_sum(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
         """Return the mask as zeros and ones, also for masks of -1 and 1."""
         packed, _ = self._read(payload, layout)

@@ -32,9 +32,11 @@ from gossamer.core.codec import (
     sum_segments,
     sums_of,
     surrogate_of,
+    unsummable,
 )
 from gossamer.core.errors import require, wrong
 from gossamer.core.exchange import Context
+from gossamer.core.privacy import PrivatePart
 from gossamer.core.random import Key, fold
 from gossamer.core.secure import SumSegment
 from gossamer.core.types import Layout, Params, Payload, State
@@ -81,7 +83,11 @@ class OnWeights(
     other: Codec = Dense()
 
     def __post_init__(self) -> None:
-        require((self.min_dim >= 0, wrong(self, "min_dim", "must be at least 0")))
+        apart = "must be false with a private codec, which would add one guarantee per tensor"
+        require(
+            (self.min_dim >= 0, wrong(self, "min_dim", "must be at least 0")),
+            (not (self.per_tensor and isinstance(self.codec, PrivatePart)), wrong(self, "per_tensor", apart)),
+        )
 
     @property
     def exact(self) -> bool:
@@ -97,6 +103,11 @@ class OnWeights(
     def common(self) -> bool:
         """Whether one of the codecs needs a common key."""
         return self.codec.common or self.other.common
+
+    @property
+    def wrapped(self) -> tuple[Codec, ...]:
+        """The codec of the selected tensors, and that of the others unless all tensors are selected."""
+        return (self.codec, self.other) if self.min_dim > 0 or self.exclude else (self.codec,)
 
     @property
     def retains(self) -> Kept:
@@ -211,8 +222,8 @@ class OnWeights(
 
     def unsummable(self) -> str:
         """Return the reason of either codec."""
-        rest = self.other.unsummable()
-        return self.codec.unsummable() or (f"biases, norms and statistics: {rest}" if rest else "")
+        rest = unsummable(self.other)
+        return unsummable(self.codec) or (f"biases, norms and statistics: {rest}" if rest else "")
 
     def to_sum(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
         """Return the vectors of all groups as one vector."""

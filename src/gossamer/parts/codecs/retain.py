@@ -15,7 +15,7 @@ from gossamer.core.errors import require, wrong
 from gossamer.core.random import Key
 from gossamer.core.types import Layout, Params, Payload, State
 from gossamer.parts.codecs.names import fits
-from gossamer.parts.codecs.wrapper import CodecWrapper
+from gossamer.parts.codecs.wrapper import CodecWrapper, refuse_private
 
 STATISTICS = ("*running_mean", "*running_var")
 """Running statistics. Their changes are relative to the current model, so two of them must not be added."""
@@ -74,6 +74,7 @@ class Retain(CodecWrapper):
 
     def __post_init__(self) -> None:
         require((0 < self.coefficient < math.inf, wrong(self, "coefficient", "must be positive")))
+        refuse_private(self)
 
     @property
     def memory(self) -> LostChange:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from gossamer.core import indices
-from gossamer.core.codec import SUMMABLE, Codec
+from gossamer.core.codec import Codec
 from gossamer.core.errors import PayloadError, require, wrong
 from gossamer.core.random import Key
 from gossamer.core.types import Layout, Payload, true_at
@@ -39,10 +39,6 @@ class TopK(Codec):
         """Return the number of sent entries for a vector of ``count`` entries."""
         # With the decimal fraction: 0.07 * 100 is 7.000000000000001, which would be rounded up to 8.
         return math.ceil(Fraction(str(self.share)) * count)
-
-    def unsummable(self) -> str:
-        """Return that every client sends other entries."""
-        return f"TopK sends indices of its own at each client, which do not add up: {SUMMABLE}"
 
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
         """Return the largest entries, in index order, and their indices."""

@@ -19,7 +19,10 @@ from gossamer.core.codec import (
     sum_limit,
     sum_segments,
     sums_of,
+    unsummable,
 )
+from gossamer.core.errors import ConfigError
+from gossamer.core.privacy import PrivatePart
 from gossamer.core.random import Key
 from gossamer.core.secure import SumSegment
 from gossamer.core.types import Layout, Payload
@@ -43,6 +46,11 @@ class CodecWrapper(CodecMemory, IntegerSums, OwnDraws, OwnFold, Replayable):
     def common(self) -> bool:
         """Delegate to the wrapped codec."""
         return self.codec.common
+
+    @property
+    def wrapped(self) -> tuple[Codec, ...]:
+        """The wrapped codec."""
+        return (self.codec,)
 
     def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
         """Delegate to the wrapped codec: the payload with an empty state."""
@@ -87,7 +95,7 @@ class CodecWrapper(CodecMemory, IntegerSums, OwnDraws, OwnFold, Replayable):
 
     def unsummable(self) -> str:
         """Delegate to the wrapped codec."""
-        return self.codec.unsummable()
+        return unsummable(self.codec)
 
     def of_client(self, client: int) -> Self:
         """Delegate to the wrapped codec."""
@@ -101,3 +109,13 @@ class CodecWrapper(CodecMemory, IntegerSums, OwnDraws, OwnFold, Replayable):
     def replayed(self, payload: Payload, layout: Layout) -> tuple[Payload, Layout]:
         """Delegate to the wrapped codec."""
         return replay_of(self.codec).replayed(payload, layout)
+
+
+def refuse_private(wrapper: CodecWrapper) -> None:
+    """Refuse a codec with noise of differential privacy in a wrapper that sends again what was lost."""
+    if isinstance(wrapper.codec, PrivatePart):
+        name, inner = (type(part).__name__ for part in (wrapper, wrapper.codec))
+        raise ConfigError(
+            f"{name} cannot contain {inner}: what is lost to clipping and noise must not be sent later, so use "
+            f"{inner} alone"
+        )

@@ -12,6 +12,10 @@ from gossamer.core.types import Clock
 class RoundRobin(Sampler):
     """Takes the next clients by number, in cyclic order. Clients that are not available are skipped."""
 
+    def separation(self, clients: int, count: int) -> int:
+        """Return the number of whole cohorts: a client takes part again after all others had their turn."""
+        return max(1, clients // count)
+
     def propose(self, pool: Pool, clock: Clock, key: Key) -> list[int]:
         """Return the next available clients, starting at ``round * count`` modulo the number of clients."""
         start = clock.round * pool.count % pool.clients

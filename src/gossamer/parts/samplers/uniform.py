@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 
+from gossamer.core.privacy import Sampling
 from gossamer.core.random import Key, fold, permutation
 from gossamer.core.sampler import Pool, Sampler
 from gossamer.core.types import Clock
@@ -12,6 +13,11 @@ from gossamer.core.types import Clock
 @dataclass(frozen=True)
 class Uniform(Sampler):
     """Draws clients uniformly without replacement, independently in each round."""
+
+    @property
+    def scheme(self) -> Sampling:
+        """A fixed number without replacement."""
+        return "fixed"
 
     def propose(self, pool: Pool, clock: Clock, key: Key) -> list[int]:
         """Return the first available clients in a random order of all clients."""

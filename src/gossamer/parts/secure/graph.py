@@ -75,7 +75,7 @@ def needed(threshold: float, members: int) -> int:
 def failure(clients: int, degree: int, bounds: Bounds) -> Failure:
     """Return the probabilities of failure of a graph.
 
-    >>> failure(100, 30, Bounds(2 / 3, 0.1, 0.1)).liveness
+    >>> failure(100, 32, Bounds(2 / 3, 0.1, 0.1)).liveness
     0.0
     """
     bad, lost = (math.floor(share * clients + ROUNDING) for share in (bounds.colluding, bounds.dropouts))

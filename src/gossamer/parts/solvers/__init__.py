@@ -7,11 +7,13 @@ from gossamer.core.lazy import attach
 if TYPE_CHECKING:
     from gossamer.core.solver import Gradient as Gradient
     from gossamer.core.solver import Hyperparams as Hyperparams
+    from gossamer.core.solver import PerSampleSolver as PerSampleSolver
     from gossamer.core.solver import Solver as Solver
     from gossamer.core.solver import SolverMemory as SolverMemory
     from gossamer.parts.solvers.adam import Adam as Adam
     from gossamer.parts.solvers.batches import InBatches as InBatches
     from gossamer.parts.solvers.ditto import Ditto as Ditto
+    from gossamer.parts.solvers.dp_sgd import DPSGD as DPSGD
     from gossamer.parts.solvers.gradient_probe import GradientProbe as GradientProbe
     from gossamer.parts.solvers.per_fedavg import PerFedAvg as PerFedAvg
     from gossamer.parts.solvers.pfedme import PFedMe as PFedMe

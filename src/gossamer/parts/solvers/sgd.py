@@ -69,15 +69,19 @@ class SGD(InBatches):
         """Return the learning rate of this round."""
         return {"rate": self.lr * self.schedule.factor(clock.round, clock.rounds)}
 
+    def limited(self, grads: Params) -> Params:
+        """Return the gradient with a norm of at most ``clip``."""
+        if self.clip is None:
+            return grads
+        return tree.scale(grads, torch.clamp(self.clip / (tree.norm(grads) + 1e-6), max=1.0))
+
     def step(self, gradient: Gradient, start: Params, carry: State, hyperparams: Hyperparams) -> State:
         """Take one SGD step."""
         params: Params = carry["params"]
         grads, forward = gradient(params)
         if self.proximal:
             grads = tree.shift(grads, tree.subtract(params, {name: start[name] for name in grads}), self.proximal)
-        if self.clip is not None:
-            shrink = torch.clamp(self.clip / (tree.norm(grads) + 1e-6), max=1.0)
-            grads = tree.scale(grads, shrink)
+        grads = self.limited(grads)
         if self.weight_decay:
             grads = tree.shift(grads, params, self.weight_decay)
         if self.momentum:

@@ -9,6 +9,7 @@ from gossamer.runs.report.masks import MaskReport as MaskReport
 from gossamer.runs.report.mixing import MixingReport as MixingReport
 from gossamer.runs.report.plots import Series as Series
 from gossamer.runs.report.plots import chart as chart
+from gossamer.runs.report.privacy import PrivacyReport as PrivacyReport
 from gossamer.runs.report.secure import SecureReport as SecureReport
 from gossamer.runs.report.shares import ShareReport as ShareReport
 from gossamer.runs.report.visits import VisitReport as VisitReport

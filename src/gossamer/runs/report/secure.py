@@ -40,7 +40,7 @@ class SecureReport(Report):
         refused = summary[REFUSED]
         return [
             ("the server saw", seen),
-            ("and also", also),
+            ("it also saw", also),
             *([("clients lost", lost)] if lost else []),
             *([("rounds without a sum", f"{len(refused)}: {refused[-1]}")] if refused else []),
         ]

@@ -45,6 +45,12 @@ class Numbers:
         """Return the ``n`` values of a draw."""
         return draws(self.root, self.step, n, layer, evaluation)
 
+    def of_sample(self, number: Tensor) -> "Numbers":
+        """Return numbers of one sample of the batch, for its own gradient: its index is the upper half of the step."""
+        own = Numbers(self.root, self.step + (number << 32))
+        own.evaluations = self.evaluations
+        return own
+
 
 class Recorded(Numbers):
     """The same numbers; the sizes of all draws are recorded."""

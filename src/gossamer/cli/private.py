@@ -1,0 +1,60 @@
+"""``--dp``: the noise of a run, chosen from its budget before anything starts, and recorded with its request.
+
+A request is typed with ``--dp central --epsilon 8``. ``with_budget`` adds the noise multiplier and the numbers that it
+depends on. A resumed run reads them, so nothing is chosen again.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from gossamer.cli.flags import value
+from gossamer.cli.request import Request
+from gossamer.core.errors import ConfigError
+from gossamer.core.method import Method
+from gossamer.core.random import key
+from gossamer.engines.options import Options
+from gossamer.engines.privacy import Privacy
+from gossamer.methods.private import Budget, Clip, Terms, check_method, noise_for, with_noise
+from gossamer.parts.privacy.parts import usual_delta
+from gossamer.runs.report.text import count
+from gossamer.tasks.objective import Objective
+from gossamer.tasks.task import Task
+
+
+def with_budget(request: Request, method: Method, task: Task, options: Options, *, steady: bool = True) -> Request:
+    """Return a request with the noise of its budget. ``method`` is the one without noise."""
+    typed, mode = request.privacy, request.privacy["dp"]
+    objective = Objective(task, "cpu", key(options.seed))
+    counts = {"clients": task.clients, "per_round": options.cohort(task.clients), "size": objective.layout.size}
+    noise = typed.get("noise_multiplier")
+    if noise is None and options.epsilon is None:
+        raise ConfigError(f"--dp {mode} needs a budget: give --epsilon, or --noise-multiplier")
+    if noise is None:
+        delta = options.delta if options.delta is not None else usual_delta(task.clients)
+        terms, budget = _terms({**typed, **counts}, request), Budget(options.epsilon, delta, options.rounds)
+        noise = repr(noise_for(budget, method, mode, terms, objective, steady=steady))
+    return replace(request, privacy={**typed, **counts, "noise_multiplier": noise})
+
+
+def with_privacy(method: Method, request: Request) -> Method:
+    """Return the method of a request with its noise; without, if the noise is not yet chosen."""
+    if not request.privacy:
+        return method
+    check_method(method, request.privacy["dp"])
+    terms = _terms(request.privacy, request)
+    return with_noise(method, request.privacy["dp"], terms) if "size" in request.privacy else method
+
+
+def _terms(given: dict[str, Any], request: Request) -> Terms:
+    noise: float = value("--noise-multiplier", given.get("noise_multiplier", "1"), float)
+    clip: Clip = value("--clip", given.get("clip", "auto"), Clip)
+    numbers = {name: given[name] for name in ("clients", "per_round", "size") if name in given}
+    secure = bool(given.get("secure_noise", False))
+    return Terms(noise, clip, secure, **numbers, own_sampler=request.sampler is not None)
+
+
+def statement(privacy: Privacy, rounds: int) -> str:
+    """Return a line on the privacy of a run that starts."""
+    about = privacy.guarantee
+    spent = f"epsilon {privacy.spent(rounds):.4g} after {count(rounds, 'round')}, delta {privacy.delta:.3g}"
+    return f"differential privacy of each {about.unit}: {about.mechanism}; {about.sampling}: {spent}"

@@ -1,0 +1,155 @@
+"""Differential privacy of a run: which statement holds, what each round adds, and when the budget ends the run.
+
+The statement is that of the part that adds noise (``PrivatePart``): a server, a codec or a solver. It holds only if
+nothing else that depends on the clients' data leaves them, or changes the model. So a run is refused if another
+exchange sends values without noise, if a part sends sections besides the update, or if clients are excluded or updates
+of several versions are mixed. It is about the models of all rounds. Records, such as losses and numbers of samples, are
+not covered.
+
+Epsilon is a function of the number of rounds, so records are the same after a resumed run.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from gossamer.core.binding import BoundMethod
+from gossamer.core.bound import BoundExchange
+from gossamer.core.errors import ConfigError, Mistake, Setting, require
+from gossamer.core.privacy import Guarantee, PrivatePart
+from gossamer.engines.options import Options
+from gossamer.parts.privacy.parts import participation, parts_of, usual_delta
+from gossamer.parts.privacy.renyi import Renyi, compose
+from gossamer.tasks.data.partition import Split
+
+EPSILON, DELTA = Setting("", "epsilon"), Setting("", "delta")
+
+
+@dataclass(frozen=True)
+class Privacy:
+    """The statement of differential privacy of a run.
+
+    Args:
+        guarantee: the statement
+        delta: the probability with which epsilon may be exceeded
+        budget: the largest epsilon; none means no limit
+    """
+
+    guarantee: Guarantee
+    delta: float
+    budget: float | None
+
+    def spent(self, rounds: int) -> float:
+        """Return the epsilon of the first rounds."""
+        return self.guarantee.epsilon(rounds, self.delta)
+
+    def figures(self, rounds: int) -> dict[str, Any]:
+        """Return what the record of a round states."""
+        names = ("unit", "relation", "mechanism", "sampling", "protects_from")
+        words = {name: getattr(self.guarantee, name) for name in names}
+        return {"epsilon": self.spent(rounds), "delta": self.delta, **words}
+
+    def allows(self, rounds: int) -> bool:
+        """Return whether the first rounds are within the budget."""
+        return self.budget is None or self.spent(rounds) <= self.budget
+
+    def reason_to_stop(self, done: int) -> str | None:
+        """Return why no round may follow the finished ones, if so."""
+        if self.allows(done + 1):
+            return None
+        after, now = self.spent(done + 1), self.spent(done)
+        return f"the next round would exceed epsilon {self.budget:g}: {after:.4g}, and {now:.4g} is spent"
+
+    def check_start(self) -> None:
+        """Refuse a budget that the first round exceeds."""
+        if self.budget is None:
+            return
+        text = f"is {self.budget:g}, and the first round alone takes {self.spent(1):.4g}: use more noise"
+        require((self.allows(1), Mistake(text, EPSILON)))
+
+    def check_more(self, done: int, rounds: int | None) -> None:
+        """Refuse to continue a run beyond its budget, given the finished rounds and the new number of rounds."""
+        if (reason := self.reason_to_stop(done)) is not None:
+            raise ConfigError(f"the privacy budget of the run is spent: {reason}; start a new run with more noise")
+        if rounds is not None and not self.allows(rounds):
+            most = self.most_rounds(done, rounds)
+            after = f"{rounds} rounds would exceed epsilon {self.budget:g}: {self.spent(rounds):.4g}"
+            raise ConfigError(f"{after}; the budget of the run allows {most} rounds")
+
+    def most_rounds(self, low: int, high: int) -> int:
+        """Return the largest number of rounds within the budget, of which ``low`` are and ``high`` are not."""
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.allows(middle) else (low, middle)
+        return low
+
+
+def privacy_of(
+    method: BoundMethod, options: Options, clients: int, split: Callable[[], Split | None], steady: bool
+) -> Privacy | None:
+    """Return the statement of a run, or ``None`` if no part adds noise.
+
+    Args:
+        method: the method
+        options: the options
+        clients: the number of clients
+        split: returns the samples of each client, if they are known
+        steady: whether all clients are available in every round
+    """
+    found = [each for exchange in method.exchanges for each in parts_of(exchange)]
+    if not found:
+        none = "needs a method that adds noise: use gossamer.private(method, ...), or --dp central"
+        given = ((options.epsilon, EPSILON), (options.delta, DELTA))
+        require(*((value is None, Mistake(none, setting)) for value, setting in given))
+        return None
+    require(*_rules(method, options))
+    count = 1 if method.pooled else clients
+    cohort, known = options.cohort(count) if count > 1 else 1, steady and options.schedule is None
+    taking = participation(method.sampler, count, cohort, options.rounds, _fewest(split()), steady=known)
+    delta = options.delta if options.delta is not None else usual_delta(count)
+    made = Privacy(_one([part.guarantee(taking) for part in found]), delta, options.epsilon)
+    made.check_start()
+    return made
+
+
+def _fewest(split: Split | None) -> int:
+    """Return the smallest number of samples of a client that has some; 0 if it is not known."""
+    sizes = [int(size) for size in split.sizes() if size > 0] if split is not None else []
+    return min(sizes, default=0)
+
+
+def _rules(method: BoundMethod, options: Options) -> Iterator[tuple[bool, str]]:
+    """Yield what must hold so that the guarantee of the private parts is that of the run."""
+    why = "differential privacy"
+    late = options.schedule is not None and options.schedule.keeps_late
+    about = Setting("", "exclude_after"), Setting("", "schedule")
+    excluding = f"must be none with {why}: which clients are excluded depends on updates without noise"
+    yield options.exclude_after is None, Mistake(excluding, about[0])
+    mixing = f"mixes updates of several versions, for which {why} is not accounted: use a deadline, or none"
+    yield not late, Mistake(mixing, about[1])
+    probe = f"{type(method.sampler).__name__} chooses clients by losses that are sent without noise: use Poisson"
+    yield method.probe is None, f"{why}: {probe}"
+    for exchange in method.exchanges:
+        yield from _unprotected(exchange)
+
+
+def _unprotected(exchange: BoundExchange) -> Iterator[tuple[bool, str]]:
+    """Yield the values that clients of an exchange send without noise."""
+    private = parts_of(exchange)
+    solver, view = (type(part).__name__.removeprefix("Bound") for part in (exchange.solver, exchange.view))
+    yield bool(private), f"differential privacy: {solver} sends values without noise, in exchange {exchange.number + 1}"
+    sections = [section.name for section in exchange.solver.sections]
+    own = isinstance(exchange.solver, PrivatePart)
+    yield own or not sections, f"differential privacy: {solver} sends {', '.join(sections)} without noise"
+    telling = exchange.view_memory is not None
+    yield not telling, f"differential privacy: {view} sends the masks of clients without noise"
+
+
+def _one(guarantees: Iterable[Guarantee]) -> Guarantee:
+    """Return one statement: the only one, or that of several mechanisms in each round."""
+    first, *others = guarantees
+    renyi = [each for each in (first, *others) if isinstance(each, Renyi)]
+    if not others or len(renyi) == 1 + len(others):
+        return compose(*renyi) if others else first
+    names = " and ".join(each.mechanism for each in (first, *others))
+    raise ConfigError(f"several parts add noise ({names}), and no statement covers all: use one of them")

@@ -1,0 +1,54 @@
+"""What private codecs learn when they are bound: the number of entries of the model, and whether sums are secure."""
+
+from gossamer.core.codec import Codec, CodecMemory
+from gossamer.core.errors import ConfigError
+from gossamer.core.exchange import Context
+from gossamer.core.privacy import Participation
+from gossamer.core.types import Layout
+
+
+def is_secure(context: Context) -> bool | None:
+    """Return whether the server sees only sums; ``None`` if exchanges do not say."""
+    return getattr(context.exchange, "secure", None) is not None if hasattr(context.exchange, "secure") else None
+
+
+def entries(context: Context) -> int:
+    """Return the number of entries of an update."""
+    return Layout.of(context.network.outline()).size
+
+
+def check_outermost(codec: Codec, context: Context) -> None:
+    """Refuse a codec that encodes a part of the update only: the other part would be sent without noise."""
+    if context.exchange.codec != codec:
+        name = type(codec).__name__
+        raise ConfigError(
+            f"{name} must encode the whole update: what {context.exchange.codec} sends beside it has no noise. "
+            f"Use {name} as the codec itself"
+        )
+
+
+def check_inside(codec: Codec, owner: str) -> None:
+    """Refuse a codec with client state behind noise: it would send again what was lost, on top of a clipped update."""
+    if isinstance(codec, CodecMemory) and codec.retains != "nothing":
+        raise ConfigError(
+            f"{owner} cannot contain {codec}: it sends again what was lost, so a client would count more than once"
+        )
+
+
+def fewest(participation: Participation, dropouts: float, name: str) -> int:
+    """Return the number of clients that are in the sum of every round."""
+    if participation.sampling == "poisson":
+        raise ConfigError(
+            f"{name} needs rounds with a fixed number of clients: with Poisson sampling, a round can have few clients, "
+            "and little noise. Use a sampler with a fixed number"
+        )
+    return remaining(int(participation.cohort), dropouts)
+
+
+def remaining(clients: int, dropouts: float) -> int:
+    """Return the number of clients that are left if a share of them drops out.
+
+    >>> remaining(100, 0.07), remaining(3, 0.5)
+    (93, 2)
+    """
+    return clients - int(dropouts * clients + 1e-9)

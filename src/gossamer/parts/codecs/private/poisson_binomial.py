@@ -1,0 +1,208 @@
+"""The Poisson binomial mechanism: random bits whose probabilities follow the update.
+
+Chen, Özgür and Kairouz, ICML 2022 (https://arxiv.org/abs/2207.09916). Clipping does not bound how much a sign vector
+reveals: signs do not depend on the norm. So the randomness must come before the bit. The update is clipped to the norm
+``clip``, rotated, and clipped entry by entry to [-c, c]. Entry y is sent as the number of ones of ``trials`` bits, each
+
+    1 with probability 1/2 + theta y / c,        decoded as  y = (ones / trials - 1/2) c / theta
+
+This is unbiased for updates that are not clipped. With ``trials=1``, a message has one bit per parameter. The ones of
+all clients add up, so secure aggregation needs few bits.
+
+The rotation makes entries almost Gaussian with standard deviation ``clip / sqrt(d)``, for d entries. The range c is
+``spread`` of them. Entries are interleaved before the rotation (``gossamer.parts.codecs.sensing.interleave``), so that
+all blocks of it have almost the same norm.
+
+The guarantee (``poisson_binomial_renyi``) is about that of Gaussian noise with the noise multiplier
+
+    z = sqrt(n / trials) spread / (2 theta sqrt(d))
+
+where n clients are summed under secure aggregation, and n = 1 if the server sees each message. So a model with many
+parameters needs a small theta: ``theta = spread / (2 z sqrt(d))`` for local privacy. Then almost all bits are noise.
+"""
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gossamer.core.bits import bits, codes, expect_bits, expect_codes, numbers
+from gossamer.core.codec import IntegerSums, OwnDraws
+from gossamer.core.errors import ConfigError, PayloadError, require, wrong
+from gossamer.core.exchange import Context
+from gossamer.core.privacy import Guarantee, Participation, PrivatePart
+from gossamer.core.random import Key, fold
+from gossamer.core.random.private import words_of
+from gossamer.core.types import Layout, Payload
+from gossamer.core.wire import finite
+from gossamer.parts.codecs.private.bound import check_outermost, entries, fewest, is_secure
+from gossamer.parts.codecs.private.poisson_binomial_renyi import divergence
+from gossamer.parts.codecs.private.rounding import clipped
+from gossamer.parts.codecs.rotation import BLOCK, Rotation
+from gossamer.parts.codecs.sensing.interleave import Deal
+
+
+@dataclass(frozen=True)
+class PoissonBinomial(IntegerSums, OwnDraws, PrivatePart):
+    """Sends random bits whose probabilities follow the rotated update, with differential privacy.
+
+    See https://arxiv.org/abs/2207.09916.
+
+    Args:
+        clip: the largest norm of an update; longer ones are scaled down
+        theta: the largest difference of a bit's probability from 1/2, below 1/2; less is more private
+        trials: the number of bits per entry
+        spread: the range of rotated entries, in standard deviations; larger entries are clipped
+        dropouts: the share of the clients of a round that may drop out of the sum, under secure aggregation
+        secure_noise: draw bits from the operating system's generator, as real use needs; not reproducible
+    """
+
+    clip: float = 1.0
+    theta: float = 0.25
+    trials: int = 1
+    spread: float = 4.0
+    dropouts: float = 0.0
+    secure_noise: bool = False
+
+    def __post_init__(self) -> None:
+        require(
+            (1e-30 <= self.clip <= 1e30, wrong(self, "clip", "must be from 1e-30 to 1e30")),
+            (1e-6 <= self.theta < 0.5, wrong(self, "theta", "must be from 1e-6 to below 0.5")),
+            (1 <= self.trials <= 255, wrong(self, "trials", "must be from 1 to 255")),
+            (1 <= self.spread <= 100, wrong(self, "spread", "must be from 1 to 100")),
+            (0 <= self.dropouts < 1, wrong(self, "dropouts", "must be at least 0 and below 1")),
+        )
+
+    @property
+    def exact(self) -> bool:
+        """Whether the bits follow from the key."""
+        return not self.secure_noise
+
+    @property
+    def common(self) -> bool:
+        """True: all clients of a round use the same rotation."""
+        return True
+
+    def bind(self, context: Context) -> "BoundPoissonBinomial":
+        """Learn the number of entries, and whether the server sees only sums."""
+        check_outermost(self, context)
+        return self._with(size=entries(context), secure=bool(is_secure(context)))
+
+    def of_client(self, client: int) -> "BoundPoissonBinomial":
+        """Return the codec with the draws of a client."""
+        return self._with(client=client)
+
+    def _with(self, **known: Any) -> "BoundPoissonBinomial":
+        return BoundPoissonBinomial(**{**vars(self), **known})
+
+    def encode(self, x: Tensor, layout: Layout, key: Key) -> Payload:
+        """Return the number of ones of each entry: one bit, or a code."""
+        y = self._forward(clipped(finite(x, "change"), self.clip), key)
+        chance = (y * (1 / self._range(layout))).clamp_(-1, 1) * self.theta + 0.5
+        ones = sum(self._flips(chance, fold(self._own(key), "trial", trial)) for trial in range(self.trials))
+        assert isinstance(ones, Tensor)
+        return {"bits": bits(ones > 0)} if self.trials == 1 else {"codes": codes(ones, self._width)}
+
+    def _flips(self, chance: Tensor, key: Key) -> Tensor:
+        """Return ones with these probabilities, and zeros, as uint8."""
+        drawn = words_of(key, len(chance), self.secure_noise, device=chance.device)
+        uniform = (drawn >> 11 & (1 << 53) - 1).double() * 0.5**53
+        return (uniform < chance).view(torch.uint8)
+
+    def decode(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+        """Return the unbiased estimate of the clipped update."""
+        return self.from_sum(self.to_sum(payload, layout, key), layout, key)
+
+    def sum_size(self, layout: Layout) -> int:
+        """Return the number of entries, plus at most one per block of padding before the rotation."""
+        blocks = max(1, -(-layout.size // BLOCK))
+        return -(-layout.size // blocks) * blocks
+
+    def sum_limit(self, layout: Layout) -> int:
+        """Return the number of bits per entry."""
+        return self.trials
+
+    def to_sum(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
+        """Return the number of ones of each entry."""
+        if self.trials == 1:
+            return numbers(expect_bits(payload, "bits", self.sum_size(layout)), layout.dtype)
+        ones = expect_codes(payload, "codes", self._width, self.sum_size(layout))
+        if bool((ones > self.trials).any()):
+            raise PayloadError(f"'codes' has a number above {self.trials}, the number of bits per entry")
+        return ones.to(layout.dtype)
+
+    def from_sum(self, mean: Tensor, layout: Layout, key: Key) -> Tensor:
+        """Return the unbiased estimate of the mean update."""
+        y = (mean.double() * (1 / self.trials) - 0.5) * (self._range(layout) / self.theta)
+        return self._inverse(y, layout, key).to(layout.dtype)
+
+    @property
+    def _width(self) -> int:
+        return self.trials.bit_length()
+
+    def _range(self, layout: Layout) -> float:
+        """Return c."""
+        return self.clip * self.spread / math.sqrt(max(1, self._size(layout)))
+
+    def _forward(self, x: Tensor, key: Key) -> Tensor:
+        deal = self._deal(len(x), key, x.device)
+        return Rotation(deal.each * deal.blocks, key).forward(deal.out(x).t().reshape(-1))
+
+    def _inverse(self, y: Tensor, layout: Layout, key: Key) -> Tensor:
+        deal = self._deal(layout.size, key, y.device)
+        return deal.back(Rotation(len(y), key).inverse_(y).view(deal.blocks, deal.each).t().contiguous())
+
+    def _deal(self, size: int, key: Key, device: torch.device) -> Deal:
+        return Deal.make(size, BLOCK, fold(key, "deal"), device)
+
+    def _size(self, layout: Layout) -> int:
+        return layout.size
+
+    def _own(self, key: Key) -> Key:
+        return key
+
+    def guarantee(self, participation: Participation) -> Guarantee:
+        """Return the guarantee. Only a bound codec has one, since it depends on the model's size."""
+        raise ConfigError("PoissonBinomial must be bound to a network before its guarantee is known")
+
+
+@dataclass(frozen=True)
+class BoundPoissonBinomial(PoissonBinomial):
+    """``PoissonBinomial`` for one network, and at one client.
+
+    Args:
+        size: the number of entries of the model
+        secure: whether the server sees only sums
+        client: the client's number; none at the server
+    """
+
+    size: int = field(default=0, kw_only=True)
+    secure: bool = field(default=False, kw_only=True)
+    client: int | None = field(default=None, kw_only=True)
+
+    def _size(self, layout: Layout) -> int:
+        return self.size or layout.size
+
+    def _own(self, key: Key) -> Key:
+        return key if self.client is None else fold(key, "client", self.client)
+
+    @property
+    def energy(self) -> float:
+        """The largest sum of squares of ``2 theta y / c`` over the entries of a clipped update."""
+        return 4 * self.theta**2 * self.size / self.spread**2
+
+    def guarantee(self, participation: Participation) -> Guarantee:
+        """Return the guarantee against the server: of each message, or of sums under secure aggregation."""
+        from gossamer.parts.privacy.renyi import from_renyi  # imported here: it needs an optional package
+
+        clients = fewest(participation, self.dropouts, "PoissonBinomial") if self.secure else 1
+        seen = f"sums of {clients} or more clients" if self.secure else "each message"
+        return from_renyi(
+            lambda order: divergence(order, self.theta, clients, self.energy, self.trials),
+            participation,
+            f"Poisson binomial, {self.trials} random bits per entry with probabilities 1/2 +- {self.theta:g}",
+            f"everybody, also the server, which sees {seen}",
+            amplified=self.secure,
+        )

@@ -1,0 +1,61 @@
+"""The parts of a method that add noise, and who takes part, as far as it is known."""
+
+from gossamer.core.bound import BoundExchange
+from gossamer.core.codec import Codec
+from gossamer.core.errors import require
+from gossamer.core.method import Exchange
+from gossamer.core.privacy import Participation, PrivatePart
+from gossamer.core.sampler import Sampler
+
+
+def parts_of(exchange: BoundExchange | Exchange) -> list[PrivatePart]:
+    """Return the parts of an exchange that add noise."""
+    plain = [part for part in (exchange.server, exchange.solver) if isinstance(part, PrivatePart)]
+    return [*plain, *_inside(exchange.codec)]
+
+
+def _inside(codec: Codec) -> list[PrivatePart]:
+    """Return the codecs that add noise; refuse a codec that sends some tensors without."""
+    if isinstance(codec, PrivatePart):
+        return [codec]
+    inner = [_inside(each) for each in codec.wrapped]
+    name = type(codec).__name__
+    require(
+        (
+            not any(inner) or all(inner),
+            f"{name} sends some tensors by a codec without noise: apply the private codec to all, without {name}",
+        )
+    )
+    return [part for parts in inner for part in parts]
+
+
+def participation(
+    sampler: Sampler, clients: int, cohort: int, rounds: int, samples: int = 0, *, steady: bool = True
+) -> Participation:
+    """Return who takes part in a run.
+
+    Args:
+        sampler: the sampler
+        clients: the number of clients
+        cohort: clients per round
+        rounds: the planned number of rounds
+        samples: the smallest number of samples of a client; 0 if it is not known
+        steady: whether all clients are available in every round. If not, a fixed number of clients is drawn from a
+            number that varies, and does not amplify
+    """
+    scheme = sampler.scheme
+    if scheme == "fixed" and not steady:
+        scheme = "other"
+    if scheme != "poisson" and cohort >= clients:
+        scheme = "all"
+    separation = sampler.separation(clients, cohort) if steady else 1
+    return Participation(clients, sampler.expected(clients, cohort), scheme, rounds, samples, separation)
+
+
+def usual_delta(clients: int) -> float:
+    """Return the delta of a run that is given none, as McMahan et al., 2018 (https://arxiv.org/abs/1710.06963).
+
+    >>> round(usual_delta(10_000), 8)
+    3.981e-05
+    """
+    return float(max(clients, 2) ** -1.1)

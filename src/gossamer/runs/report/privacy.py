@@ -1,0 +1,46 @@
+"""The report on differential privacy: the epsilon that a run has spent, and what it says."""
+
+from collections.abc import Sequence
+
+from gossamer.runs.records import Record
+from gossamer.runs.report.base import Figures, Report, reports
+from gossamer.runs.report.plots import Series, chart
+
+RELATIONS = {
+    "add-remove": "one more or less",
+    "replace-one": "one replaced by another",
+    "zero-out": "one whose contribution is zero",
+}
+"""Neighbouring data sets in words, by their relation."""
+
+
+@reports("privacy")
+class PrivacyReport(Report):
+    """Differential privacy: epsilon, its unit, and from whom it protects."""
+
+    title = "Privacy"
+
+    def rows(self, summary: Figures) -> list[tuple[str, str]]:
+        """Return the statement of privacy, in four lines."""
+        unit, relation = summary["unit"], summary["relation"]
+        return [
+            ("privacy", f"{_written(summary)} for each {unit} ({relation}: {RELATIONS.get(relation, relation)})"),
+            ("mechanism", summary["mechanism"]),
+            ("sampling", summary["sampling"]),
+            ("protects from", summary["protects_from"]),
+        ]
+
+    def cells(self, summary: Figures) -> dict[str, str]:
+        """Return epsilon and delta, and the unit."""
+        return {"privacy": f"{_written(summary)}, {summary['unit']}"}
+
+    def charts(self, records: Sequence[Record]) -> list[str]:
+        """Return a chart of epsilon by round."""
+        found = [(record["round"], figures) for record, figures in self.found(records)]
+        points = [(float(at), figures["epsilon"]) for at, figures in found if figures["epsilon"] is not None]
+        return [chart("Privacy: epsilon spent", "round", [Series("epsilon", points)])]
+
+
+def _written(summary: Figures) -> str:
+    spent = summary["epsilon"]
+    return f"epsilon {'unbounded' if spent is None else f'{spent:.4g}'}, delta {summary['delta']:.3g}"
