@@ -1,25 +1,24 @@
 """Train FedAvg with central differential privacy in pfl-research and in Gossamer, one after the other.
 
     python bench/board/pack_pfl.py build/pfl
-    PYTHONPATH=. python bench/private_peer.py --pfl build/pfl --data-dir DIR --device cuda --out peer.jsonl
+    PYTHONPATH=. python bench/private_peer.py --pfl build/pfl --data-dir DIR --device cuda
 
 Both train the same network from the same weights, on the same clients, with the same Poisson cohorts, local training,
-clipping norm and noise multiplier: those of the row ``dense`` of ``reproduce/privacy``. One line of JSON per run: system, data,
-epsilon, seed, accuracy on the test set in percent, and seconds of all rounds.
+clipping norm and noise multiplier: those of the row ``dense`` of ``reproduce/privacy``. Each run is stored with the
+cells of that study, unless it is stored already: accuracy on the test set in percent, and seconds of all rounds.
 
 Three things differ. pfl divides the noisy sum by the number of clients that took part, Gossamer by the expected number.
-pfl does not reshuffle between epochs; its clients are shuffled once per round. The noise comes from different generators.
+pfl does not reshuffle between epochs; its clients are shuffled once per round. The noise is of different generators.
 """
 
 # mypy: disable-error-code="import-not-found,untyped-decorator,misc"
 # (the simulator is absent when types are checked)
 
 import argparse
-import json
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,12 +31,14 @@ from gossamer import Task
 from gossamer.core.random import key
 from gossamer.core.sampler import Pool
 from gossamer.core.types import Clock
+from gossamer.engines.metrics import machine
 from gossamer.engines.options import Options
 from gossamer.tasks.objective import Objective
-from reproduce.common import cells
+from reproduce.common import cells, store
 from reproduce.common.cells import Cell
 from reproduce.common.protection import simulate_private
 from reproduce.privacy import studies
+from reproduce.privacy.page import SYSTEMS, peer_name
 from reproduce.privacy.settings import EPSILONS, SETTINGS
 
 
@@ -87,9 +88,11 @@ def pfl(cell: Cell, task: Task, device: str) -> dict[str, float]:
     """Train with pfl-research."""
     os.environ["PFL_PYTORCH_DEVICE"] = device
     from common.pfl_training import train
+    from pfl.callback.base import TrainingProcessCallback
     from pfl.data.dataset import Dataset
     from pfl.data.federated_dataset import FederatedDataset
     from pfl.hyperparam.base import HyperParam
+    from pfl.metrics import Metrics
     from pfl.privacy.gaussian_mechanism import GaussianMechanism
     from pfl.privacy.privacy_mechanism import CentrallyAppliedPrivacyMechanism
 
@@ -98,11 +101,17 @@ def pfl(cell: Cell, task: Task, device: str) -> dict[str, float]:
     held = task.data.train
     x, y = (part.to(device) for part in held.read(torch.arange(len(held))))
     rounds = cohorts(cell)
-    sizes, order = iter([len(cohort) for cohort in rounds]), (client for cohort in rounds for client in cohort)
+    order = (client for cohort in rounds for client in cohort)
 
-    class CohortSize(HyperParam):
+    class CohortSize(HyperParam, TrainingProcessCallback):
+        number = 0
+
         def value(self) -> int:
-            return next(sizes)
+            return len(rounds[min(self.number, cell.rounds - 1)])
+
+        def after_central_iteration(self, aggregate_metrics: Any, model: Any, *, central_iteration: int) -> Any:
+            self.number += 1
+            return False, Metrics()
 
     def user(client: int) -> Any:
         rows = torch.from_numpy(task.split.train(client)).to(device)
@@ -114,7 +123,9 @@ def pfl(cell: Cell, task: Task, device: str) -> dict[str, float]:
     private = CentrallyAppliedPrivacyMechanism(mechanism)
     data, work = FederatedDataset(user, lambda: next(order)), argparse.Namespace(**cell.given)
     ready = time.perf_counter()
-    train(net, data, work, CohortSize(), cell.rounds, [], postprocessors=[private], send_metrics_to_platform=False)
+    size = CohortSize()
+    train(net, data, work, size, cell.rounds, [size], postprocessors=[private], send_metrics_to_platform=False)
+    assert next(order, None) is None, "pfl did not train all cohorts"
     end = time.perf_counter()
     return {"accuracy": 100 * tested(net.net, task, device), "seconds": end - ready, "wall": end - begin}
 
@@ -126,13 +137,13 @@ def tested(net: nn.Module, task: Task, device: str) -> float:
     return float((net.eval()(x.to(device)).argmax(1) == y.to(device)).double().mean())
 
 
-def runs(asked: argparse.Namespace) -> Iterator[Cell]:
-    """Yield the cells that both systems train."""
+def runs(asked: argparse.Namespace) -> Iterator[tuple[str, Cell]]:
+    """Yield the cells that both systems train, and the names of their settings."""
     for setting in asked.data:
-        for epsilon in asked.epsilons:
-            for seed in asked.seeds:
+        for seed in asked.seeds:
+            for epsilon in asked.epsilons:
                 cell = studies.cell(setting, "dense", epsilon, seed)
-                yield cell._replace(rounds=asked.rounds or cell.rounds)
+                yield setting, cell._replace(rounds=asked.rounds or cell.rounds)
 
 
 def arguments(words: list[str] | None = None) -> argparse.Namespace:
@@ -146,7 +157,7 @@ def arguments(words: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--executor", default="one-by-one")
     parser.add_argument("--rounds", type=int, default=0, help="fewer rounds, for a test")
     parser.add_argument("--seconds", type=float, default=1e9, help="start no run after this time")
-    parser.add_argument("--out", type=Path, help="file for lines of JSON")
+    parser.add_argument("--dry", action="store_true", help="store nothing")
     return parser.parse_args(words)
 
 
@@ -155,21 +166,21 @@ def main(words: list[str] | None = None) -> None:
     if asked.pfl:
         sys.path.append(asked.pfl)
     Options(device=asked.device, executor=asked.executor)  # refuses what this machine does not have
-    begin = time.time()
-    systems = {"Gossamer": partial(gossamer, executor=asked.executor), "pfl-research": pfl}
-    for cell in runs(asked):
+    end = time.time() + asked.seconds
+    trained: list[Callable[..., dict[str, float]]] = [partial(gossamer, executor=asked.executor), pfl]
+    systems = dict(zip(SYSTEMS, trained, strict=True))
+    for setting, cell in runs(asked):
         task = cells.task(cell, asked.data_dir)
-        for name, system in systems.items():
-            if time.time() - begin > asked.seconds:
-                return
-            found = {figure: round(value, 2) for figure, value in system(cell, task, device=asked.device).items()}
-            given = {"epsilon": cell.protect["epsilon"], "noise": cell.protect["noise"], "clip": cell.protect["clip"]}
-            facts = {"system": name, "data": cell.data, **given, "lr": cell.given["lr"], "seed": cell.seed, **found}
-            line = json.dumps({**facts, "device": asked.device, "rounds": cell.rounds})
-            print(line, flush=True)
-            if asked.out:
-                with asked.out.open("a") as file:
-                    print(line, file=file)
+        for system, train in systems.items():
+            name = peer_name(setting, cell.protect["epsilon"], cell.seed, system)
+            if time.time() > end or (name in store.read(studies.STUDY) and not asked.dry):
+                continue
+            found = {figure: round(value, 2) for figure, value in train(cell, task, device=asked.device).items()}
+            given = {"protect": cell.protect, "given": cell.given, "rounds": cell.rounds}
+            facts = {"system": system, **found, **given, "device": machine(asked.device)["device"]}
+            print(f"{name}: {facts}", flush=True)
+            if not asked.dry:
+                store.write(studies.STUDY, name, facts)
 
 
 if __name__ == "__main__":

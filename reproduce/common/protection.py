@@ -12,6 +12,7 @@ from unittest import mock
 
 from gossamer import Method, Result, Task, simulate
 from gossamer.core.codec import Codec
+from gossamer.methods.private import noise_of
 from gossamer.methods.secure import secured
 from gossamer.parts.codecs.private.poisson_binomial import PoissonBinomial
 from gossamer.parts.codecs.private.skellam import Skellam
@@ -60,8 +61,11 @@ def _codec(how: Protection, per_round: int) -> Codec | None:
 
 
 def simulate_private(method: Method, task: Task, **options: Any) -> Result:
-    """Simulate a run. Without the accountant, its records state no epsilon: that of the cell is the one to use."""
-    if has_accountant():
+    """Simulate a run. Without the accountant, its records state no epsilon: that of the cell is the one to use.
+
+    Clipping without noise has no statement either, and would be refused for that.
+    """
+    if has_accountant() and noise_of(method) != 0:
         return simulate(method, task, **options)
     with mock.patch("gossamer.engines.kept_run.privacy_of", return_value=None):
         return simulate(method, task, **options)

@@ -1,8 +1,8 @@
 """Cells of the study: central and distributed privacy, secure sums, and the search of their hyper-parameters.
 
-A row has candidates for its hyper-parameters. Each candidate is tried once, with a seed of its own, on held-out training
-samples; the one with the highest accuracy after the last round is used for all seeds. Rows with noise are tuned at
-epsilon 2, and use the same hyper-parameters for every epsilon.
+A row has candidates for its hyper-parameters. Each candidate is tried once, with a seed of its own, on held-out
+training samples; the one with the highest accuracy after the last round is used for all seeds. Rows with noise are
+tuned at epsilon 2, and use the same hyper-parameters for every epsilon.
 """
 
 from collections.abc import Iterator
@@ -57,15 +57,18 @@ def grid(**choices: tuple[Any, ...]) -> tuple[Candidate, ...]:
 
 RATES = (0.1, 0.3)
 CLIPS = (0.5, 1.0, 2.0)
+STEPS = (*grid(lr=(0.3,), clip=CLIPS), {"lr": 0.1, "clip": 1.0})
+"""Learning rates and clipping norms of dense updates and masks with noise."""
 
 CENTRAL = {
-    "dense": Row("dense (FedAvg)", "fedavg", "central", grid(lr=RATES, clip=CLIPS), noisy=True),
-    "signs": Row("signs", "signsgd", "central", grid(lr=(0.3,), scale=(0.005, 0.015), clip=CLIPS), noisy=True),
-    "masks": Row("masks (FedMRN)", "fedmrn", "central", grid(lr=RATES, clip=CLIPS), noisy=True),
+    "dense": Row("dense (FedAvg)", "fedavg", "central", STEPS, noisy=True),
+    "signs": Row("signs", "signsgd", "central", grid(lr=(0.3,), scale=(0.005, 0.015), clip=(0.5, 1.0)), noisy=True),
+    "masks": Row("masks (FedMRN)", "fedmrn", "central", STEPS, noisy=True),
 }
 CLIPPED = {
-    f"{name}clipped": row._replace(noisy=False, candidates=tuple(each for each in row.candidates if each["clip"] > 0.5))
-    for name, row in CENTRAL.items()
+    "denseclipped": CENTRAL["dense"]._replace(candidates=grid(lr=(0.3,), clip=(1.0, 2.0)), noisy=False),
+    "signsclipped": CENTRAL["signs"]._replace(candidates=grid(lr=(0.3,), scale=(0.01, 0.03), clip=(2.0,)), noisy=False),
+    "masksclipped": CENTRAL["masks"]._replace(candidates=grid(lr=(0.3,), clip=(1.0, 2.0)), noisy=False),
 }
 """The same rows without noise, tuned on their own."""
 PLAIN = {
