@@ -59,6 +59,7 @@ from gossamer.parts.codecs import (
 )
 from gossamer.parts.parametrizations import Parametrization, Supermask, Weights
 from gossamer.parts.samplers import SAMPLERS, PowerOfChoice, Sampler
+from gossamer.parts.secure.secagg import SecAgg
 from gossamer.parts.servers import (
     AdaptiveClip,
     Average,
@@ -228,8 +229,8 @@ SERVERS: list[tuple[Server, Solver]] = [
     (TreeMean(), SGD()),
     (TreeMean(0.5, 0.9, restart_every=2, secure_noise=True), SGD()),
 ]
-SIZES: dict[Codec, float] = dict.fromkeys((DiscreteGaussian(), Skellam()), 0.05)
-"""Magnitudes of entries with which codecs with a fixed scale do not clip the vectors of the checks."""
+SUMMED: tuple[Codec, ...] = (DiscreteGaussian(), Skellam())
+"""Codecs that need secure aggregation. Entries of 0.05 make vectors that they do not clip."""
 
 PAIRED: dict[Codec, Server] = {codec: MeanOfEstimates() for codec in ALL_CODECS if "EF21" in repr(codec)}
 """Servers of the codecs that need a specific one."""
@@ -283,7 +284,10 @@ def test_no_channel_and_no_parametrization_is_missing() -> None:
 
 @pytest.mark.parametrize("codec", ALL_CODECS, ids=repr)
 def test_codecs(codec: Codec) -> None:
-    check_codec(codec, server=PAIRED.get(codec), size=SIZES.get(codec, 1.0))
+    if codec in SUMMED:
+        check_codec(codec, size=0.05, server=SumThenDecode("uniform"), secure=SecAgg())
+    else:
+        check_codec(codec, server=PAIRED.get(codec))
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=repr)

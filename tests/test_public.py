@@ -30,6 +30,7 @@ PACKAGES = (
     "parts.codecs.sensing",
     "parts.parametrizations",
     "parts.samplers",
+    "parts.secure",
     "parts.servers",
     "parts.servers.mixing",
     "parts.solvers",

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from gossamer.fleet.device import Device as Device
     from gossamer.fleet.fleet import Fleet as Fleet
     from gossamer.methods import *
+    from gossamer.methods.private import private as private
     from gossamer.parts.channels.fleet_links import FleetLinks as FleetLinks
     from gossamer.parts.channels.lossy import Lossy as Lossy
     from gossamer.parts.channels.perfect import Perfect as Perfect
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from gossamer.parts.parametrizations.supermask import Supermask as Supermask
     from gossamer.parts.pruning_schedule import Progressive as Progressive
     from gossamer.parts.samplers.by_size import BySize as BySize
+    from gossamer.parts.samplers.poisson import Poisson as Poisson
     from gossamer.parts.samplers.power_of_choice import PowerOfChoice as PowerOfChoice
     from gossamer.parts.samplers.round_robin import RoundRobin as RoundRobin
     from gossamer.parts.samplers.uniform import Uniform as Uniform
@@ -79,6 +81,7 @@ if TYPE_CHECKING:
     from gossamer.parts.schedules.fedasync import FedAsync as FedAsync
     from gossamer.parts.schedules.fedbuff import FedBuff as FedBuff
     from gossamer.parts.schedules.synchronous import Synchronous as Synchronous
+    from gossamer.parts.secure.secagg import SecAgg as SecAgg
     from gossamer.parts.servers.adaptive_clip import AdaptiveClip as AdaptiveClip
     from gossamer.parts.servers.average import Average as Average
     from gossamer.parts.servers.average import MaskAverage as MaskAverage

@@ -11,6 +11,7 @@ part that passes works with every other part, over every channel and in every en
 import contextlib
 import pickle
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from gossamer.core.privacy import PrivatePart
 from gossamer.core.random import Key, fold, key, uniform
 from gossamer.core.random import tensor as key_tensor
 from gossamer.core.sampler import Pool, Sampler
+from gossamer.core.secure import SecureAggregation
 from gossamer.core.server import Server
 from gossamer.core.solver import PerSampleSolver, Solver
 from gossamer.core.types import Clock, Flops, Layout, Params, Part, Payload, State
@@ -84,6 +86,7 @@ def check_codec(
     largest: float = 1e30,
     size: float = 1.0,
     server: Server | None = None,
+    secure: SecureAggregation | None = None,
 ) -> None:
     """Check that a codec is deterministic and accurate, survives serialization, and refuses invalid payloads.
 
@@ -93,9 +96,10 @@ def check_codec(
         largest: vectors with an entry above this value may be refused with ``PayloadError``
         size: magnitude of the entries of an ordinary vector, for codecs with a fixed scale
         server: the server to pair it with, if the codec needs a specific server
+        secure: secure aggregation, if the codec needs it
     """
     check_value(codec)
-    codec = bound(compose(Full(), SGD(), codec, server).training).codec
+    codec = bound(replace(compose(Full(), SGD(), codec, server).training, secure=secure)).codec
     for dtype in dtypes:
         for x in awkward_vectors(dtype):
             _check_round_trip(codec, x, largest)

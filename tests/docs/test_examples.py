@@ -14,6 +14,7 @@ NAMES = (
     "less_down",
     "on_a_cluster",
     "one_bit",
+    "private",
     "slow_devices",
     "thin_clients",
     "tune",

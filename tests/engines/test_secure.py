@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +11,14 @@ import torch
 from torch import Tensor
 
 from gossamer import METHODS, ConfigError, RunError, simulate
+from gossamer.core import wire
 from gossamer.core.channel import AnyDevice, Cost, Receipt
 from gossamer.core.jobs import Folding, Job
 from gossamer.core.method import Method
 from gossamer.core.random import Key
 from gossamer.core.secure_exchange import SCRATCH, BoundSecure
 from gossamer.core.types import Clock, Flops, Payload, State
+from gossamer.engines.flower.messages import PHASE, data, word
 from gossamer.engines.options import Options
 from gossamer.engines.simulation import Simulation
 from gossamer.methods.secure import secured
@@ -24,11 +26,8 @@ from gossamer.parts.secure import SecAgg
 from gossamer.runs.records import read_metrics
 from gossamer.testing import tiny_task
 from helpers.compare import same
-from helpers.flower_runs import FIGURES, agree, deploy, figures, nodes, simulated
+from helpers.flower_runs import FIGURES, NUMBERS, agree, deploy, figures, nodes, rewritten, simulated
 from helpers.local_grid import LocalGrid
-
-pytest.importorskip("cryptography")
-pytest.importorskip("Crypto")
 
 CLIENTS = 8
 TASK = tiny_task(CLIENTS)
@@ -141,6 +140,14 @@ def test_dropouts_leave_the_exact_sum_of_the_others(phase: str, number: int, mon
     assert record["exchanges"][0]["folded"] == len(left)
 
 
+@pytest.mark.parametrize("executor", ["side-by-side", "stacked"])
+def test_every_executor_protects_uploads(executor: str) -> None:
+    one, other = (simulated(SUMMED["masks"], TASK, rounds=2, executor=name) for name in ("one-by-one", executor))
+    for tensor, expected in zip(other.model().values(), one.model().values(), strict=True):
+        torch.testing.assert_close(tensor, expected, rtol=0, atol=1e-5)
+    assert other.metrics[-1]["figures"]["secure"]["summed"] == CLIENTS
+
+
 @pytest.mark.parametrize("phase", PHASES)
 def test_a_round_with_too_few_clients_is_refused_and_the_run_goes_on(
     phase: str, monkeypatch: pytest.MonkeyPatch
@@ -243,7 +250,6 @@ def test_a_cohort_below_the_threshold_is_refused_before_the_run() -> None:
 @pytest.mark.parametrize("name", ["masks", "dense", "error feedback"])
 def test_a_deployment_computes_what_the_simulator_computes(name: str, tmp_path: Path) -> None:
     task = tiny_task(4)
-    pytest.importorskip("flwr")
     grid, run = LocalGrid(nodes(SUMMED[name], task, tmp_path)), simulated(SUMMED[name], task)
     deployed = deploy(SUMMED[name], task, grid)
     agree(deployed, run, tmp_path)
@@ -253,3 +259,49 @@ def test_a_deployment_computes_what_the_simulator_computes(name: str, tmp_path: 
     seen, observed = ([record["figures"]["secure"] for record in each.metrics] for each in (deployed, run))
     assert seen == observed
     assert all(record["train_loss"] is None for record in deployed.metrics), "a loss is one client's alone"
+
+
+def test_a_node_uploads_once_per_round_and_answers_once(tmp_path: Path) -> None:
+    """Two uploads with the same masks would reveal their difference, and two answers both secrets of a client."""
+
+    class Again(LocalGrid):
+        """A server that sends each message of one node twice; the second reply counts."""
+
+        def push_messages(self, messages: Any) -> list[str]:
+            sent = list(messages)
+            for message in sent:
+                last = message.metadata.message_type == PHASE and word(message, "phase", str) == "unmask"
+                if message.metadata.dst_node_id == NUMBERS[1] and (message.metadata.message_type == "train" or last):
+                    self.nodes[NUMBERS[1]](message)
+            return super().push_messages(sent)
+
+    task = tiny_task(4)
+    grid = Again(nodes(SUMMED["masks"], task, tmp_path))
+    (record,) = deploy(SUMMED["masks"], task, grid, rounds=1).metrics
+    assert [failure["client"] for failure in record["failures"]] == [1]
+    assert "a second request to train" in record["failures"][0]["reason"]
+    assert record["figures"]["secure"]["summed"] == 3
+
+
+def test_keys_of_an_earlier_round_are_refused(tmp_path: Path) -> None:
+    kept: dict[str, bytes] = {}
+    task = tiny_task(4)
+    there = nodes(SUMMED["masks"], task, tmp_path)
+    honest = there[NUMBERS[1]]
+
+    def replaying(message: Any) -> Any:
+        reply = honest(message)
+        if message.metadata.message_type != PHASE or word(message, "phase", str) != "keys" or reply is None:
+            return reply
+        if word(message, "round", int) == 0:
+            kept["keys"] = data(reply)
+            return reply
+        old = wire.unpack(kept["keys"])
+        return rewritten(reply, wire.pack(replace(old, round=1, version=1)))
+
+    there[NUMBERS[1]] = replaying
+    first, second = deploy(SUMMED["masks"], task, LocalGrid(there)).metrics
+    assert first["failures"] == []
+    assert [failure["client"] for failure in second["failures"]] == [1]
+    assert "keys replayed from an earlier round" in second["failures"][0]["reason"]
+    assert second["figures"]["secure"]["summed"] == 3

@@ -27,6 +27,7 @@ from gossamer.core import wire
 from gossamer.core.errors import GossamerError, PayloadError
 from gossamer.core.exchange import Outcome
 from gossamer.core.jobs import Folding
+from gossamer.core.privacy import PrivatePart
 from gossamer.core.untrusted import LARGEST, MOST_SAMPLES
 from gossamer.core.wire import CHECKED, HEADER, Frame
 from gossamer.engines.client import ClientTask
@@ -37,6 +38,7 @@ from gossamer.engines.simulation import Simulation
 from gossamer.parts.codecs import CODECS, OnWeights
 from gossamer.parts.samplers import PowerOfChoice
 from helpers import recorder
+from helpers.codec_specs import SUMMED
 
 EACH = 40
 """Mutants per message."""
@@ -49,16 +51,19 @@ TYPES = tuple(wire.CODES)
 
 def methods() -> dict[str, tuple[Callable[[], Method], dict[str, Any]]]:
     """Every recorded case of a method, and FedAvg with each codec up and down."""
+    private = {name for name, kind in CODECS.items() if issubclass(kind, PrivatePart)}
 
     def up(name: str) -> Callable[[], Method]:
-        return lambda: fedavg(**recorder.SGD).with_parts(codec=OnWeights(CODECS[name]()))
+        return lambda: fedavg(**recorder.SGD).with_parts(
+            codec=CODECS[name]() if name in private else OnWeights(CODECS[name]())
+        )
 
     def down(name: str) -> Callable[[], Method]:
         return lambda: fedavg(**recorder.SGD).with_parts(down=OnWeights(CODECS[name]()))
 
     found: dict[str, tuple[Callable[[], Method], dict[str, Any]]] = {name: (METHODS[name], {}) for name in METHODS}
-    found |= {**recorder.CASES, **{f"up {name}": (up(name), {}) for name in CODECS}}
-    found |= {f"down {name}": (down(name), {}) for name in CODECS}
+    found |= {**recorder.CASES, **{f"up {name}": (up(name), {}) for name in CODECS if name not in SUMMED}}
+    found |= {f"down {name}": (down(name), {}) for name in CODECS if name not in private}
     found["delta"] = (lambda: METHODS["fedmrn"](**recorder.SGD).with_parts(down=Delta()), {})
     found["loss probe"] = (lambda: fedavg(**recorder.SGD).with_parts(sampler=PowerOfChoice(4)), {})
     return found

@@ -37,6 +37,7 @@ from gossamer.parts.codecs.on_weights import OnWeights
 from gossamer.parts.downlinks import DOWNLINKS
 from gossamer.parts.downlinks.delta import Delta
 from gossamer.parts.samplers import SAMPLERS
+from gossamer.parts.secure import PROTOCOLS
 from gossamer.parts.servers.robust import PLAIN, RULES
 from gossamer.parts.servers.robust.rule import Rule
 from gossamer.parts.servers.robust.server import Robust
@@ -130,7 +131,7 @@ def make_method(request: Request) -> Method:
             if not setting.startswith(SECURE):
                 method = mistakes.attempt(assign, method, setting) or method
         if request.secure:
-            method = mistakes.attempt(secured, method) or method
+            method = mistakes.attempt(secured, method, PROTOCOLS[request.secure]()) or method
         for setting in ours:
             if setting.startswith(SECURE):
                 method = mistakes.attempt(assign, method, setting) or method

@@ -4,6 +4,7 @@ A request is typed with ``--dp central --epsilon 8``. ``with_budget`` adds the n
 depends on. A resumed run reads them, so nothing is chosen again.
 """
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -12,9 +13,10 @@ from gossamer.cli.request import Request
 from gossamer.core.errors import ConfigError
 from gossamer.core.method import Method
 from gossamer.core.random import key
+from gossamer.core.sampler import Sampler
 from gossamer.engines.options import Options
 from gossamer.engines.privacy import Privacy
-from gossamer.methods.private import Budget, Clip, Terms, check_method, noise_for, with_noise
+from gossamer.methods.private import Budget, Clip, Terms, check_method, noise_for, units_of, with_noise
 from gossamer.parts.privacy.parts import usual_delta
 from gossamer.runs.report.text import count
 from gossamer.tasks.objective import Objective
@@ -30,7 +32,7 @@ def with_budget(request: Request, method: Method, task: Task, options: Options, 
     if noise is None and options.epsilon is None:
         raise ConfigError(f"--dp {mode} needs a budget: give --epsilon, or --noise-multiplier")
     if noise is None:
-        delta = options.delta if options.delta is not None else usual_delta(task.clients)
+        delta = options.delta if options.delta is not None else usual_delta(units_of(mode, task.clients, task))
         terms, budget = _terms({**typed, **counts}, request), Budget(options.epsilon, delta, options.rounds)
         noise = repr(noise_for(budget, method, mode, terms, objective, steady=steady))
     return replace(request, privacy={**typed, **counts, "noise_multiplier": noise})
@@ -58,3 +60,10 @@ def statement(privacy: Privacy, rounds: int) -> str:
     about = privacy.guarantee
     spent = f"epsilon {privacy.spent(rounds):.4g} after {count(rounds, 'round')}, delta {privacy.delta:.3g}"
     return f"differential privacy of each {about.unit}: {about.mechanism}; {about.sampling}: {spent}"
+
+
+def rate_notice(sampler: Sampler, options: Options, clients: int) -> Iterator[str]:
+    """Yield a notice if a sampler with a rate of its own draws another number of clients than ``--per-round``."""
+    asked, drawn = options.per_round, sampler.expected(clients, options.cohort(clients))
+    if asked is not None and abs(asked - drawn) >= 1:
+        yield f"--per-round {asked} has no effect: {sampler} draws {drawn:g} clients on average"

@@ -10,7 +10,7 @@ from gossamer.cli.build import OPTIONS, assemble
 from gossamer.cli.common import say, warn
 from gossamer.cli.launch import Asked, announce, carry_out, check_run_path, read, unused_paths
 from gossamer.cli.notices import notices
-from gossamer.cli.private import statement
+from gossamer.cli.private import rate_notice, statement
 from gossamer.cli.request import Request
 from gossamer.cli.run_args import RUN_VERB
 from gossamer.core.errors import RunError
@@ -66,9 +66,11 @@ def checked(asked: Asked, check_path: Callable[[Request], None] = lambda request
     assert simulation is not None  # or there were mistakes
     assert tracking is not None
     simulation.tracking = tracking
-    told = (*(notes or ()), *notices(request, simulation.task, simulation.options.rounds))
+    task, chosen = simulation.task, simulation.options
+    told = (*(notes or ()), *notices(request, task, chosen.rounds))
+    told = (*told, *rate_notice(simulation.method.sampler, chosen, task.clients))
     if simulation.privacy:
-        told = (*told, statement(simulation.privacy, simulation.options.rounds))
+        told = (*told, statement(simulation.privacy, chosen.rounds))
     return Checked(simulation, request, told)
 
 

@@ -88,6 +88,10 @@ CONFIG = Flag("config", str, "", "TOML file of flags; typed flags win", "FILE")
 SET = Flag("set", str, "", "set a field of a part; may be repeated", "part.field=value")
 
 
+OWN_MEANING = (FLEET, CLIP, "noise_multiplier", "secure_noise")
+"""Flags that a method may have too, with its own meaning."""
+
+
 class Verb(NamedTuple):
     """A command that runs a method.
 
@@ -124,12 +128,12 @@ class Typed(NamedTuple):
 
 
 def own_flags(recipe: Recipe, name: str, verb: Verb = RUN_VERB) -> list[Flag]:
-    """Return the flags of a method; refuse names that are taken, except ``--fleet``, which is shared, and ``--clip``.
+    """Return the flags of a method; refuse names that are taken, except ``--fleet``, which is shared.
 
-    A method with ``--clip`` keeps it: the norm of differential privacy is then auto.
+    A method keeps flags of noise and clipping of its own: ``--clip`` of HeteroFL is the norm of a gradient.
     """
     own = flags(recipe, name)
-    taken = {"--help", *(flag.word for flag in (*verb.flags, SET, CONFIG) if flag.name not in (FLEET, CLIP))}
+    taken = {"--help", *(flag.word for flag in (*verb.flags, SET, CONFIG) if flag.name not in OWN_MEANING)}
     for flag in own:
         if clash := taken & flag.words.keys():
             raise ConfigError(f"{name}: its parameter {flag.name!r} clashes with {clash.pop()}: rename it")

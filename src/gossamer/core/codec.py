@@ -83,11 +83,6 @@ class Codec(CheckedFields, ABC):
         """Whether all clients of a round encode with the same key, as ``Summing`` codecs with random matrices need."""
         return False
 
-    @property
-    def wrapped(self) -> "tuple[Codec, ...]":
-        """The codecs that make the payload in place of this one; none if it makes the payload without others."""
-        return ()
-
     def bind(self: T, context: "Context") -> T:
         """Return the codec for one network and its clients. Called once, before the first round.
 
@@ -327,6 +322,15 @@ class Plain(CodecMemory, Summing, StraightThrough, Replayable):
 def memory_of(codec: Codec) -> CodecMemory:
     """Return the codec as a ``CodecMemory``: itself, or wrapped with an empty state."""
     return codec if isinstance(codec, CodecMemory) else _plain(codec, "CodecMemory", "encode_with")
+
+
+class Wrapping(Codec):
+    """A codec whose payload is made by other codecs."""
+
+    @property
+    @abstractmethod
+    def wrapped(self) -> tuple[Codec, ...]:
+        """These codecs."""
 
 
 class OwnFold(Codec):

@@ -68,3 +68,14 @@ class PrivatePart(ABC):
     @abstractmethod
     def guarantee(self, participation: Participation) -> Guarantee:
         """Return the guarantee of a run. Raises ``ConfigError`` if there is none, with the reason."""
+
+
+class SharedNoise(ABC):
+    """A codec whose noise protects a client only together with the noise of others, in a sum."""
+
+    @abstractmethod
+    def fewest(self, cohort: int) -> int:
+        """Return the smallest number of clients whose sum may be revealed, given the number that was asked.
+
+        Engines ask only under secure aggregation.
+        """

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from gossamer.core import codec as codecs
 from gossamer.core import sections, wire
 from gossamer.core.codec import sum_segments, sums_of
 from gossamer.core.errors import PayloadError, require
 from gossamer.core.exchange import GLOBAL, Section
 from gossamer.core.jobs import Folding, Job, Outgoing
+from gossamer.core.privacy import SharedNoise
 from gossamer.core.random import Key, fold
-from gossamer.core.secure import SecureAggregation, SecureRound, SumSegment
+from gossamer.core.secure import SecureAggregation, SecureRound, SumSegment, TooFewClientsError
 from gossamer.core.server import SumServer, unsummable
 from gossamer.core.types import Clock, Layout, Params, Part, Payload, State
 from gossamer.core.untrusted import check_names
@@ -65,7 +67,7 @@ class BoundSecure:
         """Refuse an exchange whose uploads reveal more than a sum, or do not add up."""
         exchange = self.exchange
         view, about = type(exchange.view).__name__.removeprefix("Bound"), "secure aggregation reveals only a sum, and"
-        server, codec = unsummable(exchange.server), exchange.codec.unsummable()
+        server, codec = unsummable(exchange.server), codecs.unsummable(exchange.codec)
         require(
             (exchange.send in ("change", "model"), f"{about} clients of this method send no update"),
             (not server, f"{about} {server}"),
@@ -92,7 +94,8 @@ class BoundSecure:
         check_names(payload, ())
         if phase not in unread:
             raise PayloadError(f"the message has no section {phase}")
-        arrays = unread.pop(phase)
+        # Copies: arrays of a message share one buffer, and a client keeps some of them.
+        arrays = {name: array.clone() for name, array in unread.pop(phase).items()}
         sections.check_read(unread)
         return arrays
 
@@ -132,6 +135,15 @@ class BoundSecure:
         (model,) = exchange.down.models(state, exchange.server.download(state, GLOBAL).models)
         part = exchange.view.part(model, clock, fold(key, "view"), None)
         return part, part.layout(model), model
+
+    def check_sum(self, cohort: int, clients: int) -> None:
+        """Raise ``TooFewClientsError`` if the noise of these clients, of a cohort, is not enough for their sum."""
+        codec = self.exchange.codec
+        if isinstance(codec, SharedNoise) and clients < (needed := codec.fewest(cohort)):
+            raise TooFewClientsError(
+                f"secure aggregation: {clients} of {cohort} clients sent an upload, and the noise of {needed} is "
+                "needed for differential privacy: use a larger share of dropouts, or more clients per round"
+            )
 
     def fold(self, acc: Folding, state: State, total: Tensor, clients: int, clock: Clock, key: Key) -> Folding:
         """Return the accumulator with the sum of several clients' vectors."""

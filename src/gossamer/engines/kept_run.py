@@ -15,7 +15,7 @@ from typing import Any
 from torch import nn
 
 from gossamer.core import tree
-from gossamer.core.errors import ConfigError, Mistake, RunError, Setting, require
+from gossamer.core.errors import ConfigError, RunError
 from gossamer.core.exchange import Outcome
 from gossamer.core.method import Method
 from gossamer.core.random import key as make_key
@@ -67,7 +67,6 @@ class KeptRun(ABC):
         if options.schedule:
             check_schedule(options.schedule, self.method, self.cohort_size)
             options.schedule.check(self.cohort_size, task.clients)
-        self._check_rate(options)
         self.privacy = privacy_of(self.method, options, task.clients, partial(self.split_of, options), self.steady)
         self.like = self.objective.initial()
         self.choice: dict[str, Any] = {"executor": options.executor}
@@ -95,12 +94,6 @@ class KeptRun(ABC):
         }
         if options.until:
             options.until.check(self.scores)
-
-    def _check_rate(self, options: Options) -> None:
-        """Refuse a number of clients per round that a sampler with a rate of its own does not draw."""
-        expected, given = self.method.sampler.expected(self.task.clients, self.cohort_size), options.per_round
-        text = f"is {given}, but {self.method.sampler} draws {expected:g} clients on average: leave one of them out"
-        require((given is None or abs(expected - given) < 1, Mistake(text, Setting("", "per_round"))))
 
     @property
     def steady(self) -> bool:

@@ -105,17 +105,19 @@ def privacy_of(
     require(*_rules(method, options))
     count = 1 if method.pooled else clients
     cohort, known = options.cohort(count) if count > 1 else 1, steady and options.schedule is None
-    taking = participation(method.sampler, count, cohort, options.rounds, _fewest(split()), steady=known)
-    delta = options.delta if options.delta is not None else usual_delta(count)
-    made = Privacy(_one([part.guarantee(taking) for part in found]), delta, options.epsilon)
+    sizes = _sizes(split())
+    taking = participation(method.sampler, count, cohort, options.rounds, min(sizes, default=0), steady=known)
+    guarantee = _one([part.guarantee(taking) for part in found])
+    units = sum(sizes) if guarantee.unit == "example" and sizes else count
+    delta = options.delta if options.delta is not None else usual_delta(units)
+    made = Privacy(guarantee, delta, options.epsilon)
     made.check_start()
     return made
 
 
-def _fewest(split: Split | None) -> int:
-    """Return the smallest number of samples of a client that has some; 0 if it is not known."""
-    sizes = [int(size) for size in split.sizes() if size > 0] if split is not None else []
-    return min(sizes, default=0)
+def _sizes(split: Split | None) -> list[int]:
+    """Return the numbers of samples of the clients that have some; none if they are not known."""
+    return [int(size) for size in split.sizes() if size > 0] if split is not None else []
 
 
 def _rules(method: BoundMethod, options: Options) -> Iterator[tuple[bool, str]]:

@@ -7,23 +7,21 @@ No sum is unmasked of a round that will be repeated. The difference of two sums 
 the update of one client.
 """
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, Protocol
 
 from gossamer.core.exchange import Outcome
-from gossamer.core.jobs import Folding
+from gossamer.core.jobs import Folding, Outgoing
+from gossamer.core.random import Key
 from gossamer.core.secure import TooFewClientsError
 from gossamer.core.secure_exchange import SUM, TRAIN, BoundSecure
-from gossamer.core.types import State
+from gossamer.core.types import Clock, State
 from gossamer.core.untrusted import shown
 from gossamer.core.wire import Frame
 from gossamer.engines.client import Failure
-from gossamer.engines.inbox import ClientReply, Inbox
+from gossamer.engines.inbox import ClientReply, Inbox, Replies
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.stage import Stage
-
-if TYPE_CHECKING:
-    from gossamer.engines.run import FederatedRun
 
 
 class PhaseReply(NamedTuple):
@@ -46,6 +44,42 @@ PhaseReplies = Iterator[PhaseReply]
 """The replies of clients in a phase, as they arrive."""
 
 
+class Host(Protocol):
+    """A run, as an exchange with secure aggregation sees it.
+
+    Args:
+        server: the server state
+        outcomes: the outcomes of the round so far
+    """
+
+    server: State
+    outcomes: list[Outcome]
+
+    def clock(self, number: int, client: int = -1) -> Clock:
+        """Return the clock of a round."""
+        ...
+
+    def clock_and_key(self, stage: Stage, client: int) -> tuple[Clock, Key]:
+        """Return the clock and the random key of a client in an exchange."""
+        ...
+
+    def ask_phase(self, stage: Stage, phase: str, requests: Mapping[int, Outgoing], ledger: Ledger) -> PhaseReplies:
+        """Send the requests of a phase, and yield the reply of each client."""
+        ...
+
+    def exchange(self, stage: Stage, ledger: Ledger, inbox: Replies) -> None:
+        """Let the active clients train, and put the reply of each into the inbox."""
+        ...
+
+    def check_uploads(self, stage: Stage, uploads: int) -> None:
+        """Raise if a round with this number of uploads does not count."""
+        ...
+
+    def settle_client(self, stage: Stage, client: int, reply: ClientReply, arrived: bool, known: State) -> None:
+        """Stage a client's state, once it is known whether its upload arrived."""
+        ...
+
+
 class SecureExchange:
     """Runs an exchange with secure aggregation.
 
@@ -56,7 +90,7 @@ class SecureExchange:
         ledger: the costs of the round
     """
 
-    def __init__(self, run: "FederatedRun", stage: Stage, secure: BoundSecure, ledger: Ledger) -> None:
+    def __init__(self, run: Host, stage: Stage, secure: BoundSecure, ledger: Ledger) -> None:
         self.engine, self.stage, self.secure, self.ledger = run, stage, secure, ledger
         self.clock, self.key = run.clock_and_key(stage, stage.active[0] if stage.active else -1)
         self.replies: dict[int, ClientReply] = {}  # of the phase of training, and of clients that are lost before
@@ -73,6 +107,7 @@ class SecureExchange:
                     self._phase(phase)
             self._train()
             self.engine.check_uploads(self.stage, self.left[TRAIN])
+            self.secure.check_sum(len(self.stage.active), self.left[TRAIN])
             with self.ledger.time("secure"):
                 for phase in protocol.closing:
                     self._phase(phase)

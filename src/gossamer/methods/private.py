@@ -16,7 +16,7 @@ mixing weights follow from them), control variates (SCAFFOLD), or models that mo
 from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import partial
-from typing import Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from gossamer.core.errors import ConfigError, require, wrong_argument
 from gossamer.core.method import Method
@@ -34,17 +34,26 @@ from gossamer.parts.samplers.poisson import Poisson
 from gossamer.parts.samplers.uniform import Uniform
 from gossamer.parts.servers.mean import Mean
 from gossamer.parts.solvers.sgd import SGD
+from gossamer.parts.views.personal_mask import PersonalMask
+from gossamer.parts.views.pruned import Pruned
+from gossamer.parts.views.pruned_channels import PrunedChannels
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task
+
+if TYPE_CHECKING:
+    from gossamer.parts.codecs.private.poisson_binomial import PoissonBinomial
 
 Mode = Literal["central", "distributed", "local", "example"]
 Clip = float | Literal["auto"]
 
-FIRST_CLIP = 0.1
-"""The first clipping norm if it is adapted, as in the paper (https://arxiv.org/abs/1905.03871)."""
+FIRST_CLIP = 1.0
+"""The first clipping norm if it is adapted. Longer runs may start lower (https://arxiv.org/abs/1905.03871)."""
 
 USUAL_CLIP = 1.0
 """The clipping norm of modes that do not adapt it, if none is given."""
+
+MASKS = (ViewMemory, PersonalMask, Pruned, PrunedChannels)
+"""Views of which clients send masks that follow from their data."""
 
 SPREAD = 4.0
 """Range of rotated entries in the Poisson binomial mechanism, in standard deviations."""
@@ -131,9 +140,14 @@ def private(
     size = objective.layout.size if objective else 0
     terms = Terms(noise_multiplier or 1.0, clip, secure_noise, count, per_round or count, size, own_sampler)
     if noise_multiplier is None:
-        budget = Budget(epsilon, delta or usual_delta(count), rounds)
+        budget = Budget(epsilon, delta or usual_delta(units_of(mode, count, task)), rounds)
         terms = terms._replace(noise_multiplier=noise_for(budget, method, mode, terms, objective))
     return with_noise(method, mode, terms)
+
+
+def units_of(mode: str, clients: int, task: Task | None) -> int:
+    """Return the number of units that a mode protects: clients, or the samples of all clients."""
+    return int(task.split.sizes().sum()) if mode == "example" and task is not None else clients
 
 
 def noise_for(
@@ -198,7 +212,7 @@ def check_method(method: Method, mode: str) -> None:
             "before it, from which the weights of clients follow: use a method with one exchange",
         ),
         (
-            not isinstance(exchange.view, ViewMemory),
+            not isinstance(exchange.view, MASKS),
             f"{mode} privacy covers the update, and {view} also sends changes of each client's mask, which follow from "
             "its data: use a method without personal masks",
         ),
@@ -229,32 +243,48 @@ def _central(method: Method, terms: Terms) -> Method:
 
 
 def _distributed(method: Method, terms: Terms) -> Method:
-    """Let clients add shares of the noise, and let the server see only sums."""
+    """Let clients add shares of the noise, and let the server see only sums. Signs are replaced by random bits."""
     from gossamer.methods.secure import secured
     from gossamer.parts.codecs.private.discrete_gaussian import DiscreteGaussian
+    from gossamer.parts.secure import SecAgg
 
+    protocol = SecAgg()
+    if _sends_signs(method):
+        return secured(method.with_parts(codec=_bits(terms, terms.per_round, protocol.dropouts)), protocol)
     codec = DiscreteGaussian(
         clip=terms.fixed_clip,
         noise_multiplier=terms.noise_multiplier,
         clients=terms.per_round,
+        dropouts=protocol.dropouts,
         secure_noise=terms.secure_noise,
     )
-    return secured(method.with_parts(codec=codec))
+    return secured(method.with_parts(codec=codec), protocol)
 
 
 def _local(method: Method, terms: Terms) -> Method:
     """Add noise to each update before it is encoded; signs are replaced by random bits."""
     from gossamer.parts.codecs.private.local_gaussian import LocalGaussian
+
+    if _sends_signs(method):
+        return method.with_parts(codec=_bits(terms))
+    given = (terms.fixed_clip, terms.noise_multiplier, terms.secure_noise, method.codec)
+    return method.with_parts(codec=LocalGaussian(*given))
+
+
+def _sends_signs(method: Method) -> bool:
+    codec = method.codec.codec if isinstance(method.codec, OnWeights) else method.codec
+    return isinstance(codec, (StochasticSign, NoisySign))
+
+
+def _bits(terms: Terms, clients: int = 1, dropouts: float = 0.0) -> "PoissonBinomial":
+    """Return one random bit per entry, with the noise of a sum of this number of clients."""
     from gossamer.parts.codecs.private.poisson_binomial import PoissonBinomial
 
-    codec = method.codec.codec if isinstance(method.codec, OnWeights) else method.codec
-    if not isinstance(codec, (StochasticSign, NoisySign)):
-        given = (terms.fixed_clip, terms.noise_multiplier, terms.secure_noise, method.codec)
-        return method.with_parts(codec=LocalGaussian(*given))
-    require((terms.size > 0, "local privacy of signs needs the number of parameters: give a task"))
-    theta = min(0.25, SPREAD / (2 * terms.noise_multiplier * terms.size**0.5))
-    bits = PoissonBinomial(clip=terms.fixed_clip, theta=theta, spread=SPREAD, secure_noise=terms.secure_noise)
-    return method.with_parts(codec=bits)
+    require((terms.size > 0, "the privacy of signs depends on the number of parameters: give a task"))
+    theta = min(0.25, SPREAD * clients**0.5 / (2 * terms.noise_multiplier * terms.size**0.5))
+    return PoissonBinomial(
+        clip=terms.fixed_clip, theta=theta, spread=SPREAD, dropouts=dropouts, secure_noise=terms.secure_noise
+    )
 
 
 def _example(method: Method, terms: Terms) -> Method:

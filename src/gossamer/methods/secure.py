@@ -15,8 +15,10 @@ changes that keep the idea of a method:
     entropy codes                      none: a masked upload has no structure to code
 
 An update grows with the learning rate, so the fixed scales are multiples of it. The multiples were measured on the
-digits, with the defaults of ``signsgd``, ``terngrad``, ``fedmrn``, ``fedmrns`` and ``onebit_cs``. Set a scale in the
-codec for other data: a codec whose scale is a number stays as it is.
+digits, with the defaults of ``signsgd``, ``terngrad``, ``fedmrn``, ``fedmrns`` and ``onebit_cs``; 50 clients. There,
+``fedmrn`` loses four points of accuracy, since an entry whose common noise has the wrong sign moves at no client; the
+others lose nothing that one or two seeds can show. Set a scale in the codec for other data: a codec whose scale is a
+number stays as it is.
 """
 
 from dataclasses import replace

@@ -5,7 +5,7 @@ of them together. A few layers, such as recurrent ones, do not support it: their
 """
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -18,10 +18,8 @@ from gossamer.core.types import Params
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.data.samples import Batch
-from gossamer.tasks.random_layers import Numbers
-
-if TYPE_CHECKING:
-    from gossamer.tasks.objective import Objective
+from gossamer.tasks.precision import Precision
+from gossamer.tasks.random_layers import Numbers, Randomness
 
 INVALID = (RuntimeError, ValueError, TypeError, IndexError, AssertionError)
 """What an invalid network or metric raises."""
@@ -31,8 +29,42 @@ OfOne = Callable[[Nest, Tensor, Tensor], LossAndGradient]
 """Map a batch of one sample and the sample's number in its batch to the loss and its gradient."""
 
 
+class Differentiable(Protocol):
+    """The interface of ``gossamer.tasks.objective.Objective`` that this module needs."""
+
+    device: torch.device
+    precision: Precision
+
+    @property
+    def random(self) -> Randomness:
+        """How the network draws random numbers in training."""
+        ...
+
+    def initial(self) -> Params:
+        """Return the initial exchanged tensors."""
+        ...
+
+    def local(self) -> Params:
+        """Return the integer buffers."""
+        ...
+
+    def train_mode(self, alone: bool) -> None:
+        """Set training mode, for batches of a single sample if ``alone``."""
+        ...
+
+    def gradient(self, params: Params, x: Nest, y: Tensor) -> tuple[Tensor, Params, Params]:
+        """Return loss, gradients and changed buffers of one batch."""
+        ...
+
+    def pure_gradient(
+        self, params: Params, x: Nest, y: Tensor, labels: Tensor | None = None, numbers: Numbers | None = None
+    ) -> tuple[Tensor, Params, Params]:
+        """Return the same as ``gradient``, for ``torch.vmap`` and ``torch.compile``."""
+        ...
+
+
 def of_one(
-    objective: "Objective", params: Params, labels: Tensor | None = None, numbers: Numbers | None = None
+    objective: Differentiable, params: Params, labels: Tensor | None = None, numbers: Numbers | None = None
 ) -> OfOne:
     """Return the gradient of one sample as a function. In random layers each sample draws its own numbers."""
 
@@ -59,7 +91,7 @@ def in_turn(one: OfOne, x: Nest, y: Tensor) -> LossAndGradient:
     return torch.stack([each[0] for each in found]), grads
 
 
-def supports_vmap(objective: "Objective", batch: Batch) -> bool:
+def supports_vmap(objective: Differentiable, batch: Batch) -> bool:
     """Return whether ``together`` works, found by a trial."""
     try:
         _trial(objective, batch, together)
@@ -68,7 +100,7 @@ def supports_vmap(objective: "Objective", batch: Batch) -> bool:
     return True
 
 
-def _trial(objective: "Objective", batch: Batch, how: Callable[[OfOne, Nest, Tensor], LossAndGradient]) -> None:
+def _trial(objective: Differentiable, batch: Batch, how: Callable[[OfOne, Nest, Tensor], LossAndGradient]) -> None:
     step = torch.zeros((), dtype=torch.int64, device=objective.device)
     numbers = Numbers(key_tensor(Key(0, 0), objective.device), step) if objective.random.layers else None
     objective.train_mode(alone=True)
@@ -86,7 +118,7 @@ def check_norms(layers: Iterable[tuple[str, nn.Module]]) -> None:
             )
 
 
-def check(objective: "Objective", batch: Batch) -> None:
+def check(objective: Differentiable, batch: Batch) -> None:
     """Refuse networks without gradients of single samples, or with buffers that reveal the samples."""
     if other := objective.random.other:
         raise ConfigError(f"the network draws random numbers by {other}: it has no gradients of single samples")

@@ -1,13 +1,14 @@
 """Samplers draw cohorts by their law, in the simulator and among connected nodes."""
 
 from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 import torch
 from torch.func import functional_call
 
-from gossamer import BySize, ConfigError, Lossy, Mean, PowerOfChoice, RoundRobin, Uniform, fedavg, simulate
+from gossamer import BySize, ConfigError, Lossy, Mean, Poisson, PowerOfChoice, RoundRobin, Uniform, fedavg, simulate
 from gossamer.cli import main
 from gossamer.core.random import choice, fold, key
 from gossamer.core.types import Clock
@@ -50,6 +51,25 @@ def test_by_size_draws_two_as_if_one_after_the_other() -> None:
         others = [(n, 100 - n) for c, n in sizes.items() if c != client]
         share = size / 100 + sum(first / 100 * size / rest for first, rest in others)
         assert abs(found[client] / DRAWS - share) < 4 * (share * (1 - share) / DRAWS) ** 0.5
+
+
+def test_poisson_draws_every_client_independently() -> None:
+    """The number of clients has mean and variance of a binomial distribution, and two clients are independent."""
+    pool, rate, rounds = Pool(20, dict.fromkeys(range(20), 1), 5), 0.15, 2000
+    cohorts = [{*Poisson(rate).propose(pool, Clock(number, rounds, -1), key(3))} for number in range(rounds)]
+    sizes = torch.tensor([len(cohort) for cohort in cohorts], dtype=torch.float64)
+    assert abs(float(sizes.mean()) - 3.0) < 4 * (20 * 0.15 * 0.85 / rounds) ** 0.5
+    assert float(sizes.var()) == pytest.approx(20 * 0.15 * 0.85, rel=0.15)
+    assert abs(sum({2, 7} <= cohort for cohort in cohorts) / rounds - rate**2) < 4 * (rate**2 / rounds) ** 0.5
+    assert Poisson(1.0).propose(Pool(9, {2: 1, 5: 1}, 1), Clock(0, 1, -1), key(0)) == [2, 5]
+
+
+def test_round_robin_comes_back_after_its_separation() -> None:
+    for clients, count in ((10, 4), (9, 3), (7, 7)):
+        pool = Pool(clients, dict.fromkeys(range(clients), 1), count)
+        visits = [number for number in range(30) if 0 in RoundRobin().propose(pool, Clock(number, 30, -1), key(0))]
+        gaps = [after - before for before, after in pairwise(visits)]
+        assert min(gaps) == RoundRobin().separation(clients, count)
 
 
 def test_round_robin_has_everybody_equally_often() -> None:

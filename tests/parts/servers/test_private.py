@@ -3,7 +3,7 @@
 import doctest
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,14 +34,14 @@ from gossamer import (
     simulate,
 )
 from gossamer.core.exchange import GLOBAL, Arrival
-from gossamer.core.method import Exchange
-from gossamer.core.privacy import Participation
+from gossamer.core.privacy import Participation, Sampling
 from gossamer.core.random import fold, key
 from gossamer.core.random.private import gaussian
 from gossamer.core.types import State
 from gossamer.methods import METHODS, dp_fedavg, fedavg
 from gossamer.methods.server_optimizers import BoundServerOptimizer
 from gossamer.parts.samplers import Uniform
+from gossamer.parts.secure import SecAgg
 from gossamer.parts.servers.private import BoundPrivateMean
 from gossamer.parts.servers.private_sum import PrivateServer
 from gossamer.testing import check_method, tiny_task
@@ -237,11 +237,6 @@ class Sending(SGD):
     sections = METHODS["fednova"]().solver.sections
 
 
-@dataclass(frozen=True)
-class Secured(Exchange):
-    secure: str | None = "a protocol"
-
-
 def method(it: PrivateServer, **parts: Any) -> Method:
     return fedavg().with_parts(server=it, **parts)
 
@@ -268,7 +263,7 @@ BINDING: dict[str, tuple[Any, str]] = {
     ),
     "model": (lambda it: method(it, send="model"), "clients must send changes of the model: use send=change"),
     "secure": (
-        lambda it: Method((Secured(**{**vars(fedavg().training), "server": it}),), Uniform()),
+        lambda it: Method((replace(fedavg().training, server=it, secure=SecAgg()),), Uniform()),
         "clips each update, which secure aggregation hides",
     ),
 }
@@ -309,7 +304,7 @@ def test_without_noise_there_is_no_guarantee() -> None:
 class Poisson(Uniform):
     """A stand-in for a sampler that draws each client with a probability."""
 
-    scheme: ClassVar[str] = "poisson"
+    scheme: ClassVar[Sampling] = "poisson"
     rate: float = field(default=0.3)
 
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 import torch
 
 from gossamer.core import files, tree
-from gossamer.core.errors import GossamerError
+from gossamer.core.errors import GossamerError, PayloadError
 from gossamer.core.types import State
 
 NEVER = -1
@@ -30,6 +30,9 @@ NEVER = -1
 
 KEEP = 2
 """Number of rounds that can be repeated: the number of checkpoints that a run keeps."""
+
+TRAINED = "trained"
+"""The entry of a client's secrets that says that an upload was made with them."""
 
 BUSY = 600.0
 """Seconds to wait for an earlier task that this node still runs."""
@@ -92,6 +95,17 @@ class Journal:
 
     def scratch(self) -> State:
         """Return the client's secrets of the current exchange with secure aggregation; empty if there are none."""
+        return {name: value for name, value in self._secrets().items() if name != TRAINED}
+
+    def train_scratch(self) -> State:
+        """Return the secrets for an upload, once: two uploads with the same masks would reveal their difference."""
+        found = self._secrets()
+        if TRAINED in found:
+            raise PayloadError("a second request to train in the same round of secure aggregation")
+        self.note_scratch({**found, TRAINED: torch.ones(1)})
+        return found
+
+    def _secrets(self) -> State:
         if not self.secrets.exists():
             return {}
         return tree.unflatten(files.tensors_of(files.unsealed(self.secrets.read_bytes())))

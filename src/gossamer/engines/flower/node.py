@@ -162,7 +162,7 @@ class Member:
                 journal.forget()
             state = journal.recall(clock.round, known, exchange.settle)
             if exchange.secure is not None:
-                state = {**state, SCRATCH: journal.scratch()}
+                state = {**state, SCRATCH: journal.train_scratch()}
             result = _result(client.do(ClientTask(clock, key, frame, state, samples)))
             journal.note(JournalEntry(clock.round, known, without_scratch(state), result.state))
         return result

@@ -22,6 +22,7 @@ from gossamer.core.codec import (
     Replayable,
     SideInformation,
     StraightThrough,
+    Wrapping,
     folds_decoded,
     informed,
     joined_segments,
@@ -64,7 +65,7 @@ class TensorGroup(NamedTuple):
 
 @dataclass(frozen=True)
 class OnWeights(
-    CodecMemory, IntegerSums, OwnDraws, OwnFold, StraightThrough, SideInformation, MeasuredCodec, Replayable
+    CodecMemory, IntegerSums, OwnDraws, OwnFold, StraightThrough, SideInformation, MeasuredCodec, Replayable, Wrapping
 ):
     """Applies a codec to the weight matrices of a model, and another codec to the remaining tensors.
 

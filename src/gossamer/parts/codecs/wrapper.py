@@ -13,6 +13,7 @@ from gossamer.core.codec import (
     OwnDraws,
     OwnFold,
     Replayable,
+    Wrapping,
     folds_decoded,
     of_client,
     replay_of,
@@ -28,7 +29,7 @@ from gossamer.core.secure import SumSegment
 from gossamer.core.types import Layout, Payload
 
 
-class CodecWrapper(CodecMemory, IntegerSums, OwnDraws, OwnFold, Replayable):
+class CodecWrapper(CodecMemory, IntegerSums, OwnDraws, OwnFold, Replayable, Wrapping):
     """A codec with client state around another codec. Payloads are those of the wrapped codec.
 
     Args:

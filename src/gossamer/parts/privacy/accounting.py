@@ -38,6 +38,10 @@ FINE, MOST = 20, 100_000
 """Points of a discretized privacy loss: per standard deviation of it, and in all."""
 
 
+WHOLE = (*range(2, 33), 40, 48, 64, 96, 128, 256)
+"""Orders of Rényi divergences for bounds that hold for whole orders; they cost their square."""
+
+
 def gaussian(
     noise_multiplier: float,
     participation: Participation,
@@ -190,7 +194,7 @@ class SampledGaussian(Guarantee):
             return 0.0
         if self.accountant == "pld":
             return _pld_epsilon(self.noise, self.rate, count, delta)
-        return _rdp_epsilon(_poisson_curve(self.noise, self.rate), count, delta)
+        return renyi_epsilon(orders(), [count * value for value in _poisson_curve(self.noise, self.rate)], delta)
 
 
 @dataclass(frozen=True)
@@ -210,7 +214,8 @@ class FixedGaussian(Guarantee):
         if not rounds:
             return 0.0
         plain = exact_epsilon(self.noise / math.sqrt(rounds), delta)
-        return min(plain, _rdp_epsilon(_fixed_curve(self.noise, self.rate), rounds, delta))
+        curve = _fixed_curve(self.noise, self.rate)
+        return min(plain, renyi_epsilon(WHOLE, [rounds * value for value in curve], delta))
 
 
 def exact_epsilon(noise: float, delta: float) -> float:
@@ -249,18 +254,18 @@ def _one_round(noise: float, rate: float) -> Any:
 def _poisson_curve(noise: float, rate: float) -> tuple[float, ...]:
     """Return the Rényi divergences of one Poisson-sampled Gaussian mechanism, by order."""
     dp = _module()
-    return _curve(dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(noise)), "ADD_OR_REMOVE_ONE")
+    return _curve(dp.PoissonSampledDpEvent(rate, dp.GaussianDpEvent(noise)), "ADD_OR_REMOVE_ONE", orders())
 
 
 @lru_cache(maxsize=64)
 def _fixed_curve(noise: float, rate: float) -> tuple[float, ...]:
     """Return the Rényi divergences of one Gaussian mechanism on a sample without replacement, by order."""
     dp = _module()
-    return _curve(dp.SampledWithoutReplacementDpEvent(1, rate, dp.GaussianDpEvent(noise)), "REPLACE_ONE")
+    return _curve(dp.SampledWithoutReplacementDpEvent(1, rate, dp.GaussianDpEvent(noise)), "REPLACE_ONE", WHOLE)
 
 
-def _curve(event: Any, relation: str) -> tuple[float, ...]:
-    accountant = _module("rdp").RdpAccountant(list(orders()), getattr(_module().NeighboringRelation, relation))
+def _curve(event: Any, relation: str, at: tuple[float, ...]) -> tuple[float, ...]:
+    accountant = _module("rdp").RdpAccountant(list(at), getattr(_module().NeighboringRelation, relation))
     with _without_warnings():
         return tuple(map(float, accountant.compose(event).rdp))
 
@@ -284,11 +289,6 @@ def _is_error(record: logging.LogRecord) -> bool:
 def orders() -> tuple[float, ...]:
     """Return the orders of Rényi divergences that are tried."""
     return tuple(_module("rdp.rdp_privacy_accountant").DEFAULT_RDP_ORDERS)
-
-
-def _rdp_epsilon(curve: tuple[float, ...], count: int, delta: float) -> float:
-    """Return the epsilon of mechanisms with the same Rényi divergences."""
-    return renyi_epsilon(orders(), [count * value for value in curve], delta)
 
 
 def renyi_epsilon(at: tuple[float, ...], values: list[float], delta: float) -> float:

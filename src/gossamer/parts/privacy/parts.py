@@ -1,7 +1,7 @@
 """The parts of a method that add noise, and who takes part, as far as it is known."""
 
 from gossamer.core.bound import BoundExchange
-from gossamer.core.codec import Codec
+from gossamer.core.codec import Codec, Wrapping
 from gossamer.core.errors import require
 from gossamer.core.method import Exchange
 from gossamer.core.privacy import Participation, PrivatePart
@@ -9,16 +9,16 @@ from gossamer.core.sampler import Sampler
 
 
 def parts_of(exchange: BoundExchange | Exchange) -> list[PrivatePart]:
-    """Return the parts of an exchange that add noise."""
+    """Return the parts of an exchange that add noise; not those whose noise is set to 0."""
     plain = [part for part in (exchange.server, exchange.solver) if isinstance(part, PrivatePart)]
-    return [*plain, *_inside(exchange.codec)]
+    return [part for part in (*plain, *_inside(exchange.codec)) if getattr(part, "noise_multiplier", None) != 0]
 
 
 def _inside(codec: Codec) -> list[PrivatePart]:
     """Return the codecs that add noise; refuse a codec that sends some tensors without."""
     if isinstance(codec, PrivatePart):
         return [codec]
-    inner = [_inside(each) for each in codec.wrapped]
+    inner = [_inside(each) for each in (codec.wrapped if isinstance(codec, Wrapping) else ())]
     name = type(codec).__name__
     require(
         (
@@ -52,10 +52,12 @@ def participation(
     return Participation(clients, sampler.expected(clients, cohort), scheme, rounds, samples, separation)
 
 
-def usual_delta(clients: int) -> float:
+def usual_delta(units: int) -> float:
     """Return the delta of a run that is given none, as McMahan et al., 2018 (https://arxiv.org/abs/1710.06963).
+
+    ``units`` is the number of clients, or of all samples if the unit is an example.
 
     >>> round(usual_delta(10_000), 8)
     3.981e-05
     """
-    return float(max(clients, 2) ** -1.1)
+    return float(max(units, 2) ** -1.1)

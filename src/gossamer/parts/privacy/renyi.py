@@ -21,13 +21,10 @@ from dataclasses import dataclass
 
 from gossamer.core.errors import ConfigError
 from gossamer.core.privacy import Guarantee, Participation, Relation, Unit
-from gossamer.parts.privacy.accounting import orders, renyi_epsilon, unsampled
+from gossamer.parts.privacy.accounting import WHOLE, orders, renyi_epsilon, unsampled
 
 Curve = Callable[[float], float]
 """The Rényi divergence of one round, given its order, a number above 1; infinity where it is not known."""
-
-WHOLE = (*range(2, 33), 40, 48, 64, 96, 128, 256)
-"""The orders for which the bounds of sampling are computed."""
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ from gossamer.core.privacy import Participation
 from gossamer.core.types import Layout
 
 
-def is_secure(context: Context) -> bool | None:
-    """Return whether the server sees only sums; ``None`` if exchanges do not say."""
-    return getattr(context.exchange, "secure", None) is not None if hasattr(context.exchange, "secure") else None
+def is_secure(context: Context) -> bool:
+    """Return whether the server sees only sums."""
+    return context.exchange.secure is not None
 
 
 def entries(context: Context) -> int:
@@ -35,7 +35,7 @@ def check_inside(codec: Codec, owner: str) -> None:
         )
 
 
-def fewest(participation: Participation, dropouts: float, name: str) -> int:
+def least_cohort(participation: Participation, dropouts: float, name: str) -> int:
     """Return the number of clients that are in the sum of every round."""
     if participation.sampling == "poisson":
         raise ConfigError(
@@ -43,6 +43,15 @@ def fewest(participation: Participation, dropouts: float, name: str) -> int:
             "and little noise. Use a sampler with a fixed number"
         )
     return remaining(int(participation.cohort), dropouts)
+
+
+def with_zeros(participation: Participation) -> Participation:
+    """Return who takes part, such that neighbours without sampling are sums with zeros in place of a client.
+
+    A client that is missing altogether would take its noise with it.
+    """
+    everybody = participation.cohort >= participation.clients
+    return participation._replace(sampling="other") if everybody else participation
 
 
 def remaining(clients: int, dropouts: float) -> int:

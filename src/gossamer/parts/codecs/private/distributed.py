@@ -33,11 +33,11 @@ from torch import Tensor
 from gossamer.core.codec import IntegerSums, OwnDraws
 from gossamer.core.errors import ConfigError, require, wrong
 from gossamer.core.exchange import Context
-from gossamer.core.privacy import Guarantee, Participation, PrivatePart
+from gossamer.core.privacy import Guarantee, Participation, PrivatePart, SharedNoise
 from gossamer.core.random import Key, fold
 from gossamer.core.types import Layout, Payload
 from gossamer.core.wire import finite
-from gossamer.parts.codecs.private.bound import check_outermost, entries, fewest, is_secure, remaining
+from gossamer.parts.codecs.private.bound import check_outermost, entries, is_secure, least_cohort, remaining, with_zeros
 from gossamer.parts.codecs.private.packing import pack, unpack
 from gossamer.parts.codecs.private.rounding import clipped, norm_bound, rounded
 from gossamer.parts.codecs.private.tables import EXTRA, REACH, Weights, draw, reach
@@ -66,7 +66,7 @@ class Grid(NamedTuple):
 
 
 @dataclass(frozen=True)
-class DistributedNoise(IntegerSums, OwnDraws, PrivatePart):
+class DistributedNoise(IntegerSums, OwnDraws, PrivatePart, SharedNoise):
     """Base of codecs that send the rounded update plus whole-number noise, for secure aggregation.
 
     Args:
@@ -122,12 +122,16 @@ class DistributedNoise(IntegerSums, OwnDraws, PrivatePart):
     def bind(self, context: Context) -> Self:
         """Refuse an exchange in which the server sees the messages, and learn the number of entries."""
         check_outermost(self, context)
-        if is_secure(context) is False:
+        if not is_secure(context):
             raise ConfigError(
                 f"{self._name} needs secure aggregation: the noise of one client alone is too small to protect it. "
                 "Use --secure, or local privacy (LocalGaussian, PoissonBinomial)"
             )
         return self._with(size=entries(context))
+
+    def fewest(self, cohort: int) -> int:
+        """Return the number of clients whose noise is that of the guarantee."""
+        return remaining(self.clients, self.dropouts)
 
     def of_client(self, client: int) -> Self:
         """Return the codec with the draws of a client."""
@@ -221,7 +225,7 @@ class BoundNoise(DistributedNoise):
         """Return the guarantee of the noisy sums, against the server and everybody who sees the model."""
         from gossamer.parts.privacy.renyi import from_renyi  # imported here: it needs an optional package
 
-        least, needed = fewest(participation, self.dropouts, self._name), remaining(self.clients, self.dropouts)
+        least, needed = least_cohort(participation, self.dropouts, self._name), remaining(self.clients, self.dropouts)
         if least < needed:
             raise ConfigError(
                 f"{self._name}.clients={self.clients} share the noise, a round has {participation.cohort:g} clients "
@@ -229,7 +233,7 @@ class BoundNoise(DistributedNoise):
             )
         return from_renyi(
             self.divergence,
-            participation,
+            with_zeros(participation),
             f"{self._name} noise of {needed} or more clients, {self.noise_multiplier:g} times the clipping norm",
             "everybody, also the server, which sees sums",
             replaced=lambda order: self.divergence(order, replaced=True),

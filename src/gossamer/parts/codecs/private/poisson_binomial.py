@@ -32,12 +32,12 @@ from gossamer.core.bits import bits, codes, expect_bits, expect_codes, numbers
 from gossamer.core.codec import IntegerSums, OwnDraws
 from gossamer.core.errors import ConfigError, PayloadError, require, wrong
 from gossamer.core.exchange import Context
-from gossamer.core.privacy import Guarantee, Participation, PrivatePart
+from gossamer.core.privacy import Guarantee, Participation, PrivatePart, SharedNoise
 from gossamer.core.random import Key, fold
 from gossamer.core.random.private import words_of
 from gossamer.core.types import Layout, Payload
 from gossamer.core.wire import finite
-from gossamer.parts.codecs.private.bound import check_outermost, entries, fewest, is_secure
+from gossamer.parts.codecs.private.bound import check_outermost, entries, is_secure, least_cohort, remaining, with_zeros
 from gossamer.parts.codecs.private.poisson_binomial_renyi import divergence
 from gossamer.parts.codecs.private.rounding import clipped
 from gossamer.parts.codecs.rotation import BLOCK, Rotation
@@ -169,7 +169,7 @@ class PoissonBinomial(IntegerSums, OwnDraws, PrivatePart):
 
 
 @dataclass(frozen=True)
-class BoundPoissonBinomial(PoissonBinomial):
+class BoundPoissonBinomial(PoissonBinomial, SharedNoise):
     """``PoissonBinomial`` for one network, and at one client.
 
     Args:
@@ -188,6 +188,10 @@ class BoundPoissonBinomial(PoissonBinomial):
     def _own(self, key: Key) -> Key:
         return key if self.client is None else fold(key, "client", self.client)
 
+    def fewest(self, cohort: int) -> int:
+        """Return the number of clients whose random bits are those of the guarantee."""
+        return remaining(cohort, self.dropouts)
+
     @property
     def energy(self) -> float:
         """The largest sum of squares of ``2 theta y / c`` over the entries of a clipped update."""
@@ -197,11 +201,11 @@ class BoundPoissonBinomial(PoissonBinomial):
         """Return the guarantee against the server: of each message, or of sums under secure aggregation."""
         from gossamer.parts.privacy.renyi import from_renyi  # imported here: it needs an optional package
 
-        clients = fewest(participation, self.dropouts, "PoissonBinomial") if self.secure else 1
+        clients = least_cohort(participation, self.dropouts, "PoissonBinomial") if self.secure else 1
         seen = f"sums of {clients} or more clients" if self.secure else "each message"
         return from_renyi(
             lambda order: divergence(order, self.theta, clients, self.energy, self.trials),
-            participation,
+            with_zeros(participation),
             f"Poisson binomial, {self.trials} random bits per entry with probabilities 1/2 +- {self.theta:g}",
             f"everybody, also the server, which sees {seen}",
             amplified=self.secure,

@@ -1,0 +1,178 @@
+"""``gossamer privacy``, and the flags of differential privacy: the noise follows from the budget and is recorded."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gossamer import RoundRobin, Uniform, ditto, fedavg, fedpm, fedspa, local, perm, private, scaffold, sub_fedavg
+from gossamer.cli import main
+from gossamer.core.errors import ConfigError
+from gossamer.core.method import Method
+from gossamer.core.privacy import Participation
+from gossamer.methods.private import MODES
+from gossamer.parts.privacy.accounting import gaussian
+from gossamer.parts.samplers.poisson import Poisson
+from gossamer.runs.records import read_about, read_metrics
+from gossamer.testing import tiny_task
+from helpers.noisy import NoisyMean, noisy
+
+SIZE = ["--clients", "10000", "--per-round", "100", "--rounds", "500"]
+
+
+@pytest.fixture(autouse=True)
+def stubbed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(MODES, "central", noisy)
+
+
+def shown(words: list[str], capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:
+    assert main(["privacy", *words, "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def test_the_command_shows_the_noise_of_a_budget(capsys: pytest.CaptureFixture[str]) -> None:
+    found = shown([*SIZE, "--epsilon", "4"], capsys)
+    noise = found["noise_multiplier"]
+    assert noise["PLD"] == 0.648
+    assert noise["PLD"] < noise["RDP"]
+    made = gaussian(0.648, Participation(10_000, 100, "poisson", 500))
+    assert found["epsilon"]["PLD"] == {str(rounds): made.epsilon(rounds, 1e4**-1.1) for rounds in (50, 250, 500)}
+    assert (found["unit"], found["relation"], found["delta"]) == ("client", "add-remove", 1e4**-1.1)
+    assert main(["privacy", *SIZE, "--epsilon", "4"]) == 0
+    text = capsys.readouterr().out
+    assert "0.648 times the clipping norm, by PLD (RDP would take 0.694)" in text
+    assert "after 500 rounds" in text
+
+
+def test_the_command_shows_the_epsilon_of_some_noise(capsys: pytest.CaptureFixture[str]) -> None:
+    found = shown([*SIZE, "--noise-multiplier", "2", "--delta", "1e-5", "--sampling", "fixed"], capsys)
+    assert found["relation"] == "replace-one"
+    assert found["noise_multiplier"] == {"RDP": 2.0}
+    assert found["epsilon"]["RDP"]["500"] == gaussian(2.0, Participation(10_000, 100, "fixed", 500)).epsilon(500, 1e-5)
+    local_ = shown([*SIZE, "--noise-multiplier", "40", "--dp", "local"], capsys)
+    assert (local_["relation"], local_["protects_from"]) == ("zero-out", "everybody, the server too")
+    example = ["--dp", "example", "--samples", "600", "--batch", "30", "--steps", "20"]
+    assert shown([*SIZE, "--noise-multiplier", "1", *example], capsys)["unit"] == "example"
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--clients", "10", "--per-round", "20", "--rounds", "5", "--epsilon", "1"], "there are only 10 clients"),
+        (["--clients", "10", "--rounds", "5"], "give --epsilon for the noise"),
+        (["--clients", "10", "--rounds", "5", "--epsilon", "1", "--noise-multiplier", "1"], "both given"),
+        (["--clients", "10", "--rounds", "0", "--epsilon", "1"], "--rounds must be at least 1, got 0"),
+        (["--clients", "10", "--rounds", "5", "--epsilon", "x"], "--epsilon must be a number, got 'x'"),
+        (["--clients", "10", "--rounds", "5", "--epsilon", "-1"], "epsilon must be a positive number, got -1.0"),
+        (["--clients", "1000", "--rounds", "9999", "--epsilon", "1e-4"], "cannot be met in 9,999 rounds"),
+        (["--clients", "10", "--rounds", "5", "--epsilon", "1", "--dp", "example"], "needs --samples, --batch and"),
+        (["--clients", "10", "--rounds", "5", "--epsilon", "1", "--batch", "3"], "only --dp example needs them"),
+        ([*SIZE, "--epsilon", "1", "--dp", "distributed", "--sampling", "poisson"], "use --sampling fixed"),
+        ([*SIZE, "--epsilon", "1", "--sampling", "all"], "all 10000 clients take part"),
+    ],
+)
+def test_bad_input_is_refused(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["privacy", *words]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_large_delta_is_warned_of(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["privacy", "--clients", "100", "--rounds", "5", "--epsilon", "1", "--delta", "0.01"]) == 0
+    assert "--delta 0.01 is not below 1 / clients" in capsys.readouterr().err
+
+
+RUN = ["run", "fedavg", "--clients", "10", "--rounds", "3", "--epochs", "1", "--executor", "one-by-one"]
+
+
+def test_the_noise_of_a_run_follows_from_its_budget(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    budget = ["--dp", "central", "--epsilon", "8", "--delta", "1e-3", "--per-round", "5"]
+    assert main([*RUN, *budget, "--out", "a"]) == 0
+    assert "differential privacy of each client: Gaussian noise" in capsys.readouterr().err
+    about, records = read_about(Path("a")), read_metrics(Path("a"))
+    chosen = about["request"]["privacy"]
+    assert about["method"]["sampler"] == "Poisson(rate=0.5)"
+    assert f"noise_multiplier={chosen['noise_multiplier']}" in about["method"]["server"]
+    spent = [record["figures"]["privacy"]["epsilon"] for record in records]
+    assert 7.9 < spent[-1] <= 8
+    assert main(["resume", "a", "--rounds", "4"]) == 2
+    assert "the privacy budget of the run is spent" in capsys.readouterr().err
+    assert main(["resume", "a", "--epsilon", "9"]) == 2
+    assert "--epsilon: a run keeps the value that it was started with, 8.0" in capsys.readouterr().err
+    assert main(["show", "a"]) == 0
+    assert "for each client (add-remove: one more or less)" in capsys.readouterr().out
+    given = ["--dp", "central", "--noise-multiplier", "1.5", "--sampler", "uniform", "--delta", "1e-3", "--out", "b"]
+    assert main([*RUN, *given, "--per-round", "5"]) == 0
+    assert read_about(Path("b"))["method"]["sampler"] == "Uniform()"
+    assert main(["resume", "b", "--rounds", "4"]) == 0
+    assert read_metrics(Path("b"))[-1]["figures"]["privacy"]["relation"] == "replace-one"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--dp", "central"], "--dp central needs a budget: give --epsilon, or --noise-multiplier"),
+        (["--dp", "centrally", "--epsilon", "1"], "unknown mode of differential privacy 'centrally'"),
+        (["--epsilon", "1"], "--epsilon needs a method that adds noise"),
+        (["--clip", "1"], "--clip: needs --dp central, distributed, local or example"),
+        (["--dp", "central", "--epsilon", "1", "--clip", "much"], "--clip must be"),
+        (["--dp", "central", "--epsilon", "0"], "--epsilon must be a positive number, or none, got 0.0"),
+    ],
+)
+def test_wrong_flags_are_refused(
+    flags: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main([*RUN, *flags]) == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+# In Python.
+
+
+def test_private_chooses_the_smallest_noise() -> None:
+    made = private(fedavg(), "central", epsilon=4, delta=1e-5, clients=1000, per_round=50, rounds=100)
+    assert made.sampler == Poisson(0.05)
+    assert isinstance(made.server, NoisyMean)
+    noise = made.server.noise_multiplier
+    who = Participation(1000, 50, "poisson", 100)
+    assert gaussian(noise, who).epsilon(100, 1e-5) <= 4 < gaussian(0.998 * noise, who).epsilon(100, 1e-5)
+    whole = private(fedavg(), "central", noise_multiplier=2.0, clients=10)
+    assert whole == fedavg().with_parts(server=NoisyMean(noise_multiplier=2.0))
+    kept = fedavg().with_parts(sampler=RoundRobin())
+    own = private(kept, "central", noise_multiplier=2.0, clients=10, per_round=5, own_sampler=True)
+    assert own.sampler == RoundRobin()
+    by_task = private(fedavg(), "central", epsilon=50.0, task=tiny_task(), rounds=2)
+    assert by_task.sampler == Uniform()
+
+
+@pytest.mark.parametrize(
+    ("method", "message"),
+    [
+        (fedspa(), "PersonalMask also sends changes of each client's mask"),
+        (perm(), "GradientProbe sends gradients of each client in an exchange before it"),
+        (scaffold(), "ScaffoldSGD also sends control_change of each client"),
+        (sub_fedavg(), "Pruned also sends changes of each client's mask"),
+        (fedpm(), "central privacy needs"),
+        (local(), "central privacy needs clients that send changes of the model, not nothing"),
+    ],
+)
+def test_what_the_noise_does_not_cover_is_refused(method: Method, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        private(method, "central", epsilon=1.0, clients=10)
+
+
+def test_a_personal_model_that_stays_at_its_client_is_no_obstacle() -> None:
+    assert isinstance(private(ditto(), "central", noise_multiplier=1.0, clients=10).server, NoisyMean)
+
+
+def test_a_budget_or_noise_is_needed() -> None:
+    with pytest.raises(ConfigError, match="epsilon must be given, or noise_multiplier"):
+        private(fedavg(), "central", clients=10)
+    with pytest.raises(ConfigError, match="clients: give their number, or a task"):
+        private(fedavg(), "central", epsilon=1.0)
