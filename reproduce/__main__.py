@@ -20,6 +20,10 @@ STUDIES = {
     "precision": ("reproduce.baselines.precision", "FedAvg trained in float32, tf32 and bf16: accuracy and times"),
     "attacks": ("reproduce.baselines.attacks", "hostile clients against servers and one-bit codecs, on Fashion-MNIST"),
     "schedules": ("reproduce.baselines.schedules", "schedules in virtual time: hours and joules to 85 % accuracy"),
+    "privacy": (
+        "reproduce.privacy.__main__",
+        "accuracy by epsilon, and with secure sums: dense, signs, masks",
+    ),
     "fashion": ("reproduce.baselines.fashion", "FedAvg on Fashion-MNIST"),
     "two-populations": ("reproduce.baselines.two_populations", "PERM's synthetic data with three baselines"),
 }

@@ -32,9 +32,27 @@ class Work(Protocol):
 
 
 def train(
-    net: nn.Module, data: Any, work: Work, cohort: int, iterations: int, callbacks: Sequence[Any], **more: Any
+    net: nn.Module,
+    data: Any,
+    work: Work,
+    cohort: Any,
+    iterations: int,
+    callbacks: Sequence[Any],
+    postprocessors: Sequence[Any] = (),
+    **more: Any,
 ) -> None:
-    """Train on a federated data set; ``more`` are further arguments of pfl's loop."""
+    """Train on a federated data set.
+
+    Args:
+        net: the model
+        data: the federated data set
+        work: local training
+        cohort: clients per round, a number or pfl's ``HyperParam``
+        iterations: the number of rounds
+        callbacks: pfl's callbacks
+        postprocessors: what is done with each update and with their sum, such as a privacy mechanism
+        more: further arguments of pfl's loop
+    """
     FederatedAveraging().run(
         algorithm_params=NNAlgorithmParams(
             central_num_iterations=iterations,
@@ -42,7 +60,7 @@ def train(
             train_cohort_size=cohort,
             val_cohort_size=0,
         ),
-        backend=SimulatedBackend(training_data=data, val_data=data),
+        backend=SimulatedBackend(training_data=data, val_data=data, postprocessors=list(postprocessors)),
         model=PyTorchModel(
             net,
             local_optimizer_create=torch.optim.SGD,

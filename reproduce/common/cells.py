@@ -37,7 +37,9 @@ from gossamer.tasks.static_norms import STATISTICS
 from gossamer.tasks.task import deal
 from reproduce.common import store
 from reproduce.common.by_device import BY_DEVICE, ByDevice
+from reproduce.common.protection import Protection, protected
 from reproduce.common.row_lstm import RowLSTM
+from reproduce.common.small_cnn import small_cnn
 from reproduce.common.store import Facts
 
 FLEETS, VIRTUAL_FLEETS = store.ROOT / "reproduce/wireless", store.ROOT / "reproduce/baselines"
@@ -75,6 +77,7 @@ class Cell(NamedTuple):
         attack: what hostile clients do, such as ``scale:-50,share=0.1``; empty if all are honest
         virtual: schedule in virtual time, such as ``fedbuff:buffer=5``, on the devices of ``fleet``; empty for none
         until: target that ends the run, such as ``accuracy=0.85``; empty for none
+        protect: fields of ``Protection``, for differential privacy or secure aggregation; empty for none
     """
 
     name: str
@@ -103,6 +106,7 @@ class Cell(NamedTuple):
     attack: str = ""
     virtual: str = ""
     until: str = ""
+    protect: dict[str, Any] = {}  # noqa: RUF012 - never modified
 
     @property
     def study(self) -> str:
@@ -255,7 +259,7 @@ def validation(data: Data, every: int) -> Data:
 
 
 def method(cell: Cell) -> Method:
-    """Return the method of a cell, with its schedule, pruning and uncompressed tensors."""
+    """Return the method of a cell, with its schedule, pruning, uncompressed tensors and protection."""
     made = written(cell.method, cell.given, cell.words) if cell.words else METHODS[cell.method](**cell.given)
     fields = dict(cell.solver)
     if cell.schedule != "constant":
@@ -263,7 +267,8 @@ def method(cell: Cell) -> Method:
     made = made.with_parts(solver=replace(made.solver, **fields)) if fields else made  # type: ignore[type-var]
     made = made.with_parts(view=MagnitudePruned((cell.prune,))) if cell.prune else made
     codec = made.codec
-    return made.with_parts(codec=replace(codec, exclude=cell.leave)) if isinstance(codec, OnWeights) else made
+    made = made.with_parts(codec=replace(codec, exclude=cell.leave)) if isinstance(codec, OnWeights) else made
+    return protected(made, Protection(**cell.protect), cell.clients, cell.per_round) if cell.protect else made
 
 
 def written(name: str, given: Facts, words: str) -> Method:
@@ -278,8 +283,10 @@ def network(name: str, shape: torch.Size, classes: int) -> nn.Module:
     """Return a network of the library, or a variant.
 
     ``lstm-plain`` is the LSTM without dropout, ``mlp-64`` the MLP with 64 hidden units, ``lstm-rows`` an LSTM that
-    reads an image row by row.
+    reads an image row by row, ``cnn-small`` a CNN without norms.
     """
+    if name == "cnn-small":
+        return small_cnn(shape, classes)
     if name == "mlp-64":
         return mlp(shape, classes, hidden=64)
     if name == "lstm-rows":

@@ -352,7 +352,7 @@ class Simulation(FederatedRun):
         sent = self.download(stage, client, common)
         state = self.held_models.given(self.clients.get(client)) if stage.exchange.last else {}
         if stage.exchange.secure is not None:
-            state = {**state, SCRATCH: self.scratch[client] if stage.secure else REHEARSAL}
+            state = {**state, SCRATCH: self.scratch.get(client, {}) if stage.secure else REHEARSAL}
         return ClientTask(clock, key, sent.data, state, self.split.train(client)), sent.kinds
 
     def download_cost(self, client_task: ClientTask, kinds: dict[str, int]) -> Cost:

@@ -1,0 +1,1 @@
+"""Accuracy under differential privacy and secure aggregation: dense updates, signs and masks."""
