@@ -41,9 +41,8 @@ class Ternary(IntegerSums):
 
     def __repr__(self) -> str:
         """Leave out a scale of none: run folders and messages of earlier releases do not have it."""
-        return (
-            f"Ternary(coded={self.coded})" if self.scale is None else f"Ternary(coded={self.coded}, scale={self.scale})"
-        )
+        scale = "" if self.scale is None else f", scale={self.scale}"
+        return f"Ternary(coded={self.coded}{scale})"
 
     @property
     def unbiased(self) -> bool:
