@@ -8,7 +8,7 @@ and returns both.
 
 from gossamer.analysis.audit.canaries import Canaries
 from gossamer.analysis.audit.one_run import correct_guesses, epsilon_bound, p_value
-from gossamer.analysis.audit.one_shot import epsilon_estimate, epsilon_of_gaussians
+from gossamer.analysis.audit.one_shot import epsilon_estimate, epsilon_interval, epsilon_of_gaussians
 from gossamer.analysis.audit.run import Audit, audit
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "correct_guesses",
     "epsilon_bound",
     "epsilon_estimate",
+    "epsilon_interval",
     "epsilon_of_gaussians",
     "p_value",
 ]

@@ -11,7 +11,9 @@ at which the two distributions are indistinguishable up to delta:
     delta(epsilon) = max over both orders of  P[L(X) > epsilon] - e^epsilon P[L(Y) > epsilon]
 
 with X and Y from the two distributions, and L the logarithm of the ratio of their densities. It is an estimate of what
-these canaries reveal in the final model, without a confidence: not a bound in either direction.
+these canaries reveal in the final model, not a bound. The tails decide, and they follow from the fitted deviation: of
+500 canaries it is known to 3 %, and epsilon to about 20 %. ``epsilon_interval`` says how well, by the parametric
+bootstrap.
 """
 
 import math
@@ -22,8 +24,11 @@ import numpy.typing as npt
 import torch
 
 from gossamer.core.errors import require, wrong_argument
+from gossamer.core.random import Key
+from gossamer.core.random.noise import draw
 
-HALVINGS = 60
+HALVINGS = 40
+RESAMPLES = 200
 
 
 def epsilon_estimate(cosines: Sequence[float] | npt.NDArray[np.float64], dimension: int, delta: float) -> float:
@@ -32,6 +37,18 @@ def epsilon_estimate(cosines: Sequence[float] | npt.NDArray[np.float64], dimensi
     require((len(values) >= 2, wrong_argument("cosines", len(values), "must be at least two")))
     mean, deviation = float(values.mean()), float(values.std(ddof=1))
     return epsilon_of_gaussians((0.0, dimension**-0.5), (mean, deviation), delta)
+
+
+def epsilon_interval(
+    cosines: Sequence[float] | npt.NDArray[np.float64], dimension: int, delta: float, confidence: float, key: Key
+) -> tuple[float, float]:
+    """Return an interval of estimates with equal tails: those of new cosines from the fitted distribution."""
+    values, count = np.asarray(cosines, dtype=np.float64), len(cosines)
+    drawn = draw("gauss", 1.0, key, RESAMPLES * count).double().view(RESAMPLES, count).numpy()
+    new = values.mean() + values.std(ddof=1) * drawn
+    found = [epsilon_estimate(each, dimension, delta) for each in new]
+    low, high = np.quantile(found, ((1 - confidence) / 2, (1 + confidence) / 2))
+    return float(low), float(high)
 
 
 def epsilon_of_gaussians(a: tuple[float, float], b: tuple[float, float], delta: float) -> float:
