@@ -13,22 +13,10 @@ docs/reproduction/privacy.md. ``--only`` names studies; without a name it only r
 ``bench/private_peer.py`` adds runs of pfl-research.
 """
 
-from gossamer import Result, Task
-from reproduce.common.cells import Cell
 from reproduce.common.cli import Reproduction
 from reproduce.common.protection import simulate_private
-from reproduce.common.store import Facts
 from reproduce.privacy import page
-from reproduce.privacy.studies import STUDIES, STUDY
-
-
-def more(cell: Cell, task: Task, result: Result) -> Facts:
-    """Store the bytes that a client sends in a round, and the epsilon that the records state."""
-    sent = sum(sum(record["bytes_up"].values()) for record in result.metrics)
-    clients = sum(len(record["clients"]) for record in result.metrics)
-    stated = result.metrics[-1].get("figures", {}).get("privacy", {}).get("epsilon")
-    return {"bytes_per_client": round(sent / clients), "stated_epsilon": stated}
-
+from reproduce.privacy.studies import STUDIES, STUDY, more
 
 REPRODUCTION = Reproduction(
     STUDY,

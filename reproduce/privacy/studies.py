@@ -10,9 +10,11 @@ from functools import partial
 from itertools import product
 from typing import Any, NamedTuple
 
+from gossamer import Result, Task
 from reproduce.common import cells
 from reproduce.common.cells import Cell, Studies
 from reproduce.common.protection import Mode, Protection
+from reproduce.common.store import Facts
 from reproduce.privacy.settings import EPSILONS, PER_ROUND, ROUNDS, SETTINGS, noise
 
 STUDY, SEEDS, TUNING_SEED = "privacy", (0, 1, 2), 100
@@ -76,7 +78,7 @@ PLAIN = {
     "signsplain": Row("signs, scale of each tensor", "signsgd", None, grid(lr=RATES)),
     "masksplain": Row("masks (FedMRN), own noise, measured magnitude", "fedmrn", None, grid(lr=RATES)),
 }
-SCALES = (0.003, 0.01, 0.03)
+SCALES = (0.01, 0.03, 0.1)
 SUMS = {
     "densesums": Row("dense, fixed point, 16 bits", "fedavg", "sums", (), like="denseplain"),
     "signssums": Row("signs, one fixed scale", "signsgd", "sums", grid(lr=(0.3,), scale=SCALES)),
@@ -161,3 +163,11 @@ STUDIES: Studies = {
     **{f"{setting}-tune": partial(tune, setting) for setting in SETTINGS},
     **{setting: partial(measured, setting) for setting in SETTINGS},
 }
+
+
+def more(cell: Cell, task: Task, result: Result) -> Facts:
+    """Store the bytes that a client sends in a round, and the epsilon that the records state."""
+    sent = sum(sum(record["bytes_up"].values()) for record in result.metrics)
+    clients = sum(len(record["clients"]) for record in result.metrics)
+    stated = result.metrics[-1].get("figures", {}).get("privacy", {}).get("epsilon")
+    return {"bytes_per_client": round(sent / clients), "stated_epsilon": stated}

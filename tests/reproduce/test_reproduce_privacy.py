@@ -21,7 +21,6 @@ from reproduce.common.cells import Cell
 from reproduce.common.clear_sums import ClearSums
 from reproduce.common.protection import Protection, protected, simulate_private
 from reproduce.common.small_cnn import small_cnn
-from reproduce.privacy import __main__ as study
 from reproduce.privacy import page, studies
 from reproduce.privacy.settings import EPSILONS, NOISE, PER_ROUND, ROUNDS, SETTINGS, VISITS
 
@@ -77,7 +76,7 @@ def test_every_row_trains(row: str) -> None:
     with mock.patch.object(protection, "has_accountant", return_value=not studies.ROWS[row].noisy):
         result = simulate_private(cells.method(cell), tiny_task(CLIENTS), rounds=2, per_round=4, seed=1)
     assert not any(record["failures"] for record in result.metrics)
-    facts = study.more(cell, tiny_task(CLIENTS), result)
+    facts = studies.more(cell, tiny_task(CLIENTS), result)
     assert facts["bytes_per_client"] > 0
     assert facts["stated_epsilon"] is None
 
@@ -86,7 +85,7 @@ def test_records_state_epsilon_where_the_accountant_is_installed() -> None:
     pytest.importorskip("dp_accounting")
     cell = toy(studies.cell("fashion", "dense", 8.0, 0))
     result = simulate_private(cells.method(cell), tiny_task(CLIENTS), rounds=1, per_round=4)
-    assert study.more(cell, tiny_task(CLIENTS), result)["stated_epsilon"] > 0
+    assert studies.more(cell, tiny_task(CLIENTS), result)["stated_epsilon"] > 0
 
 
 def test_sums_in_the_clear_are_those_of_secure_aggregation() -> None:
