@@ -223,7 +223,7 @@ REFUSED = [
     ("run fedavg --down delta:edn:2", "codec 'delta:edn:2': unknown codec 'edn': did you mean eden?"),
     (
         "run fedmrn --down delta:foo",
-        "unknown codec 'foo': known: dense, discrete-gaussian, drive, eden, fixed-point, int4, ",
+        "unknown codec 'foo': known: dense, discrete-gaussian, drive, eden, fixed-point, ",
     ),
     ("run fedmrn --down delta:foo", "sign, skellam, sparse, subsample, sum, ternary, topk"),
     ("run fedmrn --down delta:sum:2", "codec 'delta:sum:2': unknown codec 'sum:2': did you mean sum?"),

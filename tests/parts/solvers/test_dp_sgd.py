@@ -371,10 +371,8 @@ def test_losses_that_depend_on_the_labels_of_other_samples_are_refused() -> None
 
 @pytest.mark.parametrize(("name", "reason"), [("ifca", "by the loss"), ("fedspa", "by a gradient")])
 def test_methods_that_read_samples_outside_of_the_steps_are_refused(name: str, reason: str) -> None:
+    quiet = DPSGD(steps=2, noise_multiplier=0.0)  # with noise, the run makes a statement, and is refused before
     with pytest.raises(RunError, match=f"{reason} of a client's samples, which DPSGD does not protect"):
-        quiet = DPSGD(
-            steps=2, noise_multiplier=0.0
-        )  # with noise, the whole run makes a statement, and is refused first
         simulate(METHODS[name]().with_parts(solver=quiet), tiny_task(), rounds=1, executor="one-by-one")
 
 
