@@ -489,14 +489,15 @@ def _check_per_sample(solver: PerSampleSolver, grads: Params) -> None:
         assert 0 < solver.expected(samples) <= solver.rows(samples) <= samples, (
             f"{solver!r}: the expected size of a batch, its rows and the {samples} samples must not decrease"
         )
-    with _named(solver, "bound"):
-        total = solver.bound(grads)
-    step = torch.zeros((), dtype=torch.int64)
+    with _named(solver, "weight"):
+        weight = solver.weight(grads)
+    assert weight.shape == (), f"{solver!r}.weight must be one number, got shape {tuple(weight.shape)}"
+    total, step = tree.scale(grads, weight), torch.zeros((), dtype=torch.int64)
     with _named(solver, "release"):
         once, twice = (solver.release(total, torch.tensor(2.0), key_tensor(KEY), step) for _ in range(2))
     assert solver.eager or _same(once, twice), f"{solver!r}.release is not deterministic"
-    assert tree.shape(once) == tree.shape(total) == tree.shape(grads), (
-        f"{solver!r}: bound and release must keep the names, shapes and types of the gradient"
+    assert tree.shape(once) == tree.shape(total), (
+        f"{solver!r}.release must keep the names, shapes and types of the gradient"
     )
 
 

@@ -221,8 +221,11 @@ REFUSED = [
     ("run fedavg --codec eden:x", "codec 'eden:x': bits must be a whole number, got 'x'"),
     ("run fedavg --down masked-noise", "--down: masked noise can encode a small update, not a model"),
     ("run fedavg --down delta:edn:2", "codec 'delta:edn:2': unknown codec 'edn': did you mean eden?"),
-    ("run fedmrn --down delta:foo", "unknown codec 'foo': known: dense, drive, eden, int4, int8, masked-noise, "),
-    ("run fedmrn --down delta:foo", "sign, sparse, subsample, sum, ternary, topk"),
+    (
+        "run fedmrn --down delta:foo",
+        "unknown codec 'foo': known: dense, discrete-gaussian, drive, eden, fixed-point, int4, ",
+    ),
+    ("run fedmrn --down delta:foo", "sign, skellam, sparse, subsample, sum, ternary, topk"),
     ("run fedmrn --down delta:sum:2", "codec 'delta:sum:2': unknown codec 'sum:2': did you mean sum?"),
     (
         "run fedmrn --down delta:",

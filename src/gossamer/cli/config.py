@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from gossamer.cli.request import Request
+from gossamer.cli.request import PRIVACY, Request
 from gossamer.core.errors import ConfigError
 from gossamer.engines.options import AUTO, Options
 from gossamer.runs.records import EXTENDED, INIT
@@ -113,13 +113,16 @@ def _entries(path: Path, request: Request, about: Mapping[str, Any]) -> Iterator
     plain = request.plain()
     yield "method", plain["method"]
     own = plain["given"].items()
-    parts = ((name, value) for name, value in plain.items() if name not in ("method", "given", "sets", "digests"))
+    others = ("method", "given", "sets", "digests", "secure", "privacy")
+    parts = ((name, value) for name, value in plain.items() if name not in others)
+    secure = [("secure", True)] if request.secure else []
+    private = [(name, request.privacy[name]) for name in PRIVACY if name in request.privacy]
     options = {**recorded, "executor": about.get("executor", recorded["executor"])}
     usual = Options(executor=AUTO).describe()
     changed = [(name, value) for name, value in options.items() if name == "rounds" or value != usual.get(name)]
     terms = [(name, deployment[name]) for name in TERMS] if deployment else []
     absent = ("executor", "clients", "failure_rate", "channel") if deployment else ()
-    for name, value in (*parts, *own, *changed, *terms):
+    for name, value in (*parts, *secure, *private, *own, *changed, *terms):
         if name not in absent and (value is not None or name in plain["given"]):
             yield name.rstrip("_").replace("_", "-"), value
     if "init" in about:

@@ -167,9 +167,9 @@ class Method:
         """Return each part as text, starting with those of the last exchange. Run folders record it."""
         parts = [part.name for part in fields(self) if part.name not in ("exchanges", "recipe")]
         own = {name: repr(getattr(self, name)) for name in parts if getattr(self, name) is not None}
-        before, weights = self.exchanges[:-1], self.sampler.weights
+        before, weights = repr(self.exchanges[:-1]).replace(", secure=None", ""), self.sampler.weights
         drawn = {"sampler": f"{self.sampler!r}, weights={weights}"} if weights else {}
-        return {**self.training.describe(), **own, **drawn, **({"before": repr(before)} if before else {})}
+        return {**self.training.describe(), **own, **drawn, **({"before": before} if self.exchanges[:-1] else {})}
 
     def with_parts(self, **parts: Any) -> "Method":
         """Return a copy with some parts replaced: fields of the method or of its last exchange."""

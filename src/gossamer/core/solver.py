@@ -132,9 +132,10 @@ class Draw(NamedTuple):
 class PerSampleSolver(Solver):
     """A solver that makes its gradient from the gradients of single samples, for the privacy of samples.
 
-    The ``gradient`` that ``step`` gets is ``release`` of the sum of ``bound`` over the samples of a batch. A client
-    computes the gradients of all rows of a ``Draw``, so that batches of different numbers of samples have equal shapes.
-    Rows that are not drawn do not enter the sum. So the loss of a sample must not depend on the others in its batch.
+    The ``gradient`` that ``step`` gets is ``release`` of the sum of the samples' gradients, each times its ``weight``.
+    A client computes the gradients of all rows of a ``Draw``, so that batches with different numbers of samples have
+    equal shapes. Rows that are not drawn do not enter the sum. So the loss of a sample must not depend on the others in
+    its batch.
     """
 
     def bind(self: T, context: Context) -> T:
@@ -167,8 +168,8 @@ class PerSampleSolver(Solver):
         """Return the expected number of samples in a batch."""
 
     @abstractmethod
-    def bound(self, grads: Params) -> Params:
-        """Return what one sample adds to the sum, given its gradient. It runs under ``torch.vmap``."""
+    def weight(self, grads: Params) -> Tensor:
+        """Return the factor of one sample's gradient in the sum. It runs under ``torch.vmap``."""
 
     @abstractmethod
     def release(self, total: Params, expected: Tensor, key: Tensor, step: Tensor) -> Params:

@@ -92,7 +92,7 @@ class Adversary:
         """Return the training result that a client reports: changed if the client is hostile."""
         if job.clock.client not in self._members or not isinstance(attack := self.attack, UpdateAttack):
             return trained
-        change = attack.update(trained.change, fold(job.key, "attack"))
+        change = attack.update_of(job.clock.client, trained.change, fold(job.key, "attack"))
         return _reported(job, trained, change)._replace(samples=attack.claim(trained.samples))
 
     def colluding(self, cohort: Sequence[int]) -> list[int]:

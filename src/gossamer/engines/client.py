@@ -369,13 +369,10 @@ def _released(
     solver: PerSampleSolver, grads: Params, adapted: Callable[[Params], Params], context: State, step_index: Tensor
 ) -> Params:
     """Return the gradient that a solver makes from the gradients of a batch's samples."""
-
-    def bounded(own: Params) -> Params:
-        return solver.bound(adapted(own))
-
     given: State = context["per_sample"]
-    each = torch.vmap(bounded)(grads)
-    total = {name: torch.tensordot(context["real"], grad, 1) for name, grad in each.items()}
+    each = torch.vmap(adapted)(grads)
+    weights = torch.vmap(solver.weight)(each) * context["real"]
+    total = {name: torch.tensordot(weights, grad, 1) for name, grad in each.items()}
     return multiply(solver.release(total, given["expected"], given["key"], step_index), context["keep"])
 
 

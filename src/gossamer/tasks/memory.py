@@ -1,9 +1,9 @@
 """Memory of a training step in bytes, from the shapes of its tensors.
 
 A training step holds the batch, the network's tensors, their gradients, the solver's state, and the activations that
-the forward pass saves for the backward pass. A solver that bounds the gradient of each sample holds one gradient per
-row of its batches twice, before and after bounding it. The activations are measured with a forward pass and autograd's
-hooks. Tensors with shared storage count once.
+the forward pass saves for the backward pass. A solver that weights the gradient of each sample holds one gradient
+per row of its batches, and their sum. The activations are measured with a forward pass and autograd's hooks. Tensors
+with shared storage count once.
 
 The true peak is close to this sum. It is lower by activations that are freed before the last gradients exist, so at
 most by the smaller of the two. It is higher by temporary results of single operations. Code, kernel workspaces and the
@@ -146,8 +146,8 @@ def batch_size(solver: Any) -> int:
 
 
 def gradient_count(solver: Solver, batch: int) -> int:
-    """Return the number of gradients that exist at once: of each sample, before and after bounding it, or of all."""
-    return 2 * batch if isinstance(solver, PerSampleSolver) else 1
+    """Return the number of gradients that exist at once: of the batch, or of each sample and of all."""
+    return 1 + batch if isinstance(solver, PerSampleSolver) else 1
 
 
 def _check(copies: int, *others: tuple[bool, str]) -> None:

@@ -66,13 +66,17 @@ class Differentiable(Protocol):
 def of_one(
     objective: Differentiable, params: Params, labels: Tensor | None = None, numbers: Numbers | None = None
 ) -> OfOne:
-    """Return the gradient of one sample as a function. In random layers each sample draws its own numbers."""
+    """Return the gradient of one sample as a function; entries that are not finite are 0.
+
+    In random layers each sample draws its own numbers.
+    """
 
     def one(x: Nest, y: Tensor, number: Tensor) -> LossAndGradient:
         own = None if numbers is None else numbers.of_sample(number)
         batch = nests.apply(lambda leaf: leaf.unsqueeze(0), x), y.unsqueeze(0)
         loss, grads, _ = objective.pure_gradient(params, *batch, labels, own)
-        return loss, grads
+        # A sample that is not finite would spoil the sum of all, whatever its weight.
+        return loss, {name: torch.nan_to_num_(grad, 0.0, 0.0, 0.0) for name, grad in grads.items()}
 
     return one
 

@@ -180,16 +180,29 @@ def gradients(values: Sequence[float]) -> Params:
 @given(st.lists(st.floats(-1e6, 1e6), min_size=4, max_size=4), st.floats(1e-3, 1e3))
 def test_a_gradient_is_shortened_to_the_bound_and_keeps_its_direction(values: list[float], clip: float) -> None:
     grads = gradients(values)
-    bounded, size = DPSGD(clip=clip).bound(grads), float(tree.norm(grads))
+    bounded, size = tree.scale(grads, DPSGD(clip=clip).weight(grads)), float(tree.norm(grads))
     assert float(tree.norm(bounded)) <= clip * (1 + 1e-12)
     factor = min(1.0, clip / size) if size else 1.0
     for name, grad in grads.items():
         torch.testing.assert_close(bounded[name], grad * factor, rtol=1e-12, atol=0)
 
 
-@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e300])
-def test_a_gradient_that_is_not_finite_counts_as_zero(bad: float) -> None:
-    assert not any(bool(grad.any()) for grad in DPSGD().bound(gradients([1.0, bad, 2.0, 3.0])).values())
+class Cubic(nn.Linear):
+    """Scores of the third power, which may exceed the largest number."""
+
+    def __init__(self) -> None:
+        super().__init__(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x**3)
+
+
+@pytest.mark.parametrize("far", [1e90, 1e300])
+def test_a_sample_whose_gradient_is_not_finite_spoils_no_sum(far: float) -> None:
+    x = drawn(12, 6)
+    x[3] = far
+    _, _, change = trained(DPSGD(lr=1.0, steps=1, batch=None, noise_multiplier=0.0), task_of(Cubic, x, CLASSES, 1))
+    assert 0 < float(tree.norm(change)) <= 1
 
 
 # One step
@@ -359,7 +372,10 @@ def test_losses_that_depend_on_the_labels_of_other_samples_are_refused() -> None
 @pytest.mark.parametrize(("name", "reason"), [("ifca", "by the loss"), ("fedspa", "by a gradient")])
 def test_methods_that_read_samples_outside_of_the_steps_are_refused(name: str, reason: str) -> None:
     with pytest.raises(RunError, match=f"{reason} of a client's samples, which DPSGD does not protect"):
-        simulate(METHODS[name]().with_parts(solver=DPSGD(steps=2)), tiny_task(), rounds=1, executor="one-by-one")
+        quiet = DPSGD(
+            steps=2, noise_multiplier=0.0
+        )  # with noise, the whole run makes a statement, and is refused first
+        simulate(METHODS[name]().with_parts(solver=quiet), tiny_task(), rounds=1, executor="one-by-one")
 
 
 @pytest.mark.parametrize(
@@ -379,14 +395,14 @@ def test_wrong_fields_are_refused(fields: dict[str, Any], reason: str) -> None:
 # Memory and the guarantee
 
 
-def test_memory_counts_a_gradient_per_row_before_and_after_its_bound() -> None:
+def test_memory_counts_a_gradient_per_row() -> None:
     objective = objective_of(TASKS["convolutions"]())
     params, solver = objective.initial(), DPSGD(batch=4)
     model = sum(params[name].nbytes for name in objective.trained)
     rows = solver.rows(10**6)
     plain = client_memory(objective, params, rows, copies=1)
     assert rows == 8
-    assert objective.memory(params, solver) == plain.total + (2 * rows - 1) * model
+    assert objective.memory(params, solver) == plain.total + rows * model
 
 
 @dataclass(frozen=True)

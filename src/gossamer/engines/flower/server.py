@@ -12,7 +12,7 @@ import math
 import secrets
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import cached_property, partial
 from logging import INFO, WARNING
 from pathlib import Path
@@ -56,6 +56,7 @@ from gossamer.engines.options import Options
 from gossamer.engines.result import Result
 from gossamer.engines.run import PATIENCE, FederatedRun, Stage, Watch
 from gossamer.engines.secure import PhaseReplies, PhaseReply
+from gossamer.parts.privacy.parts import parts_of
 from gossamer.runs.folder import RunFolder
 from gossamer.runs.records import Record, read_about
 from gossamer.runs.report.anomalies import anomalies_of, rows
@@ -127,7 +128,7 @@ class FlowerRun(FederatedRun):
     ) -> None:
         if method.pooled:
             raise ConfigError("a method that pools all samples cannot be deployed: its clients are separate machines")
-        super().__init__(method, task, settings.options(), request)
+        super().__init__(method, task, _options(settings, method), request)
         check_type(settings.precision, self.objective.layout.dtype)
         self.settings = settings
         self.choice = {"executor": "flower"}
@@ -482,6 +483,12 @@ class FlowerRun(FederatedRun):
         if not (low <= value <= top and abs(value) < math.inf) and not (name.startswith("own") and math.isnan(value)):
             raise PayloadError(f"refused: {name} must be in [{low:g}, {top:g}], got {value}")
         return value
+
+
+def _options(settings: Settings, method: Method) -> Options:
+    """Return the options of a run. With differential privacy, no client is excluded because of its updates."""
+    options = settings.options()
+    return replace(options, exclude_after=None) if parts_of(method.training) else options
 
 
 class VoidError(RunError):

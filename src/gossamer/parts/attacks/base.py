@@ -95,6 +95,10 @@ class UpdateAttack(Attack):
     def update(self, change: Params, key: Key) -> Params:
         """Return the update to send instead of ``change``. ``key`` differs for each client and round."""
 
+    def update_of(self, client: int, change: Params, key: Key) -> Params:
+        """Return the update that one client sends; by default ``update``, which is the same for all clients."""
+        return self.update(change, key)
+
     def claim(self, samples: int) -> int:
         """Return the number of samples that the client claims to have; by default the true one."""
         return samples

@@ -39,6 +39,11 @@ class Ternary(IntegerSums):
         fits = self.scale is None or 1e-37 < self.scale < 1e37
         require((fits, wrong(self, "scale", "must be a number from 1e-37 to 1e37, or none")))
 
+    def __repr__(self) -> str:
+        """Leave out a scale of none: run folders and messages of earlier releases do not have it."""
+        scale = "" if self.scale is None else f", scale={self.scale}"
+        return f"Ternary(coded={self.coded}{scale})"
+
     @property
     def unbiased(self) -> bool:
         """Whether no entry is clipped."""

@@ -10,8 +10,8 @@ One local step of a client with ``n`` samples, from weights ``w``, with B = min(
     g       <- (sum_i g_i + noise_multiplier clip N(0, I)) / B
     w       <- w - lr g                          with momentum, weight decay and proximal term as in ``SGD``
 
-Batches may be empty, and the size of a batch is not revealed: the sum is divided by its expectation. A sample whose
-gradient is not finite adds 0.
+Batches may be empty, and the size of a batch is not revealed: the sum is divided by its expectation. Entries of
+gradients that are not finite count as 0, so that no sample exceeds its bound.
 
 All batches of a client have the same shape. The number of rows is 2 standard deviations above B, and at most n. Rows
 beyond the drawn samples are other samples of the client, whose gradients are computed and not added. A batch that needs
@@ -91,11 +91,11 @@ class DPSGD(PerSampleSolver, SGD, PrivatePart):
         mean = self.expected(samples)
         return min(samples, math.ceil(mean + SPREAD * math.sqrt(mean * (1 - mean / samples))))
 
-    def bound(self, grads: Params) -> Params:
-        """Clip the gradient of one sample; one that is not finite becomes 0."""
-        size = tree.norm(grads)
-        factor = self.clip / torch.clamp(size, min=self.clip)
-        return {name: torch.where(size.isfinite(), grad * factor, 0) for name, grad in grads.items()}
+    def weight(self, grads: Params) -> Tensor:
+        """Return the factor that shortens the gradient of one sample to the bound."""
+        sizes = torch.stack([torch.linalg.vector_norm(grads[name]) for name in sorted(grads)])
+        size: Tensor = torch.linalg.vector_norm(sizes).clamp(min=self.clip)
+        return self.clip / size
 
     def release(self, total: Params, expected: Tensor, key: Tensor, step: Tensor) -> Params:
         """Add the noise, and divide by the expected size of a batch."""
