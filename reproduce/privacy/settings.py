@@ -25,16 +25,18 @@ class Setting(NamedTuple):
         title: its name in tables
         data: its name in Gossamer
         clients: the number of clients
+        unit: factor of all learning rates, clipping norms and scales that are tried
     """
 
     title: str
     data: str
     clients: int
+    unit: float = 1.0
 
 
 SETTINGS = {
     "fashion": Setting("Fashion-MNIST", "fashion-mnist", 3000),
-    "cifar": Setting("CIFAR-10", "cifar-10", 2500),
+    "cifar": Setting("CIFAR-10", "cifar-10", 2500, unit=1 / 3),
 }
 
 NOISE = {

@@ -35,7 +35,7 @@ class Row(NamedTuple):
         title: its name in tables
         method: the recipe
         mode: how updates are protected; none for the plain recipe
-        candidates: hyper-parameters to choose from
+        candidates: hyper-parameters to choose from, for Fashion-MNIST; others multiply them by their unit
         noisy: whether there is a run per epsilon
         like: the row whose learning rate it uses, if it is not tuned on its own
     """
@@ -78,7 +78,7 @@ PLAIN = {
     "signsplain": Row("signs, scale of each tensor", "signsgd", None, grid(lr=RATES)),
     "masksplain": Row("masks (FedMRN), own noise, measured magnitude", "fedmrn", None, grid(lr=RATES)),
 }
-SCALES = (0.01, 0.03, 0.1)
+SCALES = (0.005, 0.02, 0.08)
 SUMS = {
     "densesums": Row("dense, fixed point, 16 bits", "fedavg", "sums", (), like="denseplain"),
     "signssums": Row("signs, one fixed scale", "signsgd", "sums", grid(lr=(0.3,), scale=SCALES)),
@@ -109,12 +109,21 @@ def made(name: str, setting: str, row: Row, candidate: Candidate, epsilon: float
     return cell._replace(protect=how._asdict())
 
 
+def candidates(setting: str, key: str) -> tuple[Candidate, ...]:
+    """Return the candidates of a row for a data set."""
+    unit = SETTINGS[setting].unit
+    return tuple(
+        {name: value if value is True else round(unit * value, 4) for name, value in each.items()}
+        for each in ROWS[key].candidates
+    )
+
+
 def trial(setting: str, key: str, number: int) -> Cell:
     """Return the run of a candidate on held-out samples."""
     row = ROWS[key]
     epsilon = TUNED_AT if row.noisy else None
     name = f"{STUDY}-{setting}-tune-{key}-{number}"
-    return made(name, setting, row, row.candidates[number], epsilon, TUNING_SEED)._replace(validate=HOLD_OUT)
+    return made(name, setting, row, candidates(setting, key)[number], epsilon, TUNING_SEED)._replace(validate=HOLD_OUT)
 
 
 def trials(setting: str, key: str) -> list[Cell]:
@@ -128,7 +137,7 @@ def chosen(setting: str, key: str) -> Candidate:
     if row.like:
         return chosen(setting, row.like)
     scores = [cells.read(cell)["last"] if cell.stored else -1.0 for cell in trials(setting, key)]
-    return row.candidates[scores.index(max(scores))]
+    return candidates(setting, key)[scores.index(max(scores))]
 
 
 def cell(setting: str, key: str, epsilon: float | None, seed: int) -> Cell:
