@@ -16,6 +16,7 @@ from typing import Any
 from gossamer.core.binding import BoundMethod
 from gossamer.core.bound import BoundExchange
 from gossamer.core.errors import ConfigError, Mistake, Setting, require
+from gossamer.core.extras import need
 from gossamer.core.privacy import Guarantee, PrivatePart
 from gossamer.engines.options import Options
 from gossamer.parts.privacy.parts import participation, parts_of, usual_delta
@@ -102,6 +103,7 @@ def privacy_of(
         given = ((options.epsilon, EPSILON), (options.delta, DELTA))
         require(*((value is None, Mistake(none, setting)) for value, setting in given))
         return None
+    need("dp_accounting")  # before any work
     require(*_rules(method, options))
     count = 1 if method.pooled else clients
     cohort, known = options.cohort(count) if count > 1 else 1, steady and options.schedule is None

@@ -72,7 +72,7 @@ def gaussian(
         about = f"{shown} without replacement, by RDP; a replaced client counts twice the clipping norm"
         return FixedGaussian(unit, "replace-one", words, about, protects_from, noise_multiplier / 2, rate)
     relation, about = unsampled(participation)
-    return PlainGaussian(unit, relation, words, about, protects_from, noise_multiplier)
+    return PlainGaussian(unit, relation, words, about, protects_from, noise_multiplier, participation.separation)
 
 
 def dp_sgd(
@@ -132,6 +132,8 @@ def combined(*noise_multipliers: float) -> float:
 
 def unsampled(participation: Participation) -> tuple[Relation, str]:
     """Return the neighbours of a run without amplification by sampling, and what is assumed, in words."""
+    if participation.separation > 1:
+        return "zero-out", f"no amplification: a client takes part at most once in {participation.separation} rounds"
     if participation.sampling == "other":
         return "zero-out", "no amplification: as if every client took part in every round"
     if participation.cohort >= participation.clients:

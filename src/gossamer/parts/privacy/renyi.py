@@ -17,7 +17,7 @@ https://arxiv.org/abs/2004.00010, Proposition 12.
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gossamer.core.errors import ConfigError
 from gossamer.core.privacy import Guarantee, Participation, Relation, Unit
@@ -34,14 +34,17 @@ class Renyi(Guarantee):
     Args:
         orders: the orders
         values: the divergence of one round, by order
+        every: a client takes part in at most one of this number of rounds
     """
 
     orders: tuple[float, ...]
     values: tuple[float, ...]
+    every: int = 1
 
     def epsilon(self, rounds: int, delta: float) -> float:
         """Return the epsilon of the sums of divergences."""
-        return renyi_epsilon(self.orders, [rounds * value for value in self.values], delta) if rounds else 0.0
+        visits = math.ceil(rounds / self.every)
+        return renyi_epsilon(self.orders, [visits * value for value in self.values], delta) if visits else 0.0
 
 
 def from_renyi(
@@ -76,23 +79,27 @@ def from_renyi(
         values = tuple(min(replaced(order), _fixed(replaced, rate, order)) for order in WHOLE)
         return Renyi(unit, "replace-one", mechanism, about, protects_from, WHOLE, values)
     relation, about = unsampled(participation) if amplified else local_neighbours(participation)
-    return Renyi(unit, relation, mechanism, about, protects_from, orders(), tuple(map(curve, orders())))
+    found, every = tuple(map(curve, orders())), participation.separation
+    return Renyi(unit, relation, mechanism, about, protects_from, orders(), found, every)
 
 
 def local_neighbours(participation: Participation) -> tuple[Relation, str]:
     """Return the neighbours of a mechanism whose messages are seen one by one, and what is assumed, in words."""
-    return "zero-out", "no amplification: who takes part is known, and the worst client takes part in every round"
+    every = participation.separation
+    when = "takes part in every round" if every == 1 else f"takes part once in {every} rounds"
+    return "zero-out", f"no amplification: who takes part is known, and the worst client {when}"
 
 
 def compose(*guarantees: Renyi) -> Renyi:
     """Return the guarantee of several mechanisms in each round, about the same neighbours."""
     first, *others = guarantees
     for other in others:
-        if (other.unit, other.relation, other.orders) != (first.unit, first.relation, first.orders):
+        about, mine = ((each.unit, each.relation, each.orders, each.every) for each in (other, first))
+        if about != mine:
             raise ConfigError(f"{first.mechanism} and {other.mechanism} are about different neighbours")
     values = tuple(map(math.fsum, zip(*(each.values for each in guarantees), strict=True)))
     words = " and ".join(each.mechanism for each in guarantees)
-    return Renyi(first.unit, first.relation, words, first.sampling, first.protects_from, first.orders, values)
+    return replace(first, mechanism=words, values=values)
 
 
 def _poisson(curve: Curve, rate: float, order: int) -> float:
