@@ -122,7 +122,8 @@ class DPSGD(PerSampleSolver, SGD, PrivatePart):
             return dp_sgd(self.noise_multiplier, batch, participation._replace(samples=samples), steps=steps)
 
         first, *others = (of_client(samples) for samples in self._exposed(participation.samples))
-        about = first.unit, first.relation, first.mechanism, first.sampling, first.protects_from
+        sampling = f"{first.sampling}; or a larger client, if its epsilon is larger" if others else first.sampling
+        about = first.unit, first.relation, first.mechanism, sampling, first.protects_from
         return LargestEpsilon(*about, (first, *others))
 
     def _exposed(self, fewest: int) -> list[int]:
