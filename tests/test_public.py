@@ -20,6 +20,7 @@ from helpers.paths import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PACKAGES = (
+    "analysis.audit",
     "analysis.planning",
     "analysis.theory",
     "engines",

@@ -1,1 +1,1 @@
-"""Analysis: convergence bounds of the papers, plans for fleets based on them, and stability measurements."""
+"""Analysis: convergence bounds of the papers, plans for fleets based on them, stability, and audits of privacy."""

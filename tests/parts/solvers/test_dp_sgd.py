@@ -308,16 +308,15 @@ def test_noise_has_the_stated_deviation_and_differs_by_step_client_and_seed() ->
 def test_normal_numbers_are_normal(dtype: torch.dtype, system: bool) -> None:
     like = {"b": torch.empty(3, 1001, dtype=dtype), "a": torch.empty(100_000, dtype=dtype)}
     found = system_normal_like(like) if system else normal_like(tensor(key(3)), torch.tensor(0), like)
-    assert {name: (value.shape, value.dtype) for name, value in found.items()} == {
-        name: (value.shape, value.dtype) for name, value in like.items()
-    }
+    kinds = {name: (value.shape, DOUBLE if system else dtype) for name, value in like.items()}
+    assert {name: (value.shape, value.dtype) for name, value in found.items()} == kinds
     values = torch.cat([value.flatten() for value in found.values()]).double().sort().values
     n = len(values)
     exact = torch.special.ndtr(values)
     steps = torch.arange(n, dtype=DOUBLE)
     distance = max(float((exact - steps / n).max()), float(((steps + 1) / n - exact).max()))
     assert distance * math.sqrt(n) < 2.2  # Kolmogorov: exceeded once in 10,000 runs
-    assert values.abs().max() < 8.4
+    assert values.abs().max() < 9.5
 
 
 def test_secure_noise_is_new_in_every_run_and_asks_for_executors_without_recording() -> None:

@@ -99,9 +99,12 @@ class DPSGD(PerSampleSolver, SGD, PrivatePart):
 
     def release(self, total: Params, expected: Tensor, key: Tensor, step: Tensor) -> Params:
         """Add the noise, and divide by the expected size of a batch."""
-        if self.noise_multiplier:
-            noise = system_normal_like(total) if self.secure_noise else normal_like(key, step, total)
-            total = tree.shift(total, noise, self.noise_multiplier * self.clip)
+        deviation = self.noise_multiplier * self.clip
+        if self.secure_noise and deviation:
+            noise = system_normal_like(total)
+            total = {name: (value.double() + deviation * noise[name]).to(value.dtype) for name, value in total.items()}
+        elif deviation:
+            total = tree.shift(total, normal_like(key, step, total), deviation)
         return tree.scale(total, 1 / expected)
 
     def limited(self, grads: Params) -> Params:
@@ -119,7 +122,8 @@ class DPSGD(PerSampleSolver, SGD, PrivatePart):
             return dp_sgd(self.noise_multiplier, batch, participation._replace(samples=samples), steps=steps)
 
         first, *others = (of_client(samples) for samples in self._exposed(participation.samples))
-        about = first.unit, first.relation, first.mechanism, first.sampling, first.protects_from
+        sampling = f"{first.sampling}; or a larger client, if its epsilon is larger" if others else first.sampling
+        about = first.unit, first.relation, first.mechanism, sampling, first.protects_from
         return LargestEpsilon(*about, (first, *others))
 
     def _exposed(self, fewest: int) -> list[int]:
