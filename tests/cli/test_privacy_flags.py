@@ -8,6 +8,7 @@ import pytest
 
 from gossamer import RoundRobin, Uniform, ditto, fedavg, fedpm, fedspa, local, perm, private, scaffold, sub_fedavg
 from gossamer.cli import main
+from gossamer.cli.private import too_noisy
 from gossamer.core.errors import ConfigError
 from gossamer.core.method import Method
 from gossamer.core.privacy import Participation
@@ -176,3 +177,15 @@ def test_a_budget_or_noise_is_needed() -> None:
         private(fedavg(), "central", clients=10)
     with pytest.raises(ConfigError, match="clients: give their number, or a task"):
         private(fedavg(), "central", epsilon=1.0)
+
+
+@pytest.mark.parametrize(
+    ("dp", "noise", "per_round", "size", "told"),
+    [("central", 1.0, 100, 10_000, False), ("central", 6.0, 100, 10_000, True), ("local", 1.0, 100, 10_000, True)],
+)
+def test_noise_that_hides_every_update_is_announced(
+    dp: str, noise: float, per_round: int, size: int, told: bool
+) -> None:
+    """The noise of a mean has the norm z sqrt(d) / n in units of the clipping norm, and z sqrt(d / n) if it is local."""
+    given = {"dp": dp, "noise_multiplier": str(noise), "per_round": per_round, "size": size}
+    assert bool(list(too_noisy(given))) == told

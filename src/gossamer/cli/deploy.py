@@ -28,7 +28,7 @@ from gossamer.cli.flags import Flag, arguments, flags, value
 from gossamer.cli.launch import Asked, announce, carry_out, check_run_path, read, unused_paths
 from gossamer.cli.notices import notices
 from gossamer.cli.parser import Parser
-from gossamer.cli.private import with_budget
+from gossamer.cli.private import too_noisy, with_budget
 from gossamer.cli.protection import DEPLOYED_SERVER, Protected, protected
 from gossamer.cli.request import DATA, Request
 from gossamer.cli.run_args import RUN, SCHEDULE_NAMES, Verb
@@ -151,7 +151,7 @@ def plan(asked: Asked, resume: bool, out: str | None) -> Deployment:
     assert settings is not None
     assert served is not None
     say(served.line)
-    for note in notices(request, task, settings.rounds):
+    for note in (*notices(request, task, settings.rounds), *too_noisy(request.privacy)):
         say(f"gossamer: {note}")
     where = out or f"runs/{settings.name}"
     settings = replace(settings, nodes=task.clients, resume=resume, out=where)

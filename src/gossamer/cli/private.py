@@ -4,6 +4,7 @@ A request is typed with ``--dp central --epsilon 8``. ``with_budget`` adds the n
 depends on. A resumed run reads them, so nothing is chosen again.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -21,6 +22,9 @@ from gossamer.parts.privacy.parts import usual_delta
 from gossamer.runs.report.text import count
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task
+
+HOPELESS = 5.0
+"""Length of the noise of a round's mean, divided by the clipping norm, from which a run hardly learns."""
 
 
 def with_budget(request: Request, method: Method, task: Task, options: Options, *, steady: bool = True) -> Request:
@@ -67,3 +71,19 @@ def rate_notice(sampler: Sampler, options: Options, clients: int) -> Iterator[st
     asked, drawn = options.per_round, sampler.expected(clients, options.cohort(clients))
     if asked is not None and abs(asked - drawn) >= 1:
         yield f"--per-round {asked} has no effect: {sampler} draws {drawn:g} clients on average"
+
+
+def too_noisy(given: dict[str, Any]) -> Iterator[str]:
+    """Yield a line if the noise of a round's mean is so large that a run hardly learns.
+
+    ``given`` are the flags of differential privacy, with the noise and the numbers of clients and parameters.
+    """
+    if "size" not in given or given["dp"] == "example":
+        return
+    clients = math.sqrt(given["per_round"]) if given["dp"] == "local" else given["per_round"]
+    ratio = float(given["noise_multiplier"]) * math.sqrt(given["size"]) / clients
+    if ratio > HOPELESS:
+        yield (
+            f"the noise of a round's mean is about {ratio:.3g} times as long as the longest update: such a run hardly "
+            "learns; use more clients per round, a smaller network, or a larger --epsilon"
+        )

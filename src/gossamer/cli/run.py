@@ -10,7 +10,7 @@ from gossamer.cli.build import OPTIONS, assemble
 from gossamer.cli.common import say, warn
 from gossamer.cli.launch import Asked, announce, carry_out, check_run_path, read, unused_paths
 from gossamer.cli.notices import notices
-from gossamer.cli.private import rate_notice, statement
+from gossamer.cli.private import rate_notice, statement, too_noisy
 from gossamer.cli.request import Request
 from gossamer.cli.run_args import RUN_VERB
 from gossamer.core.errors import RunError
@@ -70,7 +70,8 @@ def checked(asked: Asked, check_path: Callable[[Request], None] = lambda request
     told = (*(notes or ()), *notices(request, task, chosen.rounds))
     told = (*told, *rate_notice(simulation.method.sampler, chosen, task.clients))
     if simulation.privacy:
-        told = (*told, statement(simulation.privacy, chosen.rounds))
+        given = simulation.about["request"]["privacy"]
+        told = (*told, statement(simulation.privacy, chosen.rounds), *too_noisy(given))
     return Checked(simulation, request, told)
 
 
