@@ -90,6 +90,7 @@ def products(): return task(Products)
 """
 
 
+@pytest.mark.slow
 def test_a_rule_with_concatenations_goes_through_a_file(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (place / "own.py").write_text(CONCATENATED)
     assert main(["widths", "--task", "own.py:task", "--toml"]) == 0

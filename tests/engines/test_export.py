@@ -153,7 +153,8 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Fresh:
 
 
 @pytest.mark.parametrize(
-    "model", [pytest.param(name, marks=pytest.mark.slow) if name in ("resnet18", "lstm") else name for name in SHAPES]
+    "model",
+    [pytest.param(name, marks=pytest.mark.slow) if name in ("resnet18", "lstm", "cnn4") else name for name in SHAPES],
 )
 def test_the_program_computes_what_the_network_computes(model: str, fresh: Fresh) -> None:
     out, module, exported = fresh[model]

@@ -146,7 +146,7 @@ def test_dropouts_leave_the_exact_sum_of_the_others(
     assert record["exchanges"][0]["folded"] == len(left)
 
 
-@pytest.mark.parametrize("executor", ["side-by-side", "stacked"])
+@pytest.mark.parametrize("executor", ["side-by-side", *slow("stacked")])
 def test_every_executor_protects_uploads(executor: str) -> None:
     one, other = (simulated(SUMMED["masks"], TASK, rounds=2, executor=name) for name in ("one-by-one", executor))
     for tensor, expected in zip(other.model().values(), one.model().values(), strict=True):
@@ -253,7 +253,7 @@ def test_a_cohort_below_the_threshold_is_refused_before_the_run() -> None:
 # Flower.
 
 
-@pytest.mark.parametrize("name", ["masks", "dense", "error feedback"])
+@pytest.mark.parametrize("name", ["masks", *slow("dense", "error feedback")])
 def test_a_deployment_computes_what_the_simulator_computes(name: str, tmp_path: Path) -> None:
     task = tiny_task(4)
     grid, run = LocalGrid(nodes(SUMMED[name], task, tmp_path)), simulated(SUMMED[name], task)

@@ -180,7 +180,7 @@ def test_without_a_study_all_are_listed(capsys: pytest.CaptureFixture[str]) -> N
         dispatcher.main(["nothing"])
 
 
-@pytest.mark.parametrize("module", ["reproduce.fedspa", "reproduce.baselines"])
+@pytest.mark.parametrize("module", ["reproduce.fedspa", pytest.param("reproduce.baselines", marks=pytest.mark.slow)])
 def test_packages_run_as_modules(module: str) -> None:
     words = ["classics", "--help"] if module.endswith("baselines") else ["--list", "--only", "densities"]
     run = subprocess.run([sys.executable, "-m", module, *words], cwd=ROOT, capture_output=True, text=True, check=True)
