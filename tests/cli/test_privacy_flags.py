@@ -181,7 +181,7 @@ def test_a_budget_or_noise_is_needed() -> None:
 
 @pytest.mark.parametrize(
     ("dp", "noise", "per_round", "size", "told"),
-    [("central", 1.0, 100, 10_000, False), ("central", 6.0, 100, 10_000, True), ("local", 1.0, 100, 10_000, True)],
+    [("central", 1.0, 100, 10_000, False), ("central", 30.0, 100, 10_000, True), ("local", 3.0, 100, 10_000, True)],
 )
 def test_noise_that_hides_updates_is_announced(dp: str, noise: float, per_round: int, size: int, told: bool) -> None:
     """The noise of a mean of n updates has the norm z sqrt(d) / n in units of the clip, or z sqrt(d / n) if local."""

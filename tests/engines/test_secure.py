@@ -20,6 +20,7 @@ from gossamer.core.secure_exchange import SCRATCH, BoundSecure
 from gossamer.core.types import Clock, Flops, Payload, State
 from gossamer.engines.flower.messages import PHASE, data, word
 from gossamer.engines.options import Options
+from gossamer.engines.secure import NoSumWarning
 from gossamer.engines.simulation import Simulation
 from gossamer.methods.secure import secured
 from gossamer.parts.secure import SecAgg
@@ -164,7 +165,8 @@ def test_a_round_with_too_few_clients_is_refused_and_the_run_goes_on(
         def send(self, nbytes: int, clock: Clock, key: Key) -> Receipt:
             return super().send(nbytes, clock, key) if clock.round == 0 else Receipt(True)
 
-    run = watched(monkeypatch, SUMMED["masks"], rounds=2, channel=Once(gone))
+    with pytest.warns(NoSumWarning, match="round 1 has no sum: secure aggregation: .* needed"):
+        run = watched(monkeypatch, SUMMED["masks"], rounds=2, channel=Once(gone))
     first, second = run.metrics
     assert first["figures"]["secure"]["summed"] == 0
     assert "needed" in first["figures"]["secure"]["refused"]
@@ -211,6 +213,7 @@ def test_bytes_of_every_phase_are_counted_by_kind() -> None:
     assert least <= up["secure.sum"] / CLIENTS <= least + 2
 
 
+@pytest.mark.filterwarnings("ignore::gossamer.engines.secure.NoSumWarning")
 def test_an_upload_without_phases_is_refused_by_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that leaves out the request of secure aggregation gets no upload in the clear."""
     protected = BoundSecure.protected

@@ -132,13 +132,18 @@ def make_method(request: Request) -> Method:
                 method = mistakes.attempt(assign, method, setting) or method
         if request.secure:
             method = mistakes.attempt(secured, method, PROTOCOLS[request.secure]()) or method
-        for setting in ours:
-            if setting.startswith(SECURE):
-                method = mistakes.attempt(assign, method, setting) or method
         method = mistakes.attempt(with_privacy, method, request) or method
+        for setting in ours:
+            if setting.startswith(SECURE) and (method.training.secure or not _later(request)):
+                method = mistakes.attempt(assign, method, setting) or method
     mistakes.settle()
     assert method is not None  # or there were mistakes
     return method
+
+
+def _later(request: Request) -> bool:
+    """Return whether ``--dp`` will add secure aggregation, once its noise is known."""
+    return request.privacy.get("dp") == "distributed" and "size" not in request.privacy
 
 
 def _unused(

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from gossamer.cli.build import SECURE, find_recipe, make_method
 from gossamer.cli.flags import arguments, flags
+from gossamer.cli.private import replaced
 from gossamer.cli.request import Request
 from gossamer.core.errors import Mistakes
 from gossamer.methods.secure import secure_changes
@@ -28,6 +29,10 @@ def notices(request: Request, task: Task, rounds: int) -> Iterator[str]:
             make_method(replace(request, secure=None, privacy={}, sets=_without_secure(request)))
         )
         yield from (f"--secure: {change}" for change in changes)
+    if request.privacy:
+        sets = _without_secure(request)
+        plain, private = (make_method(replace(request, privacy=given, sets=sets)) for given in ({}, request.privacy))
+        yield from replaced(plain, private, request.privacy["dp"])
     known = {flag.name: flag for flag in flags(find_recipe(request.method), request.method)}
     if WARMUP in known:
         asked = arguments([known[WARMUP]], request.given, Mistakes()).get(WARMUP, known[WARMUP].default)

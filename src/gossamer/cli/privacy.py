@@ -143,7 +143,8 @@ def _asked(arguments: Namespace) -> Asked:
     usual = "all" if cohort == clients else "fixed" if mode == "distributed" else "poisson"
     sampling = cast(Sampling, arguments.sampling or usual)
     who = Participation(clients, cohort, sampling, rounds, given["samples"] or 0)
-    budget = (given["delta"] or usual_delta(clients), given["epsilon"], given["noise_multiplier"])
+    units = clients * given["samples"] if mode == "example" else clients
+    budget = (given["delta"] or usual_delta(units), given["epsilon"], given["noise_multiplier"])
     return Asked(mode, who, *budget, given["batch"] or 0, given["steps"] or 0)
 
 
@@ -160,6 +161,14 @@ def _check(given: dict[str, Any], mode: str, sampling: str | None) -> None:
         (
             given["epsilon"] is not None or given["noise_multiplier"] is not None,
             "give --epsilon for the noise that it takes, or --noise-multiplier for its epsilon",
+        ),
+        (
+            given["noise_multiplier"] is None or given["noise_multiplier"] > 0,
+            f"--noise-multiplier must be positive, got {given['noise_multiplier']}: without noise there is no privacy",
+        ),
+        (
+            given["delta"] is None or 0 < given["delta"] < 1,
+            f"--delta must be above 0 and below 1, got {given['delta']}",
         ),
         (
             given["epsilon"] is None or given["noise_multiplier"] is None,
@@ -190,7 +199,11 @@ NUMBERS: dict[str, tuple[type, str, str]] = {
     "rounds": (int, "R", "number of rounds (required)"),
     "epsilon": (float, "X", "the budget of all rounds: print the noise that it takes"),
     "noise_multiplier": (float, "X", "noise divided by the clipping norm: print its epsilon"),
-    "delta": (float, "X", "probability with which epsilon may be exceeded (default: clients ** -1.1)"),
+    "delta": (
+        float,
+        "X",
+        "probability with which epsilon may be exceeded (default: units ** -1.1)",
+    ),
     "samples": (int, "N", "smallest number of samples of a client, with --dp example"),
     "batch": (int, "N", "expected samples of a batch, with --dp example"),
     "steps": (int, "N", "steps of a client per round, with --dp example"),

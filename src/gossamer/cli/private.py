@@ -23,7 +23,7 @@ from gossamer.runs.report.text import count
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.task import Task
 
-HOPELESS = 5.0
+HOPELESS = 20.0
 """Length of the noise of a round's mean, divided by the clipping norm, from which a run hardly learns."""
 
 
@@ -33,6 +33,8 @@ def with_budget(request: Request, method: Method, task: Task, options: Options, 
     objective = Objective(task, "cpu", key(options.seed))
     counts = {"clients": task.clients, "per_round": options.cohort(task.clients), "size": objective.layout.size}
     noise = typed.get("noise_multiplier")
+    if noise is not None and not value("--noise-multiplier", noise, float) > 0:
+        raise ConfigError(f"--noise-multiplier must be positive, got {noise}: without noise there is no privacy")
     if noise is None and options.epsilon is None:
         raise ConfigError(f"--dp {mode} needs a budget: give --epsilon, or --noise-multiplier")
     if noise is None:
@@ -63,7 +65,16 @@ def statement(privacy: Privacy, rounds: int) -> str:
     """Return a line on the privacy of a run that starts."""
     about = privacy.guarantee
     spent = f"epsilon {privacy.spent(rounds):.4g} after {count(rounds, 'round')}, delta {privacy.delta:.3g}"
-    return f"differential privacy of each {about.unit}: {about.mechanism}; {about.sampling}: {spent}"
+    ends = "" if privacy.allows(rounds) else f"; the budget ends the run after round {privacy.most_rounds(0, rounds)}"
+    return f"differential privacy of each {about.unit}: {about.mechanism}; {about.sampling}: {spent}{ends}"
+
+
+def replaced(before: Method, after: Method, mode: str) -> Iterator[str]:
+    """Yield a line for each part that ``--dp`` has replaced, given the method without and with noise."""
+    for name in ("codec", "solver", "server", "sampler"):
+        old, new = getattr(before, name), getattr(after, name)
+        if old != new:
+            yield f"--dp {mode}: {name}: {old} becomes {new}"
 
 
 def rate_notice(sampler: Sampler, options: Options, clients: int) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
@@ -67,11 +68,11 @@ def checked(asked: Asked, check_path: Callable[[Request], None] = lambda request
     assert tracking is not None
     simulation.tracking = tracking
     task, chosen = simulation.task, simulation.options
+    request = replace(request, privacy=simulation.about["request"]["privacy"])  # with the noise
     told = (*(notes or ()), *notices(request, task, chosen.rounds))
     told = (*told, *rate_notice(simulation.method.sampler, chosen, task.clients))
     if simulation.privacy:
-        given = simulation.about["request"]["privacy"]
-        told = (*told, statement(simulation.privacy, chosen.rounds), *too_noisy(given))
+        told = (*told, statement(simulation.privacy, chosen.rounds), *too_noisy(request.privacy))
     return Checked(simulation, request, told)
 
 

@@ -49,7 +49,7 @@ RUN = [
     Flag("secure", bool, False, "secure aggregation: the server learns only the sum of the uploads", ""),
     Flag("dp", str, "", "differential privacy; gossamer privacy shows what it takes", "|".join(MODES)),
     Flag("epsilon", float | None, None, "privacy budget, from which the noise follows; it also ends the run", "X"),
-    Flag("delta", float, "clients ** -1.1", "probability with which epsilon may be exceeded", "X"),
+    Flag("delta", float, "units ** -1.1: clients, or samples", "probability with which epsilon may be exceeded", "X"),
     Flag(CLIP, str, "auto", "largest norm of an update with --dp, or that of a sample's gradient", "auto|X"),
     Flag("noise_multiplier", float, "that of --epsilon", "noise with --dp, divided by the clipping norm", "X"),
     Flag("secure_noise", bool, False, "noise from the operating system, as real use needs; not reproducible", ""),

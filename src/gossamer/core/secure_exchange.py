@@ -76,7 +76,7 @@ class BoundSecure:
             (exchange.view_memory is None, f"{about} {view} sends what changed in each client's part"),
             (not exchange.solver.sections, f"{about} {type(exchange.solver).__name__} sends values per client"),
             (exchange.labels is None, f"{about} labels=own sends the labels of each client: use labels=all"),
-            (not exchange.down.versioned, f"{about} this downlink sends updates on: use a codec as down"),
+            (exchange.down.begin() is None, f"{about} this downlink sends updates on: use a codec, or Delta(codec)"),
         )
 
     # Both sides.

@@ -7,6 +7,7 @@ No sum is unmasked of a round that will be repeated. The difference of two sums 
 the update of one client.
 """
 
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
@@ -22,6 +23,10 @@ from gossamer.engines.client import Failure
 from gossamer.engines.inbox import ClientReply, Inbox, Replies
 from gossamer.engines.metrics import Ledger
 from gossamer.engines.stage import Stage
+
+
+class NoSumWarning(UserWarning):
+    """A round of secure aggregation ended without a sum."""
 
 
 class PhaseReply(NamedTuple):
@@ -115,6 +120,7 @@ class SecureExchange:
             acc = self.secure.fold(acc, self.engine.server, total, len(summed), self.clock, self.key)
         except TooFewClientsError as error:
             problem = str(error)
+            warnings.warn(f"round {self.stage.number + 1} has no sum: {problem}", NoSumWarning, stacklevel=2)
         for client in self.stage.active:
             self._settle(client, client in summed, problem)
         self.ledger.measure({"secure": self._figures(len(summed), problem)})

@@ -246,16 +246,19 @@ def _distributed(method: Method, terms: Terms) -> Method:
     """Let clients add shares of the noise, and let the server see only sums. Signs are replaced by random bits."""
     from gossamer.methods.secure import secured
     from gossamer.parts.codecs.private.discrete_gaussian import DiscreteGaussian
+    from gossamer.parts.codecs.private.distributed import DistributedNoise
     from gossamer.parts.secure import SecAgg
 
     protocol = SecAgg()
     if _sends_signs(method):
         return secured(method.with_parts(codec=_bits(terms, terms.per_round, protocol.dropouts)), protocol)
-    codec = DiscreteGaussian(
+    chosen = method.codec if isinstance(method.codec, DistributedNoise) else DiscreteGaussian()
+    codec = replace(
+        chosen,
         clip=terms.fixed_clip,
         noise_multiplier=terms.noise_multiplier,
         clients=terms.per_round,
-        dropouts=protocol.dropouts,
+        dropouts=chosen.dropouts or protocol.dropouts,
         secure_noise=terms.secure_noise,
     )
     return secured(method.with_parts(codec=codec), protocol)
@@ -265,10 +268,17 @@ def _local(method: Method, terms: Terms) -> Method:
     """Add noise to each update before it is encoded; signs are replaced by random bits."""
     from gossamer.parts.codecs.private.local_gaussian import LocalGaussian
 
+    method = _equal(method)
     if _sends_signs(method):
         return method.with_parts(codec=_bits(terms))
     given = (terms.fixed_clip, terms.noise_multiplier, terms.secure_noise, method.codec)
     return method.with_parts(codec=LocalGaussian(*given))
+
+
+def _equal(method: Method) -> Method:
+    """Return the method with equal weights: numbers of samples would enter the model without noise."""
+    mean = method.server
+    return method.with_parts(server=replace(mean, weights="uniform")) if isinstance(mean, Mean) else method
 
 
 def _sends_signs(method: Method) -> bool:
@@ -298,7 +308,7 @@ def _example(method: Method, terms: Terms) -> Method:
     made = DPSGD(
         **kept, clip=terms.fixed_clip, noise_multiplier=terms.noise_multiplier, secure_noise=terms.secure_noise
     )
-    return method.with_parts(solver=made)
+    return _equal(method).with_parts(solver=made)
 
 
 MODES: dict[str, Callable[[Method, Terms], Method]] = {

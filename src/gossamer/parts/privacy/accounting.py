@@ -109,7 +109,7 @@ def dp_sgd(
     each = participation.separation
     words = f"DP-SGD, Gaussian noise {noise_multiplier:g} times the clipping norm of a sample's gradient"
     visits = "all rounds" if each == 1 else f"every {each}th round"
-    about = f"Poisson batches of {batch} of {samples} samples, {steps} steps per round in {visits}"
+    about = f"Poisson batches of {min(batch, samples)} of {samples} samples, {steps} steps per round in {visits}"
     if rate < 1:
         given = (f"{about}, by {accountant.upper()}", protects_from, noise_multiplier, rate, steps, accountant, each)
         return SampledGaussian("example", "add-remove", words, *given)

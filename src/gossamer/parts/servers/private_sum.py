@@ -126,8 +126,8 @@ class PrivateServer(Server, PrivatePart):
             ),
             (
                 getattr(exchange, "secure", None) is None,
-                f"{name} clips each update, which secure aggregation hides: use distributed privacy with it, whose "
-                "noise is added by clients",
+                f"{name} clips each update, which secure aggregation hides: use distributed privacy with it (--dp "
+                "distributed), whose noise is added by clients",
             ),
         )
 

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from gossamer.runs.records import Record
-from gossamer.runs.report.base import Figures, Report, reports
+from gossamer.runs.report import html
+from gossamer.runs.report.base import Figures, Folder, Report, reports
 from gossamer.runs.report.plots import Series, chart
 
 RELATIONS = {
@@ -33,6 +34,11 @@ class PrivacyReport(Report):
     def cells(self, summary: Figures) -> dict[str, str]:
         """Return epsilon and delta, and the unit."""
         return {"privacy": f"{_written(summary)}, {summary['unit']}"}
+
+    def picture(self, folder: Folder, records: Sequence[Record]) -> str:
+        """Return the statement as a section of the page."""
+        summary = self.summary(records, folder.clients)
+        return html.card("; ".join(f"{name}: {text}" for name, text in self.rows(summary))) if summary else ""
 
     def charts(self, records: Sequence[Record]) -> list[str]:
         """Return a chart of epsilon by round."""

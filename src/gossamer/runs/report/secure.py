@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 
 from gossamer.runs.records import Record
-from gossamer.runs.report.base import Figures, Report, reports
+from gossamer.runs.report import html
+from gossamer.runs.report.base import Figures, Folder, Report, reports
+from gossamer.runs.report.plots import Series, chart
 
 ASKED, SUMMED, REFUSED = "asked", "summed", "refused"
 
@@ -44,6 +46,16 @@ class SecureReport(Report):
             *([("clients lost", lost)] if lost else []),
             *([("rounds without a sum", f"{len(refused)}: {refused[-1]}")] if refused else []),
         ]
+
+    def charts(self, records: Sequence[Record]) -> list[str]:
+        """Return a chart of the size of the sums by round."""
+        points = [(float(record["round"]), float(figures[SUMMED])) for record, figures in self.found(records)]
+        return [chart("Secure aggregation: clients in the sum", "round", [Series("clients", points)])]
+
+    def picture(self, folder: Folder, records: Sequence[Record]) -> str:
+        """Return what the server could see as a section of the page."""
+        summary = self.summary(records, folder.clients)
+        return html.card("; ".join(f"{name}: {text}" for name, text in self.rows(summary))) if summary else ""
 
     def cells(self, summary: Figures) -> dict[str, str]:
         """Return the size of the smallest sum."""

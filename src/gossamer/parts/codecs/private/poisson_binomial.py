@@ -206,7 +206,7 @@ class BoundPoissonBinomial(PoissonBinomial, SharedNoise):
         return from_renyi(
             lambda order: divergence(order, self.theta, clients, self.energy, self.trials),
             with_zeros(participation),
-            f"Poisson binomial, {self.trials} random bits per entry with probabilities 1/2 +- {self.theta:g}",
+            f"Poisson binomial, random bits with probabilities 1/2 +- {self.theta:g}, {self.trials} per entry",
             f"everybody, also the server, which sees {seen}",
             amplified=self.secure,
         )
