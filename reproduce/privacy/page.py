@@ -117,10 +117,10 @@ def peers() -> str:
             ]
             if all(both):
                 accuracies = [spread([facts["accuracy"] for facts in runs], 1) for runs in both]
-                times = [spread([facts["seconds"] for facts in runs], 1) for runs in both]
-                rows.append([SETTINGS[setting].title, f"{epsilon:g}", *accuracies, *times, both[0][0]["device"]])
-    heads = ["data", "epsilon", *(f"{name}, accuracy" for name in SYSTEMS), *(f"{name}, seconds" for name in SYSTEMS)]
-    return tables.section("Dense updates beside pfl-research", [*heads, "device"], rows)
+                seeds = "/".join(str(len(runs)) for runs in both)
+                rows.append([SETTINGS[setting].title, f"{epsilon:g}", *accuracies, seeds])
+    heads = ["data", "epsilon", *(f"{name}, accuracy" for name in SYSTEMS), "seeds of each"]
+    return tables.section("Dense updates beside pfl-research", heads, rows)
 
 
 def page() -> str:
