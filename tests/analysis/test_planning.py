@@ -689,6 +689,7 @@ def test_the_command_prints_the_run_that_follows_the_plan(folder: Path, capsys: 
     assert "retain='signs'" in about["method"]["codec"]
 
 
+@pytest.mark.slow
 def test_the_deadline_may_be_that_of_a_schedule(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     FLEET.write("fleet.toml")
     words = ["plan", "fleet.toml", "--energy", "0.01", "--parameters", "5000", "--flops", "1e7", "--samples", "300"]

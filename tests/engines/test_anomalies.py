@@ -145,6 +145,7 @@ def test_models_do_not_depend_on_the_report() -> None:
     assert all(torch.equal(tensor, models[1][name]) for name, tensor in models[0].items())
 
 
+@pytest.mark.slow
 def test_executors_name_the_same_clients() -> None:
     found = [
         simulate(fedavg(), digits(), rounds=2, attack="scale:-30,share=0.1", executor=executor).anomalies

@@ -58,6 +58,7 @@ def test_threads_that_wait_for_each_other_on_a_busy_machine_lose(monkeypatch: py
     assert chosen(clients=2, rounds=2).name == "side-by-side"
 
 
+@pytest.mark.slow
 def test_a_kept_program_wins_by_little_where_rounding_may_change_anyway(monkeypatch: pytest.MonkeyPatch) -> None:
     of_one = {"one-by-one": 0.1, "side-by-side": 0.1, "compiled": 0.09}
     steps_take(monkeypatch, of_one, {"compiled": 0.091, "threaded": 0.052})
@@ -84,6 +85,7 @@ def test_short_runs_choose_among_equal_bits(monkeypatch: pytest.MonkeyPatch) -> 
     assert set(chosen(clients=2, rounds=2).rates) == {"one-by-one", "side-by-side"}
 
 
+@pytest.mark.slow
 def test_cores_that_the_last_client_leaves_idle_count(monkeypatch: pytest.MonkeyPatch) -> None:
     steps_take(monkeypatch, {"one-by-one": 0.001, "side-by-side": 0.001})
     assert chosen(clients=3, rounds=2).rates["side-by-side"] == pytest.approx(1500)

@@ -69,6 +69,7 @@ def local_ray() -> Iterator[None]:
         ray.shutdown()
 
 
+@pytest.mark.slow
 def test_two_actors_give_the_bytes_of_one_machine(local_ray: None, tmp_path: Path) -> None:
     result = same_bytes(fedspa(epochs=2, batch=4), tiny_task(clients=8), tmp_path, actors=2)
     assert [record["cluster"]["actors"] for record in result.metrics] == [2, 2]
@@ -77,6 +78,7 @@ def test_two_actors_give_the_bytes_of_one_machine(local_ray: None, tmp_path: Pat
     assert ray.is_initialized()  # a connection that was there before stays
 
 
+@pytest.mark.slow
 def test_a_folder_that_no_node_sees_is_refused(
     local_ray: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

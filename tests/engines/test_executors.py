@@ -574,6 +574,7 @@ def test_a_schedule_takes_everybody_through_all_steps_in_order() -> None:
     assert max(len(clients) for _, clients in schedule(sizes)) == 3
 
 
+@pytest.mark.slow
 def test_compiled_equals_one_by_one_and_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     """One test for the compiler, as it takes its time: momentum, decay, ragged batches, a schedule and masks."""
     solver = SGD(epochs=2, batch=4, momentum=0.9, weight_decay=0.01, schedule=Exponential(0.5))

@@ -201,6 +201,7 @@ class Pair(nn.Module):
         return {"hidden": (mean, mean + 1), "logits": self.out(mean)}
 
 
+@pytest.mark.slow
 def test_inputs_by_name_several_outputs_and_tied_weights() -> None:
     torch.manual_seed(0)
     x: Nest = {"ids": (50 * uniform(key(1), 7 * 4)).long().view(7, 4), "weights": uniform(key(2), 7 * 4).view(7, 4)}

@@ -260,6 +260,7 @@ def test_a_node_that_is_named_in_three_rounds_is_excluded(tmp_path: Path) -> Non
     assert not any(HOSTILE in record["clients"] for record in run.metrics[DEPLOYED_EXCLUSION:])
 
 
+@pytest.mark.slow
 def test_without_protection_the_same_node_ruins_the_model(honest_and_protected: float, tmp_path: Path) -> None:
     run = attacked(multiplied(-100), tmp_path, PLAIN, rounds=8, max_weight=0.0, exclude_after=0)
     assert run.metrics[-1]["accuracy"] < honest_and_protected - 0.2

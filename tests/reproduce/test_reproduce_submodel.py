@@ -102,6 +102,7 @@ def trained(method: str, **given: Any) -> dict[str, Tensor]:
     return result.model.state_dict()
 
 
+@pytest.mark.slow
 def test_at_capacity_one_all_methods_are_one_but_for_the_published_draw() -> None:
     models = {method: trained(method, capacities=(1.0,)) for method in studies.METHODS if method != "fiarse"}
     rolling = models.pop("rolling")

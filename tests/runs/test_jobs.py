@@ -83,6 +83,7 @@ def test_leaving_interrupts_what_runs(tmp_path: Path) -> None:
         with Local(1) as launcher:
             launcher.submit(Job("one", sleep, (str(tmp_path / "pid"),)))
             written(tmp_path / "pid")
+            time.sleep(0.2)  # until it sleeps: an interrupt within the closing of the file could be lost
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):

@@ -188,6 +188,7 @@ def test_tensorboard_reads_what_was_logged(tmp_path: Path, monkeypatch: pytest.M
 
 @needs("mlflow")
 @pytest.mark.usefixtures("_quiet")
+@pytest.mark.slow
 def test_mlflow_reads_what_was_logged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path / 'store.db'}")
     monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "thin links")

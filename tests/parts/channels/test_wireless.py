@@ -420,7 +420,17 @@ NEEDS = {
 """Methods that refuse a fleet for channel and method at once, a flag that makes them accept it, and the message."""
 
 
-@pytest.mark.parametrize("method", [*METHODS, *(name for name in NEEDS if name not in METHODS)])
+OFTEN = ("fedavg", "fedspa", "perm", "onebit-cs", "heterofl", "fedmrn", "scaffold", "dp-fedavg", "local", "centralised")
+"""Methods that are tested by default; all others are slow."""
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        *(name if name in OFTEN else pytest.param(name, marks=pytest.mark.slow) for name in METHODS),
+        *(name for name in NEEDS if name not in METHODS),
+    ],
+)
 def test_every_method_runs_over_radio_links_or_names_the_flag_that_it_needs(
     folder: Path, capsys: pytest.CaptureFixture[str], method: str
 ) -> None:

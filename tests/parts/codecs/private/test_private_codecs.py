@@ -233,6 +233,7 @@ def test_the_divergence_is_that_of_a_gaussian_up_to_rounding(kind: Any) -> None:
     assert coarse > 1.5  # rounding makes vectors longer, which counts
 
 
+@pytest.mark.slow
 def test_epsilons() -> None:
     accounting = pytest.importorskip("gossamer.parts.privacy.accounting")
     central = accounting.gaussian(0.7, EVERYBODY).epsilon(10, 1e-5)
