@@ -3,8 +3,8 @@
 import doctest
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -34,13 +34,13 @@ from gossamer import (
     simulate,
 )
 from gossamer.core.exchange import GLOBAL, Arrival
-from gossamer.core.privacy import Participation, Sampling
+from gossamer.core.privacy import Participation
 from gossamer.core.random import fold, key
 from gossamer.core.random.private import gaussian
 from gossamer.core.types import State
 from gossamer.methods import METHODS, dp_fedavg, fedavg
 from gossamer.methods.server_optimizers import BoundServerOptimizer
-from gossamer.parts.samplers import Uniform
+from gossamer.parts.samplers import Poisson, Uniform
 from gossamer.parts.secure import SecAgg
 from gossamer.parts.servers.private import BoundPrivateMean
 from gossamer.parts.servers.private_sum import PrivateServer
@@ -300,16 +300,8 @@ def test_without_noise_there_is_no_guarantee() -> None:
             it.guarantee(Participation(10, 10, "all", 5))
 
 
-@dataclass(frozen=True)
-class Poisson(Uniform):
-    """A stand-in for a sampler that draws each client with a probability."""
-
-    scheme: ClassVar[Sampling] = "poisson"
-    rate: float = field(default=0.3)
-
-
 def test_with_poisson_sampling_the_denominator_is_the_expected_number() -> None:
-    found = simulate(dp_fedavg(steps=1).with_parts(sampler=Poisson()), tiny_task(), rounds=1, per_round=2)
+    found = simulate(dp_fedavg(steps=1).with_parts(sampler=Poisson(0.3)), tiny_task(), rounds=1, per_round=2)
     assert found.metrics[0]["figures"]["clipping"]["clients"] == 1.5
 
 

@@ -125,7 +125,7 @@ class PrivateServer(Server, PrivatePart):
                 f"{type(sampler).__name__} {unprotected} (losses, by which clients are chosen): use Uniform()",
             ),
             (
-                getattr(exchange, "secure", None) is None,
+                exchange.secure is None,
                 f"{name} clips each update, which secure aggregation hides: use distributed privacy with it (--dp "
                 "distributed), whose noise is added by clients",
             ),
@@ -134,8 +134,8 @@ class PrivateServer(Server, PrivatePart):
 
 def poisson_cohort(context: Context) -> float | None:
     """Return the expected number of clients per round with Poisson sampling; none with other samplers."""
-    poisson = getattr(context.sampler, "scheme", "other") == "poisson"
-    return float(getattr(context.sampler, "rate")) * context.clients if poisson else None  # noqa: B009
+    sampler = context.sampler
+    return sampler.expected(context.clients, 0) if sampler.scheme == "poisson" else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -100,6 +100,11 @@ class Report:
             for key, points in lines.items()
         ]
 
+    def rows_card(self, folder: Folder, records: Sequence[Record]) -> str:
+        """Return the rows of a whole run as a card, for a ``picture``; empty if there are no figures."""
+        summary = self.summary(records, folder.clients)
+        return html.card("; ".join(f"{name}: {text}" for name, text in self.rows(summary))) if summary else ""
+
     def details(self, folder: Folder) -> tuple[Figures, list[str]]:
         """Return what ``show`` adds from the run folder: figures for ``--json``, and lines of text."""
         return {}, []

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 
 from gossamer.runs.records import Record
-from gossamer.runs.report import html
 from gossamer.runs.report.base import Figures, Folder, Report, reports
 from gossamer.runs.report.plots import Series, chart
 
@@ -37,8 +36,7 @@ class PrivacyReport(Report):
 
     def picture(self, folder: Folder, records: Sequence[Record]) -> str:
         """Return the statement as a section of the page."""
-        summary = self.summary(records, folder.clients)
-        return html.card("; ".join(f"{name}: {text}" for name, text in self.rows(summary))) if summary else ""
+        return self.rows_card(folder, records)
 
     def charts(self, records: Sequence[Record]) -> list[str]:
         """Return a chart of epsilon by round."""

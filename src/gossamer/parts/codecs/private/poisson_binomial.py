@@ -88,7 +88,7 @@ class PoissonBinomial(IntegerSums, OwnDraws, PrivatePart):
     def bind(self, context: Context) -> "BoundPoissonBinomial":
         """Learn the number of entries, and whether the server sees only sums."""
         check_outermost(self, context)
-        return self._with(size=entries(context), secure=bool(is_secure(context)))
+        return self._with(size=entries(context), secure=is_secure(context))
 
     def of_client(self, client: int) -> "BoundPoissonBinomial":
         """Return the codec with the draws of a client."""
