@@ -79,6 +79,7 @@ from gossamer.parts.servers import (
     PrivateMean,
     PrunedAverage,
     Robust,
+    SeedSums,
     Server,
     SumThenDecode,
     TreeMean,
@@ -93,6 +94,7 @@ from gossamer.parts.solvers import (
     Adam,
     Ditto,
     GradientProbe,
+    KSeed,
     PerFedAvg,
     PFedMe,
     PruningSGD,
@@ -187,6 +189,7 @@ SOLVERS: list[tuple[Solver, Server]] = [
     (DPSGD(batch=4, secure_noise=True), Mean()),
     (ZerothOrder(), Mean()),
     (ZerothOrder(steps=2, difference="forward", directions="gauss", clip=0.1), Mean()),
+    (KSeed(candidates=5), Mean()),
     (SnapshotSGD(), Mean()),
     (PruningSGD(), Mean()),
     (SparseSGD(), MajorityAverage()),
@@ -213,6 +216,7 @@ SERVERS: list[tuple[Server, Solver]] = [
     (MajorityAverage(), SparseSGD()),
     (PrunedAverage(), SparseSGD(local=False)),
     (SumThenDecode(), SGD()),
+    (SeedSums(), KSeed(candidates=5)),
     (GradientSimilarity(), GradientProbe()),
     (GradientSimilarity(lr=0.0, once=0), GradientProbe()),
     (GradientSimilarity(keep=2, sketch=8), GradientProbe()),
@@ -308,7 +312,8 @@ def test_solvers(solver: Solver, server: Server) -> None:
 
 @pytest.mark.parametrize(("server", "solver"), SERVERS, ids=repr)
 def test_servers(server: Server, solver: Solver) -> None:
-    check_server(server, solver, next((codec for codec, paired in PAIRED.items() if paired == server), None))
+    paired = next((codec for codec, paired in PAIRED.items() if paired == server), None)
+    check_server(server, solver, Seeds(solver.candidates) if isinstance(solver, KSeed) else paired)
 
 
 @pytest.mark.parametrize("sampler", ALL_SAMPLERS, ids=repr)

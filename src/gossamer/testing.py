@@ -624,9 +624,10 @@ def _arrival(found: BoundExchange, client: int, params: Params) -> Arrival:
     def add(acc: Tensor, weight: float) -> None:
         acc.add_(vector * weight)
 
+    coded = vector.new_ones(found.sums.sum_size(layout)) if found.carried else vector
     owner = found.home(client).owner
     whole = (client, Part(), layout, 10.0, add, sections, params, owner)
-    return Arrival(*whole, batches=3.0, to_sum=lambda: vector, from_sum=lambda mean: mean)
+    return Arrival(*whole, batches=3.0, to_sum=lambda: coded, from_sum=lambda mean: mean)
 
 
 def check_sampler(sampler: Sampler) -> None:

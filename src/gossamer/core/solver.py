@@ -197,7 +197,8 @@ class StepKeys(NamedTuple):
     """The random numbers of a step without gradients, for ``gossamer.core.random.draws``.
 
     Args:
-        common: the key of the uplink codec: that of all clients of a round, if the codec is ``common``
+        common: the key of the directions: by default that of the uplink codec, which all clients of a round share if
+            the codec is ``common``
         own: a key of the client and the round
         step: the index of the local step
     """
@@ -240,6 +241,15 @@ class ForwardSolver(Solver):
     @abstractmethod
     def span(self) -> Span:
         """The directions of a round."""
+
+    @property
+    def fixed(self) -> bool:
+        """Whether the directions are the same in all rounds."""
+        return False
+
+    def direction_key(self, codec: Key) -> Key:
+        """Return the key of the directions, given that of the uplink codec, which differs from round to round."""
+        return codec
 
     @property
     @abstractmethod

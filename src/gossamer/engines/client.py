@@ -240,7 +240,8 @@ class Client:
         if isinstance(exchange.solver, PerSampleSolver):
             more["per_sample"] = self._per_sample(exchange.solver, job)
         if isinstance(exchange.solver, ForwardSolver):
-            common, own = (tensor(key, device) for key in (job.codec_key, fold(job.key, "solver")))
+            keys = exchange.solver.direction_key(job.codec_key), fold(job.key, "solver")
+            common, own = (tensor(key, device) for key in keys)
             more["forward"] = {"common": common, "own": own}
         counts = bool(codec or parametrization or more.keys() & {"random", "per_sample", "forward"})
         step_index = {"step_index": torch.zeros((), dtype=torch.int64, device=device)} if counts else {}

@@ -98,7 +98,7 @@ def test_scalars_of_all_steps_and_the_model_after_them() -> None:
     assert carry["scalars"].shape == (6,)
     assert (carry["scalars"] != 0).all()
     assert all(torch.equal(W[name], start[name]) for name in W)
-    codec = BoundSeeds(6, layers={"a": 0, "b": 1}, span=solver.span)
+    codec = BoundSeeds(6, layers={"a": 0, "b": 1}, solver=solver)
     payload = codec.encode_carry(carry, LAYOUT, key(1))
     change = torch.cat([(carry["params"][name] - W[name]).reshape(-1) for name in ("a", "b")])
     assert torch.allclose(codec.decode(payload, LAYOUT, key(1)), change, rtol=0, atol=1e-6)

@@ -77,7 +77,7 @@ def _whole(uniform: Tensor) -> Tensor:
 
 
 def _signs(bits: Tensor, number: Tensor | int) -> Tensor:
-    return (((bits >> number) & 1) * 2 - 1).to(torch.float32)
+    return ((bits >> number) & 1).to(torch.float32).mul_(2).sub_(1)
 
 
 def _gauss(key: Tensor, number: Tensor, n: int, layer: int) -> Tensor:

@@ -6,6 +6,9 @@ random directions. The upload has the scalar of each direction as the solver com
     upload      s_1 ... s_n                          n scalars, whatever the size of the model
     decoded     sum_j scale s_j z_j                  scale is the solver's, -lr / P
 
+Where many scalars are zero, because the solver has not used their directions, the upload has the others and which ones
+they are, if that is shorter.
+
 With any other solver, the scalars are the products of the change x with the directions. The decoded vector is then an
 unbiased estimate, whose variance is about d / n times the square of the norm of x, in d dimensions:
 
@@ -24,16 +27,18 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from gossamer.core import exact
+from gossamer.core import exact, indices, wire
 from gossamer.core.codec import CarryCodec, Summing
 from gossamer.core.errors import PayloadError, listed, require, wrong
 from gossamer.core.exchange import Context
 from gossamer.core.random import Key
 from gossamer.core.random import tensor as key_tensor
 from gossamer.core.random.directions import DIRECTION_KINDS, DirectionKind, combine, project
-from gossamer.core.solver import ForwardSolver, Span
+from gossamer.core.solver import ForwardSolver
 from gossamer.core.types import Layout, Payload, State
 from gossamer.core.wire import expect, finite
+
+ScalarType = Literal["float32", "float16", "bfloat16"]
 
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 """The types of scalars in a message, by name."""
@@ -54,7 +59,7 @@ class Seeds(CarryCodec, Summing):
 
     count: int = 10
     directions: DirectionKind = "rademacher"
-    dtype: Literal["float32", "float16", "bfloat16"] = "float32"
+    dtype: ScalarType = "float32"
 
     def __post_init__(self) -> None:
         require(
@@ -71,13 +76,14 @@ class Seeds(CarryCodec, Summing):
         solver = context.exchange.solver
         if context.exchange.codec is not self or not isinstance(solver, ForwardSolver):
             return self
-        span, name = solver.span, type(solver).__name__
+        solver = solver.bind(context)
+        span, name = solver.span, type(context.exchange.solver).__name__
         require(
             (self.count == span.size, wrong(self, "count", f"must be that of {name}, {span.size} directions")),
             (self.directions == span.kind, wrong(self, "directions", f"must be those of {name}, {span.kind}")),
         )
         layers = {tensor: number for number, tensor in enumerate(sorted(context.trained))}
-        return BoundSeeds(**vars(self), layers=layers, span=span)
+        return BoundSeeds(**vars(self), layers=layers, solver=solver)
 
     @property
     def common(self) -> bool:
@@ -112,7 +118,10 @@ class Seeds(CarryCodec, Summing):
         return self._sent(carry["scalars"])
 
     def _sent(self, scalars: Tensor) -> Payload:
-        return {"scalars": finite(scalars.to(DTYPES[self.dtype]), "scalars")}
+        scalars = finite(scalars.to(DTYPES[self.dtype]), "scalars")
+        used = scalars != 0
+        sparse = {"scalars": scalars[used], **indices.pack(used)}
+        return min({"scalars": scalars}, sparse, key=wire.piece_size)
 
     # Server side.
 
@@ -122,12 +131,18 @@ class Seeds(CarryCodec, Summing):
 
     def to_sum(self, payload: Payload, layout: Layout, key: Key) -> Tensor:
         """Return the scalars."""
-        return finite(expect(payload, "scalars", DTYPES[self.dtype], self.count), "scalars").to(layout.dtype)
+        if not payload.keys() & {"bitmap", "quotients", "remainders"}:
+            return finite(expect(payload, "scalars", DTYPES[self.dtype], self.count), "scalars").to(layout.dtype)
+        used = indices.unpack(payload, self.count)
+        sent = finite(expect(payload, "scalars", DTYPES[self.dtype], int(used.sum())), "scalars")
+        scalars = torch.zeros(self.count, dtype=layout.dtype, device=sent.device)
+        scalars[used] = sent.to(layout.dtype)
+        return scalars
 
     def from_sum(self, mean: Tensor, layout: Layout, key: Key) -> Tensor:
         """Return the sum of the directions, each times its scalar."""
         mean = mean.to(layout.dtype)
-        coefficients, at = mean * mean.new_tensor(self.scale), key_tensor(key, mean.device)
+        coefficients, at = mean * mean.new_tensor(self.scale), key_tensor(self.direction_key(key), mean.device)
         found = mean.new_zeros(layout.size)
         for layer, piece in self._pieces(found, layout):
             piece.copy_(combine(self.directions, at, coefficients, piece.numel(), layer))
@@ -144,6 +159,10 @@ class Seeds(CarryCodec, Summing):
         """The factor from a scalar to the coefficient of its direction."""
         return 1.0
 
+    def direction_key(self, key: Key) -> Key:
+        """Return the key of the directions, given that of the codec."""
+        return key
+
     def _pieces(self, vector: Tensor, layout: Layout) -> Iterator[tuple[int, Tensor]]:
         """Yield the number and the entries of each tensor that the directions have."""
         yield from ((number, piece) for number, (_, piece) in enumerate(layout.cut(vector)))
@@ -155,11 +174,11 @@ class BoundSeeds(Seeds):
 
     Args:
         layers: the number of each trained tensor
-        span: the directions of the solver
+        solver: the solver, for one network
     """
 
     layers: Mapping[str, int] | None = None
-    span: Span = Span("rademacher", 1, 1.0)
+    solver: ForwardSolver | None = None
 
     @property
     def takes_carry(self) -> bool:
@@ -169,7 +188,13 @@ class BoundSeeds(Seeds):
     @property
     def scale(self) -> float:
         """The factor of the solver."""
-        return self.span.scale
+        assert self.solver is not None
+        return self.solver.span.scale
+
+    def direction_key(self, key: Key) -> Key:
+        """Return the key of the solver's directions."""
+        assert self.solver is not None
+        return self.solver.direction_key(key)
 
     def _pieces(self, vector: Tensor, layout: Layout) -> Iterator[tuple[int, Tensor]]:
         """Yield the pieces of trained tensors."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from gossamer.parts.solvers.ditto import Ditto as Ditto
     from gossamer.parts.solvers.dp_sgd import DPSGD as DPSGD
     from gossamer.parts.solvers.gradient_probe import GradientProbe as GradientProbe
+    from gossamer.parts.solvers.k_seed import KSeed as KSeed
     from gossamer.parts.solvers.per_fedavg import PerFedAvg as PerFedAvg
     from gossamer.parts.solvers.pfedme import PFedMe as PFedMe
     from gossamer.parts.solvers.pruning import PruningSGD as PruningSGD

@@ -26,7 +26,6 @@ memory is that of inference, and the tensors of one layer.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -38,10 +37,11 @@ from gossamer.core.codec import CarryCodec
 from gossamer.core.errors import listed, require, wrong
 from gossamer.core.exchange import Context, Sections
 from gossamer.core.random import Key
-from gossamer.core.random.directions import DIRECTION_KINDS, DirectionKind, direction
+from gossamer.core.random.directions import DIRECTION_KINDS, DirectionKind
 from gossamer.core.solver import ForwardSolver, Hyperparams, Loss, Span, StepKeys
 from gossamer.core.types import Clock, Params, State
 from gossamer.parts.solvers import batches
+from gossamer.parts.solvers.differences import Along, clipped, numbered
 from gossamer.parts.solvers.schedules import Constant, LRSchedule
 
 
@@ -87,9 +87,8 @@ class ZerothOrder(ForwardSolver):
     def bind(self, context: Context) -> "BoundZerothOrder":
         """Return the solver with the numbers of the tensors. Without a codec of scalars, every step moves the model."""
         super().bind(context)
-        layers = {name: number for number, name in enumerate(sorted(context.trained))}
         moves = self.steps > 1 or not isinstance(context.exchange.codec, CarryCodec)
-        return BoundZerothOrder(**vars(self), layers=layers, moves=moves)
+        return BoundZerothOrder(**vars(self), layers=numbered(context), moves=moves)
 
     @property
     def span(self) -> Span:
@@ -143,41 +142,14 @@ class BoundZerothOrder(ZerothOrder):
 
     def advance(self, loss: Loss, start: Params, carry: State, hyperparams: Hyperparams, keys: StepKeys) -> State:
         """Take one step along the directions of the step."""
-        params, before, number = carry["params"], carry["scalars"], keys.step * self.perturbations
+        params, before, first = carry["params"], carry["scalars"], keys.step * self.perturbations
+        along = Along(self.directions, self.layers, keys.common)
         centre = None if self.difference == "central" else loss(params)
-        numbers = [number + p for p in range(self.perturbations)]
-        slopes = torch.stack([self._slope(loss, params, centre, keys.common, at) for at in numbers]).to(before.dtype)
-        scalars = slopes * hyperparams["factor"]
+        numbers = [first + p for p in range(self.perturbations)]
+        found = [clipped(along.quotient(loss, params, number, self.mu, centre), self.clip) for number in numbers]
+        scalars = torch.stack(found).to(before.dtype) * hyperparams["factor"]
         mine = torch.arange(self.span.size, device=before.device) // self.perturbations == keys.step
-        found = torch.where(mine, scalars.repeat(self.steps), before)
         if self.moves:
-            terms = list(zip(numbers, scalars * self.span.scale, strict=True))
             in_place = not isinstance(hyperparams["factor"], Tensor)
-            params = {name: self._moved(name, tensor, keys.common, terms, in_place) for name, tensor in params.items()}
-        return {**carry, "params": params, "scalars": found}
-
-    def _slope(self, loss: Loss, params: Params, centre: Tensor | None, key: Tensor, number: Tensor) -> Tensor:
-        """Return the difference quotient along one direction."""
-        ahead = loss(params, partial(self._shifted, key, number, self.mu))
-        if centre is None:
-            slope = (ahead - loss(params, partial(self._shifted, key, number, -self.mu))) / (2 * self.mu)
-        else:
-            slope = (ahead - centre) / self.mu
-        return slope if self.clip is None else slope.clamp(-self.clip, self.clip)
-
-    def _shifted(self, key: Tensor, number: Tensor, by: float, name: str, tensor: Tensor) -> Tensor:
-        return tensor + self._direction(key, number, name, tensor) * by
-
-    def _direction(self, key: Tensor, number: Tensor, name: str, like: Tensor) -> Tensor:
-        return direction(self.directions, key, number, like.numel(), self.layers[name]).view(like.shape).to(like.dtype)
-
-    def _moved(
-        self, name: str, tensor: Tensor, key: Tensor, terms: list[tuple[Tensor, Tensor]], in_place: bool
-    ) -> Tensor:
-        """Return a tensor after the step; its change is the sum over the directions, in their order."""
-        if name not in self.layers:
-            return tensor
-        total = torch.zeros_like(tensor)
-        for number, coefficient in terms:
-            total = total + self._direction(key, number, name, tensor) * coefficient
-        return tensor.add_(total) if in_place else tensor + total
+            params = along.step(params, numbers, scalars * self.span.scale, in_place)
+        return {**carry, "params": params, "scalars": torch.where(mine, scalars.repeat(self.steps), before)}
