@@ -39,7 +39,7 @@ PRIVATE = "guarantees privacy for one update per client and round"
 REFUSED = {
     **dict.fromkeys(("local", "fedpm", "klms", "fedsparsify", "fedavg-pruned"), NO_CHANGES),
     **dict.fromkeys(("perm", "perm-two-stage"), EXCHANGES),
-    **dict.fromkeys(("onebit-cs", "onebit-cs-paper"), COMMON_KEY),
+    **dict.fromkeys(("onebit-cs", "onebit-cs-paper", "decomfl", "fedkseed"), COMMON_KEY),
     **dict.fromkeys(("dp-fedavg", "dp-ftrl"), PRIVATE),
 }
 """Methods that need all updates of a round to be from one version, with the reason; docs/schedules.md has the table."""
