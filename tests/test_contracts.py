@@ -52,6 +52,7 @@ from gossamer.parts.codecs import (
     PoissonBinomial,
     Retain,
     SampledMask,
+    Seeds,
     Skellam,
     StochasticSign,
     Ternary,
@@ -99,6 +100,7 @@ from gossamer.parts.solvers import (
     Solver,
     SparseSGD,
     ThresholdSGD,
+    ZerothOrder,
 )
 from gossamer.parts.solvers.loss_probe import LossProbe
 from gossamer.parts.views import (
@@ -141,6 +143,8 @@ ALL_CODECS: list[Codec] = [
     SampledMask(coded=True),
     Eden(2, coded=True),
     KLMS(),
+    Seeds(),
+    Seeds(40, "gauss", "bfloat16"),
     MaskedNoise(alpha=0.01),
     DenseMaskedNoise(MaskedNoise(alpha=0.01)),
     CommonMaskedNoise(noise="bernoulli"),
@@ -181,6 +185,8 @@ SOLVERS: list[tuple[Solver, Server]] = [
     (DPSGD(), Mean()),
     (DPSGD(steps=3, batch=None, momentum=0.9, clip=0.1), Mean()),
     (DPSGD(batch=4, secure_noise=True), Mean()),
+    (ZerothOrder(), Mean()),
+    (ZerothOrder(steps=2, difference="forward", directions="gauss", clip=0.1), Mean()),
     (SnapshotSGD(), Mean()),
     (PruningSGD(), Mean()),
     (SparseSGD(), MajorityAverage()),

@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from gossamer.parts.codecs.quic_fl import QuicFL as QuicFL
     from gossamer.parts.codecs.retain import Retain as Retain
     from gossamer.parts.codecs.sampled_mask import SampledMask as SampledMask
+    from gossamer.parts.codecs.seeds import Seeds as Seeds
     from gossamer.parts.codecs.sign import StochasticSign as StochasticSign
     from gossamer.parts.codecs.sparse import Sparse as Sparse
     from gossamer.parts.codecs.subsample import Subsample as Subsample
@@ -119,6 +120,7 @@ if TYPE_CHECKING:
     from gossamer.parts.solvers.snapshot import SnapshotSGD as SnapshotSGD
     from gossamer.parts.solvers.sparse_sgd import SparseSGD as SparseSGD
     from gossamer.parts.solvers.threshold_sgd import ThresholdSGD as ThresholdSGD
+    from gossamer.parts.solvers.zeroth_order import ZerothOrder as ZerothOrder
     from gossamer.parts.views.bernoulli import Bernoulli as Bernoulli
     from gossamer.parts.views.full import Full as Full
     from gossamer.parts.views.largest_weights import LargestWeights as LargestWeights
