@@ -1,8 +1,8 @@
 """What all runs of the study share: the model, the clients, and the number of rounds.
 
-The model is a transformer of 4 layers, pretrained on five plays (``shakespeare-pretrain``). The clients are the roles of
-four other plays (``shakespeare-roles``). Ten of them take part in a round. Hyper-parameters are chosen on sequences held
-out from training, with another seed.
+The model is a transformer of 4 layers, pretrained on five plays (``shakespeare-pretrain``). The clients are 50 roles of
+four other plays (``shakespeare-roles``). Ten of them take part in a round, for two epochs. Hyper-parameters are chosen
+on every fifth training sequence of each client, held out, with a seed of its own.
 """
 
 from pathlib import Path
@@ -12,19 +12,25 @@ from reproduce.common.store import ROOT
 
 STUDY = "finetune"
 MODEL = "gpt"
-PRETRAINED = ROOT / "build/pretrained"
-"""The exported model of the pretraining run; ``--init`` of all others."""
-ROLES = 64
-"""More clients than there are roles: every role is a client."""
+PRETRAINED = ROOT / "build/pretrained.safetensors"
+"""The model after pretraining, from which all runs start."""
+PRETRAINING = {
+    "method": "centralised",
+    "data": "shakespeare-pretrain",
+    "lr": 0.006,
+    "batch": 64,
+    "steps": 150,
+    "rounds": 16,
+    "warmup": 30,
+}
+"""Hyper-parameters of pretraining: Adam with a cosine schedule, and a warm-up in every round."""
 PER_ROUND = 10
-ROUNDS = 40
-MANY_ROUNDS = 600
-"""Rounds of methods that send scalars, whose rounds are short."""
+ROUNDS, MANY_ROUNDS = 40, 600
+"""Rounds of methods with gradients, and of methods that send scalars, whose rounds are short."""
+EPOCHS, BATCH = 2, 16
 HELD_OUT = 5
-"""In trials, every fifth training sequence of a client is held out."""
 TRIAL_SEED = 100
 SEEDS = (0, 1, 2)
-PRETRAINING = "gossamer run pretrain --data shakespeare-pretrain --model gpt"
 
 
 def task(data_dir: Path) -> Task:
