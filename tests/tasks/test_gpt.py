@@ -141,6 +141,6 @@ def test_that_of_transformers_has_tied_weights_and_takes_weights_without_the_cop
     whole = result.model.state_dict()
     assert torch.equal(whole["lm_head.weight"], whole["transformer.wte.weight"])
     some = {key: tensor for key, tensor in whole.items() if key != "lm_head.weight"}
-    started = Init.of(some).applied(given).model()
+    started: Any = Init.of(some).applied(given).model()
     assert torch.equal(started(texts(2)).logits, result.model(texts(2)).logits)
     assert started.config.attn_pdrop == started.config.resid_pdrop == started.config.embd_pdrop == 0
