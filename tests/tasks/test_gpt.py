@@ -103,6 +103,18 @@ def test_clients_train_together_as_one_by_one() -> None:
 
 
 @pytest.mark.filterwarnings("error")
+def test_clients_train_together_in_bf16() -> None:
+    given = task(lambda: built().float())
+    alone, stacked = (
+        simulate(fedavg(lr=0.1, steps=2, batch=2), given, rounds=1, executor=name, precision="bf16").model.state_dict()
+        for name in ("one-by-one", "stacked")
+    )
+    start = built().float().state_dict()
+    for name, tensor in alone.items():
+        assert (stacked[name] - tensor).norm() < 0.05 * (tensor - start[name]).norm() + 1e-4, name
+
+
+@pytest.mark.filterwarnings("error")
 def test_gradients_of_single_samples_have_the_batchs_as_their_mean() -> None:
     here = Objective(task(), "cpu", key(0))
     here.check_per_sample()
@@ -141,6 +153,6 @@ def test_that_of_transformers_has_tied_weights_and_takes_weights_without_the_cop
     whole = result.model.state_dict()
     assert torch.equal(whole["lm_head.weight"], whole["transformer.wte.weight"])
     some = {key: tensor for key, tensor in whole.items() if key != "lm_head.weight"}
-    started = Init.of(some).applied(given).model()
+    started: Any = Init.of(some).applied(given).model()
     assert torch.equal(started(texts(2)).logits, result.model(texts(2)).logits)
     assert started.config.attn_pdrop == started.config.resid_pdrop == started.config.embd_pdrop == 0

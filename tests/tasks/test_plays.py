@@ -76,7 +76,7 @@ def test_the_real_file_has_the_sizes_of_the_page() -> None:
     assert (len(first), len(others), *characters) == (217, 92, 667_591, 359_962)
     assert {"ROMEO", "CORIOLANUS", "GLOUCESTER", "Messenger"} <= first.keys()
     assert {"PROSPERO", "KATHARINA", "ISABELLA", "LEONTES"} <= others.keys()
-    pretrain, roles = (load_data(f"shakespeare-{name}", key=key(0)) for name in ("pretrain", "roles"))
+    pretrain, roles = (load(f"shakespeare-{name}", REAL.parent) for name in ("pretrain", "roles"))
     assert (len(pretrain.train), len(pretrain.test)) == (8_334, 1_991)
     assert (len(roles.train), len(roles.test), len(set(present(roles.train.group)))) == (4_341, 1_061, 50)
     assert set(present(roles.test.group)) == set(present(roles.train.group)), "every client has test sequences"
