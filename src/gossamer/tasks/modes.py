@@ -1,12 +1,16 @@
-"""Modes of torch that see every operation, without the import of torch's compiler.
+"""Modes of torch: those that see every operation, without the import of torch's compiler, and that of attention.
 
 A ``TorchDispatchMode`` keeps torch's compiler out of itself, and imports it for this purpose when it first runs. That
 takes 1 s and 100 MB in every process. The modes here are never active while something is compiled.
 """
 
 import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, _FlopCounterMode
 
@@ -41,3 +45,21 @@ class FlopCounter(FlopCounterMode):
         assert self.mode is not None
         self.mode.__class__ = _LightCounting  # the same methods, but for the one that imports the compiler
         return self
+
+
+@contextmanager
+def stackable_attention(device: torch.device) -> Iterator[None]:
+    """Run attention as single operations on a CPU, because ``torch.vmap`` has no rule for the fused one there.
+
+    These operations stay in bf16 under autocast: their gradient fails where torch would compute them in float32.
+    """
+    if device.type != "cpu" or torch.compiler.is_compiling():
+        yield
+        return
+    before = bool(torch.backends.cuda.fp16_bf16_reduction_math_sdp_allowed())
+    torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(before)

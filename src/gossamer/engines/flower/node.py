@@ -29,6 +29,7 @@ from gossamer.engines.executors.base import threads
 from gossamer.engines.flower import identity
 from gossamer.engines.flower.journal import Journal, JournalEntry, OutOfStepError
 from gossamer.engines.flower.messages import FIGURE, PHASE, content, data, fingerprint, metric_words, word
+from gossamer.engines.warm_start import Init
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.precision import FLOAT32, products
 from gossamer.tasks.task import AnyTask, Task, task_at
@@ -44,7 +45,8 @@ def client_app(method: Method, task: AnyTask) -> ClientApp:
     """Return the Flower app for nodes; the ``partition-id`` of a node is its client number.
 
     ``task`` is a ``Task`` or a function that returns one. The function takes no argument, the client number, or the
-    client number and the node's settings (a dictionary from ``--node-config``).
+    client number and the node's settings (a dictionary from ``--node-config``). Its entry ``init`` is a file or a run
+    with the initial weights. A node needs those of the server if some parameters are frozen, because they are not sent.
     """
     app, node = ClientApp(), Node(method, task)
     app.query()(node.handler(node.hello))
@@ -59,7 +61,7 @@ class Node:
 
     def __init__(self, method: Method, task: AnyTask) -> None:
         self.method, self.task = method, task
-        self._members: dict[tuple[int, str, str, str], Member] = {}
+        self._members: dict[tuple[int, str, str, str, str], Member] = {}
 
     def handler(self, ask: Ask) -> Callable[[Message, Context], Message]:
         """Return a function for Flower to call; it reports every failure with a reason."""
@@ -81,9 +83,12 @@ class Node:
         """Return this node's client in the run of a message."""
         client, seed = client_number(context.node_config), word(message, "seed", str)
         device, precision = str(context.node_config.get("device", "cpu")), word(message, "precision", str)
-        known = client, seed, device, precision
+        init = str(context.node_config.get("init", ""))
+        known = client, seed, device, precision, init
         if known not in self._members:
             task = task_at(self.task, client, context.node_config)
+            if init:
+                task = Init.of(Path(init).expanduser()).applied(task)
             self._members[known] = Member(self.method, task, client, int(seed), device, precision)
         member = self._members[known]
         member.home, member.node = state_folder(context.node_config), context.node_id
@@ -121,9 +126,9 @@ class Member:
     ) -> None:
         if not 0 <= client < task.clients:
             raise ConfigError(f"partition-id is {client}, but the task has {task.clients} clients, numbered from 0")
-        self.method, self.task, self.number = method, task, client
+        self.method, self.task, self.number = method, task.adapted(method.adapter), client
         self.key = make_key(seed)
-        self.objective = Objective(task, device, self.key, precision)
+        self.objective = Objective(self.task, device, self.key, precision)
         self.objective.check(self.objective.initial())  # labels beyond the outputs would end a GPU's process
         bound = method.bind(self.objective)
         exchanges = [*bound.exchanges, *([bound.probe] if bound.probe else [])]

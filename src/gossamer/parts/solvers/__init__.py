@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from gossamer.core.lazy import attach
+from gossamer.core.lazy import Registry, attach
 
 if TYPE_CHECKING:
     from gossamer.core.solver import ForwardSolver as ForwardSolver
@@ -32,5 +32,8 @@ if TYPE_CHECKING:
     from gossamer.parts.solvers.threshold_sgd import ThresholdSGD as ThresholdSGD
     from gossamer.parts.solvers.zeroth_order import ZerothOrder as ZerothOrder
 
+SOLVERS: "Registry[type[Solver]]" = Registry(__name__, {"adam": "adam.Adam", "sgd": "sgd.SGD"})
+"""Solvers by the name that the command line uses; those of other methods are set by their recipes."""
+
 if not TYPE_CHECKING:
-    __getattr__, __dir__, __all__ = attach(__name__)
+    __getattr__, __dir__, __all__ = attach(__name__, SOLVERS)
