@@ -463,7 +463,7 @@ def test_damaged_steps_are_refused(link: Delta) -> None:
         (sensing(OneBit(matrix="gaussian")), "OneBit.matrix=gaussian gives different bits"),
         (sensing(OneBit(decoder="amp")), "OneBit.decoder=amp gives different bits"),
         (onebit_cs(), "MagnitudePruned needs a lossless downlink"),
-        (submodel_random(capacities=(0.5,)), "clients that hold the whole model"),
+        (submodel_random(capacities=(0.5,)), "clients that receive the whole model"),
         (perm(), "one exchange per round"),
     ],
 )
