@@ -15,6 +15,7 @@ smaller. So the memory is that of the round's decoded uploads in float64, at mos
 ranks of all clients together, a norm takes about 2 R^2 (inputs + outputs) operations per layer.
 """
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -25,7 +26,7 @@ from torch import Tensor
 from gossamer.core.exchange import Arrival, Assignment
 from gossamer.core.server import MeasuredServer
 from gossamer.core.types import Params, State
-from gossamer.parts.adapters.names import pairs
+from gossamer.parts.adapters.names import pairs, rank_dimension
 from gossamer.parts.servers.mean import Mean, Sum
 
 
@@ -46,10 +47,10 @@ class Product:
         ones = torch.eye(min(outputs, inputs), dtype=whole.dtype, device=whole.device)
         return Product(ones, whole) if outputs < inputs else Product(whole, ones)
 
-    def norm(self) -> Tensor:
+    def norm(self) -> float:
         """Return the Frobenius norm: that of the product of the triangular factors, which are small."""
         left, right = torch.linalg.qr(self.left, mode="r").R, torch.linalg.qr(self.right.T, mode="r").R
-        return (left @ right.T).norm()
+        return float(torch.linalg.matrix_norm(left @ right.T))
 
 
 @dataclass
@@ -75,17 +76,21 @@ class AdapterMean(Mean, MeasuredServer):
     def fold(self, acc: Sum, arrival: Arrival) -> Sum:
         """Add one client's update, multiplied by its weight, and its products."""
         weight = self.weigh(arrival)
-        if isinstance(acc, AdapterSum) and (layers := pairs(acc.like)):
+        if isinstance(acc, AdapterSum):
             change, start = arrival.change(acc.vector.device), arrival.part.take(arrival.model or acc.like)
-            for a, b in layers:
+            for a, b in pairs(acc.like):
                 left, right = start[b] + change[b], start[a] + change[a]
                 acc.products[a, b] = _joined(acc.products.get((a, b)), weight * left.flatten(1), right.flatten(1))
             acc.measured += weight
         return self.add(acc, arrival, weight)
 
     def measure(self, state: State, acc: Sum) -> dict[str, Any]:
-        """Return the relative error of averaging A and B separately; nothing where only sums were folded."""
-        if not isinstance(acc, AdapterSum) or acc.measured < acc.weight or not acc.weight:
+        """Return the relative error of averaging A and B separately.
+
+        Return nothing where the server got only sums of updates, or no update, or where there is no adapter.
+        """
+        adapted = any(rank_dimension(name) is not None for name in acc.like)
+        if not (isinstance(acc, AdapterSum) and adapted and 0 < acc.weight == acc.measured):
             return {}
         error = self._distance(acc, state["params"])
         return {"adapter_error": error / self._distance(acc, acc.like) if error else 0.0}
@@ -96,7 +101,7 @@ class AdapterMean(Mean, MeasuredServer):
             Product(product.left / acc.weight, product.right).plus(-model[b].flatten(1), model[a].flatten(1)).norm()
             for (a, b), product in acc.products.items()
         ]
-        return float(torch.stack(norms).norm()) if norms else 0.0
+        return math.hypot(*norms)
 
 
 def _joined(before: Product | None, left: Tensor, right: Tensor) -> Product:

@@ -125,8 +125,6 @@ def tried(network: Network, ranks: Ranks, share: float) -> Params:
     try:
         network.check(found)
     except ConfigError as error:
-        mistakes = (
-            f"the network does not work with {share:g} of the rank of its adapters: {m}" for m in error.mistakes
-        )
-        raise ConfigError(*mistakes) from error
+        problem = f"the network does not work with {share:g} of the rank of its adapters"
+        raise ConfigError(*(f"{problem}: {mistake}" for mistake in error.mistakes)) from error
     return found
