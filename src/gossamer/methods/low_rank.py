@@ -14,7 +14,7 @@ from gossamer.parts.codecs.on_weights import OnWeights
 from gossamer.parts.downlinks.delta import Delta
 from gossamer.parts.servers.adapter_mean import AdapterMean
 from gossamer.parts.servers.stacking import Stacking
-from gossamer.parts.solvers.sgd import SGD
+from gossamer.parts.solvers.adam import Adam
 from gossamer.parts.views.rank_slice import RankSlice
 
 __all__ = ["flora", "lora_truncated"]
@@ -28,24 +28,22 @@ class Ranks(TypedDict, total=False):
     fleet: Annotated[Fleet | None, Default(None)]
 
 
-class Matrices(TypedDict, total=False):
-    """The largest adapter: fields of ``LoRA``."""
-
-    rank: Annotated[int, Default(8)]
-    alpha: Annotated[float, Default(16.0)]
-    targets: Annotated[tuple[str, ...], Default(("*",))]
-
-
-class LowRank(Averaging, Ranks, Matrices, total=False):
+class LowRank(Averaging, Ranks, total=False):
     """Local training, aggregation weights, the largest adapter, and the ranks of the clients.
 
     Args:
         rank: the largest rank, of a client with capacity 1
+        alpha: the factor of the product, times the largest rank; none: twice the rank
+        targets: names of the layers to adapt; * matches any text
         capacities: fraction of the rank, or memory, per client; client c takes value c modulo n
     """
 
+    rank: Annotated[int, Default(8)]
+    alpha: Annotated[float | None, Default(None)]
+    targets: Annotated[tuple[str, ...], Default(("*",))]
 
-@recipe
+
+@recipe(lr=0.003)
 def lora_truncated(*, over: Over = "holders", **fields: Unpack[LowRank]) -> Method:
     """Every client trains the first ranks of the adapters, by its capacity; A and B are averaged separately.
 
@@ -57,16 +55,11 @@ def lora_truncated(*, over: Over = "holders", **fields: Unpack[LowRank]) -> Meth
     Args:
         over: average each rank over all clients of the cohort, or over its holders (cohort, holders)
     """
-    server = AdapterMean(fields["weights"], over)
-    return compose(
-        RankSlice(**pick(Ranks, fields)),
-        SGD(**pick(Training, fields)),
-        server=server,
-        adapter=LoRA(**pick(Matrices, fields)),
-    )
+    view, server = RankSlice(**pick(Ranks, fields)), AdapterMean(fields["weights"], over)
+    return compose(view, Adam(**pick(Training, fields)), server=server, adapter=_adapter(fields))
 
 
-@recipe
+@recipe(lr=0.003)
 def flora(**fields: Unpack[LowRank]) -> Method:
     """Every client trains adapters of its own rank; their stack is merged into the base weights, and adapters restart.
 
@@ -75,9 +68,14 @@ def flora(**fields: Unpack[LowRank]) -> Method:
     """
     return compose(
         RankSlice(**pick(Ranks, fields), down="whole"),
-        SGD(**pick(Training, fields)),
+        Adam(**pick(Training, fields)),
         OnWeights(Dense(), min_dim=0),
         Stacking(fields["weights"]),
         down=Delta(shared_start=True),
-        adapter=LoRA(**pick(Matrices, fields), merges=True),
+        adapter=_adapter(fields, merges=True),
     )
+
+
+def _adapter(fields: LowRank, merges: bool = False) -> LoRA:
+    rank, alpha = fields["rank"], fields["alpha"]
+    return LoRA(rank, 2.0 * rank if alpha is None else alpha, fields["targets"], merges=merges)

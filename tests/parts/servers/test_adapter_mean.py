@@ -89,7 +89,7 @@ def test_stacking_is_exact() -> None:
     acc, mean = server.begin(run.server, {}), torch.zeros(8, 6, dtype=torch.float64)
     for client, change in enumerate(changes):
         server.fold(acc, Arrival.of(client, Part(), change, 1.0))
-        mean = mean + 0.5 * 8 * whole({n: before[n] + change[n] for n in matrices}, "0")
+        mean = mean + 0.5 * 2 * whole({n: before[n] + change[n] for n in matrices}, "0")
     after = server.finish(run.server, acc, Clock(0, 1, -1))["params"]
     step = (after["0.weight"].double() - before["0.weight"].double()) - mean
     assert float(step.norm() / mean.norm()) < 1e-6

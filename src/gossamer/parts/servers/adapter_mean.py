@@ -7,8 +7,8 @@ the server averages A and B, and the product of the means is another matrix. Aft
 
 over all adapted layers together. B_k and A_k are the matrices of client k as the server decodes them, of the client's
 rank; B and A are those after the round, B_0 and A_0 those before it, and the weights p_k sum to 1. So the error is
-relative to the step that exact averaging would take. It is 0 where A is frozen (FFA-LoRA), and where one client takes
-part. ``gossamer.parts.servers.stacking`` has no such error.
+relative to the step that exact averaging would take. It is 0 where A is frozen (FFA-LoRA), and
+that of rounding where one client takes part. ``gossamer.parts.servers.stacking`` has no such error.
 
 The model is that of ``Mean``, bit for bit. The products are kept as their factors, and as matrices where these are
 smaller. So the memory is that of the round's decoded uploads in float64, at most that of the adapted weights. With R
