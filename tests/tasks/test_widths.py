@@ -16,9 +16,9 @@ from torch.func import functional_call
 from gossamer import Clock, ConfigError, Task, compose
 from gossamer.core.random import fold, key, permutation
 from gossamer.core.types import Params, Part
+from gossamer.fleet.capacity import held
 from gossamer.parts.solvers import SGD
 from gossamer.parts.views import BoundView, WidthSlice
-from gossamer.parts.views.width_slice import held
 from gossamer.tasks.nets import NETS, build
 from gossamer.tasks.nets.resnet import resnet18
 from gossamer.tasks.objective import Objective
