@@ -86,6 +86,7 @@ class KeptRun(ABC):
             "task": task.describe(),
             "task_call": dict(task.call) if task.call else None,
             "parameters": self.objective.layout.size,
+            **({"frozen": self.objective.frozen} if self.objective.frozen else {}),
             "tensors": {name: list(tensor.shape) for name, tensor in self.like.items()},
             "options": options.describe(),
             "request": request,
