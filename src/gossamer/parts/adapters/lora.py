@@ -17,6 +17,8 @@ products to them (``gossamer.parts.servers.stacking``).
 """
 
 import math
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -92,19 +94,9 @@ class LoRA(Adapter):
         """Freeze the network, and add two matrices to each of the chosen layers."""
         for name, parameter in network.named_parameters():
             parameter.requires_grad_(any(fits(name, pattern) for pattern in self.also))
-        for layer in self._layers(network).values():
+        for layer in linear_layers(network, self.targets, type(self).__name__).values():
             self._add(layer)
         return network
-
-    def _layers(self, network: nn.Module) -> dict[str, nn.Module]:
-        """Return the layers to adapt by name; refuse patterns that match none."""
-        linear = {name: layer for name, layer in network.named_modules() if adapted_class(type(layer)) is not None}
-        unused = [target for target in self.targets if not any(_named(name, target) for name in linear)]
-        if unused:
-            names = ", ".join(linear) or "none"
-            rest = f": no linear layer is called {', '.join(unused)}: the network has {names}"
-            raise ConfigError(Mistake(rest, Setting("LoRA", "targets")))
-        return {n: layer for n, layer in linear.items() if any(_named(n, target) for target in self.targets)}
 
     def _add(self, layer: Any) -> None:
         """Turn a layer into an adapted one, in place."""
@@ -129,10 +121,40 @@ class LoRA(Adapter):
                 _restore(layer)
         return network
 
+    def to_peft(self, network: nn.Module) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the two matrices of each layer, and a ``LoraConfig`` as a mapping."""
+        alone = "has no form that PEFT can read, because other tensors change too: export the merged model instead"
+        require((not self.also and not self.merges, f"{self!r} {alone}"))
+        layers: dict[str, Any] = {n: each for n, each in network.named_modules() if isinstance(each, LowRankLayer)}
+        tensors = {
+            f"base_model.model.{name}.{letter}.weight": layer.get_parameter(letter).detach()
+            for name, layer in layers.items()
+            for letter in (A, B)
+        }
+        config = {"peft_type": "LORA", "r": self.rank, "lora_alpha": self.scale * self.rank}
+        turned = not any(isinstance(layer, nn.Linear) for layer in layers.values())
+        return tensors, {**config, "target_modules": named_exactly(layers), "fan_in_fan_out": turned}
+
+
+def linear_layers(network: nn.Module, targets: Sequence[str], part: str) -> dict[str, nn.Module]:
+    """Return the linear layers with these names; refuse a name that no layer has, as a mistake in a part's targets."""
+    linear = {name: layer for name, layer in network.named_modules() if adapted_class(type(layer)) is not None}
+    unused = [target for target in targets if not any(_named(name, target) for name in linear)]
+    if unused:
+        names = ", ".join(linear) or "none"
+        rest = f": no linear layer is called {', '.join(unused)}: the network has {names}"
+        raise ConfigError(Mistake(rest, Setting(part, "targets")))
+    return {name: layer for name, layer in linear.items() if any(_named(name, target) for target in targets)}
+
 
 def _named(name: str, target: str) -> bool:
     """Return whether a layer is meant: by its whole name, or by the last words of it, such as ``qkv``."""
     return fits(name, target) or fits(name, f"*.{target}")
+
+
+def named_exactly(names: Iterable[str]) -> str:
+    """Return the pattern by which PEFT finds these layers and no others."""
+    return "|".join(map(re.escape, names))
 
 
 def _restore(layer: Any) -> None:
