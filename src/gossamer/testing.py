@@ -9,6 +9,7 @@ part that passes works with every other part, over every channel and in every en
 """
 
 import contextlib
+import copy
 import pickle
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.core import tree, wire
+from gossamer.core.adapter import Adapter
 from gossamer.core.bound import BoundExchange
 from gossamer.core.channel import Channel
 from gossamer.core.codec import Codec, folds_decoded, memory_of
@@ -26,7 +28,7 @@ from gossamer.core.errors import ConfigError, PayloadError, RunError
 from gossamer.core.exchange import Arrival, Outcome
 from gossamer.core.method import Exchange, Method
 from gossamer.core.privacy import PrivatePart
-from gossamer.core.random import Key, fold, key, uniform
+from gossamer.core.random import Key, fold, key, seeded, uniform
 from gossamer.core.random import tensor as key_tensor
 from gossamer.core.sampler import Pool, Sampler
 from gossamer.core.secure import SecureAggregation
@@ -657,6 +659,41 @@ def check_sampler(sampler: Sampler) -> None:
                 lost = outcomes[0]._replace(folded=False, sections={}, reason="no reply")
                 with _named(sampler, "choose, with a client that did not reply,"):
                     assert {*sampler.choose([lost, *outcomes[1:]], count)} <= {*drawn}
+
+
+def check_adapter(adapter: Adapter, module: nn.Module | None = None, x: Tensor | None = None) -> None:
+    """Check that an adapter freezes some tensors, changes nothing at the start, and can be merged into the network.
+
+    Args:
+        adapter: the adapter to check
+        module: a network that it can adapt; by default that of ``tiny_task()``
+        x: a batch of its inputs
+    """
+    check_value(adapter)
+    with seeded(KEY):
+        plain = (module or tiny_task().model()).eval()
+        x = torch.randn(4, 6) if x is None else x
+    adapted, twin = (_adapted(adapter, plain) for _ in range(2))
+    assert _same(adapted.state_dict(), twin.state_dict()), f"{adapter!r}.adapt must draw from torch's generator alone"
+    trained = [parameter for parameter in adapted.parameters() if parameter.requires_grad]
+    assert trained, f"{adapter!r} trains nothing"
+    assert len(trained) < len(list(adapted.parameters())), f"{adapter!r} freezes nothing"
+    torch.testing.assert_close(adapted(x), plain(x), msg=f"{adapter!r} changes what the network computes at the start")
+    with torch.no_grad(), seeded(KEY):
+        for parameter in trained:
+            parameter += torch.randn_like(parameter) / 8
+    wanted, tensors = adapted(x), list(plain.state_dict())
+    with _named(adapter, "merge"):
+        merged = adapter.merge(adapted)
+    names = list(merged.state_dict())
+    assert names == tensors, f"{adapter!r}.merge must return a network with the tensors {tensors}, got {names}"
+    torch.testing.assert_close(merged(x), wanted, msg=f"{adapter!r}.merge changes what the network computes")
+
+
+def _adapted(adapter: Adapter, plain: nn.Module) -> nn.Module:
+    """Return an adapted copy of a network."""
+    with _named(adapter, "adapt"), seeded(KEY):
+        return adapter.adapt(copy.deepcopy(plain)).eval()
 
 
 def check_channel(channel: Channel) -> None:

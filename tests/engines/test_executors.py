@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from gossamer import (
     SGD,
     ConfigError,
     Exponential,
+    LoRA,
     Method,
     Options,
     RunError,
@@ -132,6 +133,28 @@ def test_threaded_equals_one_by_one(model: str) -> None:
     close(fedavg(lr=0.01, epochs=2, batch=6), images(model, 16), "threaded", rounds=2)
 
 
+class Watched(nn.Linear):
+    """Notes which of its tensors differ between the clients of a stack."""
+
+    seen: ClassVar[set[tuple[str, bool]]] = set()
+
+    def forward(self, x: Tensor) -> Tensor:
+        for name, tensor in self.named_parameters():
+            self.seen.add((name, torch._C._functorch.is_functorch_wrapped_tensor(tensor)))
+        return super().forward(x)
+
+
+def test_frozen_tensors_are_shared_by_the_clients_of_a_stack() -> None:
+    base = tiny_task(clients=4)
+    task = replace(base, model=lambda: nn.Sequential(Watched(6, 8), nn.ReLU(), nn.Linear(8, 3)))
+    adapted = fedavg(steps=1).with_parts(adapter=LoRA(2, targets=("2",), also=("0.bias",)))
+    run = Simulation(adapted, task, Options(rounds=1, executor="stacked"))
+    Watched.seen.clear()
+    run.round(0, None, ())
+    assert {("weight", False), ("bias", True)} <= Watched.seen
+    assert ("weight", True) not in Watched.seen
+
+
 REMEMBERED = ("ditto", "fedavg", "fedpm", "fedspa", "ifca", "onebit-cs", "per-fedavg", "perm", "scaffold", "topk")
 """Methods whose tasks carry different kinds of states and downloads; the others are slow tests."""
 
@@ -217,8 +240,9 @@ PRIVATE = {
     "plain": fedavg().with_parts(solver=DPSGD(steps=4, batch=4, momentum=0.5, noise_multiplier=0.5)),
     "straight-through": fedmrn(learn_masks=True).with_parts(solver=DPSGD(steps=3, batch=4)),
     "scores": METHODS["fedpm"]().with_parts(solver=DPSGD(steps=3, batch=4)),
+    "adapter": fedavg().with_parts(solver=DPSGD(steps=3, batch=4), adapter=LoRA(2)),
 }
-"""Methods with gradients of single samples, of the model's tensors, of masked noise and of scores of a mask."""
+"""Methods with gradients of single samples: of the model, of masked noise, of scores of a mask, and of an adapter."""
 
 
 @pytest.mark.usefixtures("without_compiler")

@@ -18,8 +18,8 @@ from gossamer.core.errors import ConfigError, RunError
 from gossamer.core.extras import MissingExtraError
 from gossamer.core.random import key, uniform
 from gossamer.engines.export import (
-    FILES,
     ONNX,
+    PROGRAMS,
     SPARSE_ONNX,
     SPARSE_PROGRAM,
     Exported,
@@ -110,7 +110,7 @@ def test_the_sizes_are_those_of_bitmap_and_values(exported: Thin) -> None:
     weight = module.get_parameter("4.weight")
     saved = weight.nbytes - (-(-weight.numel() // 8) + 4 * int(weight.count_nonzero()))
     sizes = {file.name: size for file, size in found.files.items()}
-    assert sizes == {name: (out / name).stat().st_size for name in FILES[2:]}
+    assert sizes == {name: (out / name).stat().st_size for name in PROGRAMS}
     assert abs(sizes[ONNX] - dense) < 3_000
     assert 0 < saved - (sizes[ONNX] - sizes[SPARSE_ONNX]) < 1_500
     assert 0 < saved - (sizes["model.pt2"] - sizes[SPARSE_PROGRAM]) < program.OVERHEAD
@@ -178,7 +178,7 @@ def test_an_onnx_file_is_valid_and_says_what_it_is(exported: Thin) -> None:
         assert {each.type.tensor_type.shape.dim[0].dim_param for each in (x, scores)} == {"batch"}
 
 
-@pytest.mark.parametrize("name", FILES[2:])
+@pytest.mark.parametrize("name", PROGRAMS)
 def test_no_program_has_a_path_of_this_machine(name: str, exported: Thin) -> None:
     data = (exported[0] / name).read_bytes()
     assert b".py" not in data

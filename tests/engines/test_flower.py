@@ -18,7 +18,7 @@ pytest.importorskip("flwr")
 
 from flwr.app import Context, Message, MessageType, RecordDict
 
-from gossamer import METHODS, ConfigError, RunError, Task, fedavg, local, topk
+from gossamer import METHODS, ConfigError, LoRA, RunError, Task, fedavg, local, topk
 from gossamer.cli import main
 from gossamer.core import tree, wire
 from gossamer.core.method import Method
@@ -95,6 +95,7 @@ REMEMBERING = {
     "summed delta": METHODS["fedmrn"](
         steps=2, noise="uniform", alpha=0.05, common_noise=True, weights="uniform"
     ).with_parts(down=Delta(sums_only=True)),
+    "adapter": METHODS["fedmrn"](steps=2).with_parts(adapter=LoRA(2), down=Delta(shared_start=True)),
     "sampled masks": METHODS["klms"](steps=2).with_parts(down=Delta()),
     "compressed delta": OWING.with_parts(down=Delta(OnWeights(Eden(2)), Dense("float16"))),
 }

@@ -13,6 +13,7 @@ from gossamer.cli.flags import REQUIRED, Flag, Recipe, arguments, by_flags, defa
 from gossamer.cli.private import with_budget, with_privacy
 from gossamer.cli.request import CLIENTS, DATA, ROUNDS, TASK, Request
 from gossamer.cli.settings import assign, settable
+from gossamer.core.adapter import Adapter
 from gossamer.core.codec import Codec
 from gossamer.core.downlink import Downlink
 from gossamer.core.errors import ConfigError, Mistake, Mistakes
@@ -30,6 +31,7 @@ from gossamer.engines.simulation import Simulation
 from gossamer.engines.warm_start import Init
 from gossamer.methods import METHODS
 from gossamer.methods.secure import secured
+from gossamer.parts.adapters import ADAPTERS
 from gossamer.parts.codecs import CODECS
 from gossamer.parts.codecs.dense import Dense
 from gossamer.parts.codecs.masked_noise import MaskedNoise
@@ -60,6 +62,7 @@ KINDS: dict[str, tuple[type, Mapping[str, Any]]] = {
     "solver": (Solver, SOLVERS),
     "server": (Server, RULES),
     "sampler": (Sampler, SAMPLERS),
+    "adapter": (Adapter, ADAPTERS),
 }
 """The interface of each part that a flag can replace, and the registry of those with a name."""
 

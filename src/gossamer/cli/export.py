@@ -27,6 +27,8 @@ MEANING = dict(
             "the same program with tensors in sparse form",
             "the network as an ONNX model; batch size: {batch}",
             "the same model with tensors in sparse form",
+            "the adapter alone, for PEFT",
+            "the configuration of the adapter",
         ),
         strict=True,
     )

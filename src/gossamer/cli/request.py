@@ -20,7 +20,7 @@ FLEET = "fleet"
 TASK = ("data", "data_dir", "model", "split", "statistics", "clients", "data_seed")
 """The flags that ``--task`` replaces."""
 
-PARTS = ("codec", "down", "solver", "server", "sampler")
+PARTS = ("codec", "down", "solver", "server", "sampler", "adapter")
 """The parts of a method that a flag can replace."""
 
 
@@ -51,6 +51,7 @@ class Request:
         solver: ``file.py:name`` of a solver
         server: a robust rule, or ``file.py:name`` of a server
         sampler: the sampler
+        adapter: the adapter
         data_seed: the seed of the data and the partition; by default that of the run
         secure: the protocol of secure aggregation
         privacy: the flags of differential privacy; before the run starts, the noise and the numbers of clients and
@@ -72,6 +73,7 @@ class Request:
     solver: str | None = None
     server: str | None = None
     sampler: str | None = None
+    adapter: str | None = None
     data_seed: str | None = None
     secure: str | None = None
     privacy: dict[str, Any] = field(default_factory=dict)

@@ -46,6 +46,9 @@ RUN = [
         "client sampling: uniform, poisson:RATE, by-size, round-robin or power-of-choice",
         "SPEC|FILE.py:NAME",
     ),
+    Flag(
+        "adapter", str, OWN, "train few tensors beside a frozen network: lora:RANK, or peft:RANK", "SPEC|FILE.py:NAME"
+    ),
     Flag("secure", bool, False, "secure aggregation: the server learns only the sum of the uploads", ""),
     Flag("dp", str, "", "differential privacy; gossamer privacy shows what it takes", "|".join(MODES)),
     Flag("epsilon", float | None, None, "privacy budget, from which the noise follows; it also ends the run", "X"),

@@ -34,6 +34,8 @@ def _assigned(method: Method, setting: str) -> Method:
     parts = settable(method)
     if name == "before":
         raise ConfigError("fields of earlier exchanges cannot be set: use the recipe's flags, or Python")
+    if name == "adapter" and name not in parts:
+        raise ConfigError("the method has no adapter: add --adapter lora, for example")
     if name not in parts:
         raise ConfigError(unknown("part", name, parts))
     return method.with_parts(**{name: _changed(parts[name], field, text)})

@@ -15,9 +15,11 @@ A complete adapter that trains the biases alone (BitFit, https://arxiv.org/abs/2
 """
 
 from abc import ABC, abstractmethod
+from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from gossamer.core.errors import ConfigError
 from gossamer.core.fields import CheckedFields
 
 
@@ -39,3 +41,10 @@ class Adapter(CheckedFields, ABC):
         as it is.
         """
         return network
+
+    def to_peft(self, network: nn.Module) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the adapter of an adapted network as PEFT stores it: its tensors and its configuration.
+
+        Called for exports. Raises ``ConfigError`` if PEFT has no such adapter, as by default.
+        """
+        raise ConfigError(f"{self!r} has no form that PEFT can read: export the merged model instead")

@@ -30,6 +30,7 @@ EXTRAS = {
     "sqlalchemy": "mlflow",
     "alembic": "mlflow",
     "wandb": "wandb",
+    "peft": "peft",
     "onnx": "onnx",
     "onnxscript": "onnx",
     "onnxruntime": "onnx",

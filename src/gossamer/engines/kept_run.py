@@ -86,6 +86,7 @@ class KeptRun(ABC):
             "task": task.describe(),
             "task_call": dict(task.call) if task.call else None,
             "parameters": self.objective.layout.size,
+            **({"frozen": self.objective.frozen} if self.objective.frozen else {}),
             "tensors": {name: list(tensor.shape) for name, tensor in self.like.items()},
             "options": options.describe(),
             "request": request,
@@ -247,7 +248,11 @@ class KeptRun(ABC):
 
     def network(self, params: Params) -> nn.Module:
         """Return the network of the task with these tensors; those of an adapter are merged into its own."""
-        module, adapter = self.objective.build(params), self.method.method.adapter
+        return self.merged(self.objective.build(params))
+
+    def merged(self, module: nn.Module) -> nn.Module:
+        """Return a network in the form of the task, given one that was trained; it may be modified."""
+        adapter = self.method.method.adapter
         return module if adapter is None else adapter.merge(module)
 
     @abstractmethod

@@ -40,7 +40,9 @@ BY_SCRIPT = "is an object of your own that the folder cannot build: run its scri
 ELSEWHERE = {
     **dict.fromkeys(("lr", "epochs", "steps", "batch", "weights"), "method, such as fedavg({}=...)"),
     **dict.fromkeys(("clients", "split", "model", "loss"), "task, such as Task.of(..., {}=...)"),
-    **dict.fromkeys(("codec", "down", "solver", "server", "sampler", "view"), "method: fedavg().with_parts({}=...)"),
+    **dict.fromkeys(
+        ("codec", "down", "solver", "server", "sampler", "adapter", "view"), "method: fedavg().with_parts({}=...)"
+    ),
 }
 """Names that are no options, and where they belong."""
 

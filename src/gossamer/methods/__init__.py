@@ -11,6 +11,8 @@ from gossamer.core.lazy import attach
 from gossamer.methods.registry import METHODS as METHODS
 
 if TYPE_CHECKING:
+    from gossamer.methods.adapters import ffa_lora as ffa_lora
+    from gossamer.methods.adapters import lora as lora
     from gossamer.methods.averaging import centralised as centralised
     from gossamer.methods.averaging import ditto as ditto
     from gossamer.methods.averaging import fedavg as fedavg

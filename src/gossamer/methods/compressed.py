@@ -111,7 +111,13 @@ def fedmrns(
 
 
 @recipe
-def fedpm(*, scale: float = math.e, coded: bool = False, **fields: Unpack[Training]) -> Method:
+def fedpm(
+    *,
+    scale: float = math.e,
+    coded: bool = False,
+    around: Literal["zero", "start"] = "zero",
+    **fields: Unpack[Training],
+) -> Method:
     """Stochastic masks over frozen random weights: one bit per parameter.
 
     Isik et al., Sparse Random Networks for Communication-Efficient Federated Learning, ICLR 2023,
@@ -120,10 +126,11 @@ def fedpm(*, scale: float = math.e, coded: bool = False, **fields: Unpack[Traini
     Args:
         scale: magnitude of the frozen weights, multiplied by the square root of the fan-in
         coded: send the entropy code of a mask where it is shorter
+        around: start: masks shift the initial weights by a small scale, for adapters; zero: they replace them
     """
     codec = OnWeights(SampledMask(coded))
     server = MaskAverage("uniform")
-    return compose(Full(), Adam(**fields), codec, server, send="model", parametrization=Supermask(scale))
+    return compose(Full(), Adam(**fields), codec, server, send="model", parametrization=Supermask(scale, around=around))
 
 
 @recipe

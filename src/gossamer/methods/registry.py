@@ -129,6 +129,12 @@ ENTRIES: dict[str, MethodEntry] = {
     "fiarse": MethodEntry(
         "submodels", "Sub-models", "every client trains the largest weights of the model", "2407.19389"
     ),
+    "lora": MethodEntry(
+        "adapters", "Adapters", "FedAvg of small matrices beside the frozen layers of a network", "2305.05644"
+    ),
+    "ffa-lora": MethodEntry(
+        "adapters", "Adapters", "LoRA with one matrix frozen, so that the mean of updates is exact", "2403.12313"
+    ),
     "lora-truncated": MethodEntry(
         "low_rank", "Adapters", "low-rank adapters, truncated to the rank that fits a client", "2401.06432"
     ),

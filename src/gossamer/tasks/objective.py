@@ -91,6 +91,7 @@ class Objective:
         self._settled: tuple[Params, nn.Module] | None = None
         self._randomness: Randomness | None = None
         self.layout = Layout.of(self._outline)
+        self.frozen = sum(p.numel() for p in parameters.values() if not p.requires_grad)
         check_type(precision, self.layout.dtype)
         self.samples = task.data.train.to(device)
         self._form: Nest = self.samples.example(0)[0] if len(self.samples) else torch.empty(0)

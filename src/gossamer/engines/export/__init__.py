@@ -3,10 +3,13 @@
     safetensors     model.safetensors, model.sparse.safetensors    all tensors of the network by name
     torch-export    model.pt2, model.sparse.pt2                    the network as a program, for torch
     onnx            model.onnx, model.sparse.onnx                  the network as a program, for ONNX Runtime
+    peft            adapter_model.safetensors, adapter_config.json the adapter alone, for PEFT
 
 The metadata of the tensors and of ONNX models describe the run. The sparse file of a format stores a bitmap and the
 nonzero values of each tensor for which this is smaller (``gossamer.core.sparse``); it is written if there is such a
 tensor. A sparse program computes the same function: it fills in the zeros with operators of the graph.
+
+The tensors of an adapter are merged into those of the network, except in the format of PEFT.
 
 Programs use ``torch.export``, because TorchScript is deprecated. With batch statistics, the output of a static batch
 norm depends on the other samples of the batch, also in the program. With ``statistics=train``, the mean statistics of
@@ -46,15 +49,17 @@ from gossamer.tasks.task import Task
 TENSORS, SPARSE_TENSORS = "model.safetensors", "model.sparse.safetensors"
 PROGRAM, SPARSE_PROGRAM = "model.pt2", "model.sparse.pt2"
 ONNX, SPARSE_ONNX = "model.onnx", "model.sparse.onnx"
-FILES = (TENSORS, SPARSE_TENSORS, PROGRAM, SPARSE_PROGRAM, ONNX, SPARSE_ONNX)
+ADAPTER, ADAPTER_CONFIG = "adapter_model.safetensors", "adapter_config.json"
+PROGRAMS = (PROGRAM, SPARSE_PROGRAM, ONNX, SPARSE_ONNX)
+FILES = (TENSORS, SPARSE_TENSORS, *PROGRAMS, ADAPTER, ADAPTER_CONFIG)
 
 LIST = "export.json"
 """The list of the files that were exported to a folder, with their digests."""
 
-Format = Literal["safetensors", "torch-export", "onnx"]
+Format = Literal["safetensors", "torch-export", "onnx", "peft"]
 FORMATS: tuple[Format, ...] = get_args(Format)
 NAMES = dict(zip(FORMATS, zip(FILES[::2], FILES[1::2], strict=True), strict=True))
-"""The files of each format: the dense one, and the sparse one."""
+"""The files of each format: the dense one and the sparse one, or the tensors of an adapter and its configuration."""
 
 DEFAULT: tuple[Format, ...] = ("safetensors", "torch-export")
 
@@ -132,7 +137,9 @@ def export(
     about = json.dumps(_about(run, client, shared, share))
     traced = trace(module, _zeros(run.task)) if {"torch-export", "onnx"} & set(formats) else Traced(None, (), "any")
     data = _made(traced, state, formats, about)
-    programs = {name: _load(name, content) for name, content in data.items() if name in FILES[2:] and content}
+    if "peft" in formats:
+        data |= _adapter(run, params)
+    programs = {name: _load(name, content) for name, content in data.items() if name in PROGRAMS and content}
     difference = _difference(run.task, module, programs, traced.batch)
     sizes = _write(Path(out), data)
     network = next(iter(programs.values()), module)
@@ -152,6 +159,10 @@ def _check(run: Simulation, out: Path, client: int | None, formats: Sequence[str
         (
             client is not None or run.method.shared or run.method.pooled,
             "this run has no global model, only one model per client: name a client",
+        ),
+        (
+            "peft" not in formats or run.method.method.adapter is not None,
+            "format peft: the run trained the whole network, without an adapter",
         ),
     )
     if "onnx" in formats:
@@ -195,7 +206,16 @@ def _network(run: Simulation, params: Params) -> nn.Module:
     """Return the network in evaluation mode, with its statistics if they come from training samples."""
     settled = isinstance(run.task.statistics, OfTraining) and run.objective.static
     module = run.objective.settle(params) if settled else run.objective.build(params)
-    return module.eval().requires_grad_(False)
+    return run.merged(module).eval().requires_grad_(False)
+
+
+def _adapter(run: Simulation, params: Params) -> dict[str, bytes]:
+    """Return the files of PEFT. Their metadata are those that PEFT writes."""
+    adapter = run.method.method.adapter
+    assert adapter is not None  # or it was refused
+    tensors, config = adapter.to_peft(run.objective.build(params))
+    stored = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+    return {ADAPTER: files.to_tensors(stored, {"format": "pt"}), ADAPTER_CONFIG: json.dumps(config, indent=1).encode()}
 
 
 def _zeros(task: Task) -> Nest:

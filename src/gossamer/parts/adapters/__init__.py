@@ -1,6 +1,7 @@
 """Adapters: train few tensors of a network, or few tensors beside it. Only these travel.
 
-``LoRA`` adds a product of two small matrices to each linear layer. See ``gossamer.core.adapter``.
+``LoRA`` adds a product of two small matrices to each linear layer. ``Peft`` is any adapter of the package PEFT. See
+``gossamer.core.adapter``.
 """
 
 from typing import TYPE_CHECKING
@@ -10,8 +11,9 @@ from gossamer.core.lazy import Registry, attach
 if TYPE_CHECKING:
     from gossamer.core.adapter import Adapter as Adapter
     from gossamer.parts.adapters.lora import LoRA as LoRA
+    from gossamer.parts.adapters.peft import Peft as Peft
 
-ADAPTERS: "Registry[type[Adapter]]" = Registry(__name__, {"lora": "lora.LoRA"})
+ADAPTERS: "Registry[type[Adapter]]" = Registry(__name__, {"lora": "lora.LoRA", "peft": "peft.Peft"})
 """Adapters by the name that the command line uses."""
 
 if not TYPE_CHECKING:

@@ -17,6 +17,8 @@ products to them (``gossamer.parts.servers.stacking``).
 """
 
 import math
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -25,11 +27,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from gossamer.core.adapter import Adapter
-from gossamer.core.errors import ConfigError, require, wrong
+from gossamer.core.errors import ConfigError, Mistake, Setting, require, wrong
 from gossamer.parts.codecs.names import fits
 
 A, B = "lora_A", "lora_B"
 """The names of the two tensors of an adapted layer."""
+
+FACTOR = 2.0
+"""The default factor of the product. It does not depend on the rank, so one learning rate suits several ranks."""
 
 
 class LowRankLayer(nn.Module):
@@ -61,15 +66,15 @@ class LoRA(Adapter):
 
     Args:
         rank: the number of rows of A and of columns of B
-        alpha: the factor of the product, times the rank
-        targets: names of the layers to adapt; * matches any text
+        alpha: the factor of the product, times the rank; none: twice the rank, so the factor is 2
+        targets: names of the layers to adapt, or the last words of them, such as ``qkv``; * matches any text
         also: names of other parameters that are trained as they are, such as ``head.*``
         train: which of the two matrices are trained: both, or B alone (FFA-LoRA)
         merges: exchange the weights of adapted layers too, for a server that adds products to them
     """
 
     rank: int = 8
-    alpha: float = 16.0
+    alpha: float | None = None
     targets: tuple[str, ...] = ("*",)
     also: tuple[str, ...] = ()
     train: Literal["both", "B"] = "both"
@@ -78,7 +83,7 @@ class LoRA(Adapter):
     def __post_init__(self) -> None:
         require(
             (self.rank >= 1, wrong(self, "rank", "must be at least 1")),
-            (0 < self.alpha < math.inf, wrong(self, "alpha", "must be a positive number")),
+            (self.alpha is None or 0 < self.alpha < math.inf, wrong(self, "alpha", "must be a positive number")),
             (len(self.targets) > 0, wrong(self, "targets", "must not be empty")),
             (self.train in ("both", "B"), wrong(self, "train", "must be both or B")),
         )
@@ -86,24 +91,15 @@ class LoRA(Adapter):
     @property
     def scale(self) -> float:
         """The factor of the product of the two matrices."""
-        return self.alpha / self.rank
+        return FACTOR if self.alpha is None else self.alpha / self.rank
 
     def adapt(self, network: nn.Module) -> nn.Module:
         """Freeze the network, and add two matrices to each of the chosen layers."""
         for name, parameter in network.named_parameters():
             parameter.requires_grad_(any(fits(name, pattern) for pattern in self.also))
-        for layer in self._layers(network).values():
+        for layer in linear_layers(network, self.targets, type(self).__name__).values():
             self._add(layer)
         return network
-
-    def _layers(self, network: nn.Module) -> dict[str, nn.Module]:
-        """Return the layers to adapt by name; refuse patterns that match none."""
-        linear = {name: layer for name, layer in network.named_modules() if adapted_class(type(layer)) is not None}
-        unused = [target for target in self.targets if not any(fits(name, target) for name in linear)]
-        if unused:
-            names = ", ".join(linear) or "none"
-            raise ConfigError(f"LoRA.targets: no linear layer is called {', '.join(unused)}: the network has {names}")
-        return {n: layer for n, layer in linear.items() if any(fits(n, target) for target in self.targets)}
 
     def _add(self, layer: Any) -> None:
         """Turn a layer into an adapted one, in place."""
@@ -127,6 +123,41 @@ class LoRA(Adapter):
             if isinstance(layer, LowRankLayer):
                 _restore(layer)
         return network
+
+    def to_peft(self, network: nn.Module) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Return the two matrices of each layer, and a ``LoraConfig`` as a mapping."""
+        alone = "has no form that PEFT can read, because other tensors change too: export the merged model instead"
+        require((not self.also and not self.merges, f"{self!r} {alone}"))
+        layers: dict[str, Any] = {n: each for n, each in network.named_modules() if isinstance(each, LowRankLayer)}
+        tensors = {
+            f"base_model.model.{name}.{letter}.weight": layer.get_parameter(letter).detach()
+            for name, layer in layers.items()
+            for letter in (A, B)
+        }
+        config = {"peft_type": "LORA", "r": self.rank, "lora_alpha": self.scale * self.rank}
+        turned = not any(isinstance(layer, nn.Linear) for layer in layers.values())
+        return tensors, {**config, "target_modules": named_exactly(layers), "fan_in_fan_out": turned}
+
+
+def linear_layers(network: nn.Module, targets: Sequence[str], part: str) -> dict[str, nn.Module]:
+    """Return the linear layers with these names; refuse a name that no layer has, as a mistake in a part's targets."""
+    linear = {name: layer for name, layer in network.named_modules() if adapted_class(type(layer)) is not None}
+    unused = [target for target in targets if not any(_named(name, target) for name in linear)]
+    if unused:
+        names = ", ".join(linear) or "none"
+        rest = f": no linear layer is called {', '.join(unused)}: the network has {names}"
+        raise ConfigError(Mistake(rest, Setting(part, "targets")))
+    return {name: layer for name, layer in linear.items() if any(_named(name, target) for target in targets)}
+
+
+def _named(name: str, target: str) -> bool:
+    """Return whether a layer is meant: by its whole name, or by the last words of it, such as ``qkv``."""
+    return fits(name, target) or fits(name, f"*.{target}")
+
+
+def named_exactly(names: Iterable[str]) -> str:
+    """Return the pattern by which PEFT finds these layers and no others."""
+    return "|".join(map(re.escape, names))
 
 
 def _restore(layer: Any) -> None:

@@ -5,16 +5,22 @@ with ``c = scale / sqrt(fan-in)`` and the signs of the network's initial weights
 per weight. Initial scores are normal. In each local step, a mask is drawn as 1 with probability ``sigmoid(s)``. The
 network uses the mask times the frozen weights ``w``. The gradient of the scores is a straight-through estimate:
 ``ds = dw w sigmoid'(s)``. Norms and biases are trained and sent directly.
+
+With ``around="start"``, a weight is its initial value plus ``c`` where the mask is 1, and minus ``c`` where it is 0.
+All scores start at 0, so the mean network is the initial one. This is for adapters of a pretrained network, whose
+product must be zero at the start.
 """
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from gossamer.core import random, tree
-from gossamer.core.errors import require, wrong
+from gossamer.core.errors import Mistake, Setting, require, wrong
 from gossamer.core.fields import CheckedFields
 from gossamer.core.random import Key
 from gossamer.core.random.noise import draw
@@ -30,50 +36,82 @@ class Supermask(CheckedFields):
     Args:
         scale: the magnitude of the frozen weights, times the square root of the fan-in
         sampled: evaluate the network with one fixed random mask instead of the mean of all masks
+        around: zero, or start: masks shift the initial weights, so that training starts from the network as it is
     """
 
     scale: float = math.e
     sampled: bool = False
+    around: Literal["zero", "start"] = "zero"
 
     def __post_init__(self) -> None:
-        require((0 < self.scale < math.inf, wrong(self, "scale", "must be a positive number")))
+        require(
+            (0 < self.scale < math.inf, wrong(self, "scale", "must be a positive number")),
+            (self.around in ("zero", "start"), wrong(self, "around", "must be zero or start")),
+        )
 
     def hold(self, built: Params, key: Key) -> Params:
-        """Return normal scores in place of weights."""
-        tree.check_entries(_masked(built), "Supermask")
-        return {**built, **{name: _normal(tensor, random.fold(key, name)) for name, tensor in _masked(built).items()}}
+        """Return scores in place of weights: normal ones, or zeros for masks around the initial weights."""
+        masked = _masked(built)
+        tree.check_entries(masked, "Supermask")
+        if self.around == "start":
+            return {**built, **{name: torch.zeros_like(tensor) for name, tensor in masked.items()}}
+        self._check_signs(masked)
+        return {**built, **{name: _normal(tensor, random.fold(key, name)) for name, tensor in masked.items()}}
+
+    def _check_signs(self, masked: Params) -> None:
+        """Refuse tensors of zeros, such as those of adapters, which have no signs to freeze."""
+        blank = [name for name, tensor in masked.items() if not bool(tensor.any())]
+        rest = (
+            f": {', '.join(blank)} start at zero, so weights frozen at random would replace what the network computes: "
+            "use {}, with a small {}"
+        )
+        about, use = (Setting("Supermask", "around", value) for value in (None, "start"))
+        require((not blank, Mistake(rest, about, use, Setting("Supermask", "scale"))))
 
     def context(self, built: Params, key: Key) -> State:
-        """Return the frozen weights, and a key for the draws."""
-        frozen = self.frozen(built)
+        """Return the values of a weight with and without its mask, and a key for the draws."""
+        masked = self.frozen(built)
         some = next(iter(built.values()))
-        return {"frozen": frozen, "key": random.tensor(random.fold(key, "masks"), some.device)} if frozen else {}
+        return {**masked, "key": random.tensor(random.fold(key, "masks"), some.device)} if masked["on"] else {}
 
-    def frozen(self, built: Params) -> Params:
-        """Return the frozen weights."""
-        sizes = {name: self.scale / math.sqrt(tensor[0].numel()) for name, tensor in _masked(built).items()}
-        return {name: torch.where(built[name] < 0, -size, size).to(built[name]) for name, size in sizes.items()}
+    def frozen(self, built: Params) -> dict[str, Params]:
+        """Return the weights where a mask is 1, and those where it is 0 unless they are 0 too."""
+        masked = _masked(built)
+        sizes = {name: self.scale / math.sqrt(tensor[0].numel()) for name, tensor in masked.items()}
+        if self.around == "start":
+            shifts = {name: torch.tensor(size).to(masked[name]) for name, size in sizes.items()}
+            on, off = ({n: masked[n] + sign * shift for n, shift in shifts.items()} for sign in (1, -1))
+            return {"on": on, "off": off}
+        return {"on": {n: torch.where(built[n] < 0, -size, size).to(built[n]) for n, size in sizes.items()}}
 
     def network(self, held: Params, context: State, step_index: Tensor) -> Params:
-        """Return the frozen weights under newly drawn masks."""
-        frozen: Params = context["frozen"]
-        drawn = random.draws_like(context["key"], step_index, frozen)
-        kept = {name: torch.where(drawn[name] < torch.sigmoid(held[name]), w, 0) for name, w in frozen.items()}
+        """Return the weights under newly drawn masks."""
+        on, off = _both(context)
+        drawn = random.draws_like(context["key"], step_index, on)
+        kept = {name: torch.where(drawn[name] < torch.sigmoid(held[name]), w, off[name]) for name, w in on.items()}
         return held | kept
 
     def pull(self, grads: Params, held: Params, context: State) -> Params:
         """Return the straight-through gradients of the scores."""
-        chance = {name: torch.sigmoid(held[name]) for name in context["frozen"]}
-        return grads | {n: grads[n] * context["frozen"][n] * p * (1 - p) for n, p in chance.items() if n in grads}
+        on, off = _both(context)
+        chance = {name: torch.sigmoid(held[name]) for name in on}
+        return grads | {n: grads[n] * (on[n] - off[n]) * p * (1 - p) for n, p in chance.items() if n in grads}
 
     def deploy(self, held: Params, built: Params) -> Params:
-        """Return the frozen weights times the mean mask, or under one fixed mask with ``sampled``."""
-        frozen = self.frozen(built)
+        """Return the weights under the mean mask, or under one fixed mask with ``sampled``."""
+        context: State = {**self.frozen(built)}
         if self.sampled:
             some = next(iter(built.values()))
-            context = {"frozen": frozen, "key": random.tensor(Key(0, 0), some.device)}
+            context["key"] = random.tensor(Key(0, 0), some.device)
             return self.network(held, context, torch.zeros((), dtype=torch.int64, device=some.device))
-        return held | {name: weights * torch.sigmoid(held[name]) for name, weights in frozen.items()}
+        on, off = _both(context)
+        return held | {name: off[name] + (w - off[name]) * torch.sigmoid(held[name]) for name, w in on.items()}
+
+
+def _both(context: State) -> tuple[Params, Mapping[str, Tensor | float]]:
+    """Return the weights where a mask is 1, and those where it is 0."""
+    on: Params = context["on"]
+    return on, context.get("off") or dict.fromkeys(on, 0.0)
 
 
 def _masked(built: Params) -> Params:

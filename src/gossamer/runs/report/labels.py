@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any
 
+from gossamer.parts.adapters import ADAPTERS
 from gossamer.parts.channels import CHANNELS
 from gossamer.parts.codecs import CODECS
 from gossamer.parts.downlinks import DOWNLINKS
@@ -19,7 +20,7 @@ from gossamer.parts.servers.robust import RULES
 from gossamer.runs.report.part_text import ROBUST, parsed
 from gossamer.runs.report.summary import method_name
 
-REGISTRIES = (CODECS, DOWNLINKS, CHANNELS, SAMPLERS, RULES)
+REGISTRIES = (ADAPTERS, CODECS, DOWNLINKS, CHANNELS, SAMPLERS, RULES)
 NAMES = {attribute: name for registry in REGISTRIES for name, (_, attribute) in registry.where.items()}
 """Names of parts on the command line, by their class."""
 
@@ -44,6 +45,7 @@ DEFAULTS = {
     "down": "dense",
     "server": "Mean",
     "sampler": "uniform",
+    "adapter": "None",
     "statistics": "batch",
     "per_round": "None",
     "seed": "0",

@@ -88,6 +88,7 @@ def summarise(about: dict[str, Any], metrics: Sequence[Record]) -> dict[str, Any
         "clients": task["clients"],
         "per_round": about.get("slots") or _cohort(about, metrics),
         "parameters": about["parameters"],
+        "frozen": about.get("frozen", 0),
         "rounds": len(metrics),
         "rounds_asked": options["rounds"],
         "stopped": stop_reason(about, metrics),

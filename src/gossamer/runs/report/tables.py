@@ -127,7 +127,8 @@ def task(summary: Summary) -> str:
         f"custom {kind}" if summary[name] == "custom" else summary[name]
         for kind, name in (("data", "data"), ("network", "model"))
     )
-    return f"{data}, {model} ({summary['parameters']:,} parameters), {summary['split']}"
+    frozen = f" and {summary['frozen']:,} frozen" if summary["frozen"] else ""
+    return f"{data}, {model} ({summary['parameters']:,} parameters{frozen}), {summary['split']}"
 
 
 def executor(summary: Summary) -> str:

@@ -1,0 +1,49 @@
+"""Federated fine-tuning by LoRA: clients train and send small matrices, and the network stays as it was.
+
+The network's own weights are the starting point: give a pretrained network with ``init``, or in the task. Any other
+method trains adapters too: ``fedmrn().with_parts(adapter=LoRA(4))``, or ``gossamer run fedmrn --adapter lora:4``.
+
+The server of ``lora`` averages A and B separately, as FedIT does. The product of two means is not the mean of the
+products, so an aggregate differs from the mean of what clients computed. ``ffa_lora`` freezes A, so it does not.
+"""
+
+from typing import Unpack
+
+from gossamer.core.method import Method
+from gossamer.methods.composition import compose
+from gossamer.methods.recipes import Averaging, Training, pick, recipe
+from gossamer.parts.adapters.lora import LoRA
+from gossamer.parts.codecs.dense import Dense
+from gossamer.parts.servers.mean import Mean
+from gossamer.parts.solvers.adam import Adam
+from gossamer.parts.views.full import Full
+
+__all__ = ["ffa_lora", "lora"]
+
+
+@recipe(lr=0.003)
+def lora(
+    *, rank: int = 8, alpha: float | None = None, targets: tuple[str, ...] = ("*",), **fields: Unpack[Averaging]
+) -> Method:
+    """FedAvg of LoRA's small matrices, trained by Adam beside a frozen network.
+
+    Zhang et al., Towards Building the Federated GPT: Federated Instruction Tuning, ICASSP 2024,
+    https://arxiv.org/abs/2305.05644, with LoRA of https://arxiv.org/abs/2106.09685
+    """
+    return _adapted(LoRA(rank, alpha, targets), fields)
+
+
+@recipe(lr=0.006)
+def ffa_lora(
+    *, rank: int = 8, alpha: float | None = None, targets: tuple[str, ...] = ("*",), **fields: Unpack[Averaging]
+) -> Method:
+    """LoRA with one of the two matrices frozen: half the parameters, and a mean of updates that is exact.
+
+    Sun et al., Improving LoRA in Privacy-preserving Federated Learning, ICLR 2024, https://arxiv.org/abs/2403.12313
+    """
+    return _adapted(LoRA(rank, alpha, targets, train="B"), fields)
+
+
+def _adapted(adapter: LoRA, fields: Averaging) -> Method:
+    solver = Adam(**pick(Training, fields))
+    return compose(Full(), solver, Dense(), Mean(fields["weights"]), adapter=adapter)
