@@ -1,7 +1,7 @@
 """The rows of the study: what is trained and sent, and which hyper-parameters are tried."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gossamer import (
@@ -93,8 +93,8 @@ def ranks(recipe: Callable[..., Method], lr: float) -> Method:
 
 def scalars(recipe: Callable[..., Method], adapter: LoRA | None, **fields: Any) -> Method:
     """Return a method that sends scalars."""
-    made = recipe(batch=BATCH, schedule=Cosine(), **fields)
-    return made.with_parts(adapter=adapter)
+    made = recipe(batch=BATCH, **fields)
+    return made.with_parts(solver=replace(made.solver, schedule=Cosine()), adapter=adapter)  # type: ignore[call-arg]
 
 
 def rates(*values: float, **others: Any) -> tuple[Candidate, ...]:
@@ -127,12 +127,12 @@ ROWS: dict[str, Row] = {
         "signs, one bit", "LoRA, rank 1", lambda lr: one_bit(StochasticSign(), lr, 1), rates(3e-4, 1e-3, 3e-3)
     ),
     "decomfl": Row(
-        "DeComFL", ALL, lambda lr: scalars(decomfl, None, lr=lr), rates(1e-5, 3e-5, 1e-4), MANY_ROUNDS
+        "DeComFL", ALL, lambda lr: scalars(decomfl, None, lr=lr, steps=1), rates(1e-5, 3e-5, 1e-4), MANY_ROUNDS
     ),
     "decomfl-lora": Row(
         "DeComFL",
         "LoRA, rank 1, B alone",
-        lambda lr: scalars(decomfl, TINY, lr=lr),
+        lambda lr: scalars(decomfl, TINY, lr=lr, steps=1),
         rates(1e-3, 3e-3, 1e-2),
         MANY_ROUNDS,
     ),

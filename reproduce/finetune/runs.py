@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from gossamer import Adam, Cosine, Method, Result, Task, centralised, simulate
+from gossamer import Method, Result, Task, centralised, simulate
 from gossamer.core import files
 from gossamer.engines.options import Options
 from gossamer.engines.simulation import Simulation
@@ -25,6 +25,7 @@ from reproduce.finetune.settings import (
     PER_ROUND,
     PRETRAINED,
     PRETRAINING,
+    PRETRAINING_ROUNDS,
     SEEDS,
     STUDY,
     TRIAL_SEED,
@@ -44,16 +45,15 @@ def pretrain(data_dir: Path) -> None:
     """Pretrain the model, unless it is there."""
     if PRETRAINED.exists():
         return
-    given = PRETRAINING
-    solver = Adam(given["lr"], steps=given["steps"], batch=given["batch"], warmup=given["warmup"], schedule=Cosine())
     whole = Task.named("shakespeare-pretrain", data_dir=data_dir, model=MODEL)
-    result = simulate(centralised().with_parts(solver=solver), whole, rounds=given["rounds"], device=device())
+    method = centralised().with_parts(solver=PRETRAINING)
+    result = simulate(method, whole, rounds=PRETRAINING_ROUNDS, eval_every=PRETRAINING_ROUNDS, device=device())
     PRETRAINED.parent.mkdir(parents=True, exist_ok=True)
     files.write(PRETRAINED, files.to_tensors({n: t.cpu() for n, t in result.model.state_dict().items()}))
     last = result.metrics[-1]
     spent = sum(map(seconds, result.metrics))
     facts = {name: last[name] for name in ("token_accuracy", "perplexity")}
-    store.write(STUDY, "pretraining", {**given, **facts, "seconds": round(spent, 1)})
+    store.write(STUDY, "pretraining", {**facts, "seconds": round(spent, 1)})
 
 
 def trial_name(row: str, number: int) -> str:

@@ -7,23 +7,15 @@ on every fifth training sequence of each client, held out, with a seed of its ow
 
 from pathlib import Path
 
-from gossamer import Task
+from gossamer import Adam, Cosine, Task
 from reproduce.common.store import ROOT
 
 STUDY = "finetune"
 MODEL = "gpt"
 PRETRAINED = ROOT / "build/pretrained.safetensors"
 """The model after pretraining, from which all runs start."""
-PRETRAINING = {
-    "method": "centralised",
-    "data": "shakespeare-pretrain",
-    "lr": 0.006,
-    "batch": 64,
-    "steps": 150,
-    "rounds": 16,
-    "warmup": 30,
-}
-"""Hyper-parameters of pretraining: Adam with a cosine schedule, and a warm-up in every round."""
+PRETRAINING = Adam(0.006, steps=150, batch=64, warmup=30, schedule=Cosine())
+PRETRAINING_ROUNDS = 16
 PER_ROUND = 10
 ROUNDS, MANY_ROUNDS = 40, 600
 """Rounds of methods with gradients, and of methods that send scalars, whose rounds are short."""
