@@ -126,9 +126,7 @@ ROWS: dict[str, Row] = {
     "signs": Row(
         "signs, one bit", "LoRA, rank 1", lambda lr: one_bit(StochasticSign(), lr, 1), rates(3e-4, 1e-3, 3e-3)
     ),
-    "decomfl": Row(
-        "DeComFL", ALL, lambda lr: scalars(decomfl, None, lr=lr), rates(1e-5, 3e-5, 1e-4), MANY_ROUNDS
-    ),
+    "decomfl": Row("DeComFL", ALL, lambda lr: scalars(decomfl, None, lr=lr), rates(1e-5, 3e-5, 1e-4), MANY_ROUNDS),
     "decomfl-lora": Row(
         "DeComFL",
         "LoRA, rank 1, B alone",
@@ -136,9 +134,7 @@ ROWS: dict[str, Row] = {
         rates(1e-3, 3e-3, 1e-2),
         MANY_ROUNDS,
     ),
-    "kseed": Row(
-        "FedKSeed", ALL, lambda lr: scalars(fedkseed, None, lr=lr), rates(1e-6, 1e-5, 1e-4)
-    ),
+    "kseed": Row("FedKSeed", ALL, lambda lr: scalars(fedkseed, None, lr=lr), rates(1e-6, 1e-5, 1e-4)),
     "kseed-lora": Row(
         "FedKSeed",
         "LoRA, rank 1, B alone",
