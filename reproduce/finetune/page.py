@@ -80,5 +80,7 @@ def hyper_parameters() -> str:
 def page() -> str:
     """Return all tables, and what was not run."""
     absent = [f"`{row}`" for row in ROWS if len(found(row)) < len(SEEDS)]
-    left = f"\n**Not run yet, or not for all seeds:** {', '.join(absent)}." if absent else "\n**All runs are complete.**"
+    left = (
+        f"\n**Not run yet, or not for all seeds:** {', '.join(absent)}." if absent else "\n**All runs are complete.**"
+    )
     return tables.joined([results(), hyper_parameters(), left])

@@ -17,6 +17,7 @@ from gossamer import (
     Task,
     ZerothOrder,
     compose,
+    decomfl,
     simulate,
 )
 from gossamer.core.jobs import own_key, round_key
@@ -174,3 +175,16 @@ def test_untrusted_scalars_are_refused(payload: dict[str, Tensor], text: str) ->
 def test_attacks_on_updates_are_refused() -> None:
     with pytest.raises(ConfigError, match="sends scalars of the solver"):
         simulate(seeds(ZerothOrder()), tiny_task(), rounds=1, attack=ATTACKS["sign-flip"](0.4))
+
+
+def test_clients_that_were_away_replay_the_scalars_that_they_missed() -> None:
+    given: dict[str, Any] = {"steps": 2, "perturbations": 3}
+    delta, dense = (
+        simulate(method, tiny_task(), rounds=6, per_round=2, seed=3)
+        for method in (decomfl(**given), decomfl(**given).with_parts(down=Dense()))
+    )
+    assert all(torch.equal(tensor_, weights(dense)[name]) for name, tensor_ in weights(delta).items())
+    for number, record in enumerate(delta.metrics):
+        assert not record["failures"]
+        # At most the sum of each earlier round, with its weight and the numbers around it, for two clients.
+        assert sum(record["bytes_down"].values()) <= 2 * (150 + number * (6 * 4 + 40))

@@ -2,6 +2,7 @@
 
 import weakref
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,13 +12,14 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gossamer import SGD, ConfigError, Task
+from gossamer import SGD, ConfigError, Task, ZerothOrder
 from gossamer.core import tree
 from gossamer.core.random import key
 from gossamer.core.types import Params
 from gossamer.parts.solvers import Adam, Solver
+from gossamer.parts.solvers.zeroth_order import BoundZerothOrder
 from gossamer.tasks import nets
-from gossamer.tasks.memory import TrainingMemory, client_memory, solver_copies, training_memory
+from gossamer.tasks.memory import TrainingMemory, client_memory, forward_memory, solver_copies, training_memory
 from gossamer.tasks.nets.resnet import resnet18
 from gossamer.tasks.objective import Objective
 from gossamer.tasks.static_norms import without_counters
@@ -328,3 +330,39 @@ def test_mistakes_are_named() -> None:
     )
     with pytest.raises(ConfigError, match="copies"):
         of(nn.Linear(5, 4), *batch(2, [5], 4), copies=-1)
+
+
+# Without a backward pass.
+
+
+def test_losses_need_the_memory_of_inference_and_one_moved_layer() -> None:
+    def wide() -> nn.Module:
+        return nn.Sequential(nn.Linear(5, 40), nn.ReLU(), nn.Linear(40, 60), nn.ReLU(), nn.Linear(60, 4))
+
+    here, samples = objective(wide, [5], 4), 3
+    found, trained = (compute(here, here.initial(), samples) for compute in (forward_memory, client_memory))
+    assert (found.parameters, found.gradients, found.solver) == (trained.parameters, 0, 0)
+    layer = 4 * (40 * 60 + 60)
+    # The moved layer, and the numbers from which it is made; the activations of other layers are small.
+    assert 2 * layer < found.activations < 5 * layer
+    assert forward_memory(here, here.initial(), samples, copies=1).solver == trained.parameters
+
+
+def test_activations_of_losses_do_not_grow_with_the_depth() -> None:
+    def deep(layers: int) -> nn.Module:
+        return nn.Sequential(nn.Linear(5, 8), *(nn.Linear(8, 8) for _ in range(layers)), nn.Linear(8, 4))
+
+    one, other = (objective(partial(deep, layers), [5], 4) for layers in (2, 12))
+    inference = [forward_memory(each, each.initial(), 500).activations for each in (one, other)]
+    training = [client_memory(each, each.initial(), 500).activations for each in (one, other)]
+    assert inference[0] == inference[1]
+    assert training[1] > training[0] + 9 * 4 * 500 * 8
+
+
+def test_the_memory_of_a_solver_without_gradients() -> None:
+    here = objective(lambda: nn.Sequential(nn.Linear(5, 64), nn.Linear(64, 4)), [5], 4)
+    solver = ZerothOrder(steps=1, perturbations=1, batch=6)
+    single = BoundZerothOrder(**vars(solver), layers={}, moves=False)
+    wanted = forward_memory(here, here.initial(), 6)
+    assert here.memory(here.initial(), single) == wanted.total
+    assert here.memory(here.initial(), solver) == wanted.total + wanted.parameters

@@ -10,6 +10,7 @@ from gossamer.core.random.directions import DirectionKind
 from gossamer.methods.composition import compose
 from gossamer.methods.recipes import recipe
 from gossamer.parts.codecs.seeds import ScalarType, Seeds
+from gossamer.parts.downlinks.delta import Delta
 from gossamer.parts.downlinks.seed_sums import SendSums
 from gossamer.parts.servers.mean import Weighting
 from gossamer.parts.servers.seed_sums import SeedSums
@@ -37,6 +38,8 @@ def decomfl(
 ) -> Method:
     """Scalars along the random directions of each round, from forward passes alone.
 
+    A download has the sums of the scalars of the rounds that a client has missed.
+
     Li et al., Achieving Dimension-Free Communication in Federated Learning via Zeroth-Order Optimization, ICLR 2025,
     https://arxiv.org/abs/2405.15861
 
@@ -53,7 +56,8 @@ def decomfl(
         weights: client weights: samples, batches or uniform
     """
     solver = ZerothOrder(lr, steps, perturbations, mu, batch, difference, directions, clip)
-    return compose(Full(), solver, Seeds(solver.span.size, directions, dtype), SumThenDecode(weights))
+    codec, down = Seeds(solver.span.size, directions, dtype), Delta(shared_start=True)
+    return compose(Full(), solver, codec, SumThenDecode(weights), down=down)
 
 
 @recipe

@@ -5,6 +5,10 @@ the forward pass saves for the backward pass. A solver that weights the gradient
 per row of its batches, and their sum. The activations are measured with a forward pass and autograd's hooks. Tensors
 with shared storage count once.
 
+A solver that evaluates losses only has no gradients, and a forward pass saves nothing. Its activations are the largest
+sum of the tensors that exist at the same time in a forward pass, with the moved tensors of a layer and the random
+numbers for them.
+
 The true peak is close to this sum. It is lower by activations that are freed before the last gradients exist, so at
 most by the smaller of the two. It is higher by temporary results of single operations. Code, kernel workspaces and the
 stored samples are not counted.
@@ -23,15 +27,20 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._pytree import tree_leaves
 
 from gossamer.core import tree
 from gossamer.core.errors import ConfigError, require
 from gossamer.core.random import Key, seeded
-from gossamer.core.solver import PerSampleSolver, Solver
+from gossamer.core.random import tensor as key_tensor
+from gossamer.core.random.directions import direction
+from gossamer.core.solver import Move, PerSampleSolver, Solver
 from gossamer.core.types import Params
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.data.samples import Samples
+from gossamer.tasks.modes import LightMode
 
 MANY = 2**30
 """More samples than any client has: then batches have the most rows."""
@@ -48,7 +57,8 @@ class TrainingMemory:
         parameters: the network's tensors, including buffers and frozen parameters
         gradients: one gradient per trained tensor, or several with a solver that needs those of samples
         solver: state that the solver keeps between steps
-        activations: the batch, and tensors that the forward pass saves for the backward pass
+        activations: the batch, and tensors that the forward pass saves for the backward pass; without a backward pass,
+            the most that exist at the same time
     """
 
     parameters: int
@@ -83,6 +93,12 @@ class Trainable(Protocol):
 
     def gradient(self, params: Params, x: Nest, y: Tensor) -> tuple[Tensor, Params, Params]:
         """Return loss, gradients and changed buffers of one batch."""
+        ...
+
+    def loss(
+        self, params: Params, x: Nest, y: Tensor, labels: Tensor | None = None, move: Move | None = None
+    ) -> Tensor:
+        """Return the loss of one batch, at moved tensors."""
         ...
 
 
@@ -130,11 +146,61 @@ def client_memory(
     return replace(memory, gradients=gradients * memory.gradients)
 
 
+def forward_memory(objective: Trainable, params: Params, batch: int, *, copies: int = 0) -> TrainingMemory:
+    """Return the memory of a client that evaluates losses at moved tensors; see ``client_memory``.
+
+    ``copies`` is the number of values that the client keeps per trained value, in addition to its start.
+    """
+    _check(copies, (batch >= 1, f"batch must be at least 1, got {batch}"))
+    objective = objective.on_cpu()
+    held = {**objective.local(), **tree.move(params, "cpu")}
+    some_x, some_y = objective.samples.example(1)
+    x, y = nests.apply(partial(_zeros, batch), some_x), _zeros(batch, some_y)
+    key, number = key_tensor(Key(0, 0)), torch.zeros((), dtype=torch.int64)
+
+    def moved(name: str, tensor: Tensor) -> Tensor:
+        return tensor + direction("rademacher", key, number, tensor.numel(), 0).view(tensor.shape).to(tensor.dtype)
+
+    objective.loss(held, x, y, move=moved)  # a trial pass, if it is the first one
+    with seeded(Key(0, 0)), _plain_kernels(), LiveTensors() as live:
+        objective.loss(held, x, y, move=moved)
+    frozen = [parameter for parameter in objective.build().parameters() if not parameter.requires_grad]
+    trained = sum(held[name].nbytes for name in objective.trained)
+    return TrainingMemory(
+        _size(_storages((*held.values(), *frozen))), 0, copies * trained, live.most + _size(_of(x, y))
+    )
+
+
+class LiveTensors(LightMode):
+    """Measures the most bytes of tensors that operations have made and that exist at the same time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.most, self._alive = 0, dict[int, tuple[StorageWeakRef, int]]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Run one operation, and note its results."""
+        result = func(*args, **(kwargs or {}))
+        given = _storages(leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor))
+        for leaf in tree_leaves(result):
+            if isinstance(leaf, Tensor) and (storage := leaf.untyped_storage())._cdata not in given:
+                self._alive[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+        self._alive = {at: (ref, size) for at, (ref, size) in self._alive.items() if not ref.expired()}
+        self.most = max(self.most, sum(size for _, size in self._alive.values()))
+        return result
+
+
 def solver_copies(solver: Solver, params: Params) -> int:
     """Return the number of values that a solver keeps per trained value, in addition to the parameters."""
     carry = solver.begin(params, {}, {}, 1)
     kept = sum(tensor.nbytes for name, tensor in tree.flatten(carry).items() if not name.startswith("params/"))
     return kept // sum(tensor.nbytes for tensor in params.values())
+
+
+def model_copies(solver: Solver, params: Params) -> int:
+    """Return the number of copies of the received model that a solver makes: 0 or 1."""
+    held: Params = solver.begin(params, {}, {}, 1)["params"]
+    return int(any(held[name] is not tensor for name, tensor in params.items()))
 
 
 def batch_size(solver: Any) -> int:

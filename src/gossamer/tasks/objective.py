@@ -29,7 +29,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from gossamer.core.errors import ConfigError, require
 from gossamer.core.random import Key, fold, seeded, uniform
-from gossamer.core.solver import Move, Solver
+from gossamer.core.solver import ForwardSolver, Move, Solver
 from gossamer.core.types import Flops, Layout, Params, State
 from gossamer.tasks import moves, per_sample
 from gossamer.tasks.data import nests
@@ -37,7 +37,14 @@ from gossamer.tasks.data.nests import Nest, arguments, forward, scores
 from gossamer.tasks.data.samples import Batch, Samples
 from gossamer.tasks.factory import build
 from gossamer.tasks.losses import LOSSES, loss_name, token_scores, weight
-from gossamer.tasks.memory import batch_size, client_memory, gradient_count, solver_copies
+from gossamer.tasks.memory import (
+    batch_size,
+    client_memory,
+    forward_memory,
+    gradient_count,
+    model_copies,
+    solver_copies,
+)
 from gossamer.tasks.metrics import Judgement, Rows
 from gossamer.tasks.modes import FlopCounter
 from gossamer.tasks.per_sample import INVALID
@@ -191,6 +198,8 @@ class Objective:
 
     def memory(self, params: Params, solver: Solver) -> int:
         """Return the bytes that a client with these tensors needs for training, including its start tensors."""
+        if isinstance(solver, ForwardSolver):
+            return forward_memory(self, params, batch_size(solver), copies=model_copies(solver, params)).total
         batch, copies = batch_size(solver), 1 + solver_copies(solver, params)
         gradients = gradient_count(solver, batch)
         return client_memory(self, params, batch, copies=copies, gradients=gradients).total
