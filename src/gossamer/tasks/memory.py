@@ -2,8 +2,12 @@
 
 A training step holds the batch, the network's tensors, their gradients, the solver's state, and the activations that
 the forward pass saves for the backward pass. A solver that weights the gradient of each sample holds one gradient
-per row of its batches, and their sum. The activations are measured with a forward pass and autograd's hooks. Tensors
-with shared storage count once.
+per row of its batches, and their sum. The activations are measured with a forward pass and autograd's hooks, in the
+precision of training. Tensors with shared storage count once. Tensors that are not trained have neither gradients nor
+solver state.
+
+With gradient checkpointing the activations are those outside of the repeated blocks, the inputs of all blocks, and
+those inside the block that has the most: it is computed again while the others wait.
 
 The true peak is close to this sum. It is lower by activations that are freed before the last gradients exist, so at
 most by the smaller of the two. It is higher by temporary results of single operations. Code, kernel workspaces and the
@@ -14,8 +18,8 @@ training device.
 """
 
 import copy
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
@@ -23,15 +27,18 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._pytree import tree_leaves
 
 from gossamer.core import tree
 from gossamer.core.errors import ConfigError, require
 from gossamer.core.random import Key, seeded
 from gossamer.core.solver import PerSampleSolver, Solver
 from gossamer.core.types import Params
+from gossamer.tasks.checkpointing import repeated_blocks
 from gossamer.tasks.data import nests
 from gossamer.tasks.data.nests import Nest
 from gossamer.tasks.data.samples import Samples
+from gossamer.tasks.precision import FLOAT32, Precision, on_cpu
 
 MANY = 2**30
 """More samples than any client has: then batches have the most rows."""
@@ -68,17 +75,22 @@ class Trainable(Protocol):
     trained: list[str]
     averaged: list[str]
     samples: Samples
+    checkpointing: bool
 
     def on_cpu(self) -> "Trainable":
-        """Return the same objective on the CPU."""
+        """Return the same objective on the CPU, without checkpointing."""
+        ...
+
+    def blocks(self) -> list[nn.Module]:
+        """Return the blocks that checkpointing repeats."""
         ...
 
     def local(self) -> Params:
         """Return the integer buffers, which a client counts within a round."""
         ...
 
-    def build(self) -> nn.Module:
-        """Build the network with its initial weights."""
+    def kept(self) -> list[Tensor]:
+        """Return the network's tensors that are not passed in, such as frozen parameters."""
         ...
 
     def gradient(self, params: Params, x: Nest, y: Tensor) -> tuple[Tensor, Params, Params]:
@@ -87,20 +99,31 @@ class Trainable(Protocol):
 
 
 def training_memory(
-    module: nn.Module, x: Nest, y: Tensor, loss: Callable[[Tensor, Tensor], Tensor], *, copies: int = 0
+    module: nn.Module,
+    x: Nest,
+    y: Tensor,
+    loss: Callable[[Tensor, Tensor], Tensor],
+    *,
+    copies: int = 0,
+    precision: str = FLOAT32,
+    checkpointing: bool = False,
 ) -> TrainingMemory:
     """Return the memory of a network's training step on a batch; the module is not changed.
 
     ``copies`` is the number of values that the solver keeps per trained value: 0 for plain SGD, 1 for momentum, 2 for
-    Adam. A client keeps one more: the start of its round, which it needs to compute the update.
+    Adam. A client keeps one more: the start of its round, which it needs to compute the update. ``precision`` and
+    ``checkpointing`` are those of the run.
     """
     _check(copies)
     module = copy.deepcopy(module).cpu().train()
     x, y = nests.apply(_copy, x), _copy(y)
-    with _watched() as saved:
-        loss(nests.forward(module, x), y)
+    arithmetic = Precision(on_cpu(precision), torch.device("cpu"))
+    arithmetic.prepare(module)
+    with _watched(repeated_blocks(module) if checkpointing else []) as saved:
+        loss(arithmetic.forward(lambda: nests.forward(module, x)), y)
     trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
-    return _memory((*module.parameters(), *module.buffers()), trained, saved | _of(x, y), copies)
+    saved.outside.update(_of(x, y))
+    return _memory((*module.parameters(), *module.buffers()), trained, saved, copies)
 
 
 def client_memory(
@@ -109,7 +132,7 @@ def client_memory(
     """Return the memory of a training step on a client with these tensors, which may be narrower than the model's.
 
     The batch is all zeros, because its content does not matter. ``copies`` is as in ``training_memory``. ``gradients``
-    is the number of gradients that exist at the same time.
+    is the number of gradients that exist at the same time. Precision and checkpointing are the objective's.
     """
     missing = sorted({*objective.trained, *objective.averaged} - set(params))
     _check(
@@ -117,16 +140,15 @@ def client_memory(
         (batch >= 1, f"batch must be at least 1, got {batch}"),
         (not missing, f"params must hold every tensor of the model, missing: {', '.join(missing)}"),
     )
-    objective = objective.on_cpu()  # whatever the training device
+    objective, checkpointing = objective.on_cpu(), objective.checkpointing  # whatever the training device
     held = {**objective.local(), **tree.move(params, "cpu")}
     some_x, some_y = objective.samples.example(1)
     x, y = nests.apply(partial(_zeros, batch), some_x), _zeros(batch, some_y)
-    with _watched() as saved:
+    with _watched(objective.blocks() if checkpointing else []) as saved:
         _, found, copied = objective.gradient(held, x, y)
-    for identity in _storages(copied.values()):  # copies of buffers are not activations
-        saved.pop(identity, None)
-    frozen = [parameter for parameter in objective.build().parameters() if not parameter.requires_grad]
-    memory = _memory((*held.values(), *frozen), found.values(), saved | _of(x, y), copies)
+    saved.ignore(_storages(copied.values()))  # copies of buffers are not activations
+    saved.outside.update(_of(x, y))
+    memory = _memory((*held.values(), *objective.kept()), found.values(), saved, copies)
     return replace(memory, gradients=gradients * memory.gradients)
 
 
@@ -154,11 +176,47 @@ def _check(copies: int, *others: tuple[bool, str]) -> None:
     require((copies >= 0, f"copies must not be negative, got {copies}"), *others)
 
 
-def _memory(held: Iterable[Tensor], trained: Iterable[Tensor], saved: Storages, copies: int) -> TrainingMemory:
+class Saved:
+    """The storages that a forward pass saves for the backward pass, outside of repeated blocks and inside of each."""
+
+    def __init__(self) -> None:
+        self.outside: Storages = {}
+        self.inside: list[Storages] = []
+        self._here = self.outside
+
+    def note(self, tensor: Tensor) -> Tensor:
+        """Add the storage of a tensor that autograd saves."""
+        self._here.update(_storages((tensor,)))
+        return tensor
+
+    def enter(self, block: nn.Module, args: Any, named: Any) -> None:
+        """Add the inputs of a block, which wait outside of it for the backward pass."""
+        self.outside.update(_storages(each for each in tree_leaves((args, named)) if isinstance(each, Tensor)))
+        self._here = {}
+        self.inside.append(self._here)
+
+    def leave(self, block: nn.Module, args: Any, output: Any) -> None:
+        """Continue outside of a block."""
+        self._here = self.outside
+
+    def ignore(self, storages: Storages) -> None:
+        """Remove storages that are no activations."""
+        for found in (self.outside, *self.inside):
+            for identity in storages:
+                found.pop(identity, None)
+
+    @property
+    def size(self) -> int:
+        """The bytes that exist at the same time: of one block at most."""
+        own = [_size({i: each for i, each in block.items() if i not in self.outside}) for block in self.inside]
+        return _size(self.outside) + max(own, default=0)
+
+
+def _memory(held: Iterable[Tensor], trained: Iterable[Tensor], saved: Saved, copies: int) -> TrainingMemory:
     parameters = _storages(held)
     gradients = sum(tensor.nbytes for tensor in trained)
-    activations = {identity: storage for identity, storage in saved.items() if identity not in parameters}
-    return TrainingMemory(_size(parameters), gradients, copies * gradients, _size(activations))
+    saved.ignore(parameters)
+    return TrainingMemory(_size(parameters), gradients, copies * gradients, saved.size)
 
 
 def _storages(tensors: Iterable[Tensor]) -> Storages:
@@ -183,16 +241,17 @@ def _size(storages: Storages) -> int:
 
 
 @contextmanager
-def _watched() -> Iterator[Storages]:
-    """Collect the storages that autograd saves inside the block; random generators are restored."""
-    saved: Storages = {}
-
-    def pack(tensor: Tensor) -> Tensor:
-        saved.update(_storages((tensor,)))
-        return tensor
-
-    with seeded(Key(0, 0)), torch.enable_grad(), _plain_kernels(), saved_tensors_hooks(pack, lambda tensor: tensor):
-        yield saved
+def _watched(blocks: Sequence[nn.Module] = ()) -> Iterator[Saved]:
+    """Collect the storages that autograd saves, outside and inside of blocks; random generators are restored."""
+    saved = Saved()
+    with ExitStack() as stack:
+        for block in blocks:
+            stack.callback(block.register_forward_pre_hook(saved.enter, with_kwargs=True).remove)
+            stack.callback(block.register_forward_hook(saved.leave).remove)
+        for each in (seeded(Key(0, 0)), torch.enable_grad(), _plain_kernels()):
+            stack.enter_context(each)
+        with saved_tensors_hooks(saved.note, lambda tensor: tensor):
+            yield saved
 
 
 @contextmanager
