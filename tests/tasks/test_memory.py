@@ -1,15 +1,11 @@
 """What a training step holds: against closed forms, and against every byte that a true step allocates."""
 
-import weakref
 from collections.abc import Callable, Iterable
-from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from gossamer import SGD, ConfigError, Task
 from gossamer.core import tree
@@ -17,6 +13,7 @@ from gossamer.core.random import key
 from gossamer.core.types import Params
 from gossamer.parts.solvers import Adam, Solver
 from gossamer.tasks import nets
+from gossamer.tasks.allocations import Allocations
 from gossamer.tasks.memory import TrainingMemory, client_memory, solver_copies, training_memory
 from gossamer.tasks.nets.resnet import resnet18
 from gossamer.tasks.objective import Objective
@@ -198,37 +195,6 @@ def test_a_sixteenth_of_the_width_needs_a_fiftieth_of_the_memory() -> None:
 
 
 # A true step, allocation by allocation.
-
-
-class Allocations(TorchDispatchMode):
-    """Counts the bytes of all tensors that are alive, those known at the start and those that operations make."""
-
-    def __init__(self, known: Iterable[Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]  # torch exempts the class, not its constructor
-        self.current = self.peak = 0
-        self.alive: dict[int, Any] = {}
-        for tensor in known:
-            self.note(tensor)
-
-    def note(self, tensor: Tensor) -> None:
-        storage = tensor.untyped_storage()
-        address, size = storage._cdata, storage.nbytes()
-
-        def gone(_: object) -> None:
-            self.current -= size
-            del self.alive[address]
-
-        if address not in self.alive:
-            self.alive[address] = weakref.ref(storage, gone)
-            self.current += size
-            self.peak = max(self.peak, self.current)
-
-    def __torch_dispatch__(self, call: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        made = call(*args, **(kwargs or {}))
-        for tensor in tree_leaves(made):
-            if isinstance(tensor, Tensor):
-                self.note(tensor)
-        return made
 
 
 def test_allocations_are_counted() -> None:
